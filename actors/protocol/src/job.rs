@@ -1,0 +1,227 @@
+//! What a job runs, how a process ended, why a generation ended, how the job ended.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{GenerationId, HostName, WorkerId};
+
+/// The program that every worker runs.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ProgramSpec {
+    /// Program and arguments; never empty.
+    pub argv: Vec<String>,
+    /// Added to the agent's own environment.
+    pub environment: Vec<(String, String)>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub enum ExitStatus {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl ExitStatus {
+    /// Whether it ended well.
+    pub const fn is_success(self) -> bool {
+        matches!(self, Self::Code(0))
+    }
+
+    /// As a shell gives it: 128 + n for signal n.
+    pub const fn shell_code(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => 128 + signal,
+        }
+    }
+}
+
+impl fmt::Display for ExitStatus {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(formatter, "exit code {code}"),
+            Self::Signal(signal) => match signal_name(*signal) {
+                Some(name) => write!(formatter, "signal {signal} ({name})"),
+                None => write!(formatter, "signal {signal}"),
+            },
+        }
+    }
+}
+
+/// Names of the signals that commonly end a process (Linux numbers, signal(7)).
+const fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        _ => return None,
+    })
+}
+
+/// Why a generation ended.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum ResetCause {
+    /// A worker's process ended.
+    WorkerExited {
+        /// Who.
+        worker: WorkerId,
+        /// How.
+        status: ExitStatus,
+    },
+    /// A worker's training function returned an error.
+    WorkerFailed {
+        /// Who.
+        worker: WorkerId,
+        /// What it said.
+        error: String,
+    },
+    /// A worker was not heard for too long while its host was.
+    WorkerSilent {
+        /// Who.
+        worker: WorkerId,
+        /// For how long.
+        silent_ms: u64,
+    },
+    /// A worker's link to a peer broke in a collective.
+    PeerBroken {
+        /// Who reported it.
+        reporter: WorkerId,
+        /// The other end, if it was known.
+        peer: Option<WorkerId>,
+        /// What it said.
+        error: String,
+    },
+    /// A host was not heard for too long, or its agent went away.
+    HostLost {
+        /// Which.
+        host: HostName,
+        /// How it was noticed.
+        reason: String,
+    },
+    /// A host was blacklisted after a failure on it.
+    HostBlacklisted {
+        /// Which.
+        host: HostName,
+    },
+    /// Forming or syncing the generation took too long.
+    DeadlinePassed {
+        /// `form` or `sync`.
+        phase: String,
+        /// Who was waited for (G-9).
+        waiting_for: Vec<WorkerId>,
+    },
+    /// The set of hosts changed: a planned end.
+    HostsChanged {
+        /// Workers that joined.
+        added: Vec<WorkerId>,
+        /// Workers that left.
+        removed: Vec<WorkerId>,
+    },
+    /// A worker asked to leave (SIGTERM, spot notice): a planned end.
+    WorkerLeaves {
+        /// Who.
+        worker: WorkerId,
+        /// Why, in its own words.
+        reason: String,
+    },
+}
+
+impl ResetCause {
+    /// Whether live state is kept (interrupt) or everyone rolls back to the last commit (abort).
+    pub const fn is_planned(&self) -> bool {
+        matches!(self, Self::HostsChanged { .. } | Self::WorkerLeaves { .. })
+    }
+}
+
+impl fmt::Display for ResetCause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WorkerExited { worker, status } => write!(formatter, "{worker} ended: {status}"),
+            Self::WorkerFailed { worker, error } => write!(formatter, "{worker} failed: {error}"),
+            Self::WorkerSilent { worker, silent_ms } => {
+                write!(formatter, "{worker} was not heard for {silent_ms} ms")
+            }
+            Self::PeerBroken { reporter, peer, error } => match peer {
+                Some(peer) => write!(formatter, "{reporter} lost its link to {peer}: {error}"),
+                None => write!(formatter, "{reporter} lost a collective: {error}"),
+            },
+            Self::HostLost { host, reason } => write!(formatter, "host {host} lost: {reason}"),
+            Self::HostBlacklisted { host } => write!(formatter, "host {host} was blacklisted"),
+            Self::DeadlinePassed { phase, waiting_for } => {
+                write!(formatter, "the {phase} deadline passed, waiting for {}", list(waiting_for))
+            }
+            Self::HostsChanged { added, removed } => {
+                formatter.write_str("hosts changed:")?;
+                if !added.is_empty() {
+                    write!(formatter, " added {}", list(added))?;
+                }
+                if !removed.is_empty() {
+                    write!(formatter, " removed {}", list(removed))?;
+                }
+                Ok(())
+            }
+            Self::WorkerLeaves { worker, reason } => write!(formatter, "{worker} leaves: {reason}"),
+        }
+    }
+}
+
+fn list(workers: &[WorkerId]) -> String {
+    if workers.is_empty() {
+        return "nobody".to_owned();
+    }
+    workers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether the job did what it was for.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Every worker of the last generation finished.
+    Succeeded,
+    /// It ended for the reason given.
+    Failed,
+    /// The operator ended it.
+    Stopped,
+}
+
+/// How a job ended: one exit code, one reason (G-10).
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct JobResult {
+    /// Whether it did what it was for.
+    pub outcome: Outcome,
+    /// The exit code of the driver: 0 succeeded, 1 failed, 128 + n stopped by signal n.
+    pub code: i32,
+    /// One sentence.
+    pub reason: String,
+    /// What to do about it, where that is known.
+    pub hint: Option<String>,
+    /// The last generation.
+    pub generation: GenerationId,
+    /// The first failure of the last generation that failed, if one did: the first real cause.
+    pub first_failure: Option<WorkerFailure>,
+}
+
+/// One worker's failure.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct WorkerFailure {
+    /// Who.
+    pub worker: WorkerId,
+    /// Its rank in the generation it failed in, if it had one.
+    pub rank: Option<u32>,
+    /// How its process ended, if it did.
+    pub status: Option<ExitStatus>,
+    /// Its error, or the last lines that it wrote to stderr.
+    pub message: String,
+}

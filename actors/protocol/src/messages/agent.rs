@@ -1,0 +1,120 @@
+//! Between an agent and the driver.
+
+use serde::{Deserialize, Serialize};
+
+use crate::deadlines::Deadlines;
+use crate::ids::{HostName, JobId, Term, WorkerId};
+use crate::job::{ExitStatus, ProgramSpec};
+
+/// A process that an agent has.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LiveWorker {
+    /// Who.
+    pub worker: WorkerId,
+    /// Its process id.
+    pub pid: u32,
+}
+
+/// What an agent tells the driver.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum AgentToDriver {
+    /// First word on every new connection: this host is there, with these processes.
+    Join {
+        /// Its name.
+        host: HostName,
+        /// How many workers it can run at once.
+        slots: u32,
+        /// Processes that it still has: none on first contact.
+        live: Vec<LiveWorker>,
+    },
+    /// A process was started.
+    Started {
+        /// Who.
+        worker: WorkerId,
+        /// Its process id.
+        pid: u32,
+    },
+    /// A process could not be started.
+    StartFailed {
+        /// Who.
+        worker: WorkerId,
+        /// What the system said, and about which program.
+        reason: String,
+    },
+    /// A process ended.
+    Exited {
+        /// Who.
+        worker: WorkerId,
+        /// How.
+        status: ExitStatus,
+        /// Whether the agent was stopping it, and had to use SIGKILL after the grace period.
+        killed_after_grace: bool,
+        /// The last lines that it wrote to stderr; at most [`AgentToDriver::TAIL_BYTES_MAX`] bytes.
+        tail: String,
+    },
+    /// This host wants to leave (SIGTERM, spot notice): take its workers out, lose nothing.
+    Drain {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl AgentToDriver {
+    /// How much of a process's stderr an exit report carries.
+    pub const TAIL_BYTES_MAX: usize = 4096;
+}
+
+/// Where and how an agent stores its workers' output.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct OutputSettings {
+    /// One file per worker and incarnation below this folder of the agent's host.
+    pub directory: Option<String>,
+}
+
+/// What the driver tells an agent.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum DriverToAgent {
+    /// The answer to `Join`.
+    Welcome {
+        /// Which job this is.
+        job: JobId,
+        /// The driver's term.
+        term: Term,
+        /// What its workers run.
+        program: ProgramSpec,
+        /// How long waits may last.
+        deadlines: Deadlines,
+        /// What becomes of their output.
+        output: OutputSettings,
+    },
+    /// The answer to a `Join` that is not taken: the agent ends with this reason.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// Start a worker. Repeating it for a worker that was started already changes nothing.
+    Start {
+        /// Who.
+        worker: WorkerId,
+        /// Its environment beside the program's (RANK, MASTER_ADDR, ELASTIC_WORKER, …).
+        environment: Vec<(String, String)>,
+        /// The secret with which it joins; goes into its environment and nowhere else.
+        credential: String,
+    },
+    /// Stop a worker: SIGTERM, then SIGKILL after the grace period.
+    Stop {
+        /// Who.
+        worker: WorkerId,
+        /// Milliseconds between the two; 0 is SIGKILL at once.
+        grace_ms: u64,
+        /// Why.
+        reason: String,
+    },
+    /// The job is over, or the host is out of it: stop what still runs, then end with this code.
+    Leave {
+        /// Exit code of the agent.
+        code: i32,
+        /// Why.
+        reason: String,
+    },
+}

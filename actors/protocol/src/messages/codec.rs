@@ -1,0 +1,57 @@
+//! postcard with a bound: nothing larger than a frame is made or read, nothing is left over.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Largest control message, in bytes. An assignment of 65,536 members of about 60 bytes each is 4 MiB;
+/// training state never travels in a control message.
+pub const FRAME_BYTES_MAX: usize = 8 << 20;
+
+/// Why bytes are not a message, or a message not bytes.
+#[derive(Debug, thiserror::Error)]
+pub enum CodecError {
+    /// Larger than [`FRAME_BYTES_MAX`].
+    #[error("a message of {bytes} bytes; at most {FRAME_BYTES_MAX} are allowed")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+    },
+    /// Bytes behind the end of the message.
+    #[error("{bytes} bytes are left over behind the message")]
+    LeftOver {
+        /// How many.
+        bytes: usize,
+    },
+    /// Not of the expected type.
+    #[error("not a message of the expected type")]
+    Malformed(#[source] postcard::Error),
+}
+
+/// Encodes a message.
+///
+/// # Errors
+/// [`CodecError::TooLarge`], or what serde says of the type.
+pub fn encode<M: Serialize>(message: &M) -> Result<Vec<u8>, CodecError> {
+    let bytes = postcard::to_stdvec(message).map_err(CodecError::Malformed)?;
+    if bytes.len() > FRAME_BYTES_MAX {
+        return Err(CodecError::TooLarge { bytes: bytes.len() });
+    }
+    Ok(bytes)
+}
+
+/// Decodes a message that fills `bytes` exactly.
+///
+/// Allocation is bounded by the length of `bytes`: postcard grows collections as elements arrive.
+///
+/// # Errors
+/// [`CodecError`] says what is wrong; any input is safe.
+pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodecError> {
+    if bytes.len() > FRAME_BYTES_MAX {
+        return Err(CodecError::TooLarge { bytes: bytes.len() });
+    }
+    let (message, rest) = postcard::take_from_bytes(bytes).map_err(CodecError::Malformed)?;
+    if !rest.is_empty() {
+        return Err(CodecError::LeftOver { bytes: rest.len() });
+    }
+    Ok(message)
+}

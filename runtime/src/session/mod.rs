@@ -1,0 +1,1 @@
+//! The life of a session between two nodes, without I/O.
