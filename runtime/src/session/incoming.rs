@@ -1,0 +1,31 @@
+//! How far one conversation has been delivered here. [`super::SessionCore`] owns it.
+
+/// Counts deliveries, and what of them the other end has not been told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Incoming {
+    /// Frames delivered; the number of the next one.
+    pub(super) delivered: u64,
+    told: u64,
+    untold_bytes: usize,
+}
+
+impl Incoming {
+    pub(super) fn deliver(&mut self, bytes: usize) {
+        self.delivered += 1;
+        self.untold_bytes = self.untold_bytes.saturating_add(bytes);
+    }
+
+    pub(super) fn is_untold(&self) -> bool {
+        self.told < self.delivered
+    }
+
+    pub(super) fn is_due(&self, frames: u64, bytes: usize) -> bool {
+        self.delivered - self.told >= frames || (self.is_untold() && self.untold_bytes >= bytes)
+    }
+
+    pub(super) fn tell(&mut self) -> u64 {
+        self.told = self.delivered;
+        self.untold_bytes = 0;
+        self.delivered
+    }
+}

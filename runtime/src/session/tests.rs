@@ -1,0 +1,341 @@
+//! The session over a pipe that loses, repeats, breaks and forgets (TR-1, TR-2, TR-6).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::*;
+use crate::transport::{Conversation, LossReason, SendErrorReason};
+
+const CONVERSATIONS: [Conversation; 3] =
+    [Conversation::Control, Conversation::Bulk(0), Conversation::Bulk(7)];
+
+#[derive(Clone, Debug)]
+enum Wire {
+    Frame(Conversation, u64, Bytes),
+    Ack(Ack),
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(usize, usize),
+    Transmit(usize),
+    Acknowledge(usize),
+    Arrive(usize),
+    Lose(usize),
+    Repeat(usize),
+    Break,
+    Connect { welcome_arrives: bool },
+    GiveUp(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let side = 0_usize..2;
+    prop_oneof![
+        8 => (side.clone(), 0_usize..3).prop_map(|(side, conversation)| Step::Send(side, conversation)),
+        8 => side.clone().prop_map(Step::Transmit),
+        4 => side.clone().prop_map(Step::Acknowledge),
+        12 => side.clone().prop_map(Step::Arrive),
+        1 => side.clone().prop_map(Step::Lose),
+        1 => side.clone().prop_map(Step::Repeat),
+        1 => Just(Step::Break),
+        3 => any::<bool>().prop_map(|welcome_arrives| Step::Connect { welcome_arrives }),
+        1 => side.prop_map(Step::GiveUp),
+    ]
+}
+
+/// What one end saw. Frames are named by a number that is never used twice.
+#[derive(Default)]
+struct Seen {
+    /// Taken from it, and neither delivered nor handed back yet.
+    open: BTreeMap<(SessionId, Conversation), VecDeque<u32>>,
+    delivered: usize,
+    handed_back: Vec<u32>,
+    up: bool,
+}
+
+struct Pipe {
+    ends: [SessionCore; 2],
+    /// What travels to each end.
+    wires: [VecDeque<Wire>; 2],
+    seen: [Seen; 2],
+    next_name: u32,
+    next_session: u64,
+}
+
+fn name_of(frame: &Bytes) -> u32 {
+    u32::from_le_bytes(frame[..4].try_into().expect("every frame has four bytes"))
+}
+
+impl Pipe {
+    fn new(limits: Limits) -> Self {
+        Self {
+            ends: [SessionCore::new(limits), SessionCore::new(limits)],
+            wires: Default::default(),
+            seen: Default::default(),
+            next_name: 0,
+            next_session: 0,
+        }
+    }
+
+    fn events(&mut self) {
+        for (end, seen) in self.ends.iter_mut().zip(&mut self.seen) {
+            while let Some(event) = end.poll_event() {
+                match event {
+                    SessionEvent::Up => {
+                        assert!(!seen.up, "TR-2: Up within a session");
+                        seen.up = true;
+                    }
+                    SessionEvent::Lost(_) => {
+                        assert!(seen.up, "TR-2: Lost without a session");
+                        seen.up = false;
+                    }
+                    SessionEvent::Undeliverable { frame, .. } => {
+                        let name = name_of(&frame);
+                        assert!(!seen.handed_back.contains(&name), "TR-2: handed back once");
+                        seen.handed_back.push(name);
+                        seen.open.values_mut().for_each(|open| open.retain(|it| *it != name));
+                    }
+                }
+            }
+        }
+    }
+
+    fn disconnect(&mut self) {
+        self.wires.iter_mut().for_each(VecDeque::clear);
+        self.ends.iter_mut().for_each(SessionCore::handle_disconnect);
+    }
+
+    fn connect(&mut self, welcome_arrives: bool) {
+        self.disconnect();
+        self.next_session += 1;
+        let hello = self.ends[0].hello(SessionId(self.next_session));
+        let hello = Hello::decode(&hello.encode().expect("small")).expect("just encoded");
+        let welcome = self.ends[1].handle_hello(&hello);
+        if welcome_arrives {
+            let welcome = Welcome::decode(&welcome.encode().expect("small")).expect("just encoded");
+            self.ends[0].handle_welcome(&welcome).expect("an honest answer");
+        } else {
+            self.disconnect();
+        }
+    }
+
+    fn send(&mut self, side: usize, conversation: Conversation, bytes: usize) {
+        let name = self.next_name;
+        self.next_name += 1;
+        let mut frame = name.to_le_bytes().to_vec();
+        frame.resize(bytes.max(4), 0);
+        match self.ends[side].send(conversation, Bytes::from(frame)) {
+            Ok(()) => {
+                let session = self.ends[side].session().expect("it was taken");
+                self.seen[side].open.entry((session, conversation)).or_default().push_back(name);
+            }
+            Err(refused) => assert_eq!(name_of(&refused.frame), name, "TR-6: given back"),
+        }
+    }
+
+    fn transmit(&mut self, side: usize) {
+        for conversation in CONVERSATIONS {
+            while let Some(transmit) = self.ends[side].poll_transmit(conversation) {
+                let wire = Wire::Frame(conversation, transmit.sequence, transmit.frame);
+                self.wires[1 - side].push_back(wire);
+            }
+        }
+    }
+
+    fn acknowledge(&mut self, side: usize) {
+        while let Some(ack) = self.ends[side].poll_ack() {
+            self.wires[1 - side].push_back(Wire::Ack(ack));
+        }
+    }
+
+    fn arrive(&mut self, side: usize) {
+        let Some(wire) = self.wires[side].pop_front() else { return };
+        let end = &mut self.ends[side];
+        let outcome = match wire {
+            Wire::Ack(ack) => end.handle_ack(ack),
+            Wire::Frame(conversation, sequence, frame) => {
+                end.handle_frame(conversation, sequence, frame.len()).map(|arrival| {
+                    if arrival == Arrival::Deliver {
+                        let session = end.session().expect("TR-2: nothing outside of a session");
+                        let open = self.seen[1 - side].open.get_mut(&(session, conversation));
+                        let next = open.and_then(VecDeque::pop_front);
+                        assert_eq!(next, Some(name_of(&frame)), "TR-1: in order, once, no gap");
+                        self.seen[side].delivered += 1;
+                    }
+                })
+            }
+        };
+        if outcome.is_err() {
+            self.disconnect();
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Send(side, conversation) => self.send(side, CONVERSATIONS[conversation], 40),
+            Step::Transmit(side) => self.transmit(side),
+            Step::Acknowledge(side) => self.acknowledge(side),
+            Step::Arrive(side) => self.arrive(side),
+            Step::Lose(side) => drop(self.wires[side].pop_front()),
+            Step::Repeat(side) => {
+                if let Some(wire @ Wire::Frame(..)) = self.wires[side].front().cloned() {
+                    self.wires[side].push_front(wire);
+                }
+            }
+            Step::Break => self.disconnect(),
+            Step::Connect { welcome_arrives } => self.connect(welcome_arrives),
+            Step::GiveUp(side) => {
+                self.disconnect();
+                self.ends[side].end(LossReason::Silence { silent_ms: 2000 });
+            }
+        }
+        self.events();
+    }
+
+    /// A good connection at last: everything that can travel does.
+    fn settle(&mut self) {
+        self.connect(true);
+        for _ in 0..1000 {
+            for side in [0, 1] {
+                self.transmit(side);
+                self.acknowledge(side);
+                while !self.wires[side].is_empty() {
+                    self.arrive(side);
+                }
+            }
+        }
+        self.events();
+        assert!(self.ends.iter().all(SessionCore::is_flushed));
+    }
+
+    fn check(&self) {
+        for seen in &self.seen {
+            assert!(seen.open.values().all(VecDeque::is_empty), "TR-2: neither delivered nor back");
+        }
+    }
+}
+
+fn small() -> Limits {
+    Limits {
+        control_frames: 20,
+        control_bytes: 500,
+        bulk_frames: 20,
+        bulk_bytes: 500,
+        flight_bytes: 100,
+        ..Limits::DEFAULT
+    }
+}
+
+proptest! {
+    #[test]
+    fn frames_are_delivered_once_and_in_order_or_handed_back(
+        steps in prop::collection::vec(step(), 0..300)
+    ) {
+        let mut pipe = Pipe::new(small());
+        steps.iter().for_each(|step| pipe.step(step));
+        pipe.settle();
+        pipe.check();
+    }
+
+    #[test]
+    fn any_bytes_are_safe_as_greetings(bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
+        let _ = Hello::decode(&bytes);
+        let _ = Welcome::decode(&bytes);
+    }
+
+    #[test]
+    fn a_lying_peer_does_no_harm(
+        delivered in prop::collection::vec((0_usize..3, 0_u64..6), 0..8),
+        acks in prop::collection::vec((0_usize..3, any::<u64>()), 0..8),
+    ) {
+        let mut pipe = Pipe::new(small());
+        pipe.connect(true);
+        for conversation in CONVERSATIONS {
+            pipe.send(1, conversation, 8);
+            pipe.send(1, conversation, 8);
+        }
+        pipe.transmit(1);
+        for (conversation, frames) in acks {
+            let ack = Ack { conversation: CONVERSATIONS[conversation], frames };
+            let _ = pipe.ends[1].handle_ack(ack);
+        }
+        let delivered = delivered
+            .into_iter()
+            .map(|(index, frames)| Delivered { conversation: CONVERSATIONS[index], frames })
+            .collect();
+        let session = pipe.ends[1].session().expect("connected");
+        let resume = Some(Resume { session, delivered });
+        pipe.ends[1].handle_hello(&Hello { resume, fresh: SessionId(99) });
+        pipe.events();
+        prop_assert!(pipe.ends[1].queued_frames() <= 6);
+    }
+}
+
+#[test]
+fn a_broken_connection_is_resumed_unseen() {
+    let mut pipe = Pipe::new(Limits::DEFAULT);
+    pipe.connect(true);
+    let session = pipe.ends[0].session();
+    for _ in 0..5 {
+        pipe.send(0, Conversation::Control, 8);
+    }
+    pipe.transmit(0);
+    pipe.arrive(1);
+    pipe.arrive(1);
+    pipe.connect(true);
+    assert_eq!(pipe.ends[0].queued_frames(), 3, "the hello told of two");
+    pipe.settle();
+    pipe.check();
+    assert_eq!(pipe.ends[0].session(), session);
+    assert!(pipe.seen[0].handed_back.is_empty());
+    assert_eq!(pipe.seen[1].delivered, 5);
+}
+
+#[test]
+fn an_answer_that_was_lost_begins_no_second_session() {
+    let mut pipe = Pipe::new(Limits::DEFAULT);
+    pipe.connect(false);
+    let session = pipe.ends[1].session();
+    pipe.send(1, Conversation::Control, 8);
+    pipe.settle();
+    assert_eq!(pipe.ends[1].session(), session);
+    assert_eq!(pipe.seen[0].delivered, 1);
+}
+
+#[test]
+fn an_end_that_forgot_begins_anew() {
+    let mut pipe = Pipe::new(Limits::DEFAULT);
+    pipe.connect(true);
+    pipe.send(0, Conversation::Control, 8);
+    pipe.ends[1] = SessionCore::new(Limits::DEFAULT);
+    pipe.seen[1].up = false;
+    pipe.connect(true);
+    assert_eq!(pipe.ends[0].poll_event(), Some(SessionEvent::Up), "the first session");
+    assert_eq!(pipe.ends[0].poll_event(), Some(SessionEvent::Lost(LossReason::Forgotten)));
+    assert!(matches!(pipe.ends[0].poll_event(), Some(SessionEvent::Undeliverable { .. })));
+    assert_eq!(pipe.ends[0].poll_event(), Some(SessionEvent::Up));
+}
+
+#[test]
+fn queues_are_bounded_and_bulk_takes_nothing_from_control() {
+    let limits = Limits { reserve_bytes: 0, ..small() };
+    let mut core = SessionCore::new(limits);
+    let frame = || Bytes::from_static(&[0; 100]);
+    let refused = core.send(Conversation::Control, frame()).expect_err("no session");
+    assert_eq!(refused.reason, SendErrorReason::NoSession);
+    core.handle_hello(&Hello { resume: None, fresh: SessionId(1) });
+    for _ in 0..5 {
+        core.send(Conversation::Bulk(0), frame()).expect("within 500 bytes");
+    }
+    let refused = core.send(Conversation::Bulk(1), frame()).expect_err("500 bytes are queued");
+    assert_eq!(refused.reason, SendErrorReason::Full);
+    core.send(Conversation::Control, frame()).expect("TR-3: control has its own bound");
+    let large = Bytes::from(vec![0; limits.frame_bytes + 1]);
+    let refused = core.send(Conversation::Control, large).expect_err("too large");
+    assert_eq!(refused.reason, SendErrorReason::TooLarge);
+    core.poll_transmit(Conversation::Bulk(0)).expect("the way is free");
+    assert_eq!(core.poll_transmit(Conversation::Bulk(0)), None, "100 bytes are on their way");
+    core.poll_transmit(Conversation::Control).expect("TR-3: control does not wait for bulk");
+}
