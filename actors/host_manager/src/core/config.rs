@@ -1,0 +1,158 @@
+//! What the host manager is told at the start, and which settings contradict each other.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use elastic_protocol::HostName;
+
+use super::limits::{HOSTS_MAX, SLOTS_MAX};
+
+/// A host and how many workers it can run at once.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostSlots {
+    /// Its name.
+    pub name: HostName,
+    /// Its slots, at least 1.
+    pub slots: u32,
+}
+
+/// Where hosts come from.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum HostSource {
+    /// What a discovery prints: a script, or a host file that is read again and again.
+    Script,
+    /// Always these, the oldest first.
+    Fixed(Vec<HostSlots>),
+    /// Whoever joins.
+    Joined,
+}
+
+/// How long a blacklisted host stays out: `min` at first, twice as long each time, at most `max`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct CooldownRange {
+    /// The first stay.
+    pub min: Duration,
+    /// The longest stay.
+    pub max: Duration,
+}
+
+/// Settings of the host manager.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostManagerConfig {
+    /// Where hosts come from.
+    pub source: HostSource,
+    /// Slots of a discovered host that is printed without any. Default: none, such a line is malformed.
+    pub default_slots: Option<u32>,
+    /// From the end of one poll to the beginning of the next. Default 1 s.
+    pub poll_interval: Duration,
+    /// How long one poll may take. Default 10 s.
+    pub script_timeout: Duration,
+    /// How long a blacklisted host stays out. Default: for ever.
+    pub cooldown: Option<CooldownRange>,
+}
+
+/// Settings that cannot be meant.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum InvalidConfig {
+    /// The cooldown would end before it began, or at once.
+    #[error("the blacklist cooldown range {min:?} to {max:?}: MIN must be above 0 and at most MAX")]
+    Cooldown {
+        /// The first stay.
+        min: Duration,
+        /// The longest stay.
+        max: Duration,
+    },
+    /// A duration that must not be zero is.
+    #[error("the {what} must be above 0")]
+    Zero {
+        /// Which.
+        what: &'static str,
+    },
+    /// A host without slots, or with more than [`SLOTS_MAX`].
+    #[error("{whose} has {slots} slots: give 1 to {SLOTS_MAX}")]
+    Slots {
+        /// The host, or the setting.
+        whose: String,
+        /// How many.
+        slots: u32,
+    },
+    /// Nobody to run workers on.
+    #[error("the list of hosts is empty: name at least one, such as -H localhost:2")]
+    NoHosts,
+    /// More than [`HOSTS_MAX`].
+    #[error("{hosts} hosts are given; at most {HOSTS_MAX} are allowed")]
+    TooManyHosts {
+        /// How many.
+        hosts: usize,
+    },
+    /// A host is named twice.
+    #[error("host {name} is given twice: name it once, with all its slots")]
+    DuplicateHost {
+        /// Its name.
+        name: HostName,
+    },
+}
+
+impl HostManagerConfig {
+    /// The defaults, for this source.
+    pub const fn new(source: HostSource) -> Self {
+        Self {
+            source,
+            default_slots: None,
+            poll_interval: Duration::from_secs(1),
+            script_timeout: Duration::from_secs(10),
+            cooldown: None,
+        }
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// Names the first setting that cannot be meant.
+    pub fn validate(self) -> Result<Self, InvalidConfig> {
+        if let Some(CooldownRange { min, max }) = self.cooldown
+            && (min.is_zero() || min > max)
+        {
+            return Err(InvalidConfig::Cooldown { min, max });
+        }
+        for (what, duration) in [
+            ("discovery interval", self.poll_interval),
+            ("discovery's time limit", self.script_timeout),
+        ] {
+            if duration.is_zero() {
+                return Err(InvalidConfig::Zero { what });
+            }
+        }
+        if let Some(slots) = self.default_slots {
+            check_slots("a host without slots of its own", slots)?;
+        }
+        if let HostSource::Fixed(hosts) = &self.source {
+            check_fixed(hosts)?;
+        }
+        Ok(self)
+    }
+}
+
+fn check_fixed(hosts: &[HostSlots]) -> Result<(), InvalidConfig> {
+    if hosts.is_empty() {
+        return Err(InvalidConfig::NoHosts);
+    }
+    if hosts.len() > HOSTS_MAX {
+        return Err(InvalidConfig::TooManyHosts { hosts: hosts.len() });
+    }
+    let mut names = BTreeSet::new();
+    for host in hosts {
+        check_slots(host.name.as_str(), host.slots)?;
+        if !names.insert(&host.name) {
+            return Err(InvalidConfig::DuplicateHost { name: host.name.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn check_slots(whose: &str, slots: u32) -> Result<(), InvalidConfig> {
+    if (1..=SLOTS_MAX).contains(&slots) {
+        return Ok(());
+    }
+    Err(InvalidConfig::Slots { whose: whose.to_owned(), slots })
+}

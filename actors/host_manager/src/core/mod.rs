@@ -1,0 +1,245 @@
+//! The host manager's state machine: discovery output, arrivals and failures in, snapshots out. Called by
+//! the actor shell, and by the simulation as it is.
+//!
+//! - The list is kept oldest first: what is gone is left out, what is new goes to the end in the order of
+//!   the discovery's lines, so a host that left and returned is the youngest (H-17).
+//! - A snapshot is given when hosts or warnings differ from the last one given, and only then: what is
+//!   undone in between never was (H-19).
+//! - A malformed line is skipped with a warning that names it, also in the first poll: one slip of the pen
+//!   in a long list should neither end a job nor keep it from starting. Only when *nothing* printed is a
+//!   host is the poll a failure. A host that is in, and whose slots cannot be read, stays as it is.
+//! - The first discovery's failure is fatal; a later one is a warning, and the last hosts stay (H-15).
+
+mod blacklist;
+mod config;
+mod decision;
+mod discovery;
+pub mod limits;
+mod parse;
+mod snapshot;
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use elastic_protocol::{HostName, Time};
+use rand_chacha::ChaCha8Rng;
+
+use self::blacklist::Blacklist;
+pub use self::config::{CooldownRange, HostManagerConfig, HostSlots, HostSource, InvalidConfig};
+pub use self::decision::{FailureDecision, JoinDecision, JoinRefusal, LeaveDecision};
+pub use self::discovery::{DiscoveryError, DiscoveryFailure};
+use self::limits::{HOSTS_MAX, OUTPUT_BYTES_MAX, SLOTS_MAX};
+pub use self::parse::{HostLines, LineError, LineProblem, parse_host_list, parse_hosts};
+pub use self::snapshot::{HostEntry, HostManagerOutput, HostState, HostUpdate, HostsSnapshot};
+
+/// Which hosts exist, their slots and order, who is blacklisted until when: the owner of these facts.
+#[derive(Debug)]
+pub struct HostManagerCore {
+    config: HostManagerConfig,
+    /// Oldest first, blacklisted ones included.
+    hosts: Vec<HostSlots>,
+    blacklist: Blacklist,
+    warnings: Vec<String>,
+    polling: Polling,
+    discovered_once: bool,
+    requests: VecDeque<HostManagerOutput>,
+    given: HostsSnapshot,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Polling {
+    /// The next poll begins then.
+    Due(Time),
+    /// A poll runs.
+    Running,
+    /// Nothing is polled: hosts are fixed or join, or the first poll failed.
+    Off,
+}
+
+impl HostManagerCore {
+    /// Starts with the hosts that are known without asking; a script's first poll is asked for at once.
+    ///
+    /// `config` is taken as validated. `rng` is for the cooldown's jitter and nothing else.
+    pub fn new(config: HostManagerConfig, rng: ChaCha8Rng, now: Time) -> Self {
+        let (hosts, polling) = match &config.source {
+            HostSource::Script => (Vec::new(), Polling::Due(now)),
+            HostSource::Fixed(hosts) => (hosts.clone(), Polling::Off),
+            HostSource::Joined => (Vec::new(), Polling::Off),
+        };
+        let mut core = Self {
+            blacklist: Blacklist::new(config.cooldown, rng),
+            config,
+            hosts,
+            warnings: Vec::new(),
+            polling,
+            discovered_once: false,
+            requests: VecDeque::new(),
+            given: HostsSnapshot::default(),
+        };
+        core.handle_timeout(now);
+        core
+    }
+
+    /// A poll ended. Without one running (a late answer of an earlier one) it changes nothing.
+    pub fn handle_discovery(&mut self, now: Time, result: Result<String, DiscoveryError>) {
+        self.blacklist.expire(now);
+        if self.polling != Polling::Running {
+            return;
+        }
+        self.polling = Polling::Due(now + self.config.poll_interval);
+        match result.and_then(|output| self.read(&output)) {
+            Ok(lines) => {
+                self.discovered_once = true;
+                self.warnings = lines
+                    .complaints()
+                    .map(|complaint| format!("host discovery: {complaint}"))
+                    .collect();
+                self.take_list(lines);
+            }
+            Err(error) if self.discovered_once => {
+                self.warnings =
+                    vec![format!("host discovery fails, the last hosts are kept: {error}")];
+            }
+            Err(error) => {
+                self.polling = Polling::Off;
+                let hint = error.hint();
+                let failure = DiscoveryFailure { error, hint };
+                self.requests.push_back(HostManagerOutput::Fatal(failure));
+            }
+        }
+    }
+
+    /// An agent joined. It changes the list only where hosts are whoever joins; a host that is there
+    /// already keeps its place, and has the slots that it says now.
+    pub fn handle_joined(&mut self, now: Time, name: HostName, slots: u32) -> JoinDecision {
+        self.blacklist.expire(now);
+        let listed = self.hosts.iter().position(|host| host.name == name);
+        if self.config.source != HostSource::Joined {
+            return match listed {
+                Some(index) => JoinDecision::Expected { slots: self.hosts[index].slots },
+                None => JoinDecision::Refused(JoinRefusal::NotListed { name }),
+            };
+        }
+        if !(1..=SLOTS_MAX).contains(&slots) {
+            return JoinDecision::Refused(JoinRefusal::Slots { name, slots });
+        }
+        match listed {
+            Some(index) => self.hosts[index].slots = slots,
+            None if self.hosts.len() >= HOSTS_MAX => {
+                return JoinDecision::Refused(JoinRefusal::TooManyHosts { name });
+            }
+            None => self.hosts.push(HostSlots { name, slots }),
+        }
+        JoinDecision::Taken
+    }
+
+    /// A host's agent is gone for good. It changes the list only where hosts are whoever joins.
+    pub fn handle_left(&mut self, now: Time, name: &HostName) -> LeaveDecision {
+        self.blacklist.expire(now);
+        let Some(index) = self.hosts.iter().position(|host| host.name == *name) else {
+            return LeaveDecision::NotListed;
+        };
+        if self.config.source != HostSource::Joined {
+            return LeaveDecision::StaysListed;
+        }
+        self.hosts.remove(index);
+        LeaveDecision::Removed
+    }
+
+    /// Blacklists a host. Once for each stay: what else fails on it while it is out (its other slots)
+    /// is part of the same failure. A host that has left the list meanwhile is put out as well.
+    pub fn handle_failure(&mut self, now: Time, name: &HostName, reason: &str) -> FailureDecision {
+        self.blacklist.expire(now);
+        if let Some(stay) = self.blacklist.stay(name) {
+            return FailureDecision::OutAlready { until: stay.until };
+        }
+        let until = self.blacklist.put_out(now, name).until;
+        FailureDecision::Blacklisted { until, reason: reason.to_owned() }
+    }
+
+    /// Time has passed: a poll may be due, a stay over.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.blacklist.expire(now);
+        if matches!(self.polling, Polling::Due(at) if at <= now) {
+            self.polling = Polling::Running;
+            let timeout = self.config.script_timeout;
+            self.requests.push_back(HostManagerOutput::RunDiscovery { timeout });
+        }
+    }
+
+    /// What is to be done next, until there is nothing more.
+    pub fn poll_output(&mut self) -> Option<HostManagerOutput> {
+        if let Some(request) = self.requests.pop_front() {
+            return Some(request);
+        }
+        let mut snapshot = self.snapshot();
+        if snapshot.hosts == self.given.hosts && snapshot.warnings == self.given.warnings {
+            return None;
+        }
+        snapshot.update = HostUpdate::between(&self.given.hosts, &snapshot.hosts);
+        self.given = snapshot.clone();
+        Some(HostManagerOutput::HostsChanged(snapshot))
+    }
+
+    /// When `handle_timeout` has something to do.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let poll = match self.polling {
+            Polling::Due(at) => Some(at),
+            Polling::Running | Polling::Off => None,
+        };
+        poll.into_iter().chain(self.blacklist.next_end()).min()
+    }
+
+    /// The hosts as they are now; its update is none.
+    pub fn snapshot(&self) -> HostsSnapshot {
+        let entry = |host: &HostSlots| HostEntry {
+            name: host.name.clone(),
+            slots: host.slots,
+            state: match self.blacklist.stay(&host.name) {
+                Some(stay) => HostState::Blacklisted { until: stay.until },
+                None => HostState::Listed,
+            },
+        };
+        HostsSnapshot {
+            hosts: self.hosts.iter().map(entry).collect(),
+            update: HostUpdate::None,
+            warnings: self.warnings.clone(),
+        }
+    }
+
+    fn read(&self, output: &str) -> Result<HostLines, DiscoveryError> {
+        if output.len() > OUTPUT_BYTES_MAX {
+            return Err(DiscoveryError::TooMuchOutput { command: "host discovery".to_owned() });
+        }
+        let lines = parse_hosts(output, self.config.default_slots);
+        if lines.is_garbage() {
+            let complaints = lines.complaints().collect::<Vec<_>>().join("; ");
+            return Err(DiscoveryError::Garbage { complaints });
+        }
+        Ok(lines)
+    }
+
+    /// Old order filtered, new hosts at the end.
+    fn take_list(&mut self, lines: HostLines) {
+        let HostLines { hosts, unclear, .. } = lines;
+        let order: Vec<HostName> = hosts.iter().map(|host| host.name.clone()).collect();
+        let mut listed: BTreeMap<HostName, u32> =
+            hosts.into_iter().map(|host| (host.name, host.slots)).collect();
+        self.hosts.retain_mut(|host| match listed.remove(&host.name) {
+            Some(slots) => {
+                host.slots = slots;
+                true
+            }
+            None => unclear.contains(&host.name),
+        });
+        for name in order {
+            if let Some(slots) = listed.remove(&name) {
+                self.hosts.push(HostSlots { name, slots });
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The discovery's output as hosts, and every line that is not one by number. Called by the core, and by
+//! the command line for `-H`.
+//!
+//! One grammar for discovery scripts, host files and host lists. A line is `host`, `host:slots` (Horovod's
+//! discovery) or `host slots=N` (mpirun's and Horovod's host files); an IPv6 address stands in brackets.
+//! Blank lines and `#` comments, alone on a line or after white space, are skipped; CRLF is fine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
+
+use elastic_protocol::{HostName, InvalidHostName};
+
+use super::config::HostSlots;
+use super::limits::{HOSTS_MAX, LINE_BYTES_MAX, LINE_ERRORS_MAX, LINE_SHOWN_CHARS_MAX, SLOTS_MAX};
+
+/// What a discovery said.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct HostLines {
+    /// The hosts in the order of their lines; each name once.
+    pub hosts: Vec<HostSlots>,
+    /// The malformed lines, the first [`LINE_ERRORS_MAX`] of them.
+    pub errors: Vec<LineError>,
+    /// How many more there were.
+    pub errors_left_out: usize,
+    /// Hosts that were named, but with slots that cannot be read: a slip of the pen is no reason to take
+    /// such a host out, if it is in.
+    pub unclear: BTreeSet<HostName>,
+}
+
+/// A line that is no host.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("line {line_number} ({text:?}): {problem}")]
+pub struct LineError {
+    /// Its number, from 1.
+    pub line_number: usize,
+    /// Its beginning.
+    pub text: String,
+    /// What is wrong with it.
+    pub problem: LineProblem,
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum LineProblem {
+    /// Nothing stands before the slots, or no name can stand there.
+    #[error(transparent)]
+    Host(#[from] InvalidHostName),
+    /// No slots, and no default.
+    #[error("no slots: write host:slots, or give --slots-per-host")]
+    NoSlots,
+    /// The slots are not a number.
+    #[error("{slots:?} is not a number of slots")]
+    NotANumber {
+        /// What stands there.
+        slots: String,
+    },
+    /// The slots are below zero.
+    #[error("{slots} slots: a host has at least 1")]
+    NegativeSlots {
+        /// What stands there.
+        slots: String,
+    },
+    /// Zero slots: the host is taken as not listed.
+    #[error("0 slots: the host is left out; remove the line to leave it out without a warning")]
+    ZeroSlots,
+    /// More than [`SLOTS_MAX`].
+    #[error("{slots} slots: a host has at most {SLOTS_MAX}")]
+    TooManySlots {
+        /// What stands there.
+        slots: String,
+    },
+    /// The host was named before; the first line counts.
+    #[error("the host stands in line {first} already, which counts")]
+    Duplicate {
+        /// The first line.
+        first: usize,
+    },
+    /// Several colons outside of brackets.
+    #[error("several colons: write an IPv6 address in brackets, as in [::1]:2")]
+    ManyColons,
+    /// What stands in brackets is no IPv6 address, or something other than slots follows them.
+    #[error("not an IPv6 address in brackets, as in [::1]:2")]
+    Brackets,
+    /// Longer than [`LINE_BYTES_MAX`].
+    #[error("{bytes} bytes long; at most {LINE_BYTES_MAX} are read")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// Bytes that are not UTF-8 stood there; they were replaced by U+FFFD before.
+    #[error("not valid UTF-8")]
+    NotUtf8,
+    /// More than [`HOSTS_MAX`] hosts.
+    #[error("more than {HOSTS_MAX} hosts")]
+    TooManyHosts,
+}
+
+/// Reads a discovery's output, or a host file.
+pub fn parse_hosts(output: &str, default_slots: Option<u32>) -> HostLines {
+    let mut parsed = HostLines::default();
+    let mut first_lines = BTreeMap::new();
+    let output = output.strip_prefix('\u{feff}').unwrap_or(output);
+    for (index, line) in output.lines().enumerate() {
+        parsed.take(index + 1, line, default_slots, &mut first_lines);
+    }
+    for host in &parsed.hosts {
+        parsed.unclear.remove(&host.name);
+    }
+    parsed
+}
+
+/// Reads a list on one line, as `-H a:2,b:2` has it; the "line numbers" are positions in the list.
+pub fn parse_host_list(list: &str, default_slots: Option<u32>) -> HostLines {
+    let mut parsed = HostLines::default();
+    let mut first_lines = BTreeMap::new();
+    for (index, item) in list.split(',').enumerate() {
+        parsed.take(index + 1, item, default_slots, &mut first_lines);
+    }
+    parsed
+}
+
+impl HostLines {
+    /// Whether nothing of it makes sense: no host, and a line that is more than a host without slots.
+    pub fn is_garbage(&self) -> bool {
+        let drained = |error: &LineError| error.problem == LineProblem::ZeroSlots;
+        self.hosts.is_empty() && (self.errors_left_out > 0 || !self.errors.iter().all(drained))
+    }
+
+    /// One sentence for each malformed line.
+    pub fn complaints(&self) -> impl Iterator<Item = String> {
+        let more = (self.errors_left_out > 0)
+            .then(|| format!("{} more lines are malformed", self.errors_left_out));
+        self.errors.iter().map(ToString::to_string).chain(more)
+    }
+
+    fn take(
+        &mut self,
+        line_number: usize,
+        line: &str,
+        default_slots: Option<u32>,
+        first_lines: &mut BTreeMap<HostName, usize>,
+    ) {
+        let text = without_comment(line);
+        if text.is_empty() {
+            return;
+        }
+        let problem = match parse_line(text, default_slots) {
+            Err((problem, unclear)) => {
+                if self.unclear.len() < HOSTS_MAX {
+                    self.unclear.extend(unclear);
+                }
+                problem
+            }
+            Ok(host) => match first_lines.get(&host.name) {
+                Some(first) => LineProblem::Duplicate { first: *first },
+                None if self.hosts.len() >= HOSTS_MAX => LineProblem::TooManyHosts,
+                None => {
+                    first_lines.insert(host.name.clone(), line_number);
+                    self.hosts.push(host);
+                    return;
+                }
+            },
+        };
+        if self.errors.len() < LINE_ERRORS_MAX {
+            let text = text.chars().take(LINE_SHOWN_CHARS_MAX).collect();
+            self.errors.push(LineError { line_number, text, problem });
+        } else {
+            self.errors_left_out += 1;
+        }
+    }
+}
+
+/// The line without its comment and the white space around it.
+fn without_comment(line: &str) -> &str {
+    let line = line.trim();
+    if line.starts_with('#') {
+        return "";
+    }
+    let comment =
+        line.match_indices('#').find(|(at, _)| line[..*at].ends_with(char::is_whitespace));
+    match comment {
+        Some((at, _)) => line[..at].trim_end(),
+        None => line,
+    }
+}
+
+/// A line's host; or what is wrong, and whose slots it was about where only those are wrong.
+type LineResult<T> = Result<T, (LineProblem, Option<HostName>)>;
+
+fn parse_line(text: &str, default_slots: Option<u32>) -> LineResult<HostSlots> {
+    if text.len() > LINE_BYTES_MAX {
+        return Err((LineProblem::TooLong { bytes: text.len() }, None));
+    }
+    if text.contains(char::REPLACEMENT_CHARACTER) {
+        return Err((LineProblem::NotUtf8, None));
+    }
+    let (name, slots) = split(text)?;
+    let name = HostName::new(name).map_err(|error| (error.into(), None))?;
+    let parsed = match slots {
+        None => default_slots.ok_or(LineProblem::NoSlots),
+        Some(slots) => parse_slots(slots.trim()),
+    };
+    match parsed {
+        Ok(slots) => Ok(HostSlots { name, slots }),
+        Err(LineProblem::ZeroSlots) => Err((LineProblem::ZeroSlots, None)),
+        Err(problem) => Err((problem, Some(name))),
+    }
+}
+
+/// Name and slots, both as they stand there.
+fn split(text: &str) -> LineResult<(&str, Option<&str>)> {
+    if let Some(bracketed) = text.strip_prefix('[') {
+        let (address, rest) = bracketed.split_once(']').ok_or((LineProblem::Brackets, None))?;
+        let without_zone = address.split_once('%').map_or(address, |(address, _)| address);
+        if without_zone.parse::<Ipv6Addr>().is_err() {
+            return Err((LineProblem::Brackets, None));
+        }
+        let rest = rest.trim_start();
+        if rest.is_empty() {
+            return Ok((address, None));
+        }
+        let slots = rest.strip_prefix(':').or_else(|| rest.strip_prefix("slots="));
+        return slots.map(|slots| (address, Some(slots))).ok_or((LineProblem::Brackets, None));
+    }
+    if let Some((name, slots)) = text.split_once(" slots=") {
+        return Ok((name, Some(slots)));
+    }
+    match text.split_once(':') {
+        Some((_, rest)) if rest.contains(':') => Err((LineProblem::ManyColons, None)),
+        Some((name, slots)) => Ok((name, Some(slots))),
+        None => Ok((text, None)),
+    }
+}
+
+fn parse_slots(text: &str) -> Result<u32, LineProblem> {
+    let slots = || text.chars().take(LINE_SHOWN_CHARS_MAX).collect();
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(LineProblem::NotANumber { slots: slots() });
+    }
+    if negative {
+        return Err(LineProblem::NegativeSlots { slots: slots() });
+    }
+    match digits.parse::<u32>() {
+        Ok(0) => Err(LineProblem::ZeroSlots),
+        Ok(number) if number <= SLOTS_MAX => Ok(number),
+        _ => Err(LineProblem::TooManySlots { slots: slots() }),
+    }
+}
