@@ -130,12 +130,11 @@ impl RegistryCore {
         self.outputs.pop_front()
     }
 
-    /// Who is waited for (G-9), by rank: members that have not voted READY; once all have, those that have
-    /// not voted SYNCED. A member that succeeded or failed is not waited for.
+    /// Who is waited for (G-9), by rank: members that have not voted READY; once the barrier is
+    /// open, those that have not voted SYNCED. A member that succeeded or failed is not waited for.
     pub fn missing(&self) -> Vec<WorkerId> {
         let Some(generation) = &self.open else { return Vec::new() };
-        let wanted =
-            if generation.all(Progress::Ready) { Progress::Synced } else { Progress::Ready };
+        let wanted = if generation.told.ready { Progress::Synced } else { Progress::Ready };
         let mut missing: Vec<_> = generation
             .members
             .iter()
