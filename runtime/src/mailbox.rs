@@ -1,0 +1,12 @@
+//! How many messages may wait for one actor.
+//!
+//! actix bounds `try_send` through one clone of an address only: each clone has a slot of its own, and
+//! `do_send` knows no bound at all. So the node keeps one recipient per actor and kind of message, every
+//! reference goes through it, and a mailbox holds at most its capacity plus one message per kind.
+
+/// Messages that may wait for an actor that sets no capacity of its own.
+///
+/// 4,096 nodes that each have 4 messages on the way to the driver (join, vote, exit, drain) at once, as
+/// when a generation of that size forms, are 16,384 messages; at about 256 bytes each that is 4 MiB.
+/// An actor that needs another bound calls `ctx.set_mailbox_capacity` in the closure that makes it.
+pub const MAILBOX_MESSAGES_MAX: usize = 4096 * 4;

@@ -1,0 +1,70 @@
+//! Names of actors, and ids that say where an actor is. An [`ActorId`] is what travels in messages; a
+//! node turns it into an [`ActorRef`](crate::ActorRef).
+
+use std::fmt;
+
+use elastic_protocol::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// Under which name a node publishes an actor. One number in a frame's header.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct ActorName(pub u16);
+
+impl ActorName {
+    /// The driver's Driver actor.
+    pub const DRIVER: Self = Self(1);
+    /// The driver's HostManager.
+    pub const HOST_MANAGER: Self = Self(2);
+    /// The driver's WorkerStateRegistry.
+    pub const REGISTRY: Self = Self(3);
+    /// A host's agent.
+    pub const AGENT: Self = Self(4);
+    /// A worker's State.
+    pub const STATE: Self = Self(5);
+    /// A worker's communicator.
+    pub const COMMUNICATOR: Self = Self(6);
+    /// Whoever answers status questions at the driver.
+    pub const STATUS: Self = Self(7);
+    /// The one actor of a client.
+    pub const CLIENT: Self = Self(8);
+    /// First number that this table will never give out: tests and programs use it and those above.
+    pub const FREE_FROM: u16 = 1024;
+}
+
+impl fmt::Display for ActorName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match *self {
+            Self::DRIVER => "driver",
+            Self::HOST_MANAGER => "host manager",
+            Self::REGISTRY => "registry",
+            Self::AGENT => "agent",
+            Self::STATE => "state",
+            Self::COMMUNICATOR => "communicator",
+            Self::STATUS => "status",
+            Self::CLIENT => "client",
+            Self(number) => return write!(formatter, "actor {number}"),
+        })
+    }
+}
+
+/// An actor of the cluster: on which life of which node, under which name.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct ActorId {
+    /// Its node, with the node's incarnation.
+    pub node: NodeId,
+    /// Its name there.
+    pub name: ActorName,
+}
+
+impl ActorId {
+    /// The actor `name` of `node`.
+    pub const fn new(node: NodeId, name: ActorName) -> Self {
+        Self { node, name }
+    }
+}
+
+impl fmt::Display for ActorId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} of {}", self.name, self.node)
+    }
+}

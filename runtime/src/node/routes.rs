@@ -1,0 +1,216 @@
+//! Which actors are published on this node, and which messages each of them takes.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use actix::Recipient;
+use actix::dev::SendError;
+use elastic_protocol::NodeId;
+use elastic_protocol::messages::decode;
+
+use crate::delivery::{Delivery, Question, RemoteReply, ReplyTo};
+use crate::envelope::Outcome;
+use crate::failure::{Refusal, UndeliveredReason};
+use crate::name::ActorName;
+use crate::wire::{WireMessage, WireRequest};
+
+/// The messages that an actor takes, each with one long-lived recipient, which is what makes its mailbox's
+/// bound hold.
+#[derive(Default)]
+pub struct Routes {
+    tells: BTreeMap<u16, Rc<dyn InboundTell>>,
+    asks: BTreeMap<u16, Rc<dyn InboundAsk>>,
+}
+
+impl Routes {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes messages `M`: `Routes::new().tell::<M>(address.recipient())`.
+    ///
+    /// # Panics
+    /// If another message of the same actor has the same kind.
+    #[must_use]
+    pub fn tell<M: WireMessage>(mut self, recipient: Recipient<Delivery<M>>) -> Self {
+        let before = self.tells.insert(M::KIND, Rc::new(TellRoute { recipient }));
+        assert!(before.is_none(), "two messages of one actor have kind {}", M::KIND);
+        self
+    }
+
+    /// Takes questions `R`: `Routes::new().ask::<R>(address.recipient())`.
+    ///
+    /// # Panics
+    /// If another question of the same actor has the same kind.
+    #[must_use]
+    pub fn ask<R: WireRequest>(mut self, recipient: Recipient<Question<R>>) -> Self {
+        let before = self.asks.insert(R::KIND, Rc::new(AskRoute { recipient }));
+        assert!(before.is_none(), "two questions of one actor have kind {}", R::KIND);
+        self
+    }
+}
+
+pub(crate) struct TellRoute<M: WireMessage> {
+    recipient: Recipient<Delivery<M>>,
+}
+
+impl<M: WireMessage> TellRoute<M> {
+    pub(crate) fn deliver(&self, from: NodeId, message: M) -> Result<(), (M, UndeliveredReason)> {
+        self.recipient.try_send(Delivery { from, message }).map_err(|error| match error {
+            SendError::Full(back) => (back.message, UndeliveredReason::MailboxFull),
+            SendError::Closed(back) => (back.message, UndeliveredReason::Closed),
+        })
+    }
+}
+
+pub(crate) struct AskRoute<R: WireRequest> {
+    recipient: Recipient<Question<R>>,
+}
+
+impl<R: WireRequest> AskRoute<R> {
+    pub(crate) fn deliver(
+        &self,
+        from: NodeId,
+        request: R,
+        reply: ReplyTo<R>,
+    ) -> Result<(), (Question<R>, UndeliveredReason)> {
+        self.recipient.try_send(Question { from, request, reply }).map_err(|error| match error {
+            SendError::Full(back) => (back, UndeliveredReason::MailboxFull),
+            SendError::Closed(back) => (back, UndeliveredReason::Closed),
+        })
+    }
+}
+
+fn refusal(reason: UndeliveredReason) -> Refusal {
+    match reason {
+        UndeliveredReason::MailboxFull => Refusal::MailboxFull,
+        _ => Refusal::Closed,
+    }
+}
+
+/// Takes encoded messages of one kind.
+trait InboundTell {
+    fn deliver_bytes(&self, from: &NodeId, body: &[u8]) -> Result<(), Refusal>;
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl<M: WireMessage> InboundTell for TellRoute<M> {
+    fn deliver_bytes(&self, from: &NodeId, body: &[u8]) -> Result<(), Refusal> {
+        let message: M = decode(body).map_err(|_malformed| Refusal::Malformed)?;
+        self.deliver(from.clone(), message).map_err(|(_message, reason)| refusal(reason))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Takes encoded questions of one kind; refuses through the way back.
+trait InboundAsk {
+    fn deliver_bytes(&self, body: &[u8], reply: RemoteReply) -> Result<(), Refusal>;
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl<R: WireRequest> InboundAsk for AskRoute<R> {
+    fn deliver_bytes(&self, body: &[u8], reply: RemoteReply) -> Result<(), Refusal> {
+        let Ok(request) = decode::<R>(body) else {
+            reply.send(Outcome::Refused(Refusal::Malformed), &[]);
+            return Err(Refusal::Malformed);
+        };
+        let from = reply.peer.clone();
+        self.deliver(from, request, ReplyTo::remote(reply)).map_err(|(question, reason)| {
+            let refusal = refusal(reason);
+            question.reply.refuse(refusal);
+            refusal
+        })
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// All published actors of a node.
+#[derive(Default)]
+pub(super) struct RouteTable {
+    actors: BTreeMap<ActorName, Routes>,
+}
+
+impl RouteTable {
+    pub(super) fn insert(&mut self, name: ActorName, routes: Routes) {
+        self.actors.insert(name, routes);
+    }
+
+    pub(super) fn remove(&mut self, name: ActorName) {
+        self.actors.remove(&name);
+    }
+
+    /// Hands a local message over, without encoding it.
+    pub(super) fn tell<M: WireMessage>(
+        &self,
+        name: ActorName,
+        from: NodeId,
+        message: M,
+    ) -> Result<(), (M, UndeliveredReason)> {
+        let Some(routes) = self.actors.get(&name) else {
+            return Err((message, UndeliveredReason::NoSuchActor));
+        };
+        let route = routes.tells.get(&M::KIND).and_then(|route| route.as_any().downcast_ref());
+        match route {
+            Some(route) => TellRoute::<M>::deliver(route, from, message),
+            None => Err((message, UndeliveredReason::NotTaken)),
+        }
+    }
+
+    /// Hands a local question over, without encoding it.
+    pub(super) fn ask<R: WireRequest>(
+        &self,
+        name: ActorName,
+        from: NodeId,
+        request: R,
+        reply: ReplyTo<R>,
+    ) -> Result<(), (Question<R>, UndeliveredReason)> {
+        let Some(routes) = self.actors.get(&name) else {
+            return Err((Question { from, request, reply }, UndeliveredReason::NoSuchActor));
+        };
+        let route = routes.asks.get(&R::KIND).and_then(|route| route.as_any().downcast_ref());
+        match route {
+            Some(route) => AskRoute::<R>::deliver(route, from, request, reply),
+            None => Err((Question { from, request, reply }, UndeliveredReason::NotTaken)),
+        }
+    }
+
+    /// Decodes a message from another node and hands it over.
+    pub(super) fn tell_bytes(
+        &self,
+        name: ActorName,
+        kind: u16,
+        from: &NodeId,
+        body: &[u8],
+    ) -> Result<(), Refusal> {
+        let routes = self.actors.get(&name).ok_or(Refusal::NoSuchActor)?;
+        let route = routes.tells.get(&kind).ok_or(Refusal::NotTaken)?;
+        route.deliver_bytes(from, body)
+    }
+
+    /// Decodes a question from another node and hands it over; a refusal has been sent when it returns.
+    pub(super) fn ask_bytes(
+        &self,
+        name: ActorName,
+        kind: u16,
+        body: &[u8],
+        reply: RemoteReply,
+    ) -> Result<(), Refusal> {
+        let refusal = match self.actors.get(&name) {
+            None => Refusal::NoSuchActor,
+            Some(routes) => match routes.asks.get(&kind) {
+                None => Refusal::NotTaken,
+                Some(route) => return route.deliver_bytes(body, reply),
+            },
+        };
+        reply.send(Outcome::Refused(refusal), &[]);
+        Err(refusal)
+    }
+}

@@ -1,0 +1,65 @@
+//! Counts what the node drops: by peer while its session stands, then in sum. So the counts do not grow
+//! with the number of peers that come and go.
+
+use std::collections::BTreeMap;
+
+use elastic_protocol::NodeId;
+
+use crate::failure::Refusal;
+
+/// Something that was dropped.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Fault {
+    /// A frame from a peer was not handed to an actor.
+    Refused(Refusal),
+    /// An answer came to a question that no one waits for any more, or that was asked of another.
+    StrayAnswer,
+    /// A message that came back found no one who wanted it.
+    StrayReturn,
+    /// A refusal could not be sent: the outbox was full. The asker's deadline will pass.
+    RefusalNotSent,
+}
+
+/// Numbers of faults.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct FaultCounts {
+    /// Of peers whose session stands.
+    pub by_peer: BTreeMap<NodeId, BTreeMap<Fault, u64>>,
+    /// Of all sessions that ended, in sum.
+    pub ended: BTreeMap<Fault, u64>,
+}
+
+impl FaultCounts {
+    /// How often this happened, with all peers.
+    pub fn total(&self, fault: Fault) -> u64 {
+        let now: u64 = self.by_peer.values().filter_map(|counts| counts.get(&fault)).sum();
+        now + self.ended.get(&fault).copied().unwrap_or(0)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Tally {
+    counts: FaultCounts,
+}
+
+impl Tally {
+    /// Counts a fault; whether it is the first of its kind with this peer in this session, and so should
+    /// be logged.
+    pub(super) fn count(&mut self, peer: &NodeId, fault: Fault) -> bool {
+        let count = self.counts.by_peer.entry(peer.clone()).or_default().entry(fault).or_insert(0);
+        *count = count.saturating_add(1);
+        *count == 1
+    }
+
+    /// Adds a peer's counts to the sum: its session has ended.
+    pub(super) fn ended(&mut self, peer: &NodeId) {
+        for (fault, count) in self.counts.by_peer.remove(peer).unwrap_or_default() {
+            let sum = self.counts.ended.entry(fault).or_insert(0);
+            *sum = sum.saturating_add(count);
+        }
+    }
+
+    pub(super) fn counts(&self) -> FaultCounts {
+        self.counts.clone()
+    }
+}

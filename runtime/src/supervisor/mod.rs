@@ -1,0 +1,326 @@
+//! A supervisor: starts its children in order, starts those that end again as its policy says
+//! ([`RestartCore`] decides), and fails itself, with the reason, when the budget is spent. Its parent sees
+//! that as any other child's failure. actix's own Supervisor is never used: it is blind to panics, restarts
+//! the same object, at once, and without a bound.
+
+mod spec;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use actix::{
+    Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, WrapFuture,
+};
+use elastic_protocol::Time;
+use rand_chacha::ChaCha8Rng;
+
+pub use self::spec::ChildSpec;
+use crate::child::{ChildHandle, Exit, fail, spawn_child_with_handle};
+use crate::clock::Clock;
+use crate::node::NodeHandle;
+use crate::restart::{ChildNumber, Decision, Lifetime, RestartCore, RestartPolicy};
+use crate::shutdown::{Shutdown, Stoppable, shutdown_in_order};
+use crate::timer::{TimedActor, TimerSlot};
+
+/// How long a sibling that has to go for a restart may take to stop; then it is ended by force.
+pub const SIBLING_GRACE: Duration = Duration::from_secs(1);
+
+/// What happened to a supervisor's child; for logs, gauges and oracles.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum SupervisorEvent {
+    /// It was started, for the first time or again.
+    Started {
+        /// The child's name.
+        child: String,
+    },
+    /// It ended, and this was decided.
+    Ended {
+        /// The child's name.
+        child: String,
+        /// How it ended.
+        exit: Exit,
+        /// What follows.
+        decision: Decision,
+    },
+}
+
+/// A supervisor before it starts: its children in order.
+pub struct SupervisorSpec {
+    name: String,
+    policy: RestartPolicy,
+    children: Vec<ChildSpec>,
+    observe: Box<dyn FnMut(&SupervisorEvent)>,
+}
+
+impl SupervisorSpec {
+    /// Without children yet. Its name is for logs, and names the random stream of its back-off.
+    pub fn new(name: impl Into<String>, policy: RestartPolicy) -> Self {
+        Self { name: name.into(), policy, children: Vec::new(), observe: Box::new(|_| {}) }
+    }
+
+    /// Adds a child, started after those before it.
+    #[must_use]
+    pub fn child(mut self, child: ChildSpec) -> Self {
+        self.children.push(child);
+        self
+    }
+
+    /// Tells `observe` what happens to the children; it is logged in any case.
+    #[must_use]
+    pub fn observed_by(mut self, observe: impl FnMut(&SupervisorEvent) + 'static) -> Self {
+        self.observe = Box::new(observe);
+        self
+    }
+
+    /// Starts it; its children start when its task first runs. `on_exit` hears [`Exit::Failed`] with the
+    /// reason when it gives up.
+    pub fn start(
+        self,
+        node: &NodeHandle,
+        on_exit: impl FnOnce(Exit) + 'static,
+    ) -> (Addr<Supervisor>, ChildHandle) {
+        let supervisor = self.make(node);
+        spawn_child_with_handle(|_| supervisor, on_exit)
+    }
+
+    /// Makes the actor: the factory of a supervisor that is itself a child
+    /// ([`ChildSpec::with_shutdown`] with `move |_| spec().make(&node)`).
+    pub fn make(self, node: &NodeHandle) -> Supervisor {
+        let mut core = RestartCore::new(self.policy);
+        let children = self.children.into_iter();
+        let children = children.map(|spec| (core.add_child(spec.lifetime), Child::new(spec)));
+        Supervisor {
+            children: children.collect(),
+            core,
+            clock: node.clock(),
+            rng: node.random(&self.name, 0),
+            timer: TimerSlot::new(node.clock()),
+            name: self.name,
+            observe: self.observe,
+            shutting_down: false,
+        }
+    }
+}
+
+/// The actor. Stop it with [`Shutdown`]: it stops its children first, in reverse order. However it ends, none
+/// of its children outlives it.
+pub struct Supervisor {
+    name: String,
+    core: RestartCore,
+    children: BTreeMap<ChildNumber, Child>,
+    clock: Clock,
+    rng: ChaCha8Rng,
+    timer: TimerSlot,
+    observe: Box<dyn FnMut(&SupervisorEvent)>,
+    shutting_down: bool,
+}
+
+struct Child {
+    spec: ChildSpec,
+    state: State,
+}
+
+enum State {
+    Alive(Stoppable),
+    /// On its way out, to be started again at `restart_at`; ended by force at `kill_at`.
+    Stopping {
+        life: Stoppable,
+        kill_at: Time,
+        restart_at: Time,
+    },
+    /// To be started again then.
+    Waiting(Time),
+    /// For good.
+    Ended,
+}
+
+impl Child {
+    const fn new(spec: ChildSpec) -> Self {
+        Self { spec, state: State::Waiting(Time::ZERO) }
+    }
+
+    const fn life(&self) -> Option<&Stoppable> {
+        match &self.state {
+            State::Alive(life) | State::Stopping { life, .. } => Some(life),
+            State::Waiting(_) | State::Ended => None,
+        }
+    }
+
+    const fn deadline(&self) -> Option<Time> {
+        match self.state {
+            State::Stopping { kill_at, .. } => Some(kill_at),
+            State::Waiting(at) => Some(at),
+            State::Alive(_) | State::Ended => None,
+        }
+    }
+}
+
+struct ChildExited {
+    child: ChildNumber,
+    exit: Exit,
+}
+
+impl Message for ChildExited {
+    type Result = ();
+}
+
+impl Actor for Supervisor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.proceed(ctx);
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.end_all();
+    }
+}
+
+impl TimedActor for Supervisor {
+    fn timer(&mut self) -> &mut TimerSlot {
+        &mut self.timer
+    }
+
+    fn timer_fired(&mut self, now: Time, ctx: &mut Context<Self>) {
+        for child in self.children.values() {
+            if let State::Stopping { life, kill_at, .. } = &child.state
+                && *kill_at <= now
+            {
+                tracing::warn!(supervisor = %self.name, child = %life.name, "ended by force");
+                life.handle.terminate();
+            }
+        }
+        self.proceed(ctx);
+    }
+}
+
+impl Supervisor {
+    /// Starts whoever is due, in order, once all who have to go are gone; then arms the timer.
+    fn proceed(&mut self, ctx: &mut Context<Self>) {
+        let now = self.clock.now();
+        if self.shutting_down {
+            return;
+        }
+        let settled = !self.children.values().any(|c| matches!(c.state, State::Stopping { .. }));
+        for (number, child) in &mut self.children {
+            if !settled || !matches!(child.state, State::Waiting(at) if at <= now) {
+                continue;
+            }
+            let (parent, number) = (ctx.address(), *number);
+            let on_exit = move |exit| parent.do_send(ChildExited { child: number, exit });
+            let (handle, shutdown) = (child.spec.start)(Box::new(on_exit));
+            let name = child.spec.name.clone();
+            tracing::debug!(supervisor = %self.name, child = %name, "started");
+            (self.observe)(&SupervisorEvent::Started { child: name.clone() });
+            child.state = State::Alive(Stoppable { name, handle, shutdown });
+        }
+        // Who waits while another is on the way out is started by that one's end, not by the timer.
+        let later = self.children.values().filter_map(Child::deadline).filter(|at| *at > now);
+        self.timer.arm(ctx, later.min());
+    }
+
+    fn carry_out(&mut self, ended: ChildNumber, exit: Exit, ctx: &mut Context<Self>) {
+        let now = self.clock.now();
+        let decision = self.core.handle_exit(now, ended, &exit, &mut self.rng);
+        let Some(child) = self.children.get_mut(&ended) else { return };
+        child.state = State::Ended;
+        let name = child.spec.name.clone();
+        tracing::info!(supervisor = %self.name, child = %name, %exit, ?decision, "a child ended");
+        let event = SupervisorEvent::Ended { child: name.clone(), exit, decision };
+        (self.observe)(&event);
+        let SupervisorEvent::Ended { decision, .. } = event else { return };
+        match decision {
+            Decision::Ignore { .. } => {}
+            Decision::Escalate { reason } => {
+                self.end_all();
+                fail(ctx, format!("{}: child {name} {reason}", self.name));
+            }
+            Decision::RestartAt { children, at, .. } => {
+                for number in children.into_iter().rev() {
+                    if let Some(child) = self.children.get_mut(&number) {
+                        child.restart(now, at);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends all children by force, last one first.
+    fn end_all(&mut self) {
+        for child in self.children.values().rev() {
+            if let Some(life) = child.life() {
+                life.handle.terminate();
+            }
+        }
+    }
+}
+
+impl Child {
+    /// Is to be started again at `at`; if it lives, it goes first.
+    fn restart(&mut self, now: Time, at: Time) {
+        self.state = match std::mem::replace(&mut self.state, State::Ended) {
+            State::Alive(life) => {
+                match &life.shutdown {
+                    Some(shutdown) => shutdown.do_send(Shutdown {
+                        reason: "a sibling ended".to_owned(),
+                        within: SIBLING_GRACE,
+                    }),
+                    None => life.handle.stop(),
+                }
+                State::Stopping { life, kill_at: now + SIBLING_GRACE, restart_at: at }
+            }
+            State::Stopping { life, kill_at, restart_at } => {
+                State::Stopping { life, kill_at, restart_at: restart_at.max(at) }
+            }
+            State::Waiting(before) => State::Waiting(before.max(at)),
+            State::Ended => State::Waiting(at),
+        };
+    }
+}
+
+impl Handler<ChildExited> for Supervisor {
+    type Result = ();
+
+    fn handle(&mut self, ended: ChildExited, ctx: &mut Context<Self>) {
+        if self.shutting_down {
+            return;
+        }
+        let Some(child) = self.children.get_mut(&ended.child) else { return };
+        if let State::Stopping { restart_at, .. } = child.state {
+            child.state = match child.spec.lifetime {
+                Lifetime::Temporary => State::Ended,
+                Lifetime::Permanent | Lifetime::Transient => State::Waiting(restart_at),
+            };
+            if matches!(child.state, State::Ended) {
+                self.core.remove_child(ended.child);
+            }
+        } else {
+            self.carry_out(ended.child, ended.exit, ctx);
+        }
+        self.proceed(ctx);
+    }
+}
+
+impl Handler<Shutdown> for Supervisor {
+    type Result = ();
+
+    fn handle(&mut self, shutdown: Shutdown, ctx: &mut Context<Self>) {
+        if std::mem::replace(&mut self.shutting_down, true) {
+            return;
+        }
+        self.timer.arm(ctx, None);
+        let alive = self.children.values().filter_map(Child::life).cloned().collect();
+        // A part of the time is left for this actor's own end, so that its parent does not call it stuck.
+        let within = shutdown.within.mul_f64(0.9);
+        let name = self.name.clone();
+        let ended = async move {
+            let report = shutdown_in_order(alive, &shutdown.reason, within).await;
+            if !report.stuck.is_empty() {
+                tracing::warn!(supervisor = %name, stuck = ?report.stuck, "ended by force");
+            }
+        };
+        ctx.spawn(ended.into_actor(self).map(|(), _, ctx| ctx.stop()));
+    }
+}

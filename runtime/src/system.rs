@@ -1,0 +1,51 @@
+//! Starts what actors need to run: an actix System on one thread. Called by `main` of each process, and by
+//! tests.
+
+use std::io;
+
+use actix::System;
+#[cfg(any(test, feature = "test-util"))]
+use actix_rt::SystemRunner;
+
+use crate::panics::install_panic_hook;
+
+/// Threads for blocking work (see [`crate::offload`]) at most; they are started when needed and end when idle.
+/// A node has a few kinds of such work at a time: scripts of discovery, files, name look-ups.
+pub const BLOCKING_THREADS_MAX: usize = 8;
+
+/// Runs a process's actors on the calling thread: until `main` is done; what still runs then is dropped.
+/// Panics of actors are recorded from here on ([`crate::take_panic`]).
+///
+/// # Errors
+/// If the operating system refuses what the runtime needs (an event queue).
+pub fn run<F: Future>(main: F) -> io::Result<F::Output> {
+    install_panic_hook();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .build()?;
+    Ok(System::with_tokio_rt(|| runtime).block_on(main))
+}
+
+/// A system whose clock stands still and moves to the next timer when all is idle; it has no I/O, so a real
+/// socket panics. For the simulation, and for tests.
+///
+/// # Panics
+/// If the operating system refuses a runtime.
+#[cfg(any(test, feature = "test-util"))]
+pub fn paused() -> SystemRunner {
+    install_panic_hook();
+    System::with_tokio_rt(|| {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime without I/O needs nothing of the operating system")
+    })
+}
+
+/// Runs a test on [`paused`].
+#[cfg(any(test, feature = "test-util"))]
+pub fn run_paused<F: Future>(test: F) -> F::Output {
+    paused().block_on(test)
+}

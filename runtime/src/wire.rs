@@ -1,0 +1,53 @@
+//! What can be said to an actor on another node: [`WireMessage`] is told, [`WireRequest`] is asked. The
+//! table of kinds of this workspace's own messages stands here, so that no number is given out twice.
+
+use elastic_protocol::messages::{
+    AgentToDriver, ClientRequest, ClientResponse, DriverToAgent, DriverToWorker, Vote,
+    WorkerToDriver,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A message that is told: it has no answer. Actors handle it as [`Delivery<Self>`](crate::Delivery).
+pub trait WireMessage: Serialize + DeserializeOwned + Send + 'static {
+    /// Its number in a frame's header; unique among the messages of one actor. Numbers below
+    /// [`FREE_KINDS_FROM`] belong to the table in this file.
+    const KIND: u16;
+}
+
+/// A message that is asked: it has an answer. Actors handle it as [`Question<Self>`](crate::Question).
+pub trait WireRequest: Serialize + DeserializeOwned + Send + 'static {
+    /// Its number in a frame's header; unique among the questions of one actor. Numbers below
+    /// [`FREE_KINDS_FROM`] belong to the table in this file.
+    const KIND: u16;
+    /// Its answer.
+    type Reply: Serialize + DeserializeOwned + Send + 'static;
+}
+
+/// First kind that the table of this file will never give out: tests and programs use it and those above.
+pub const FREE_KINDS_FROM: u16 = 1024;
+
+impl WireMessage for AgentToDriver {
+    const KIND: u16 = 1;
+}
+
+impl WireMessage for DriverToAgent {
+    const KIND: u16 = 2;
+}
+
+impl WireMessage for WorkerToDriver {
+    const KIND: u16 = 3;
+}
+
+impl WireMessage for DriverToWorker {
+    const KIND: u16 = 4;
+}
+
+impl WireMessage for Vote {
+    const KIND: u16 = 6;
+}
+
+impl WireRequest for ClientRequest {
+    const KIND: u16 = 5;
+    type Reply = ClientResponse;
+}
