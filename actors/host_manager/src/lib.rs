@@ -7,7 +7,7 @@ pub mod core;
 
 pub use crate::core::{
     CooldownRange, DiscoveryError, DiscoveryFailure, FailureDecision, HostEntry, HostLines,
-    HostManagerConfig, HostManagerCore, HostManagerOutput, HostSlots, HostSource, HostState,
-    HostUpdate, HostsSnapshot, InvalidConfig, JoinDecision, JoinRefusal, LeaveDecision, LineError,
-    LineProblem, parse_host_list, parse_hosts,
+    HostListError, HostManagerConfig, HostManagerCore, HostManagerOutput, HostSlots, HostSource,
+    HostState, HostUpdate, HostsSnapshot, InvalidConfig, JoinDecision, JoinRefusal, LeaveDecision,
+    LineError, LineProblem, parse_host_list, parse_hosts,
 };

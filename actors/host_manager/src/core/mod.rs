@@ -33,7 +33,9 @@ pub use self::config::{CooldownRange, HostManagerConfig, HostSlots, HostSource, 
 pub use self::decision::{FailureDecision, JoinDecision, JoinRefusal, LeaveDecision};
 pub use self::discovery::{DiscoveryError, DiscoveryFailure};
 use self::limits::{HOSTS_MAX, OUTPUT_BYTES_MAX, SLOTS_MAX};
-pub use self::parse::{HostLines, LineError, LineProblem, parse_host_list, parse_hosts};
+pub use self::parse::{
+    HostLines, HostListError, LineError, LineProblem, parse_host_list, parse_hosts,
+};
 pub use self::snapshot::{HostEntry, HostManagerOutput, HostState, HostUpdate, HostsSnapshot};
 
 /// Which hosts exist, their slots and order, who is blacklisted until when: the owner of these facts.

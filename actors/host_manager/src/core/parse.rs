@@ -70,7 +70,7 @@ pub enum LineProblem {
         slots: String,
     },
     /// The host was named before; the first line counts.
-    #[error("the host stands in line {first} already, which counts")]
+    #[error("the host stands there already, as number {first}")]
     Duplicate {
         /// The first line.
         first: usize,
@@ -109,14 +109,38 @@ pub fn parse_hosts(output: &str, default_slots: Option<u32>) -> HostLines {
     parsed
 }
 
-/// Reads a list on one line, as `-H a:2,b:2` has it; the "line numbers" are positions in the list.
-pub fn parse_host_list(list: &str, default_slots: Option<u32>) -> HostLines {
+/// An entry of a host list that is no host.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("entry {number} of the host list ({text:?}): {problem}")]
+pub struct HostListError {
+    /// Its number, from 1.
+    pub number: usize,
+    /// Its beginning.
+    pub text: String,
+    /// What is wrong with it.
+    pub problem: LineProblem,
+}
+
+/// Reads a list on one line, as `-H a:2,b:2` has it. Empty entries are skipped.
+///
+/// # Errors
+/// [`HostListError`] names the first entry that is no host: unlike a script's output, a list that a person
+/// gives once is better refused than read in part.
+pub fn parse_host_list(
+    list: &str,
+    default_slots: Option<u32>,
+) -> Result<Vec<HostSlots>, HostListError> {
     let mut parsed = HostLines::default();
     let mut first_lines = BTreeMap::new();
     for (index, item) in list.split(',').enumerate() {
         parsed.take(index + 1, item, default_slots, &mut first_lines);
     }
-    parsed
+    match parsed.errors.into_iter().next() {
+        None => Ok(parsed.hosts),
+        Some(LineError { line_number: number, text, problem }) => {
+            Err(HostListError { number, text, problem })
+        }
+    }
 }
 
 impl HostLines {
@@ -250,3 +274,7 @@ fn parse_slots(text: &str) -> Result<u32, LineProblem> {
         _ => Err(LineProblem::TooManySlots { slots: slots() }),
     }
 }
+
+#[cfg(test)]
+#[path = "parse_tests.rs"]
+mod tests;
