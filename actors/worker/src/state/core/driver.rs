@@ -1,0 +1,222 @@
+//! What the driver says: stamps are checked here, and only here (G-2).
+
+use std::cmp::Ordering;
+
+use elastic_protocol::messages::{DriverToWorker, Placement, SyncPlan, WorkerToDriver};
+use elastic_protocol::{Stamp, Time};
+
+use super::{Exit, Link, Output, Pause, StateCore, Training, TrainingCommand, Verdict};
+
+impl StateCore {
+    /// The driver said something.
+    pub fn handle_driver(&mut self, _now: Time, message: DriverToWorker) {
+        match message {
+            DriverToWorker::Welcome { job, .. } if job != self.config.job => {
+                self.leave(Exit::WrongJob { job }, "the driver runs another job");
+            }
+            DriverToWorker::Welcome { term, .. } if term < self.term => self.dropped += 1,
+            DriverToWorker::Welcome { term, deadlines, .. } => {
+                self.term = term;
+                self.deadlines = deadlines;
+                self.link = Link::Attached;
+                self.announce();
+            }
+            DriverToWorker::Assign(placement) => self.assigned(placement),
+            DriverToWorker::Go { stamp } => {
+                if self.is_current(stamp) {
+                    self.go(stamp);
+                }
+            }
+            DriverToWorker::Pause { stamp } => {
+                if self.is_current(stamp) {
+                    self.pause.asked = true;
+                    self.set_pause_flag();
+                }
+            }
+            DriverToWorker::StopAt { stamp, boundary } => {
+                if self.is_current(stamp) {
+                    self.stop_at(boundary);
+                }
+            }
+            DriverToWorker::Resume { stamp } => {
+                if self.is_current(stamp) {
+                    self.resume();
+                }
+            }
+            DriverToWorker::Abort { stamp, cause } => self.aborted(stamp, &cause.to_string()),
+            DriverToWorker::Leave { reason } => {
+                self.leave(Exit::Left { reason: reason.clone() }, &reason);
+            }
+            DriverToWorker::Finished { result } => {
+                let reason = result.reason.clone();
+                self.leave(Exit::Finished { result }, &reason);
+            }
+        }
+    }
+
+    /// The pause flag is stored, and the boundary counter was read after it.
+    pub fn handle_pause_read(&mut self, _now: Time, boundary: u64) {
+        if !self.pause.flag || !self.is_active() {
+            return;
+        }
+        // A later reading may count a boundary at which the thread is held: the first one stays.
+        let promised = *self.pause.promised.get_or_insert(boundary);
+        if std::mem::take(&mut self.pause.asked) {
+            self.to_driver(WorkerToDriver::Paused { stamp: self.stamp, boundary: promised });
+        }
+        self.settle_held();
+    }
+
+    /// Whether a message is about the generation that goes on here. An older one is counted, one about
+    /// a generation that never came here is dropped too: only `Assign` begins one.
+    fn is_current(&mut self, stamp: Stamp) -> bool {
+        if stamp != self.stamp {
+            self.dropped += 1;
+            return false;
+        }
+        self.is_active()
+    }
+
+    fn assigned(&mut self, placement: Placement) {
+        if placement.stamp <= self.stamp || placement.stamp.term < self.term {
+            self.dropped += 1;
+            return;
+        }
+        self.end_generation("a newer generation was assigned");
+        self.stamp = placement.stamp;
+        self.pause = Pause::default();
+        self.pending = self.exit.is_none().then_some(placement);
+        self.go_on();
+    }
+
+    fn go(&mut self, stamp: Stamp) {
+        let Some(placement) = self.placement.as_ref() else { return };
+        if !matches!(self.training, Training::Formed) {
+            return;
+        }
+        let plan = placement.sync;
+        let held = self.commit.map(|commit| commit.step);
+        if plan == SyncPlan::Skip && held != Some(placement.step) {
+            let error = format!(
+                "told to skip the sync at step {} while holding {} (G-6)",
+                placement.step,
+                held.map_or_else(|| "no commit".to_owned(), |step| format!("step {step}")),
+            );
+            self.report_failure(None, error);
+            return;
+        }
+        self.training = Training::Syncing;
+        self.command(TrainingCommand::Sync { stamp, plan });
+    }
+
+    /// Ends the generation here for a reason of this worker's own, and says so.
+    fn report_failure(&mut self, peer: Option<u32>, error: String) {
+        let reason = error.clone();
+        self.to_driver(WorkerToDriver::CollectiveFailed { stamp: self.stamp, peer, error });
+        self.end_generation(&reason);
+    }
+
+    fn stop_at(&mut self, boundary: u64) {
+        if matches!(self.training, Training::Returned) {
+            self.end_generation("interrupted after its end");
+            self.say_arrived();
+            return;
+        }
+        self.pause.stop_at = Some(boundary);
+        if !self.pause.flag {
+            self.set_pause_flag();
+        }
+        self.settle_held();
+    }
+
+    /// Makes the training thread ask; put off until the generation begins here if it has not.
+    pub(super) fn set_pause_flag(&mut self) {
+        if self.pending.is_none() {
+            self.pause.flag = true;
+            self.outputs.push_back(Output::PauseFlag { on: true });
+        }
+    }
+
+    fn resume(&mut self) {
+        self.pause = Pause::default();
+        self.outputs.push_back(Output::PauseFlag { on: false });
+        self.settle_held();
+    }
+
+    fn aborted(&mut self, stamp: Stamp, cause: &str) {
+        if stamp < self.stamp {
+            self.dropped += 1;
+            return;
+        }
+        self.end_generation(cause);
+        self.arrived &= stamp == self.stamp && self.pending.is_none();
+        self.stamp = stamp;
+        self.pending = None;
+        if matches!(self.training, Training::AtRest) && !self.arrived {
+            self.say_arrived();
+        }
+    }
+
+    /// Gives a held thread its verdict, if there is one by now.
+    fn settle_held(&mut self) {
+        let Training::Running { held: Some(boundary) } = self.training else { return };
+        let command = match self.verdict(boundary) {
+            Verdict::Hold => return,
+            Verdict::Pass => TrainingCommand::Pass,
+            Verdict::Stop => TrainingCommand::Stop,
+            Verdict::End => {
+                self.overran(boundary);
+                return;
+            }
+        };
+        self.training = match command {
+            TrainingCommand::Stop => self.stopping(),
+            _ => Training::Running { held: None },
+        };
+        self.command(command);
+    }
+
+    fn stopping(&mut self) -> Training {
+        self.placement = None;
+        self.sample_at = None;
+        Training::Ending
+    }
+
+    fn overran(&mut self, boundary: u64) {
+        let error = format!(
+            "reached boundary {boundary} beyond the agreed stop at {}: the ranks do not commit alike",
+            self.pause.stop_at.unwrap_or_default(),
+        );
+        self.report_failure(None, error);
+    }
+
+    /// The training thread saw the pause flag at this boundary and asks.
+    ///
+    /// Any answer but [`Verdict::Hold`] is final; after `Hold` the answer comes as a command.
+    pub fn handle_boundary(&mut self, _now: Time, stamp: Stamp, boundary: u64) -> Verdict {
+        if stamp != self.stamp || !matches!(self.training, Training::Running { .. }) {
+            return Verdict::End;
+        }
+        let verdict = self.verdict(boundary);
+        match verdict {
+            Verdict::Hold => self.training = Training::Running { held: Some(boundary) },
+            Verdict::Pass => self.training = Training::Running { held: None },
+            Verdict::Stop => self.training = self.stopping(),
+            Verdict::End => self.overran(boundary),
+        }
+        verdict
+    }
+
+    fn verdict(&self, boundary: u64) -> Verdict {
+        match (self.pause.flag, self.pause.stop_at, self.pause.promised) {
+            (false, _, _) => Verdict::Pass,
+            (true, Some(stop), _) => match boundary.cmp(&stop) {
+                Ordering::Less => Verdict::Pass,
+                Ordering::Equal => Verdict::Stop,
+                Ordering::Greater => Verdict::End,
+            },
+            (true, None, Some(promised)) if boundary <= promised => Verdict::Pass,
+            (true, None, _) => Verdict::Hold,
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! `StateCore` by example: one generation's life, and what may cross it.
+
+use elastic_protocol::messages::{
+    Ballot, DriverToWorker, GroupKey, Placement, SyncPlan, Vote, WorkerToDriver,
+};
+use elastic_protocol::{
+    Assignment, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId, ResetCause, Stamp,
+    Step, Term, Time, WorkerId,
+};
+use elastic_runtime::transport::{LinkEvent, LossReason};
+
+use super::*;
+
+const NOW: Time = Time::from_ms(1_000);
+const JOB: JobId = JobId(uuid::Uuid::from_u128(7));
+
+pub(super) fn worker() -> WorkerId {
+    let host = HostName::new("a").expect("a literal");
+    WorkerId { host, slot: 0, incarnation: Incarnation(1) }
+}
+
+pub(super) fn core() -> StateCore {
+    let config = StateConfig {
+        job: JOB,
+        worker: worker(),
+        pid: 42,
+        data_address: ([127, 0, 0, 1], 9).into(),
+        deadlines: Deadlines::default(),
+    };
+    StateCore::new(config, NOW)
+}
+
+pub(super) fn stamp(generation: u64) -> Stamp {
+    Stamp { term: Term(1), generation: GenerationId(generation) }
+}
+
+pub(super) fn commit(generation: u64, step: u64) -> CommitId {
+    CommitId { generation: GenerationId(generation), step: Step(step), digest: step }
+}
+
+pub(super) fn placement(generation: u64, sync: SyncPlan, step: u64) -> Placement {
+    Placement {
+        stamp: stamp(generation),
+        assignment: Assignment::new([(worker(), ([127, 0, 0, 1], 9).into())]).into(),
+        rank: 0,
+        sync,
+        step: Step(step),
+        key: GroupKey([0; 32]),
+    }
+}
+
+pub(super) fn welcome() -> DriverToWorker {
+    DriverToWorker::Welcome { job: JOB, term: Term(1), deadlines: Deadlines::default() }
+}
+
+fn lost() -> LinkEvent {
+    LinkEvent::Lost { reason: LossReason::Forgotten, silent_ms: 0 }
+}
+
+fn cause() -> ResetCause {
+    ResetCause::WorkerFailed { worker: worker(), error: "x".to_owned() }
+}
+
+fn outputs(core: &mut StateCore) -> Vec<Output> {
+    std::iter::from_fn(|| core.poll_output()).collect()
+}
+
+fn vote(generation: u64, ballot: Ballot) -> Output {
+    Output::Vote(Vote { stamp: stamp(generation), worker: worker(), ballot })
+}
+
+fn arrived(generation: u64, commit: Option<CommitId>, steps_lost: u64) -> Output {
+    let stamp = if generation == 0 { Stamp::default() } else { stamp(generation) };
+    Output::ToDriver(WorkerToDriver::Arrived { stamp, commit, steps_lost })
+}
+
+fn at_rest(core: &mut StateCore, commit: Option<CommitId>, steps_lost: u64) {
+    core.handle_training(NOW, TrainingEvent::AtRest { commit, steps_lost });
+}
+
+fn attached() -> StateCore {
+    let mut core = core();
+    at_rest(&mut core, None, 0);
+    core.handle_link(NOW, &LinkEvent::Up);
+    core.handle_driver(NOW, welcome());
+    outputs(&mut core);
+    core
+}
+
+/// A core whose thread trains in this generation, from step 0.
+fn running(generation: u64) -> StateCore {
+    let mut core = attached();
+    let root = SyncPlan::FromRoot { root: 0 };
+    core.handle_driver(NOW, DriverToWorker::Assign(placement(generation, root, 0)));
+    core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(generation) });
+    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(generation) });
+    let event = TrainingEvent::Synced { stamp: stamp(generation), commit: commit(generation, 0) };
+    core.handle_training(NOW, event);
+    outputs(&mut core);
+    core
+}
+
+#[test]
+fn the_first_generation_from_attach_to_synced() {
+    let mut core = core();
+    at_rest(&mut core, None, 0);
+    assert_eq!(outputs(&mut core), [], "nobody is there to be told");
+    core.handle_link(NOW, &LinkEvent::Up);
+    assert_eq!(
+        outputs(&mut core),
+        [Output::ToDriver(WorkerToDriver::Attach {
+            pid: 42,
+            data_address: ([127, 0, 0, 1], 9).into(),
+            stamp: Stamp::default(),
+            active: false,
+            commit: None,
+        })]
+    );
+    core.handle_driver(NOW, welcome());
+    assert_eq!(outputs(&mut core), [arrived(0, None, 0)]);
+    let placement = placement(1, SyncPlan::FromRoot { root: 0 }, 0);
+    core.handle_driver(NOW, DriverToWorker::Assign(placement.clone()));
+    assert_eq!(
+        outputs(&mut core),
+        [
+            Output::PauseFlag { on: false },
+            Output::Training(TrainingCommand::Form(Box::new(placement)))
+        ]
+    );
+    core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(1) });
+    assert_eq!(outputs(&mut core), [vote(1, Ballot::Ready)]);
+    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1) });
+    let plan = SyncPlan::FromRoot { root: 0 };
+    let sync = TrainingCommand::Sync { stamp: stamp(1), plan };
+    assert_eq!(outputs(&mut core), [Output::Training(sync)]);
+    core.handle_training(NOW, TrainingEvent::Synced { stamp: stamp(1), commit: commit(1, 0) });
+    assert_eq!(outputs(&mut core), [vote(1, Ballot::Synced)]);
+    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1) });
+    assert_eq!(outputs(&mut core), [], "a repeated Go changes nothing");
+}
+
+#[test]
+fn an_abort_ends_the_generation_and_the_worker_arrives() {
+    let mut core = running(1);
+    core.handle_driver(NOW, DriverToWorker::Abort { stamp: stamp(1), cause: cause() });
+    let abort = Output::Abort { stamp: stamp(1), reason: cause().to_string() };
+    assert_eq!(outputs(&mut core), [abort]);
+    at_rest(&mut core, Some(commit(1, 3)), 1);
+    assert_eq!(outputs(&mut core), [arrived(1, Some(commit(1, 3)), 1)]);
+    core.handle_driver(NOW, DriverToWorker::Abort { stamp: stamp(1), cause: cause() });
+    assert_eq!(outputs(&mut core), [], "it has said so already");
+}
+
+#[test]
+fn an_abort_while_formed_takes_the_thread_out_of_its_wait() {
+    let mut core = attached();
+    let root = SyncPlan::FromRoot { root: 0 };
+    core.handle_driver(NOW, DriverToWorker::Assign(placement(1, root, 0)));
+    core.handle_driver(NOW, DriverToWorker::Abort { stamp: stamp(1), cause: cause() });
+    outputs(&mut core);
+    core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(1) });
+    assert_eq!(
+        outputs(&mut core),
+        [Output::Training(TrainingCommand::End)],
+        "no READY after the end (G-4)"
+    );
+}
+
+#[test]
+fn g_2_older_stamps_are_dropped_and_counted() {
+    let mut core = running(3);
+    core.handle_driver(NOW, DriverToWorker::Abort { stamp: stamp(2), cause: cause() });
+    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(2) });
+    core.handle_driver(NOW, DriverToWorker::StopAt { stamp: stamp(2), boundary: 1 });
+    core.handle_driver(NOW, DriverToWorker::Assign(placement(3, SyncPlan::Skip, 0)));
+    assert_eq!(outputs(&mut core), []);
+    assert_eq!(core.dropped_messages(), 4);
+    assert!(core.is_active());
+}
+
+#[test]
+fn an_assignment_over_an_active_generation_aborts_it_first() {
+    let mut core = running(1);
+    let next = placement(2, SyncPlan::FromRoot { root: 0 }, 0);
+    core.handle_driver(NOW, DriverToWorker::Assign(next.clone()));
+    let reason = "a newer generation was assigned".to_owned();
+    assert_eq!(outputs(&mut core), [Output::Abort { stamp: stamp(1), reason }]);
+    at_rest(&mut core, Some(commit(1, 2)), 0);
+    assert_eq!(
+        outputs(&mut core),
+        [Output::PauseFlag { on: false }, Output::Training(TrainingCommand::Form(Box::new(next)))]
+    );
+}
+
+#[test]
+fn g_6_a_skip_without_proof_is_refused() {
+    let mut core = attached();
+    core.handle_driver(NOW, DriverToWorker::Assign(placement(1, SyncPlan::Skip, 5)));
+    core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(1) });
+    outputs(&mut core);
+    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1) });
+    let said = outputs(&mut core);
+    assert!(matches!(
+        &said[..],
+        [
+            Output::ToDriver(WorkerToDriver::CollectiveFailed { .. }),
+            Output::Abort { .. },
+            Output::Training(TrainingCommand::End)
+        ]
+    ));
+}
+
+#[test]
+fn h_4_an_interrupt_stops_at_the_agreed_boundary() {
+    let mut core = running(1);
+    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
+    assert_eq!(outputs(&mut core), [Output::PauseFlag { on: true }]);
+    core.handle_pause_read(NOW, 4);
+    let paused = WorkerToDriver::Paused { stamp: stamp(1), boundary: 4 };
+    assert_eq!(outputs(&mut core), [Output::ToDriver(paused)]);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 4), Verdict::Pass);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 5), Verdict::Hold);
+    core.handle_driver(NOW, DriverToWorker::StopAt { stamp: stamp(1), boundary: 6 });
+    assert_eq!(outputs(&mut core), [Output::Training(TrainingCommand::Pass)]);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 6), Verdict::Stop);
+    at_rest(&mut core, Some(commit(1, 6)), 0);
+    assert_eq!(outputs(&mut core), [arrived(1, Some(commit(1, 6)), 0)]);
+}
+
+#[test]
+fn h_19_a_resume_lets_a_held_thread_go_on() {
+    let mut core = running(1);
+    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
+    core.handle_pause_read(NOW, 1);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 2), Verdict::Hold);
+    outputs(&mut core);
+    core.handle_driver(NOW, DriverToWorker::Resume { stamp: stamp(1) });
+    assert_eq!(
+        outputs(&mut core),
+        [Output::PauseFlag { on: false }, Output::Training(TrainingCommand::Pass)]
+    );
+}
+
+#[test]
+fn a_second_pause_keeps_the_first_promise() {
+    let mut core = running(1);
+    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
+    core.handle_pause_read(NOW, 1);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 2), Verdict::Hold);
+    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
+    outputs(&mut core);
+    core.handle_pause_read(NOW, 2);
+    let paused = WorkerToDriver::Paused { stamp: stamp(1), boundary: 1 };
+    assert_eq!(outputs(&mut core), [Output::ToDriver(paused)], "and stays held");
+}
+
+#[test]
+fn a_pause_before_the_generation_began_here_is_kept() {
+    let mut core = running(1);
+    let next = placement(2, SyncPlan::FromRoot { root: 0 }, 0);
+    core.handle_driver(NOW, DriverToWorker::Assign(next));
+    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(2) });
+    outputs(&mut core);
+    at_rest(&mut core, Some(commit(1, 0)), 0);
+    assert_eq!(outputs(&mut core).last(), Some(&Output::PauseFlag { on: true }));
+    core.handle_pause_read(NOW, 0);
+    let paused = WorkerToDriver::Paused { stamp: stamp(2), boundary: 0 };
+    assert_eq!(outputs(&mut core), [Output::ToDriver(paused)]);
+}
+
+#[test]
+fn a_thread_beyond_the_agreed_boundary_is_rolled_back() {
+    let mut core = running(1);
+    core.handle_driver(NOW, DriverToWorker::StopAt { stamp: stamp(1), boundary: 3 });
+    outputs(&mut core);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 4), Verdict::End);
+    let said = outputs(&mut core);
+    assert!(matches!(
+        &said[..],
+        [Output::ToDriver(WorkerToDriver::CollectiveFailed { .. }), Output::Abort { .. }]
+    ));
+}
+
+#[test]
+fn g_11_leave_while_training_ends_the_generation_then_run() {
+    let mut core = running(1);
+    core.handle_driver(NOW, DriverToWorker::Leave { reason: "removed".to_owned() });
+    assert!(matches!(outputs(&mut core)[..], [Output::Abort { .. }]));
+    at_rest(&mut core, Some(commit(1, 2)), 1);
+    let exit = Exit::Left { reason: "removed".to_owned() };
+    assert_eq!(outputs(&mut core), [Output::Training(TrainingCommand::Exit(exit))]);
+}
+
+#[test]
+fn h_21_a_finished_worker_stays_and_takes_part_again() {
+    let mut core = running(1);
+    let returned =
+        TrainingEvent::Returned { stamp: stamp(1), commit: commit(1, 9), note: "done".to_owned() };
+    core.handle_training(NOW, returned);
+    let progress =
+        WorkerToDriver::Progress { stamp: stamp(1), step: Step(9), note: "done".to_owned() };
+    assert_eq!(outputs(&mut core), [Output::ToDriver(progress), vote(1, Ballot::Success)]);
+    core.handle_driver(NOW, DriverToWorker::Abort { stamp: stamp(1), cause: cause() });
+    assert_eq!(outputs(&mut core), [arrived(1, Some(commit(1, 9)), 0)]);
+    core.handle_driver(NOW, DriverToWorker::Assign(placement(2, SyncPlan::Skip, 9)));
+    assert!(matches!(outputs(&mut core)[1], Output::Training(TrainingCommand::Form(_))));
+}
+
+#[test]
+fn a_users_error_is_voted_before_the_exit() {
+    let mut core = running(1);
+    let event = TrainingEvent::Failed { stamp: stamp(1), message: "NaN".to_owned() };
+    core.handle_training(NOW, event);
+    let ballot = Ballot::Failure { status: None, message: "NaN".to_owned() };
+    let exit = Output::Training(TrainingCommand::Exit(Exit::Failed));
+    assert_eq!(outputs(&mut core), [vote(1, ballot), exit]);
+}
+
+#[test]
+fn a_new_session_is_told_the_truth() {
+    let mut core = running(1);
+    core.handle_link(NOW, &lost());
+    core.handle_training(
+        NOW,
+        TrainingEvent::CollectiveFailed { stamp: stamp(1), peer: Some(1), error: "x".to_owned() },
+    );
+    at_rest(&mut core, Some(commit(1, 2)), 1);
+    assert_eq!(outputs(&mut core), [], "nobody hears it");
+    core.handle_link(NOW, &LinkEvent::Up);
+    core.handle_driver(NOW, welcome());
+    let said = outputs(&mut core);
+    assert!(matches!(said[0], Output::ToDriver(WorkerToDriver::Attach { active: false, .. })));
+    assert_eq!(said[1..], [arrived(1, Some(commit(1, 2)), 1)]);
+}
+
+#[test]
+fn a_worker_without_a_driver_trains_on_until_the_orphan_deadline() {
+    let mut core = running(1);
+    core.handle_link(NOW, &lost());
+    let deadline = NOW + Deadlines::default().orphan;
+    core.handle_timeout(NOW + Deadlines::default().lost);
+    assert_eq!(outputs(&mut core), [Output::SampleProgress]);
+    assert!(core.is_active());
+    core.handle_timeout(deadline);
+    at_rest(&mut core, Some(commit(1, 2)), 0);
+    let exit = Output::Training(TrainingCommand::Exit(Exit::Orphaned { gone_ms: 30_000 }));
+    assert_eq!(outputs(&mut core).last(), Some(&exit));
+}
+
+#[test]
+fn x_11_sigterm_is_told_and_training_goes_on() {
+    let mut core = running(1);
+    core.handle_sigterm(NOW);
+    let leaving = WorkerToDriver::Leaving { reason: "SIGTERM".to_owned() };
+    assert_eq!(outputs(&mut core), [Output::ToDriver(leaving)]);
+    assert!(core.is_active());
+    core.handle_sigterm(NOW);
+    assert!(matches!(outputs(&mut core)[..], [Output::Abort { .. }]), "X-17: twice is at once");
+}
+
+#[test]
+fn x_12_a_driver_of_another_job_is_left() {
+    let mut core = core();
+    at_rest(&mut core, None, 0);
+    core.handle_link(NOW, &LinkEvent::Up);
+    outputs(&mut core);
+    let job = JobId(uuid::Uuid::from_u128(8));
+    let welcome = DriverToWorker::Welcome { job, term: Term(1), deadlines: Deadlines::default() };
+    core.handle_driver(NOW, welcome);
+    let exit = Output::Training(TrainingCommand::Exit(Exit::WrongJob { job }));
+    assert_eq!(outputs(&mut core), [exit]);
+}
+
+#[test]
+fn progress_is_told_once_a_beat_and_when_it_changed() {
+    let mut core = running(1);
+    let beat = Deadlines::default().beat;
+    let at = |step| Progress { step: Step(step), note: "é".repeat(200) };
+    core.handle_progress(NOW, at(1));
+    core.handle_progress(NOW, at(2));
+    let said = outputs(&mut core);
+    assert!(matches!(
+        &said[..],
+        [Output::ToDriver(WorkerToDriver::Progress { step: Step(1), note, .. })] if note.len() == 256
+    ));
+    core.handle_progress(NOW + beat, at(2));
+    core.handle_progress(NOW + beat + beat, at(2));
+    assert_eq!(outputs(&mut core).len(), 1);
+}

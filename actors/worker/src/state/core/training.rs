@@ -1,0 +1,127 @@
+//! What the training thread tells.
+
+use elastic_protocol::messages::{Ballot, WorkerToDriver};
+use elastic_protocol::{CommitId, Stamp, Time};
+
+use super::{Exit, Progress, StateCore, Training, TrainingCommand, TrainingEvent};
+
+impl StateCore {
+    /// The training thread told something.
+    pub fn handle_training(&mut self, now: Time, event: TrainingEvent) {
+        if self.is_exited() {
+            return;
+        }
+        match event {
+            TrainingEvent::AtRest { commit, steps_lost } => self.at_rest(commit, steps_lost),
+            TrainingEvent::Formed { stamp } => self.formed(stamp),
+            TrainingEvent::Synced { stamp, commit } => self.synced(now, stamp, commit),
+            TrainingEvent::CollectiveFailed { stamp, peer, error } => {
+                self.collective_failed(stamp, peer, error);
+            }
+            TrainingEvent::Returned { stamp, commit, note } => {
+                self.returned(now, stamp, commit, note);
+            }
+            TrainingEvent::Failed { stamp, message } => self.failed(stamp, message),
+        }
+    }
+
+    /// How far training is. Told after [`Output::SampleProgress`](super::Output::SampleProgress), and of
+    /// the first commit of a generation at once.
+    pub fn handle_progress(&mut self, now: Time, progress: Progress) {
+        if !matches!(self.training, Training::Running { .. }) {
+            return;
+        }
+        let due =
+            self.sent_progress.as_ref().is_none_or(|(at, _)| *at + self.deadlines.beat <= now);
+        if due {
+            self.say_progress(now, progress);
+        }
+    }
+
+    fn say_progress(&mut self, now: Time, mut progress: Progress) {
+        truncate(&mut progress.note, WorkerToDriver::NOTE_BYTES_MAX);
+        if self.sent_progress.as_ref().is_some_and(|(_, before)| *before == progress) {
+            return;
+        }
+        self.to_driver(WorkerToDriver::Progress {
+            stamp: self.stamp,
+            step: progress.step,
+            note: progress.note.clone(),
+        });
+        self.sent_progress = Some((now, progress));
+    }
+
+    fn at_rest(&mut self, commit: Option<CommitId>, steps_lost: u64) {
+        self.commit = commit;
+        self.steps_lost = steps_lost;
+        self.placement = None;
+        self.sample_at = None;
+        self.training = Training::AtRest;
+        self.say_arrived();
+        self.go_on();
+    }
+
+    fn formed(&mut self, stamp: Stamp) {
+        if stamp == self.stamp && matches!(self.training, Training::Forming) {
+            self.training = Training::Formed;
+            self.vote(Ballot::Ready);
+        } else {
+            self.command(TrainingCommand::End);
+        }
+    }
+
+    fn synced(&mut self, now: Time, stamp: Stamp, commit: CommitId) {
+        self.commit = Some(commit);
+        if stamp == self.stamp && matches!(self.training, Training::Syncing) {
+            self.training = Training::Running { held: None };
+            self.sample_at = Some(now + self.deadlines.beat);
+            self.vote(Ballot::Synced);
+        }
+    }
+
+    fn collective_failed(&mut self, stamp: Stamp, peer: Option<u32>, error: String) {
+        let live = matches!(
+            self.training,
+            Training::Forming | Training::Syncing | Training::Running { held: None }
+        );
+        if stamp != self.stamp || !live {
+            return;
+        }
+        self.to_driver(WorkerToDriver::CollectiveFailed { stamp, peer, error });
+        self.training = Training::Ending;
+        self.placement = None;
+        self.sample_at = None;
+    }
+
+    fn returned(&mut self, now: Time, stamp: Stamp, commit: CommitId, note: String) {
+        if stamp == self.stamp && matches!(self.training, Training::Running { .. }) {
+            self.say_progress(now, Progress { step: commit.step, note });
+            self.commit = Some(commit);
+            self.steps_lost = 0;
+            self.training = Training::Returned;
+            self.sample_at = None;
+            self.vote(Ballot::Success);
+        } else {
+            self.at_rest(Some(commit), 0);
+        }
+    }
+
+    fn failed(&mut self, stamp: Stamp, message: String) {
+        if stamp == self.stamp {
+            self.vote(Ballot::Failure { status: None, message });
+        }
+        self.placement = None;
+        self.pending = None;
+        self.sample_at = None;
+        self.training = Training::Exited;
+        self.command(TrainingCommand::Exit(Exit::Failed));
+    }
+}
+
+/// Cuts a text to so many bytes, at a character.
+fn truncate(text: &mut String, bytes: usize) {
+    if text.len() > bytes {
+        let end = (0..=bytes).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+    }
+}
