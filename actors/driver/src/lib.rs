@@ -1,1 +1,8 @@
-//! To be written.
+//! The driver: the one authority of a job. It decides who takes part, with which ranks, when a generation
+//! begins and why it ends. `core` is the state machine; `actor` is its actix shell; the command line starts it.
+
+pub mod core;
+
+pub use self::core::{
+    DriverConfig, DriverCore, DriverOutput, Event, EventKind, InvalidDriverConfig, Mode, OnFailure,
+};

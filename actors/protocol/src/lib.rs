@@ -19,5 +19,5 @@ pub use ids::{
     GenerationId, HostName, Incarnation, InvalidHostName, JobId, NodeId, NodeName, Stamp, Term,
     WorkerId,
 };
-pub use job::{ExitStatus, JobResult, Outcome, ProgramSpec, ResetCause};
+pub use job::{ExitStatus, JobResult, Outcome, ProgramSpec, ResetCause, WorkerFailure};
 pub use time::Time;

@@ -1,0 +1,220 @@
+//! How a job ends: one exit code, one reason (G-10); workers and agents leave in order.
+
+use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
+use elastic_protocol::{ExitStatus, JobResult, Outcome, Time, WorkerFailure, WorkerId};
+
+use super::DriverCore;
+use super::losses::shorten;
+use super::output::{DriverOutput, EventKind};
+use super::phase::Phase;
+use super::table::{Link, Stance};
+use super::timers::Timer;
+
+impl DriverCore {
+    /// The operator asks for the end (SIGINT is 2, SIGTERM 15). A second time: at once.
+    pub fn handle_stop(&mut self, now: Time, signal: i32) {
+        if self.phase.is_over() {
+            return self.end_at_once(now);
+        }
+        let reason = format!("stopped by signal {signal}");
+        let result = self.result(Outcome::Stopped, 128 + signal, reason, None);
+        self.end(now, result);
+    }
+
+    /// Something that the job cannot go on without is not to be had, such as the first discovery (H-15).
+    pub fn handle_fatal(&mut self, now: Time, reason: &str, hint: Option<&str>) {
+        self.fail(now, reason, hint);
+    }
+
+    /// How the job ended, once it has.
+    pub fn result_so_far(&self) -> Option<&JobResult> {
+        match &self.phase {
+            Phase::Ending { result, .. } => Some(result),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn succeed(&mut self, now: Time) {
+        if self.phase.is_over() {
+            return;
+        }
+        let finished =
+            self.workers.values().filter(|record| record.stance == Stance::Finished).count();
+        let reason = match finished {
+            0 => "every program ended with exit code 0".to_owned(),
+            finished => format!("{finished} workers finished in generation {}", self.generation),
+        };
+        let result = self.result(Outcome::Succeeded, 0, reason, None);
+        self.end(now, result);
+    }
+
+    pub(crate) fn fail(&mut self, now: Time, reason: &str, hint: Option<&str>) {
+        if self.phase.is_over() {
+            return;
+        }
+        let result =
+            self.result(Outcome::Failed, 1, reason.to_owned(), hint.map(ToOwned::to_owned));
+        self.end(now, result);
+    }
+
+    /// Fails with the first real cause behind the reason.
+    pub(crate) fn fail_with_first_cause(&mut self, now: Time, reason: &str) {
+        let reason = match &self.first_failure {
+            Some(first) => {
+                let how = match first.status {
+                    Some(status) => format!("{status}: {}", first.message),
+                    None => first.message.clone(),
+                };
+                format!("{reason}; first {}: {how}", first.worker)
+            }
+            None => reason.to_owned(),
+        };
+        self.fail(now, &reason, None);
+    }
+
+    fn result(
+        &self,
+        outcome: Outcome,
+        code: i32,
+        reason: String,
+        hint: Option<String>,
+    ) -> JobResult {
+        let first_failure = match outcome {
+            Outcome::Succeeded => None,
+            _ => self.first_failure.clone(),
+        };
+        JobResult { outcome, code, reason, hint, generation: self.generation, first_failure }
+    }
+
+    fn end(&mut self, now: Time, result: JobResult) {
+        self.event(EventKind::JobEnded { result: result.clone() });
+        // Workers that finished well may still have something to write: they are waited for.
+        let patience = match result.outcome {
+            Outcome::Succeeded => self.config.deadlines.elastic,
+            _ => self.leaving_time(),
+        };
+        let deadline = now + patience;
+        let succeeded = result.outcome == Outcome::Succeeded;
+        self.timers.set(deadline, Timer::Phase);
+        self.phase = Phase::Ending { result: result.clone(), deadline, agents_told: false };
+        let workers: Vec<(WorkerId, Stance, Link)> = self
+            .workers
+            .iter()
+            .map(|(worker, record)| (worker.clone(), record.stance, record.link))
+            .collect();
+        for (worker, stance, link) in workers {
+            if link != Link::Down {
+                let message = DriverToWorker::Finished { result: result.clone() };
+                self.tell(&worker, message);
+            } else if succeeded && stance == Stance::Starting {
+                self.stop_process(now, &worker, self.grace_ms(), "the job is over");
+            }
+        }
+        for host in std::mem::take(&mut self.pending_joins).into_values() {
+            let message = DriverToAgent::Refused { reason: "the job is over".to_owned() };
+            self.output(DriverOutput::ToAgent { to: host.node, message });
+        }
+        if !succeeded {
+            self.tell_agents(now);
+        }
+        self.continue_ending(now);
+    }
+
+    /// Time for an agent to stop its workers and to leave.
+    fn leaving_time(&self) -> std::time::Duration {
+        self.config.deadlines.grace * 2 + self.config.deadlines.lost
+    }
+
+    fn tell_agents(&mut self, now: Time) {
+        let patience = self.leaving_time();
+        let Phase::Ending { result, deadline, agents_told } = &mut self.phase else { return };
+        if *agents_told {
+            return;
+        }
+        *agents_told = true;
+        *deadline = now + patience;
+        let (deadline, code, reason) = (*deadline, result.code, result.reason.clone());
+        self.timers.set(deadline, Timer::Phase);
+        let agents: Vec<_> = self.agents.values().map(|agent| agent.node.clone()).collect();
+        for agent in self.agents.values_mut() {
+            agent.dismissed = true;
+        }
+        for to in agents {
+            let message = DriverToAgent::Leave { code, reason: reason.clone() };
+            self.output(DriverOutput::ToAgent { to, message });
+        }
+    }
+
+    /// One more process or agent has gone.
+    pub(crate) fn continue_ending(&mut self, now: Time) {
+        let Phase::Ending { agents_told, .. } = &self.phase else { return };
+        if !agents_told {
+            let still_there = self.workers.keys().any(|worker| self.agent_of(worker).is_some());
+            if still_there {
+                return;
+            }
+            self.tell_agents(now);
+        }
+        if self.agents.values().all(|agent| agent.link == Link::Down) {
+            self.finish();
+        }
+    }
+
+    /// A process failed after the training had succeeded: that is not silent either (G-10).
+    pub(crate) fn handle_late_failure(
+        &mut self,
+        worker: &WorkerId,
+        status: ExitStatus,
+        tail: &str,
+    ) {
+        let Phase::Ending { result, .. } = &mut self.phase else { return };
+        if result.outcome != Outcome::Succeeded {
+            return;
+        }
+        let message = shorten(tail);
+        result.outcome = Outcome::Failed;
+        result.code = 1;
+        result.reason = format!("{worker} failed after training had finished: {status}");
+        result.first_failure = Some(WorkerFailure {
+            worker: worker.clone(),
+            rank: None,
+            status: Some(status),
+            message,
+        });
+    }
+
+    pub(crate) fn handle_ending_deadline(&mut self, now: Time) {
+        let Phase::Ending { agents_told, .. } = &self.phase else { return };
+        if *agents_told {
+            let late: Vec<String> = self
+                .agents
+                .iter()
+                .filter(|(_, agent)| agent.link != Link::Down)
+                .map(|(host, _)| host.to_string())
+                .collect();
+            let message = format!("these agents did not leave in time: {}", late.join(", "));
+            self.event(EventKind::Warning { message });
+            self.finish();
+        } else {
+            let late: Vec<String> = self.workers.keys().map(ToString::to_string).collect();
+            let message = format!("these workers did not end by themselves: {}", late.join(", "));
+            self.event(EventKind::Warning { message });
+            self.tell_agents(now);
+        }
+    }
+
+    fn end_at_once(&mut self, now: Time) {
+        let workers: Vec<WorkerId> = self.workers.keys().cloned().collect();
+        for worker in workers {
+            self.stop_process(now, &worker, 0, "stopped at once");
+        }
+        self.tell_agents(now);
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        if let Phase::Ending { result, .. } = std::mem::replace(&mut self.phase, Phase::Ended) {
+            self.output(DriverOutput::Ended(result));
+        }
+    }
+}

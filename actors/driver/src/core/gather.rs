@@ -1,0 +1,316 @@
+//! From the gather room to a running generation: who takes part, who is the root, the barrier's two steps.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use elastic_protocol::messages::{DriverToWorker, GroupKey, Placement, SyncPlan};
+use elastic_protocol::{
+    Assignment, CommitId, GenerationId, ResetCause, Stamp, Step, Time, WorkerId,
+};
+use rand::RngCore;
+
+use super::DriverCore;
+use super::output::{DriverOutput, EventKind};
+use super::phase::{Generation, Phase};
+use super::table::{Stance, WorkerRecord};
+use super::timers::Timer;
+
+impl DriverCore {
+    /// Forms a generation if enough workers are there and nobody is worth waiting for.
+    pub(crate) fn try_form(&mut self, now: Time) {
+        let Phase::Gather(gather) = &self.phase else { return };
+        if !gather.waiting_for.is_empty() {
+            return;
+        }
+        let changed_at = gather.changed_at;
+        let mut members: Vec<WorkerId> = Vec::new();
+        let mut coming = 0;
+        for slot in self.desired_slots(now) {
+            let worker = self.worker_in(&slot);
+            match worker.and_then(|worker| self.workers.get_key_value(worker)) {
+                Some((worker, record)) if record.is_eligible() && record.leaving.is_none() => {
+                    members.push(worker.clone());
+                }
+                Some((_, record)) if !record.is_wanted() => {}
+                _ => coming += 1,
+            }
+        }
+        let needed = self.workers_needed() as usize;
+        if members.len() < needed {
+            return;
+        }
+        if self.is_last_call_open(&members, coming, needed) {
+            let last_call = changed_at + self.config.deadlines.last_call;
+            if now < last_call {
+                self.timers.set(last_call, Timer::LastCall);
+                return;
+            }
+        }
+        self.invite_best_holder(&mut members);
+        self.form(now, members);
+    }
+
+    /// Whether more workers are worth a short wait: never where the survivors are enough by themselves.
+    fn is_last_call_open(&self, members: &[WorkerId], coming: usize, needed: usize) -> bool {
+        let alive = |worker: &&WorkerId| self.is_member(worker);
+        if self.current.is_some() && members.iter().filter(alive).count() >= needed {
+            return false;
+        }
+        let more_hosts_may_join =
+            self.current.is_none() && self.config.np.is_none() && self.config.hosts_join;
+        coming > 0 || more_hosts_may_join
+    }
+
+    /// If the highest commit is held only by somebody whose slot is not wanted any more, that worker
+    /// takes part once more so that the others can take the commit over (G-5, G-8).
+    fn invite_best_holder(&self, members: &mut Vec<WorkerId>) {
+        let order = |record: &WorkerRecord| record.commit.map(|held| (held.generation, held.step));
+        let best_inside =
+            members.iter().filter_map(|worker| order(self.workers.get(worker)?)).max();
+        let outside = self
+            .workers
+            .iter()
+            .filter(|(worker, record)| record.is_eligible() && !members.contains(worker))
+            .max_by_key(|(_, record)| order(record));
+        if let Some((worker, record)) = outside
+            && order(record) > best_inside
+        {
+            if self.config.max_np.is_some_and(|max| members.len() >= max as usize) {
+                members.pop();
+            }
+            members.insert(0, worker.clone());
+        }
+    }
+
+    fn form(&mut self, now: Time, members: Vec<WorkerId>) {
+        self.generation = GenerationId(self.generation.0 + 1);
+        let stamp = self.stamp();
+        let table = members
+            .iter()
+            .filter_map(|worker| Some((worker.clone(), self.workers.get(worker)?.data_address?)));
+        let assignment = Arc::new(Assignment::new(table));
+        let commits: Vec<Option<CommitId>> = members
+            .iter()
+            .map(|worker| self.workers.get(worker).and_then(|record| record.commit))
+            .collect();
+        let (sync, step) = sync_plan(&commits);
+        let mut key = [0; 32];
+        self.rng.fill_bytes(&mut key);
+        let key = GroupKey(key);
+        self.output(DriverOutput::OpenGeneration { stamp, members: members.clone() });
+        for (rank, worker) in (0..).zip(&members) {
+            if let Some(record) = self.workers.get_mut(worker) {
+                record.take_stance(now, Stance::Member);
+                record.accused = false;
+            }
+            let placement = Placement {
+                stamp,
+                assignment: Arc::clone(&assignment),
+                rank,
+                sync,
+                step,
+                key: key.clone(),
+            };
+            self.tell(worker, DriverToWorker::Assign(placement));
+        }
+        let root = match sync {
+            SyncPlan::Skip => None,
+            SyncPlan::FromRoot { root } => Some(root),
+        };
+        let names = members.iter().map(ToString::to_string).collect();
+        self.event(EventKind::GenerationFormed { members: names, root, step: step.0 });
+        if let Some(reset) = &mut self.reset {
+            reset.to = stamp.generation;
+        }
+        self.started_with.get_or_insert(assignment.world_size());
+        self.current = Some(Generation { stamp, assignment, alive: members.into_iter().collect() });
+        let deadline = now + self.config.deadlines.form;
+        self.timers.set(deadline, Timer::Phase);
+        self.phase = Phase::Form { deadline };
+        self.ask_review(now);
+    }
+
+    pub(crate) fn handle_all_ready(&mut self, now: Time, stamp: Stamp) {
+        if self.current_stamp() != Some(stamp) || !matches!(self.phase, Phase::Form { .. }) {
+            return;
+        }
+        let members: Vec<WorkerId> =
+            self.current.iter().flat_map(|current| current.alive.iter().cloned()).collect();
+        for worker in &members {
+            self.tell(worker, DriverToWorker::Go { stamp });
+        }
+        if let Some(reset) = &mut self.reset {
+            reset.ready_at = Some(now);
+        }
+        let deadline = now + self.config.deadlines.elastic;
+        self.timers.set(deadline, Timer::Phase);
+        self.phase = Phase::Sync { deadline };
+    }
+
+    pub(crate) fn handle_all_synced(&mut self, now: Time, stamp: Stamp) {
+        if self.current_stamp() != Some(stamp) || !matches!(self.phase, Phase::Sync { .. }) {
+            return;
+        }
+        self.phase = Phase::Run;
+        self.first_failure = None;
+        let world_size = self.current.as_ref().map_or(0, |current| current.assignment.world_size());
+        self.event(EventKind::GenerationRunning { world_size });
+        if let Some(mut reset) = self.reset.take() {
+            reset.synced_at = Some(now);
+            self.event(EventKind::ResetDone {
+                cause: reset.cause.to_string(),
+                from: reset.from,
+                ms: reset.phases(),
+                steps_lost: reset.steps_lost,
+            });
+            self.last_reset = Some(reset);
+        }
+        self.ask_review(now);
+    }
+
+    /// The registry named those whose READY or SYNCED is missing, after the phase's deadline has passed.
+    pub fn handle_missing(&mut self, now: Time, stamp: Stamp, missing: Vec<WorkerId>) {
+        if self.current_stamp() != Some(stamp) || missing.is_empty() {
+            return;
+        }
+        let phase = match &self.phase {
+            Phase::Form { deadline } if *deadline <= now => "form",
+            Phase::Sync { deadline } if *deadline <= now => "sync",
+            _ => return,
+        };
+        let cause =
+            ResetCause::DeadlinePassed { phase: phase.to_owned(), waiting_for: missing.clone() };
+        self.evict(now, &missing, cause);
+    }
+
+    /// Those who did not come in time are out, and the others go on without them (G-9).
+    fn evict(&mut self, now: Time, missing: &[WorkerId], cause: ResetCause) {
+        for worker in missing {
+            self.lose_member(now, worker, cause.clone(), now);
+            if self.phase.is_over() {
+                return;
+            }
+            let reason = cause.to_string();
+            self.stop_process(now, worker, self.grace_ms(), &reason);
+            self.handle_missed_start(now, worker, &reason);
+        }
+    }
+
+    pub(crate) fn handle_phase_deadline(&mut self, now: Time) {
+        match &self.phase {
+            Phase::Gather(gather) if gather.deadline <= now => {
+                let late: Vec<WorkerId> = gather.waiting_for.iter().cloned().collect();
+                self.handle_gather_deadline(now, late);
+            }
+            Phase::Form { deadline } | Phase::Sync { deadline } if *deadline <= now => {
+                let stamp = self.stamp();
+                self.output(DriverOutput::NameMissing { stamp });
+            }
+            Phase::Pausing { deadline, paused } if *deadline <= now => {
+                let late: Vec<WorkerId> = self
+                    .current
+                    .iter()
+                    .flat_map(|current| current.alive.iter().cloned())
+                    .filter(|worker| !paused.contains_key(worker))
+                    .collect();
+                self.evict_from_interrupt(now, late);
+            }
+            Phase::Stopping { deadline, waiting_for } if *deadline <= now => {
+                let late = waiting_for.iter().cloned().collect();
+                self.evict_from_interrupt(now, late);
+            }
+            Phase::Ending { deadline, .. } if *deadline <= now => self.handle_ending_deadline(now),
+            _ => {}
+        }
+    }
+
+    fn evict_from_interrupt(&mut self, now: Time, late: Vec<WorkerId>) {
+        let phase = "interrupt".to_owned();
+        let cause = ResetCause::DeadlinePassed { phase, waiting_for: late.clone() };
+        self.evict(now, &late, cause);
+    }
+
+    /// The elastic timeout: without those who are late if the others are enough, else it is the end.
+    fn handle_gather_deadline(&mut self, now: Time, late: Vec<WorkerId>) {
+        if !late.is_empty() {
+            let phase = "gather".to_owned();
+            let cause = ResetCause::DeadlinePassed { phase, waiting_for: late.clone() };
+            self.evict(now, &late, cause);
+            self.try_form(now);
+        }
+        let Phase::Gather(_) = &self.phase else { return };
+        let there: BTreeSet<&WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(_, record)| record.is_eligible())
+            .map(|(worker, _)| worker)
+            .collect();
+        let reason = format!(
+            "the elastic timeout of {} s passed: {} workers are needed; there: {}; missing: {}",
+            self.config.deadlines.elastic.as_secs_f64(),
+            self.workers_needed(),
+            list(there.iter().map(ToString::to_string)),
+            list(self.who_is_missing(now, &late).into_iter()),
+        );
+        let hint = "add hosts or slots, lower --min-np, or raise --elastic-timeout";
+        self.fail(now, &reason, Some(hint));
+    }
+
+    /// Who would have to come so that a generation could be formed, in words.
+    pub(crate) fn who_is_missing(&self, now: Time, late: &[WorkerId]) -> Vec<String> {
+        let mut missing: Vec<String> =
+            late.iter().map(|worker| format!("{worker} (has not arrived)")).collect();
+        for (worker, record) in &self.workers {
+            match record.stance {
+                Stance::Starting => missing.push(format!("{worker} (starting)")),
+                Stance::Attached => missing.push(format!("{worker} (not at rest)")),
+                Stance::Lost => missing.push(format!("{worker} (out of reach)")),
+                _ => {}
+            }
+        }
+        for ((host, number), slot) in &self.slots {
+            if slot.worker.is_none() && slot.backoff_until.is_some_and(|until| until > now) {
+                missing.push(format!("{host}[{number}] (in back-off)"));
+            }
+        }
+        for entry in &self.snapshot.hosts {
+            match (&entry.state, self.agents.get(&entry.name)) {
+                (elastic_host_manager::HostState::Blacklisted { .. }, _) => {
+                    missing.push(format!("host {} (blacklisted)", entry.name));
+                }
+                (_, None) => missing.push(format!("host {} (no agent)", entry.name)),
+                (_, Some(agent)) if !agent.is_available() => {
+                    missing.push(format!("host {} (lost or draining)", entry.name));
+                }
+                _ => {}
+            }
+        }
+        missing
+    }
+}
+
+/// Skipped only if every member proved the same step and digest (G-6); else from the highest commit
+/// (G-8), the lowest rank among its holders.
+fn sync_plan(commits: &[Option<CommitId>]) -> (SyncPlan, Step) {
+    let best = commits.iter().flatten().map(|held| (held.generation, held.step)).max();
+    let Some(best) = best else { return (SyncPlan::FromRoot { root: 0 }, Step::default()) };
+    let is_best = |held: &CommitId| (held.generation, held.step) == best;
+    let root = commits.iter().position(|held| held.as_ref().is_some_and(is_best)).unwrap_or(0);
+    let first = commits.first().copied().flatten();
+    let proved = first.is_some_and(|first| {
+        commits.iter().all(|held| {
+            held.is_some_and(|held| (held.step, held.digest) == (first.step, first.digest))
+        })
+    });
+    let plan = if proved {
+        SyncPlan::Skip
+    } else {
+        SyncPlan::FromRoot { root: u32::try_from(root).unwrap_or(0) }
+    };
+    (plan, best.1)
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    let items: Vec<String> = items.collect();
+    if items.is_empty() { "nobody".to_owned() } else { items.join(", ") }
+}

@@ -1,0 +1,427 @@
+//! Losses: what ends a generation at once, and what becomes of the slot (G-12).
+
+use elastic_host_manager::HostState;
+use elastic_protocol::messages::{Ballot, DriverToWorker, Vote};
+use elastic_protocol::{ExitStatus, ResetCause, Time, WorkerFailure, WorkerId};
+use elastic_registry::Verdict;
+use rand::Rng;
+
+use super::DriverCore;
+use super::config::{Mode, OnFailure};
+use super::output::{DriverOutput, EventKind};
+use super::phase::{Gather, Phase, ResetRecord};
+use super::table::Stance;
+use super::timers::Timer;
+
+/// First back-off of a slot whose worker failed; it doubles with every failure.
+const BACKOFF_BASE_MS: u64 = 250;
+
+/// Longest back-off of a slot, before jitter.
+const BACKOFF_CAP_MS: u64 = 30_000;
+
+/// A failure's message is cut to this many characters where it becomes part of a reason.
+const REASON_CHARACTERS_MAX: usize = 600;
+
+impl DriverCore {
+    /// The registry came to a verdict.
+    pub fn handle_verdict(&mut self, now: Time, verdict: Verdict) {
+        match verdict {
+            Verdict::AllReady { stamp } => self.handle_all_ready(now, stamp),
+            Verdict::AllSynced { stamp } => self.handle_all_synced(now, stamp),
+            Verdict::Succeeded { stamp, worker } => {
+                if self.current_stamp() == Some(stamp)
+                    && let Some(record) = self.workers.get_mut(&worker)
+                    && record.stance == Stance::Member
+                {
+                    record.take_stance(now, Stance::Finished);
+                    self.finished_during_interrupt(now, &worker);
+                }
+            }
+            Verdict::AllSucceeded { stamp } => {
+                if self.current_stamp() == Some(stamp) {
+                    self.succeed(now);
+                }
+            }
+            Verdict::Failed { stamp, failure } => {
+                if failure.status.is_none() && self.current_stamp() == Some(stamp) {
+                    self.handle_error_vote(now, &failure.worker, &failure.message);
+                }
+            }
+            Verdict::AllFailed { stamp, .. } => {
+                // Every worker raised: trying again would raise again (H-10). Deaths by signal are
+                // accidents, and are survived by restarting.
+                if self.current_stamp() == Some(stamp) && self.every_member_raised() {
+                    self.fail_with_first_cause(now, "every worker failed");
+                }
+            }
+        }
+    }
+
+    fn every_member_raised(&self) -> bool {
+        self.first_failure
+            .as_ref()
+            .is_some_and(|failure| !matches!(failure.status, Some(ExitStatus::Signal(_))))
+    }
+
+    /// A worker's training function returned an error; its process will end by itself.
+    fn handle_error_vote(&mut self, now: Time, worker: &WorkerId, message: &str) {
+        let is_known = self
+            .workers
+            .get(worker)
+            .is_some_and(|record| !matches!(record.stance, Stance::Leaving | Stance::Lost));
+        if !is_known {
+            return;
+        }
+        let cause = ResetCause::WorkerFailed { worker: worker.clone(), error: shorten(message) };
+        self.note_failure(worker, None, message);
+        self.lose_member(now, worker, cause, now);
+        if let Some(record) = self.workers.get_mut(worker) {
+            record.take_stance(now, Stance::Leaving);
+        }
+        let deadline = now + self.config.deadlines.grace;
+        self.timers.set(deadline, Timer::Departure(worker.clone()));
+        self.count_failure(now, worker, message);
+    }
+
+    /// An agent saw a worker's process end.
+    pub(crate) fn handle_exit(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        status: ExitStatus,
+        killed_after_grace: bool,
+        tail: &str,
+    ) {
+        let Some(record) = self.workers.get(worker) else { return self.drop_message() };
+        let stance = record.stance;
+        let was_leaving = record.leaving.is_some();
+        let is_over = self.phase.is_over();
+        let expected = matches!(stance, Stance::Leaving | Stance::Lost)
+            || (was_leaving && status.is_success())
+            || (is_over && status.is_success());
+        self.event(EventKind::WorkerExited {
+            worker: worker.to_string(),
+            status,
+            expected,
+            killed_after_grace,
+        });
+        if killed_after_grace {
+            let message = format!("{worker} did not end on SIGTERM and was killed");
+            self.event(EventKind::Warning { message });
+        }
+        if is_over {
+            self.forget_worker(worker);
+            if !expected {
+                self.handle_late_failure(worker, status, tail);
+            }
+            return self.continue_ending(now);
+        }
+        let was_member = self.is_member(worker);
+        if was_member && !expected {
+            self.note_failure(worker, Some(status), tail);
+            self.vote_for(
+                worker,
+                Ballot::Failure { status: Some(status), message: tail.to_owned() },
+            );
+        }
+        let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
+        self.lose_member(now, worker, cause, now);
+        self.forget_worker(worker);
+        if !expected && !self.phase.is_over() {
+            self.handle_unexpected_exit(now, worker, stance, status, tail);
+        }
+        self.ask_review(now);
+    }
+
+    fn handle_unexpected_exit(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        stance: Stance,
+        status: ExitStatus,
+        tail: &str,
+    ) {
+        let slot = (worker.host.clone(), worker.slot);
+        if stance == Stance::Starting && status.is_success() && self.config.mode == Mode::Auto {
+            let slot = self.slots.entry(slot).or_default();
+            slot.closed = true;
+            slot.done_without_attaching = true;
+            return;
+        }
+        let message =
+            if tail.is_empty() { status.to_string() } else { format!("{status}: {tail}") };
+        self.note_failure(worker, Some(status), &message);
+        self.count_failure(now, worker, &message);
+    }
+
+    pub(crate) fn handle_start_failed(&mut self, now: Time, worker: &WorkerId, reason: &str) {
+        if self.forget_worker(worker).is_none() {
+            return self.drop_message();
+        }
+        self.event(EventKind::Warning { message: format!("{worker} could not start: {reason}") });
+        self.note_failure(worker, None, reason);
+        self.count_failure(now, worker, reason);
+        self.ask_review(now);
+    }
+
+    /// A worker that was waited for in vain is a failure of its slot.
+    pub(crate) fn handle_missed_start(&mut self, now: Time, worker: &WorkerId, message: &str) {
+        self.note_failure(worker, None, message);
+        self.count_failure(now, worker, message);
+        self.ask_review(now);
+    }
+
+    /// A worker's process runs and its host is heard, but it is not.
+    pub(crate) fn handle_silent_worker(&mut self, now: Time, worker: &WorkerId, silent_ms: u64) {
+        let gone = self
+            .workers
+            .get(worker)
+            .is_none_or(|record| matches!(record.stance, Stance::Leaving | Stance::Lost));
+        if gone {
+            return;
+        }
+        let evidence = Time(now.0.saturating_sub(silent_ms.saturating_mul(1_000_000)));
+        let cause = ResetCause::WorkerSilent { worker: worker.clone(), silent_ms };
+        let message = cause.to_string();
+        self.note_failure(worker, None, &message);
+        self.lose_member(now, worker, cause, evidence);
+        self.stop_process(now, worker, 0, &message);
+        self.count_failure(now, worker, &message);
+        self.ask_review(now);
+    }
+
+    /// A worker's session ended without a word from its agent.
+    pub(crate) fn handle_worker_gone(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        reason: &str,
+        silent_ms: u64,
+    ) {
+        if self.phase.is_over() {
+            return;
+        }
+        let evidence = Time(now.0.saturating_sub(silent_ms.saturating_mul(1_000_000)));
+        let error = format!("its connection ended: {reason}");
+        let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
+        self.lose_member(now, worker, cause, evidence);
+        if let Some(record) = self.workers.get_mut(worker) {
+            // It may come back with its commit; if its process has ended, its agent tells.
+            record.take_stance(now, Stance::Lost);
+        }
+        let deadline = now + self.config.deadlines.grace;
+        self.timers.set(deadline, Timer::Departure(worker.clone()));
+    }
+
+    /// Hosts that were blacklisted lose their workers at once.
+    pub(crate) fn expel_blacklisted(&mut self, now: Time) {
+        let out: Vec<_> = self
+            .snapshot
+            .hosts
+            .iter()
+            .filter(|entry| matches!(entry.state, HostState::Blacklisted { .. }))
+            .map(|entry| entry.name.clone())
+            .collect();
+        for host in out {
+            for worker in self.workers_of(&host) {
+                let stays = self
+                    .workers
+                    .get(&worker)
+                    .is_some_and(|record| !matches!(record.stance, Stance::Leaving | Stance::Lost));
+                if stays {
+                    let cause = ResetCause::HostBlacklisted { host: host.clone() };
+                    self.lose_member(now, &worker, cause, now);
+                    self.stop_process(now, &worker, self.grace_ms(), "its host was blacklisted");
+                }
+            }
+        }
+        if self.every_host_is_out() && !self.phase.is_over() {
+            let names: Vec<String> =
+                self.snapshot.hosts.iter().map(|entry| entry.name.to_string()).collect();
+            let reason = format!("every host is blacklisted: {}", names.join(", "));
+            self.fail_with_first_cause(now, &reason);
+        }
+    }
+
+    /// A worker takes part no more: ends the generation if it was a member of the one under way.
+    pub(crate) fn lose_member(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        cause: ResetCause,
+        evidence: Time,
+    ) {
+        let Some(current) = &mut self.current else { return };
+        if !current.alive.remove(worker) {
+            return;
+        }
+        if self.phase.is_generation_active() {
+            self.begin_abort(now, cause, evidence);
+        } else if let Phase::Gather(_) = self.phase {
+            self.sharpen_cause(worker, cause);
+        }
+        self.no_longer_waited_for(now, worker);
+    }
+
+    /// A broken link was all that was known of; now it is known what became of the peer.
+    fn sharpen_cause(&mut self, worker: &WorkerId, cause: ResetCause) {
+        let Some(reset) = &mut self.reset else { return };
+        if let ResetCause::PeerBroken { peer, .. } = &reset.cause
+            && peer.as_ref().is_none_or(|peer| peer == worker)
+        {
+            reset.cause = cause;
+        }
+    }
+
+    /// Ends the generation under way: everyone rolls back to the last commit and arrives.
+    pub(crate) fn begin_abort(&mut self, now: Time, cause: ResetCause, evidence: Time) {
+        let Some(stamp) = self.current_stamp() else { return };
+        if self.finished_ones_stand(now) || self.reset_limit_reached(now, &cause) {
+            return;
+        }
+        self.event(EventKind::ResetDecided { cause: cause.clone(), way: "abort" });
+        let survivors: Vec<WorkerId> =
+            self.current.iter().flat_map(|current| current.alive.iter().cloned()).collect();
+        let waiting_for = survivors
+            .iter()
+            .filter(|worker| {
+                self.workers.get(worker).is_some_and(|record| {
+                    matches!(record.stance, Stance::Member | Stance::Finished)
+                })
+            })
+            .cloned()
+            .collect();
+        for worker in &survivors {
+            self.tell(worker, DriverToWorker::Abort { stamp, cause: cause.clone() });
+        }
+        self.open_gather(now, cause, evidence, waiting_for);
+    }
+
+    /// Opens the gather room after a generation has ended, or is about to.
+    pub(crate) fn open_gather(
+        &mut self,
+        now: Time,
+        cause: ResetCause,
+        evidence: Time,
+        waiting_for: std::collections::BTreeSet<WorkerId>,
+    ) {
+        self.resets += 1;
+        self.start_reset_record(now, cause, evidence);
+        self.enter_gather(now, waiting_for);
+    }
+
+    pub(crate) fn enter_gather(
+        &mut self,
+        now: Time,
+        waiting_for: std::collections::BTreeSet<WorkerId>,
+    ) {
+        let deadline = now + self.config.deadlines.elastic;
+        self.timers.set(deadline, Timer::Phase);
+        self.phase = Phase::Gather(Gather { since: now, deadline, waiting_for, changed_at: now });
+        self.ask_review(now);
+    }
+
+    pub(crate) fn start_reset_record(&mut self, now: Time, cause: ResetCause, evidence: Time) {
+        let from = self.generation;
+        let detect_ms = now.ms_since(evidence);
+        // A generation that breaks before it trained belongs to the reset that it was part of.
+        let (decided_at, detect_ms, steps_lost) = match &self.reset {
+            Some(reset) => (reset.decided_at, reset.detect_ms, reset.steps_lost),
+            None => (now, detect_ms, 0),
+        };
+        self.reset = Some(ResetRecord {
+            cause,
+            from,
+            to: from,
+            decided_at,
+            detect_ms,
+            ready_at: None,
+            synced_at: None,
+            steps_lost,
+        });
+    }
+
+    /// Members that finished keep their result when nobody else is left (H-21).
+    fn finished_ones_stand(&mut self, now: Time) -> bool {
+        let Some(current) = &self.current else { return false };
+        let mut alive =
+            current.alive.iter().filter_map(|worker| self.workers.get(worker)).peekable();
+        let stands =
+            alive.peek().is_some() && alive.all(|record| record.stance == Stance::Finished);
+        if stands {
+            self.succeed(now);
+        }
+        stands
+    }
+
+    pub(crate) fn reset_limit_reached(&mut self, now: Time, cause: &ResetCause) -> bool {
+        let Some(limit) = self.config.reset_limit else { return false };
+        if self.resets < u64::from(limit) {
+            return false;
+        }
+        let reason = format!("the limit of {limit} resets was reached; the last cause: {cause}");
+        self.fail_with_first_cause(now, &reason);
+        true
+    }
+
+    /// A slot's worker failed: back-off or blacklist.
+    fn count_failure(&mut self, now: Time, worker: &WorkerId, message: &str) {
+        if self.phase.is_over() {
+            return;
+        }
+        let slot_id = (worker.host.clone(), worker.slot);
+        let jitter_percent = self.rng.random_range(0..=25u64);
+        let slot = self.slots.entry(slot_id.clone()).or_default();
+        slot.failures += 1;
+        let is_out = match self.config.on_failure {
+            OnFailure::Blacklist => true,
+            OnFailure::Restart => slot.failures > self.config.max_restarts,
+        };
+        if is_out {
+            let reason = match self.config.on_failure {
+                OnFailure::Blacklist => format!("{worker} failed: {}", shorten(message)),
+                OnFailure::Restart => {
+                    format!("slot {} failed {} times", worker.slot, slot.failures)
+                }
+            };
+            slot.failures = 0;
+            self.output(DriverOutput::HostFailed { host: worker.host.clone(), reason });
+            return;
+        }
+        let doublings = (slot.failures - 1).min(16);
+        let base_ms = (BACKOFF_BASE_MS << doublings).min(BACKOFF_CAP_MS);
+        let wait_ms = base_ms + base_ms * jitter_percent / 100;
+        let until = now + std::time::Duration::from_millis(wait_ms);
+        slot.backoff_until = Some(until);
+        self.timers.set(until, Timer::Slot(slot_id));
+    }
+
+    /// Remembers the first failure since a generation trained last: the first real cause (G-10).
+    fn note_failure(&mut self, worker: &WorkerId, status: Option<ExitStatus>, message: &str) {
+        if self.first_failure.is_some() {
+            return;
+        }
+        let rank = self.current.as_ref().and_then(|current| current.assignment.rank_of(worker));
+        self.first_failure =
+            Some(WorkerFailure { worker: worker.clone(), rank, status, message: shorten(message) });
+    }
+
+    fn vote_for(&mut self, worker: &WorkerId, ballot: Ballot) {
+        if let Some(stamp) = self.current_stamp() {
+            let vote = Vote { stamp, worker: worker.clone(), ballot };
+            self.output(DriverOutput::Vote(vote));
+        }
+    }
+}
+
+/// The end of a message, where the error stands.
+pub(crate) fn shorten(message: &str) -> String {
+    let message = message.trim();
+    let characters = message.chars().count();
+    if characters <= REASON_CHARACTERS_MAX {
+        return message.to_owned();
+    }
+    let skipped = characters - REASON_CHARACTERS_MAX;
+    let tail: String = message.chars().skip(skipped).collect();
+    format!("… {tail}")
+}

@@ -1,0 +1,202 @@
+//! The driver as a state machine: no actix, no tokio, no clock.
+//!
+//! Inputs are `handle_*`, outputs `poll_output`, the one deadline `poll_timeout`. What must not wait (a
+//! loss) is acted upon at once; what may wait (hosts that come, go, or change) only asks for a *review* a
+//! moment later, which compares what is wanted with what is: level-triggered, so nothing is lost however
+//! changes interleave (G-7), and a burst costs one pass.
+
+mod agents;
+mod config;
+mod ending;
+mod environment;
+mod gather;
+mod interrupt;
+mod losses;
+mod membership;
+mod output;
+mod phase;
+mod review;
+mod status;
+mod table;
+#[cfg(test)]
+mod tests;
+mod timers;
+mod workers;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use elastic_host_manager::HostsSnapshot;
+use elastic_protocol::{
+    GenerationId, HostName, Incarnation, JobId, NodeId, NodeName, Stamp, Term, Time, WorkerFailure,
+    WorkerId,
+};
+use rand_chacha::ChaCha8Rng;
+
+pub use self::config::{DriverConfig, InvalidDriverConfig, Mode, OnFailure};
+pub use self::output::{DriverOutput, Event, EventKind};
+use self::phase::{Gather, Generation, Phase, ResetRecord};
+use self::table::{AgentRecord, PendingJoin, SlotId, SlotRecord, WorkerRecord};
+use self::timers::{Timer, Timers};
+
+/// How long a change that may wait is left to gather company before it is acted upon.
+const REVIEW_DELAY: Duration = Duration::from_millis(2);
+
+/// The driver's state machine. One a job.
+#[derive(Debug)]
+pub struct DriverCore {
+    config: DriverConfig,
+    job: JobId,
+    term: Term,
+    /// Back-off jitter and the keys of generations.
+    rng: ChaCha8Rng,
+    /// Last one given out.
+    generation: GenerationId,
+    /// Last one given out, to agents and workers alike.
+    incarnation: Incarnation,
+    /// Copy of the host manager's.
+    snapshot: HostsSnapshot,
+    agents: BTreeMap<HostName, AgentRecord>,
+    pending_joins: BTreeMap<HostName, PendingJoin>,
+    slots: BTreeMap<SlotId, SlotRecord>,
+    workers: BTreeMap<WorkerId, WorkerRecord>,
+    phase: Phase,
+    /// The generation formed last.
+    current: Option<Generation>,
+    /// World size of the first generation.
+    started_with: Option<u32>,
+    resets: u64,
+    /// When the membership was first seen to need a planned change.
+    change_since: Option<Time>,
+    /// When the interrupt under way was announced.
+    interrupt_since: Time,
+    reset: Option<ResetRecord>,
+    last_reset: Option<ResetRecord>,
+    first_failure: Option<WorkerFailure>,
+    timers: Timers,
+    review_at: Option<Time>,
+    dropped_messages: u64,
+    outputs: VecDeque<DriverOutput>,
+}
+
+impl DriverCore {
+    /// A driver at the beginning of its job. `rng` must be seeded from the system's entropy outside of
+    /// tests: the keys of the collectives come from it.
+    pub fn new(config: DriverConfig, job: JobId, term: Term, rng: ChaCha8Rng, now: Time) -> Self {
+        let deadline = now + config.deadlines.elastic;
+        let mut timers = Timers::default();
+        timers.set(deadline, Timer::Phase);
+        Self {
+            config,
+            job,
+            term,
+            rng,
+            generation: GenerationId::default(),
+            incarnation: Incarnation::default(),
+            snapshot: HostsSnapshot::default(),
+            agents: BTreeMap::new(),
+            pending_joins: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            phase: Phase::Gather(Gather {
+                since: now,
+                deadline,
+                waiting_for: Default::default(),
+                changed_at: now,
+            }),
+            current: None,
+            started_with: None,
+            resets: 0,
+            change_since: None,
+            interrupt_since: now,
+            reset: None,
+            last_reset: None,
+            first_failure: None,
+            timers,
+            review_at: None,
+            dropped_messages: 0,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// The next thing to do; call until none is left after every input.
+    pub fn poll_output(&mut self) -> Option<DriverOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// When `handle_timeout` wants to be called next.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        [self.timers.next(), self.review_at].into_iter().flatten().min()
+    }
+
+    /// Gives out the identity of an agent or a client that asks to enrol. Workers' identities are made
+    /// with the order to start them.
+    pub fn admit(&mut self, name: NodeName) -> NodeId {
+        NodeId { name, incarnation: self.next_incarnation() }
+    }
+
+    /// The hosts that the job may use, from the host manager.
+    pub fn handle_hosts(&mut self, now: Time, snapshot: HostsSnapshot) {
+        let described = |snapshot: &HostsSnapshot| -> Vec<String> {
+            snapshot.hosts.iter().map(environment::describe_host).collect()
+        };
+        let hosts = described(&snapshot);
+        let changed = hosts != described(&self.snapshot);
+        for warning in &snapshot.warnings {
+            if !self.snapshot.warnings.contains(warning) {
+                self.event(EventKind::Warning { message: warning.clone() });
+            }
+        }
+        self.snapshot = snapshot;
+        if !changed {
+            return;
+        }
+        self.event(EventKind::HostsChanged { hosts });
+        self.expel_blacklisted(now);
+        self.gather_changed(now);
+        self.ask_review(now);
+    }
+
+    fn next_incarnation(&mut self) -> Incarnation {
+        self.incarnation = self.incarnation.next();
+        self.incarnation
+    }
+
+    /// The stamp of the generation formed last.
+    fn stamp(&self) -> Stamp {
+        Stamp { term: self.term, generation: self.generation }
+    }
+
+    fn current_stamp(&self) -> Option<Stamp> {
+        self.current.as_ref().map(|current| current.stamp)
+    }
+
+    fn is_member(&self, worker: &WorkerId) -> bool {
+        self.current.as_ref().is_some_and(|current| current.alive.contains(worker))
+    }
+
+    fn output(&mut self, output: DriverOutput) {
+        self.outputs.push_back(output);
+    }
+
+    fn event(&mut self, kind: EventKind) {
+        let (term, generation) = (self.term.0, self.generation.0);
+        self.output(DriverOutput::Event(Event { term, generation, kind }));
+    }
+
+    /// Counts a message that is not obeyed (G-2).
+    fn drop_message(&mut self) {
+        self.dropped_messages += 1;
+    }
+
+    fn ask_review(&mut self, now: Time) {
+        let at = now + REVIEW_DELAY;
+        self.review_at = Some(self.review_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    fn gather_changed(&mut self, now: Time) {
+        if let Phase::Gather(gather) = &mut self.phase {
+            gather.changed_at = now;
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The driver's records of agents, slots and workers. Copies of facts that others own are marked so.
+
+use std::net::SocketAddr;
+
+use elastic_protocol::{CommitId, HostName, NodeId, Step, Time, WorkerId};
+
+/// A slot of a host.
+pub(crate) type SlotId = (HostName, u32);
+
+/// A host's agent.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentRecord {
+    /// Which life of it.
+    pub(crate) node: NodeId,
+    /// Slots that it said it has.
+    pub(crate) slots: u32,
+    /// How its link is.
+    pub(crate) link: Link,
+    /// Why it wants to leave, if it does.
+    pub(crate) draining: Option<String>,
+    /// Whether it was told to leave.
+    pub(crate) dismissed: bool,
+}
+
+impl AgentRecord {
+    /// Whether its host can run workers.
+    pub(crate) fn is_available(&self) -> bool {
+        self.link != Link::Down && self.draining.is_none() && !self.dismissed
+    }
+}
+
+/// A new agent with the name of one that may still be there.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingJoin {
+    pub(crate) node: NodeId,
+    pub(crate) slots: u32,
+    pub(crate) live: Vec<elastic_protocol::messages::LiveWorker>,
+    pub(crate) deadline: Time,
+}
+
+/// How a link is, as the transport said last.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Link {
+    /// No session.
+    Down,
+    /// Heard.
+    Up,
+    /// Not heard for a while.
+    Silent,
+}
+
+/// A slot's history.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SlotRecord {
+    /// The process that it has or is to have.
+    pub(crate) worker: Option<WorkerId>,
+    /// Failures so far.
+    pub(crate) failures: u32,
+    /// Not refilled before this.
+    pub(crate) backoff_until: Option<Time>,
+    /// Not refilled until its agent joins anew: its worker left of its own accord, or is done.
+    pub(crate) closed: bool,
+    /// Its process exited with code 0 without ever attaching.
+    pub(crate) done_without_attaching: bool,
+}
+
+/// One life of a worker's process.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerRecord {
+    pub(crate) pid: Option<u32>,
+    pub(crate) data_address: Option<SocketAddr>,
+    pub(crate) link: Link,
+    pub(crate) stance: Stance,
+    /// When the stance was taken.
+    pub(crate) since: Time,
+    /// The commit that it said it holds, when it arrived (copy).
+    pub(crate) commit: Option<CommitId>,
+    /// Its last commit's step (copy).
+    pub(crate) step: Step,
+    /// Its progress note (copy).
+    pub(crate) note: String,
+    /// A peer said that its link to this one broke.
+    pub(crate) accused: bool,
+    /// Why it asked to leave, if it did.
+    pub(crate) leaving: Option<String>,
+}
+
+impl WorkerRecord {
+    pub(crate) fn starting(now: Time) -> Self {
+        Self {
+            pid: None,
+            data_address: None,
+            link: Link::Down,
+            stance: Stance::Starting,
+            since: now,
+            commit: None,
+            step: Step::default(),
+            note: String::new(),
+            accused: false,
+            leaving: None,
+        }
+    }
+
+    pub(crate) fn take_stance(&mut self, now: Time, stance: Stance) {
+        self.stance = stance;
+        self.since = now;
+    }
+
+    /// Whether it takes part, or is about to.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !matches!(self.stance, Stance::Leaving | Stance::Lost) && self.leaving.is_none()
+    }
+
+    /// Whether a generation can be formed with it now.
+    pub(crate) fn is_eligible(&self) -> bool {
+        self.stance == Stance::Arrived && self.link == Link::Up && self.data_address.is_some()
+    }
+}
+
+/// Where a worker stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Stance {
+    /// Its process was ordered; it has not attached.
+    Starting,
+    /// Attached; its training thread is not at rest yet.
+    Attached,
+    /// At rest, in the gather room.
+    Arrived,
+    /// In the current generation, or in the one that ended last and not yet arrived from there.
+    Member,
+    /// A member whose training function returned.
+    Finished,
+    /// Told to end; its process is on its way out.
+    Leaving,
+    /// Not reachable, its process perhaps alive on a host that is not reachable either.
+    Lost,
+}

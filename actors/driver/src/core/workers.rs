@@ -1,0 +1,267 @@
+//! Workers: attach, arrive, report. Their losses are in `losses`.
+
+use std::net::SocketAddr;
+
+use elastic_protocol::messages::{DriverToAgent, DriverToWorker, WorkerToDriver};
+use elastic_protocol::{CommitId, NodeId, ResetCause, Stamp, Step, Time, WorkerId};
+use elastic_runtime::transport::LinkEvent;
+
+use super::DriverCore;
+use super::output::{DriverOutput, EventKind};
+use super::phase::Phase;
+use super::table::{Link, Stance};
+
+impl DriverCore {
+    /// A worker said something. `from` is its authenticated node.
+    pub fn handle_worker(&mut self, now: Time, from: &NodeId, message: WorkerToDriver) {
+        let Some(worker) = from.as_worker() else { return self.drop_message() };
+        if let WorkerToDriver::Attach { pid, data_address, stamp, active, commit } = message {
+            let attach = Attach { pid, data_address, stamp, active, commit };
+            return self.handle_attach(now, &worker, attach);
+        }
+        if !self.workers.contains_key(&worker) {
+            return self.drop_message();
+        }
+        match message {
+            WorkerToDriver::Attach { .. } => {}
+            WorkerToDriver::Arrived { stamp, commit, steps_lost } => {
+                self.handle_arrived(now, &worker, stamp, commit, steps_lost);
+            }
+            WorkerToDriver::Paused { stamp, boundary } => {
+                self.handle_paused(now, &worker, stamp, boundary);
+            }
+            WorkerToDriver::CollectiveFailed { stamp, peer, error } => {
+                self.handle_collective_failed(now, worker, stamp, peer, error);
+            }
+            WorkerToDriver::Progress { stamp, step, note } => {
+                if self.is_stale(stamp) || stamp != self.stamp() {
+                    return self.drop_message();
+                }
+                if let Some(record) = self.workers.get_mut(&worker) {
+                    record.step = step;
+                    record.note = note;
+                }
+            }
+            WorkerToDriver::Leaving { reason } => self.handle_leaving(now, &worker, reason),
+        }
+    }
+
+    pub(crate) fn handle_worker_link(&mut self, now: Time, peer: &NodeId, event: &LinkEvent) {
+        let Some(worker) = peer.as_worker() else { return };
+        let agent_is_heard =
+            self.agents.get(&worker.host).is_some_and(|agent| agent.link == Link::Up);
+        let Some(record) = self.workers.get_mut(&worker) else { return };
+        match event {
+            LinkEvent::Up | LinkEvent::Heard => record.link = Link::Up,
+            LinkEvent::Silent { silent_ms } => {
+                record.link = Link::Silent;
+                // The host answers and the worker does not, or a peer has seen its link break: it is the
+                // process and not the network, and nothing is gained by waiting for more.
+                if agent_is_heard || record.accused {
+                    self.handle_silent_worker(now, &worker, *silent_ms);
+                }
+            }
+            LinkEvent::Lost { reason, silent_ms } => {
+                record.link = Link::Down;
+                if matches!(record.stance, Stance::Starting | Stance::Leaving | Stance::Lost) {
+                    return;
+                }
+                let reason = reason.to_string();
+                self.handle_worker_gone(now, &worker, &reason, *silent_ms);
+            }
+        }
+        self.ask_review(now);
+    }
+
+    fn handle_attach(&mut self, now: Time, worker: &WorkerId, attach: Attach) {
+        if let Phase::Ending { result, .. } = &self.phase {
+            let message = DriverToWorker::Finished { result: result.clone() };
+            return self.tell(worker, message);
+        }
+        let Some(record) = self.workers.get_mut(worker) else {
+            return self.tell_leave(worker, "its slot has another worker now");
+        };
+        record.pid = Some(attach.pid);
+        record.data_address = Some(attach.data_address);
+        record.link = Link::Up;
+        if attach.commit.is_some() {
+            record.commit = attach.commit;
+        }
+        if record.stance == Stance::Leaving {
+            return self.tell_leave(worker, "it was told to leave");
+        }
+        record.accused = false;
+        let goes_on = matches!(record.stance, Stance::Member | Stance::Finished);
+        if !goes_on {
+            record.take_stance(now, Stance::Attached);
+        }
+        let welcome = DriverToWorker::Welcome {
+            job: self.job,
+            term: self.term,
+            deadlines: self.config.deadlines,
+        };
+        self.tell(worker, welcome);
+        self.event(EventKind::WorkerAttached { worker: worker.to_string(), pid: attach.pid });
+        if attach.active && !(goes_on && self.current_stamp() == Some(attach.stamp)) {
+            let host = worker.host.clone();
+            let reason = "it was out of reach, and the others went on without it".to_owned();
+            let cause = ResetCause::HostLost { host, reason };
+            self.tell(worker, DriverToWorker::Abort { stamp: attach.stamp, cause });
+        }
+        self.gather_changed(now);
+        self.ask_review(now);
+    }
+
+    fn handle_arrived(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        stamp: Stamp,
+        commit: Option<CommitId>,
+        steps_lost: u64,
+    ) {
+        let current = self.current_stamp();
+        let is_active = self.phase.is_generation_active();
+        let Some(record) = self.workers.get_mut(worker) else { return };
+        let ours = matches!(record.stance, Stance::Member | Stance::Finished);
+        if ours && Some(stamp) != current {
+            // Of a generation before the one it has been given since (G-2).
+            return self.drop_message();
+        }
+        if matches!(record.stance, Stance::Starting | Stance::Leaving | Stance::Lost) {
+            return self.drop_message();
+        }
+        record.commit = commit;
+        record.step = commit.map_or(record.step, |commit| commit.step);
+        if ours && is_active && !matches!(self.phase, Phase::Stopping { .. }) {
+            // The generation broke at this member before anyone else told us.
+            let reporter = worker.clone();
+            let error = "it gave the generation up".to_owned();
+            let cause = ResetCause::PeerBroken { reporter, peer: None, error };
+            self.begin_abort(now, cause, now);
+            if self.phase.is_over() {
+                return;
+            }
+        }
+        if let Some(record) = self.workers.get_mut(worker) {
+            record.take_stance(now, Stance::Arrived);
+        }
+        if let Some(reset) = &mut self.reset {
+            reset.steps_lost = reset.steps_lost.max(steps_lost);
+        }
+        self.no_longer_waited_for(now, worker);
+        if !ours {
+            self.gather_changed(now);
+            self.ask_review(now);
+        }
+    }
+
+    fn handle_collective_failed(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        stamp: Stamp,
+        peer: Option<u32>,
+        error: String,
+    ) {
+        if self.current_stamp() != Some(stamp) || !self.is_member(&worker) {
+            return self.drop_message();
+        }
+        let peer = self
+            .current
+            .as_ref()
+            .and_then(|current| Some(current.assignment.member(peer?)?.worker.clone()));
+        if let Some(peer) = &peer
+            && let Some(record) = self.workers.get_mut(peer)
+        {
+            record.accused = true;
+            if record.link == Link::Silent {
+                self.handle_silent_worker(now, peer, self.silent_ms());
+            }
+        }
+        if self.phase.is_generation_active() {
+            let cause = ResetCause::PeerBroken { reporter: worker, peer, error };
+            self.begin_abort(now, cause, now);
+        }
+    }
+
+    fn handle_leaving(&mut self, now: Time, worker: &WorkerId, reason: String) {
+        let Some(record) = self.workers.get_mut(worker) else { return };
+        if record.leaving.is_none() {
+            record.leaving = Some(reason);
+            let slot = (worker.host.clone(), worker.slot);
+            self.slots.entry(slot).or_default().closed = true;
+            let deadline = now + self.config.deadlines.grace;
+            self.timers.set(deadline, super::timers::Timer::Departure(worker.clone()));
+        }
+        self.ask_review(now);
+    }
+
+    /// How long a silent node has been silent at least.
+    pub(crate) fn silent_ms(&self) -> u64 {
+        u64::try_from(self.config.deadlines.suspect.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn is_stale(&self, stamp: Stamp) -> bool {
+        stamp.term < self.term
+    }
+
+    pub(crate) fn tell(&mut self, worker: &WorkerId, message: DriverToWorker) {
+        self.output(DriverOutput::ToWorker { to: worker.clone(), message });
+    }
+
+    pub(crate) fn tell_leave(&mut self, worker: &WorkerId, reason: &str) {
+        self.tell(worker, DriverToWorker::Leave { reason: reason.to_owned() });
+    }
+
+    /// Tells a worker to end by itself, and remembers that its exit is expected.
+    pub(crate) fn dismiss(&mut self, now: Time, worker: &WorkerId, reason: &str) {
+        let Some(record) = self.workers.get_mut(worker) else { return };
+        record.take_stance(now, Stance::Leaving);
+        self.event(EventKind::WorkerStopped {
+            worker: worker.to_string(),
+            reason: reason.to_owned(),
+        });
+        self.tell_leave(worker, reason);
+        // It leaves by itself (G-11); if it does not, its departure timer has the agent stop it.
+        let deadline = now + self.config.deadlines.grace;
+        self.timers.set(deadline, super::timers::Timer::Departure(worker.clone()));
+    }
+
+    /// Has the agent stop a worker's process: SIGTERM, and SIGKILL after `grace_ms`.
+    pub(crate) fn stop_process(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        grace_ms: u64,
+        reason: &str,
+    ) {
+        if let Some(record) = self.workers.get_mut(worker) {
+            record.take_stance(now, Stance::Leaving);
+        }
+        self.event(EventKind::WorkerStopped {
+            worker: worker.to_string(),
+            reason: reason.to_owned(),
+        });
+        if let Some(agent) = self.agent_of(worker) {
+            let message =
+                DriverToAgent::Stop { worker: worker.clone(), grace_ms, reason: reason.to_owned() };
+            self.output(DriverOutput::ToAgent { to: agent, message });
+        } else if let Some(record) = self.workers.get_mut(worker) {
+            record.take_stance(now, Stance::Lost);
+        }
+    }
+
+    pub(crate) fn grace_ms(&self) -> u64 {
+        u64::try_from(self.config.deadlines.grace.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A worker's first word on a session.
+struct Attach {
+    pid: u32,
+    data_address: SocketAddr,
+    stamp: Stamp,
+    active: bool,
+    commit: Option<CommitId>,
+}
