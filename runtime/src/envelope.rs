@@ -54,7 +54,7 @@ impl Header {
     /// Longest header, in bytes: the variant's number, and at most 3 + 3 + 10 for its fields.
     pub const BYTES_MAX: usize = 17;
     /// Largest message behind a header, so that the whole frame stays within
-    /// [`FRAME_BYTES_MAX`](elastic_protocol::messages::FRAME_BYTES_MAX).
+    /// [`FRAME_BYTES_MAX`].
     pub const BODY_BYTES_MAX: usize = FRAME_BYTES_MAX - Self::BYTES_MAX;
 }
 

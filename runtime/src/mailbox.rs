@@ -2,7 +2,8 @@
 //!
 //! actix bounds `try_send` through one clone of an address only: each clone has a slot of its own, and
 //! `do_send` knows no bound at all. So the node keeps one recipient per actor and kind of message, every
-//! reference goes through it, and a mailbox holds at most its capacity plus one message per kind.
+//! reference goes through it, and a mailbox holds at most its capacity plus one message for each kind that
+//! its actor takes beside the first.
 
 /// Messages that may wait for an actor that sets no capacity of its own.
 ///

@@ -4,6 +4,9 @@
 //! Unlike `Actor::start`, a child's end is always seen, with its reason, and a child whose node is dropped
 //! runs no more of its code. It lands in the `LocalSet` in which it is started. It lives until it ends
 //! itself, fails, panics, or is ended through its handle; not being addressed by anyone does not end it.
+//!
+//! Actors end themselves by `ctx.stop()` or [`fail`], never by `ctx.terminate()`: in actix 0.13 that loops for
+//! ever where a future was cancelled (a timer armed anew, say) in the same turn and others are still there.
 
 mod exit;
 mod handle;

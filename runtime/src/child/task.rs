@@ -52,7 +52,11 @@ impl<A: Actor<Context = Context<A>>> ChildTask<A> {
         };
         let failure = self.slot.take_failure().map(Exit::Failed);
         match polled {
-            Err(payload) => Some(Exit::Panicked(panics::message(&*payload))),
+            Err(payload) => {
+                let message = panics::message(&*payload);
+                tracing::error!(actor = std::any::type_name::<A>(), %message, "an actor panicked");
+                Some(Exit::Panicked(message))
+            }
             Ok(Poll::Ready(())) => Some(failure.unwrap_or(Exit::Stopped)),
             Ok(Poll::Pending) => failure,
         }

@@ -16,7 +16,7 @@ use crate::child::Exit;
 
 /// Who is restarted when one child ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Strategy {
+pub enum RestartStrategy {
     /// The one that ended.
     OneForOne,
     /// All of them.
@@ -41,7 +41,7 @@ pub enum Lifetime {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RestartPolicy {
     /// Who is restarted with the one that ended.
-    pub strategy: Strategy,
+    pub strategy: RestartStrategy,
     /// Restarts allowed within `window`; one that concerns several children counts once.
     pub restarts_max: u32,
     /// The window.
@@ -54,7 +54,7 @@ impl Default for RestartPolicy {
     /// One for one, 5 restarts in 10 s, 50 ms doubling to 2 s.
     fn default() -> Self {
         Self {
-            strategy: Strategy::OneForOne,
+            strategy: RestartStrategy::OneForOne,
             restarts_max: 5,
             window: Duration::from_secs(10),
             backoff: Backoff { base: Duration::from_millis(50), cap: Duration::from_secs(2) },
@@ -157,16 +157,20 @@ impl RestartCore {
             return Decision::Escalate { reason };
         }
         let before = match strategy {
-            Strategy::OneForOne => self.recent.iter().filter(|(_, who)| *who == child).count(),
-            Strategy::OneForAll | Strategy::RestForOne => self.recent.len(),
+            RestartStrategy::OneForOne => {
+                self.recent.iter().filter(|(_, who)| *who == child).count()
+            }
+            RestartStrategy::OneForAll | RestartStrategy::RestForOne => self.recent.len(),
         };
         let attempt = u32::try_from(before).unwrap_or(u32::MAX);
         let wait = backoff.wait(attempt, rng);
         self.recent.push_back((now, child));
         let children = match strategy {
-            Strategy::OneForOne => vec![child],
-            Strategy::OneForAll => self.children().collect(),
-            Strategy::RestForOne => self.children().filter(|other| *other >= child).collect(),
+            RestartStrategy::OneForOne => vec![child],
+            RestartStrategy::OneForAll => self.children().collect(),
+            RestartStrategy::RestForOne => {
+                self.children().filter(|other| *other >= child).collect()
+            }
         };
         let number = self.recent.len();
         let reason = format!(
