@@ -60,7 +60,8 @@ impl StateCore {
             return;
         }
         // A later reading may count a boundary at which the thread is held: the first one stays.
-        let promised = *self.pause.promised.get_or_insert(boundary);
+        let agreed = self.pause.stop_at.map_or(0, |stop| stop.saturating_sub(1));
+        let promised = *self.pause.promised.get_or_insert(boundary.max(agreed));
         if std::mem::take(&mut self.pause.asked) {
             self.to_driver(WorkerToDriver::Paused { stamp: self.stamp, boundary: promised });
         }

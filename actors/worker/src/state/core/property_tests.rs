@@ -143,7 +143,7 @@ impl World {
                 self.core.handle_driver(now, DriverToWorker::StopAt { stamp, boundary });
             }
             Action::Resume(generation) => {
-                if stamp(generation) == self.core.stamp() {
+                if stamp(generation) == self.core.stamp() && self.core.is_active() {
                     self.promise = None;
                     self.stop_at = None;
                 }

@@ -1,0 +1,167 @@
+//! What a worker process is told through its environment: made by the driver, added to by the agent,
+//! read by the State when the program calls `run`.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+use elastic_protocol::{HostName, Incarnation, JobId, WorkerId};
+
+/// `HOST:PORT` of the driver.
+pub const DRIVER: &str = "ELASTIC_DRIVER";
+/// The job's UUID.
+pub const JOB: &str = "ELASTIC_JOB";
+/// Who the worker is: `HOST[SLOT]#INCARNATION`.
+pub const WORKER: &str = "ELASTIC_WORKER";
+/// The secret with which the worker joins. Set by the agent, from `DriverToAgent::Start`.
+pub const CREDENTIAL: &str = "ELASTIC_CREDENTIAL";
+
+/// What a worker process knows about its job at its start.
+#[derive(Clone, Eq, PartialEq)]
+pub struct WorkerEnvironment {
+    /// `HOST:PORT` of the driver.
+    pub driver: String,
+    /// The job.
+    pub job: JobId,
+    /// Who the worker is.
+    pub worker: WorkerId,
+    /// The secret with which it joins.
+    pub credential: String,
+}
+
+impl fmt::Debug for WorkerEnvironment {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("WorkerEnvironment")
+            .field("driver", &self.driver)
+            .field("job", &self.job)
+            .field("worker", &self.worker)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is wrong with the environment.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum InvalidEnvironment {
+    /// `ELASTIC_DRIVER` is set and this one is not.
+    #[error(
+        "{DRIVER} is set, but {variable} is not; start workers through `elastic-node`, or unset {DRIVER}"
+    )]
+    Missing {
+        /// Its name.
+        variable: &'static str,
+    },
+    /// Not of its form.
+    #[error("{variable} is {value:?}, which is not {expected}")]
+    Malformed {
+        /// Its name.
+        variable: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+}
+
+impl WorkerEnvironment {
+    /// The variables that the driver sets. The credential is not among them: it travels apart, and the
+    /// agent sets [`CREDENTIAL`].
+    pub fn variables(driver: &str, job: JobId, worker: &WorkerId) -> Vec<(String, String)> {
+        vec![
+            (DRIVER.to_owned(), driver.to_owned()),
+            (JOB.to_owned(), job.to_string()),
+            (WORKER.to_owned(), worker.to_string()),
+        ]
+    }
+
+    /// Reads the environment through `lookup`. `None` without [`DRIVER`]: there is no driver.
+    ///
+    /// # Errors
+    /// [`InvalidEnvironment`] names the variable.
+    pub fn parse(
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, InvalidEnvironment> {
+        let Some(driver) = lookup(DRIVER).filter(|driver| !driver.is_empty()) else {
+            return Ok(None);
+        };
+        let need = |variable| lookup(variable).ok_or(InvalidEnvironment::Missing { variable });
+        let job = need(JOB)?;
+        let job = uuid::Uuid::from_str(&job).map(JobId).map_err(|_| {
+            InvalidEnvironment::Malformed { variable: JOB, value: job, expected: "a UUID" }
+        })?;
+        let worker = need(WORKER)?;
+        let worker = parse_worker(&worker).ok_or(InvalidEnvironment::Malformed {
+            variable: WORKER,
+            value: worker,
+            expected: "HOST[SLOT]#INCARNATION",
+        })?;
+        Ok(Some(Self { driver, job, worker, credential: need(CREDENTIAL)? }))
+    }
+
+    /// The driver's address.
+    ///
+    /// # Errors
+    /// What the resolver said.
+    pub fn driver_address(&self) -> io::Result<SocketAddr> {
+        self.driver.to_socket_addrs()?.next().ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("{} has no address", self.driver))
+        })
+    }
+}
+
+/// The reverse of `WorkerId`'s `Display`. A host's name may hold brackets itself, so it reads from the end.
+pub fn parse_worker(text: &str) -> Option<WorkerId> {
+    let (place, incarnation) = text.rsplit_once("]#")?;
+    let (host, slot) = place.rsplit_once('[')?;
+    Some(WorkerId {
+        host: HostName::new(host).ok()?,
+        slot: slot.parse().ok()?,
+        incarnation: Incarnation(incarnation.parse().ok()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(
+        variables: &[(String, String)],
+    ) -> Result<Option<WorkerEnvironment>, InvalidEnvironment> {
+        WorkerEnvironment::parse(|name| {
+            variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+        })
+    }
+
+    #[test]
+    fn x_20_what_is_written_is_read_whatever_the_host_is_called() {
+        for host in ["a", "with space", "[::1]#4", "ü/../x"] {
+            let host = HostName::new(host).expect("a literal");
+            let worker = WorkerId { host, slot: 3, incarnation: Incarnation(17) };
+            let job = JobId(uuid::Uuid::from_u128(5));
+            let mut variables = WorkerEnvironment::variables("127.0.0.1:7070", job, &worker);
+            variables.push((CREDENTIAL.to_owned(), "secret".to_owned()));
+            let read = read(&variables).expect("well formed").expect("there is a driver");
+            assert_eq!((read.job, &read.worker), (job, &worker));
+            assert!(!format!("{read:?}").contains("secret"));
+        }
+    }
+
+    #[test]
+    fn without_a_driver_nothing_is_demanded() {
+        assert_eq!(read(&[]), Ok(None));
+    }
+
+    #[test]
+    fn what_is_missing_or_malformed_is_named() {
+        let worker = parse_worker("a[0]#1").expect("a literal");
+        let job = JobId(uuid::Uuid::nil());
+        let mut variables = WorkerEnvironment::variables("d:1", job, &worker);
+        assert_eq!(read(&variables), Err(InvalidEnvironment::Missing { variable: CREDENTIAL }));
+        variables[2].1 = "a[x]#1".to_owned();
+        assert!(matches!(
+            read(&variables),
+            Err(InvalidEnvironment::Malformed { variable: WORKER, .. })
+        ));
+    }
+}

@@ -1,0 +1,98 @@
+//! H-20, H-23: whatever happens to the world, every sample is in the committed history exactly once.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// All ranks make a step; `true`: and commit.
+    Step(bool),
+    /// Everyone rolls back to the last commit; then the world has this size.
+    Abort(u32),
+    /// Everyone stops at a boundary, keeping live state; then the world has this size.
+    Interrupt(u32),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => any::<bool>().prop_map(Event::Step),
+        1 => (1..9_u32).prop_map(Event::Abort),
+        1 => (1..9_u32).prop_map(Event::Interrupt),
+    ]
+}
+
+/// The job as its ranks see it: live ledger and history, and what the last commit holds of both.
+struct Job {
+    course: Course,
+    order: Vec<u64>,
+    batch: u64,
+    world: u32,
+    live: (Ledger, Vec<u64>),
+    committed: (Ledger, Vec<u64>),
+}
+
+impl Job {
+    fn step(&mut self) -> bool {
+        let consumed = self.live.0.consumed(&self.course, 0);
+        let shares: Vec<Option<Share>> = (0..self.world)
+            .map(|rank| share(consumed, self.course.length, self.batch, self.world, rank))
+            .collect();
+        let Some(first) = shares[0].clone() else {
+            assert!(shares.iter().all(Option::is_none), "one rank makes more steps than another");
+            return false;
+        };
+        let mut place = first.global.start;
+        for share in shares {
+            let share = share.expect("one rank makes fewer steps than another");
+            assert_eq!((share.global, share.local.start), (first.global.clone(), place));
+            assert!(share.local.end - share.local.start <= self.batch);
+            place = share.local.end;
+            self.live.1.extend(share.local.map(|place| self.order[place as usize]));
+        }
+        assert_eq!(place, first.global.end);
+        self.live.0.advance(&self.course, 0, first.global.end);
+        true
+    }
+
+    fn act(&mut self, event: Event) {
+        match event {
+            Event::Step(commit) => {
+                self.step();
+                if commit {
+                    self.committed = self.live.clone();
+                }
+            }
+            Event::Abort(world) => {
+                self.live = self.committed.clone();
+                self.world = world;
+            }
+            Event::Interrupt(world) => {
+                self.committed = self.live.clone();
+                self.world = world;
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_sample_exactly_once(
+        length in 0..300_u64,
+        batch in 1..20_u64,
+        world in 1..9_u32,
+        events in prop::collection::vec(event(), 0..60),
+    ) {
+        let start = (Ledger::default(), Vec::new());
+        let course = Course { name: String::new(), length, seed: Some(1) };
+        let order = permutation(length, 1, 0);
+        let mut job =
+            Job { course, order, batch, world, live: start.clone(), committed: start };
+        for event in events {
+            job.act(event);
+        }
+        while job.step() {}
+        job.live.1.sort_unstable();
+        prop_assert!(job.live.1.iter().copied().eq(0..length));
+    }
+}
