@@ -1,13 +1,18 @@
 //! The `HostManager`: which hosts exist, their slots and order, and who is blacklisted until when.
 //!
-//! `core` decides, without I/O: discovery output, arrivals and failures in, snapshots out. The driver is
-//! told of each change as a whole [`HostsSnapshot`], never as a difference that could be lost (G-7).
+//! `core` decides, without I/O: discovery output, arrivals and failures in, snapshots out. `actor` is its
+//! shell in the driver's process, `discovery` runs scripts and reads host files for it. The driver is told of
+//! each change as a whole [`HostsSnapshot`], never as a difference that could be lost (G-7).
 
+pub mod actor;
 pub mod core;
+pub mod discovery;
 
+pub use crate::actor::{HostFailed, HostJoined, HostLeft, HostManager, HostReport};
 pub use crate::core::{
     CooldownRange, DiscoveryError, DiscoveryFailure, FailureDecision, HostEntry, HostLines,
     HostListError, HostManagerConfig, HostManagerCore, HostManagerOutput, HostSlots, HostSource,
     HostState, HostUpdate, HostsSnapshot, InvalidConfig, JoinDecision, JoinRefusal, LeaveDecision,
     LineError, LineProblem, parse_host_list, parse_hosts,
 };
+pub use crate::discovery::{Discovery, DiscoveryRun, HostFileDiscovery, ScriptDiscovery};

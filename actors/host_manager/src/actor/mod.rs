@@ -1,0 +1,224 @@
+//! The host manager's actor: a thin shell around [`HostManagerCore`]. It lives in the driver's node, has the
+//! hosts discovered, and tells the driver of each change.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use actix::{
+    Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture,
+};
+use elastic_protocol::{HostName, Time};
+use elastic_runtime::{Clock, NodeHandle, TimedActor, TimerSlot};
+use tokio::time::timeout;
+
+use crate::core::{
+    DiscoveryError, DiscoveryFailure, FailureDecision, HostManagerConfig, HostManagerCore,
+    HostManagerOutput, HostsSnapshot, JoinDecision,
+};
+use crate::discovery::Discovery;
+
+/// A discovery keeps its own time limit, and knows best what to say then; one that is still not done so much
+/// later is dropped (G-9).
+const DISCOVERY_GRACE: Duration = Duration::from_secs(1);
+
+/// An agent of a host joined.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostJoined {
+    /// Which host.
+    pub host: HostName,
+    /// The slots that it offers.
+    pub slots: u32,
+}
+
+impl Message for HostJoined {
+    type Result = ();
+}
+
+/// A host's agent is gone for good.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostLeft {
+    /// Which host.
+    pub host: HostName,
+}
+
+impl Message for HostLeft {
+    type Result = ();
+}
+
+/// A host is to be blacklisted.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostFailed {
+    /// Which host.
+    pub host: HostName,
+    /// What happened on it.
+    pub reason: String,
+}
+
+impl Message for HostFailed {
+    type Result = ();
+}
+
+/// What the host manager tells the driver.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum HostReport {
+    /// Hosts or warnings changed.
+    Changed(HostsSnapshot),
+    /// The first discovery failed: the job ends.
+    DiscoveryFailed(DiscoveryFailure),
+    /// A host that joined is not one of the job's; the reason is for its agent.
+    Refused {
+        /// Which host.
+        host: HostName,
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+impl Message for HostReport {
+    type Result = ();
+}
+
+/// The `HostManager`.
+pub struct HostManager {
+    core: HostManagerCore,
+    clock: Clock,
+    timer: TimerSlot,
+    discovery: Box<dyn Discovery>,
+    reports: Recipient<HostReport>,
+}
+
+impl HostManager {
+    /// With validated settings. `discovery` is used where they say [`HostSource::Script`], else never.
+    ///
+    /// Reports go to `reports` without a bound of their own: there are a few per poll or failure, and one
+    /// that is lost would never be made up for (G-7).
+    ///
+    /// [`HostSource::Script`]: crate::HostSource::Script
+    pub fn new(
+        node: &NodeHandle,
+        config: HostManagerConfig,
+        discovery: Box<dyn Discovery>,
+        reports: Recipient<HostReport>,
+    ) -> Self {
+        let rng = node.random("host manager: cooldown", 0);
+        Self {
+            core: HostManagerCore::new(config, rng, node.now()),
+            clock: node.clock(),
+            timer: TimerSlot::new(node.clock()),
+            discovery,
+            reports,
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Carries out what the core wants, and arms the timer.
+    fn drain(&mut self, ctx: &mut Context<Self>) {
+        while let Some(output) = self.core.poll_output() {
+            match output {
+                HostManagerOutput::RunDiscovery { timeout } => self.discover(timeout, ctx),
+                HostManagerOutput::HostsChanged(snapshot) => {
+                    let hosts = snapshot.hosts.len();
+                    tracing::debug!(hosts, update = ?snapshot.update, "the hosts changed");
+                    for warning in &snapshot.warnings {
+                        tracing::warn!("{warning}");
+                    }
+                    self.reports.do_send(HostReport::Changed(snapshot));
+                }
+                HostManagerOutput::Fatal(failure) => {
+                    self.reports.do_send(HostReport::DiscoveryFailed(failure));
+                }
+            }
+        }
+        self.timer.arm(ctx, self.core.poll_timeout());
+    }
+
+    fn discover(&mut self, limit: Duration, ctx: &mut Context<Self>) {
+        let run = self.discovery.run(limit);
+        let run = async move {
+            timeout(limit + DISCOVERY_GRACE, run).await.unwrap_or_else(|_elapsed| {
+                let command = "host discovery".to_owned();
+                Err(DiscoveryError::TimedOut { command, limit, stderr: String::new() })
+            })
+        };
+        ctx.spawn(run.into_actor(self).map(|result, actor, ctx| {
+            actor.core.handle_discovery(actor.now(), result);
+            actor.drain(ctx);
+        }));
+    }
+}
+
+impl Actor for HostManager {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.drain(ctx);
+    }
+}
+
+impl TimedActor for HostManager {
+    fn timer(&mut self) -> &mut TimerSlot {
+        &mut self.timer
+    }
+
+    fn timer_fired(&mut self, now: Time, ctx: &mut Context<Self>) {
+        self.core.handle_timeout(now);
+        self.drain(ctx);
+    }
+}
+
+impl Handler<HostJoined> for HostManager {
+    type Result = ();
+
+    fn handle(&mut self, joined: HostJoined, ctx: &mut Context<Self>) {
+        let HostJoined { host, slots } = joined;
+        let decision = self.core.handle_joined(self.now(), host.clone(), slots);
+        match decision {
+            JoinDecision::Refused(refusal) => {
+                let reason = refusal.to_string();
+                self.reports.do_send(HostReport::Refused { host, reason });
+            }
+            JoinDecision::Expected { slots: listed } if listed != slots => {
+                tracing::info!(%host, slots, listed, "the list's slots count, not the agent's");
+            }
+            JoinDecision::Expected { .. } | JoinDecision::Taken => {}
+        }
+        self.drain(ctx);
+    }
+}
+
+impl Handler<HostLeft> for HostManager {
+    type Result = ();
+
+    fn handle(&mut self, left: HostLeft, ctx: &mut Context<Self>) {
+        let decision = self.core.handle_left(self.now(), &left.host);
+        tracing::debug!(host = %left.host, ?decision, "a host left");
+        self.drain(ctx);
+    }
+}
+
+impl Handler<HostFailed> for HostManager {
+    type Result = ();
+
+    fn handle(&mut self, failed: HostFailed, ctx: &mut Context<Self>) {
+        let HostFailed { host, reason } = failed;
+        let now = self.now();
+        match self.core.handle_failure(now, &host, &reason) {
+            FailureDecision::Blacklisted { until: Some(until), .. } => {
+                let seconds = until.since(now).as_secs_f64();
+                tracing::warn!(%host, seconds, reason, "blacklisted");
+            }
+            FailureDecision::Blacklisted { until: None, .. } => {
+                tracing::warn!(%host, reason, "blacklisted for good");
+            }
+            FailureDecision::OutAlready { .. } => {
+                tracing::debug!(%host, reason, "failed again while it is blacklisted");
+            }
+        }
+        self.drain(ctx);
+    }
+}

@@ -1,0 +1,149 @@
+//! A discovery script: a program that prints hosts and ends. Run anew for each poll, as a direct child,
+//! without a shell and without a helper process between.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::Stdio;
+use std::time::Duration;
+
+use elastic_protocol::ExitStatus;
+use futures_util::future::{Either, join, select};
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+use super::process::{Output, ProcessGroup};
+use super::{Discovery, DiscoveryRun};
+use crate::core::DiscoveryError;
+
+/// How long the pipes of a script that has ended may stay open. Whoever holds them has left the script's
+/// process group, such as the master process of a shared ssh connection; it is not waited for.
+const DRAIN: Duration = Duration::from_millis(100);
+
+/// A script that is just being written cannot be executed (ETXTBSY); it is tried so often in all.
+const STARTS_MAX: u32 = 5;
+
+/// From one try to the next.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Runs a script. Its stdin is empty, its environment and working directory are the driver's, its stdout
+/// counts, and the end of its stderr appears in errors.
+#[derive(Clone, Debug)]
+pub struct ScriptDiscovery {
+    path: PathBuf,
+}
+
+impl ScriptDiscovery {
+    /// The script at `path`; a relative path counts from the present working directory. A name without a
+    /// slash that is no file there is looked for in `PATH`.
+    pub fn new(path: &Path) -> Self {
+        let is_bare = path.components().count() == 1 && !path.exists();
+        let absolute = if is_bare { None } else { std::path::absolute(path).ok() };
+        Self { path: absolute.unwrap_or_else(|| path.to_owned()) }
+    }
+
+    fn shown(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    async fn start(&self) -> Result<Child, DiscoveryError> {
+        let mut starts = 1;
+        loop {
+            let started = Command::new(&self.path)
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .process_group(0)
+                .spawn();
+            match started {
+                Ok(child) => return Ok(child),
+                Err(error)
+                    if error.kind() == io::ErrorKind::ExecutableFileBusy && starts < STARTS_MAX =>
+                {
+                    starts += 1;
+                    sleep(BUSY_PAUSE).await;
+                }
+                Err(error) => return Err(self.cannot_start(&error)),
+            }
+        }
+    }
+
+    fn cannot_start(&self, error: &io::Error) -> DiscoveryError {
+        let message = match error.kind() {
+            io::ErrorKind::NotFound if self.path.exists() => {
+                "the interpreter named in its #! line does not exist".to_owned()
+            }
+            io::ErrorKind::PermissionDenied if self.path.is_dir() => "it is a directory".to_owned(),
+            io::ErrorKind::PermissionDenied => "it is not executable".to_owned(),
+            _ if error.raw_os_error() == Some(nix::libc::ENOEXEC) => {
+                "it is neither a program nor a script that begins with a #! line".to_owned()
+            }
+            _ => error.to_string(),
+        };
+        DiscoveryError::CannotStart { command: self.shown(), message }
+    }
+
+    async fn run_once(self, limit: Duration) -> Result<String, DiscoveryError> {
+        let mut child = self.start().await?;
+        let group = ProcessGroup::of(child.id());
+        let output = Output::default();
+        let ended = timeout(limit, wait(&mut child, &group, &output)).await;
+        let (command, stderr) = (self.shown(), output.stderr());
+        let status = match ended {
+            _ if output.is_overflown() => {
+                return Err(DiscoveryError::TooMuchOutput { command });
+            }
+            Err(_elapsed) => {
+                group.kill();
+                // Its entry in the process table goes now or, if the kernel holds it, later.
+                let _ = timeout(DRAIN, child.wait()).await;
+                return Err(DiscoveryError::TimedOut { command, limit, stderr });
+            }
+            Ok(Err(error)) => {
+                let message = format!("its end cannot be seen: {error}");
+                return Err(DiscoveryError::CannotStart { command, message });
+            }
+            Ok(Ok(status)) => status,
+        };
+        if status.is_success() {
+            return Ok(output.stdout());
+        }
+        Err(DiscoveryError::Failed { command, status, stderr })
+    }
+}
+
+/// Reads the script's output until it has ended.
+async fn wait(child: &mut Child, group: &ProcessGroup, output: &Output) -> io::Result<ExitStatus> {
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let read_stdout = async {
+        if let Some(pipe) = stdout {
+            output.read_stdout(pipe, group).await;
+        }
+    };
+    let read_stderr = async {
+        if let Some(pipe) = stderr {
+            output.read_stderr(pipe).await;
+        }
+    };
+    let mut reading = pin!(join(read_stdout, read_stderr));
+    let status = match select(pin!(child.wait()), &mut reading).await {
+        Either::Right((_, end)) => end.await?,
+        Either::Left((status, _)) => {
+            group.kill();
+            // Past it, what was read counts.
+            let _ = timeout(DRAIN, reading).await;
+            status?
+        }
+    };
+    Ok(match (status.code(), status.signal()) {
+        (Some(code), _) => ExitStatus::Code(code),
+        (None, signal) => ExitStatus::Signal(signal.unwrap_or_default()),
+    })
+}
+
+impl Discovery for ScriptDiscovery {
+    fn run(&mut self, limit: Duration) -> DiscoveryRun {
+        Box::pin(self.clone().run_once(limit))
+    }
+}
