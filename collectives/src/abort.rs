@@ -1,0 +1,114 @@
+//! The abort word: how any thread ends whatever blocks in a generation, within milliseconds (G-12).
+//!
+//! The worker's actor thread holds an [`AbortHandle`] and calls [`AbortHandle::abort`]; forming and
+//! collectives on the training thread watch it. A blocked collective holds no lock: it sleeps on
+//! descriptors, among them the handle's eventfd, and looks at the record once it wakes.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// The abort of a generation, as its first writer gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Abort {
+    /// The driver's term.
+    pub term: u64,
+    /// The generation that ended.
+    pub generation: u64,
+    /// Why, for people.
+    pub reason: Arc<str>,
+}
+
+/// Aborts generations from any thread. Clones share one state; one handle may serve any number of
+/// fabrics and communicators of a process.
+#[derive(Clone, Debug)]
+pub struct AbortHandle {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Counts accepted aborts, so that a collective sees by one load that there is nothing new.
+    version: AtomicU64,
+    /// The newest abort. Held for a few instructions by a writer, or by a reader that was woken.
+    newest: Mutex<Option<Abort>>,
+    /// Written on each abort and never read: the waiters watch it edge-triggered, so that each of
+    /// them wakes and none takes the wake-up from another.
+    event: EventFd,
+}
+
+impl AbortHandle {
+    /// A handle on which nothing is aborted yet.
+    ///
+    /// # Errors
+    ///
+    /// The process or the system is out of file descriptors.
+    pub fn new() -> io::Result<AbortHandle> {
+        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let shared = Shared { version: AtomicU64::new(0), newest: Mutex::new(None), event };
+        Ok(AbortHandle { shared: Arc::new(shared) })
+    }
+
+    /// Ends `generation` of `term` and every older one: what blocks in them returns
+    /// [`crate::CollectiveError::Aborted`], and a `form` of them that is still to come fails at once.
+    /// Returns whether this call set the reason; it does not where this generation or a newer one
+    /// was aborted before (G-2).
+    pub fn abort(&self, term: u64, generation: u64, reason: impl Into<Arc<str>>) -> bool {
+        {
+            let mut newest = self.shared.newest.lock().unwrap_or_else(PoisonError::into_inner);
+            let old = newest.as_ref().map(|abort| (abort.term, abort.generation));
+            if old.is_some_and(|old| old >= (term, generation)) {
+                return false;
+            }
+            *newest = Some(Abort { term, generation, reason: reason.into() });
+            self.shared.version.fetch_add(1, Ordering::Release);
+        }
+        // Fails only when the counter would overflow after 2^64 aborts: then it is readable anyway.
+        let _ = self.shared.event.write(1);
+        true
+    }
+
+    /// The abort that ended `generation` of `term`, if one did. The record may be that of a newer
+    /// generation, which ends the older ones too.
+    pub fn aborted(&self, term: u64, generation: u64) -> Option<Abort> {
+        let newest = self.shared.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.as_ref().filter(|abort| (abort.term, abort.generation) >= (term, generation)).cloned()
+    }
+
+    /// Changes with each accepted abort.
+    pub(crate) fn version(&self) -> u64 {
+        self.shared.version.load(Ordering::Acquire)
+    }
+
+    /// Becomes readable with each accepted abort; to be watched edge-triggered.
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.shared.event.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_writer_sets_the_reason() {
+        let handle = AbortHandle::new().unwrap();
+        assert!(handle.abort(1, 3, "rank 2 died"));
+        assert!(!handle.abort(1, 3, "later"));
+        assert_eq!(&*handle.aborted(1, 3).unwrap().reason, "rank 2 died");
+    }
+
+    #[test]
+    fn g2_an_older_abort_leaves_a_newer_generation_alone() {
+        let handle = AbortHandle::new().unwrap();
+        assert!(handle.abort(1, 3, "old"));
+        assert_eq!(handle.aborted(1, 4), None);
+        assert_eq!(handle.aborted(2, 0), None);
+        assert!(handle.abort(2, 0, "new"));
+        assert!(!handle.abort(1, 9, "older term"));
+        assert_eq!(&*handle.aborted(1, 9).unwrap().reason, "new");
+    }
+}

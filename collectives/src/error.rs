@@ -1,0 +1,158 @@
+//! What can go wrong while forming ([`FormError`]) and in an operation ([`CollectiveError`]).
+
+use std::io;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::wire::{FrameHeader, OperationKind, WireError};
+
+/// Why a peer counts as lost.
+#[derive(Clone, Debug, Error)]
+pub enum PeerLoss {
+    /// Its end of the connection closed without a farewell: the process died or gave up mid-message.
+    #[error("it closed the connection without a farewell")]
+    Closed,
+    /// The connection failed.
+    #[error("the connection to it failed")]
+    Connection(#[source] Arc<io::Error>),
+    /// It closed its communicator in good order, but this operation still needs it.
+    #[error("it left the generation")]
+    Left,
+    /// Its generation was aborted there.
+    #[error("it aborted the generation")]
+    Aborted,
+    /// It ended after an error of its own.
+    #[error("it gave up after an error of its own")]
+    Failed,
+    /// Another rank saw it go, and said so before this one did.
+    #[error("rank {by} reported it lost")]
+    Reported {
+        /// The rank that said so.
+        by: u32,
+    },
+}
+
+/// Why an operation failed. All but [`CollectiveError::InvalidArgument`] end the communicator: each
+/// further call returns the same error, and the way on is the next generation.
+#[derive(Clone, Debug, Error)]
+pub enum CollectiveError {
+    /// [`crate::AbortHandle::abort`] was called for this generation or a newer one.
+    #[error("generation {generation} of term {term} was aborted: {reason}")]
+    Aborted {
+        /// The term of the abort.
+        term: u64,
+        /// The generation that was aborted.
+        generation: u64,
+        /// The first reason that was given.
+        reason: Arc<str>,
+    },
+    /// A peer is gone.
+    #[error("rank {rank} was lost")]
+    PeerLost {
+        /// The rank that is gone.
+        rank: u32,
+        /// How that was seen.
+        source: PeerLoss,
+    },
+    /// The deadline of an operation passed (G-9).
+    #[error("{operation} #{sequence} passed its deadline; it waits for rank {}", list(waiting_for))]
+    DeadlinePassed {
+        /// The operation that waited.
+        operation: OperationKind,
+        /// Its number in this generation.
+        sequence: u64,
+        /// The ranks that have not done their part.
+        waiting_for: Vec<u32>,
+    },
+    /// Another rank is in another operation, or in the same with other arguments.
+    #[error("{operation} #{sequence}: rank {rank} is in {theirs}, this rank is in {ours}")]
+    Mismatch {
+        /// The operation of this rank.
+        operation: OperationKind,
+        /// Its number in this generation.
+        sequence: u64,
+        /// The rank that differs.
+        rank: u32,
+        /// What this rank announced.
+        ours: Box<FrameHeader>,
+        /// What the other rank announced.
+        theirs: Box<FrameHeader>,
+    },
+    /// The caller's arguments are wrong. Nothing was sent, and the communicator still works.
+    #[error("{operation}: {reason}")]
+    InvalidArgument {
+        /// The operation that was called.
+        operation: OperationKind,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
+    /// An authenticated peer sent what is no frame.
+    #[error("rank {rank} sent a malformed frame")]
+    Protocol {
+        /// The rank that sent it.
+        rank: u32,
+        /// What is wrong with it.
+        source: WireError,
+    },
+    /// The communicator was closed by its owner.
+    #[error("the communicator was closed")]
+    Closed,
+    /// The operating system refused to wait for the connections.
+    #[error("waiting for the connections failed")]
+    System(#[source] Arc<io::Error>),
+}
+
+/// Why a group could not be formed.
+#[derive(Debug, Error)]
+pub enum FormError {
+    /// The generation was aborted, before or while it was forming.
+    #[error("generation {generation} of term {term} was aborted: {reason}")]
+    Aborted {
+        /// The term of the abort.
+        term: u64,
+        /// The generation that was aborted.
+        generation: u64,
+        /// The first reason that was given.
+        reason: Arc<str>,
+    },
+    /// The deadline passed (G-9).
+    #[error("forming passed its deadline; missing: {}", describe(missing))]
+    DeadlinePassed {
+        /// The ranks without a connection, each with what was last seen of it.
+        missing: Vec<MissingPeer>,
+    },
+    /// A generation older than one that this fabric has formed already (G-2).
+    #[error("generation {generation} of term {term} is older than the last one formed here")]
+    Stale {
+        /// The term asked for.
+        term: u64,
+        /// The generation asked for.
+        generation: u64,
+    },
+    /// The group makes no sense.
+    #[error("invalid group: {0}")]
+    InvalidGroup(String),
+    /// The operating system refused a socket, or randomness.
+    #[error("the operating system refused what forming needs")]
+    System(#[source] io::Error),
+}
+
+/// A peer that had not connected when forming ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingPeer {
+    /// Its rank.
+    pub rank: u32,
+    /// What was last seen of it, for people.
+    pub last_seen: String,
+}
+
+fn list(ranks: &[u32]) -> String {
+    ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn describe(peers: &[MissingPeer]) -> String {
+    let described: Vec<_> =
+        peers.iter().map(|peer| format!("rank {} ({})", peer.rank, peer.last_seen)).collect();
+    described.join(", ")
+}

@@ -1,0 +1,269 @@
+//! Reductions: [`ReduceOp`], and the fold over the ranks' contributions that every backend uses.
+//!
+//! The fold goes in rank order, 0 first, element by element, whatever the size of the message and
+//! whichever rank computes it. So every algorithm and every backend gives the same bits.
+
+use std::fmt;
+
+use half::{bf16, f16};
+
+use crate::element::{DataType, Element};
+
+/// How the contributions of the ranks become one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// The sum. Integers wrap on overflow.
+    Sum = 1,
+    /// The sum over the world size. Refused for integers.
+    Mean = 2,
+    /// The least value; a NaN of any rank makes the result NaN.
+    Min = 3,
+    /// The greatest value; a NaN of any rank makes the result NaN.
+    Max = 4,
+    /// The product. Integers wrap on overflow.
+    Prod = 5,
+}
+
+impl ReduceOp {
+    /// Every operation, in the order of the codes.
+    pub const ALL: [ReduceOp; 5] =
+        [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Prod];
+
+    /// The code in a frame header.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The operation of a code, or nothing where none has it.
+    pub fn from_code(code: u8) -> Option<ReduceOp> {
+        ReduceOp::ALL.into_iter().find(|op| op.code() == code)
+    }
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Mean => "mean",
+            ReduceOp::Min => "min",
+            ReduceOp::Max => "max",
+            ReduceOp::Prod => "prod",
+        })
+    }
+}
+
+/// Elements folded at a time: their accumulators stay in the first-level cache.
+const BLOCK: usize = 512;
+
+/// What a fold needs of a type. The accumulator of the 16-bit floats is `f32`, so a result is
+/// rounded once and not once a rank.
+trait Arithmetic: Element {
+    type Accumulator: Copy + Default;
+    fn widen(self) -> Self::Accumulator;
+    fn narrow(value: Self::Accumulator) -> Self;
+    fn add(left: Self::Accumulator, right: Self::Accumulator) -> Self::Accumulator;
+    fn multiply(left: Self::Accumulator, right: Self::Accumulator) -> Self::Accumulator;
+    fn least(left: Self::Accumulator, right: Self::Accumulator) -> Self::Accumulator;
+    fn greatest(left: Self::Accumulator, right: Self::Accumulator) -> Self::Accumulator;
+    fn divide(value: Self::Accumulator, divisor: u32) -> Self::Accumulator;
+}
+
+macro_rules! float_arithmetic {
+    ($rust:ty, $accumulator:ty, $widen:expr, $narrow:expr) => {
+        impl Arithmetic for $rust {
+            type Accumulator = $accumulator;
+            fn widen(self) -> $accumulator {
+                ($widen)(self)
+            }
+            fn narrow(value: $accumulator) -> Self {
+                ($narrow)(value)
+            }
+            fn add(left: $accumulator, right: $accumulator) -> $accumulator {
+                left + right
+            }
+            fn multiply(left: $accumulator, right: $accumulator) -> $accumulator {
+                left * right
+            }
+            fn least(left: $accumulator, right: $accumulator) -> $accumulator {
+                if left.is_nan() || left <= right { left } else { right }
+            }
+            fn greatest(left: $accumulator, right: $accumulator) -> $accumulator {
+                if left.is_nan() || left >= right { left } else { right }
+            }
+            fn divide(value: $accumulator, divisor: u32) -> $accumulator {
+                value / divisor as $accumulator
+            }
+        }
+    };
+}
+
+float_arithmetic!(f32, f32, |value| value, |value| value);
+float_arithmetic!(f64, f64, |value| value, |value| value);
+float_arithmetic!(f16, f32, f16::to_f32, f16::from_f32);
+float_arithmetic!(bf16, f32, bf16::to_f32, bf16::from_f32);
+
+macro_rules! integer_arithmetic {
+    ($($rust:ty),*) => {
+        $(
+            impl Arithmetic for $rust {
+                type Accumulator = $rust;
+                fn widen(self) -> $rust {
+                    self
+                }
+                fn narrow(value: $rust) -> Self {
+                    value
+                }
+                fn add(left: $rust, right: $rust) -> $rust {
+                    left.wrapping_add(right)
+                }
+                fn multiply(left: $rust, right: $rust) -> $rust {
+                    left.wrapping_mul(right)
+                }
+                fn least(left: $rust, right: $rust) -> $rust {
+                    left.min(right)
+                }
+                fn greatest(left: $rust, right: $rust) -> $rust {
+                    left.max(right)
+                }
+                // Mean of integers is refused before any fold, so the divisor is 1.
+                fn divide(value: $rust, _divisor: u32) -> $rust {
+                    value
+                }
+            }
+        )*
+    };
+}
+
+integer_arithmetic!(u8, i32, i64, u32, u64);
+
+/// Folds the contributions of `world` ranks, in rank order, into `destination`, which holds the
+/// contribution of rank `own` beforehand. `contribution(rank)` gives the others' bytes; every slice
+/// has the length of `destination` and the alignment of the type.
+pub(crate) fn fold_ranks<'a>(
+    data_type: DataType,
+    op: ReduceOp,
+    destination: &mut [u8],
+    own: u32,
+    world: u32,
+    contribution: impl Fn(u32) -> &'a [u8],
+) {
+    match data_type {
+        DataType::F32 => fold_typed::<f32>(op, destination, own, world, contribution),
+        DataType::F64 => fold_typed::<f64>(op, destination, own, world, contribution),
+        DataType::F16 => fold_typed::<f16>(op, destination, own, world, contribution),
+        DataType::Bf16 => fold_typed::<bf16>(op, destination, own, world, contribution),
+        DataType::U8 => fold_typed::<u8>(op, destination, own, world, contribution),
+        DataType::I32 => fold_typed::<i32>(op, destination, own, world, contribution),
+        DataType::I64 => fold_typed::<i64>(op, destination, own, world, contribution),
+        DataType::U32 => fold_typed::<u32>(op, destination, own, world, contribution),
+        DataType::U64 => fold_typed::<u64>(op, destination, own, world, contribution),
+    }
+}
+
+fn fold_typed<'a, E: Arithmetic>(
+    op: ReduceOp,
+    destination: &mut [u8],
+    own: u32,
+    world: u32,
+    contribution: impl Fn(u32) -> &'a [u8],
+) {
+    let destination: &mut [E] = bytemuck::cast_slice_mut(destination);
+    let other = |rank: u32| bytemuck::cast_slice::<u8, E>(contribution(rank));
+    match op {
+        ReduceOp::Sum => fold_with(destination, own, world, 1, other, E::add),
+        ReduceOp::Mean => fold_with(destination, own, world, world, other, E::add),
+        ReduceOp::Min => fold_with(destination, own, world, 1, other, E::least),
+        ReduceOp::Max => fold_with(destination, own, world, 1, other, E::greatest),
+        ReduceOp::Prod => fold_with(destination, own, world, 1, other, E::multiply),
+    }
+}
+
+fn fold_with<'a, E: Arithmetic>(
+    destination: &mut [E],
+    own: u32,
+    world: u32,
+    divisor: u32,
+    other: impl Fn(u32) -> &'a [E],
+    combine: impl Fn(E::Accumulator, E::Accumulator) -> E::Accumulator,
+) {
+    let mut accumulators = [E::Accumulator::default(); BLOCK];
+    for (index, block) in destination.chunks_mut(BLOCK).enumerate() {
+        let start = index * BLOCK;
+        let accumulators = &mut accumulators[..block.len()];
+        for rank in 0..world {
+            let source =
+                if rank == own { &*block } else { &other(rank)[start..start + block.len()] };
+            if rank == 0 {
+                for (accumulator, value) in accumulators.iter_mut().zip(source) {
+                    *accumulator = value.widen();
+                }
+            } else {
+                for (accumulator, value) in accumulators.iter_mut().zip(source) {
+                    *accumulator = combine(*accumulator, value.widen());
+                }
+            }
+        }
+        if divisor == 1 {
+            for (value, accumulator) in block.iter_mut().zip(&*accumulators) {
+                *value = E::narrow(*accumulator);
+            }
+        } else {
+            for (value, accumulator) in block.iter_mut().zip(&*accumulators) {
+                *value = E::narrow(E::divide(*accumulator, divisor));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fold<E: Element>(op: ReduceOp, own: usize, ranks: &[Vec<E>]) -> Vec<E> {
+        let mut result = ranks[own].clone();
+        fold_ranks(
+            E::DATA_TYPE,
+            op,
+            bytemuck::cast_slice_mut(&mut result),
+            own as u32,
+            ranks.len() as u32,
+            |rank| bytemuck::cast_slice(&ranks[rank as usize]),
+        );
+        result
+    }
+
+    #[test]
+    fn the_rank_that_folds_does_not_change_the_bits() {
+        let ranks: Vec<Vec<f32>> = (0..5)
+            .map(|rank| (0..1500).map(|i| 0.1 + (rank * 7919 + i) as f32 * 1e-3).collect())
+            .collect();
+        let reference = fold(ReduceOp::Sum, 0, &ranks);
+        for own in 1..5 {
+            assert_eq!(fold(ReduceOp::Sum, own, &ranks), reference);
+        }
+    }
+
+    #[test]
+    fn half_precision_accumulates_in_single() {
+        // 2048 + 1 + 1 is 2048 when every step rounds to f16, and 2050 when only the result does.
+        let ranks = [2048.0, 1.0, 1.0].map(|value| vec![f16::from_f32(value)]);
+        assert_eq!(fold(ReduceOp::Sum, 1, &ranks), vec![f16::from_f32(2050.0)]);
+    }
+
+    #[test]
+    fn a_nan_of_any_rank_shows_in_min_and_max() {
+        for position in 0..3 {
+            let mut ranks = vec![vec![1.0f64], vec![2.0], vec![3.0]];
+            ranks[position][0] = f64::NAN;
+            assert!(fold(ReduceOp::Min, 0, &ranks)[0].is_nan());
+            assert!(fold(ReduceOp::Max, 0, &ranks)[0].is_nan());
+        }
+    }
+
+    #[test]
+    fn integers_wrap() {
+        assert_eq!(fold(ReduceOp::Sum, 0, &[vec![255u8], vec![2]]), vec![1]);
+        assert_eq!(fold(ReduceOp::Prod, 1, &[vec![i32::MAX], vec![2]]), vec![-2]);
+    }
+}

@@ -1,0 +1,242 @@
+//! The reduction of large messages: reduce-scatter by pairwise exchange, then all-gather, pipelined.
+//!
+//! Region j of the data belongs to rank j, which gets everyone's region j, folds it in rank order and
+//! hands the result out. The bytes on the wire are those of a ring (Patarasuk and Yuan, 2009), 2 (n - 1) / n
+//! of the data each way, in two hops instead of 2 (n - 1), and the order of the fold does not depend on the
+//! region, so large and small messages give the same bits. Regions are cut into pieces; while piece k is
+//! handed out, piece k + 1 comes in, so the scratch memory is two pieces a rank.
+
+use std::ops::Range;
+
+use super::flow::{Flow, Incoming, Outgoing};
+use crate::element::DataType;
+use crate::reduce::{ReduceOp, fold_ranks};
+
+/// The length of a piece, in bytes. Two a rank stay in the second-level cache in worlds of usual size.
+pub(crate) const PIECE: usize = 64 * 1024;
+
+/// The scratch memory that a world needs, in bytes.
+pub(crate) fn scratch_length(world: u32) -> usize {
+    2 * PIECE * world as usize
+}
+
+/// What a rank reduces.
+pub(crate) enum Buffers<'a> {
+    /// All-reduce in place: the regions are near-equal parts of the data, and results are handed out.
+    InPlace(&'a mut [u8]),
+    /// Reduce-scatter: the regions are equal parts of the input, and each rank keeps its own.
+    Scatter { input: &'a [u8], output: &'a mut [u8] },
+}
+
+pub(crate) struct Sliced<'a> {
+    buffers: Buffers<'a>,
+    scratch: &'a mut [u8],
+    /// How many bytes of this rank's region each rank has delivered.
+    contributed: &'a mut [usize],
+    data_type: DataType,
+    op: ReduceOp,
+    own: u32,
+    world: u32,
+    /// Bytes of this rank's region that are folded.
+    folded: usize,
+}
+
+/// A stretch of a link's stream: where it stands in the region, and whose region that is.
+struct Stretch {
+    gather: bool,
+    within: Range<usize>,
+}
+
+impl<'a> Sliced<'a> {
+    /// `scratch` has [`scratch_length`] bytes, aligned for any element; `contributed` one entry a rank.
+    pub(crate) fn new(
+        buffers: Buffers<'a>,
+        scratch: &'a mut [u8],
+        contributed: &'a mut [usize],
+        data_type: DataType,
+        op: ReduceOp,
+        own: u32,
+        world: u32,
+    ) -> Sliced<'a> {
+        contributed.fill(0);
+        let mut sliced =
+            Sliced { buffers, scratch, contributed, data_type, op, own, world, folded: 0 };
+        let own_region = sliced.region(own);
+        sliced.contributed[own as usize] = own_region.len();
+        if let Buffers::Scatter { input, output } = &mut sliced.buffers {
+            output.copy_from_slice(&input[own_region]);
+        }
+        sliced
+    }
+
+    fn region(&self, rank: u32) -> Range<usize> {
+        let (rank, world) = (rank as usize, self.world as usize);
+        let size = self.data_type.size_bytes();
+        let length = match &self.buffers {
+            Buffers::InPlace(data) => data.len(),
+            Buffers::Scatter { input, .. } => input.len(),
+        };
+        let elements = length / size;
+        let (share, rest) = (elements / world, elements % world);
+        let start = rank * share + rank.min(rest);
+        let end = start + share + usize::from(rank < rest);
+        start * size..end * size
+    }
+
+    /// The stretch of a stream at `moved`: the pieces of region `scattered` and, for an all-reduce, those
+    /// of region `gathered`, in the order s0 s1 g0 s2 g1 … as both ends derive it from the lengths.
+    fn stretch(&self, scattered: usize, gathered: usize, moved: usize) -> Option<Stretch> {
+        let Buffers::InPlace(_) = &self.buffers else {
+            return (moved < scattered).then(|| Stretch { gather: false, within: moved..scattered });
+        };
+        // Region 0 is the longest one, so all ranks count the same number of pieces.
+        let pieces = self.region(0).len().div_ceil(PIECE);
+        // Whole pairs (g k-1, s k+1) before this position; the tails are shorter, so look one back.
+        let pair = moved.saturating_sub(PIECE) / (2 * PIECE);
+        let first = pair.saturating_sub(1);
+        let piece = |k: usize, length: usize| (k * PIECE).min(length)..((k + 1) * PIECE).min(length);
+        // All that stands before s(first + 1) in the stream: s up to `first`, g below `first`.
+        let mut position = piece(first, scattered).end + piece(first, gathered).start;
+        if first == 0 && moved < position {
+            return Some(Stretch { gather: false, within: moved..position });
+        }
+        for k in first..pieces {
+            let scatter_next = piece(k + 1, scattered);
+            for (gather, within) in [(false, scatter_next), (true, piece(k, gathered))] {
+                if moved < position + within.len() {
+                    let start = within.start + (moved - position);
+                    return Some(Stretch { gather, within: start..within.end });
+                }
+                position += within.len();
+            }
+        }
+        None
+    }
+
+    /// The place of a rank's piece in the scratch memory.
+    fn slot(world: u32, rank: u32, piece: usize) -> usize {
+        ((piece % 2) * world as usize + rank as usize) * PIECE
+    }
+
+    /// Folds each piece of this rank's region that everyone has delivered.
+    fn fold(&mut self) {
+        let region = self.region(self.own);
+        let arrived = self.contributed.iter().copied().min().unwrap_or(0);
+        while self.folded < region.len() {
+            let piece = self.folded / PIECE;
+            let end = ((piece + 1) * PIECE).min(region.len());
+            if arrived < end {
+                return;
+            }
+            let within = self.folded..end;
+            let destination = match &mut self.buffers {
+                Buffers::InPlace(data) => &mut data[region.start + within.start..region.start + end],
+                Buffers::Scatter { output, .. } => &mut output[within.clone()],
+            };
+            let (scratch, world) = (&*self.scratch, self.world);
+            fold_ranks(self.data_type, self.op, destination, self.own, world, |rank| {
+                let slot = Self::slot(world, rank, piece);
+                &scratch[slot..slot + within.len()]
+            });
+            self.folded = end;
+        }
+    }
+}
+
+impl Flow for Sliced<'_> {
+    fn sends_to(&self, _rank: u32) -> bool {
+        true
+    }
+
+    fn receives_from(&self, _rank: u32) -> bool {
+        true
+    }
+
+    fn outgoing(&self, rank: u32, moved: usize) -> Outgoing<'_> {
+        let (theirs, own) = (self.region(rank), self.region(self.own));
+        let Some(Stretch { gather, within }) = self.stretch(theirs.len(), own.len(), moved) else {
+            return Outgoing::Done;
+        };
+        let data = match &self.buffers {
+            Buffers::InPlace(data) => data,
+            Buffers::Scatter { input, .. } => *input,
+        };
+        if !gather {
+            return Outgoing::Ready(&data[theirs.start + within.start..theirs.start + within.end]);
+        }
+        let end = within.end.min(self.folded);
+        if within.start < end {
+            Outgoing::Ready(&data[own.start + within.start..own.start + end])
+        } else {
+            Outgoing::Blocked
+        }
+    }
+
+    fn incoming(&mut self, rank: u32, moved: usize) -> Incoming<'_> {
+        let (theirs, own) = (self.region(rank), self.region(self.own));
+        let Some(Stretch { gather, within }) = self.stretch(own.len(), theirs.len(), moved) else {
+            return Incoming::Done;
+        };
+        if gather {
+            // Rank `rank` folded this stretch with this rank's contribution, which therefore was sent.
+            return match &mut self.buffers {
+                Buffers::InPlace(data) => Incoming::Ready(
+                    &mut data[theirs.start + within.start..theirs.start + within.end],
+                ),
+                Buffers::Scatter { .. } => Incoming::Done,
+            };
+        }
+        let piece = within.start / PIECE;
+        if piece >= self.folded / PIECE + 2 {
+            return Incoming::Blocked;
+        }
+        let slot = Self::slot(self.world, rank, piece);
+        let (start, end) = (within.start % PIECE, within.end.min((piece + 1) * PIECE) - piece * PIECE);
+        Incoming::Ready(&mut self.scratch[slot + start..slot + end])
+    }
+
+    fn received(&mut self, rank: u32, moved: usize) {
+        // The stream up to `moved` is s0 s1 g0 s2 …: its scattered part is the stretch's start, or all
+        // pieces up to the one that the next gathered stretch follows.
+        let (theirs, own) = (self.region(rank).len(), self.region(self.own).len());
+        let scattered = match self.stretch(own, theirs, moved) {
+            None => own,
+            Some(Stretch { gather: false, within }) => within.start,
+            Some(Stretch { gather: true, within }) => ((within.start / PIECE + 2) * PIECE).min(own),
+        };
+        if scattered > self.contributed[rank as usize] {
+            self.contributed[rank as usize] = scattered;
+            self.fold();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The streams of both ends name the same stretches, cover both regions once, and in order.
+    #[test]
+    fn a_stream_covers_both_regions_in_order() {
+        for length in [0, 4, 8, PIECE, 2 * PIECE, 2 * PIECE + 4, 6 * PIECE + 4, 9 * PIECE + 12] {
+            let (mut data, mut scratch) = (vec![0; length], vec![0; scratch_length(2)]);
+            let mut contributed = [0; 2];
+            let buffers = Buffers::InPlace(&mut data);
+            let (data_type, op) = (DataType::F32, ReduceOp::Sum);
+            let sliced =
+                Sliced::new(buffers, &mut scratch, &mut contributed, data_type, op, 0, 2);
+            for (scattered, gathered) in [(0, 1), (1, 0)] {
+                let (scattered, gathered) =
+                    (sliced.region(scattered).len(), sliced.region(gathered).len());
+                let (mut moved, mut next) = (0, [0, 0]);
+                while let Some(stretch) = sliced.stretch(scattered, gathered, moved) {
+                    let half = moved + stretch.within.len().div_ceil(2);
+                    assert_eq!(stretch.within.start, next[usize::from(stretch.gather)]);
+                    next[usize::from(stretch.gather)] += half - moved;
+                    moved = half;
+                }
+                assert_eq!((next, moved), ([scattered, gathered], scattered + gathered));
+            }
+        }
+    }
+}

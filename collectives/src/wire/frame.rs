@@ -1,0 +1,231 @@
+//! The header before each payload. It names generation, number and arguments of the operation, so that
+//! ranks that disagree find out instead of mixing their data (X-15, G-4).
+
+use std::fmt;
+
+use super::{VERSION, WireError, u32_at, u64_at};
+use crate::element::DataType;
+use crate::reduce::ReduceOp;
+
+/// The length of a frame header, in bytes.
+pub const FRAME_LENGTH: usize = 40;
+
+const MAGIC: [u8; 4] = *b"ELFR";
+const KIND_BYE: u8 = 255;
+const NO_RANK: u32 = u32::MAX;
+
+/// What a frame belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum OperationKind {
+    /// Every rank gets the reduction of all contributions.
+    AllReduce = 1,
+    /// Every rank gets all contributions.
+    AllGather = 2,
+    /// Every rank gets its part of the reduction.
+    ReduceScatter = 3,
+    /// Every rank gets the root's data.
+    Broadcast = 4,
+    /// Every rank gets its part of each rank's data.
+    AllToAll = 5,
+    /// Nobody leaves before all have come.
+    Barrier = 6,
+    /// From one rank to another.
+    SendReceive = 7,
+    /// All-gather with a length for each rank.
+    AllGatherV = 8,
+    /// All-to-all with a length for each pair.
+    AllToAllV = 9,
+}
+
+impl OperationKind {
+    /// Every kind, in the order of the codes.
+    pub const ALL: [OperationKind; 9] = [
+        OperationKind::AllReduce,
+        OperationKind::AllGather,
+        OperationKind::ReduceScatter,
+        OperationKind::Broadcast,
+        OperationKind::AllToAll,
+        OperationKind::Barrier,
+        OperationKind::SendReceive,
+        OperationKind::AllGatherV,
+        OperationKind::AllToAllV,
+    ];
+}
+
+impl fmt::Display for OperationKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            OperationKind::AllReduce => "all_reduce",
+            OperationKind::AllGather => "all_gather",
+            OperationKind::ReduceScatter => "reduce_scatter",
+            OperationKind::Broadcast => "broadcast",
+            OperationKind::AllToAll => "all_to_all",
+            OperationKind::Barrier => "barrier",
+            OperationKind::SendReceive => "send/receive",
+            OperationKind::AllGatherV => "all_gather_v",
+            OperationKind::AllToAllV => "all_to_all_v",
+        })
+    }
+}
+
+/// An operation with those of its arguments on which all ranks must agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Which one.
+    pub kind: OperationKind,
+    /// The type of the elements; none for a barrier.
+    pub data_type: Option<DataType>,
+    /// How to reduce; none where nothing is reduced.
+    pub reduce_op: Option<ReduceOp>,
+    /// The root; none where there is none.
+    pub root: Option<u32>,
+    /// The length of the caller's buffer, in bytes (all_gather and reduce_scatter: of one rank's part;
+    /// all_to_all: of the whole; all_to_all_v: of what goes from the sender to the receiver).
+    pub bytes: u64,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}({} bytes", self.kind, self.bytes)?;
+        if let Some(data_type) = self.data_type {
+            write!(formatter, ", {data_type}")?;
+        }
+        if let Some(reduce_op) = self.reduce_op {
+            write!(formatter, ", {reduce_op}")?;
+        }
+        if let Some(root) = self.root {
+            write!(formatter, ", root {root}")?;
+        }
+        formatter.write_str(")")
+    }
+}
+
+/// The header of an operation's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// The generation of the sender.
+    pub generation: u64,
+    /// The number of the operation: of all collectives of the generation, or of the messages from this
+    /// sender to this receiver.
+    pub sequence: u64,
+    /// The operation.
+    pub operation: Operation,
+}
+
+impl fmt::Display for FrameHeader {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} #{} of generation {}", self.operation, self.sequence, self.generation)
+    }
+}
+
+/// Why a rank says farewell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByeCause {
+    /// It closed its communicator.
+    Left,
+    /// Its generation was aborted.
+    Aborted,
+    /// It lost this rank.
+    PeerLost(u32),
+    /// It failed in another way.
+    Failed,
+}
+
+/// The farewell of a rank, after which it sends nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bye {
+    /// The generation of the sender.
+    pub generation: u64,
+    /// The first collective that the sender has not completed.
+    pub sequence: u64,
+    /// Why it goes.
+    pub cause: ByeCause,
+}
+
+/// What stands before a payload, or instead of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// An operation; its payload follows.
+    Operation(FrameHeader),
+    /// The end.
+    Bye(Bye),
+}
+
+impl Frame {
+    /// The bytes of the header.
+    pub fn encode(&self) -> [u8; FRAME_LENGTH] {
+        let mut bytes = [0; FRAME_LENGTH];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4] = VERSION;
+        let (generation, sequence, rank) = match self {
+            Frame::Operation(FrameHeader { generation, sequence, operation }) => {
+                bytes[5] = operation.kind as u8;
+                bytes[6] = operation.data_type.map_or(0, DataType::code);
+                bytes[7] = operation.reduce_op.map_or(0, ReduceOp::code);
+                bytes[32..40].copy_from_slice(&operation.bytes.to_le_bytes());
+                (generation, sequence, operation.root.unwrap_or(NO_RANK))
+            }
+            Frame::Bye(Bye { generation, sequence, cause }) => {
+                bytes[5] = KIND_BYE;
+                let (code, rank) = match cause {
+                    ByeCause::Left => (0, NO_RANK),
+                    ByeCause::Aborted => (1, NO_RANK),
+                    ByeCause::PeerLost(rank) => (2, *rank),
+                    ByeCause::Failed => (3, NO_RANK),
+                };
+                bytes[6] = code;
+                (generation, sequence, rank)
+            }
+        };
+        bytes[8..12].copy_from_slice(&rank.to_le_bytes());
+        bytes[16..24].copy_from_slice(&generation.to_le_bytes());
+        bytes[24..32].copy_from_slice(&sequence.to_le_bytes());
+        bytes
+    }
+
+    /// The header of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// Another magic or version, or a field whose value means nothing.
+    pub fn decode(bytes: &[u8; FRAME_LENGTH]) -> Result<Frame, WireError> {
+        if bytes[..4] != MAGIC {
+            return Err(WireError::Magic);
+        }
+        if bytes[4] != VERSION {
+            return Err(WireError::Version { found: bytes[4] });
+        }
+        let rank = Some(u32_at(bytes, 8)).filter(|rank| *rank != NO_RANK);
+        let (generation, sequence) = (u64_at(bytes, 16), u64_at(bytes, 24));
+        if bytes[5] == KIND_BYE {
+            let cause = match (bytes[6], rank) {
+                (0, _) => ByeCause::Left,
+                (1, _) => ByeCause::Aborted,
+                (2, Some(rank)) => ByeCause::PeerLost(rank),
+                (3, _) => ByeCause::Failed,
+                (code, _) => return Err(WireError::Field { field: "cause", value: code.into() }),
+            };
+            return Ok(Frame::Bye(Bye { generation, sequence, cause }));
+        }
+        let kind = OperationKind::ALL
+            .into_iter()
+            .find(|kind| *kind as u8 == bytes[5])
+            .ok_or(WireError::Kind { found: bytes[5] })?;
+        let data_type = optional("data type", bytes[6], DataType::from_code)?;
+        let reduce_op = optional("reduce operation", bytes[7], ReduceOp::from_code)?;
+        let operation = Operation { kind, data_type, reduce_op, root: rank, bytes: u64_at(bytes, 32) };
+        Ok(Frame::Operation(FrameHeader { generation, sequence, operation }))
+    }
+}
+
+fn optional<T>(
+    field: &'static str,
+    code: u8,
+    from_code: impl Fn(u8) -> Option<T>,
+) -> Result<Option<T>, WireError> {
+    match code {
+        0 => Ok(None),
+        code => from_code(code).map(Some).ok_or(WireError::Field { field, value: code.into() }),
+    }
+}

@@ -1,0 +1,65 @@
+//! What stands on the wire, as pure functions of bytes: no socket, no clock, no allocation.
+//!
+//! Every message has a fixed size and starts with magic, version and kind. All integers are
+//! little-endian. The payload of an operation follows its frame header as the elements lie in memory.
+
+mod frame;
+mod handshake;
+#[cfg(test)]
+mod tests;
+
+pub use frame::{Bye, ByeCause, FRAME_LENGTH, Frame, FrameHeader, Operation, OperationKind};
+pub use handshake::{
+    ACCEPTED_LENGTH, Accepted, HELLO_LENGTH, Hello, PROOF_LENGTH, Proof, REPLY_LENGTH, Refusal, Reply,
+};
+
+use thiserror::Error;
+
+/// The version of handshake and frames. Peers of another version are refused.
+pub const VERSION: u8 = 1;
+
+/// Why bytes are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WireError {
+    /// It does not start as a message of this protocol does.
+    #[error("the magic number is wrong")]
+    Magic,
+    /// It is of another version.
+    #[error("it is of version {found}, this side speaks version {VERSION}")]
+    Version {
+        /// The version found.
+        found: u8,
+    },
+    /// It is another message than the one due.
+    #[error("its kind {found} is not due here")]
+    Kind {
+        /// The kind found.
+        found: u8,
+    },
+    /// A field has a value that means nothing.
+    #[error("its field `{field}` has the value {value}, which means nothing")]
+    Field {
+        /// The name of the field.
+        field: &'static str,
+        /// The value found.
+        value: u64,
+    },
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    let mut value = [0; 4];
+    value.copy_from_slice(&bytes[offset..offset + 4]);
+    u32::from_le_bytes(value)
+}
+
+fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    let mut value = [0; 8];
+    value.copy_from_slice(&bytes[offset..offset + 8]);
+    u64::from_le_bytes(value)
+}
+
+fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    let mut value = [0; N];
+    value.copy_from_slice(&bytes[offset..offset + N]);
+    value
+}
