@@ -32,7 +32,7 @@
 //!     const KIND: u16 = FREE_KINDS_FROM;
 //! }
 //!
-//! /// The core: greets back a second after the last hello.
+//! /// The core: greets back 10 ms after the last hello.
 //! #[derive(Default)]
 //! struct GreeterCore {
 //!     due: Option<(Time, NodeId)>,
@@ -41,7 +41,7 @@
 //!
 //! impl GreeterCore {
 //!     fn handle_hello(&mut self, now: Time, from: NodeId) {
-//!         self.due = Some((now + Duration::from_secs(1), from));
+//!         self.due = Some((now + Duration::from_millis(10), from));
 //!     }
 //!     fn handle_timeout(&mut self, now: Time) {
 //!         if let Some((_, to)) = self.due.take_if(|(at, _)| *at <= now) {
@@ -123,7 +123,7 @@
 //!     while supervisor.exit().is_none() {
 //!         // Nobody is published as CLIENT, so each answer fails.
 //!         let _not_there_while_it_is_restarted = greeter.tell(Hello("hello".to_owned()));
-//!         tokio::time::sleep(Duration::from_millis(1100)).await;
+//!         tokio::time::sleep(Duration::from_millis(20)).await;
 //!     }
 //!     supervisor.exited().await
 //! })?;

@@ -11,3 +11,20 @@
 /// when a generation of that size forms, are 16,384 messages; at about 256 bytes each that is 4 MiB.
 /// An actor that needs another bound calls `ctx.set_mailbox_capacity` in the closure that makes it.
 pub const MAILBOX_MESSAGES_MAX: usize = 4096 * 4;
+
+/// What happened at the mailbox of a published name since it was first published, over all lives of its
+/// actor. Only what came through references and frames is counted.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct MailboxGauge {
+    /// Messages and questions that it took.
+    pub taken: u64,
+    /// Those that it did not take because it was full.
+    pub full: u64,
+}
+
+impl MailboxGauge {
+    pub(crate) const fn count(&mut self, full: bool) {
+        let count = if full { &mut self.full } else { &mut self.taken };
+        *count = count.saturating_add(1);
+    }
+}

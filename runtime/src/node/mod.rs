@@ -11,6 +11,7 @@ mod routes;
 mod tally;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::SystemTime;
 
@@ -33,6 +34,7 @@ use crate::actor_ref::ActorRef;
 use crate::clock::{Clock, wall_clock};
 use crate::delivery::{Question, ReplyTo};
 use crate::failure::UndeliveredReason;
+use crate::mailbox::MailboxGauge;
 use crate::name::{ActorId, ActorName};
 use crate::random;
 use crate::transport::{Transport, TransportSink};
@@ -195,6 +197,11 @@ impl NodeHandle {
     /// What was dropped so far: by peer for sessions that stand, in sum for those that ended.
     pub fn faults(&self) -> FaultCounts {
         self.inner.tally.borrow().counts()
+    }
+
+    /// How the mailboxes of the published actors fare.
+    pub fn mailboxes(&self) -> BTreeMap<ActorName, MailboxGauge> {
+        self.inner.routes.borrow().gauges()
     }
 
     /// Time since the node's start.

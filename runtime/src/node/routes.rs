@@ -1,6 +1,7 @@
 //! Which actors are published on this node, and which messages each of them takes.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -12,6 +13,7 @@ use elastic_protocol::messages::decode;
 use crate::delivery::{Delivery, Question, RemoteReply, ReplyTo};
 use crate::envelope::Outcome;
 use crate::failure::{Refusal, UndeliveredReason};
+use crate::mailbox::MailboxGauge;
 use crate::name::ActorName;
 use crate::wire::{WireMessage, WireRequest};
 
@@ -21,6 +23,7 @@ use crate::wire::{WireMessage, WireRequest};
 pub struct Routes {
     tells: BTreeMap<u16, Rc<dyn InboundTell>>,
     asks: BTreeMap<u16, Rc<dyn InboundAsk>>,
+    gauge: Cell<MailboxGauge>,
 }
 
 impl Routes {
@@ -49,6 +52,18 @@ impl Routes {
         let before = self.asks.insert(R::KIND, Rc::new(AskRoute { recipient }));
         assert!(before.is_none(), "two questions of one actor have kind {}", R::KIND);
         self
+    }
+
+    /// Counts what became of a message; what failed otherwise than by a full mailbox is not counted.
+    fn count<E>(&self, sent: &Result<(), E>, full: impl FnOnce(&E) -> bool) {
+        let full = match sent {
+            Ok(()) => false,
+            Err(error) if full(error) => true,
+            Err(_other) => return,
+        };
+        let mut gauge = self.gauge.get();
+        gauge.count(full);
+        self.gauge.set(gauge);
     }
 }
 
@@ -140,7 +155,14 @@ pub(super) struct RouteTable {
 
 impl RouteTable {
     pub(super) fn insert(&mut self, name: ActorName, routes: Routes) {
+        if let Some(before) = self.actors.get(&name) {
+            routes.gauge.set(before.gauge.get());
+        }
         self.actors.insert(name, routes);
+    }
+
+    pub(super) fn gauges(&self) -> BTreeMap<ActorName, MailboxGauge> {
+        self.actors.iter().map(|(name, routes)| (*name, routes.gauge.get())).collect()
     }
 
     pub(super) fn remove(&mut self, name: ActorName) {
@@ -159,7 +181,11 @@ impl RouteTable {
         };
         let route = routes.tells.get(&M::KIND).and_then(|route| route.as_any().downcast_ref());
         match route {
-            Some(route) => TellRoute::<M>::deliver(route, from, message),
+            Some(route) => {
+                let sent = TellRoute::<M>::deliver(route, from, message);
+                routes.count(&sent, |(_, reason)| *reason == UndeliveredReason::MailboxFull);
+                sent
+            }
             None => Err((message, UndeliveredReason::NotTaken)),
         }
     }
@@ -177,7 +203,11 @@ impl RouteTable {
         };
         let route = routes.asks.get(&R::KIND).and_then(|route| route.as_any().downcast_ref());
         match route {
-            Some(route) => AskRoute::<R>::deliver(route, from, request, reply),
+            Some(route) => {
+                let sent = AskRoute::<R>::deliver(route, from, request, reply);
+                routes.count(&sent, |(_, reason)| *reason == UndeliveredReason::MailboxFull);
+                sent
+            }
             None => Err((Question { from, request, reply }, UndeliveredReason::NotTaken)),
         }
     }
@@ -192,7 +222,9 @@ impl RouteTable {
     ) -> Result<(), Refusal> {
         let routes = self.actors.get(&name).ok_or(Refusal::NoSuchActor)?;
         let route = routes.tells.get(&kind).ok_or(Refusal::NotTaken)?;
-        route.deliver_bytes(from, body)
+        let sent = route.deliver_bytes(from, body);
+        routes.count(&sent, |refusal| *refusal == Refusal::MailboxFull);
+        sent
     }
 
     /// Decodes a question from another node and hands it over; a refusal has been sent when it returns.
@@ -207,7 +239,11 @@ impl RouteTable {
             None => Refusal::NoSuchActor,
             Some(routes) => match routes.asks.get(&kind) {
                 None => Refusal::NotTaken,
-                Some(route) => return route.deliver_bytes(body, reply),
+                Some(route) => {
+                    let sent = route.deliver_bytes(body, reply);
+                    routes.count(&sent, |refusal| *refusal == Refusal::MailboxFull);
+                    return sent;
+                }
             },
         };
         reply.send(Outcome::Refused(refusal), &[]);

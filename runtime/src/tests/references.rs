@@ -6,6 +6,7 @@ use super::loopback::Hub;
 use super::probe::{Heard, Log, Order, PROBE, Probe, notes};
 use super::settle;
 use crate::envelope::Header;
+use crate::mailbox::MailboxGauge;
 use crate::node::Fault;
 use crate::system::run_paused;
 use crate::{ActorId, ActorName, ActorRef, Refusal, Returned, UndeliveredReason};
@@ -63,6 +64,9 @@ fn the_mailbox_bound_holds_over_a_thousand_clones() {
         hub.deliver();
         assert_eq!(b.faults().total(Fault::Refused(Refusal::MailboxFull)), 1000 - 10);
         assert!(hub.closed.borrow().is_empty(), "a full mailbox ends no session");
+        let gauge = MailboxGauge { taken: 10, full: 990 };
+        assert_eq!(b.mailboxes()[&PROBE], gauge);
+        assert_eq!(a.mailboxes()[&PROBE], MailboxGauge { full: 1990, ..gauge });
         settle().await;
         assert_eq!(notes(&log).len(), 10);
         local.tell(Order::Note(2)).expect("there is room again");
