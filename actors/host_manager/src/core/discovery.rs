@@ -94,8 +94,7 @@ impl DiscoveryError {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the first host discovery failed: {error}")]
 pub struct DiscoveryFailure {
-    /// Why.
-    #[source]
+    /// Why; part of this error's own text.
     pub error: DiscoveryError,
     /// What to do about it.
     pub hint: &'static str,

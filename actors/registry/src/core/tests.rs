@@ -1,6 +1,7 @@
 //! The registry's core by scenario: G-2, G-3, X-6, and what ends a generation.
 
-use elastic_protocol::{GenerationId, HostName, Incarnation, Term};
+use elastic_protocol::job::WorkerFailure;
+use elastic_protocol::{ExitStatus, GenerationId, HostName, Incarnation, Term};
 
 use super::*;
 
@@ -20,6 +21,15 @@ fn vote(generation: u64, slot: u32, ballot: Ballot) -> Vote {
 
 fn failed(status: Option<ExitStatus>, message: &str) -> Ballot {
     Ballot::Failure { status, message: message.to_owned() }
+}
+
+fn failure_of(
+    worker: &WorkerId,
+    rank: u32,
+    status: Option<ExitStatus>,
+    message: &str,
+) -> WorkerFailure {
+    WorkerFailure { worker: worker.clone(), rank: Some(rank), status, message: message.to_owned() }
 }
 
 fn opened(world_size: u32) -> RegistryCore {
@@ -98,10 +108,10 @@ fn x_6_a_vote_while_the_verdict_is_carried_out_is_kept() {
     let mut core = opened(2);
     let stamp = stamp(1);
     cast(&mut core, 0, failed(Some(ExitStatus::Signal(9)), "gone"));
-    let first = failure(&worker(0), 0, Some(ExitStatus::Signal(9)), "gone");
+    let first = failure_of(&worker(0), 0, Some(ExitStatus::Signal(9)), "gone");
     assert_eq!(verdicts(&mut core), [Verdict::Failed { stamp, failure: first.clone() }]);
     cast(&mut core, 1, failed(None, "lost its peer"));
-    let second = failure(&worker(1), 1, None, "lost its peer");
+    let second = failure_of(&worker(1), 1, None, "lost its peer");
     assert_eq!(
         verdicts(&mut core),
         [Verdict::Failed { stamp, failure: second }, Verdict::AllFailed { stamp, first }],
