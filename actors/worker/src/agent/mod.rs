@@ -1,4 +1,15 @@
 //! The agent of a host: joins the driver, starts, watches and stops the workers of its slots. `core`
-//! decides, the rest carries it out.
+//! decides, `actor` carries it out, `process` and `output` are the processes and what they write.
 
+mod actor;
 pub mod core;
+pub mod host;
+pub mod output;
+pub mod process;
+
+#[cfg(test)]
+mod tests;
+
+pub use actor::{AgentActor, AgentEnd, Drain};
+pub use output::{OutputSink, OutputStream, StandardStreams};
+pub use process::{ProcessEvent, ProcessPort, SystemProcesses};

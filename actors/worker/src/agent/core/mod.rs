@@ -83,6 +83,8 @@ pub struct AgentCore {
     drain_asked: bool,
     slots: BTreeMap<u32, Slot>,
     reports: Reports,
+    /// When a report that came back is sent again to the same driver.
+    retry_at: Option<Time>,
     outputs: VecDeque<AgentOutput>,
 }
 
@@ -90,6 +92,9 @@ impl AgentCore {
     /// How long the system may take to end a process after SIGKILL before the agent ends without it. (A
     /// process in uninterruptible sleep, on a dead file system say, does not end.)
     pub const KILL_PATIENCE: Duration = Duration::from_secs(10);
+
+    /// After how long a report that could not be sent, though the driver is there, is sent again.
+    pub const RETRY_AFTER: Duration = Duration::from_millis(100);
 
     /// An agent that has no link yet.
     pub fn new(now: Time, settings: AgentSettings) -> Self {
@@ -103,6 +108,7 @@ impl AgentCore {
             drain_asked: false,
             slots: BTreeMap::new(),
             reports: Reports::default(),
+            retry_at: None,
             outputs: VecDeque::new(),
         }
     }
@@ -121,7 +127,8 @@ impl AgentCore {
             Phase::Serving => None,
         };
         let kills = self.processes().filter_map(Process::kill_at);
-        kills.chain(ending).chain(self.alone_until()).min()
+        let retry = self.retry_at.filter(|_| self.accepted);
+        kills.chain(ending).chain(self.alone_until()).chain(retry).min()
     }
 
     /// The processes that run, with their process ids.
@@ -203,11 +210,12 @@ impl AgentCore {
         self.end_if_empty();
     }
 
-    /// A message to the driver came back undelivered. Ends are reported to the next accepted driver; the
-    /// rest is told by the next `Join` and `Drain` anyway.
-    pub fn handle_undeliverable(&mut self, message: AgentToDriver) {
+    /// A message to the driver came back undelivered. An end is reported to the next accepted driver, or
+    /// again to this one after [`Self::RETRY_AFTER`]; the rest is told by the next `Join` and `Drain` anyway.
+    pub fn handle_undeliverable(&mut self, now: Time, message: AgentToDriver) {
         if matches!(message, AgentToDriver::Exited { .. } | AgentToDriver::StartFailed { .. }) {
-            self.report(message);
+            self.keep(message);
+            self.retry_at = Some(now + Self::RETRY_AFTER);
         }
     }
 
@@ -280,6 +288,9 @@ impl AgentCore {
         for worker in due {
             self.carry_out_stop(now, &worker);
         }
+        if self.accepted && self.retry_at.is_some_and(|at| at <= now) {
+            self.catch_up();
+        }
         if self.alone_until().is_some_and(|until| until <= now) {
             self.alone_too_long(now);
         }
@@ -317,9 +328,7 @@ impl AgentCore {
         self.accepted = true;
         self.alone_since = None;
         self.announce();
-        for report in self.reports.take() {
-            self.send(report);
-        }
+        self.catch_up();
         if let Phase::Draining { reason, .. } = &self.phase {
             let reason = reason.clone();
             self.send(AgentToDriver::Drain { reason });
@@ -420,9 +429,18 @@ impl AgentCore {
 
     /// Tells an accepted driver now, or the next one.
     fn report(&mut self, report: AgentToDriver) {
-        if self.accepted {
-            return self.send(report);
+        if self.accepted { self.send(report) } else { self.keep(report) }
+    }
+
+    /// Tells an accepted driver what no other was told.
+    fn catch_up(&mut self) {
+        self.retry_at = None;
+        for report in self.reports.take() {
+            self.send(report);
         }
+    }
+
+    fn keep(&mut self, report: AgentToDriver) {
         let count = self.reports.keep(report);
         if count > 0 {
             self.warn(AgentWarning::ReportsDropped { count });

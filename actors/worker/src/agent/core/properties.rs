@@ -19,7 +19,7 @@ const KILL_TAKES: Duration = Duration::from_millis(3);
 
 #[derive(Clone, Debug)]
 enum Action {
-    Driver(DriverToAgent),
+    Driver(Box<DriverToAgent>),
     /// An order to start the next life on a slot, as a driver gives them out.
     StartNext {
         slot: u32,
@@ -51,16 +51,20 @@ struct Nature {
     obeys_after_ms: Option<u64>,
 }
 
+fn driver(message: DriverToAgent) -> Action {
+    Action::Driver(Box::new(message))
+}
+
 fn action() -> impl Strategy<Value = Action> {
     let slot = 0..SLOTS + 1;
     prop_oneof![
         6 => slot.clone().prop_map(|slot| Action::StartNext { slot }),
-        2 => (slot.clone(), 0..6_u64).prop_map(|(slot, life)| Action::Driver(start(worker(slot, life)))),
+        2 => (slot.clone(), 0..6_u64).prop_map(|(slot, life)| driver(start(worker(slot, life)))),
         3 => (slot.clone(), 0..200_u64).prop_map(|(slot, grace_ms)| Action::StopNewest { slot, grace_ms }),
         1 => (slot.clone(), 0..6_u64, 0..200_u64)
-            .prop_map(|(slot, life, grace_ms)| Action::Driver(stop(worker(slot, life), grace_ms))),
-        3 => (1..4_u64).prop_map(|term| Action::Driver(welcome(1, term))),
-        1 => (1..40_u128).prop_map(|job| Action::Driver(welcome(1 + job / 38, 1))),
+            .prop_map(|(slot, life, grace_ms)| driver(stop(worker(slot, life), grace_ms))),
+        3 => (1..4_u64).prop_map(|term| driver(welcome(1, term))),
+        1 => (1..40_u128).prop_map(|job| driver(welcome(1 + job / 38, 1))),
         3 => Just(Action::Up),
         2 => (0..3_usize).prop_map(|returned| Action::Lost { returned }),
         3 => slot.prop_map(|slot| Action::Crash { slot }),
@@ -68,8 +72,8 @@ fn action() -> impl Strategy<Value = Action> {
         1 => prop_oneof![
             Just(Action::Drain),
             Just(Action::Wait { ms: 40_000 }),
-            Just(Action::Driver(DriverToAgent::Leave { code: 0, reason: "over".to_owned() })),
-            Just(Action::Driver(DriverToAgent::Refused { reason: "no".to_owned() })),
+            Just(driver(DriverToAgent::Leave { code: 0, reason: "over".to_owned() })),
+            Just(driver(DriverToAgent::Refused { reason: "no".to_owned() })),
         ],
     ]
 }
@@ -122,7 +126,7 @@ impl Model {
         match action {
             Action::Driver(message) => {
                 if self.link_up {
-                    self.core.handle_driver(self.now, message);
+                    self.core.handle_driver(self.now, *message);
                 }
             }
             Action::StartNext { slot } => {
@@ -166,7 +170,7 @@ impl Model {
                     if let AgentToDriver::Exited { worker, .. } = &message {
                         self.ended.insert(worker.clone(), false);
                     }
-                    self.core.handle_undeliverable(message);
+                    self.core.handle_undeliverable(self.now, message);
                 }
             }
             Action::Crash { slot } => {
@@ -301,17 +305,17 @@ proptest! {
     ) {
         let mut model = Model::new(natures);
         model.act(Action::Up);
-        model.act(Action::Driver(welcome(1, 1)));
+        model.act(driver(welcome(1, 1)));
         for action in actions {
             model.act(action);
         }
         // In the end a driver of the same job listens, and hears of everything that ended.
         model.act(Action::Up);
-        model.act(Action::Driver(welcome(1, 9)));
+        model.act(driver(welcome(1, 9)));
         if !model.exit {
             prop_assert!(model.ended.values().all(|reported| *reported), "{:?}", model.ended);
             prop_assert_eq!(model.core.unreported(), 0);
-            model.act(Action::Driver(DriverToAgent::Leave { code: 0, reason: "over".to_owned() }));
+            model.act(driver(DriverToAgent::Leave { code: 0, reason: "over".to_owned() }));
         }
         model.act(Action::Wait { ms: 2 * ms(Deadlines::default().grace) });
         prop_assert!(model.exit);

@@ -244,10 +244,22 @@ fn an_end_without_a_link_is_reported_to_the_next_driver() {
     assert_eq!(drain(&mut core), std::slice::from_ref(&report));
     let AgentOutput::ToDriver(message) = report.clone() else { unreachable!("it is a message") };
     core.handle_link(T0, lost());
-    core.handle_undeliverable(message);
+    core.handle_undeliverable(T0, message);
     core.handle_link(T0, DriverLink::Up);
     core.handle_driver(T0, welcome(1, 2));
     assert_eq!(drain(&mut core).last(), Some(&report));
+}
+
+#[test]
+fn a_report_that_came_back_is_sent_again_to_a_driver_that_is_still_there() {
+    let mut core = running();
+    core.handle_exited(&worker(0, 1), ExitStatus::Code(3), String::new());
+    let outputs = drain(&mut core);
+    let [AgentOutput::ToDriver(report)] = outputs.as_slice() else { panic!("{outputs:?}") };
+    core.handle_undeliverable(T0, report.clone());
+    assert_eq!((drain(&mut core), core.poll_timeout()), (vec![], Some(Time::from_ms(100))));
+    core.handle_timeout(Time::from_ms(100));
+    assert_eq!((drain(&mut core), core.poll_timeout()), (outputs, None));
 }
 
 #[test]

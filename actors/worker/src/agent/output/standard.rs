@@ -1,0 +1,66 @@
+//! The view of workers' output on the agent's own stdout and stderr.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use elastic_protocol::WorkerId;
+
+use super::lossy_lane::LossyLane;
+use super::{OutputSink, OutputStream};
+
+/// Shows workers' stdout on the agent's stdout, their stderr on the agent's stderr, with `[host:slot] ` before
+/// each line. A reader that does not keep up loses lines, and is told how many; the workers notice nothing.
+///
+/// At most 1 MiB waits for each of the two. Each has a thread, which sleeps when there is nothing to show.
+#[derive(Debug)]
+pub struct StandardStreams {
+    stdout: LossyLane,
+    stderr: LossyLane,
+}
+
+impl StandardStreams {
+    /// On this process's own streams. It writes past the locks of [`std::io::stdout`] and `stderr`: a reader
+    /// that does not read would hold them.
+    ///
+    /// # Errors
+    /// If a stream is closed, or no thread can be started.
+    pub fn new() -> io::Result<Self> {
+        let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        Self::with_writers(Box::new(stdout), Box::new(stderr))
+    }
+
+    /// On other streams.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn with_writers(
+        stdout: Box<dyn Write + Send>,
+        stderr: Box<dyn Write + Send>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            stdout: LossyLane::new("show stdout", stdout)?,
+            stderr: LossyLane::new("show stderr", stderr)?,
+        })
+    }
+
+    /// Waits until all lines were written, for `within` at most for each stream; says whether they were. To be
+    /// called before the process ends.
+    pub fn flush(&self, within: Duration) -> bool {
+        let stdout = self.stdout.flush(within);
+        self.stderr.flush(within) && stdout
+    }
+}
+
+impl OutputSink for StandardStreams {
+    fn line(&self, worker: &WorkerId, stream: OutputStream, line: &str) {
+        let prefix = format!("[{}:{}] ", worker.host, worker.slot);
+        let lane = match stream {
+            OutputStream::Stdout => &self.stdout,
+            OutputStream::Stderr => &self.stderr,
+        };
+        lane.push(&[prefix.as_bytes(), line.as_bytes(), b"\n"]);
+    }
+}

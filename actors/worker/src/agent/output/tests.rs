@@ -1,0 +1,149 @@
+//! Output of real pipes: nothing is lost in the files, a slow reader holds nobody up.
+
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use elastic_protocol::messages::OutputSettings;
+use elastic_protocol::{HostName, Incarnation, WorkerId};
+use nix::unistd::pipe;
+
+use super::*;
+
+/// Long enough for a busy machine; nothing waits for it to pass.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn worker() -> WorkerId {
+    let host = HostName::new("../h").expect("a valid name");
+    WorkerId { host, slot: 1, incarnation: Incarnation(7) }
+}
+
+fn settings(directory: &Path) -> OutputSettings {
+    OutputSettings { directory: directory.to_str().map(str::to_owned) }
+}
+
+fn run<F: Future>(test: F) -> F::Output {
+    elastic_runtime::system::run(test).expect("a runtime")
+}
+
+#[derive(Default)]
+struct Collected(Mutex<Vec<(OutputStream, String)>>);
+
+impl OutputSink for Collected {
+    fn line(&self, _worker: &WorkerId, stream: OutputStream, line: &str) {
+        self.0.lock().expect("no panic").push((stream, line.to_owned()));
+    }
+}
+
+#[test]
+fn x_16_files_have_every_byte_and_the_view_has_lines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let directory = folder.path().join("new/logs");
+    let sink = Arc::new(Collected::default());
+    let long = "訓".repeat(400_000);
+    let text = [b"a \xff\xfe b\n".as_slice(), long.as_bytes(), b"\nlast"].concat();
+    let tail = run(async {
+        let (pipes, attached) =
+            attach(&worker(), &settings(&directory), sink.clone()).expect("pipes");
+        let mut stdout = std::fs::File::from(pipes.stdout);
+        for part in text.chunks(1_001) {
+            stdout.write_all(part).expect("somebody reads");
+        }
+        drop(stdout);
+        std::fs::File::from(pipes.stderr).write_all("grüße\n".as_bytes()).expect("a reader");
+        attached.finish().await
+    });
+    assert_eq!(tail, "grüße\n");
+    let stem = directory.join("%2E.%2Fh.1.7");
+    assert_eq!(std::fs::read(stem.with_extension("7.stdout")).expect("a file"), text);
+    assert_eq!(
+        std::fs::read(stem.with_extension("7.stderr")).expect("a file"),
+        "grüße\n".as_bytes()
+    );
+    let lines = sink.0.lock().expect("no panic");
+    let of = |wanted| lines.iter().filter(move |line| line.0 == wanted).map(|line| line.1.as_str());
+    let stdout: Vec<_> = of(OutputStream::Stdout).collect();
+    assert_eq!((stdout.len(), stdout[0], stdout[2]), (3, "a \u{fffd}\u{fffd} b", "last"));
+    assert!(stdout[1].ends_with(&format!("訓 … ({} bytes more)", long.len() - 8190)));
+    assert_eq!(of(OutputStream::Stderr).collect::<Vec<_>>(), ["grüße"]);
+}
+
+#[test]
+fn x_16_a_reader_that_does_not_read_holds_nobody_up() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (reader, writer) = pipe().expect("a pipe");
+    let standard =
+        StandardStreams::with_writers(Box::new(std::fs::File::from(writer)), Box::new(io::sink()));
+    let standard = Arc::new(standard.expect("threads"));
+    let line = [b'x'; 99];
+    let lines = 100_000_u64;
+    run(async {
+        let (pipes, attached) =
+            attach(&worker(), &settings(folder.path()), standard.clone()).expect("pipes");
+        let mut stdout = std::fs::File::from(pipes.stdout);
+        drop(pipes.stderr);
+        for _ in 0..lines {
+            stdout.write_all(&line).and_then(|()| stdout.write_all(b"\n")).expect("a reader");
+        }
+        drop(stdout);
+        attached.finish().await
+    });
+    let file = folder.path().join(format!("{}.stdout", file_stem(&worker())));
+    let stored = wait_for_length(&file, lines * 100);
+    assert_eq!(stored, lines * 100, "10 MB, nothing lost");
+    assert!(!standard.flush(Duration::from_millis(1)), "the reader has not read");
+
+    // Now it reads: it gets whole lines, and is told how many it does not get.
+    let shown = std::thread::Builder::new()
+        .spawn(move || {
+            let mut shown = String::new();
+            std::fs::File::from(reader).read_to_string(&mut shown).map(|_length| shown)
+        })
+        .expect("a thread");
+    assert!(standard.flush(PATIENCE));
+    drop(standard);
+    let shown = shown.join().expect("no panic").expect("text");
+    let prefix = "[../h:1] xxx";
+    let whole = shown.lines().filter(|line| line.starts_with(prefix)).count() as u64;
+    let notes: Vec<_> = shown.lines().filter(|line| !line.starts_with(prefix)).collect();
+    let dropped: u64 = notes
+        .iter()
+        .filter_map(|note| {
+            note.strip_prefix("[elastic-node] ")?.split(' ').next()?.parse::<u64>().ok()
+        })
+        .sum();
+    assert_eq!(whole + dropped, lines, "{notes:?}");
+    assert!(dropped > 0);
+}
+
+fn wait_for_length(file: &Path, length: u64) -> u64 {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let now = std::fs::metadata(file).map_or(0, |metadata| metadata.len());
+        if now >= length || tokio::time::Instant::now() > deadline {
+            return now;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_view_that_nobody_reads_any_more_is_given_up() {
+    let (reader, writer) = pipe().expect("a pipe");
+    drop(reader);
+    let writer = Box::new(std::fs::File::from(writer));
+    let standard = StandardStreams::with_writers(writer, Box::new(io::sink())).expect("threads");
+    standard.line(&worker(), OutputStream::Stdout, "unheard");
+    assert!(standard.flush(PATIENCE));
+}
+
+#[test]
+fn a_folder_that_cannot_be_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("a file");
+    let error = attach(&worker(), &settings(&file.join("logs")), Arc::new(Collected::default()));
+    let error = error.expect_err("a file is no folder").to_string();
+    assert!(error.starts_with("the output folder ") && error.contains("file/logs"), "{error}");
+}
