@@ -1,0 +1,352 @@
+//! A client's side: finds the driver, enrols, and keeps a connection with it for as long as the node
+//! wants one.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use elastic_protocol::{Deadlines, NodeId, NodeName};
+use elastic_runtime::session::{HELLO_BYTES_MAX, SessionId, Welcome};
+use quinn::{ClientConfig, Connection, ConnectionError};
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustls::AlertDescription;
+use rustls::pki_types::CertificateDer;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::authority::DRIVER_SERVER_NAME;
+use crate::backoff::Backoff;
+use crate::closing::{CloseCode, Ending, close};
+use crate::connect_error::{ConnectError, Failure};
+use crate::enrol::{Claim, ENROL_BYTES_MAX, EnrolAnswer, EnrolRequest, Refusal};
+use crate::identity::{Bearer, Identity};
+use crate::links::Links;
+use crate::log_limit::LogLimit;
+use crate::secret::random_bytes;
+use crate::settings::{self, HANDSHAKE_DEADLINE};
+use crate::sockets::Sockets;
+use crate::tls::{self, Finding, PROTOCOL_VERSION, PinnedAuthority};
+use crate::token::{Fingerprint, Token, TokenKind};
+
+/// Finds the driver and connects with it.
+pub(crate) struct Dialer {
+    pub(crate) address: String,
+    pub(crate) authority: Fingerprint,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) version: u32,
+    pub(crate) backoff: Backoff,
+    pub(crate) sockets: Rc<Sockets>,
+}
+
+/// A connection whose other end is proved to be the driver.
+struct Driver {
+    connection: Connection,
+    bearer: Bearer,
+    /// The authority's certificate, as the driver showed it.
+    authority: CertificateDer<'static>,
+}
+
+/// What a token lets a node of this name claim.
+pub(crate) fn claim(token: &Token, name: &NodeName) -> Result<Claim, ConnectError> {
+    match (&token.kind, name) {
+        (TokenKind::Join, NodeName::Agent(host)) => Ok(Claim::Agent(host.clone())),
+        (TokenKind::Join | TokenKind::Client, NodeName::Client) => Ok(Claim::Client),
+        (TokenKind::Worker(worker), NodeName::Worker(host, slot))
+            if worker.host == *host && worker.slot == *slot =>
+        {
+            Ok(Claim::Worker(worker.clone()))
+        }
+        _ => Err(ConnectError::TokenNotFor(name.clone())),
+    }
+}
+
+impl Dialer {
+    /// Gets a certificate from the driver. Tries until it succeeds, or cannot, or `until` has come.
+    pub(crate) async fn enrol(
+        &mut self,
+        token: &Token,
+        claim: &Claim,
+        until: Instant,
+    ) -> Result<(Identity, NodeId), ConnectError> {
+        // One key for all attempts: the driver knows by it a worker whose answer was lost.
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(ConnectError::Key)?;
+        let mut patience = Patience::new(until);
+        loop {
+            let failure = match timeout_at(until, self.try_enrol(token, claim, &key)).await {
+                Ok(Ok(enrolled)) => return Ok(enrolled),
+                Ok(Err(failure)) => Some(failure),
+                Err(_) => None,
+            };
+            patience.wait(self, failure).await?;
+        }
+    }
+
+    async fn try_enrol(
+        &mut self,
+        token: &Token,
+        claim: &Claim,
+        key: &KeyPair,
+    ) -> Result<(Identity, NodeId), Failure> {
+        let driver = self.reach(None).await?;
+        let request = EnrolRequest {
+            claim: claim.clone(),
+            secret: token.secret.clone(),
+            public_key: key.public_key_raw().to_vec(),
+        };
+        let bytes = request.encode().map_err(|error| Failure::Passing(error.to_string()))?;
+        let answer = ask(&driver.connection, &bytes, ENROL_BYTES_MAX).await?;
+        close(&driver.connection, CloseCode::Done, "the answer was read");
+        match EnrolAnswer::decode(&answer) {
+            Ok(EnrolAnswer::Issued { node, certificate }) => {
+                let identity = Identity {
+                    bearer: Bearer { job: driver.bearer.job, node },
+                    certificate: CertificateDer::from(certificate),
+                    authority: driver.authority,
+                    key: key.serialize_der(),
+                };
+                Ok((identity, driver.bearer.node))
+            }
+            Ok(EnrolAnswer::Refused(Refusal::Other(reason))) => {
+                Err(ConnectError::Refused { reason }.into())
+            }
+            Ok(EnrolAnswer::Refused(refusal)) => Err(ConnectError::WrongSecret(refusal).into()),
+            Err(error) => Err(Failure::Passing(error.to_string())),
+        }
+    }
+
+    /// Makes the first connection that carries a session.
+    pub(crate) async fn dial(
+        &mut self,
+        links: &Rc<Links>,
+        identity: &Identity,
+        peer: &mut NodeId,
+        until: Instant,
+    ) -> Result<Connection, ConnectError> {
+        let mut patience = Patience::new(until);
+        loop {
+            let failure = match timeout_at(until, self.try_dial(links, identity, peer)).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(failure)) => Some(failure),
+                Err(_) => None,
+            };
+            patience.wait(self, failure).await?;
+        }
+    }
+
+    /// Replaces the connection whenever it ends, until the node closes the session.
+    pub(crate) async fn keep(
+        mut self,
+        links: Rc<Links>,
+        identity: Identity,
+        mut peer: NodeId,
+        mut connection: Connection,
+    ) {
+        let mut log = LogLimit::default();
+        loop {
+            connection.closed().await;
+            connection = loop {
+                if !links.is_dialled(&peer) {
+                    return;
+                }
+                let reason = match self.try_dial(&links, &identity, &mut peer).await {
+                    Ok(connection) => break connection,
+                    Err(Failure::Passing(reason)) => reason,
+                    Err(Failure::Lasting(error)) => error.to_string(),
+                };
+                if let Some(withheld) = log.pass(links.now(), "dial") {
+                    tracing::warn!(%peer, reason, withheld, "could not connect again yet");
+                }
+                tokio::time::sleep(self.backoff.next_wait()).await;
+            };
+        }
+    }
+
+    async fn try_dial(
+        &mut self,
+        links: &Rc<Links>,
+        identity: &Identity,
+        peer: &mut NodeId,
+    ) -> Result<Connection, Failure> {
+        let Driver { connection, bearer, .. } = self.reach(Some(identity)).await?;
+        if bearer.node != *peer {
+            // The driver was started again: another node, with which there is no session.
+            links.replace_dialled(peer, &bearer.node);
+            links.pump();
+            *peer = bearer.node;
+        }
+        let fresh = SessionId(u64::from_le_bytes(random_bytes()?));
+        let hello = links.hello(peer, fresh).ok_or_else(given_up)?;
+        settings::welcome(&connection);
+        let bytes = hello.encode().map_err(|error| Failure::Passing(error.to_string()))?;
+        let answer = ask(&connection, &bytes, HELLO_BYTES_MAX).await?;
+        let greeted =
+            Welcome::decode(&answer).map_err(|error| error.to_string()).and_then(|welcome| {
+                let greeted = links.handle_welcome(peer, &connection, &welcome);
+                greeted.map_err(|error| error.to_string())
+            });
+        links.pump();
+        if let Err(reason) = greeted {
+            close(&connection, CloseCode::Broken, &reason);
+            return Err(Failure::Passing(reason));
+        }
+        self.backoff.reset();
+        Ok(connection)
+    }
+
+    /// A connection with whoever proves to be the driver at the address.
+    async fn reach(&mut self, identity: Option<&Identity>) -> Result<Driver, Failure> {
+        let (crypto, verifier) = tls::client(self.authority, identity, self.version)?;
+        let config = settings::client(crypto, &self.deadlines);
+        let found = tokio::net::lookup_host(&self.address).await;
+        let found =
+            found.map_err(|error| Failure::Passing(format!("name not resolved: {error}")))?;
+        let mut failure = Failure::Passing("the name has no address".to_owned());
+        for address in found.take(ADDRESSES_MAX) {
+            let config = config.clone();
+            let attempt = self.reach_at(address, config, &verifier);
+            let reached = timeout(HANDSHAKE_DEADLINE, attempt).await;
+            match reached.unwrap_or_else(|_| Err(Failure::Passing(format!("{address}: no answer"))))
+            {
+                Ok(driver) => return Ok(driver),
+                Err(Failure::Lasting(error)) => return Err(Failure::Lasting(error)),
+                Err(passing) => failure = passing,
+            }
+        }
+        Err(failure)
+    }
+
+    async fn reach_at(
+        &self,
+        address: SocketAddr,
+        config: ClientConfig,
+        verifier: &PinnedAuthority,
+    ) -> Result<Driver, Failure> {
+        let endpoint = self.sockets.endpoint_for(address).map_err(ConnectError::Socket)?;
+        let connecting = endpoint.connect_with(config, address, DRIVER_SERVER_NAME);
+        let connecting = connecting.map_err(|error| Failure::Passing(error.to_string()))?;
+        let connection = match connecting.await {
+            Ok(connection) => connection,
+            Err(error) => return Err(self.explain(&error, verifier.finding())),
+        };
+        if !tls::is_same_version(&connection, self.version) {
+            return Err(self.explain(&connection.closed().await, Finding::Good));
+        }
+        let not_a_driver = |reason: &str| {
+            close(&connection, CloseCode::Refused, reason);
+            let (address, reason) = (self.address.clone(), reason.to_owned());
+            Failure::from(ConnectError::NotADriver { address, reason })
+        };
+        let (bearer, authority) = match (tls::bearer(&connection), verifier.authority()) {
+            (Some(Ok(bearer)), Some(authority)) => (bearer, authority),
+            _ => return Err(not_a_driver("its certificate names no node")),
+        };
+        if bearer.node.name != NodeName::Driver {
+            return Err(not_a_driver("its certificate is not a driver's"));
+        }
+        Ok(Driver { connection, bearer, authority })
+    }
+
+    fn explain(&self, error: &ConnectionError, finding: Finding) -> Failure {
+        let address = self.address.clone();
+        match finding {
+            Finding::WrongAuthority => {
+                ConnectError::WrongAuthority { address, expected: self.authority }.into()
+            }
+            Finding::Expired => ConnectError::Expired { whose: "the driver's" }.into(),
+            Finding::Invalid => {
+                let reason = error.to_string();
+                ConnectError::NotADriver { address, reason }.into()
+            }
+            Finding::Good => explain(error, self.version),
+        }
+    }
+}
+
+/// Addresses of one name that are tried.
+const ADDRESSES_MAX: usize = 8;
+
+/// What the end of a connection, or of its handshake, means for somebody who wants in.
+fn explain(error: &ConnectionError, ours: u32) -> Failure {
+    match Ending::from(error) {
+        Ending::Version(theirs) => ConnectError::Version { theirs: Some(theirs), ours }.into(),
+        Ending::Refused(reason) => ConnectError::Refused { reason }.into(),
+        Ending::Alert(AlertDescription::NoApplicationProtocol) => {
+            ConnectError::Version { theirs: None, ours }.into()
+        }
+        Ending::Alert(AlertDescription::CertificateExpired) => {
+            ConnectError::Expired { whose: "this node's" }.into()
+        }
+        Ending::Alert(
+            alert @ (AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::DecryptError
+            | AlertDescription::AccessDenied),
+        ) => {
+            let reason = format!("it does not accept this node's certificate ({alert:?})");
+            ConnectError::Refused { reason }.into()
+        }
+        _ => Failure::Passing(error.to_string()),
+    }
+}
+
+fn given_up() -> Failure {
+    Failure::Passing("the session was closed here".to_owned())
+}
+
+/// One question and its answer, on a stream of their own.
+async fn ask(connection: &Connection, question: &[u8], most: usize) -> Result<Vec<u8>, Failure> {
+    let asked = timeout(HANDSHAKE_DEADLINE, async {
+        let (mut send, mut receive) = connection.open_bi().await.map_err(|it| it.to_string())?;
+        send.write_all(question).await.map_err(|it| it.to_string())?;
+        send.finish().map_err(|it| it.to_string())?;
+        receive.read_to_end(most).await.map_err(|it| it.to_string())
+    });
+    let reason = match asked.await {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(reason)) => reason,
+        Err(_) => "no answer in time".to_owned(),
+    };
+    match connection.close_reason() {
+        Some(error) => Err(explain(&error, PROTOCOL_VERSION)),
+        None => {
+            close(connection, CloseCode::Broken, &reason);
+            Err(Failure::Passing(reason))
+        }
+    }
+}
+
+/// Waits between attempts, until it is too late.
+struct Patience {
+    started: Instant,
+    until: Instant,
+    last: String,
+}
+
+impl Patience {
+    fn new(until: Instant) -> Self {
+        Self { started: Instant::now(), until, last: "no answer".to_owned() }
+    }
+
+    async fn wait(
+        &mut self,
+        dialer: &mut Dialer,
+        failure: Option<Failure>,
+    ) -> Result<(), ConnectError> {
+        match failure {
+            Some(Failure::Lasting(error)) => return Err(error),
+            Some(Failure::Passing(reason)) => self.last = reason,
+            None => {}
+        }
+        let wait = dialer.backoff.next_wait();
+        if Instant::now() + wait >= self.until {
+            return Err(ConnectError::Unreachable {
+                address: dialer.address.clone(),
+                waited_ms: self.started.elapsed().as_millis(),
+                last: std::mem::take(&mut self.last),
+            });
+        }
+        tokio::time::sleep(wait).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,213 @@
+//! TLS 1.3 with client certificates: the driver's side, and the other side, which trusts nothing but the
+//! authority that its token pins.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use quinn::Connection;
+use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use crate::identity::{Bearer, Identity, NoBearer};
+use crate::token::Fingerprint;
+
+/// The version of the protocol between nodes. Two nodes must have the same.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// What all versions speak, so that one can tell another which it is.
+const ALPN_ANY_VERSION: &[u8] = b"elastic";
+
+/// The ALPN of a version.
+pub(crate) fn alpn(version: u32) -> Vec<u8> {
+    format!("elastic/{version}").into_bytes()
+}
+
+/// TLS could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[error("TLS could not be set up")]
+pub struct TlsError(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+impl TlsError {
+    fn new(source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self(Box::new(source))
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// The driver's side. A client may come without a certificate: it can then only enrol.
+pub(crate) fn server(identity: &Identity, version: u32) -> Result<QuicServerConfig, TlsError> {
+    let mut roots = RootCertStore::empty();
+    roots.add(identity.authority.clone()).map_err(TlsError::new)?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+        .allow_unauthenticated()
+        .build()
+        .map_err(TlsError::new)?;
+    let mut config = rustls::ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(TlsError::new)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(identity.chain(), identity.private_key())
+        .map_err(TlsError::new)?;
+    config.alpn_protocols = vec![alpn(version), ALPN_ANY_VERSION.to_vec()];
+    // A resumed TLS session would skip the look at the certificate's validity.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    QuicServerConfig::try_from(config).map_err(TlsError::new)
+}
+
+/// A client's side, and the verifier, which remembers what it found.
+pub(crate) fn client(
+    authority: Fingerprint,
+    identity: Option<&Identity>,
+    version: u32,
+) -> Result<(QuicClientConfig, Arc<PinnedAuthority>), TlsError> {
+    let verifier = Arc::new(PinnedAuthority::new(authority));
+    let config = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(TlsError::new)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::clone(&verifier) as Arc<dyn ServerCertVerifier>);
+    let mut config = match identity {
+        Some(identity) => config
+            .with_client_auth_cert(identity.chain(), identity.private_key())
+            .map_err(TlsError::new)?,
+        None => config.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![alpn(version), ALPN_ANY_VERSION.to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok((QuicClientConfig::try_from(config).map_err(TlsError::new)?, verifier))
+}
+
+/// Whether both ends speak the same version, once the handshake is done.
+pub(crate) fn is_same_version(connection: &Connection, version: u32) -> bool {
+    let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
+    data.and_then(|data| data.protocol).is_some_and(|protocol| protocol == alpn(version))
+}
+
+/// Who is at the other end: nobody if it showed no certificate.
+pub(crate) fn bearer(connection: &Connection) -> Option<Result<Bearer, NoBearer>> {
+    let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    Some(Bearer::of_certificate(chain.first()?))
+}
+
+/// What a client found wrong with the certificate of the other end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Finding {
+    /// Nothing.
+    Good = 0,
+    /// No certificate of its chain has the fingerprint.
+    WrongAuthority = 1,
+    /// Its time is over.
+    Expired = 2,
+    /// Anything else.
+    Invalid = 3,
+}
+
+/// Verifies that a server's chain leads to the one authority that a token pins.
+#[derive(Debug)]
+pub(crate) struct PinnedAuthority {
+    fingerprint: Fingerprint,
+    provider: Arc<CryptoProvider>,
+    finding: AtomicU8,
+    authority: OnceLock<CertificateDer<'static>>,
+}
+
+impl PinnedAuthority {
+    fn new(fingerprint: Fingerprint) -> Self {
+        let finding = AtomicU8::new(Finding::Good as u8);
+        Self { fingerprint, provider: provider(), finding, authority: OnceLock::new() }
+    }
+
+    /// The authority's certificate, once a driver has shown it.
+    pub(crate) fn authority(&self) -> Option<CertificateDer<'static>> {
+        self.authority.get().cloned()
+    }
+
+    /// What it found in the last handshake.
+    pub(crate) fn finding(&self) -> Finding {
+        match self.finding.load(Ordering::Relaxed) {
+            0 => Finding::Good,
+            1 => Finding::WrongAuthority,
+            2 => Finding::Expired,
+            _ => Finding::Invalid,
+        }
+    }
+
+    fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, (Finding, rustls::Error)> {
+        let authority = intermediates
+            .iter()
+            .find(|certificate| Fingerprint::of(certificate) == self.fingerprint)
+            .ok_or((Finding::WrongAuthority, CertificateError::UnknownIssuer.into()))?;
+        let invalid = |error: rustls::Error| (Finding::Invalid, error);
+        let authority = self.authority.get_or_init(|| authority.clone().into_owned());
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.clone()).map_err(invalid)?;
+        let provider = Arc::clone(&self.provider);
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| invalid(rustls::Error::General(error.to_string())))?;
+        verifier.verify_server_cert(end_entity, &[], server_name, &[], now).map_err(|error| {
+            use CertificateError::{Expired, ExpiredContext};
+            match error {
+                rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. }) => {
+                    (Finding::Expired, error)
+                }
+                _ => invalid(error),
+            }
+        })
+    }
+}
+
+impl ServerCertVerifier for PinnedAuthority {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.verify(end_entity, intermediates, server_name, now);
+        let finding = verified.as_ref().map_or_else(|(finding, _)| *finding, |_| Finding::Good);
+        self.finding.store(finding as u8, Ordering::Relaxed);
+        verified.map_err(|(_, error)| error)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::PeerIncompatible::Tls13RequiredForQuic.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
