@@ -9,6 +9,7 @@
 mod output;
 mod reports;
 mod slot;
+mod starting;
 mod stopping;
 
 #[cfg(test)]
@@ -332,84 +333,6 @@ impl AgentCore {
         if let Phase::Draining { reason, .. } = &self.phase {
             let reason = reason.clone();
             self.send(AgentToDriver::Drain { reason });
-        }
-    }
-
-    fn start(
-        &mut self,
-        now: Time,
-        worker: WorkerId,
-        own: Vec<(String, String)>,
-        credential: Credential,
-    ) {
-        let Some(welcome) = &self.welcome else { return };
-        let host = &self.settings.host;
-        let slots = self.settings.slots;
-        let refusal = if worker.host != *host {
-            Some(format!("this is host {host}, not {}", worker.host))
-        } else if worker.slot >= slots {
-            Some(format!("slot {} does not exist: host {host} has {slots} slots", worker.slot))
-        } else if welcome.program.argv.is_empty() {
-            Some("the job names no program to run".to_owned())
-        } else {
-            match &self.phase {
-                Phase::Serving => None,
-                Phase::Draining { reason, .. } | Phase::Leaving { reason, .. } => {
-                    Some(format!("host {host} is leaving: {reason}"))
-                }
-                Phase::Ended => return,
-            }
-        };
-        let mut environment = welcome.program.environment.clone();
-        environment.extend(own);
-        let order = SpawnOrder {
-            worker: worker.clone(),
-            program: welcome.program.clone(),
-            environment,
-            credential,
-            output: welcome.output.clone(),
-        };
-        let newest = self.slots.get(&worker.slot).and_then(|slot| slot.newest);
-        match newest {
-            Some(newest) if newest == worker.incarnation => return,
-            Some(newest) if newest > worker.incarnation => {
-                return self.warn(AgentWarning::OldIncarnation { worker, newest: newest.0 });
-            }
-            _ => {}
-        }
-        if let Some(reason) = refusal {
-            return self.report(AgentToDriver::StartFailed { worker, reason });
-        }
-        self.fill(now, order);
-    }
-
-    /// Puts a worker on its slot, after whoever is still there.
-    fn fill(&mut self, now: Time, order: SpawnOrder) {
-        let slot = self.slots.entry(order.worker.slot).or_default();
-        slot.newest = Some(order.worker.incarnation);
-        let Some(current) = &slot.current else {
-            slot.current = Some(Process::starting(order.worker.clone()));
-            return self.outputs.push_back(AgentOutput::Spawn(order));
-        };
-        let (old, new) = (current.worker.clone(), order.worker.clone());
-        let being_stopped = current.stop.is_some();
-        if let Some(replaced) = slot.next.replace(order) {
-            let reason = format!("{new} was ordered on its slot before it could be started");
-            self.report(AgentToDriver::StartFailed { worker: replaced.worker, reason });
-        }
-        if !being_stopped {
-            self.warn(AgentWarning::SlotTaken { old: old.clone(), new: new.clone() });
-            self.order_stop(now, &old, Duration::ZERO, format!("{new} takes its slot"));
-        }
-    }
-
-    /// Takes a process off its slot, and starts who waits for it.
-    fn vacate(&mut self, worker: &WorkerId) {
-        let Some(slot) = self.slots.get_mut(&worker.slot) else { return };
-        slot.current = None;
-        if let Some(order) = slot.next.take() {
-            slot.current = Some(Process::starting(order.worker.clone()));
-            self.outputs.push_back(AgentOutput::Spawn(order));
         }
     }
 

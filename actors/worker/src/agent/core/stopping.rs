@@ -1,4 +1,4 @@
-//! How workers are stopped, and how the agent itself ends: the second half of [`AgentCore`].
+//! How workers are stopped, and how the agent itself ends. Part of [`AgentCore`].
 
 use std::time::Duration;
 

@@ -107,7 +107,7 @@ fn it_joins_starts_and_reports() {
 fn a_start_that_cannot_be_is_answered_with_the_reason() {
     let mut core = running();
     core.handle_driver(T0, start(worker(2, 1)));
-    let elsewhere = WorkerId { host: HostName::new("b").expect("a literal"), ..worker(0, 2) };
+    let elsewhere = WorkerId { host: HostName::new("b").expect("a literal"), ..worker(0, 1) };
     core.handle_driver(T0, start(elsewhere));
     core.handle_driver(T0, start(worker(1, 1)));
     core.handle_spawned(T0, &worker(1, 1), Err("no such program: train".to_owned()));

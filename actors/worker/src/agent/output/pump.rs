@@ -18,16 +18,15 @@ use super::lines::Lines;
 use super::tail::Tail;
 use super::{OutputSink, OutputStream, file_stem};
 
-/// How long an exit report waits for the end of the output. All that a dead process wrote is in the pipe
-/// already, so this passes only when the disk is slow, or something that left the process's group holds
-/// the pipe open.
-pub const TAIL_PATIENCE: Duration = Duration::from_millis(200);
+/// How long an exit report waits for what the process wrote at last. It is in the pipe already, so only a
+/// slow disk or an overloaded machine makes it wait at all.
+pub const TAIL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How much is read at once, in bytes: what a pipe holds.
 const READ_BYTES: usize = 64 << 10;
 
-/// How often the pipes of a process that has ended are read, if something that left its group goes on
-/// writing to them.
+/// How often the pipes of a process that has ended are read before the report goes out, if something that left
+/// its group goes on writing to them.
 const LAST_READS_MAX: u32 = 64;
 
 /// Why a process's output cannot be taken.
@@ -61,21 +60,23 @@ pub(in crate::agent) struct Pipes {
     pub(in crate::agent) stderr: OwnedFd,
 }
 
-/// The agent's hold on the output of one process. Dropped, it lets what is in the pipes be read, and ends
-/// the thread even if somebody holds a pipe open.
+/// The agent's hold on the output of one process. Its thread ends with the pipes: when all who hold them, which
+/// may be a descendant that left the process's group, are gone.
 #[derive(Debug)]
 pub(in crate::agent) struct Attached {
     tail: Arc<Mutex<Tail>>,
-    ended: oneshot::Receiver<()>,
-    /// Its other end is what the thread hears of the drop.
-    _stop: OwnedFd,
+    all_read: oneshot::Receiver<()>,
+    /// The thread hears that this is dropped.
+    process_lives: OwnedFd,
 }
 
 impl Attached {
-    /// Waits for the end of the output, for [`TAIL_PATIENCE`] at most; the end of stderr.
-    pub(in crate::agent) async fn finish(mut self) -> String {
+    /// To be called when the process has ended: waits until all that it wrote was read, for
+    /// [`TAIL_PATIENCE`] at most; the end of stderr.
+    pub(in crate::agent) async fn finish(self) -> String {
+        drop(self.process_lives);
         // Past the patience, or if the thread is gone, the tail is what was read so far.
-        let _ = tokio::time::timeout(TAIL_PATIENCE, &mut self.ended).await;
+        let _ = tokio::time::timeout(TAIL_PATIENCE, self.all_read).await;
         self.tail.lock().unwrap_or_else(PoisonError::into_inner).text()
     }
 }
@@ -96,7 +97,7 @@ pub(in crate::agent) fn attach(
     }
     let (read_stdout, stdout) = pipe()?;
     let (read_stderr, stderr) = pipe()?;
-    let (hear_stop, stop) = pipe()?;
+    let (hear_end, process_lives) = pipe()?;
     let tail = Arc::new(Mutex::new(Tail::default()));
     let source = |stream, pipe, tail| {
         let file = folder.map(|folder| create(folder, worker, stream)).transpose()?;
@@ -112,14 +113,10 @@ pub(in crate::agent) fn attach(
         source(OutputStream::Stdout, read_stdout, None)?,
         source(OutputStream::Stderr, read_stderr, Some(Arc::clone(&tail)))?,
     ];
-    let (end, ended) = oneshot::channel();
-    let pump = Pump { worker: worker.clone(), sources, sink, hear_stop };
-    thread::Builder::new().name(format!("output {}", worker.slot)).spawn(move || {
-        pump.run();
-        // Nobody waits for it if the agent ends.
-        let _ = end.send(());
-    })?;
-    Ok((Pipes { stdout, stderr }, Attached { tail, ended, _stop: stop }))
+    let (told, all_read) = oneshot::channel();
+    let pump = Pump { worker: worker.clone(), sources, sink, end: End::Awaited { hear_end, told } };
+    thread::Builder::new().name(format!("output {}", worker.slot)).spawn(move || pump.run())?;
+    Ok((Pipes { stdout, stderr }, Attached { tail, all_read, process_lives }))
 }
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -154,56 +151,76 @@ struct Pump {
     worker: WorkerId,
     sources: [Source; 2],
     sink: Arc<dyn OutputSink>,
-    hear_stop: OwnedFd,
+    end: End,
+}
+
+/// How far the end of the process is, as its output thread knows it.
+enum End {
+    /// The process lives; its end is heard here.
+    Awaited { hear_end: OwnedFd, told: oneshot::Sender<()> },
+    /// It has ended: what it left in the pipes is read, and then that is told.
+    Heard { reads_left: u32, told: oneshot::Sender<()> },
+    /// All that it wrote was read.
+    Told,
 }
 
 impl Pump {
     fn run(mut self) {
         let mut buffer = vec![0; READ_BYTES];
-        let mut stopped = false;
-        let mut last_reads = LAST_READS_MAX;
         while self.sources.iter().any(|source| source.pipe.is_some()) {
-            let (readable, stop_heard) = self.wait(stopped);
-            if stopped {
-                // The agent does not wait any longer: only what is left in the pipes is read.
-                last_reads -= 1;
-                if readable == [false, false] || last_reads == 0 {
-                    break;
-                }
-            }
-            stopped |= stop_heard;
+            let (readable, end_heard) = self.wait();
             for (source, readable) in self.sources.iter_mut().zip(readable) {
                 if readable {
                     source.read(&self.worker, self.sink.as_ref(), &mut buffer);
                 }
             }
+            self.end = match self.end {
+                End::Awaited { told, .. } if end_heard => {
+                    End::Heard { reads_left: LAST_READS_MAX, told }
+                }
+                End::Heard { reads_left: 0, told } => all_read(told),
+                End::Heard { told, .. } if readable == [false, false] => all_read(told),
+                End::Heard { reads_left, told } => End::Heard { reads_left: reads_left - 1, told },
+                as_it_is => as_it_is,
+            };
         }
         for source in &mut self.sources {
             source.finish(&self.worker, self.sink.as_ref());
         }
+        match self.end {
+            End::Awaited { told, .. } | End::Heard { told, .. } => drop(all_read(told)),
+            End::Told => {}
+        }
     }
 
-    /// Waits until a pipe can be read, or the agent lets go; once it has, only looks.
-    fn wait(&self, stopped: bool) -> ([bool; 2], bool) {
+    /// Waits until a pipe can be read or the process has ended; once it has, only looks.
+    fn wait(&self) -> ([bool; 2], bool) {
         let pipes = self.sources.iter().enumerate().filter_map(|(index, source)| {
             Some((index, PollFd::new(source.pipe.as_ref()?.as_fd(), PollFlags::POLLIN)))
         });
         let (indices, mut polled): (Vec<_>, Vec<_>) = pipes.unzip();
-        if !stopped {
-            polled.push(PollFd::new(self.hear_stop.as_fd(), PollFlags::empty()));
+        if let End::Awaited { hear_end, .. } = &self.end {
+            polled.push(PollFd::new(hear_end.as_fd(), PollFlags::empty()));
         }
-        let timeout = if stopped { PollTimeout::ZERO } else { PollTimeout::NONE };
+        let only_looks = matches!(self.end, End::Heard { .. });
+        let timeout = if only_looks { PollTimeout::ZERO } else { PollTimeout::NONE };
         if poll(&mut polled, timeout).is_err() {
             // A signal came in between: the caller asks again.
-            return ([false; 2], stopped);
+            return ([false; 2], false);
         }
         let heard = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
         let mut readable = [false; 2];
         for (index, fd) in indices.iter().zip(&polled) {
             readable[*index] = heard(fd);
         }
-        (readable, stopped || polled.get(indices.len()).is_some_and(heard))
+        (readable, polled.get(indices.len()).is_some_and(heard))
     }
+}
+
+/// Tells that the process's output is complete. Nobody may listen, if the agent is ending.
+fn all_read(told: oneshot::Sender<()>) -> End {
+    let _ = told.send(());
+    End::Told
 }
 
 impl Source {

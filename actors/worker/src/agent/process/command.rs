@@ -15,6 +15,10 @@ use super::super::output::Pipes;
 /// The environment variable with a worker's secret.
 pub(super) const CREDENTIAL_VARIABLE: &str = "ELASTIC_CREDENTIAL";
 
+/// The environment variable with which an agent may have been given its join token: none of its workers'
+/// business.
+const TOKEN_VARIABLE: &str = "ELASTIC_TOKEN";
+
 /// Starts the process; the error names the program.
 ///
 /// To be called on the thread that lives as long as the agent: the kernel kills the process when the
@@ -26,6 +30,7 @@ pub(super) fn start(order: &SpawnOrder, pipes: Pipes) -> Result<Child, String> {
     let mut command = Command::new(program);
     command
         .args(arguments)
+        .env_remove(TOKEN_VARIABLE)
         .envs(order.environment.iter().map(|(name, value)| (name, value)))
         .env(CREDENTIAL_VARIABLE, &order.credential.0)
         .stdin(Stdio::null())

@@ -1,7 +1,6 @@
 //! Real processes of `/bin/sh`: started, seen to end, stopped, and never left behind.
 
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -235,9 +234,12 @@ fn a_program_that_cannot_be_started_is_named() {
         let mut fixture = Fixture::new();
         let file = fixture.path("file");
         std::fs::write(&file, "text").expect("a file");
+        // Written by a process of its own: a file that is open for writing anywhere, even for a moment in the
+        // fork of another test, is "busy".
         let script = fixture.path("script");
-        std::fs::write(&script, "#!/no/such/interpreter\n").expect("a file");
-        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+        let write = format!("echo '#!/no/such/interpreter' > {script}; chmod +x {script}");
+        let written = Command::new("/bin/sh").args(["-c", &write]).status();
+        assert!(written.expect("a shell").success());
         let cases = [
             ("no-such-program-here", "no folder of PATH has a program of that name"),
             ("/no/such/program", "there is no such file"),

@@ -1,0 +1,94 @@
+//! How slots are filled: the orders to start, and who may not be started here. Part of [`AgentCore`].
+
+use std::time::Duration;
+
+use elastic_protocol::messages::AgentToDriver;
+use elastic_protocol::{Time, WorkerId};
+
+use super::output::{AgentOutput, AgentWarning, Credential, SpawnOrder};
+use super::slot::Process;
+use super::{AgentCore, AgentSettings, Phase};
+
+impl AgentCore {
+    /// The driver's order to start a worker.
+    pub(super) fn start(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        own: Vec<(String, String)>,
+        credential: Credential,
+    ) {
+        if let Some(reason) = self.not_ours(&worker) {
+            return self.report(AgentToDriver::StartFailed { worker, reason });
+        }
+        match self.slots.get(&worker.slot).and_then(|slot| slot.newest) {
+            Some(newest) if newest == worker.incarnation => return,
+            Some(newest) if newest > worker.incarnation => {
+                return self.warn(AgentWarning::OldIncarnation { worker, newest: newest.0 });
+            }
+            _ => {}
+        }
+        if let Some(reason) = self.not_now() {
+            return self.report(AgentToDriver::StartFailed { worker, reason });
+        }
+        let Some(welcome) = &self.welcome else { return };
+        let mut environment = welcome.program.environment.clone();
+        environment.extend(own);
+        let (program, output) = (welcome.program.clone(), welcome.output.clone());
+        self.fill(now, SpawnOrder { worker, program, environment, credential, output });
+    }
+
+    /// Why a worker has no place here at all, if it has none.
+    fn not_ours(&self, worker: &WorkerId) -> Option<String> {
+        let AgentSettings { host, slots, .. } = &self.settings;
+        if worker.host != *host {
+            return Some(format!("this is host {host}, not {}", worker.host));
+        }
+        (worker.slot >= *slots)
+            .then(|| format!("slot {} does not exist: host {host} has {slots} slots", worker.slot))
+    }
+
+    /// Why nothing is started now, if that is so.
+    fn not_now(&self) -> Option<String> {
+        match &self.phase {
+            Phase::Draining { reason, .. } | Phase::Leaving { reason, .. } => {
+                Some(format!("host {} is leaving: {reason}", self.settings.host))
+            }
+            Phase::Serving | Phase::Ended => {
+                let has_program =
+                    self.welcome.as_ref().is_some_and(|welcome| !welcome.program.argv.is_empty());
+                (!has_program).then(|| "the job names no program to run".to_owned())
+            }
+        }
+    }
+
+    /// Puts a worker on its slot, after whoever is still there.
+    fn fill(&mut self, now: Time, order: SpawnOrder) {
+        let slot = self.slots.entry(order.worker.slot).or_default();
+        slot.newest = Some(order.worker.incarnation);
+        let Some(current) = &slot.current else {
+            slot.current = Some(Process::starting(order.worker.clone()));
+            return self.outputs.push_back(AgentOutput::Spawn(order));
+        };
+        let (old, new) = (current.worker.clone(), order.worker.clone());
+        let being_stopped = current.stop.is_some();
+        if let Some(replaced) = slot.next.replace(order) {
+            let reason = format!("{new} was ordered on its slot before it could be started");
+            self.report(AgentToDriver::StartFailed { worker: replaced.worker, reason });
+        }
+        if !being_stopped {
+            self.warn(AgentWarning::SlotTaken { old: old.clone(), new: new.clone() });
+            self.order_stop(now, &old, Duration::ZERO, format!("{new} takes its slot"));
+        }
+    }
+
+    /// Takes a process off its slot, and starts who waits for it.
+    pub(super) fn vacate(&mut self, worker: &WorkerId) {
+        let Some(slot) = self.slots.get_mut(&worker.slot) else { return };
+        slot.current = None;
+        if let Some(order) = slot.next.take() {
+            slot.current = Some(Process::starting(order.worker.clone()));
+            self.outputs.push_back(AgentOutput::Spawn(order));
+        }
+    }
+}
