@@ -5,3 +5,4 @@
 pub mod core;
 pub mod environment;
 pub mod sampler;
+pub mod training;

@@ -12,7 +12,8 @@ impl StateCore {
     pub fn handle_driver(&mut self, _now: Time, message: DriverToWorker) {
         match message {
             DriverToWorker::Welcome { job, .. } if job != self.config.job => {
-                self.leave(Exit::WrongJob { job }, "the driver runs another job");
+                let exit = Exit::WrongJob { ours: self.config.job, theirs: job };
+                self.leave(exit, "the driver runs another job");
             }
             DriverToWorker::Welcome { term, .. } if term < self.term => self.dropped += 1,
             DriverToWorker::Welcome { term, deadlines, .. } => {

@@ -118,8 +118,10 @@ pub enum Exit {
     },
     /// The driver runs another job: an error.
     WrongJob {
-        /// Which.
-        job: JobId,
+        /// The job that this worker was started for.
+        ours: JobId,
+        /// The driver's.
+        theirs: JobId,
     },
 }
 

@@ -367,7 +367,7 @@ fn x_12_a_driver_of_another_job_is_left() {
     let job = JobId(uuid::Uuid::from_u128(8));
     let welcome = DriverToWorker::Welcome { job, term: Term(1), deadlines: Deadlines::default() };
     core.handle_driver(NOW, welcome);
-    let exit = Output::Training(TrainingCommand::Exit(Exit::WrongJob { job }));
+    let exit = Output::Training(TrainingCommand::Exit(Exit::WrongJob { ours: JOB, theirs: job }));
     assert_eq!(outputs(&mut core), [exit]);
 }
 

@@ -1,0 +1,166 @@
+//! What training code gets to see when something does not work.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+use elastic_collectives::CollectiveError;
+
+use crate::state::environment::InvalidEnvironment;
+
+/// The result of everything that a training program calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why something did not work. [`Error::is_reset`] tells the errors that only carry the end of a generation
+/// out of the training function from all others.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The generation ended without warning. Return it from the training function: the state goes back to
+    /// the last commit, and training goes on in the next generation.
+    #[error("generation {generation} was aborted: {reason}")]
+    Aborted {
+        /// The generation that ended.
+        generation: u64,
+        /// Why.
+        reason: String,
+    },
+    /// The generation ended as planned, at this boundary on every rank. Return it from the training
+    /// function: the state is kept, and training goes on in the next generation.
+    #[error("generation {generation} was interrupted: the world changes")]
+    Interrupted {
+        /// The generation that ended.
+        generation: u64,
+    },
+    /// A collective was called with arguments that make no sense; the generation goes on.
+    #[error("a collective was called wrongly")]
+    Collective(#[source] CollectiveError),
+    /// The training state cannot be encoded, or a commit cannot be decoded into it.
+    #[error(
+        "the training state cannot be {action}; state types must survive postcard, a format without type information"
+    )]
+    State {
+        /// `encoded` or `decoded`.
+        action: &'static str,
+        /// What postcard said.
+        #[source]
+        source: postcard::Error,
+    },
+    /// What came from the root is not what it announced.
+    #[error("the commit that came from rank {root} is not the one that it announced")]
+    Corrupt {
+        /// The root.
+        root: u32,
+    },
+    /// The training function's own error.
+    #[error("{0}")]
+    User(#[source] Box<dyn StdError + Send + Sync>),
+    /// The environment that workers are started with is incomplete.
+    #[error("this process was not started as a worker should be")]
+    Environment(#[from] InvalidEnvironment),
+    /// Something that a worker needs at its start was refused.
+    #[error("the worker cannot start: {what}")]
+    Start {
+        /// What was attempted.
+        what: String,
+        /// Why it failed.
+        #[source]
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// `run` was called a second time under one driver.
+    #[error("`run` was called before in this process; under a driver a process trains once")]
+    RanBefore,
+    /// The driver was gone for too long.
+    #[error("the driver was not there for {gone_ms} ms; this worker gave up waiting for it")]
+    DriverGone {
+        /// For how long, in milliseconds.
+        gone_ms: u64,
+    },
+    /// The driver at this address runs another job.
+    #[error("the driver runs job {theirs}, this worker was started for job {ours}")]
+    WrongJob {
+        /// The job that this worker was started for.
+        ours: String,
+        /// The driver's.
+        theirs: String,
+    },
+    /// The job ended, and failed.
+    #[error("the job failed: {reason}{}", hint.as_deref().map(|hint| format!("; {hint}")).unwrap_or_default())]
+    JobFailed {
+        /// Why, in the driver's words.
+        reason: String,
+        /// What to do about it.
+        hint: Option<String>,
+    },
+    /// The thread beside the training thread is gone: a fault of this library.
+    #[error("the worker's actor thread ended: {reason}")]
+    ActorsGone {
+        /// What is known.
+        reason: String,
+    },
+}
+
+/// Written for people, since this is what `fn main() -> elastic_node::Result<()>` prints at its end.
+impl fmt::Debug for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{self}")?;
+        self.causes().try_for_each(|cause| write!(formatter, "\n  caused by: {cause}"))
+    }
+}
+
+impl Error {
+    /// Wraps an error of the training function's own.
+    pub fn user(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::User(error.into())
+    }
+
+    /// Whether it only carries the end of a generation out of the training function.
+    pub const fn is_reset(&self) -> bool {
+        matches!(self, Self::Aborted { .. } | Self::Interrupted { .. })
+    }
+
+    /// The error with all its causes, on one line: what the driver is told.
+    pub fn chain(&self) -> String {
+        self.causes().fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
+    }
+
+    fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+        // A user's error is its own text already.
+        let first = match self {
+            Self::User(error) => error.source(),
+            _ => self.source(),
+        };
+        causes_from(first)
+    }
+}
+
+/// An error's cause, the cause's cause, and so on.
+pub(super) fn causes_from<'a>(
+    first: Option<&'a (dyn StdError + 'static)>,
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(first, |error: &&'a (dyn StdError + 'static)| (*error).source())
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::user(error)
+    }
+}
+
+impl From<Box<dyn StdError + Send + Sync>> for Error {
+    fn from(error: Box<dyn StdError + Send + Sync>) -> Self {
+        Self::User(error)
+    }
+}
+
+impl From<String> for Error {
+    fn from(message: String) -> Self {
+        Self::user(message)
+    }
+}
+
+impl From<&str> for Error {
+    fn from(message: &str) -> Self {
+        Self::user(message)
+    }
+}

@@ -1,0 +1,21 @@
+//! The blocking side of the State: what the user's thread runs. `run_loop` is called by the Rust API (and
+//! by other languages' bindings); its two ports, the actor thread (`Control`) and the collectives
+//! (`Fabric`), are given to it, so tests run it with fakes.
+
+mod batches;
+mod control;
+mod error;
+mod run_loop;
+mod snapshot;
+mod state;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+pub use batches::{Batch, Batches, Dataset, Sampler};
+pub use control::{Control, Shared, ThreadMessage};
+pub use error::{Error, Result};
+pub use run_loop::{Fabric, run_alone, run_loop};
+pub use state::State;
+pub use worker::Worker;

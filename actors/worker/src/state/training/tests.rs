@@ -1,0 +1,1 @@
+//! The run loop with real threads, a fake driver, and real sockets.
