@@ -30,7 +30,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let local = tokio::task::LocalSet::new();
-    let limited = tokio::time::timeout(Duration::from_secs(60), test);
+    let limited = async { tokio::time::timeout(Duration::from_secs(60), test).await };
     local.block_on(&runtime, limited).expect("the test hangs");
 }
 
