@@ -1,8 +1,10 @@
 //! The driver: the one authority of a job. It decides who takes part, with which ranks, when a generation
 //! begins and why it ends. `core` is the state machine; `actor` is its actix shell; the command line starts it.
 
+pub mod actor;
 pub mod core;
 
+pub use self::actor::{Driver, DriverObserver, DriverParts, StopJob, WorkerCredentials};
 pub use self::core::{
     DriverConfig, DriverCore, DriverOutput, Event, EventKind, InvalidDriverConfig, Mode, OnFailure,
 };

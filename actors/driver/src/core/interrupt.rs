@@ -174,7 +174,8 @@ impl DriverCore {
     pub(crate) fn no_longer_waited_for(&mut self, now: Time, worker: &WorkerId) {
         match &mut self.phase {
             Phase::Gather(gather) => {
-                if gather.waiting_for.remove(worker) && gather.waiting_for.is_empty() {
+                let was_last = gather.waiting_for.remove(worker) && gather.waiting_for.is_empty();
+                if was_last {
                     self.try_form(now);
                 }
             }

@@ -1,10 +1,12 @@
 //! Losses: what ends a generation at once, and what becomes of the slot (G-12).
 
+use std::time::Duration;
+
 use elastic_host_manager::HostState;
 use elastic_protocol::messages::{Ballot, DriverToWorker, Vote};
 use elastic_protocol::{ExitStatus, ResetCause, Time, WorkerFailure, WorkerId};
 use elastic_registry::Verdict;
-use rand::Rng;
+use elastic_runtime::restart::Backoff;
 
 use super::DriverCore;
 use super::config::{Mode, OnFailure};
@@ -13,11 +15,8 @@ use super::phase::{Gather, Phase, ResetRecord};
 use super::table::Stance;
 use super::timers::Timer;
 
-/// First back-off of a slot whose worker failed; it doubles with every failure.
-const BACKOFF_BASE_MS: u64 = 250;
-
-/// Longest back-off of a slot, before jitter.
-const BACKOFF_CAP_MS: u64 = 30_000;
+/// How long a slot whose worker failed stays empty: doubling with every failure.
+const BACKOFF: Backoff = Backoff { base: Duration::from_millis(250), cap: Duration::from_secs(30) };
 
 /// A failure's message is cut to this many characters where it becomes part of a reason.
 const REASON_CHARACTERS_MAX: usize = 600;
@@ -370,7 +369,6 @@ impl DriverCore {
             return;
         }
         let slot_id = (worker.host.clone(), worker.slot);
-        let jitter_percent = self.rng.random_range(0..=25u64);
         let slot = self.slots.entry(slot_id.clone()).or_default();
         slot.failures += 1;
         let is_out = match self.config.on_failure {
@@ -388,10 +386,7 @@ impl DriverCore {
             self.output(DriverOutput::HostFailed { host: worker.host.clone(), reason });
             return;
         }
-        let doublings = (slot.failures - 1).min(16);
-        let base_ms = (BACKOFF_BASE_MS << doublings).min(BACKOFF_CAP_MS);
-        let wait_ms = base_ms + base_ms * jitter_percent / 100;
-        let until = now + std::time::Duration::from_millis(wait_ms);
+        let until = now + BACKOFF.wait(slot.failures - 1, &mut self.rng);
         slot.backoff_until = Some(until);
         self.timers.set(until, Timer::Slot(slot_id));
     }

@@ -28,8 +28,7 @@ use std::time::Duration;
 
 use elastic_host_manager::HostsSnapshot;
 use elastic_protocol::{
-    GenerationId, HostName, Incarnation, JobId, NodeId, NodeName, Stamp, Term, Time, WorkerFailure,
-    WorkerId,
+    GenerationId, HostName, Incarnation, JobId, Stamp, Term, Time, WorkerFailure, WorkerId,
 };
 use rand_chacha::ChaCha8Rng;
 
@@ -52,7 +51,7 @@ pub struct DriverCore {
     rng: ChaCha8Rng,
     /// Last one given out.
     generation: GenerationId,
-    /// Last one given out, to agents and workers alike.
+    /// Last one given out to a worker.
     incarnation: Incarnation,
     /// Copy of the host manager's.
     snapshot: HostsSnapshot,
@@ -127,12 +126,6 @@ impl DriverCore {
     /// When `handle_timeout` wants to be called next.
     pub fn poll_timeout(&self) -> Option<Time> {
         [self.timers.next(), self.review_at].into_iter().flatten().min()
-    }
-
-    /// Gives out the identity of an agent or a client that asks to enrol. Workers' identities are made
-    /// with the order to start them.
-    pub fn admit(&mut self, name: NodeName) -> NodeId {
-        NodeId { name, incarnation: self.next_incarnation() }
     }
 
     /// The hosts that the job may use, from the host manager.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker, WorkerToDriver};
-use elastic_protocol::{CommitId, NodeId, ResetCause, Stamp, Step, Time, WorkerId};
+use elastic_protocol::{CommitId, NodeId, ResetCause, Stamp, Time, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
 use super::DriverCore;

@@ -1,0 +1,339 @@
+//! The Driver actor: a thin shell around [`DriverCore`]. It is the parent of the HostManager and the
+//! WorkerStateRegistry, takes what agents and workers say, and carries the core's outputs out. Started by
+//! the driver's process, and by the simulation.
+
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
+use elastic_host_manager::{
+    Discovery, HostFailed, HostJoined, HostLeft, HostManager, HostManagerConfig, HostReport,
+    HostsSnapshot,
+};
+use elastic_protocol::messages::{
+    AgentToDriver, ClientRequest, ClientResponse, DriverToAgent, DriverToWorker, WorkerToDriver,
+};
+use elastic_protocol::{JobResult, NodeId, Time, WorkerId};
+use elastic_registry::{AskMissing, OpenGeneration, Registry, RegistryReport};
+use elastic_runtime::{
+    ActorId, ActorName, Delivery, Exit, LinkChanged, NodeHandle, Question, Routes, TimedActor,
+    TimerSlot, Undelivered, UndeliveredReason, WireMessage, spawn_child,
+};
+
+use crate::core::{DriverCore, DriverOutput, Event};
+
+/// Makes the secrets with which workers join.
+pub trait WorkerCredentials {
+    /// A secret that lets this worker join, once.
+    ///
+    /// # Errors
+    /// Says why there is none.
+    fn issue(&self, worker: &WorkerId) -> Result<String, String>;
+}
+
+/// Whoever wants to know what the driver does: the event log, the local launcher, the process itself.
+pub trait DriverObserver {
+    /// Something happened.
+    fn event(&mut self, at: SystemTime, event: &Event);
+    /// The hosts that the job may use changed.
+    fn hosts(&mut self, hosts: &HostsSnapshot);
+    /// The job is over, and everyone has left.
+    fn ended(&mut self, result: &JobResult);
+}
+
+/// What the driver is made of.
+pub struct DriverParts {
+    /// Its state machine.
+    pub core: DriverCore,
+    /// Validated settings of the host manager.
+    pub host_manager: HostManagerConfig,
+    /// How hosts are discovered.
+    pub discovery: Box<dyn Discovery>,
+    /// Makes workers' secrets.
+    pub credentials: Rc<dyn WorkerCredentials>,
+    /// Is told what happens.
+    pub observer: Box<dyn DriverObserver>,
+}
+
+/// The operator asks for the end, as by this signal; a second time: at once.
+#[derive(Clone, Copy, Debug)]
+pub struct StopJob {
+    /// SIGINT is 2, SIGTERM 15.
+    pub signal: i32,
+}
+
+impl Message for StopJob {
+    type Result = ();
+}
+
+/// A child of the driver ended.
+struct ChildEnded {
+    name: &'static str,
+    exit: Exit,
+}
+
+impl Message for ChildEnded {
+    type Result = ();
+}
+
+struct Children {
+    host_manager: Addr<HostManager>,
+    registry: Addr<Registry>,
+}
+
+/// The Driver.
+pub struct Driver {
+    core: DriverCore,
+    node: NodeHandle,
+    timer: TimerSlot,
+    to_be_started: Option<(HostManagerConfig, Box<dyn Discovery>)>,
+    children: Option<Children>,
+    credentials: Rc<dyn WorkerCredentials>,
+    observer: Box<dyn DriverObserver>,
+    dropped_votes: u64,
+}
+
+impl Driver {
+    /// Starts the driver and its children on a node, and publishes them there.
+    pub fn start(
+        node: &NodeHandle,
+        parts: DriverParts,
+        on_exit: impl FnOnce(Exit) + 'static,
+    ) -> Addr<Self> {
+        let driver = Self {
+            core: parts.core,
+            node: node.clone(),
+            timer: TimerSlot::new(node.clock()),
+            to_be_started: Some((parts.host_manager, parts.discovery)),
+            children: None,
+            credentials: parts.credentials,
+            observer: parts.observer,
+            dropped_votes: 0,
+        };
+        spawn_child(|_| driver, on_exit)
+    }
+
+    fn start_children(&mut self, ctx: &mut Context<Self>) {
+        let Some((config, discovery)) = self.to_be_started.take() else { return };
+        let ended = |name: &'static str, ctx: &Context<Self>| {
+            let parent = ctx.address();
+            move |exit| parent.do_send(ChildEnded { name, exit })
+        };
+        let host_manager =
+            HostManager::new(&self.node, config, discovery, ctx.address().recipient());
+        let registry = Registry::new(&self.node, ctx.address().recipient());
+        let registry = spawn_child(|_| registry, ended("registry", ctx));
+        self.node.register(ActorName::REGISTRY, Registry::routes(&registry));
+        let host_manager = spawn_child(|_| host_manager, ended("host manager", ctx));
+        self.children = Some(Children { host_manager, registry });
+    }
+
+    fn now(&self) -> Time {
+        self.node.now()
+    }
+
+    /// Carries out what the core wants, and arms the timer.
+    fn drain(&mut self, ctx: &mut Context<Self>) {
+        while let Some(output) = self.core.poll_output() {
+            self.carry_out(output);
+        }
+        self.timer.arm(ctx, self.core.poll_timeout());
+    }
+
+    fn carry_out(&mut self, output: DriverOutput) {
+        let Some(children) = &self.children else { return };
+        match output {
+            DriverOutput::ToAgent { to, message } => self.tell(to, ActorName::AGENT, message),
+            DriverOutput::ToWorker { to, message } => self.tell_worker(&to, message),
+            DriverOutput::StartWorker { agent, worker, environment } => {
+                self.start_worker(agent, worker, environment);
+            }
+            DriverOutput::OpenGeneration { stamp, members } => {
+                children.registry.do_send(OpenGeneration { stamp, members });
+            }
+            DriverOutput::Vote(vote) => {
+                let local = self.node.local().clone();
+                self.tell(local, ActorName::REGISTRY, vote);
+            }
+            DriverOutput::NameMissing { stamp } => children.registry.do_send(AskMissing { stamp }),
+            DriverOutput::HostJoined { host, slots } => {
+                children.host_manager.do_send(HostJoined { host, slots });
+            }
+            DriverOutput::HostLeft { host } => children.host_manager.do_send(HostLeft { host }),
+            DriverOutput::HostFailed { host, reason } => {
+                children.host_manager.do_send(HostFailed { host, reason });
+            }
+            DriverOutput::Event(event) => self.observer.event(self.node.wall_clock(), &event),
+            DriverOutput::Ended(result) => self.observer.ended(&result),
+        }
+    }
+
+    fn start_worker(
+        &mut self,
+        agent: NodeId,
+        worker: WorkerId,
+        environment: Vec<(String, String)>,
+    ) {
+        match self.credentials.issue(&worker) {
+            Ok(credential) => {
+                let message = DriverToAgent::Start { worker, environment, credential };
+                self.tell(agent, ActorName::AGENT, message);
+            }
+            Err(reason) => {
+                let failed = AgentToDriver::StartFailed { worker, reason };
+                self.core.handle_agent(self.now(), &agent, failed);
+            }
+        }
+    }
+
+    fn tell_worker(&self, worker: &WorkerId, message: DriverToWorker) {
+        self.tell(NodeId::worker(worker), ActorName::STATE, message);
+    }
+
+    /// What cannot be delivered needs no second try: whoever has no session now says on its next one what
+    /// is true there, and is answered from what is true here.
+    fn tell<M: WireMessage>(&self, node: NodeId, actor: ActorName, message: M) {
+        let told = self.node.reference::<M>(ActorId::new(node, actor)).tell(message);
+        if let Err(Undelivered { to, reason, .. }) = told {
+            tracing::debug!(%to, %reason, "not delivered");
+            if reason == UndeliveredReason::TransportFull {
+                self.node.close(&to.node, "it does not keep up with what it is told");
+            }
+        }
+    }
+}
+
+impl Actor for Driver {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.start_children(ctx);
+        let address = ctx.address();
+        let routes = Routes::new()
+            .tell::<AgentToDriver>(address.clone().recipient())
+            .tell::<WorkerToDriver>(address.clone().recipient());
+        self.node.register(ActorName::DRIVER, routes);
+        let status = Routes::new().ask::<ClientRequest>(address.clone().recipient());
+        self.node.register(ActorName::STATUS, status);
+        self.node.subscribe_links(address.recipient());
+        self.drain(ctx);
+    }
+}
+
+impl TimedActor for Driver {
+    fn timer(&mut self) -> &mut TimerSlot {
+        &mut self.timer
+    }
+
+    fn timer_fired(&mut self, now: Time, ctx: &mut Context<Self>) {
+        self.core.handle_timeout(now);
+        self.drain(ctx);
+    }
+}
+
+impl Handler<Delivery<AgentToDriver>> for Driver {
+    type Result = ();
+
+    fn handle(&mut self, delivery: Delivery<AgentToDriver>, ctx: &mut Context<Self>) {
+        self.core.handle_agent(self.now(), &delivery.from, delivery.message);
+        self.drain(ctx);
+    }
+}
+
+impl Handler<Delivery<WorkerToDriver>> for Driver {
+    type Result = ();
+
+    fn handle(&mut self, delivery: Delivery<WorkerToDriver>, ctx: &mut Context<Self>) {
+        self.core.handle_worker(self.now(), &delivery.from, delivery.message);
+        self.drain(ctx);
+    }
+}
+
+impl Handler<LinkChanged> for Driver {
+    type Result = ();
+
+    fn handle(&mut self, link: LinkChanged, ctx: &mut Context<Self>) {
+        self.core.handle_link(self.now(), &link.peer, &link.event);
+        self.drain(ctx);
+    }
+}
+
+impl Handler<RegistryReport> for Driver {
+    type Result = ();
+
+    fn handle(&mut self, report: RegistryReport, ctx: &mut Context<Self>) {
+        match report {
+            RegistryReport::Verdict(verdict) => self.core.handle_verdict(self.now(), verdict),
+            RegistryReport::Missing { stamp, missing } => {
+                self.core.handle_missing(self.now(), stamp, missing);
+            }
+            RegistryReport::VoteDropped { total } => self.dropped_votes = total,
+            RegistryReport::GenerationEnded { stamp, exit } => {
+                tracing::debug!(generation = %stamp.generation, %exit, "the generation has ended");
+            }
+        }
+        self.drain(ctx);
+    }
+}
+
+impl Handler<HostReport> for Driver {
+    type Result = ();
+
+    fn handle(&mut self, report: HostReport, ctx: &mut Context<Self>) {
+        match report {
+            HostReport::Changed(snapshot) => {
+                self.observer.hosts(&snapshot);
+                self.core.handle_hosts(self.now(), snapshot);
+            }
+            HostReport::DiscoveryFailed(failure) => {
+                let reason = failure.error.to_string();
+                self.core.handle_fatal(self.now(), &reason, Some(failure.hint));
+            }
+            HostReport::Refused { host, reason } => {
+                tracing::warn!(%host, reason, "a host that is not listed waits");
+            }
+        }
+        self.drain(ctx);
+    }
+}
+
+impl Handler<Question<ClientRequest>> for Driver {
+    type Result = ();
+
+    fn handle(&mut self, question: Question<ClientRequest>, _: &mut Context<Self>) {
+        let now = self.now();
+        let wall_clock = self.node.wall_clock();
+        let rfc_3339 = |at: Time| {
+            let moment = if at > now { wall_clock + (at - now) } else { wall_clock - (now - at) };
+            humantime::format_rfc3339_millis(moment).to_string()
+        };
+        match question.request {
+            ClientRequest::Status => {
+                let mut status = self.core.status(now, &rfc_3339);
+                status.dropped_messages += self.dropped_votes;
+                question.reply.answer(ClientResponse::Status(Box::new(status)));
+            }
+        }
+    }
+}
+
+impl Handler<StopJob> for Driver {
+    type Result = ();
+
+    fn handle(&mut self, stop: StopJob, ctx: &mut Context<Self>) {
+        self.core.handle_stop(self.now(), stop.signal);
+        self.drain(ctx);
+    }
+}
+
+impl Handler<ChildEnded> for Driver {
+    type Result = ();
+
+    /// A new registry or host manager would know nothing of the votes and the blacklist, and decide wrongly
+    /// ever after: a fault of ours ends the job, with its reason (G-10).
+    fn handle(&mut self, ended: ChildEnded, ctx: &mut Context<Self>) {
+        let reason = format!("a fault in the driver: its {} {}", ended.name, ended.exit);
+        self.core.handle_fatal(self.now(), &reason, Some("please report this"));
+        self.drain(ctx);
+    }
+}

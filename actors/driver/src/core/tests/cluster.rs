@@ -1,0 +1,404 @@
+//! A driver core, a registry core, and fake agents and workers that do what the protocol asks of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
+use elastic_protocol::messages::{
+    AgentToDriver, Ballot, DriverToAgent, DriverToWorker, LiveWorker, Placement, SyncPlan, Vote,
+    WorkerToDriver,
+};
+use elastic_protocol::{
+    CommitId, ExitStatus, HostName, Incarnation, JobId, JobResult, NodeId, NodeName, ProgramSpec,
+    ResetCause, Stamp, Step, Term, Time, WorkerId,
+};
+use elastic_registry::RegistryCore;
+use elastic_runtime::transport::{LinkEvent, LossReason};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::core::{DriverConfig, DriverCore, DriverOutput, EventKind};
+
+pub(super) fn host(name: &str) -> HostName {
+    HostName::new(name).expect("a literal")
+}
+
+#[derive(Default)]
+struct FakeWorker {
+    placement: Option<Placement>,
+    commit: Option<CommitId>,
+    boundary: u64,
+    active: bool,
+}
+
+pub(super) struct Cluster {
+    pub(super) core: DriverCore,
+    registry: RegistryCore,
+    pub(super) now: Time,
+    workers: BTreeMap<WorkerId, FakeWorker>,
+    agents: BTreeMap<HostName, NodeId>,
+    next_agent: u64,
+    /// Workers that answer nothing.
+    pub(super) deaf: BTreeSet<WorkerId>,
+    /// New processes are not attached by themselves.
+    pub(super) slow_start: bool,
+    pub(super) hosts: Vec<HostEntry>,
+    /// World sizes of the generations that ran.
+    pub(super) sizes: Vec<u32>,
+    pub(super) resets: Vec<ResetCause>,
+    pub(super) skipped_syncs: u32,
+    pub(super) roots: Vec<Option<u32>>,
+    pub(super) failed_hosts: Vec<HostName>,
+    pub(super) left: Vec<WorkerId>,
+    pub(super) stops: Vec<(WorkerId, u64)>,
+    pub(super) refused: Vec<String>,
+    pub(super) finished: Vec<WorkerId>,
+    pub(super) result: Option<JobResult>,
+}
+
+impl Cluster {
+    pub(super) fn new(change: impl FnOnce(&mut DriverConfig)) -> Self {
+        let program = ProgramSpec { argv: vec!["train".to_owned()], environment: Vec::new() };
+        let mut config = DriverConfig { hosts_join: false, ..DriverConfig::new(program) };
+        change(&mut config);
+        let config = config.validate().expect("a valid configuration");
+        let now = Time::from_ms(1);
+        let job = JobId(uuid::Uuid::from_u128(7));
+        let rng = ChaCha8Rng::seed_from_u64(1);
+        Self {
+            core: DriverCore::new(config, job, Term(1), rng, now),
+            registry: RegistryCore::new(),
+            now,
+            workers: BTreeMap::new(),
+            agents: BTreeMap::new(),
+            next_agent: 1,
+            deaf: BTreeSet::new(),
+            slow_start: false,
+            hosts: Vec::new(),
+            sizes: Vec::new(),
+            resets: Vec::new(),
+            skipped_syncs: 0,
+            roots: Vec::new(),
+            failed_hosts: Vec::new(),
+            left: Vec::new(),
+            stops: Vec::new(),
+            refused: Vec::new(),
+            finished: Vec::new(),
+            result: None,
+        }
+    }
+
+    /// A host is listed and its agent joins.
+    pub(super) fn add_host(&mut self, name: &str, slots: u32) {
+        let name = host(name);
+        self.hosts.retain(|entry| entry.name != name);
+        self.hosts.push(HostEntry { name: name.clone(), slots, state: HostState::Listed });
+        self.list_hosts();
+        if !self.agents.contains_key(&name) {
+            self.join(&name, slots, Vec::new());
+        }
+        self.settle();
+    }
+
+    pub(super) fn join(&mut self, name: &HostName, slots: u32, live: Vec<LiveWorker>) -> NodeId {
+        let node = NodeId {
+            name: NodeName::Agent(name.clone()),
+            incarnation: Incarnation(self.next_agent),
+        };
+        self.next_agent += 1;
+        self.agents.insert(name.clone(), node.clone());
+        self.rejoin(&node, slots, live);
+        node
+    }
+
+    pub(super) fn rejoin(&mut self, node: &NodeId, slots: u32, live: Vec<LiveWorker>) {
+        let NodeName::Agent(name) = &node.name else { return };
+        self.core.handle_link(self.now, node, &LinkEvent::Up);
+        let join = AgentToDriver::Join { host: name.clone(), slots, live };
+        self.core.handle_agent(self.now, node, join);
+        self.settle();
+    }
+
+    pub(super) fn remove_host(&mut self, name: &str) {
+        self.hosts.retain(|entry| entry.name != host(name));
+        self.list_hosts();
+        self.settle();
+    }
+
+    pub(super) fn list_hosts(&mut self) {
+        let snapshot = HostsSnapshot { hosts: self.hosts.clone(), ..HostsSnapshot::default() };
+        self.core.handle_hosts(self.now, snapshot);
+    }
+
+    pub(super) fn blacklist(&mut self, name: &str) {
+        for entry in &mut self.hosts {
+            if entry.name == host(name) {
+                entry.state = HostState::Blacklisted { until: None };
+            }
+        }
+        self.list_hosts();
+        self.settle();
+    }
+
+    pub(super) fn agent(&self, name: &str) -> NodeId {
+        self.agents[&host(name)].clone()
+    }
+
+    /// The live worker on a slot.
+    pub(super) fn worker(&self, name: &str, slot: u32) -> WorkerId {
+        let of_slot = |worker: &&WorkerId| worker.host == host(name) && worker.slot == slot;
+        self.workers.keys().rfind(of_slot).cloned().expect("a worker on this slot")
+    }
+
+    pub(super) fn has_worker(&self, name: &str, slot: u32) -> bool {
+        self.workers.keys().any(|worker| worker.host == host(name) && worker.slot == slot)
+    }
+
+    pub(super) fn members(&self) -> Vec<WorkerId> {
+        let active = self.workers.values().filter(|worker| worker.active);
+        let newest = active.filter_map(|worker| worker.placement.as_ref()).max_by_key(|p| p.stamp);
+        newest.map_or_else(Vec::new, |placement| {
+            placement.assignment.members.iter().map(|member| member.worker.clone()).collect()
+        })
+    }
+
+    /// Every active member commits `steps` times.
+    pub(super) fn train(&mut self, steps: u64) {
+        for worker in self.workers.values_mut().filter(|worker| worker.active) {
+            worker.boundary += steps;
+            let Some(commit) = &mut worker.commit else { continue };
+            commit.step = Step(commit.step.0 + steps);
+            commit.digest = commit.step.0;
+        }
+    }
+
+    /// A worker's process dies; its agent tells.
+    pub(super) fn kill(&mut self, worker: &WorkerId) {
+        self.exit(worker, ExitStatus::Signal(9));
+    }
+
+    pub(super) fn exit(&mut self, worker: &WorkerId, status: ExitStatus) {
+        self.report_exit(worker, status);
+        self.settle();
+    }
+
+    pub(super) fn report_exit(&mut self, worker: &WorkerId, status: ExitStatus) {
+        self.workers.remove(worker);
+        let message = AgentToDriver::Exited {
+            worker: worker.clone(),
+            status,
+            killed_after_grace: false,
+            tail: String::new(),
+        };
+        let agent = self.agents[&worker.host].clone();
+        self.core.handle_agent(self.now, &agent, message);
+        self.worker_link(worker, lost());
+    }
+
+    pub(super) fn worker_link(&mut self, worker: &WorkerId, event: LinkEvent) {
+        self.core.handle_link(self.now, &NodeId::worker(worker), &event);
+    }
+
+    pub(super) fn say(&mut self, worker: &WorkerId, message: WorkerToDriver) {
+        self.core.handle_worker(self.now, &NodeId::worker(worker), message);
+    }
+
+    pub(super) fn vote(&mut self, worker: &WorkerId, ballot: Ballot) {
+        let Some(placement) = self.workers.get(worker).and_then(|w| w.placement.clone()) else {
+            return;
+        };
+        let vote = Vote { stamp: placement.stamp, worker: worker.clone(), ballot };
+        self.registry.handle_vote(self.now, &vote);
+        self.settle();
+    }
+
+    /// Every member's training function returns.
+    pub(super) fn finish_all(&mut self) {
+        for worker in self.members() {
+            self.vote(&worker, Ballot::Success);
+        }
+    }
+
+    /// The last stamp that a worker was given.
+    pub(super) fn stamp(&self) -> Stamp {
+        let placements = self.workers.values().filter_map(|worker| worker.placement.as_ref());
+        placements.map(|placement| placement.stamp).max().unwrap_or_default()
+    }
+
+    /// Lets time pass, with everything that falls due.
+    pub(super) fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.settle();
+        while let Some(next) = self.core.poll_timeout().filter(|next| *next <= end) {
+            self.now = self.now.max(next);
+            self.core.handle_timeout(self.now);
+            self.settle_now();
+        }
+        self.now = end;
+    }
+
+    /// Carries everything out that is to be done now or within the review's delay.
+    pub(super) fn settle(&mut self) {
+        self.settle_now();
+        let soon = self.now + Duration::from_millis(5);
+        while let Some(next) = self.core.poll_timeout().filter(|next| *next <= soon) {
+            self.now = self.now.max(next);
+            self.core.handle_timeout(self.now);
+            self.settle_now();
+        }
+    }
+
+    fn settle_now(&mut self) {
+        for _ in 0..10_000 {
+            if let Some(output) = self.core.poll_output() {
+                self.carry_out(output);
+            } else if let Some(verdict) = self.registry.poll_output() {
+                self.core.handle_verdict(self.now, verdict);
+            } else {
+                return;
+            }
+        }
+        panic!("the driver does not come to rest");
+    }
+
+    fn carry_out(&mut self, output: DriverOutput) {
+        match output {
+            DriverOutput::StartWorker { worker, .. } => {
+                self.workers.insert(worker.clone(), FakeWorker::default());
+                if !self.slow_start {
+                    self.attach(&worker);
+                }
+            }
+            DriverOutput::ToWorker { to, message } if self.deaf.contains(&to) => drop(message),
+            DriverOutput::ToWorker { to, message } => self.tell_worker(&to, message),
+            DriverOutput::ToAgent { to, message } => self.tell_agent(&to, message),
+            DriverOutput::OpenGeneration { stamp, members } => {
+                self.registry.open(self.now, stamp, members).expect("a newer generation");
+            }
+            DriverOutput::Vote(vote) => {
+                self.registry.handle_vote(self.now, &vote);
+            }
+            DriverOutput::NameMissing { stamp } => {
+                let missing = self.registry.missing();
+                self.core.handle_missing(self.now, stamp, missing);
+            }
+            DriverOutput::HostFailed { host, .. } => {
+                self.failed_hosts.push(host.clone());
+                self.blacklist(host.as_str());
+            }
+            DriverOutput::HostJoined { .. } | DriverOutput::HostLeft { .. } => {}
+            DriverOutput::Event(event) => match event.kind {
+                EventKind::GenerationRunning { world_size } => self.sizes.push(world_size),
+                EventKind::ResetDecided { cause, .. } => self.resets.push(cause),
+                EventKind::GenerationFormed { root, .. } => self.roots.push(root),
+                _ => {}
+            },
+            DriverOutput::Ended(result) => self.result = Some(result),
+        }
+    }
+
+    pub(super) fn attach(&mut self, worker: &WorkerId) {
+        self.worker_link(worker, LinkEvent::Up);
+        let Some(fake) = self.workers.get(worker) else { return };
+        let stamp = fake.placement.as_ref().map(|placement| placement.stamp).unwrap_or_default();
+        let (active, commit) = (fake.active, fake.commit);
+        let data_address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let attach = WorkerToDriver::Attach { pid: 1, data_address, stamp, active, commit };
+        self.say(worker, attach);
+        if !active {
+            self.say(worker, WorkerToDriver::Arrived { stamp, commit, steps_lost: 0 });
+        }
+    }
+
+    fn tell_worker(&mut self, to: &WorkerId, message: DriverToWorker) {
+        let Some(worker) = self.workers.get_mut(to) else { return };
+        let stamp = worker.placement.as_ref().map(|placement| placement.stamp);
+        match message {
+            DriverToWorker::Assign(placement) => {
+                assert!(Some(placement.stamp) > stamp, "G-2: stamps only grow");
+                if placement.sync == SyncPlan::Skip && placement.rank == 0 {
+                    self.skipped_syncs += 1;
+                }
+                worker.placement = Some(placement);
+                worker.active = true;
+                worker.boundary = 0;
+                self.vote_quietly(to, Ballot::Ready);
+            }
+            DriverToWorker::Go { stamp: of } if stamp == Some(of) => {
+                let step = worker.placement.as_ref().map(|p| p.step).unwrap_or_default();
+                let digest = step.0;
+                worker.commit = Some(CommitId { generation: of.generation, step, digest });
+                self.vote_quietly(to, Ballot::Synced);
+            }
+            DriverToWorker::Pause { stamp: of } if stamp == Some(of) => {
+                let boundary = worker.boundary;
+                self.say(to, WorkerToDriver::Paused { stamp: of, boundary });
+            }
+            DriverToWorker::StopAt { stamp: of, boundary } if stamp == Some(of) => {
+                assert!(boundary > worker.boundary, "a boundary that was not passed");
+                if let Some(commit) = &mut worker.commit {
+                    commit.step = Step(commit.step.0 + boundary - worker.boundary);
+                    commit.digest = commit.step.0;
+                }
+                self.arrive(to, 0);
+            }
+            DriverToWorker::Abort { stamp: of, .. } if stamp == Some(of) && worker.active => {
+                self.arrive(to, 1);
+            }
+            DriverToWorker::Leave { .. } => {
+                self.left.push(to.clone());
+                self.report_exit(to, ExitStatus::Code(0));
+            }
+            DriverToWorker::Finished { .. } => {
+                self.finished.push(to.clone());
+                self.report_exit(to, ExitStatus::Code(0));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn vote_quietly(&mut self, worker: &WorkerId, ballot: Ballot) {
+        if matches!(ballot, Ballot::Failure { .. }) {
+            // Its process is about to end: it answers nothing more.
+            self.deaf.insert(worker.clone());
+        }
+        let stamp = self.workers[worker].placement.as_ref().map(|p| p.stamp).unwrap_or_default();
+        let vote = Vote { stamp, worker: worker.clone(), ballot };
+        self.registry.handle_vote(self.now, &vote);
+    }
+
+    pub(super) fn arrive(&mut self, worker: &WorkerId, steps_lost: u64) {
+        let Some(fake) = self.workers.get_mut(worker) else { return };
+        fake.active = false;
+        let stamp = fake.placement.as_ref().map(|p| p.stamp).unwrap_or_default();
+        let commit = fake.commit;
+        self.say(worker, WorkerToDriver::Arrived { stamp, commit, steps_lost });
+    }
+
+    fn tell_agent(&mut self, to: &NodeId, message: DriverToAgent) {
+        match message {
+            DriverToAgent::Stop { worker, grace_ms, .. } => {
+                self.stops.push((worker.clone(), grace_ms));
+                self.deaf.remove(&worker);
+                if self.workers.contains_key(&worker) {
+                    let signal = if grace_ms == 0 { 9 } else { 15 };
+                    self.report_exit(&worker, ExitStatus::Signal(signal));
+                }
+            }
+            DriverToAgent::Leave { .. } => {
+                self.core.handle_link(self.now, to, &lost());
+            }
+            DriverToAgent::Refused { reason } => self.refused.push(reason),
+            DriverToAgent::Welcome { .. } | DriverToAgent::Start { .. } => {}
+        }
+    }
+}
+
+pub(super) fn lost() -> LinkEvent {
+    LinkEvent::Lost { reason: LossReason::Closed("gone".to_owned()), silent_ms: 0 }
+}
+
+pub(super) fn silence(silent_ms: u64) -> LinkEvent {
+    LinkEvent::Lost { reason: LossReason::Silence { silent_ms }, silent_ms }
+}

@@ -1,0 +1,98 @@
+//! How jobs end.
+
+use std::time::Duration;
+
+use elastic_protocol::messages::Ballot;
+use elastic_protocol::{ExitStatus, Outcome};
+
+use super::Cluster;
+use crate::core::Mode;
+
+fn pair(change: impl FnOnce(&mut crate::core::DriverConfig)) -> Cluster {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(2);
+        config.min_np = Some(1);
+        change(config);
+    });
+    cluster.add_host("a", 2);
+    cluster
+}
+
+#[test]
+fn everyone_finishes() {
+    let mut cluster = pair(|_| {});
+    cluster.train(3);
+    cluster.finish_all();
+    assert_eq!(cluster.finished.len(), 2);
+    let result = cluster.result.expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (Outcome::Succeeded, 0));
+}
+
+#[test]
+fn h_21_nobody_is_killed_for_being_slower() {
+    let mut cluster = pair(|_| {});
+    let [fast, slow] = [cluster.worker("a", 0), cluster.worker("a", 1)];
+    cluster.vote(&fast, Ballot::Success);
+    cluster.pass(Duration::from_secs(120));
+    assert!(cluster.result.is_none());
+    cluster.vote(&slow, Ballot::Success);
+    assert_eq!(cluster.result.expect("the job has ended").outcome, Outcome::Succeeded);
+}
+
+#[test]
+fn h_21_the_result_of_those_who_finished_stands() {
+    let mut cluster = pair(|_| {});
+    let [fast, slow] = [cluster.worker("a", 0), cluster.worker("a", 1)];
+    cluster.vote(&fast, Ballot::Success);
+    cluster.kill(&slow);
+    assert_eq!(cluster.result.expect("the job has ended").outcome, Outcome::Succeeded);
+}
+
+#[test]
+fn g_10_a_failure_after_the_training_is_not_silent() {
+    let mut cluster = pair(|_| {});
+    let [first, second] = [cluster.worker("a", 0), cluster.worker("a", 1)];
+    cluster.deaf.insert(second.clone());
+    cluster.vote(&first, Ballot::Success);
+    cluster.vote(&second, Ballot::Success);
+    cluster.exit(&second, ExitStatus::Code(3));
+    let result = cluster.result.expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (Outcome::Failed, 1));
+    assert!(result.reason.contains("exit code 3"), "{}", result.reason);
+}
+
+#[test]
+fn x_14_a_program_that_never_attaches_is_named() {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(1);
+        config.mode = Mode::InProcess;
+        config.max_restarts = 0;
+        config.deadlines.start = Duration::from_secs(3);
+    });
+    cluster.slow_start = true;
+    cluster.add_host("a", 1);
+    cluster.pass(Duration::from_secs(60));
+    let result = cluster.result.expect("the job has ended");
+    assert!(result.reason.contains("did not attach within 3 s"), "{}", result.reason);
+}
+
+#[test]
+fn a_program_that_never_attaches_and_exits_with_0_is_done() {
+    let mut cluster = Cluster::new(|config| config.np = Some(2));
+    cluster.slow_start = true;
+    cluster.add_host("a", 2);
+    for slot in 0..2 {
+        let worker = cluster.worker("a", slot);
+        cluster.exit(&worker, ExitStatus::Code(0));
+    }
+    assert_eq!(cluster.result.expect("the job has ended").outcome, Outcome::Succeeded);
+}
+
+#[test]
+fn x_17_the_operator_stops_the_job() {
+    let mut cluster = pair(|_| {});
+    cluster.core.handle_stop(cluster.now, 2);
+    cluster.pass(Duration::from_secs(20));
+    let result = cluster.result.expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (Outcome::Stopped, 130));
+}

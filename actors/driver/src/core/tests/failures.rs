@@ -1,0 +1,229 @@
+//! Workers and hosts that are lost.
+
+use std::time::Duration;
+
+use elastic_protocol::messages::{Ballot, LiveWorker, WorkerToDriver};
+use elastic_protocol::{ExitStatus, Outcome, ResetCause};
+use elastic_runtime::transport::LinkEvent;
+
+use super::cluster::{lost, silence};
+use super::{Cluster, host};
+use crate::core::{DriverConfig, OnFailure};
+
+fn two_by_two(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(4);
+        config.min_np = Some(1);
+        change(config);
+    });
+    cluster.add_host("a", 2);
+    cluster.add_host("b", 2);
+    cluster.train(10);
+    cluster
+}
+
+#[test]
+fn h_7_a_failure_blacklists_the_whole_host() {
+    let mut cluster = two_by_two(|config| config.on_failure = OnFailure::Blacklist);
+    let victim = cluster.worker("a", 0);
+    cluster.kill(&victim);
+    assert_eq!(cluster.failed_hosts, [host("a")]);
+    assert_eq!(cluster.sizes.last(), Some(&2));
+    assert!(cluster.members().iter().all(|worker| worker.host == host("b")));
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(cluster.sizes.last(), Some(&2));
+}
+
+#[test]
+fn h_8_the_slot_is_refilled_after_a_back_off_until_its_budget_is_spent() {
+    let mut cluster = two_by_two(|config| config.max_restarts = 2);
+    for failures in 1..=2 {
+        let victim = cluster.worker("b", 1);
+        cluster.kill(&victim);
+        assert_eq!(cluster.sizes.last(), Some(&3), "failure {failures}: the others go on");
+        assert!(!cluster.has_worker("b", 1), "a back-off comes first");
+        cluster.pass(Duration::from_secs(2));
+        assert_eq!(cluster.sizes.last(), Some(&4));
+    }
+    let victim = cluster.worker("b", 1);
+    cluster.kill(&victim);
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(cluster.failed_hosts, [host("b")]);
+    assert_eq!(cluster.sizes.last(), Some(&2));
+}
+
+#[test]
+fn h_10_every_worker_raises() {
+    let mut cluster = two_by_two(|_| {});
+    for worker in cluster.members() {
+        let message = format!("no data on {}", worker.host);
+        cluster.vote_quietly(&worker, Ballot::Failure { status: None, message });
+    }
+    cluster.pass(Duration::from_secs(60));
+    let result = cluster.result.expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (Outcome::Failed, 1));
+    assert!(result.reason.contains("no data on a"), "the first error is the reason: {result:?}");
+}
+
+#[test]
+fn h_11_every_host_is_blacklisted() {
+    let mut cluster = two_by_two(|config| config.on_failure = OnFailure::Blacklist);
+    for name in ["a", "b"] {
+        let victim = cluster.worker(name, 0);
+        cluster.exit(&victim, ExitStatus::Code(1));
+    }
+    cluster.pass(Duration::from_secs(60));
+    let result = cluster.result.expect("the job has ended");
+    assert!(result.reason.contains("every host is blacklisted: a, b"), "{}", result.reason);
+}
+
+#[test]
+fn h_12_the_elastic_timeout_says_who_is_there_and_who_is_missing() {
+    let mut cluster = two_by_two(|config| {
+        config.min_np = Some(4);
+        config.deadlines.elastic = Duration::from_secs(2);
+    });
+    let agent = cluster.agent("b");
+    cluster.core.handle_link(cluster.now, &agent, &silence(2000));
+    cluster.pass(Duration::from_millis(1900));
+    assert!(cluster.result.is_none());
+    cluster.pass(Duration::from_secs(30));
+    let reason = cluster.result.expect("the job has ended").reason;
+    assert!(reason.contains("4 workers are needed; there: a[0]#1, a[1]#2"), "{reason}");
+    assert!(reason.contains("b[0]#3 (out of reach)"), "{reason}");
+}
+
+#[test]
+fn h_13_the_reset_limit() {
+    for (limit, passes) in [(1, false), (2, true)] {
+        let mut cluster = two_by_two(|config| config.reset_limit = Some(limit));
+        cluster.remove_host("b");
+        cluster.add_host("c", 1);
+        cluster.pass(Duration::from_secs(20));
+        match &cluster.result {
+            None => assert!(passes),
+            Some(result) => {
+                assert!(!passes);
+                assert!(result.reason.contains("limit of 1 resets"), "{}", result.reason);
+            }
+        }
+    }
+}
+
+#[test]
+fn x_1_more_workers_die_while_the_reset_forms() {
+    let mut cluster = two_by_two(|_| {});
+    let [second, third] = [cluster.worker("a", 1), cluster.worker("b", 0)];
+    cluster.deaf.extend([second.clone(), third.clone()]);
+    let first = cluster.worker("a", 0);
+    cluster.kill(&first);
+    assert_eq!(cluster.sizes, [4], "the reset waits for two");
+    cluster.kill(&second);
+    cluster.kill(&third);
+    assert_eq!(cluster.sizes, [4, 1]);
+    assert_eq!(cluster.resets.len(), 1, "coalesced");
+}
+
+#[test]
+fn x_1_a_member_dies_between_assignment_and_ready() {
+    let mut cluster = two_by_two(|_| {});
+    let [first, second] = [cluster.worker("a", 0), cluster.worker("a", 1)];
+    cluster.deaf.insert(second.clone());
+    cluster.kill(&first);
+    cluster.arrive(&second, 0);
+    cluster.settle();
+    assert_eq!(cluster.sizes, [4], "assigned, but the second does not form");
+    cluster.kill(&second);
+    assert_eq!(cluster.sizes, [4, 2]);
+}
+
+#[test]
+fn x_2_a_silent_worker_is_evicted_when_its_host_is_heard() {
+    let mut cluster = two_by_two(|_| {});
+    let stopped = cluster.worker("b", 1);
+    let stamp = cluster.stamp();
+    cluster.deaf.insert(stopped.clone());
+    cluster.worker_link(&stopped, LinkEvent::Silent { silent_ms: 1000 });
+    cluster.settle();
+    assert_eq!(cluster.sizes, [4, 3]);
+    assert_eq!(
+        cluster.stops,
+        [(stopped.clone(), 0)],
+        "SIGKILL: a stopped process hears no SIGTERM"
+    );
+    cluster.say(&stopped, WorkerToDriver::Paused { stamp, boundary: 99 });
+    cluster.settle();
+    assert_eq!(cluster.sizes, [4, 3], "G-2: its late word changes nothing");
+}
+
+#[test]
+fn x_2_a_silent_agent_takes_its_workers_out_and_gets_them_back() {
+    let mut cluster = two_by_two(|_| {});
+    let agent = cluster.agent("b");
+    cluster.core.handle_link(cluster.now, &agent, &silence(2000));
+    cluster.settle();
+    assert_eq!(cluster.sizes, [4, 2]);
+    assert!(matches!(&cluster.resets[..], [ResetCause::HostLost { .. }]));
+    let live = [0, 1].map(|slot| LiveWorker { worker: cluster.worker("b", slot), pid: 1 });
+    for process in &live {
+        cluster.worker_link(&process.worker, lost());
+    }
+    cluster.slow_start = true;
+    cluster.rejoin(&agent, 2, live.to_vec());
+    for process in &live {
+        cluster.attach(&process.worker);
+    }
+    cluster.settle();
+    assert_eq!(cluster.sizes, [4, 2, 4], "the same processes, with their state");
+}
+
+#[test]
+fn a_broken_link_is_explained_by_the_exit_that_follows() {
+    let mut cluster = two_by_two(|_| {});
+    let reporter = cluster.worker("a", 0);
+    let victim = cluster.worker("b", 1);
+    cluster.deaf.insert(victim.clone());
+    let stamp = cluster.stamp();
+    let error = "reset by peer".to_owned();
+    cluster.say(&reporter, WorkerToDriver::CollectiveFailed { stamp, peer: Some(3), error });
+    cluster.settle();
+    assert_eq!(cluster.sizes, [4], "waits for the accused");
+    cluster.kill(&victim);
+    assert_eq!(cluster.sizes, [4, 3]);
+    let status = cluster.core.status(cluster.now, &|at| at.to_string());
+    let cause = status.last_reset.expect("a reset").cause;
+    assert!(cause.contains("signal 9 (SIGKILL)"), "{cause}");
+}
+
+#[test]
+fn the_deadline_of_a_forming_generation_names_and_evicts() {
+    let mut cluster = two_by_two(|_| {});
+    let mute = cluster.worker("a", 1);
+    cluster.deaf.insert(mute.clone());
+    let first = cluster.worker("a", 0);
+    cluster.kill(&first);
+    cluster.arrive(&mute, 0);
+    cluster.settle();
+    cluster.pass(Duration::from_secs(11));
+    assert!(cluster.resets.iter().any(|cause| matches!(
+        cause,
+        ResetCause::DeadlinePassed { phase, waiting_for }
+            if phase == "form" && waiting_for == std::slice::from_ref(&mute)
+    )));
+    assert!(cluster.stops.iter().any(|(worker, _)| *worker == mute));
+}
+
+#[test]
+fn a_second_agent_of_one_name_is_refused_while_the_first_is_there() {
+    let mut cluster = two_by_two(|_| {});
+    let known = cluster.agent("a");
+    cluster.join(&host("a"), 2, Vec::new());
+    cluster.pass(Duration::from_secs(4));
+    assert!(cluster.refused[0].contains("host a already has an agent"), "{:?}", cluster.refused);
+    assert_eq!(cluster.sizes, [4], "the job is not disturbed");
+    cluster.join(&host("a"), 2, Vec::new());
+    cluster.core.handle_link(cluster.now, &known, &silence(2000));
+    cluster.pass(Duration::from_secs(4));
+    assert_eq!(cluster.refused.len(), 1, "once the first is known to be dead the other is taken");
+    assert_eq!(cluster.sizes.last(), Some(&4));
+}

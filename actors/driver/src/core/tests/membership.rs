@@ -1,0 +1,205 @@
+//! Hosts that come and go as planned.
+
+use std::time::Duration;
+
+use elastic_protocol::messages::WorkerToDriver;
+use elastic_protocol::{CommitId, GenerationId, ResetCause, Step};
+
+use super::{Cluster, host};
+
+fn trained(hosts: &[(&str, u32)], min_np: u32) -> Cluster {
+    let slots = hosts.iter().map(|(_, slots)| slots).sum();
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(slots);
+        config.min_np = Some(min_np);
+    });
+    for (name, slots) in hosts {
+        cluster.add_host(name, *slots);
+    }
+    cluster.train(10);
+    cluster
+}
+
+#[test]
+fn h_1_all_slots_take_part_host_by_host() {
+    let cluster = trained(&[("h1", 2), ("h2", 2)], 2);
+    assert_eq!(cluster.sizes, [4]);
+    let names: Vec<String> =
+        cluster.members().iter().map(|worker| format!("{}{}", worker.host, worker.slot)).collect();
+    assert_eq!(names, ["h10", "h11", "h20", "h21"]);
+}
+
+#[test]
+fn h_3_the_slot_beyond_the_cap_is_spare_until_one_is_lost() {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(3);
+        config.max_np = Some(3);
+        config.min_np = Some(1);
+    });
+    cluster.add_host("a", 2);
+    cluster.add_host("b", 2);
+    assert_eq!(cluster.sizes, [3]);
+    assert!(!cluster.has_worker("b", 1));
+    let spare = |cluster: &Cluster| {
+        let status = cluster.core.status(cluster.now, &|at| at.to_string());
+        status.workers.iter().filter(|worker| worker.state == "spare").count()
+    };
+    assert_eq!(spare(&cluster), 1);
+    let victim = cluster.worker("a", 1);
+    cluster.kill(&victim);
+    cluster.pass(Duration::from_millis(100));
+    assert_eq!(cluster.sizes, [3, 2, 3], "the spare takes the lost one's place");
+    assert!(cluster.has_worker("b", 1));
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(cluster.sizes, [3, 2, 3], "the slot's return displaces nobody");
+}
+
+#[test]
+fn h_4_a_host_added_in_mid_run_interrupts_once_and_keeps_ranks() {
+    let mut cluster = trained(&[("a", 2)], 1);
+    let before = cluster.members();
+    cluster.slow_start = true;
+    cluster.add_host("b", 2);
+    assert_eq!(cluster.sizes, [2], "training goes on while the newcomers start");
+    assert!(cluster.resets.is_empty());
+    let newcomers = [cluster.worker("b", 0), cluster.worker("b", 1)];
+    cluster.attach(&newcomers[0]);
+    cluster.settle();
+    assert!(cluster.resets.is_empty(), "those who come together enter together");
+    cluster.attach(&newcomers[1]);
+    cluster.settle();
+    assert_eq!(cluster.sizes, [2, 4]);
+    assert_eq!(cluster.resets.len(), 1);
+    assert_eq!(cluster.members()[..2], before[..]);
+    assert_eq!(cluster.roots.last(), Some(&Some(0)), "G-6: a newcomer proves nothing");
+}
+
+#[test]
+fn h_5_a_host_removed_leaves_with_code_0_and_the_others_skip_the_sync() {
+    let mut cluster = trained(&[("a", 2), ("b", 2)], 1);
+    let leavers = [cluster.worker("b", 0), cluster.worker("b", 1)];
+    cluster.remove_host("b");
+    assert_eq!(cluster.sizes, [4, 2]);
+    assert_eq!(cluster.left, leavers);
+    assert_eq!(cluster.skipped_syncs, 1, "G-6: all hold one commit");
+    assert!(matches!(&cluster.resets[..], [ResetCause::HostsChanged { removed, .. }]
+        if removed.len() == 2));
+}
+
+#[test]
+fn h_6_the_state_goes_from_host_to_host() {
+    let mut cluster = trained(&[("a", 1)], 1);
+    cluster.add_host("b", 1);
+    cluster.train(5);
+    cluster.remove_host("a");
+    assert_eq!(cluster.sizes, [1, 2, 1]);
+    assert_eq!(cluster.members()[0].host, host("b"));
+}
+
+#[test]
+fn a_host_replaced_at_once_hands_its_state_over_before_it_leaves() {
+    let mut cluster = trained(&[("a", 1)], 1);
+    cluster.hosts.clear();
+    cluster.add_host("b", 1);
+    assert_eq!(cluster.sizes, [1, 2, 1], "G-5: the only holder takes part once more");
+    assert_eq!(cluster.members()[0].host, host("b"));
+    assert_eq!(cluster.left.len(), 1);
+}
+
+#[test]
+fn h_19_an_unused_host_comes_and_goes() {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(2);
+        config.max_np = Some(2);
+    });
+    cluster.add_host("a", 2);
+    cluster.add_host("b", 2);
+    cluster.remove_host("b");
+    cluster.pass(Duration::from_secs(5));
+    assert!(cluster.resets.is_empty());
+    assert_eq!(cluster.sizes, [2]);
+}
+
+#[test]
+fn h_19_a_change_that_is_undone_before_it_took_effect_resets_nothing() {
+    let mut cluster = trained(&[("a", 1), ("b", 1)], 1);
+    let slow = cluster.worker("a", 0);
+    cluster.deaf.insert(slow.clone());
+    cluster.remove_host("b");
+    cluster.add_host("b", 1);
+    cluster.deaf.clear();
+    let stamp = cluster.stamp();
+    cluster.say(&slow, WorkerToDriver::Paused { stamp, boundary: 10 });
+    cluster.settle();
+    assert!(cluster.resets.is_empty(), "called off");
+    assert_eq!(cluster.sizes, [2]);
+}
+
+#[test]
+fn h_20_each_change_is_one_reset() {
+    let mut cluster = trained(&[("a", 1)], 1);
+    for name in ["b", "c"] {
+        cluster.add_host(name, 1);
+        cluster.train(3);
+    }
+    for name in ["c", "b"] {
+        cluster.remove_host(name);
+        cluster.train(3);
+    }
+    assert_eq!(cluster.sizes, [1, 2, 3, 2, 1]);
+    assert_eq!(cluster.resets.len(), 4);
+}
+
+#[test]
+fn x_5_a_removal_below_min_waits_and_goes_on() {
+    let mut cluster = trained(&[("a", 1), ("b", 1)], 2);
+    cluster.remove_host("b");
+    assert_eq!(cluster.sizes, [2]);
+    cluster.pass(Duration::from_secs(5));
+    cluster.add_host("c", 1);
+    assert_eq!(cluster.sizes, [2, 2]);
+    assert_eq!(cluster.roots.last(), Some(&Some(0)), "no skip with a newcomer (Horovod #3494)");
+}
+
+#[test]
+fn x_11_a_worker_that_leaves_on_notice_loses_nothing() {
+    let mut cluster = trained(&[("a", 2)], 1);
+    let leaver = cluster.worker("a", 1);
+    cluster.say(&leaver, WorkerToDriver::Leaving { reason: "SIGTERM".to_owned() });
+    cluster.settle();
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(cluster.sizes, [2, 1], "and its slot is not refilled");
+    assert_eq!(cluster.left, [leaver]);
+    assert!(matches!(&cluster.resets[..], [ResetCause::WorkerLeaves { .. }]));
+}
+
+#[test]
+fn g_8_the_root_holds_the_highest_commit_whatever_its_rank() {
+    let mut cluster = trained(&[("a", 1), ("b", 1), ("c", 1)], 1);
+    let (first, ahead) = (cluster.worker("a", 0), cluster.worker("c", 0));
+    cluster.deaf.extend([first.clone(), ahead.clone()]);
+    let victim = cluster.worker("b", 0);
+    cluster.kill(&victim);
+    let stamp = cluster.stamp();
+    for (worker, step) in [(first, 10), (ahead, 11)] {
+        let commit = CommitId { generation: GenerationId(1), step: Step(step), digest: step };
+        cluster.deaf.clear();
+        let arrived = WorkerToDriver::Arrived { stamp, commit: Some(commit), steps_lost: 0 };
+        cluster.say(&worker, arrived);
+        cluster.settle();
+    }
+    assert_eq!(cluster.roots.get(1), Some(&Some(1)), "rank 1 of the new generation is c");
+}
+
+#[test]
+fn g_2_an_arrival_from_an_older_generation_is_dropped() {
+    let mut cluster = trained(&[("a", 1)], 1);
+    let old = cluster.stamp();
+    cluster.add_host("b", 1);
+    let worker = cluster.worker("a", 0);
+    cluster.say(&worker, WorkerToDriver::Arrived { stamp: old, commit: None, steps_lost: 0 });
+    cluster.settle();
+    assert_eq!(cluster.sizes, [1, 2], "nothing happened");
+    let status = cluster.core.status(cluster.now, &|at| at.to_string());
+    assert!(status.dropped_messages > 0, "and it was counted");
+}

@@ -1,0 +1,9 @@
+//! Scenarios of the design's sections H and X on the driver's core, with the registry's core beside it and
+//! workers that answer at once unless a test holds them back.
+
+mod cluster;
+mod endings;
+mod failures;
+mod membership;
+
+use self::cluster::{Cluster, host};
