@@ -1,1 +1,29 @@
-fn main() {}
+//! `cargo xtask`: what is more than one cargo call. `cargo xtask test` is everything that has to pass.
+
+mod direction;
+mod steps;
+
+use clap::{Parser, Subcommand};
+
+/// Elastic Node's own tasks.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum Task {
+    /// Everything that has to pass: format, lints, documentation, tests, dependencies.
+    Test,
+    /// What is quick: format, lints, the direction of dependencies.
+    Check,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().task {
+        Task::Test => steps::test(),
+        Task::Check => steps::check(),
+    }
+}

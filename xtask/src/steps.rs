@@ -1,0 +1,102 @@
+//! The steps of `cargo xtask test` and `cargo xtask check`, in the order in which they fail fastest.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use xshell::{Shell, cmd};
+
+use crate::direction;
+
+/// The release of cargo-deny that the checks use, where none is installed.
+const CARGO_DENY_VERSION: &str = "0.18.9";
+
+/// How many seeds of the simulation are run.
+const SIMULATION_SEEDS: &str = "200";
+
+/// Format, lints, the direction of dependencies.
+pub(crate) fn check() -> anyhow::Result<()> {
+    let shell = shell()?;
+    step("format", || Ok(cmd!(shell, "cargo fmt --all --check").run()?))?;
+    step("direction of dependencies", direction::check)?;
+    step("lints", || {
+        let clippy = cmd!(shell, "cargo clippy --locked --workspace --all-targets -- -D warnings");
+        Ok(clippy.run()?)
+    })
+}
+
+/// Everything that has to pass.
+pub(crate) fn test() -> anyhow::Result<()> {
+    check()?;
+    let shell = shell()?;
+    step("documentation", || {
+        let _warnings = shell.push_env("RUSTDOCFLAGS", "-D warnings");
+        Ok(cmd!(shell, "cargo doc --locked --workspace --no-deps --document-private-items").run()?)
+    })?;
+    // The end-to-end tests run these as processes.
+    step("release binaries", || {
+        Ok(cmd!(shell, "cargo build --locked --release --package elastic-node --bins --examples")
+            .run()?)
+    })?;
+    step("tests", || Ok(cmd!(shell, "cargo test --locked --workspace").run()?))?;
+    if has_simulation(&shell)? {
+        step("simulation", || {
+            let seeds = SIMULATION_SEEDS;
+            Ok(cmd!(shell, "cargo run --locked --release --package sim -- sweep --seeds {seeds}")
+                .run()?)
+        })?;
+    }
+    step("licences, bans and sources of dependencies", || {
+        let deny = cargo_deny(&shell)?;
+        // Advisories need a database from the network, and change without a change here.
+        Ok(cmd!(shell, "{deny} --locked check bans licenses sources").run()?)
+    })
+}
+
+fn shell() -> anyhow::Result<Shell> {
+    let shell = Shell::new()?;
+    shell.change_dir(root()?);
+    Ok(shell)
+}
+
+/// The workspace's root: the parent of this package.
+pub(crate) fn root() -> anyhow::Result<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Ok(here.parent().context("this package stands in the workspace")?.to_owned())
+}
+
+fn step(name: &str, run: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let mut stderr = std::io::stderr();
+    writeln!(stderr, "\n== {name}")?;
+    let started = now();
+    run().with_context(|| format!("{name} failed"))?;
+    writeln!(stderr, "== {name}: passed in {:.0} s", started.elapsed().as_secs_f64())?;
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "tells a person how long a step took")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// The simulation is a program of its own, once it has one.
+fn has_simulation(shell: &Shell) -> anyhow::Result<bool> {
+    Ok(shell.path_exists("sim/src/main.rs"))
+}
+
+/// cargo-deny: the installed one, or one that is built below `target/` once.
+fn cargo_deny(shell: &Shell) -> anyhow::Result<PathBuf> {
+    let installed = cmd!(shell, "cargo deny --version").quiet().ignore_stderr().ignore_status();
+    if installed.read()?.starts_with("cargo-deny") {
+        return Ok(PathBuf::from("cargo-deny"));
+    }
+    let tools = root()?.join("target").join("tools");
+    let program = tools.join("bin").join("cargo-deny");
+    if !program.exists() {
+        let version = CARGO_DENY_VERSION;
+        cmd!(shell, "cargo install --locked --root {tools} --version {version} cargo-deny")
+            .run()?;
+    }
+    Ok(program)
+}
