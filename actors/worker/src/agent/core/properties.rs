@@ -17,6 +17,9 @@ const SLOTS: u32 = 3;
 /// How long a killed process of the model takes to end.
 const KILL_TAKES: Duration = Duration::from_millis(3);
 
+/// More events than any wait of a run has.
+const STEPS_MAX: usize = 10_000;
+
 #[derive(Clone, Debug)]
 enum Action {
     Driver(Box<DriverToAgent>),
@@ -29,6 +32,8 @@ enum Action {
         grace_ms: u64,
     },
     Up,
+    /// A session, and a driver that is taken.
+    Reconnect,
     /// The session ends; what was sent since the last `takes` messages comes back.
     Lost {
         returned: usize,
@@ -58,20 +63,23 @@ fn driver(message: DriverToAgent) -> Action {
 fn action() -> impl Strategy<Value = Action> {
     let slot = 0..SLOTS + 1;
     prop_oneof![
-        6 => slot.clone().prop_map(|slot| Action::StartNext { slot }),
-        2 => (slot.clone(), 0..6_u64).prop_map(|(slot, life)| driver(start(worker(slot, life)))),
-        3 => (slot.clone(), 0..200_u64).prop_map(|(slot, grace_ms)| Action::StopNewest { slot, grace_ms }),
-        1 => (slot.clone(), 0..6_u64, 0..200_u64)
+        12 => slot.clone().prop_map(|slot| Action::StartNext { slot }),
+        4 => (slot.clone(), 0..6_u64)
+            .prop_map(|(slot, life)| driver(start(worker(slot, life)))),
+        12 => (slot.clone(), 0..200_u64)
+            .prop_map(|(slot, grace_ms)| Action::StopNewest { slot, grace_ms }),
+        2 => (slot.clone(), 0..6_u64, 0..200_u64)
             .prop_map(|(slot, life, grace_ms)| driver(stop(worker(slot, life), grace_ms))),
         3 => (1..4_u64).prop_map(|term| driver(welcome(1, term))),
-        1 => (1..40_u128).prop_map(|job| driver(welcome(1 + job / 38, 1))),
-        3 => Just(Action::Up),
-        2 => (0..3_usize).prop_map(|returned| Action::Lost { returned }),
-        3 => slot.prop_map(|slot| Action::Crash { slot }),
-        4 => (0..300_u64).prop_map(|ms| Action::Wait { ms }),
+        6 => Just(Action::Reconnect),
+        2 => Just(Action::Up),
+        4 => (0..3_usize).prop_map(|returned| Action::Lost { returned }),
+        6 => slot.prop_map(|slot| Action::Crash { slot }),
+        12 => (0..300_u64).prop_map(|ms| Action::Wait { ms }),
         1 => prop_oneof![
             Just(Action::Drain),
             Just(Action::Wait { ms: 40_000 }),
+            Just(driver(welcome(2, 9))),
             Just(driver(DriverToAgent::Leave { code: 0, reason: "over".to_owned() })),
             Just(driver(DriverToAgent::Refused { reason: "no".to_owned() })),
         ],
@@ -133,8 +141,15 @@ impl Model {
                 let life = self.newest.entry(slot).or_insert(10);
                 *life += 1;
                 let message = start(worker(slot, *life));
-                if self.link_up {
-                    self.core.handle_driver(self.now, message);
+                if !self.link_up {
+                    return;
+                }
+                let running = self.live.keys().chain(self.spawning.keys());
+                let old = running.cloned().find(|old| old.slot == slot);
+                let obeys = self.core.accepted && matches!(self.core.phase, Phase::Serving);
+                self.core.handle_driver(self.now, message);
+                if let Some(old) = old.filter(|old| obeys && !self.due.contains_key(old)) {
+                    self.is_due(old, 0);
                 }
             }
             Action::StopNewest { slot, grace_ms } => {
@@ -146,12 +161,12 @@ impl Model {
                 let before = self.core.accepted;
                 self.core.handle_driver(self.now, stop(worker.clone(), grace_ms));
                 if runs && before {
-                    let due = self.now + Duration::from_millis(grace_ms) + KILL_TAKES;
-                    let due =
-                        self.spawning.get(&worker).map_or(due, |(at, _)| due.max(*at + KILL_TAKES));
-                    let earlier = self.due.entry(worker).or_insert(due);
-                    *earlier = due.min(*earlier);
+                    self.is_due(worker, grace_ms);
                 }
+            }
+            Action::Reconnect => {
+                self.act(Action::Up);
+                return self.act(driver(welcome(1, 5)));
             }
             Action::Up => {
                 if !self.link_up {
@@ -188,21 +203,35 @@ impl Model {
         self.advance(self.now);
     }
 
+    /// A running worker was told to end: by when it has to have.
+    fn is_due(&mut self, worker: WorkerId, grace_ms: u64) {
+        let due = self.now + Duration::from_millis(grace_ms) + KILL_TAKES;
+        let due = self.spawning.get(&worker).map_or(due, |(at, _)| due.max(*at + KILL_TAKES));
+        let earlier = self.due.entry(worker).or_insert(due);
+        *earlier = due.min(*earlier);
+    }
+
     /// Lets time pass, event by event.
     fn advance(&mut self, until: Time) {
-        loop {
+        for _step in 0..STEPS_MAX {
             let spawns = self.spawning.values().map(|(at, _)| *at);
             let ends = self.live.values().filter_map(|(end, _)| end.map(|(at, _)| at));
             let next = spawns.chain(ends).chain(self.core.poll_timeout()).min();
-            let Some(next) = next.filter(|next| *next <= until) else { break };
+            let Some(next) = next.filter(|next| *next <= until) else {
+                return self.arrive(until);
+            };
             self.now = self.now.max(next);
             self.step();
             self.carry_out();
         }
+        panic!("it asks for the same moment again and again");
+    }
+
+    fn arrive(&mut self, until: Time) {
         self.now = self.now.max(until);
         for (worker, due) in &self.due {
             let runs = self.live.contains_key(worker) || self.spawning.contains_key(worker);
-            assert!(!runs || *due >= self.now, "{worker} outlived its stop, due {due}");
+            assert!(!runs || *due > self.now, "{worker} outlived its stop, due {due}");
         }
     }
 
