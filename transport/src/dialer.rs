@@ -184,7 +184,9 @@ impl Dialer {
             });
         links.pump();
         if let Err(reason) = greeted {
-            close(&connection, CloseCode::Broken, &reason);
+            let wanted = links.is_dialled(peer);
+            let code = if wanted { CloseCode::Broken } else { CloseCode::Closed };
+            close(&connection, code, &reason);
             return Err(Failure::Passing(reason));
         }
         self.backoff.reset();

@@ -119,10 +119,6 @@ impl Links {
         &self.local
     }
 
-    pub(crate) fn deadlines(&self) -> &Deadlines {
-        &self.deadlines
-    }
-
     pub(crate) fn now(&self) -> Time {
         Time::ZERO + self.origin.elapsed()
     }
@@ -227,7 +223,7 @@ impl Links {
     ) -> Result<(), SessionError> {
         let mut state = self.state.borrow_mut();
         let State { peers, events, next_serial } = &mut *state;
-        let Some(peer) = peers.get_mut(node) else { return Ok(()) };
+        let peer = peers.get_mut(node).ok_or(SessionError::UnknownSession)?;
         let greeted = peer.core.handle_welcome(welcome);
         if greeted.is_ok() {
             self.attach(node, peer, connection, events, next_serial);
@@ -421,7 +417,7 @@ impl Links {
                     events.push_back(link_event(node, LinkEvent::Heard));
                 }
             }
-            peer.liveness.forgive(pause);
+            peer.liveness.forgive(now, pause);
             if peer.core.session().is_some() {
                 judge(node, peer, now, events);
             }

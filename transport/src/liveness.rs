@@ -59,8 +59,8 @@ impl Liveness {
     }
 
     /// This process itself stood still for so long (stopped, or swapped out): it was not listening.
-    pub(crate) fn forgive(&mut self, pause: Duration) {
-        self.heard_at = self.heard_at + pause;
+    pub(crate) fn forgive(&mut self, now: Time, pause: Duration) {
+        self.heard_at = (self.heard_at + pause).min(now);
     }
 
     /// Judges the silence.
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn who_slept_accuses_nobody() {
         let mut liveness = Liveness::new(&Deadlines::default(), Time::ZERO);
-        liveness.forgive(Duration::from_secs(10));
+        liveness.forgive(Time::from_ms(10_500), Duration::from_secs(10));
         assert_eq!(liveness.handle_timeout(Time::from_ms(10_500)), None);
     }
 }

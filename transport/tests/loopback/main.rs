@@ -2,5 +2,6 @@
 
 mod abuse;
 mod harness;
+mod raw;
 mod security;
 mod sessions;

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use elastic_protocol::{Deadlines, NodeId, WorkerId};
+use elastic_protocol::{Deadlines, NodeId};
 use elastic_runtime::transport::{
     Conversation, LinkEvent, LossReason, SendErrorReason, Transport, TransportEvent,
 };
 use elastic_transport::ConnectOptions;
 
 use crate::harness::*;
+use crate::raw::{self, Path, Proxy};
 
 #[test]
 fn a_node_joins_talks_and_leaves() {
@@ -33,5 +34,226 @@ fn a_node_joins_talks_and_leaves() {
         driver.events.until_link("Lost", lost).await;
         let gone = driver.transport.send(&client.id(), Conversation::Control, Bytes::new());
         assert_eq!(gone.expect_err("it left").reason, SendErrorReason::NoSession);
+    });
+}
+
+#[test]
+fn a_connection_that_breaks_is_resumed_unseen() {
+    run(async {
+        let driver = Driver::start();
+        let client = driver.join("a").await;
+        let (to_client, conversations) =
+            (client.id(), [Conversation::Control, Conversation::Bulk(3)]);
+        for round in 0..20_u32 {
+            for number in round * 50..(round + 1) * 50 {
+                for conversation in conversations {
+                    client.send(conversation, numbered(number));
+                    let sent = driver.transport.send(&to_client, conversation, numbered(number));
+                    sent.expect("the session stands");
+                }
+            }
+            if round % 2 == 0 {
+                client.transport.reconnect(&client.driver);
+            } else {
+                driver.transport.reconnect(&to_client);
+            }
+            let some = (round as usize + 1) * 20;
+            driver.events.until("some frames", |all| Events::frame_count(all) >= some).await;
+        }
+        for events in [&driver.events, &client.events] {
+            events.until("all frames", |all| Events::frame_count(all) >= 2000).await;
+            let expected: Vec<Bytes> = (0..1000).map(numbered).collect();
+            for conversation in conversations {
+                assert_eq!(events.frames(conversation), expected, "TR-1: in order, once");
+            }
+            assert_eq!(events.links(), [LinkEvent::Up], "TR-1: unseen");
+        }
+    });
+}
+
+fn is_silence(event: &LinkEvent) -> bool {
+    matches!(event, LinkEvent::Lost { reason: LossReason::Silence { .. }, .. })
+}
+
+#[test]
+fn a_peer_that_vanishes_is_silent_then_lost_then_another_session() {
+    run(async {
+        let driver = Driver::start();
+        let proxy = Proxy::start(driver.address).await;
+        let options = driver.options("a");
+        let options = ConnectOptions { address: proxy.address.to_string(), ..options };
+        let client = Client::join(options).await.expect("let in");
+        client.send(Conversation::Control, numbered(0));
+        driver.events.until("a frame", |all| Events::frame_count(all) == 1).await;
+
+        proxy.path.set(Path::Cut);
+        client.send(Conversation::Control, numbered(1));
+        client.send(Conversation::Bulk(0), numbered(2));
+        for events in [&driver.events, &client.events] {
+            events.until_link("Lost", is_silence).await;
+            let [LinkEvent::Up, LinkEvent::Silent { silent_ms }, LinkEvent::Lost { .. }] =
+                events.links()[..]
+            else {
+                panic!("TR-5: {:?}", events.links());
+            };
+            let suspect = Deadlines::default().suspect.as_millis();
+            assert!(u128::from(silent_ms) >= suspect, "TR-5: not before its time");
+        }
+        let back: Vec<_> = client
+            .events
+            .all()
+            .into_iter()
+            .skip_while(
+                |event| !matches!(event, TransportEvent::Link { event, .. } if is_silence(event)),
+            )
+            .filter_map(|event| match event {
+                TransportEvent::Undeliverable { frame, .. } => Some(frame),
+                _ => None,
+            })
+            .collect();
+        // The acknowledgement of the first may have been cut off too.
+        assert!(back.ends_with(&[numbered(1), numbered(2)]), "TR-2: handed back after Lost");
+
+        client.events.clear();
+        proxy.path.set(Path::Open);
+        client.events.until_link("a new session", |event| *event == LinkEvent::Up).await;
+        client.send(Conversation::Control, numbered(3));
+        driver.events.until("a frame", |all| Events::frame_count(all) == 2).await;
+    });
+}
+
+#[test]
+fn a_peer_that_was_silent_for_a_while_is_heard_again() {
+    run(async {
+        let driver = Driver::start();
+        let proxy = Proxy::start(driver.address).await;
+        let options = driver.options("a");
+        let options = ConnectOptions { address: proxy.address.to_string(), ..options };
+        let client = Client::join(options).await.expect("let in");
+        proxy.path.set(Path::Cut);
+        let silent = |event: &LinkEvent| matches!(event, LinkEvent::Silent { .. });
+        client.events.until_link("Silent", silent).await;
+        proxy.path.set(Path::Open);
+        client.events.until_link("Heard", |event| *event == LinkEvent::Heard).await;
+        assert_eq!(client.events.links().len(), 3, "the same session: {:?}", client.events.links());
+    });
+}
+
+#[test]
+fn a_newer_connection_of_a_node_replaces_the_older_one() {
+    run(async {
+        let driver = Driver::start();
+        let node = NodeId { name: agent("a"), incarnation: elastic_protocol::Incarnation(9) };
+        let identity = driver.authority.identity(&node, wall_clock()).expect("issued");
+        let first = raw::greeted(&driver, &identity, 1).await;
+        let second = raw::greeted(&driver, &identity, 1).await;
+        let ending = first.closed().await;
+        assert!(ending.to_string().contains("takes its place"), "{ending}");
+        assert!(second.close_reason().is_none());
+        assert_eq!(driver.events.links(), [LinkEvent::Up], "the same session goes on");
+
+        let _third = raw::greeted(&driver, &identity, 2).await;
+        driver.events.until("a new session", |all| all.len() == 3).await;
+        let [_, LinkEvent::Lost { reason: LossReason::Forgotten, .. }, LinkEvent::Up] =
+            driver.events.links()[..]
+        else {
+            panic!("TR-2: {:?}", driver.events.links());
+        };
+    });
+}
+
+#[test]
+fn a_close_arrives_with_its_reason_after_what_was_queued() {
+    run(async {
+        let driver = Driver::start();
+        let client = driver.join("a").await;
+        driver.transport.send(&client.id(), Conversation::Control, numbered(7)).expect("taken");
+        driver.transport.close(&client.id(), "evicted");
+        let refused = driver.transport.send(&client.id(), Conversation::Control, numbered(8));
+        assert_eq!(refused.expect_err("closing").reason, SendErrorReason::NoSession);
+        let closed = LossReason::Closed("evicted".to_owned());
+        let lost = |event: &LinkEvent| matches!(event, LinkEvent::Lost { reason, .. } if *reason == closed);
+        client.events.until_link("Lost", lost).await;
+        assert_eq!(client.events.frames(Conversation::Control), [numbered(7)]);
+        let here = LossReason::ClosedHere("evicted".to_owned());
+        let lost =
+            |event: &LinkEvent| matches!(event, LinkEvent::Lost { reason, .. } if *reason == here);
+        driver.events.until_link("Lost", lost).await;
+        let again = |all: &[TransportEvent]| {
+            let up = |event: &&TransportEvent| {
+                matches!(event, TransportEvent::Link { event: LinkEvent::Up, .. })
+            };
+            all.iter().filter(up).count() == 2
+        };
+        client.events.until("a new session, as the client did not close", again).await;
+    });
+}
+
+#[test]
+fn a_process_that_ends_is_lost_at_once() {
+    run(async {
+        let driver = Driver::start();
+        let client = driver.join("a").await;
+        drop(client);
+        let lost = |event: &LinkEvent| {
+            matches!(event, LinkEvent::Lost { reason: LossReason::Closed(_), .. })
+        };
+        driver.events.until_link("Lost", lost).await;
+        let silent = |event: &LinkEvent| matches!(event, LinkEvent::Silent { .. });
+        assert!(!driver.events.links().iter().any(silent), "G-12: not by a time-out");
+    });
+}
+
+#[test]
+fn bulk_never_delays_control() {
+    run(async {
+        const BULK: Conversation = Conversation::Bulk(1);
+        const MEGABYTES: usize = 100;
+        let driver = Driver::start();
+        let client = driver.join("a").await;
+        let frame = Bytes::from(vec![7; 1 << 20]);
+        let (mut sent, mut round) = (0, 0);
+        while sent < MEGABYTES {
+            let queued_from = sent;
+            loop {
+                match client.transport.send(&client.driver, BULK, frame.clone()) {
+                    Ok(()) => sent += 1,
+                    Err(error) => {
+                        assert_eq!(error.reason, SendErrorReason::Full, "TR-6");
+                        assert_eq!(error.frame, frame, "TR-6: given back");
+                        break;
+                    }
+                }
+            }
+            assert!(sent - queued_from <= 32, "TR-6: the queue is bounded");
+            client.send(Conversation::Control, numbered(round));
+            round += 1;
+            let is_control = |event: &TransportEvent| {
+                matches!(event, TransportEvent::Frame { conversation: Conversation::Control, .. })
+            };
+            driver.events.until("the control frame", |all| all.iter().any(is_control)).await;
+            let before = driver.events.all().iter().take_while(|event| !is_control(event)).count();
+            assert!(before < sent - queued_from, "TR-3: control overtook queued bulk");
+            let rest = sent - queued_from;
+            let arrived = |all: &[TransportEvent]| Events::frame_count(all) > rest;
+            driver.events.until("the bulk", arrived).await;
+            driver.events.clear();
+            client.events.clear();
+        }
+    });
+}
+
+#[test]
+fn large_frames_arrive_whole() {
+    run(async {
+        let driver = Driver::start();
+        let client = driver.join("a").await;
+        let frame: Bytes = (0..8_u32 << 20).map(|it| (it % 251) as u8).collect::<Vec<_>>().into();
+        client.send(Conversation::Bulk(0), frame.clone());
+        let large = Bytes::from(vec![0; frame.len() + 1]);
+        let error = client.transport.send(&client.driver, Conversation::Bulk(0), large);
+        assert_eq!(error.expect_err("too large").reason, SendErrorReason::TooLarge);
+        driver.events.until("the frame", |all| Events::frame_count(all) == 1).await;
+        assert_eq!(driver.events.frames(Conversation::Bulk(0)), [frame]);
     });
 }
