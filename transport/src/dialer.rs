@@ -23,7 +23,7 @@ use crate::log_limit::LogLimit;
 use crate::secret::random_bytes;
 use crate::settings::{self, HANDSHAKE_DEADLINE};
 use crate::sockets::Sockets;
-use crate::tls::{self, Finding, PROTOCOL_VERSION, PinnedAuthority};
+use crate::tls::{self, Finding, PinnedAuthority};
 use crate::token::{Fingerprint, Token, TokenKind};
 
 /// Finds the driver and connects with it.
@@ -92,7 +92,7 @@ impl Dialer {
             public_key: key.public_key_raw().to_vec(),
         };
         let bytes = request.encode().map_err(|error| Failure::Passing(error.to_string()))?;
-        let answer = ask(&driver.connection, &bytes, ENROL_BYTES_MAX).await?;
+        let answer = self.ask(&driver.connection, &bytes, ENROL_BYTES_MAX).await?;
         close(&driver.connection, CloseCode::Done, "the answer was read");
         match EnrolAnswer::decode(&answer) {
             Ok(EnrolAnswer::Issued { node, certificate }) => {
@@ -176,7 +176,7 @@ impl Dialer {
         let hello = links.hello(peer, fresh).ok_or_else(given_up)?;
         settings::welcome(&connection);
         let bytes = hello.encode().map_err(|error| Failure::Passing(error.to_string()))?;
-        let answer = ask(&connection, &bytes, HELLO_BYTES_MAX).await?;
+        let answer = self.ask(&connection, &bytes, HELLO_BYTES_MAX).await?;
         let greeted =
             Welcome::decode(&answer).map_err(|error| error.to_string()).and_then(|welcome| {
                 let greeted = links.handle_welcome(peer, &connection, &welcome);
@@ -246,6 +246,34 @@ impl Dialer {
         Ok(Driver { connection, bearer, authority })
     }
 
+    /// One question and its answer, on a stream of their own.
+    async fn ask(
+        &self,
+        connection: &Connection,
+        question: &[u8],
+        most: usize,
+    ) -> Result<Vec<u8>, Failure> {
+        let asked = timeout(HANDSHAKE_DEADLINE, async {
+            let (mut send, mut receive) =
+                connection.open_bi().await.map_err(|it| it.to_string())?;
+            send.write_all(question).await.map_err(|it| it.to_string())?;
+            send.finish().map_err(|it| it.to_string())?;
+            receive.read_to_end(most).await.map_err(|it| it.to_string())
+        });
+        let reason = match asked.await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(reason)) => reason,
+            Err(_) => "no answer in time".to_owned(),
+        };
+        match connection.close_reason() {
+            Some(error) => Err(explain(&error, self.version)),
+            None => {
+                close(connection, CloseCode::Broken, &reason);
+                Err(Failure::Passing(reason))
+            }
+        }
+    }
+
     fn explain(&self, error: &ConnectionError, finding: Finding) -> Failure {
         let address = self.address.clone();
         match finding {
@@ -294,28 +322,6 @@ fn explain(error: &ConnectionError, ours: u32) -> Failure {
 
 fn given_up() -> Failure {
     Failure::Passing("the session was closed here".to_owned())
-}
-
-/// One question and its answer, on a stream of their own.
-async fn ask(connection: &Connection, question: &[u8], most: usize) -> Result<Vec<u8>, Failure> {
-    let asked = timeout(HANDSHAKE_DEADLINE, async {
-        let (mut send, mut receive) = connection.open_bi().await.map_err(|it| it.to_string())?;
-        send.write_all(question).await.map_err(|it| it.to_string())?;
-        send.finish().map_err(|it| it.to_string())?;
-        receive.read_to_end(most).await.map_err(|it| it.to_string())
-    });
-    let reason = match asked.await {
-        Ok(Ok(answer)) => return Ok(answer),
-        Ok(Err(reason)) => reason,
-        Err(_) => "no answer in time".to_owned(),
-    };
-    match connection.close_reason() {
-        Some(error) => Err(explain(&error, PROTOCOL_VERSION)),
-        None => {
-            close(connection, CloseCode::Broken, &reason);
-            Err(Failure::Passing(reason))
-        }
-    }
 }
 
 /// Waits between attempts, until it is too late.

@@ -77,7 +77,10 @@ impl Peer {
     fn drain(&mut self, node: &NodeId, now: Time, events: &mut VecDeque<TransportEvent>) {
         while let Some(event) = self.core.poll_event() {
             events.push_back(match event {
-                SessionEvent::Up => link_event(node, LinkEvent::Up),
+                SessionEvent::Up => {
+                    self.liveness.handle_session(now);
+                    link_event(node, LinkEvent::Up)
+                }
                 SessionEvent::Lost(reason) => {
                     let silent_ms = self.liveness.silent_ms(now);
                     link_event(node, LinkEvent::Lost { reason, silent_ms })
@@ -150,7 +153,8 @@ impl Links {
         Ok(())
     }
 
-    /// Begins to close the session with a peer; the timer task ends it.
+    /// Begins to close the session with a peer; the timer task ends it. A peer that this end connects with
+    /// is not tried again, even if no session stands now.
     pub(crate) fn close(&self, peer: &NodeId, reason: &str, grace: Option<Duration>) {
         let at = self.now() + grace.unwrap_or(CLOSE_GRACE);
         if let Some(peer) = self.state.borrow_mut().peers.get_mut(peer) {

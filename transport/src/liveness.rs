@@ -38,6 +38,12 @@ impl Liveness {
         u64::try_from(now.since(self.heard_at).as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// A new session began: what came before does not count.
+    pub(crate) fn handle_session(&mut self, now: Time) {
+        self.silent = false;
+        self.heard_at = now;
+    }
+
     /// A new connection with it stands.
     pub(crate) fn handle_connection(&mut self, now: Time) -> Option<Verdict> {
         self.received = 0;

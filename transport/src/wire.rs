@@ -138,7 +138,12 @@ impl FrameDecoder {
             return Ok(None);
         }
         self.buffer.advance(FRAME_HEADER_BYTES);
-        Ok(Some((sequence, self.buffer.split_to(length).freeze())))
+        let frame = self.buffer.split_to(length).freeze();
+        if self.buffer.is_empty() {
+            // What a large frame needed is not kept for the small ones.
+            self.buffer = BytesMut::new();
+        }
+        Ok(Some((sequence, frame)))
     }
 }
 

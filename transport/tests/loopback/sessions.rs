@@ -1,13 +1,14 @@
 //! TR-1 to TR-6 over real connections.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use elastic_protocol::{Deadlines, NodeId};
+use elastic_protocol::{Deadlines, Incarnation, NodeId};
 use elastic_runtime::transport::{
     Conversation, LinkEvent, LossReason, SendErrorReason, Transport, TransportEvent,
 };
-use elastic_transport::ConnectOptions;
+use elastic_transport::{Authority, ConnectOptions, ListenError, QuicTransport, Validity};
 
 use crate::harness::*;
 use crate::raw::{self, Path, Proxy};
@@ -119,6 +120,7 @@ fn a_peer_that_vanishes_is_silent_then_lost_then_another_session() {
         client.events.until_link("a new session", |event| *event == LinkEvent::Up).await;
         client.send(Conversation::Control, numbered(3));
         driver.events.until("a frame", |all| Events::frame_count(all) == 2).await;
+        assert_eq!(client.events.links(), [LinkEvent::Up], "TR-2: without any history");
     });
 }
 
@@ -143,7 +145,7 @@ fn a_peer_that_was_silent_for_a_while_is_heard_again() {
 fn a_newer_connection_of_a_node_replaces_the_older_one() {
     run(async {
         let driver = Driver::start();
-        let node = NodeId { name: agent("a"), incarnation: elastic_protocol::Incarnation(9) };
+        let node = NodeId { name: agent("a"), incarnation: Incarnation(9) };
         let identity = driver.authority.identity(&node, wall_clock()).expect("issued");
         let first = raw::greeted(&driver, &identity, 1).await;
         let second = raw::greeted(&driver, &identity, 1).await;
@@ -255,5 +257,63 @@ fn large_frames_arrive_whole() {
         assert_eq!(error.expect_err("too large").reason, SendErrorReason::TooLarge);
         driver.events.until("the frame", |all| Events::frame_count(all) == 1).await;
         assert_eq!(driver.events.frames(Conversation::Bulk(0)), [frame]);
+    });
+}
+
+#[test]
+fn a_client_that_closes_does_not_come_back() {
+    run(async {
+        let driver = Driver::start();
+        let client = driver.join("a").await;
+        client.transport.close(&client.driver, "bye");
+        let here = LossReason::ClosedHere("bye".to_owned());
+        let lost =
+            |event: &LinkEvent| matches!(event, LinkEvent::Lost { reason, .. } if *reason == here);
+        client.events.until_link("Lost", lost).await;
+        let there = LossReason::Closed("bye".to_owned());
+        let lost =
+            |event: &LinkEvent| matches!(event, LinkEvent::Lost { reason, .. } if *reason == there);
+        driver.events.until_link("Lost", lost).await;
+        assert_undisturbed(&driver, "b").await;
+        assert_eq!(client.events.links().len(), 2, "Up and Lost: {:?}", client.events.links());
+    });
+}
+
+#[test]
+fn a_driver_that_is_started_again_is_another_node() {
+    run(async {
+        let driver = Driver::start();
+        let client = driver.join("a").await;
+        let (address, authority) = (driver.address, Rc::clone(&driver.authority));
+        driver.transport.shutdown("restart", Duration::from_secs(1)).await;
+        drop(driver);
+        let stored = Authority::from_pem(
+            JOB,
+            Validity::default(),
+            &authority.certificate_pem(),
+            &authority.key_pem(),
+        );
+        let stored = Rc::new(stored.expect("just stored"));
+        let mut options = listen_options(&stored, &credentials(&stored));
+        options.bind = address;
+        options.local.incarnation = Incarnation(2);
+        let (events, second) = (Events::default(), options.local.clone());
+        // quinn lets go of the port a moment after the transport is dropped.
+        let transport = loop {
+            match QuicTransport::listen(options.clone(), events.sink()) {
+                Ok(transport) => break transport,
+                Err(error) => assert!(matches!(error, ListenError::Bind { .. }), "{error}"),
+            }
+            tokio::task::yield_now().await;
+        };
+        events.until_link("Up", |event| *event == LinkEvent::Up).await;
+        let up = |all: &[TransportEvent]| {
+            all.iter().any(|event| {
+                matches!(event, TransportEvent::Link { peer, event: LinkEvent::Up } if *peer == second)
+            })
+        };
+        client.events.until("a session with the second driver", up).await;
+        transport.send(&client.id(), Conversation::Control, numbered(1)).expect("a session");
+        client.events.until("its frame", |all| Events::frame_count(all) == 1).await;
     });
 }
