@@ -75,7 +75,10 @@ impl AbortHandle {
     /// generation, which ends the older ones too.
     pub fn aborted(&self, term: u64, generation: u64) -> Option<Abort> {
         let newest = self.shared.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        newest.as_ref().filter(|abort| (abort.term, abort.generation) >= (term, generation)).cloned()
+        newest
+            .as_ref()
+            .filter(|abort| (abort.term, abort.generation) >= (term, generation))
+            .cloned()
     }
 
     /// Changes with each accepted abort.

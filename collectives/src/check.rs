@@ -16,7 +16,10 @@ pub(crate) fn buffer(operation: OperationKind, bytes: &[u8], data_type: DataType
     let size = data_type.size_bytes();
     if !bytes.len().is_multiple_of(size) {
         let length = bytes.len();
-        return Err(invalid(operation, format!("{length} bytes are no whole number of {data_type}")));
+        return Err(invalid(
+            operation,
+            format!("{length} bytes are no whole number of {data_type}"),
+        ));
     }
     if !bytes.as_ptr().addr().is_multiple_of(size) {
         return Err(invalid(operation, format!("the buffer is not aligned for {data_type}")));
@@ -27,7 +30,8 @@ pub(crate) fn buffer(operation: OperationKind, bytes: &[u8], data_type: DataType
 /// A reduction that exists for the type.
 pub(crate) fn reduction(operation: OperationKind, data_type: DataType, op: ReduceOp) -> Checked {
     if op == ReduceOp::Mean && data_type.is_integer() {
-        let reason = format!("the mean of {data_type} is not defined: take the sum, or a float type");
+        let reason =
+            format!("the mean of {data_type} is not defined: take the sum, or a float type");
         return Err(invalid(operation, reason));
     }
     Ok(())

@@ -4,7 +4,10 @@
 use std::time::Instant;
 
 /// The monotonic time now.
-#[expect(clippy::disallowed_methods, reason = "blocking calls on the training thread own their deadline")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "blocking calls on the training thread own their deadline"
+)]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

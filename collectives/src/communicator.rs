@@ -168,7 +168,11 @@ pub trait CommunicatorExt: Communicator {
     /// # Errors
     ///
     /// Any [`CollectiveError`].
-    fn all_reduce<E: Element>(&mut self, data: &mut [E], op: ReduceOp) -> Result<(), CollectiveError> {
+    fn all_reduce<E: Element>(
+        &mut self,
+        data: &mut [E],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
         self.all_reduce_bytes(bytemuck::cast_slice_mut(data), E::DATA_TYPE, op)
     }
 

@@ -55,10 +55,7 @@ impl DataType {
 
     /// Whether the type is an integer; [`crate::ReduceOp::Mean`] is refused for these.
     pub const fn is_integer(self) -> bool {
-        matches!(
-            self,
-            DataType::U8 | DataType::I32 | DataType::I64 | DataType::U32 | DataType::U64
-        )
+        matches!(self, DataType::U8 | DataType::I32 | DataType::I64 | DataType::U32 | DataType::U64)
     }
 
     /// The code in a frame header.

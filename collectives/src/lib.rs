@@ -18,7 +18,7 @@ mod element;
 mod error;
 mod reduce;
 mod solo;
-
+mod tcp;
 pub mod wire;
 
 pub use abort::{Abort, AbortHandle};
@@ -27,3 +27,6 @@ pub use element::{DataType, Element};
 pub use error::{CollectiveError, FormError, MissingPeer, PeerLoss};
 pub use reduce::ReduceOp;
 pub use solo::SoloCommunicator;
+pub use tcp::{
+    DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, GroupSpec, TcpCommunicator, TcpFabric,
+};

@@ -33,7 +33,8 @@ impl SoloCommunicator {
         if self.closed {
             return Err(CollectiveError::Closed);
         }
-        let aborted = self.abort.as_ref().and_then(|abort| abort.aborted(self.term, self.generation));
+        let aborted =
+            self.abort.as_ref().and_then(|abort| abort.aborted(self.term, self.generation));
         match aborted {
             None => Ok(()),
             Some(abort) => Err(CollectiveError::Aborted {
@@ -198,10 +199,7 @@ mod tests {
         solo.broadcast_vec(&mut state, 0, 5).unwrap();
         assert_eq!(state, b"state");
         solo.barrier().unwrap();
-        assert!(matches!(
-            solo.send(&data, 0),
-            Err(CollectiveError::InvalidArgument { .. })
-        ));
+        assert!(matches!(solo.send(&data, 0), Err(CollectiveError::InvalidArgument { .. })));
         assert!(matches!(
             solo.all_reduce(&mut [1u8], ReduceOp::Mean),
             Err(CollectiveError::InvalidArgument { .. })

@@ -87,14 +87,15 @@ impl<'a> Sliced<'a> {
     /// of region `gathered`, in the order s0 s1 g0 s2 g1 … as both ends derive it from the lengths.
     fn stretch(&self, scattered: usize, gathered: usize, moved: usize) -> Option<Stretch> {
         let Buffers::InPlace(_) = &self.buffers else {
-            return (moved < scattered).then(|| Stretch { gather: false, within: moved..scattered });
+            return (moved < scattered)
+                .then(|| Stretch { gather: false, within: moved..scattered });
         };
         // Region 0 is the longest one, so all ranks count the same number of pieces.
         let pieces = self.region(0).len().div_ceil(PIECE);
-        // Whole pairs (g k-1, s k+1) before this position; the tails are shorter, so look one back.
-        let pair = moved.saturating_sub(PIECE) / (2 * PIECE);
-        let first = pair.saturating_sub(1);
-        let piece = |k: usize, length: usize| (k * PIECE).min(length)..((k + 1) * PIECE).min(length);
+        // Whole pairs (s k+1, g k) before this position; more where the tails are shorter.
+        let first = moved.saturating_sub(PIECE) / (2 * PIECE);
+        let piece =
+            |k: usize, length: usize| (k * PIECE).min(length)..((k + 1) * PIECE).min(length);
         // All that stands before s(first + 1) in the stream: s up to `first`, g below `first`.
         let mut position = piece(first, scattered).end + piece(first, gathered).start;
         if first == 0 && moved < position {
@@ -130,7 +131,9 @@ impl<'a> Sliced<'a> {
             }
             let within = self.folded..end;
             let destination = match &mut self.buffers {
-                Buffers::InPlace(data) => &mut data[region.start + within.start..region.start + end],
+                Buffers::InPlace(data) => {
+                    &mut data[region.start + within.start..region.start + end]
+                }
                 Buffers::Scatter { output, .. } => &mut output[within.clone()],
             };
             let (scratch, world) = (&*self.scratch, self.world);
@@ -157,9 +160,9 @@ impl Flow for Sliced<'_> {
         let Some(Stretch { gather, within }) = self.stretch(theirs.len(), own.len(), moved) else {
             return Outgoing::Done;
         };
-        let data = match &self.buffers {
+        let data: &[u8] = match &self.buffers {
             Buffers::InPlace(data) => data,
-            Buffers::Scatter { input, .. } => *input,
+            Buffers::Scatter { input, .. } => input,
         };
         if !gather {
             return Outgoing::Ready(&data[theirs.start + within.start..theirs.start + within.end]);
@@ -191,7 +194,8 @@ impl Flow for Sliced<'_> {
             return Incoming::Blocked;
         }
         let slot = Self::slot(self.world, rank, piece);
-        let (start, end) = (within.start % PIECE, within.end.min((piece + 1) * PIECE) - piece * PIECE);
+        let (start, end) =
+            (within.start % PIECE, within.end.min((piece + 1) * PIECE) - piece * PIECE);
         Incoming::Ready(&mut self.scratch[slot + start..slot + end])
     }
 
@@ -223,8 +227,7 @@ mod tests {
             let mut contributed = [0; 2];
             let buffers = Buffers::InPlace(&mut data);
             let (data_type, op) = (DataType::F32, ReduceOp::Sum);
-            let sliced =
-                Sliced::new(buffers, &mut scratch, &mut contributed, data_type, op, 0, 2);
+            let sliced = Sliced::new(buffers, &mut scratch, &mut contributed, data_type, op, 0, 2);
             for (scattered, gathered) in [(0, 1), (1, 0)] {
                 let (scattered, gathered) =
                     (sliced.region(scattered).len(), sliced.region(gathered).len());

@@ -214,7 +214,8 @@ impl Frame {
             .ok_or(WireError::Kind { found: bytes[5] })?;
         let data_type = optional("data type", bytes[6], DataType::from_code)?;
         let reduce_op = optional("reduce operation", bytes[7], ReduceOp::from_code)?;
-        let operation = Operation { kind, data_type, reduce_op, root: rank, bytes: u64_at(bytes, 32) };
+        let operation =
+            Operation { kind, data_type, reduce_op, root: rank, bytes: u64_at(bytes, 32) };
         Ok(Frame::Operation(FrameHeader { generation, sequence, operation }))
     }
 }

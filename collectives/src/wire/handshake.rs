@@ -99,17 +99,13 @@ impl Hello {
 pub enum Refusal {
     /// The acceptor is in a newer generation.
     Stale = 1,
-    /// The acceptor is in an older generation; the dialer may try again.
-    Early = 2,
     /// Rank, target or world size do not fit the acceptor's group.
-    WrongGroup = 3,
+    WrongGroup = 2,
 }
 
 impl Refusal {
     fn from_code(code: u8) -> Option<Refusal> {
-        [Refusal::Stale, Refusal::Early, Refusal::WrongGroup]
-            .into_iter()
-            .find(|refusal| *refusal as u8 == code)
+        [Refusal::Stale, Refusal::WrongGroup].into_iter().find(|refusal| *refusal as u8 == code)
     }
 }
 

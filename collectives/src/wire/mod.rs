@@ -10,7 +10,8 @@ mod tests;
 
 pub use frame::{Bye, ByeCause, FRAME_LENGTH, Frame, FrameHeader, Operation, OperationKind};
 pub use handshake::{
-    ACCEPTED_LENGTH, Accepted, HELLO_LENGTH, Hello, PROOF_LENGTH, Proof, REPLY_LENGTH, Refusal, Reply,
+    ACCEPTED_LENGTH, Accepted, HELLO_LENGTH, Hello, PROOF_LENGTH, Proof, REPLY_LENGTH, Refusal,
+    Reply,
 };
 
 use thiserror::Error;

@@ -1,0 +1,169 @@
+//! A connection that is still in its handshake, and the non-blocking I/O that drives it.
+
+use std::io::{self, ErrorKind, Read};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use nix::sys::socket::MsgFlags;
+use ring::rand::{SecureRandom, SystemRandom};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::handshake::{Identity, LONGEST, Stage, Step};
+
+/// How far an attempt to go on came.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It waits for the peer.
+    Pending,
+    /// The link to this rank stands.
+    Established(u32),
+    /// The peer is in a newer generation: keep the connection with its hello.
+    Park,
+    /// It is over.
+    Failed(String),
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) socket: Socket,
+    /// The rank that this side dials; none where the peer dials.
+    pub(crate) target: Option<u32>,
+    /// When a peer that dials must be done.
+    pub(crate) deadline: Option<Instant>,
+    connecting: bool,
+    stage: Stage,
+    input: [u8; LONGEST],
+    filled: usize,
+    output: Vec<u8>,
+}
+
+impl Connection {
+    /// A connection that was accepted.
+    pub(crate) fn inbound(socket: Socket, deadline: Instant) -> io::Result<Connection> {
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        Ok(Connection {
+            socket,
+            target: None,
+            deadline: Some(deadline),
+            connecting: false,
+            stage: Stage::AwaitHello,
+            input: [0; LONGEST],
+            filled: 0,
+            output: Vec::new(),
+        })
+    }
+
+    /// Starts to dial `target`.
+    pub(crate) fn outbound(
+        identity: &Identity,
+        target: u32,
+        address: SocketAddr,
+        random: &SystemRandom,
+    ) -> io::Result<Connection> {
+        let nonce = nonce(random)?;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        match socket.connect(&SockAddr::from(address)) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(nix::Error::EINPROGRESS as i32) => {}
+            Err(error) => return Err(error),
+        }
+        let (stage, output) = Stage::dial(identity, target, nonce);
+        Ok(Connection {
+            socket,
+            target: Some(target),
+            deadline: None,
+            connecting: true,
+            stage,
+            input: [0; LONGEST],
+            filled: 0,
+            output,
+        })
+    }
+
+    /// The peer's rank, as far as it is known.
+    pub(crate) fn rank(&self) -> Option<u32> {
+        match &self.stage {
+            Stage::AwaitProof { rank, .. } => Some(*rank),
+            _ => self.target,
+        }
+    }
+
+    /// Takes the handshake as far as the socket allows.
+    pub(crate) fn advance(&mut self, identity: &Identity, random: &SystemRandom) -> Outcome {
+        match self.try_advance(identity, random) {
+            Ok(outcome) => outcome,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Outcome::Pending,
+            Err(error) => Outcome::Failed(format!("the connection failed: {error}")),
+        }
+    }
+
+    fn try_advance(&mut self, identity: &Identity, random: &SystemRandom) -> io::Result<Outcome> {
+        if self.connecting {
+            if let Some(error) = self.socket.take_error()? {
+                return Err(error);
+            }
+            match self.socket.peer_addr() {
+                Ok(_) => self.connecting = false,
+                Err(error) if error.kind() == ErrorKind::NotConnected => {
+                    return Ok(Outcome::Pending);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        loop {
+            self.flush()?;
+            let due = self.stage.due();
+            if self.filled < due {
+                match (&self.socket).read(&mut self.input[self.filled..due]) {
+                    Ok(0) => {
+                        return Ok(Outcome::Failed("it closed the handshake's connection".into()));
+                    }
+                    Ok(count) => self.filled += count,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+                continue;
+            }
+            match self.stage.handle(identity, &self.input, nonce(random)?) {
+                Step::Continue(output) => {
+                    self.output = output;
+                    self.filled = 0;
+                }
+                Step::Established(rank, output) => {
+                    // A few bytes always fit the empty buffer of a new connection.
+                    self.output = output;
+                    self.flush()?;
+                    return Ok(Outcome::Established(rank));
+                }
+                // The hello stays in `input`, and is judged again by the next generation.
+                Step::Park => return Ok(Outcome::Park),
+                Step::Refuse(output, why) => {
+                    self.output = output;
+                    // Whether the refused peer learns why does not matter here.
+                    let _ = self.flush();
+                    return Ok(Outcome::Failed(why));
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while !self.output.is_empty() {
+            match self.socket.send_with_flags(&self.output, MsgFlags::MSG_NOSIGNAL.bits()) {
+                Ok(count) => drop(self.output.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn nonce(random: &SystemRandom) -> io::Result<[u8; 32]> {
+    let mut nonce = [0; 32];
+    random.fill(&mut nonce).map_err(|_| io::Error::other("the system gives no randomness"))?;
+    Ok(nonce)
+}

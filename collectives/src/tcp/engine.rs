@@ -1,0 +1,272 @@
+//! Moves the bytes of a [`Flow`] over all links at once, and watches for aborts, losses and the
+//! deadline while it waits. It never sleeps but in `epoll_wait`, and holds no lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::flow::Flow;
+use super::link::{Link, LinkFault};
+use crate::abort::AbortHandle;
+use crate::clock;
+use crate::error::{CollectiveError, PeerLoss};
+use crate::wire::{Bye, ByeCause, FrameHeader, Operation, OperationKind};
+
+/// The token of the abort event; a link's token is its rank.
+pub(crate) const ABORT_TOKEN: u64 = u64::MAX;
+/// Events taken from the kernel at a time.
+const EVENTS: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) term: u64,
+    pub(crate) generation: u64,
+    pub(crate) rank: u32,
+    /// The links by rank, without this rank's place.
+    pub(crate) links: Vec<Link>,
+    pub(crate) epoll: Epoll,
+    pub(crate) abort: AbortHandle,
+    /// The version of the abort word that is known not to concern this generation.
+    pub(crate) abort_seen: Option<u64>,
+    pub(crate) operation_deadline: Duration,
+    /// The number of the next collective.
+    pub(crate) sequence: u64,
+    pub(crate) failure: Option<CollectiveError>,
+    pub(crate) hangups: u64,
+}
+
+impl Engine {
+    /// Carries out a collective, or one message.
+    pub(crate) fn run<F: Flow>(
+        &mut self,
+        operation: Operation,
+        flow: &mut F,
+    ) -> Result<(), CollectiveError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let message = operation.kind == OperationKind::SendReceive;
+        let result = self.begin(operation, flow).and_then(|()| self.progress(operation.kind, flow));
+        match &result {
+            Ok(()) if message => {}
+            Ok(()) => self.sequence += 1,
+            Err(error) => self.fail(error.clone()),
+        }
+        result
+    }
+
+    fn begin<F: Flow>(&mut self, operation: Operation, flow: &F) -> Result<(), CollectiveError> {
+        self.check_abort()?;
+        let (generation, collective) = (self.generation, self.sequence);
+        for link in &mut self.links {
+            let (sends, receives) = (flow.sends_to(link.rank), flow.receives_from(link.rank));
+            let (mut to_number, mut from_number) = (collective, collective);
+            if operation.kind == OperationKind::SendReceive {
+                (to_number, from_number) = (link.messages_sent, link.messages_received);
+                link.messages_sent += u64::from(sends);
+                link.messages_received += u64::from(receives);
+            }
+            let header = |sequence: u64, bytes: Option<u64>| {
+                let bytes = bytes.unwrap_or(operation.bytes);
+                FrameHeader { generation, sequence, operation: Operation { bytes, ..operation } }
+            };
+            let ours = sends.then(|| header(to_number, flow.announced_bytes(link.rank)));
+            let expected = receives.then(|| header(from_number, flow.expected_bytes(link.rank)));
+            link.begin(ours, expected);
+        }
+        for index in 0..self.links.len() {
+            if self.links[index].hangup.is_some() {
+                self.probe(index, operation.kind)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn progress<F: Flow>(
+        &mut self,
+        kind: OperationKind,
+        flow: &mut F,
+    ) -> Result<(), CollectiveError> {
+        let mut deadline = None;
+        loop {
+            self.check_abort()?;
+            let mut moved = false;
+            // All headers go out before any is read, so that all see a mismatch that one sees.
+            for index in 0..self.links.len() {
+                match self.links[index].push(flow) {
+                    Ok(any) => moved |= any,
+                    Err(fault) => return Err(self.fault(index, kind, fault)),
+                }
+            }
+            for index in 0..self.links.len() {
+                match self.links[index].pull(flow) {
+                    Ok(any) => moved |= any,
+                    Err(fault) => return Err(self.fault(index, kind, fault)),
+                }
+            }
+            if self.links.iter().all(|link| !link.sending && !link.receiving) {
+                return Ok(());
+            }
+            if !moved {
+                let now = clock::now();
+                let deadline = *deadline.get_or_insert_with(|| now + self.operation_deadline);
+                if now >= deadline {
+                    return Err(self.deadline_passed(kind));
+                }
+                self.wait(deadline - now)?;
+                for index in 0..self.links.len() {
+                    let link = &self.links[index];
+                    if link.hangup.is_some() && !link.receiving {
+                        self.probe(index, kind)?;
+                    }
+                }
+            }
+        }
+    }
+
+    fn deadline_passed(&self, operation: OperationKind) -> CollectiveError {
+        let unfinished = self.links.iter().filter(|link| link.sending || link.receiving);
+        let waiting_for = unfinished.map(|link| link.rank).collect();
+        CollectiveError::DeadlinePassed { operation, sequence: self.sequence, waiting_for }
+    }
+
+    fn check_abort(&mut self) -> Result<(), CollectiveError> {
+        let version = self.abort.version();
+        if self.abort_seen == Some(version) {
+            return Ok(());
+        }
+        match self.abort.aborted(self.term, self.generation) {
+            None => {
+                self.abort_seen = Some(version);
+                Ok(())
+            }
+            Some(abort) => Err(CollectiveError::Aborted {
+                term: abort.term,
+                generation: abort.generation,
+                reason: abort.reason,
+            }),
+        }
+    }
+
+    /// Sleeps until something happens on a link or to the abort word, at most `timeout`.
+    fn wait(&mut self, timeout: Duration) -> Result<(), CollectiveError> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = match self.epoll.wait(&mut events, epoll_timeout(timeout)) {
+            Ok(count) => count,
+            Err(nix::Error::EINTR) => 0,
+            Err(error) => return Err(CollectiveError::System(Arc::new(error.into()))),
+        };
+        for event in &events[..count] {
+            let Some(index) = self.index_of(event.data()) else { continue };
+            let (link, flags) = (&mut self.links[index], event.events());
+            let gone = EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR;
+            if flags.intersects(gone) && link.hangup.is_none() {
+                link.hangup = Some(self.hangups);
+                self.hangups += 1;
+            }
+            link.readable |= flags.intersects(gone | EpollFlags::EPOLLIN);
+            link.writable |= flags.intersects(gone | EpollFlags::EPOLLOUT);
+        }
+        Ok(())
+    }
+
+    /// The link of a token; the abort event has none.
+    fn index_of(&self, token: u64) -> Option<usize> {
+        let rank = u32::try_from(token).ok()?;
+        self.links.binary_search_by_key(&rank, |link| link.rank).ok()
+    }
+
+    /// Looks at a link whose peer has closed and from which this operation reads nothing more. A peer that
+    /// has completed this collective may leave; one that has not entered it is missed.
+    fn probe(&mut self, index: usize, kind: OperationKind) -> Result<(), CollectiveError> {
+        let link = &self.links[index];
+        match link.probe() {
+            Ok(Some(bye)) => {
+                let uninvolved = kind == OperationKind::SendReceive && !link.sending;
+                let completed = bye.sequence > self.sequence && !link.sending;
+                if uninvolved && bye.cause == ByeCause::Left || completed {
+                    return Ok(());
+                }
+                Err(self.fault(index, kind, LinkFault::Bye(bye)))
+            }
+            Ok(None) => Ok(()),
+            Err(fault) => Err(self.fault(index, kind, fault)),
+        }
+    }
+
+    /// The error that a link's fault means.
+    fn fault(
+        &mut self,
+        index: usize,
+        operation: OperationKind,
+        fault: LinkFault,
+    ) -> CollectiveError {
+        let rank = self.links[index].rank;
+        let source = match fault {
+            LinkFault::Mismatch { ours, theirs } => {
+                let sequence = ours.sequence;
+                let (ours, theirs) = (Box::new(ours), Box::new(theirs));
+                return CollectiveError::Mismatch { operation, sequence, rank, ours, theirs };
+            }
+            LinkFault::Malformed(source) => return CollectiveError::Protocol { rank, source },
+            LinkFault::Bye(bye) => return self.farewell(rank, bye),
+            LinkFault::Closed => PeerLoss::Closed,
+            LinkFault::Connection(error) => PeerLoss::Connection(Arc::new(error)),
+        };
+        // A survivor that gave up mid-frame looks like a dead peer. So gather what the other links tell:
+        // a farewell names the lost rank, and else the first end of a stream counts.
+        if self.wait(Duration::ZERO).is_ok() {
+            for link in self.links.iter().filter(|link| link.hangup.is_some() && !link.receiving) {
+                if let Ok(Some(bye @ Bye { cause: ByeCause::PeerLost(_), .. })) = link.probe() {
+                    return self.farewell(link.rank, bye);
+                }
+            }
+            let unfinished = self.links.iter().filter(|link| link.receiving || link.rank == rank);
+            let first = unfinished.filter(|link| link.hangup.is_some()).min_by_key(|l| l.hangup);
+            if let Some(first) = first.filter(|first| first.rank != rank) {
+                return CollectiveError::PeerLost { rank: first.rank, source: PeerLoss::Closed };
+            }
+        }
+        CollectiveError::PeerLost { rank, source }
+    }
+
+    fn farewell(&self, by: u32, bye: Bye) -> CollectiveError {
+        let (rank, source) = match bye.cause {
+            ByeCause::Left => (by, PeerLoss::Left),
+            ByeCause::Aborted => (by, PeerLoss::Aborted),
+            // A rank that was given up as lost by a peer is told so; that peer is the one lost here.
+            ByeCause::PeerLost(rank) if rank == self.rank => (by, PeerLoss::Failed),
+            ByeCause::PeerLost(rank) => (rank, PeerLoss::Reported { by }),
+            ByeCause::Failed => (by, PeerLoss::Failed),
+        };
+        CollectiveError::PeerLost { rank, source }
+    }
+
+    /// Ends the communicator: all further calls return `error`, and the peers are told at once.
+    pub(crate) fn fail(&mut self, error: CollectiveError) {
+        if self.failure.is_some() {
+            return;
+        }
+        let cause = match &error {
+            CollectiveError::Closed => ByeCause::Left,
+            CollectiveError::Aborted { .. } => ByeCause::Aborted,
+            CollectiveError::PeerLost { rank, .. } => ByeCause::PeerLost(*rank),
+            _ => ByeCause::Failed,
+        };
+        if !matches!(error, CollectiveError::Closed) {
+            tracing::debug!(generation = self.generation, rank = self.rank, %error, "collective failed");
+        }
+        let bye = Bye { generation: self.generation, sequence: self.sequence, cause };
+        for link in &mut self.links {
+            link.leave(bye);
+        }
+        self.failure = Some(error);
+    }
+}
+
+/// Rounded up, so that a wait does not end just before its deadline and spin.
+pub(crate) fn epoll_timeout(timeout: Duration) -> EpollTimeout {
+    let milliseconds = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128);
+    EpollTimeout::try_from(milliseconds as i32).unwrap_or(EpollTimeout::NONE)
+}

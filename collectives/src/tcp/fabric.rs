@@ -1,0 +1,123 @@
+//! [`TcpFabric`]: the listener of a worker process, and the forming of groups over it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ring::rand::SystemRandom;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::communicator::TcpCommunicator;
+use super::connection::Connection;
+use super::form::Forming;
+use crate::abort::AbortHandle;
+use crate::error::FormError;
+
+/// How long forming may take where the caller does not say: 30 s.
+pub const DEFAULT_FORM_DEADLINE: Duration = Duration::from_secs(30);
+/// How long one operation may take where the caller does not say: 600 s.
+pub const DEFAULT_OPERATION_DEADLINE: Duration = Duration::from_secs(600);
+/// Connections that wait in the kernel until a group forms.
+const BACKLOG: i32 = 4096;
+
+/// One generation's group, as the driver's assignment gives it. `Debug` does not show the key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// The driver's term.
+    pub term: u64,
+    /// The generation.
+    pub generation: u64,
+    /// This process's rank.
+    pub rank: u32,
+    /// The listeners of all ranks, by rank, this one's included. Their number is the world size.
+    pub peers: Vec<SocketAddr>,
+    /// The generation's secret: who does not hold it is refused.
+    pub key: [u8; 32],
+    /// How long forming may take ([`DEFAULT_FORM_DEADLINE`]).
+    pub form_deadline: Duration,
+    /// How long one operation may take ([`DEFAULT_OPERATION_DEADLINE`]).
+    pub operation_deadline: Duration,
+}
+
+impl fmt::Debug for GroupSpec {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("GroupSpec")
+            .field("term", &self.term)
+            .field("generation", &self.generation)
+            .field("rank", &self.rank)
+            .field("peers", &self.peers)
+            .field("form_deadline", &self.form_deadline)
+            .field("operation_deadline", &self.operation_deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A bound listener that lives as long as the worker process, and forms one group after the other.
+/// Between two forms it costs nothing: who dials early waits in the listener's backlog.
+#[derive(Debug)]
+pub struct TcpFabric {
+    pub(crate) listener: Socket,
+    address: SocketAddr,
+    /// Peers of a newer generation that dialed while an older one was forming.
+    pub(crate) parked: VecDeque<Connection>,
+    pub(crate) random: SystemRandom,
+    newest: Option<(u64, u64)>,
+}
+
+impl TcpFabric {
+    /// Binds the listener; port 0 takes a free one, see [`TcpFabric::local_address`].
+    ///
+    /// # Errors
+    ///
+    /// The address is taken or not of this machine.
+    pub fn bind(address: SocketAddr) -> io::Result<TcpFabric> {
+        let listener =
+            Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        listener.set_reuse_address(true)?;
+        listener.set_nonblocking(true)?;
+        listener.bind(&SockAddr::from(address))?;
+        listener.listen(BACKLOG)?;
+        let address = listener
+            .local_addr()?
+            .as_socket()
+            .ok_or_else(|| io::Error::other("the listener has no internet address"))?;
+        let (parked, random) = (VecDeque::new(), SystemRandom::new());
+        Ok(TcpFabric { listener, address, parked, random, newest: None })
+    }
+
+    /// Where the listener is bound.
+    pub fn local_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connects all ranks of `group`, and blocks until each is connected with this one. The higher rank
+    /// of a pair dials. Connections of strangers, of other generations or with another key are refused
+    /// and do not disturb. `abort` ends the forming, and later the communicator's operations.
+    ///
+    /// # Errors
+    ///
+    /// See [`FormError`]. The fabric can form the next generation after any of them.
+    pub fn form(
+        &mut self,
+        group: &GroupSpec,
+        abort: &AbortHandle,
+    ) -> Result<TcpCommunicator, FormError> {
+        let (term, generation) = (group.term, group.generation);
+        let world = u32::try_from(group.peers.len())
+            .map_err(|_| FormError::InvalidGroup("the world has more than 2^32 ranks".into()))?;
+        if group.rank >= world {
+            let reason = format!("there is no rank {} in a world of {world}", group.rank);
+            return Err(FormError::InvalidGroup(reason));
+        }
+        if self.newest.is_some_and(|newest| newest > (term, generation)) {
+            return Err(FormError::Stale { term, generation });
+        }
+        self.newest = Some((term, generation));
+        let engine = Forming::new(self, group, world, abort)?.run()?;
+        tracing::debug!(term, generation, rank = group.rank, world, "group formed");
+        Ok(TcpCommunicator::new(engine, world))
+    }
+}

@@ -1,0 +1,307 @@
+//! The forming of a group: dials the lower ranks, accepts the higher ones, and refuses everyone else.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use ring::hmac;
+use socket2::Socket;
+
+use super::connection::{Connection, Outcome};
+use super::engine::{ABORT_TOKEN, Engine, epoll_timeout};
+use super::fabric::{GroupSpec, TcpFabric};
+use super::handshake::Identity;
+use super::link::Link;
+use crate::abort::AbortHandle;
+use crate::clock;
+use crate::error::{FormError, MissingPeer};
+
+const LISTENER_TOKEN: u64 = ABORT_TOKEN - 1;
+/// Handshakes have tokens from here on; below are the ranks of the links that stand.
+const FIRST_HANDSHAKE_TOKEN: u64 = 1 << 32;
+/// How long a peer that dialed may take for its handshake.
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(2);
+/// Unfinished handshakes of peers that dialed, beside one for each rank; the oldest gives way.
+const PENDING_BOUND: usize = 128;
+/// Connections kept for a newer generation; the oldest gives way, and dials again.
+const PARKED_BOUND: usize = 1024;
+/// The pause before a lower rank is dialed again: doubles from the first to the last.
+const REDIAL_FIRST: Duration = Duration::from_millis(2);
+const REDIAL_LAST: Duration = Duration::from_millis(100);
+const EVENTS: usize = 64;
+
+/// A lower rank without a connection or a handshake in progress.
+#[derive(Clone, Copy)]
+struct Redial {
+    at: Instant,
+    pause: Duration,
+}
+
+pub(crate) struct Forming<'a> {
+    fabric: &'a mut TcpFabric,
+    group: &'a GroupSpec,
+    identity: Identity,
+    abort: &'a AbortHandle,
+    epoll: Epoll,
+    deadline: Instant,
+    handshakes: BTreeMap<u64, Connection>,
+    next_token: u64,
+    links: BTreeMap<u32, Link>,
+    redials: BTreeMap<u32, Redial>,
+    pauses: BTreeMap<u32, Duration>,
+    last_seen: BTreeMap<u32, String>,
+}
+
+fn edges() -> EpollFlags {
+    EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET
+}
+
+fn system(error: impl Into<io::Error>) -> FormError {
+    FormError::System(error.into())
+}
+
+impl<'a> Forming<'a> {
+    pub(crate) fn new(
+        fabric: &'a mut TcpFabric,
+        group: &'a GroupSpec,
+        world: u32,
+        abort: &'a AbortHandle,
+    ) -> Result<Forming<'a>, FormError> {
+        let now = clock::now();
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system)?;
+        let abort_event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, ABORT_TOKEN);
+        epoll.add(abort.event(), abort_event).map_err(system)?;
+        let listener_event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER_TOKEN);
+        epoll.add(fabric.listener.as_fd(), listener_event).map_err(system)?;
+        let identity = Identity {
+            term: group.term,
+            generation: group.generation,
+            rank: group.rank,
+            world,
+            key: hmac::Key::new(hmac::HMAC_SHA256, &group.key),
+        };
+        let redial = Redial { at: now, pause: REDIAL_FIRST };
+        Ok(Forming {
+            fabric,
+            group,
+            identity,
+            abort,
+            epoll,
+            deadline: now + group.form_deadline,
+            handshakes: BTreeMap::new(),
+            next_token: FIRST_HANDSHAKE_TOKEN,
+            links: BTreeMap::new(),
+            redials: (0..group.rank).map(|rank| (rank, redial)).collect(),
+            pauses: BTreeMap::new(),
+            last_seen: BTreeMap::new(),
+        })
+    }
+
+    pub(crate) fn run(mut self) -> Result<Engine, FormError> {
+        self.check_abort()?;
+        for mut connection in std::mem::take(&mut self.fabric.parked) {
+            connection.deadline = Some(clock::now() + HANDSHAKE_DEADLINE);
+            self.start(connection)?;
+        }
+        loop {
+            self.check_abort()?;
+            let now = clock::now();
+            self.expire(now);
+            self.dial(now)?;
+            if self.links.len() + 1 == self.identity.world as usize {
+                return self.finish();
+            }
+            if now >= self.deadline {
+                return Err(FormError::DeadlinePassed { missing: self.missing() });
+            }
+            self.wait(now)?;
+        }
+    }
+
+    fn check_abort(&self) -> Result<(), FormError> {
+        match self.abort.aborted(self.group.term, self.group.generation) {
+            None => Ok(()),
+            Some(abort) => Err(FormError::Aborted {
+                term: abort.term,
+                generation: abort.generation,
+                reason: abort.reason,
+            }),
+        }
+    }
+
+    fn missing(&self) -> Vec<MissingPeer> {
+        let ranks = (0..self.identity.world)
+            .filter(|rank| *rank != self.group.rank && !self.links.contains_key(rank));
+        let describe = |rank: u32| {
+            let silent =
+                if rank < self.group.rank { "it has not answered" } else { "it has not dialed" };
+            let last_seen = self.last_seen.get(&rank).map_or(silent, String::as_str).to_owned();
+            MissingPeer { rank, last_seen }
+        };
+        ranks.map(describe).collect()
+    }
+
+    /// Gives up the handshakes whose deadline has passed.
+    fn expire(&mut self, now: Instant) {
+        self.handshakes.retain(|_, connection| connection.deadline.is_none_or(|at| now < at));
+    }
+
+    fn dial(&mut self, now: Instant) -> Result<(), FormError> {
+        let due: Vec<_> = self
+            .redials
+            .iter()
+            .filter(|(_, redial)| redial.at <= now)
+            .map(|(r, d)| (*r, *d))
+            .collect();
+        for (rank, redial) in due {
+            self.redials.remove(&rank);
+            self.pauses.insert(rank, (redial.pause * 2).min(REDIAL_LAST));
+            let address = self.group.peers[rank as usize];
+            match Connection::outbound(&self.identity, rank, address, &self.fabric.random) {
+                Ok(connection) => self.start(connection)?,
+                Err(error) => self.lost(rank, format!("dialing {address} failed: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes why a rank is not connected, and dials it again after a pause where that is this side's part.
+    fn lost(&mut self, rank: u32, why: String) {
+        tracing::debug!(rank, why, "not connected yet");
+        self.last_seen.insert(rank, why);
+        if rank < self.group.rank && !self.links.contains_key(&rank) {
+            let pause = self.pauses.get(&rank).copied().unwrap_or(REDIAL_FIRST);
+            self.redials.insert(rank, Redial { at: clock::now() + pause, pause });
+        }
+    }
+
+    fn start(&mut self, connection: Connection) -> Result<(), FormError> {
+        let token = self.next_token;
+        self.next_token += 1;
+        let event = EpollEvent::new(edges(), token);
+        self.epoll.add(connection.socket.as_fd(), event).map_err(system)?;
+        self.handshakes.insert(token, connection);
+        self.advance(token)
+    }
+
+    fn advance(&mut self, token: u64) -> Result<(), FormError> {
+        let Some(connection) = self.handshakes.get_mut(&token) else { return Ok(()) };
+        let outcome = connection.advance(&self.identity, &self.fabric.random);
+        if matches!(outcome, Outcome::Pending) {
+            return Ok(());
+        }
+        let Some(connection) = self.handshakes.remove(&token) else { return Ok(()) };
+        match outcome {
+            Outcome::Pending => {}
+            Outcome::Established(rank) => self.establish(rank, connection.socket)?,
+            Outcome::Park => {
+                self.epoll.delete(connection.socket.as_fd()).map_err(system)?;
+                if self.fabric.parked.len() == PARKED_BOUND {
+                    self.fabric.parked.pop_front();
+                }
+                self.fabric.parked.push_back(connection);
+            }
+            Outcome::Failed(why) => match connection.rank() {
+                Some(rank) => self.lost(rank, why),
+                None => tracing::debug!(why, "refused a connection"),
+            },
+        }
+        Ok(())
+    }
+
+    /// A peer that dials again has lost the connection before, so the new one counts.
+    fn establish(&mut self, rank: u32, socket: Socket) -> Result<(), FormError> {
+        let mut event = EpollEvent::new(edges(), u64::from(rank));
+        self.epoll.modify(socket.as_fd(), &mut event).map_err(system)?;
+        self.links.insert(rank, Link::new(rank, socket));
+        Ok(())
+    }
+
+    fn wait(&mut self, now: Instant) -> Result<(), FormError> {
+        let handshakes = self.handshakes.values().filter_map(|connection| connection.deadline);
+        let redials = self.redials.values().map(|redial| redial.at);
+        let next = handshakes.chain(redials).min().unwrap_or(self.deadline).min(self.deadline);
+        let timeout = epoll_timeout(next.saturating_duration_since(now));
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = match self.epoll.wait(&mut events, timeout) {
+            Ok(count) => count,
+            Err(nix::Error::EINTR) => 0,
+            Err(error) => return Err(system(error)),
+        };
+        for event in &events[..count] {
+            match event.data() {
+                ABORT_TOKEN => {}
+                LISTENER_TOKEN => self.accept()?,
+                token if token >= FIRST_HANDSHAKE_TOKEN => self.advance(token)?,
+                rank => self.watch(rank as u32, event.events()),
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) -> Result<(), FormError> {
+        // As many at a time as may be pending, so that a flood does not keep the loop from its deadline.
+        for _ in 0..PENDING_BOUND {
+            let socket = match self.fabric.listener.accept() {
+                Ok((socket, _)) => socket,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                // The connection ended before it was accepted, or a signal came.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::ConnectionAborted | ErrorKind::Interrupted
+                    ) =>
+                {
+                    continue;
+                }
+                Err(error) => return Err(system(error)),
+            };
+            let inbound = self.handshakes.iter().filter(|(_, other)| other.target.is_none());
+            if inbound.clone().count() >= PENDING_BOUND + self.identity.world as usize
+                && let Some(oldest) = inbound.map(|(token, _)| *token).next()
+            {
+                self.handshakes.remove(&oldest);
+            }
+            match Connection::inbound(socket, clock::now() + HANDSHAKE_DEADLINE) {
+                Ok(connection) => self.start(connection)?,
+                Err(error) => tracing::debug!(%error, "an accepted connection failed"),
+            }
+        }
+        Ok(())
+    }
+
+    /// A link that ended while others are still forming: its peer gave up, and may come again.
+    fn watch(&mut self, rank: u32, flags: EpollFlags) {
+        let gone = EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR;
+        let Some(link) = self.links.get_mut(&rank) else { return };
+        if !flags.intersects(gone) {
+            return;
+        }
+        if link.probe().is_err() {
+            self.links.remove(&rank);
+            self.lost(rank, "it connected, and closed the connection again".to_owned());
+        } else {
+            link.hangup = Some(0);
+        }
+    }
+
+    fn finish(self) -> Result<Engine, FormError> {
+        self.epoll.delete(self.fabric.listener.as_fd()).map_err(system)?;
+        let links: Vec<Link> = self.links.into_values().collect();
+        Ok(Engine {
+            term: self.group.term,
+            generation: self.group.generation,
+            rank: self.group.rank,
+            hangups: 1,
+            links,
+            epoll: self.epoll,
+            abort: self.abort.clone(),
+            abort_seen: None,
+            operation_deadline: self.group.operation_deadline,
+            sequence: 0,
+            failure: None,
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! The handshake's two state machines, on bytes: no socket, no clock. The forming loop drives them.
+
+use ring::hmac;
+
+use crate::wire::{
+    ACCEPTED_LENGTH, Accepted, HELLO_LENGTH, Hello, PROOF_LENGTH, Proof, REPLY_LENGTH, Refusal,
+    Reply,
+};
+
+/// The longest handshake message, in bytes.
+pub(crate) const LONGEST: usize = HELLO_LENGTH;
+
+const LABEL_ACCEPTOR: &[u8] = b"elastic-collectives acceptor";
+const LABEL_DIALER: &[u8] = b"elastic-collectives dialer";
+
+/// The group as a handshake sees it.
+pub(crate) struct Identity {
+    pub(crate) term: u64,
+    pub(crate) generation: u64,
+    pub(crate) rank: u32,
+    pub(crate) world: u32,
+    pub(crate) key: hmac::Key,
+}
+
+impl Identity {
+    fn transcript(&self, label: &[u8], hello: &[u8], nonce: &[u8]) -> hmac::Context {
+        let mut context = hmac::Context::with_key(&self.key);
+        context.update(label);
+        context.update(hello);
+        context.update(nonce);
+        context
+    }
+
+    fn sign(&self, label: &[u8], hello: &[u8], nonce: &[u8]) -> [u8; 32] {
+        let mut proof = [0; 32];
+        proof.copy_from_slice(self.transcript(label, hello, nonce).sign().as_ref());
+        proof
+    }
+
+    /// Compares in constant time.
+    fn verify(&self, label: &[u8], hello: &[u8], nonce: &[u8], proof: &[u8; 32]) -> bool {
+        let parts = [label, hello, nonce].concat();
+        hmac::verify(&self.key, &parts, proof).is_ok()
+    }
+}
+
+/// What a message leads to.
+pub(crate) enum Step {
+    /// Send this, if anything, and wait for the next message.
+    Continue(Vec<u8>),
+    /// Send this, if anything; the link to this rank stands.
+    Established(u32, Vec<u8>),
+    /// Keep the connection and its hello for the next generation.
+    Park,
+    /// Send this, if anything, and close; the text says why.
+    Refuse(Vec<u8>, String),
+}
+
+/// Where a connection stands.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    AwaitHello,
+    AwaitProof { hello: [u8; HELLO_LENGTH], rank: u32, nonce: [u8; 32] },
+    AwaitReply { hello: [u8; HELLO_LENGTH], target: u32 },
+    AwaitAccepted { target: u32 },
+}
+
+impl Stage {
+    /// The dialer's first message, and its stage after that.
+    pub(crate) fn dial(identity: &Identity, target: u32, nonce: [u8; 32]) -> (Stage, Vec<u8>) {
+        let hello = Hello {
+            term: identity.term,
+            generation: identity.generation,
+            world_size: identity.world,
+            rank: identity.rank,
+            target,
+            nonce,
+        }
+        .encode();
+        (Stage::AwaitReply { hello, target }, hello.to_vec())
+    }
+
+    /// The length of the message that is due, in bytes.
+    pub(crate) fn due(&self) -> usize {
+        match self {
+            Stage::AwaitHello => HELLO_LENGTH,
+            Stage::AwaitProof { .. } => PROOF_LENGTH,
+            Stage::AwaitReply { .. } => REPLY_LENGTH,
+            Stage::AwaitAccepted { .. } => ACCEPTED_LENGTH,
+        }
+    }
+
+    /// Takes the message that is due. `nonce` is fresh.
+    pub(crate) fn handle(
+        &mut self,
+        identity: &Identity,
+        message: &[u8; LONGEST],
+        nonce: [u8; 32],
+    ) -> Step {
+        match self {
+            Stage::AwaitHello => self.handle_hello(identity, message, nonce),
+            Stage::AwaitProof { hello, rank, nonce } => {
+                let accepted = Proof::decode(&prefix(message))
+                    .is_ok_and(|proof| identity.verify(LABEL_DIALER, hello, nonce, &proof.proof));
+                if accepted {
+                    Step::Established(*rank, Accepted.encode().to_vec())
+                } else {
+                    Step::Refuse(Vec::new(), format!("the proof of rank {rank} is wrong"))
+                }
+            }
+            Stage::AwaitReply { hello, target } => {
+                let (hello, target) = (*hello, *target);
+                match Reply::decode(message) {
+                    Err(error) => refuse(format!("its answer is none of this protocol: {error}")),
+                    Ok(Reply::Refused { refusal, term, generation }) => {
+                        let why = match refusal {
+                            Refusal::Stale => "is in",
+                            Refusal::WrongGroup => "has another group in",
+                        };
+                        refuse(format!("it {why} generation {generation} of term {term}"))
+                    }
+                    Ok(Reply::Welcome { nonce, proof }) => {
+                        if !identity.verify(LABEL_ACCEPTOR, &hello, &nonce, &proof) {
+                            return refuse("its key is not the generation's".to_owned());
+                        }
+                        let proof = identity.sign(LABEL_DIALER, &hello, &nonce);
+                        *self = Stage::AwaitAccepted { target };
+                        Step::Continue(Proof { proof }.encode().to_vec())
+                    }
+                }
+            }
+            Stage::AwaitAccepted { target } => match Accepted::decode(&prefix(message)) {
+                Ok(Accepted) => Step::Established(*target, Vec::new()),
+                Err(error) => refuse(format!("its answer is none of this protocol: {error}")),
+            },
+        }
+    }
+
+    fn handle_hello(
+        &mut self,
+        identity: &Identity,
+        message: &[u8; HELLO_LENGTH],
+        nonce: [u8; 32],
+    ) -> Step {
+        let hello = match Hello::decode(message) {
+            Ok(hello) => hello,
+            Err(error) => return refuse(format!("no hello: {error}")),
+        };
+        let (theirs, ours) = ((hello.term, hello.generation), (identity.term, identity.generation));
+        let refusal = if theirs > ours {
+            return Step::Park;
+        } else if theirs < ours {
+            Refusal::Stale
+        } else if hello.world_size != identity.world
+            || hello.target != identity.rank
+            || hello.rank <= identity.rank
+            || hello.rank >= identity.world
+        {
+            Refusal::WrongGroup
+        } else {
+            let proof = identity.sign(LABEL_ACCEPTOR, message, &nonce);
+            *self = Stage::AwaitProof { hello: *message, rank: hello.rank, nonce };
+            return Step::Continue(Reply::Welcome { nonce, proof }.encode().to_vec());
+        };
+        let (term, generation) = ours;
+        let reply = Reply::Refused { refusal, term, generation }.encode().to_vec();
+        let why = format!("a hello of rank {}, generation {theirs:?}: {refusal:?}", hello.rank);
+        Step::Refuse(reply, why)
+    }
+}
+
+fn refuse(why: String) -> Step {
+    Step::Refuse(Vec::new(), why)
+}
+
+fn prefix<const N: usize>(message: &[u8; LONGEST]) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&message[..N]);
+    bytes
+}

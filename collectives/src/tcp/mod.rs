@@ -1,0 +1,17 @@
+//! The TCP backend: a full mesh of connections, formed anew for each generation over one listener that
+//! lives as long as the worker process.
+
+mod communicator;
+mod connection;
+mod engine;
+mod fabric;
+mod flow;
+mod form;
+mod handshake;
+mod link;
+mod sliced;
+#[cfg(test)]
+mod tests;
+
+pub use communicator::TcpCommunicator;
+pub use fabric::{DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, GroupSpec, TcpFabric};
