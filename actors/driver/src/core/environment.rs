@@ -5,6 +5,9 @@ use elastic_protocol::WorkerId;
 
 use super::DriverCore;
 
+/// torch's default port.
+const MASTER_PORT: u16 = 29_500;
+
 /// `name:slots`, in parentheses when blacklisted.
 pub(crate) fn describe_host(entry: &HostEntry) -> String {
     match entry.state {
@@ -34,7 +37,10 @@ impl DriverCore {
         let group_rank = hosts.iter().position(|host| **host == worker.host).unwrap_or(0);
         let restarts = self.slots.get(&own).map_or(0, |slot| slot.failures);
         let world_size = desired.len().max(1);
-        let pairs: [(&str, String); 16] = [
+        // What a script of stock torch needs to meet its peers. The driver's host is one that every worker
+        // can name before any generation has a rank 0.
+        let master = self.config.driver_address.rsplit_once(':').map_or("", |(host, _)| host);
+        let pairs: [(&str, String); 18] = [
             ("RANK", rank.to_string()),
             ("LOCAL_RANK", local_rank.to_string()),
             ("WORLD_SIZE", world_size.to_string()),
@@ -44,6 +50,8 @@ impl DriverCore {
             ("ROLE_RANK", rank.to_string()),
             ("ROLE_WORLD_SIZE", world_size.to_string()),
             ("ROLE_NAME", "default".to_owned()),
+            ("MASTER_ADDR", master.trim_matches(['[', ']']).to_owned()),
+            ("MASTER_PORT", MASTER_PORT.to_string()),
             ("TORCHELASTIC_RUN_ID", self.job.to_string()),
             ("TORCHELASTIC_RESTART_COUNT", restarts.to_string()),
             ("TORCHELASTIC_MAX_RESTARTS", self.config.max_restarts.to_string()),

@@ -1,0 +1,92 @@
+//! Fuzz targets for every decoder: whatever bytes come in, they are decoded or refused, never more. As plain
+//! tests they run on random inputs; `cargo bolero test --test decoders NAME` drives them by coverage.
+
+use elastic_collectives::wire as data_plane;
+use elastic_protocol::messages::{
+    AgentToDriver, ClientRequest, ClientResponse, DriverToAgent, DriverToWorker, Vote,
+    WorkerToDriver, decode, encode,
+};
+use elastic_runtime::{envelope, session};
+use elastic_transport::{EnrolRequest, Token, enrol::EnrolAnswer, wire};
+use elastic_worker::state::environment;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// What decodes must encode to something that decodes to the same.
+fn message<M: DeserializeOwned + Serialize>(bytes: &[u8]) {
+    let Ok(message) = decode::<M>(bytes) else { return };
+    let again = encode(&message).expect("it came from a frame, so it fits into one");
+    let twice = decode::<M>(&again).expect("what we encode we decode");
+    assert_eq!(encode(&twice).ok(), Some(again));
+}
+
+#[test]
+fn control_messages() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        message::<AgentToDriver>(bytes);
+        message::<DriverToAgent>(bytes);
+        message::<WorkerToDriver>(bytes);
+        message::<DriverToWorker>(bytes);
+        message::<Vote>(bytes);
+        message::<ClientRequest>(bytes);
+        message::<ClientResponse>(bytes);
+    });
+}
+
+#[test]
+fn envelopes_and_sessions() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        if let Ok((_, body)) = envelope::decode_header(bytes) {
+            assert!(body.len() <= bytes.len());
+        }
+        let _ = session::Hello::decode(bytes);
+        let _ = session::Welcome::decode(bytes);
+    });
+}
+
+#[test]
+fn transport_frames_and_enrolling() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        if let Some(kind) = bytes.first_chunk() {
+            let _ = wire::StreamKind::decode(*kind);
+        }
+        if let Some(ack) = bytes.first_chunk() {
+            let _ = wire::decode_ack(*ack);
+        }
+        let _ = EnrolRequest::decode(bytes);
+        let _ = EnrolAnswer::decode(bytes);
+    });
+}
+
+#[test]
+fn collectives() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        if let Some(bytes) = bytes.first_chunk() {
+            let _ = data_plane::Hello::decode(bytes);
+        }
+        if let Some(bytes) = bytes.first_chunk() {
+            let _ = data_plane::Frame::decode(bytes);
+        }
+        if let Some(bytes) = bytes.first_chunk() {
+            let _ = data_plane::Proof::decode(bytes);
+        }
+    });
+}
+
+#[test]
+fn texts() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        if let Ok(token) = text.parse::<Token>() {
+            assert_eq!(token.to_line(), text.trim());
+        }
+        let lines = elastic_host_manager::parse_hosts(&text, Some(1));
+        for host in &lines.hosts {
+            assert!(!host.name.as_str().is_empty());
+        }
+        let _ = elastic_host_manager::parse_host_list(&text, None);
+        if let Some(worker) = environment::parse_worker(&text) {
+            assert_eq!(environment::parse_worker(&worker.to_string()), Some(worker));
+        }
+    });
+}

@@ -1,0 +1,259 @@
+//! Workers, agents and hosts that fail (sections H and X).
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Job, is_running, signal, wait_until};
+
+/// Four workers on two hosts.
+fn two_by_two(flags: &[&str]) -> Job {
+    let mut all = vec!["-H", "a:2,b:2", "--launcher", "local", "--min-np", "1"];
+    all.extend(flags);
+    let mut job = Job::start(&all, &[]);
+    job.wait_for_sizes(&[4]);
+    job
+}
+
+#[test]
+fn h_7_h_9_a_failure_blacklists_its_host() {
+    for how in ["killed", "raises"] {
+        let mut job = two_by_two(&["--on-failure", "blacklist"]);
+        if how == "killed" {
+            let victim = job.pid("a", 0);
+            signal(victim, Signal::SIGKILL);
+        } else {
+            job.control("raise.0");
+        }
+        job.wait("host b alone", |job| (job.sizes().last() == Some(&2)).then_some(()));
+        job.wait_for_progress();
+        let status = job.status().expect("a status");
+        assert_eq!(status["hosts"][0]["state"], "blacklisted", "{how}: {status}");
+        assert_eq!(job.finish(), 0, "{how}");
+        job.assert_exact();
+    }
+}
+
+#[test]
+fn h_8_the_slot_is_refilled() {
+    let mut job = two_by_two(&[]);
+    let victim = job.pid("b", 1);
+    signal(victim, Signal::SIGKILL);
+    job.wait_for_sizes(&[4, 3, 4]);
+    let resets = job.events_of("reset_done");
+    let cause = resets[0]["cause"].as_str().unwrap_or_default();
+    assert!(cause.contains("signal 9 (SIGKILL)"), "{cause}");
+    for phase in ["detect", "form", "sync", "total"] {
+        assert!(resets[0]["ms"][phase].is_number(), "{phase} is timed: {}", resets[0]);
+    }
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn h_8_max_restarts_puts_the_host_out() {
+    let mut job = two_by_two(&["--max-restarts", "0"]);
+    let victim = job.pid("b", 1);
+    signal(victim, Signal::SIGKILL);
+    job.wait("host a alone", |job| (job.sizes().last() == Some(&2)).then_some(()));
+    assert_eq!(job.finish(), 0);
+}
+
+#[test]
+fn h_10_every_worker_raises() {
+    let mut job = two_by_two(&["--max-restarts", "1"]);
+    job.control("raise-all");
+    assert_eq!(job.end(), 1);
+    let stderr = job.stderr();
+    assert!(stderr.contains("error:") && stderr.contains("was told to raise"), "{stderr}");
+}
+
+#[test]
+fn h_11_every_host_is_blacklisted() {
+    let mut job = two_by_two(&["--on-failure", "blacklist"]);
+    for host in ["a", "b"] {
+        let victim = job.pid(host, 0);
+        signal(victim, Signal::SIGKILL);
+        job.wait("the host to be out", |job| {
+            let out = job.events_of("hosts_changed").iter().any(|event| {
+                event["hosts"].to_string().contains(&format!("({host}:2)"))
+            });
+            (out || job.driver.try_wait().ok()?.is_some()).then_some(())
+        });
+        if host == "a" {
+            job.wait_for_progress();
+        }
+    }
+    assert_eq!(job.end(), 1);
+    assert!(job.stderr().contains("every host is blacklisted: a, b"), "{}", job.stderr());
+}
+
+#[test]
+fn h_12_the_elastic_timeout() {
+    let mut job = two_by_two(&["--min-np", "4", "--elastic-timeout", "2", "--max-restarts", "0"]);
+    let victim = job.pid("b", 0);
+    signal(victim, Signal::SIGKILL);
+    assert_eq!(job.end(), 1);
+    let stderr = job.stderr();
+    assert!(stderr.contains("elastic timeout of 2 s") && stderr.contains("hint:"), "{stderr}");
+    assert!(stderr.contains("a[0]") && stderr.contains("host b"), "{stderr}");
+}
+
+#[test]
+fn h_13_the_reset_limit() {
+    let mut job = two_by_two(&["--reset-limit", "1"]);
+    let victim = job.pid("b", 1);
+    signal(victim, Signal::SIGKILL);
+    assert_eq!(job.end(), 1, "the refill is a second reset");
+    assert!(job.stderr().contains("limit of 1 resets"), "{}", job.stderr());
+}
+
+#[test]
+fn h_14_a_blacklisted_host_comes_back_after_its_cooldown() {
+    let mut job =
+        two_by_two(&["--on-failure", "blacklist", "--blacklist-cooldown-range", "1", "2"]);
+    let victim = job.pid("b", 0);
+    signal(victim, Signal::SIGKILL);
+    job.wait("the host's return", |job| (job.sizes().ends_with(&[2, 4])).then_some(()));
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn x_1_more_workers_die_while_the_reset_forms() {
+    let mut job = two_by_two(&["--max-restarts", "0", "--on-failure", "restart"]);
+    let victims = [job.pid("a", 1), job.pid("b", 0), job.pid("b", 1)];
+    for victim in victims {
+        signal(victim, Signal::SIGKILL);
+    }
+    job.wait("the end of those who are left, or a result", |job| {
+        let out = job.events_of("hosts_changed").len() >= 2;
+        (out || !job.events_of("job_ended").is_empty()).then_some(())
+    });
+    // Both hosts had a failure beyond their budget: they are out, which ends the job with its reason.
+    assert_eq!(job.end(), 1);
+    assert!(job.stderr().contains("every host is blacklisted"), "{}", job.stderr());
+}
+
+#[test]
+fn x_1_down_to_min_np_and_back() {
+    let mut job = two_by_two(&[]);
+    let victims = [job.pid("a", 1), job.pid("b", 0), job.pid("b", 1)];
+    for victim in victims {
+        signal(victim, Signal::SIGKILL);
+    }
+    job.wait("all four again", |job| {
+        let sizes = job.sizes();
+        (sizes.len() > 1 && sizes.last() == Some(&4)).then_some(())
+    });
+    job.wait_for_progress();
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn x_2_a_stopped_worker_is_evicted_and_does_not_come_back() {
+    let mut job = two_by_two(&[]);
+    let victim = job.pid("b", 1);
+    signal(victim, Signal::SIGSTOP);
+    job.wait("the others", |job| (job.sizes().get(1) == Some(&3)).then_some(()));
+    if is_running(victim) {
+        // Killed already, as a rule; should it be continued in time it changes nothing (G-2).
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(victim), Signal::SIGCONT);
+    }
+    job.wait("the slot's refill", |job| (job.sizes().last() == Some(&4)).then_some(()));
+    assert!(!is_running(victim));
+    let cause = job.events_of("reset_done")[0]["cause"].to_string();
+    assert!(cause.contains("not heard for"), "{cause}");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn x_2_a_stopped_agent_comes_back_with_its_workers() {
+    let mut job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    let pid = i32::try_from(job.agents["b"].id()).expect("a pid");
+    let worker = job.pid("b", 0);
+    signal(pid, Signal::SIGSTOP);
+    job.wait("a alone", |job| (job.sizes().get(1) == Some(&1)).then_some(()));
+    signal(pid, Signal::SIGCONT);
+    job.wait("both", |job| (job.sizes().last() == Some(&2)).then_some(()));
+    job.wait_for_progress();
+    assert!(is_running(worker), "its process, with its state, was kept");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn x_8_the_agent_is_killed() {
+    let mut job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    let worker = job.pid("b", 0);
+    let mut agent = job.agents.remove("b").expect("agent b");
+    agent.kill().expect("the agent is there");
+    agent.wait().expect("the agent is there");
+    wait_until("the end of its worker", || (!is_running(worker)).then_some(()));
+    job.wait_for_sizes(&[2, 1]);
+    job.agent("c", 1);
+    job.wait_for_sizes(&[2, 1, 2]);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn x_8_an_agent_of_the_same_name_takes_the_dead_ones_place() {
+    let mut job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    let mut agent = job.agents.remove("b").expect("agent b");
+    agent.kill().expect("the agent is there");
+    agent.wait().expect("the agent is there");
+    job.agent("b", 1);
+    job.wait("b's return", |job| (job.sizes().ends_with(&[1, 2])).then_some(()));
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn x_11_a_worker_leaves_on_sigterm() {
+    let mut job = two_by_two(&[]);
+    let leaver = job.pid("b", 1);
+    signal(leaver, Signal::SIGTERM);
+    job.wait_for_sizes(&[4, 3]);
+    let reset = job.events_of("reset_done").remove(0);
+    assert_eq!(reset["steps_lost"], 0, "{reset}");
+    let exits = job.events_of("worker_exited");
+    assert_eq!(exits.len(), 1);
+    assert_eq!(exits[0]["expected"], true);
+    assert_eq!(exits[0]["status"], "exit code 0");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn x_11_an_agent_drains_on_sigterm() {
+    let mut job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    signal(i32::try_from(job.agents["b"].id()).expect("a pid"), Signal::SIGTERM);
+    job.wait_for_sizes(&[2, 1]);
+    assert_eq!(job.agent_end("b").code(), Some(0));
+    assert_eq!(job.events_of("reset_done")[0]["steps_lost"], 0);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn x_15_a_rank_in_a_collective_of_its_own() {
+    let mut job = two_by_two(&[]);
+    job.control("extra-collective.1");
+    job.wait("a reset", |job| job.events_of("reset_done").pop());
+    job.wait_for_progress();
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}

@@ -1,0 +1,182 @@
+//! How jobs begin and end.
+
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Job, binary, is_running, program, signal, wait_until};
+
+#[test]
+fn three_shells() {
+    let mut job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    let status = job.status().expect("a status");
+    for field in ["job", "term", "generation", "phase", "world_size", "min_np", "max_np", "resets"]
+    {
+        assert!(!status[field].is_null() || field == "max_np", "{field}: {status}");
+    }
+    assert_eq!(status["phase"], "run");
+    assert_eq!(status["hosts"][0]["state"], "active");
+    assert_eq!(status["workers"][1]["rank"], 1);
+    let victim = job.pid("b", 0);
+    signal(victim, Signal::SIGKILL);
+    job.wait_for_sizes(&[2, 1, 2]);
+    let last = job.status().expect("a status")["last_reset"].clone();
+    assert!(last["cause"].is_string() && last["at"].is_string(), "{last}");
+    job.agent("c", 1);
+    job.wait_for_sizes(&[2, 1, 2, 3]);
+    assert_eq!(job.finish(), 0);
+    for host in ["a", "b", "c"] {
+        assert_eq!(job.agent_end(host).code(), Some(0), "agent {host}");
+    }
+    job.assert_exact();
+}
+
+#[test]
+fn run_is_driver_agent_and_workers_in_one() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    for name in ["control", "log", "state"] {
+        std::fs::create_dir(folder.path().join(name)).expect("a folder");
+    }
+    std::fs::write(folder.path().join("control/finish"), "").expect("a file");
+    let output = Command::new(binary())
+        .args(["run", "-n", "2", "--bind", "127.0.0.1:0", "--state-dir"])
+        .arg(folder.path().join("state"))
+        .arg("--")
+        .arg(program("trainer"))
+        .arg("--control")
+        .arg(folder.path().join("control"))
+        .arg("--log")
+        .arg(folder.path().join("log"))
+        .output()
+        .expect("it runs");
+    let (stdout, stderr) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert_eq!(stdout.matches("starts").count(), 2, "workers' stdout is data: {stdout}");
+}
+
+#[test]
+fn a_failed_programs_own_code_is_named() {
+    let output = Command::new(binary())
+        .args(["run", "-n", "1", "--bind", "127.0.0.1:0", "--max-restarts", "0", "--state-dir"])
+        .arg(tempfile::TempDir::new().expect("a temporary folder").path())
+        .args(["--", "/bin/sh", "-c", "echo out of luck >&2; exit 7"])
+        .output()
+        .expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("exit code 7") && stderr.contains("out of luck"), "{stderr}");
+}
+
+#[test]
+fn a_program_that_never_calls_the_library_runs() {
+    let output = Command::new(binary())
+        .args(["run", "-n", "2", "--bind", "127.0.0.1:0", "--state-dir"])
+        .arg(tempfile::TempDir::new().expect("a temporary folder").path())
+        .args(["--", "/bin/sh", "-c", "echo rank $RANK of $WORLD_SIZE"])
+        .output()
+        .expect("it runs");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(stdout.contains("rank 0 of 2") && stdout.contains("rank 1 of 2"), "{stdout}");
+}
+
+#[test]
+fn x_14_a_program_that_never_attaches_in_process() {
+    let sleep = ["/bin/sleep".to_owned(), "1000".to_owned()];
+    let flags = ["-n", "1", "--mode", "in-process", "--start-timeout", "1", "--max-restarts", "0"];
+    let mut job = Job::start_program(&flags, &sleep);
+    job.agent("a", 1);
+    assert_eq!(job.end(), 1);
+    assert!(job.stderr().contains("did not attach within 1 s"), "{}", job.stderr());
+}
+
+#[test]
+fn x_9_a_worker_that_ignores_sigterm_is_killed_after_the_grace_period() {
+    let stubborn = ["/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"];
+    let flags = [
+        "-n", "1", "--mode", "in-process", "--start-timeout", "1", "--max-restarts", "0",
+        "--grace-period", "1",
+    ];
+    let mut job = Job::start_program(&flags, &stubborn.map(ToOwned::to_owned));
+    job.agent("a", 1);
+    assert_eq!(job.end(), 1);
+    let exits = job.events_of("worker_exited");
+    assert_eq!(exits[0]["killed_after_grace"], true, "{exits:?}");
+    assert_eq!(exits[0]["status"], "signal 9 (SIGKILL)");
+}
+
+#[test]
+fn h_21_nobody_is_killed_for_being_slower() {
+    let mut job = Job::start(&["-H", "a:2", "--launcher", "local"], &[]);
+    job.wait_for_sizes(&[2]);
+    job.control("slow-finish.1");
+    assert_eq!(job.finish(), 0);
+    let finished = job.log().iter().filter(|line| line["event"] == "finish").count();
+    assert_eq!(finished, 2);
+}
+
+#[test]
+fn x_17_ctrl_c_in_every_phase() {
+    for phase in ["gather", "run"] {
+        let mut job = Job::start(&["-n", "1", "--grace-period", "2"], &[]);
+        let mut worker = None;
+        if phase == "run" {
+            job.agent("a", 1);
+            job.wait_for_sizes(&[1]);
+            worker = Some(job.pid("a", 0));
+        }
+        signal(i32::try_from(job.driver.id()).expect("a pid"), Signal::SIGINT);
+        assert_eq!(job.end(), 130, "{phase}: {}", job.stderr());
+        if let Some(worker) = worker {
+            job.agent_end("a");
+            wait_until("the worker's end", || (!is_running(worker)).then_some(()));
+        }
+    }
+}
+
+#[test]
+fn x_17_ctrl_c_twice() {
+    let mut job = Job::start(&["-n", "1", "--grace-period", "30"], &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    let worker = job.pid("a", 0);
+    signal(worker, Signal::SIGSTOP);
+    let driver = i32::try_from(job.driver.id()).expect("a pid");
+    signal(driver, Signal::SIGINT);
+    job.wait("the first one's effect", |job| {
+        (!job.events_of("job_ended").is_empty()).then_some(())
+    });
+    signal(driver, Signal::SIGINT);
+    assert_eq!(job.end(), 130);
+    wait_until("the worker's end", || (!is_running(worker)).then_some(()));
+}
+
+#[test]
+fn orphans_end_by_themselves() {
+    let mut job = Job::start(&["-n", "1", "--orphan-timeout", "1"], &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    let worker = job.pid("a", 0);
+    job.driver.kill().expect("the driver is there");
+    job.driver.wait().expect("the driver is there");
+    assert_eq!(job.agent_end("a").code(), Some(1));
+    wait_until("the worker's end", || (!is_running(worker)).then_some(()));
+}
+
+#[test]
+fn x_12_two_drivers_on_one_port() {
+    let job = Job::start(&["-n", "1"], &[]);
+    let second = Command::new(binary())
+        .args(["--role", "driver", "--bind", &job.address, "--state-dir"])
+        .arg(job.path("second"))
+        .args(["--", "/bin/true"])
+        .output()
+        .expect("it runs");
+    let stderr = String::from_utf8_lossy(&second.stderr);
+    assert!(!second.status.success());
+    assert!(stderr.contains("error:") && stderr.contains(&job.address), "{stderr}");
+}

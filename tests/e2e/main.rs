@@ -1,0 +1,9 @@
+//! End-to-end tests: real processes, real sockets, real kills, through the binary as a user has it. Tests
+//! cite the scenarios of the design (H-n, X-n).
+
+mod failures;
+mod lifecycle;
+mod membership;
+mod operation;
+mod security;
+mod support;

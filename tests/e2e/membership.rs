@@ -1,0 +1,193 @@
+//! Hosts that come and go as planned (section H).
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::Job;
+
+/// A driver whose hosts are what a script prints, with an agent here for each.
+fn discovered(hosts: &str, flags: &[&str]) -> (tempfile::TempDir, Job) {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let script = Job::discovery_script(folder.path(), hosts).display().to_string();
+    let mut all = vec!["--host-discovery-script", &script, "--launcher", "local"];
+    all.extend(flags);
+    let job = Job::start(&all, &[]);
+    (folder, job)
+}
+
+fn list_hosts(folder: &tempfile::TempDir, hosts: &str) {
+    // Renamed into its place, so that the script never prints half of it.
+    let fresh = folder.path().join("hosts.new");
+    fs::write(&fresh, hosts).expect("a file");
+    fs::rename(fresh, folder.path().join("hosts")).expect("a file");
+}
+
+fn entered(job: &Job, generation: u64) -> Vec<Value> {
+    let mut lines: Vec<Value> = job
+        .log()
+        .into_iter()
+        .filter(|line| line["event"] == "enter" && line["generation"] == generation)
+        .collect();
+    lines.sort_by_key(|line| line["rank"].as_u64());
+    lines
+}
+
+fn numbers(lines: &[Value], name: &str) -> Vec<u64> {
+    lines.iter().filter_map(|line| line[name].as_u64()).collect()
+}
+
+#[test]
+fn h_1_ranks_host_by_host() {
+    let mut job = Job::start(
+        &["-H", "h1:2,h2:2", "--launcher", "local", "--min-np", "2", "--max-np", "4"],
+        &[],
+    );
+    job.wait_for_sizes(&[4]);
+    let lines = entered(&job, 1);
+    assert_eq!(numbers(&lines, "rank"), [0, 1, 2, 3]);
+    assert_eq!(numbers(&lines, "local_rank"), [0, 1, 0, 1]);
+    assert_eq!(numbers(&lines, "cross_rank"), [0, 0, 1, 1]);
+    assert_eq!(numbers(&lines, "local_size"), [2; 4]);
+    assert_eq!(numbers(&lines, "cross_size"), [2; 4]);
+    assert_eq!(job.finish(), 0);
+    let exits = job.events_of("worker_exited");
+    assert_eq!(exits.len(), 4);
+    assert!(exits.iter().all(|exit| exit["status"] == "exit code 0"), "{exits:?}");
+    job.assert_exact();
+}
+
+#[test]
+fn h_2_unequal_hosts() {
+    let mut job = Job::start(&["-H", "w0:1,w1:2", "--launcher", "local"], &[]);
+    job.wait_for_sizes(&[3]);
+    let lines = entered(&job, 1);
+    assert_eq!(numbers(&lines, "local_rank"), [0, 0, 1]);
+    assert_eq!(numbers(&lines, "cross_rank"), [0, 1, 0]);
+    assert_eq!(numbers(&lines, "cross_size"), [2, 2, 1]);
+    assert_eq!(job.finish(), 0);
+}
+
+#[test]
+fn h_4_h_5_a_host_is_added_and_removed() {
+    let (hosts, mut job) = discovered("a:2\n", &["--min-np", "1"]);
+    job.wait_for_sizes(&[2]);
+    list_hosts(&hosts, "a:2\nb:2\n");
+    job.wait_for_sizes(&[2, 4]);
+    let after = entered(&job, 2);
+    let before = entered(&job, 1);
+    assert_eq!(numbers(&after, "pid")[..2], numbers(&before, "pid")[..], "old ranks are kept");
+    list_hosts(&hosts, "a:2\n");
+    job.wait_for_sizes(&[2, 4, 2]);
+    let started = job.events_of("worker_started").len();
+    assert_eq!(started, 4, "survivors are never restarted");
+    let leavers = job.events_of("worker_exited");
+    assert_eq!(leavers.len(), 2);
+    assert!(leavers.iter().all(|exit| exit["status"] == "exit code 0"), "G-11: {leavers:?}");
+    let resets = job.events_of("reset_done");
+    assert!(resets.iter().all(|reset| reset["steps_lost"] == 0), "no rollback: {resets:?}");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn h_6_from_host_to_host() {
+    let (hosts, mut job) = discovered("a:1\n", &["--min-np", "1"]);
+    job.wait_for_sizes(&[1]);
+    list_hosts(&hosts, "a:1\nb:2\n");
+    job.wait_for_sizes(&[1, 3]);
+    list_hosts(&hosts, "b:2\n");
+    job.wait_for_sizes(&[1, 3, 2]);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn h_20_a_host_is_replaced_at_once() {
+    let (hosts, mut job) = discovered("a:1\n", &["--min-np", "1"]);
+    job.wait_for_sizes(&[1]);
+    list_hosts(&hosts, "b:1\n");
+    job.wait("b alone", |job| (job.sizes().last() == Some(&1) && job.sizes().len() > 1).then_some(()));
+    job.wait_for_progress();
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn h_19_an_unused_host_comes_and_goes() {
+    let (hosts, mut job) = discovered("a:2\n", &["--np", "2", "--max-np", "2"]);
+    job.wait_for_sizes(&[2]);
+    list_hosts(&hosts, "a:2\nb:2\n");
+    job.wait("the spare host", |job| {
+        let status = job.status()?;
+        let hosts = status["hosts"].as_array()?.len();
+        let spare = status["workers"].as_array()?.iter().filter(|w| w["state"] == "spare").count();
+        (hosts == 2 && spare == 2).then_some(())
+    });
+    list_hosts(&hosts, "a:2\n");
+    job.wait("its going", |job| (job.status()?["hosts"].as_array()?.len() == 1).then_some(()));
+    job.wait_for_progress();
+    assert_eq!(job.sizes(), [2], "no reset");
+    assert_eq!(job.finish(), 0);
+    assert!(job.events_of("reset_decided").is_empty());
+}
+
+#[test]
+fn h_15_the_first_discovery_fails() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let script = Job::discovery_script(folder.path(), "");
+    fs::write(&script, "#!/bin/sh\necho no route to the scheduler >&2\nexit 3\n").expect("a file");
+    let script = script.display().to_string();
+    let mut job =
+        Job::start(&["--host-discovery-script", &script, "--launcher", "local"], &[]);
+    assert_eq!(job.end(), 1);
+    assert!(job.stderr().contains("no route to the scheduler"), "{}", job.stderr());
+}
+
+#[test]
+fn h_15_a_later_discovery_fails_and_works_again() {
+    let (hosts, mut job) = discovered("a:1\n", &[]);
+    job.wait_for_sizes(&[1]);
+    fs::remove_file(hosts.path().join("hosts")).expect("a file");
+    job.wait("a warning in status", |job| {
+        (!job.status()?["warnings"].as_array()?.is_empty()).then_some(())
+    });
+    list_hosts(&hosts, "a:1\n");
+    job.wait("the warning's end", |job| {
+        job.status()?["warnings"].as_array()?.is_empty().then_some(())
+    });
+    assert_eq!(job.sizes(), [1], "hosts were kept");
+    assert_eq!(job.finish(), 0);
+}
+
+#[test]
+fn h_16_waits_until_np_slots_are_there() {
+    let (hosts, mut job) = discovered("a:1\n", &["--np", "3", "--min-np", "1"]);
+    list_hosts(&hosts, "a:1\nb:1\n");
+    job.wait("two workers", |job| (job.events_of("worker_attached").len() == 2).then_some(()));
+    assert!(job.sizes().is_empty());
+    list_hosts(&hosts, "a:1\nb:1\nc:1\n");
+    job.wait_for_sizes(&[3]);
+    assert_eq!(job.finish(), 0);
+}
+
+#[test]
+fn x_3_a_host_that_comes_before_anyone_has_registered_counts() {
+    let (hosts, mut job) = discovered("a:1\n", &["--np", "1", "--min-np", "1"]);
+    list_hosts(&hosts, "a:1\nb:1\n");
+    job.wait("both hosts' workers at one time", |job| (job.sizes().last() == Some(&2)).then_some(()));
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn x_5_below_min_and_back() {
+    let (hosts, mut job) = discovered("a:1\nb:1\n", &["--min-np", "2"]);
+    job.wait_for_sizes(&[2]);
+    list_hosts(&hosts, "a:1\n");
+    job.wait("the gather", |job| (job.status()?["phase"] == "gather").then_some(()));
+    list_hosts(&hosts, "a:1\nc:1\n");
+    job.wait_for_sizes(&[2, 2]);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}

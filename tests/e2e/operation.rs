@@ -1,0 +1,125 @@
+//! What operators meet: misbehaving scripts, output, sizes, idle cost (section X).
+
+use std::fs;
+use std::process::Command;
+
+use crate::support::{Job, binary, make_executable};
+
+fn script(folder: &std::path::Path, text: &str) -> String {
+    let file = folder.join("discover.sh");
+    fs::write(&file, format!("#!/bin/sh\n{text}\n")).expect("a file");
+    make_executable(&file);
+    file.display().to_string()
+}
+
+#[test]
+fn x_7_garbage_lines_are_named_by_number() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let script = script(folder.path(), "printf 'a:1\\n:3\\nb:minus\\n# fine\\na:2\\n'");
+    let mut job = Job::start(&["--host-discovery-script", &script, "--launcher", "local"], &[]);
+    job.wait_for_sizes(&[1]);
+    let warnings = job.status().expect("a status")["warnings"].to_string();
+    for line in ["line 2", "line 3", "line 5"] {
+        assert!(warnings.contains(line), "{line}: {warnings}");
+    }
+    assert_eq!(job.finish(), 0);
+}
+
+#[test]
+fn x_7_a_script_that_hangs_later_does_not_disturb() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let hang = folder.path().join("hang");
+    let text = format!("test -e '{}' && sleep 1000\necho a:1", hang.display());
+    let script = script(folder.path(), &text);
+    let mut job = Job::start(&["--host-discovery-script", &script, "--launcher", "local"], &[]);
+    job.wait_for_sizes(&[1]);
+    fs::write(hang, "").expect("a file");
+    job.wait("a warning", |job| {
+        (!job.status()?["warnings"].as_array()?.is_empty()).then_some(())
+    });
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [1]);
+}
+
+#[test]
+fn x_7_a_flood_and_a_script_that_is_none() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let flood = script(folder.path(), "yes a:1 | head -c 100000000");
+    let missing = folder.path().join("missing").display().to_string();
+    let plain = folder.path().join("plain");
+    fs::write(&plain, "a:1\n").expect("a file");
+    for script in [flood, missing, plain.display().to_string()] {
+        let mut job =
+            Job::start(&["--host-discovery-script", &script, "--launcher", "local"], &[]);
+        let code = job.end();
+        let stderr = job.stderr();
+        assert!(code != 0, "{script}: {stderr}");
+        assert!(stderr.contains("error:") && stderr.contains(&script), "{stderr}");
+    }
+}
+
+#[test]
+fn x_16_output_is_stored_whole() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let output = folder.path().join("output");
+    let text = "head -c 1000000 /dev/zero | tr '\\0' x; echo; printf '\\377\\376 bytes\\n'; seq 200000";
+    let result = Command::new(binary())
+        .args(["run", "-n", "1", "--bind", "127.0.0.1:0", "--output-dir"])
+        .arg(&output)
+        .arg("--state-dir")
+        .arg(folder.path().join("state"))
+        .args(["--", "/bin/sh", "-c", text])
+        .output()
+        .expect("it runs");
+    assert_eq!(result.status.code(), Some(0), "{}", String::from_utf8_lossy(&result.stderr));
+    let stored = fs::read_dir(&output).expect("the folder").flatten().find_map(|entry| {
+        let is_stdout = entry.path().extension().is_some_and(|extension| extension == "stdout");
+        is_stdout.then(|| fs::read(entry.path()).expect("a file"))
+    });
+    let expected = Command::new("/bin/sh").args(["-c", text]).output().expect("it runs").stdout;
+    let stored = stored.expect("the worker's stdout was stored");
+    assert_eq!(stored.len(), expected.len(), "byte for byte");
+    assert!(stored == expected);
+}
+
+#[test]
+fn x_18_many_workers_lose_half_of_them_at_once() {
+    let mut job = Job::start(
+        &["-H", "a:8,b:8,c:8,d:8", "--launcher", "local", "--min-np", "1"],
+        &["--samples", "640", "--step-ms", "50"],
+    );
+    job.wait_for_sizes(&[32]);
+    let status = job.status().expect("a status");
+    let victims: Vec<i32> = status["workers"]
+        .as_array()
+        .expect("workers")
+        .iter()
+        .filter(|worker| worker["host"] == "c" || worker["host"] == "d")
+        .filter_map(|worker| i32::try_from(worker["pid"].as_i64()?).ok())
+        .collect();
+    assert_eq!(victims.len(), 16);
+    for victim in victims {
+        crate::support::signal(victim, nix::sys::signal::Signal::SIGKILL);
+    }
+    job.wait("all of them again", |job| {
+        let sizes = job.sizes();
+        (sizes.len() > 1 && sizes.last() == Some(&32)).then_some(())
+    });
+    job.wait_for_progress();
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn an_idle_agent_is_small() {
+    let mut job = Job::start(&["-n", "2"], &[]);
+    job.agent("a", 1);
+    job.wait("the host", |job| (!job.events_of("host_joined").is_empty()).then_some(()));
+    let pid = job.agents["a"].id();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the agent is there");
+    let resident_kib: u64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse().ok())
+        .expect("a resident size");
+    assert!(resident_kib < 20 * 1024, "{resident_kib} KiB");
+}

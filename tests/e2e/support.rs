@@ -1,0 +1,304 @@
+//! A job of the test's own: driver, agents and workers as processes in a temporary folder.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything may take that should take milliseconds; machines that run tests are slow.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+
+pub(crate) fn binary() -> &'static str {
+    env!("CARGO_BIN_EXE_elastic-node")
+}
+
+pub(crate) fn program(name: &str) -> PathBuf {
+    let folder = Path::new(binary()).parent().expect("the binary lies in a folder");
+    let program = folder.join("examples").join(name);
+    assert!(program.exists(), "build the examples first: cargo build --examples");
+    program
+}
+
+/// A driver with its agents.
+pub(crate) struct Job {
+    pub(crate) folder: TempDir,
+    pub(crate) driver: Child,
+    pub(crate) agents: BTreeMap<String, Child>,
+    pub(crate) address: String,
+}
+
+impl Job {
+    /// Starts a driver of the trainer with these flags, and waits until it listens.
+    pub(crate) fn start(driver_flags: &[&str], trainer_flags: &[&str]) -> Self {
+        let mut command = vec![program("trainer").display().to_string()];
+        command.extend(["--control", "CONTROL", "--log", "LOG"].map(ToOwned::to_owned));
+        command.extend(trainer_flags.iter().map(|flag| (*flag).to_owned()));
+        Self::start_program(driver_flags, &command)
+    }
+
+    /// The same with another program. In all flags, CONTROL, LOG and DIR stand for the test's folders.
+    pub(crate) fn start_program(driver_flags: &[&str], program: &[String]) -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        for name in ["control", "log", "state"] {
+            fs::create_dir(folder.path().join(name)).expect("a folder");
+        }
+        let fill = |text: &str| {
+            let at = |name: &str| folder.path().join(name).display().to_string();
+            text.replace("CONTROL", &at("control"))
+                .replace("LOG", &at("log"))
+                .replace("DIR", &folder.path().display().to_string())
+        };
+        let stderr = fs::File::create(folder.path().join("driver.stderr")).expect("a file");
+        let stdout = fs::File::create(folder.path().join("driver.stdout")).expect("a file");
+        let driver = Command::new(binary())
+            .args(["--role", "driver", "--bind", "127.0.0.1:0", "--state-dir"])
+            .arg(folder.path().join("state"))
+            .args(driver_flags.iter().map(|flag| fill(flag)))
+            .arg("--")
+            .args(program.iter().map(|part| fill(part)))
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(stderr)
+            .spawn()
+            .expect("the driver starts");
+        let mut job = Self { folder, driver, agents: BTreeMap::new(), address: String::new() };
+        let file = job.path("state/address");
+        job.address = job.wait("the driver's address", |_| {
+            let address = fs::read_to_string(&file).ok()?;
+            (!address.trim().is_empty()).then(|| address.trim().to_owned())
+        });
+        job
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts an agent that joins.
+    pub(crate) fn agent(&mut self, host: &str, slots: u32) {
+        let child = self.agent_command(host, slots).spawn().expect("the agent starts");
+        self.agents.insert(host.to_owned(), child);
+    }
+
+    /// The same for a name that is no file name.
+    pub(crate) fn agent_named(&mut self, host: &str) {
+        let mut command = self.agent_command(host, 1);
+        let child = command.spawn().expect("the agent starts");
+        self.agents.insert(format!("{} characters", host.chars().count()), child);
+    }
+
+    pub(crate) fn agent_command(&self, host: &str, slots: u32) -> Command {
+        let safe: String = host.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
+        let stderr = self.path(&format!("agent.{safe}.stderr"));
+        let stderr = fs::OpenOptions::new().create(true).append(true).open(stderr);
+        let mut command = Command::new(binary());
+        command
+            .args(["--role", "worker", "--join", &self.address, "--host", host])
+            .args(["--slots", &slots.to_string(), "--token-file"])
+            .arg(self.path("state/token"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr.expect("a file"));
+        command
+    }
+
+    /// A discovery script that prints the file `hosts`, which `list_hosts` writes.
+    pub(crate) fn discovery_script(folder: &Path, hosts: &str) -> PathBuf {
+        let script = folder.join("discover.sh");
+        fs::write(folder.join("hosts"), hosts).expect("a file");
+        let text = format!("#!/bin/sh\ncat '{}'\n", folder.join("hosts").display());
+        fs::write(&script, text).expect("a file");
+        make_executable(&script);
+        script
+    }
+
+    /// Writes a control file of the trainer.
+    pub(crate) fn control(&self, name: &str) {
+        fs::write(self.path("control").join(name), "").expect("a control file");
+    }
+
+    /// `elastic-node status --json`.
+    pub(crate) fn status(&self) -> Option<Value> {
+        let output = Command::new(binary())
+            .args(["status", "--json", "--driver", &self.address, "--token-file"])
+            .arg(self.path("state/token"))
+            .stdin(Stdio::null())
+            .output()
+            .ok()?;
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    /// The event log so far.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        lines_of(&self.path("state/events.jsonl"))
+    }
+
+    pub(crate) fn events_of(&self, kind: &str) -> Vec<Value> {
+        self.events().into_iter().filter(|event| event["kind"] == kind).collect()
+    }
+
+    /// World sizes of the generations that ran.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        let running = self.events_of("generation_running");
+        running.iter().filter_map(|event| event["world_size"].as_u64()).collect()
+    }
+
+    /// All that the trainers have logged.
+    pub(crate) fn log(&self) -> Vec<Value> {
+        let Ok(folder) = fs::read_dir(self.path("log")) else { return Vec::new() };
+        folder.flatten().flat_map(|entry| lines_of(&entry.path())).collect()
+    }
+
+    /// Commits of the newest generation, by rank.
+    pub(crate) fn committed(&self, generation: u64) -> usize {
+        let of = |line: &Value| line["event"] == "commit" && line["generation"] == generation;
+        self.log().iter().filter(|line| of(line)).count()
+    }
+
+    /// Waits until a generation of this world size runs as the `number`th, and has committed.
+    pub(crate) fn wait_for_sizes(&mut self, sizes: &[u64]) {
+        self.wait(&format!("world sizes {sizes:?}"), |job| (job.sizes() == sizes).then_some(()));
+        self.wait_for_progress();
+    }
+
+    /// Waits until every member of the current generation has committed in it.
+    pub(crate) fn wait_for_progress(&mut self) {
+        self.wait("commits of all members", |job| {
+            let last = job.events_of("generation_running").pop()?;
+            let (generation, size) = (last["generation"].as_u64()?, last["world_size"].as_u64()?);
+            let mut ranks: Vec<u64> = job
+                .log()
+                .iter()
+                .filter(|line| line["event"] == "commit" && line["generation"] == generation)
+                .filter_map(|line| line["rank"].as_u64())
+                .collect();
+            ranks.sort_unstable();
+            ranks.dedup();
+            (ranks.len() as u64 == size).then_some(())
+        });
+    }
+
+    /// The process id of the worker on a slot, once it has one.
+    pub(crate) fn pid(&mut self, host: &str, slot: u64) -> i32 {
+        self.wait(&format!("the process of {host}[{slot}]"), |job| {
+            let status = job.status()?;
+            let worker = status["workers"].as_array()?.iter().find(|worker| {
+                worker["host"] == host && worker["slot"] == slot && worker["rank"].is_u64()
+            })?;
+            i32::try_from(worker["pid"].as_i64()?).ok()
+        })
+    }
+
+    /// Asks the trainers to finish, and waits for the driver's end.
+    pub(crate) fn finish(&mut self) -> i32 {
+        self.control("finish");
+        self.end()
+    }
+
+    /// Waits for the driver's end; its exit code.
+    pub(crate) fn end(&mut self) -> i32 {
+        let status = self.wait("the driver's end", |job| job.driver.try_wait().ok()?);
+        status.code().unwrap_or(-1)
+    }
+
+    pub(crate) fn agent_end(&mut self, host: &str) -> ExitStatus {
+        self.wait(&format!("the end of agent {host}"), |job| {
+            job.agents.get_mut(host)?.try_wait().ok()?
+        })
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        let bytes = fs::read(self.path("driver.stderr")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Asserts that each sample was trained exactly once an epoch in what was committed (H-23).
+    pub(crate) fn assert_exact(&self) {
+        let log = self.log();
+        let inexact: Vec<&Value> = log.iter().filter(|line| line["event"] == "inexact").collect();
+        assert!(inexact.is_empty(), "samples were lost or repeated: {inexact:?}");
+        assert!(log.iter().any(|line| line["event"] == "epoch"), "no epoch was completed");
+    }
+
+    /// Waits for a condition (level-triggered), and says what the job looked like if it never came.
+    pub(crate) fn wait<T>(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut(&mut Self) -> Option<T>,
+    ) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(value) = condition(self) {
+                return value;
+            }
+            if Instant::now() > deadline {
+                panic!("waited in vain for {what}\n{}", self.describe());
+            }
+            pause();
+        }
+    }
+
+    fn describe(&self) -> String {
+        let status = self.status().map(|status| status.to_string()).unwrap_or_default();
+        let events: Vec<String> = self.events().iter().map(ToString::to_string).collect();
+        let mut text = format!("status: {status}\nevents:\n{}\n", events.join("\n"));
+        text += &format!("driver's stderr:\n{}\n", self.stderr());
+        for host in self.agents.keys() {
+            let stderr = fs::read(self.path(&format!("agent.{host}.stderr"))).unwrap_or_default();
+            text += &format!("stderr of agent {host}:\n{}\n", String::from_utf8_lossy(&stderr));
+        }
+        text
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for child in self.agents.values_mut().chain([&mut self.driver]) {
+            // Workers die with their agents, agents of the local launcher with their driver.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A short wait between two looks at a condition.
+pub(crate) fn pause() {
+    std::thread::park_timeout(Duration::from_millis(15));
+}
+
+/// Waits for a condition that no job belongs to.
+pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() <= deadline, "waited in vain for {what}");
+        pause();
+    }
+}
+
+pub(crate) fn signal(pid: i32, signal: nix::sys::signal::Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).expect("the process is there");
+}
+
+/// Whether a process runs (a zombie does not).
+pub(crate) fn is_running(pid: i32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
+    state.is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+pub(crate) fn make_executable(file: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+}
+
+fn lines_of(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}

@@ -1,0 +1,139 @@
+//! The training program of the end-to-end tests: its state is a count of how often each sample was trained,
+//! so whatever is lost or repeated shows. Tests steer it through files in its control folder, and read what
+//! it writes to its log folder.
+//!
+//! | control file | effect |
+//! | --- | --- |
+//! | `finish` | all ranks finish after the epoch that they are in |
+//! | `raise.RANK` | that rank's training function returns an error, once |
+//! | `raise-all` | every rank's does, always |
+//! | `extra-collective.RANK` | that rank enters a collective that the others do not, once |
+//! | `slow-finish.RANK` | that rank takes two seconds to finish |
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use clap::Parser;
+use elastic_node::{ReduceOp, Result, State, Worker};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Parser)]
+struct Flags {
+    /// Samples of an epoch.
+    #[arg(long, default_value_t = 96)]
+    samples: usize,
+    /// Samples of one worker's batch.
+    #[arg(long, default_value_t = 4)]
+    batch_size: usize,
+    /// Least time of a step, in milliseconds.
+    #[arg(long, default_value_t = 10)]
+    step_ms: u64,
+    /// Commit every so many steps.
+    #[arg(long, default_value_t = 1)]
+    commit_every: u64,
+    /// Where it is steered from.
+    #[arg(long)]
+    control: PathBuf,
+    /// Where it writes what it does.
+    #[arg(long)]
+    log: PathBuf,
+    /// Do not end on SIGTERM by anything else than the library.
+    #[arg(long)]
+    padding_bytes: Option<usize>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Counts {
+    epoch: u64,
+    steps: u64,
+    trained: Vec<u32>,
+    padding: Vec<u8>,
+}
+
+struct Log(File);
+
+impl Log {
+    fn write(&mut self, event: &str, worker: &Worker, state: &State<Counts>) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let line = serde_json::json!({
+            "event": event,
+            "t_ms": now.as_millis() as u64,
+            "pid": std::process::id(),
+            "rank": worker.rank(), "size": worker.size(),
+            "local_rank": worker.local_rank(), "local_size": worker.local_size(),
+            "cross_rank": worker.cross_rank(), "cross_size": worker.cross_size(),
+            "generation": worker.generation(),
+            "epoch": state.epoch, "steps": state.steps,
+            "sum": state.trained.iter().map(|count| u64::from(*count)).sum::<u64>(),
+            "least": state.trained.iter().min(), "most": state.trained.iter().max(),
+        });
+        // One write a line, so that a kill leaves whole lines.
+        let _ = self.0.write_all(format!("{line}\n").as_bytes());
+    }
+}
+
+fn taken(control: &Path, name: &str) -> bool {
+    fs::remove_file(control.join(name)).is_ok()
+}
+
+fn main() -> Result<()> {
+    let flags = Flags::parse();
+    let worker_name = std::env::var("ELASTIC_WORKER").unwrap_or_else(|_| "alone".to_owned());
+    let file_name = format!("{}.jsonl", std::process::id());
+    let file = OpenOptions::new().create(true).append(true).open(flags.log.join(file_name));
+    let mut log = Log(file.map_err(elastic_node::Error::user)?);
+    println!("{worker_name} starts");
+    let padding = vec![7; flags.padding_bytes.unwrap_or(0)];
+    let counts = Counts { epoch: 0, steps: 0, trained: vec![0; flags.samples], padding };
+    elastic_node::run(elastic_node::state(counts), |worker, state| {
+        log.write("enter", worker, state);
+        loop {
+            for batch in worker.sampler(&flags.samples, flags.batch_size, state.epoch) {
+                std::thread::sleep(Duration::from_millis(flags.step_ms));
+                steer(worker, &flags)?;
+                let mut counts = vec![0u32; flags.samples];
+                for index in batch.iter() {
+                    counts[index] += 1;
+                }
+                worker.all_reduce(&mut counts, ReduceOp::Sum)?;
+                for (total, count) in state.trained.iter_mut().zip(&counts) {
+                    *total += count;
+                }
+                state.steps += 1;
+                if state.steps % flags.commit_every == 0 {
+                    state.commit(worker)?;
+                    log.write("commit", worker, state);
+                }
+            }
+            state.epoch += 1;
+            let exact = state.trained.iter().all(|count| u64::from(*count) == state.epoch);
+            log.write(if exact { "epoch" } else { "inexact" }, worker, state);
+            let mut finish = [i32::from(flags.control.join("finish").exists())];
+            worker.all_reduce(&mut finish, ReduceOp::Max)?;
+            state.commit(worker)?;
+            if finish[0] == 1 {
+                break;
+            }
+        }
+        if taken(&flags.control, &format!("slow-finish.{}", worker.rank())) {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        log.write("finish", worker, state);
+        Ok(())
+    })
+}
+
+fn steer(worker: &Worker, flags: &Flags) -> Result<()> {
+    let rank = worker.rank();
+    if flags.control.join("raise-all").exists()
+        || taken(&flags.control, &format!("raise.{rank}"))
+    {
+        return Err(elastic_node::Error::user(format!("rank {rank} was told to raise")));
+    }
+    if taken(&flags.control, &format!("extra-collective.{rank}")) {
+        worker.barrier()?;
+    }
+    Ok(())
+}
