@@ -1,1 +1,45 @@
-//! To be written.
+//! Elastic Node: distributed training that goes on while machines come and go.
+//!
+//! This is the Rust API of a training program. Start the program with `elastic-node run` (or under
+//! `elastic-node --role driver` on several machines); by itself it is a world of one.
+//!
+//! ```
+//! use elastic_node::ReduceOp;
+//!
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! struct Training {
+//!     weight: f32,
+//!     epoch: u64,
+//! }
+//!
+//! fn main() -> elastic_node::Result<()> {
+//!     let data: Vec<f32> = (0..100).map(|number| number as f32 / 100.0).collect();
+//!     let state = elastic_node::state(Training { weight: 0.0, epoch: 0 });
+//!     elastic_node::run(state, |worker, state| {
+//!         while state.epoch < 3 {
+//!             for batch in worker.sampler(&data, 8, state.epoch) {
+//!                 let slope: f32 = batch.iter().map(|x| 2.0 * x * (state.weight - 3.0) * x).sum();
+//!                 let mut gradient = [slope / batch.len().max(1) as f32 * batch.weight()];
+//!                 worker.all_reduce(&mut gradient, ReduceOp::Mean)?; // `?` carries aborts and interrupts
+//!                 state.weight -= 0.5 * gradient[0];
+//!                 state.commit(worker)?;
+//!             }
+//!             state.epoch += 1;
+//!         }
+//!         Ok(())
+//!     })
+//! }
+//! ```
+//!
+//! - [`state`] wraps everything that must survive; [`State::commit`] saves it, and is where a planned change of
+//!   the world takes effect.
+//! - [`Worker`] has ranks, collectives, and [`Worker::sampler`], which gives every sample out once an epoch.
+//! - [`run`] is the loop: sync, train, restore on abort, keep on interrupt.
+
+mod api;
+
+pub use api::{run, state};
+pub use elastic_collectives::{DataType, Element, ReduceOp};
+pub use elastic_worker::state::training::{
+    Batch, Batches, Dataset, Error, Result, Sampler, State, Worker,
+};

@@ -9,6 +9,7 @@ mod run_loop;
 mod snapshot;
 mod state;
 mod sync;
+mod tcp;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -18,4 +19,5 @@ pub use control::{Control, Shared, ThreadMessage};
 pub use error::{Error, Result};
 pub use run_loop::{Fabric, run_alone, run_loop};
 pub use state::State;
+pub use tcp::TcpGroups;
 pub use worker::Worker;

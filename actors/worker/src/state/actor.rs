@@ -1,0 +1,249 @@
+//! The State's actor: a thin shell over [`StateCore`], between the driver and the training thread. Runs on
+//! the thread beside the training thread; in the simulation beside a simulated training program.
+
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
+use elastic_collectives::AbortHandle;
+use elastic_protocol::messages::{DriverToWorker, Vote, WorkerToDriver};
+use elastic_protocol::{NodeId, NodeName, Time};
+use elastic_runtime::transport::LinkEvent;
+use elastic_runtime::{
+    ActorId, ActorName, Delivery, LinkChanged, NodeHandle, Routes, TimedActor, TimerSlot,
+    Undelivered, UndeliveredReason, WireMessage, fail,
+};
+use tracing::{debug, info, warn};
+
+use super::core::{Output, StateConfig, StateCore, TrainingCommand, Verdict};
+use super::training::{Shared, ThreadMessage};
+
+impl Message for ThreadMessage {
+    type Result = ();
+}
+
+/// SIGTERM, SIGINT or a spot notice came: a planned departure.
+#[derive(Clone, Copy, Debug)]
+pub struct Depart;
+
+impl Message for Depart {
+    type Result = ();
+}
+
+/// What the actor has of the training thread.
+pub struct TrainingThread {
+    /// Its commands; as many as [`Control::COMMANDS_MAX`](super::training::Control::COMMANDS_MAX).
+    pub commands: SyncSender<TrainingCommand>,
+    /// What both see.
+    pub shared: Arc<Shared>,
+    /// The abort word of its collectives.
+    pub abort: AbortHandle,
+}
+
+/// A worker's State. Handles [`Delivery<DriverToWorker>`], [`LinkChanged`], [`ThreadMessage`], [`Depart`].
+pub struct StateActor {
+    core: StateCore,
+    node: NodeHandle,
+    timer: TimerSlot,
+    thread: TrainingThread,
+    /// The driver of the session that stands.
+    driver: Option<NodeId>,
+}
+
+impl StateActor {
+    /// A State that waits for a link to a driver, which others make. It stops, and closes the session, when
+    /// it has told the training thread to leave `run`.
+    pub fn new(node: NodeHandle, config: StateConfig, thread: TrainingThread) -> Self {
+        let timer = TimerSlot::new(node.clock());
+        Self { core: StateCore::new(config, node.now()), node, timer, thread, driver: None }
+    }
+
+    /// Gives the core an input, and does what it asks for.
+    fn with_core(&mut self, ctx: &mut Context<Self>, input: impl FnOnce(&mut StateCore, Time)) {
+        input(&mut self.core, self.node.now());
+        while let Some(output) = self.core.poll_output() {
+            self.carry_out(output, ctx);
+        }
+        self.timer.arm(ctx, self.core.poll_timeout());
+    }
+
+    fn carry_out(&mut self, output: Output, ctx: &mut Context<Self>) {
+        match output {
+            Output::ToDriver(message) => {
+                let optional = matches!(message, WorkerToDriver::Progress { .. });
+                self.send(ActorName::DRIVER, message, optional, ctx);
+            }
+            Output::Vote(vote) => {
+                debug!(ballot = ?vote.ballot, generation = %vote.stamp.generation, "votes");
+                self.send::<Vote>(ActorName::REGISTRY, vote, false, ctx);
+            }
+            Output::Training(command) => self.command(command, ctx),
+            Output::Abort { stamp, reason } => {
+                info!(generation = %stamp.generation, reason, "aborts");
+                self.thread.abort.abort(stamp.term.0, stamp.generation.0, reason);
+            }
+            Output::PauseFlag { on: false } => self.thread.shared.unpause(),
+            Output::PauseFlag { on: true } => {
+                let boundary = self.thread.shared.pause();
+                self.core.handle_pause_read(self.node.now(), boundary);
+            }
+            Output::SampleProgress => self.progress(),
+        }
+    }
+
+    fn progress(&mut self) {
+        let progress = self.thread.shared.progress();
+        self.core.handle_progress(self.node.now(), progress);
+    }
+
+    fn command(&mut self, command: TrainingCommand, ctx: &mut Context<Self>) {
+        if let TrainingCommand::Form(placement) = &command {
+            info!(
+                generation = %placement.stamp.generation,
+                rank = placement.rank,
+                world_size = placement.assignment.world_size(),
+                "forms"
+            );
+            self.thread.shared.begin_generation();
+        }
+        let exit = match &command {
+            TrainingCommand::Exit(exit) => Some(format!("{exit:?}")),
+            _ => None,
+        };
+        // A full or closed channel: the thread does not keep its part of the contract, or is gone.
+        if let Err(error) = self.thread.commands.try_send(command) {
+            fail(ctx, format!("the training thread takes no command: {error}"));
+        } else if let Some(exit) = exit {
+            info!(exit, "leaves");
+            self.node.unregister(ActorName::STATE);
+            if let Some(driver) = self.driver.take() {
+                self.node.close(&driver, "the worker leaves");
+            }
+            ctx.stop();
+        }
+    }
+
+    fn send<M: WireMessage>(
+        &self,
+        to: ActorName,
+        message: M,
+        optional: bool,
+        ctx: &mut Context<Self>,
+    ) {
+        let Some(driver) = &self.driver else { return };
+        let receiver = self.node.reference::<M>(ActorId::new(driver.clone(), to));
+        let Err(Undelivered { reason, .. }) = receiver.tell(message) else { return };
+        // Without a session, what matters is said again when there is one. Anything else would be lost
+        // unnoticed, so it is not survived.
+        if optional || reason == UndeliveredReason::NoSession {
+            debug!(%reason, "not sent");
+        } else {
+            fail(ctx, format!("nothing can be told to the {to}: {reason}"));
+        }
+    }
+}
+
+impl Actor for StateActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        let routes = Routes::new().tell::<DriverToWorker>(ctx.address().recipient());
+        self.node.register(ActorName::STATE, routes);
+        self.node.subscribe_links(ctx.address().recipient());
+        self.with_core(ctx, |_core, _now| {});
+    }
+}
+
+/// Whatever ends it, a panic too: the training thread must not wait for it. A collective sees the abort
+/// word, a boundary the pause flag, and who waits for a command the closed channel.
+impl Drop for StateActor {
+    fn drop(&mut self) {
+        self.thread.abort.abort(u64::MAX, u64::MAX, "the worker's actor thread has ended");
+        self.thread.shared.pause();
+    }
+}
+
+impl TimedActor for StateActor {
+    fn timer(&mut self) -> &mut TimerSlot {
+        &mut self.timer
+    }
+
+    fn timer_fired(&mut self, now: Time, ctx: &mut Context<Self>) {
+        self.with_core(ctx, |core, _now| core.handle_timeout(now));
+    }
+}
+
+impl Handler<LinkChanged> for StateActor {
+    type Result = ();
+
+    fn handle(&mut self, changed: LinkChanged, ctx: &mut Context<Self>) {
+        if changed.peer.name != NodeName::Driver {
+            return;
+        }
+        match &changed.event {
+            LinkEvent::Up => {
+                info!(driver = %changed.peer, "reached");
+                self.driver = Some(changed.peer);
+            }
+            LinkEvent::Lost { reason, .. } if self.driver.as_ref() == Some(&changed.peer) => {
+                warn!(driver = %changed.peer, %reason, "lost");
+                self.driver = None;
+            }
+            // Of a driver whose place another one has taken.
+            _ if self.driver.as_ref() != Some(&changed.peer) => return,
+            LinkEvent::Lost { .. } | LinkEvent::Silent { .. } | LinkEvent::Heard => {}
+        }
+        self.with_core(ctx, |core, now| core.handle_link(now, &changed.event));
+    }
+}
+
+impl Handler<Delivery<DriverToWorker>> for StateActor {
+    type Result = ();
+
+    fn handle(&mut self, delivery: Delivery<DriverToWorker>, ctx: &mut Context<Self>) {
+        if self.driver.as_ref() != Some(&delivery.from) {
+            warn!(from = %delivery.from, "not from this session's driver: dropped (G-2)");
+            return;
+        }
+        if let DriverToWorker::Welcome { deadlines, .. } = &delivery.message {
+            self.thread.shared.set_deadlines(deadlines);
+        }
+        self.with_core(ctx, |core, now| core.handle_driver(now, delivery.message));
+    }
+}
+
+impl Handler<ThreadMessage> for StateActor {
+    type Result = ();
+
+    fn handle(&mut self, message: ThreadMessage, ctx: &mut Context<Self>) {
+        match message {
+            ThreadMessage::Event(event) => {
+                self.with_core(ctx, |core, now| core.handle_training(now, event));
+            }
+            ThreadMessage::Boundary { stamp, boundary } => {
+                let mut verdict = Verdict::Hold;
+                self.with_core(ctx, |core, now| {
+                    verdict = core.handle_boundary(now, stamp, boundary);
+                });
+                match verdict {
+                    Verdict::Hold => {}
+                    Verdict::Pass => self.command(TrainingCommand::Pass, ctx),
+                    Verdict::Stop => self.command(TrainingCommand::Stop, ctx),
+                    Verdict::End => self.command(TrainingCommand::End, ctx),
+                }
+            }
+            ThreadMessage::FirstCommit => {
+                self.progress();
+                self.with_core(ctx, |_core, _now| {});
+            }
+        }
+    }
+}
+
+impl Handler<Depart> for StateActor {
+    type Result = ();
+
+    fn handle(&mut self, Depart: Depart, ctx: &mut Context<Self>) {
+        self.with_core(ctx, |core, now| core.handle_sigterm(now));
+    }
+}

@@ -1,0 +1,90 @@
+//! The thread beside the training thread: a node, its link with the driver over QUIC, and the State's
+//! actor. It ends when the actor does.
+
+use std::rc::Rc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use actix::{Addr, Recipient};
+use elastic_protocol::{NodeId, NodeName};
+use elastic_runtime::{NodeHandle, spawn_child_with_handle, system};
+use elastic_transport::{ConnectOptions, QuicTransport, Token};
+use elastic_worker::state::actor::{Depart, StateActor, TrainingThread};
+use elastic_worker::state::core::StateConfig;
+use elastic_worker::state::training::{Error, Result, ThreadMessage};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::warn;
+
+/// How long the last words may take to reach the driver.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// How the thread ended; the error says what went wrong.
+pub(super) type ThreadEnd = Result<(), String>;
+
+/// What the thread starts with.
+pub(super) struct Process {
+    pub(super) address: String,
+    pub(super) token: Token,
+    pub(super) config: StateConfig,
+    pub(super) thread: TrainingThread,
+}
+
+impl Process {
+    /// Runs until the actor has ended. `ready` is told once: how to reach it, or why it could not start.
+    pub(super) fn run(self, ready: SyncSender<Result<Recipient<ThreadMessage>>>) -> ThreadEnd {
+        match system::run(self.serve(ready)) {
+            Ok(end) => end,
+            Err(error) => Err(format!("the operating system refused an event queue: {error}")),
+        }
+    }
+
+    async fn serve(self, ready: SyncSender<Result<Recipient<ThreadMessage>>>) -> ThreadEnd {
+        let Self { address, token, config, thread } = self;
+        let worker = &config.worker;
+        let seed = uuid::Uuid::new_v4().as_u64_pair().1;
+        let node = NodeHandle::new(NodeId::worker(worker), seed);
+        let options = ConnectOptions {
+            deadlines: config.deadlines,
+            seed,
+            patience: config.deadlines.orphan,
+            ..ConnectOptions::new(
+                address.clone(),
+                token,
+                NodeName::Worker(worker.host.clone(), worker.slot),
+            )
+        };
+        let transport = match QuicTransport::connect(options, node.sink()).await {
+            Ok((transport, _driver)) => transport,
+            Err(error) => {
+                let what = format!("joining the driver at {address}");
+                let _ = ready.send(Err(Error::Start { what, source: error.into() }));
+                return Ok(());
+            }
+        };
+        node.attach(Rc::<QuicTransport>::clone(&transport) as _);
+        let (actor, handle) =
+            spawn_child_with_handle(move |_| StateActor::new(node, config, thread), |_exit| {});
+        watch_signals(&actor);
+        let _ = ready.send(Ok(actor.recipient()));
+        let exit = handle.exited().await;
+        transport.shutdown("the worker leaves", LAST_WORDS).await;
+        if exit.is_normal() { Ok(()) } else { Err(exit.to_string()) }
+    }
+}
+
+/// SIGTERM and SIGINT are notices that this worker is to go, not its end.
+fn watch_signals(actor: &Addr<StateActor>) {
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let actor = actor.clone();
+        match signal(kind) {
+            Ok(mut signals) => {
+                tokio::task::spawn_local(async move {
+                    while signals.recv().await.is_some() {
+                        actor.do_send(Depart);
+                    }
+                });
+            }
+            Err(error) => warn!(%error, "signals of this worker end it at once"),
+        }
+    }
+}
