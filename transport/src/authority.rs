@@ -23,7 +23,8 @@ pub(crate) const DRIVER_SERVER_NAME: &str = "driver.elastic";
 pub struct Validity {
     /// The authority's own. Default ten years: it ends with the job.
     pub authority: Duration,
-    /// A node's. Default 30 days: a connection that stands outlives it, a new one does not.
+    /// A node's. Default a year: a connection that stands outlives it, a new one does not, and there is no
+    /// renewal. The authority lives no longer than its job.
     pub node: Duration,
     /// Certificates begin so long ago, as clocks differ and jump. Default a day.
     pub backdate: Duration,
@@ -32,7 +33,7 @@ pub struct Validity {
 impl Default for Validity {
     fn default() -> Self {
         let day = Duration::from_secs(24 * 60 * 60);
-        Self { authority: 3650 * day, node: 30 * day, backdate: day }
+        Self { authority: 3650 * day, node: 365 * day, backdate: day }
     }
 }
 

@@ -76,15 +76,16 @@ impl Listener {
     }
 
     fn take(self: &Rc<Self>, incoming: Incoming) {
+        let address = incoming.remote_address();
         let open = self.handshakes.borrow().open.len();
         if open >= HANDSHAKES_RETRY && !incoming.remote_address_validated() {
             // Costs nothing here: the address must answer before anything is kept for it.
             if let Err(error) = incoming.retry() {
                 error.into_incoming().refuse();
+                self.log("crowd", address, "too many handshakes in progress");
             }
             return;
         }
-        let address = incoming.remote_address();
         if open >= HANDSHAKES_MAX {
             let oldest = self.handshakes.borrow_mut().open.pop_first();
             oldest.and_then(|(_, task)| task).inspect(AbortHandle::abort);

@@ -44,6 +44,20 @@ pub struct ListenOptions {
     pub version: u32,
 }
 
+impl ListenOptions {
+    /// With the default deadlines.
+    pub fn new(
+        bind: SocketAddr,
+        local: NodeId,
+        authority: Rc<Authority>,
+        admit: Admit,
+        wall_clock: fn() -> SystemTime,
+    ) -> Self {
+        let deadlines = Deadlines::default();
+        Self { bind, local, authority, admit, deadlines, wall_clock, version: PROTOCOL_VERSION }
+    }
+}
+
 /// Why a driver cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {

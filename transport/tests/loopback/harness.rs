@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use elastic_protocol::{Deadlines, HostName, Incarnation, JobId, NodeId, NodeName};
+use elastic_protocol::{HostName, Incarnation, JobId, NodeId, NodeName};
 use elastic_runtime::transport::{
     Conversation, LinkEvent, Transport, TransportEvent, TransportSink,
 };
 use elastic_transport::{
-    Authority, ConnectError, ConnectOptions, Credentials, ListenOptions, PROTOCOL_VERSION,
-    QuicTransport, Token, Validity,
+    Authority, ConnectError, ConnectOptions, Credentials, ListenOptions, QuicTransport, Token,
+    Validity,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -121,15 +121,13 @@ pub(crate) fn listen_options(
     credentials: &Rc<RefCell<Credentials>>,
 ) -> ListenOptions {
     let table = Rc::clone(credentials);
-    ListenOptions {
-        bind: "127.0.0.1:0".parse().expect("an address"),
-        local: driver_id(),
-        authority: Rc::clone(authority),
-        admit: Rc::new(move |request| table.borrow_mut().admit(request)),
-        deadlines: Deadlines::default(),
+    ListenOptions::new(
+        "127.0.0.1:0".parse().expect("an address"),
+        driver_id(),
+        Rc::clone(authority),
+        Rc::new(move |request| table.borrow_mut().admit(request)),
         wall_clock,
-        version: PROTOCOL_VERSION,
-    }
+    )
 }
 
 pub(crate) fn credentials(authority: &Authority) -> Rc<RefCell<Credentials>> {
