@@ -125,10 +125,20 @@ impl Engine {
         }
     }
 
-    fn deadline_passed(&self, operation: OperationKind) -> CollectiveError {
+    /// The ranks that have not entered the operation; where all have, those that have not done their part.
+    fn waiting_for(&self) -> Vec<u32> {
+        let absent: Vec<u32> =
+            self.links.iter().filter(|link| link.absent()).map(|link| link.rank).collect();
+        if !absent.is_empty() {
+            return absent;
+        }
         let unfinished = self.links.iter().filter(|link| link.sending || link.receiving);
-        let waiting_for = unfinished.map(|link| link.rank).collect();
-        CollectiveError::DeadlinePassed { operation, sequence: self.sequence, waiting_for }
+        unfinished.map(|link| link.rank).collect()
+    }
+
+    fn deadline_passed(&self, operation: OperationKind) -> CollectiveError {
+        let (sequence, waiting_for) = (self.sequence, self.waiting_for());
+        CollectiveError::DeadlinePassed { operation, sequence, waiting_for }
     }
 
     fn check_abort(&mut self) -> Result<(), CollectiveError> {
@@ -210,7 +220,7 @@ impl Engine {
                 return CollectiveError::Mismatch { operation, sequence, rank, ours, theirs };
             }
             LinkFault::Malformed(source) => return CollectiveError::Protocol { rank, source },
-            LinkFault::Bye(bye) => return self.farewell(rank, bye),
+            LinkFault::Bye(bye) => return self.farewell(rank, operation, bye),
             LinkFault::Closed => PeerLoss::Closed,
             LinkFault::Connection(error) => PeerLoss::Connection(Arc::new(error)),
         };
@@ -219,7 +229,7 @@ impl Engine {
         if self.wait(Duration::ZERO).is_ok() {
             for link in self.links.iter().filter(|link| link.hangup.is_some() && !link.receiving) {
                 if let Ok(Some(bye @ Bye { cause: ByeCause::PeerLost(_), .. })) = link.probe() {
-                    return self.farewell(link.rank, bye);
+                    return self.farewell(link.rank, operation, bye);
                 }
             }
             let unfinished = self.links.iter().filter(|link| link.receiving || link.rank == rank);
@@ -231,14 +241,23 @@ impl Engine {
         CollectiveError::PeerLost { rank, source }
     }
 
-    fn farewell(&self, by: u32, bye: Bye) -> CollectiveError {
+    fn farewell(&self, by: u32, operation: OperationKind, bye: Bye) -> CollectiveError {
         let (rank, source) = match bye.cause {
             ByeCause::Left => (by, PeerLoss::Left),
             ByeCause::Aborted => (by, PeerLoss::Aborted),
             // A rank that was given up as lost by a peer is told so; that peer is the one lost here.
             ByeCause::PeerLost(rank) if rank == self.rank => (by, PeerLoss::Failed),
             ByeCause::PeerLost(rank) => (rank, PeerLoss::Reported { by }),
-            ByeCause::Failed => (by, PeerLoss::Failed),
+            // The peer's deadline ends this rank's wait for the same rank a little early.
+            ByeCause::DeadlinePassed(rank) if rank != self.rank => {
+                let mut waiting_for = self.waiting_for();
+                waiting_for.retain(|other| *other != by && *other != rank);
+                waiting_for.push(rank);
+                waiting_for.sort_unstable();
+                let sequence = self.sequence;
+                return CollectiveError::DeadlinePassed { operation, sequence, waiting_for };
+            }
+            ByeCause::DeadlinePassed(_) | ByeCause::Failed => (by, PeerLoss::Failed),
         };
         CollectiveError::PeerLost { rank, source }
     }
@@ -252,6 +271,9 @@ impl Engine {
             CollectiveError::Closed => ByeCause::Left,
             CollectiveError::Aborted { .. } => ByeCause::Aborted,
             CollectiveError::PeerLost { rank, .. } => ByeCause::PeerLost(*rank),
+            CollectiveError::DeadlinePassed { waiting_for, .. } => {
+                waiting_for.first().map_or(ByeCause::Failed, |rank| ByeCause::DeadlinePassed(*rank))
+            }
             _ => ByeCause::Failed,
         };
         if !matches!(error, CollectiveError::Closed) {

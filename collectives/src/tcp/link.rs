@@ -76,6 +76,11 @@ impl Link {
         (self.payload_sent, self.payload_received) = (0, 0);
     }
 
+    /// Whether the peer has not even entered the operation.
+    pub(crate) fn absent(&self) -> bool {
+        self.receiving && self.header_received < FRAME_LENGTH
+    }
+
     /// Whether a farewell can be sent: no frame is half out.
     pub(crate) fn at_boundary(&self) -> bool {
         !self.sending || self.header_sent == 0

@@ -128,6 +128,8 @@ pub enum ByeCause {
     Aborted,
     /// It lost this rank.
     PeerLost(u32),
+    /// Its deadline passed while it waited for this rank, among others perhaps.
+    DeadlinePassed(u32),
     /// It failed in another way.
     Failed,
 }
@@ -173,6 +175,7 @@ impl Frame {
                     ByeCause::Aborted => (1, NO_RANK),
                     ByeCause::PeerLost(rank) => (2, *rank),
                     ByeCause::Failed => (3, NO_RANK),
+                    ByeCause::DeadlinePassed(rank) => (4, *rank),
                 };
                 bytes[6] = code;
                 (generation, sequence, rank)
@@ -204,6 +207,7 @@ impl Frame {
                 (1, _) => ByeCause::Aborted,
                 (2, Some(rank)) => ByeCause::PeerLost(rank),
                 (3, _) => ByeCause::Failed,
+                (4, Some(rank)) => ByeCause::DeadlinePassed(rank),
                 (code, _) => return Err(WireError::Field { field: "cause", value: code.into() }),
             };
             return Ok(Frame::Bye(Bye { generation, sequence, cause }));

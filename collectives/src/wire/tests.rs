@@ -27,6 +27,7 @@ fn cause() -> impl Strategy<Value = ByeCause> {
         Just(ByeCause::Left),
         Just(ByeCause::Aborted),
         (0..u32::MAX).prop_map(ByeCause::PeerLost),
+        (0..u32::MAX).prop_map(ByeCause::DeadlinePassed),
         Just(ByeCause::Failed),
     ]
 }

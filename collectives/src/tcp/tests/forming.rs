@@ -1,0 +1,171 @@
+//! Forming: strangers, stale peers, wrong keys, late ranks, aborts, and a hundred generations in place.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::{LONG, fabric, fabrics, form, group, spawn};
+use crate::wire::{HELLO_LENGTH, Hello, REPLY_LENGTH, Refusal, Reply};
+use crate::{AbortHandle, Communicator, CommunicatorExt, FormError, ReduceOp};
+
+const SHORT: Duration = Duration::from_millis(300);
+
+fn hello(generation: u64) -> [u8; HELLO_LENGTH] {
+    Hello { term: 1, generation, world_size: 2, rank: 1, target: 0, nonce: [3; 32] }.encode()
+}
+
+#[test]
+fn survivors_of_a_shrinking_world_form_again_a_hundred_times() {
+    let (fabrics, addresses) = fabrics(6);
+    let ranks: Vec<_> = fabrics
+        .into_iter()
+        .enumerate()
+        .map(|(rank, mut fabric)| {
+            let addresses = addresses.clone();
+            spawn(move || {
+                let abort = AbortHandle::new().unwrap();
+                for generation in 0..100u64 {
+                    // Every twenty generations the last rank leaves for good.
+                    let world = 6 - generation as usize / 20;
+                    if rank >= world {
+                        return;
+                    }
+                    let group = group(generation, rank as u32, &addresses[..world]);
+                    let mut communicator = fabric.form(&group, &abort).unwrap();
+                    let mut sum = [rank as u64 + generation];
+                    communicator.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                    let world = world as u64;
+                    assert_eq!(sum, [world * (world - 1) / 2 + world * generation]);
+                }
+            })
+        })
+        .collect();
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
+}
+
+#[test]
+fn garbage_and_half_a_handshake_do_not_disturb() {
+    let (mut fabrics, addresses) = fabrics(2);
+    let (second, first) = (fabrics.pop().unwrap(), fabrics.pop().unwrap());
+    let mut strangers: Vec<_> =
+        (0..300).map(|_| TcpStream::connect(addresses[0]).unwrap()).collect();
+    for (number, stranger) in strangers.iter_mut().enumerate() {
+        match number % 4 {
+            0 => stranger.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap(),
+            1 => stranger.write_all(&[255; 4096]).unwrap(),
+            2 => stranger.write_all(&hello(1)[..30]).unwrap(),
+            _ => {}
+        }
+    }
+    let abort = AbortHandle::new().unwrap();
+    let forming = form(first, group(1, 0, &addresses), &abort);
+    let (_, mut other) = form(second, group(1, 1, &addresses), &abort).join().unwrap().unwrap();
+    let (_, mut own) = forming.join().unwrap().unwrap();
+    let barrier = spawn(move || other.barrier());
+    own.barrier().unwrap();
+    barrier.join().unwrap().unwrap();
+}
+
+#[test]
+fn g2_a_peer_of_an_older_generation_is_told_so() {
+    let (mut fabrics, addresses) = fabrics(2);
+    let (second, first) = (fabrics.pop().unwrap(), fabrics.pop().unwrap());
+    let mut stale = TcpStream::connect(addresses[0]).unwrap();
+    stale.write_all(&hello(4)).unwrap();
+    let abort = AbortHandle::new().unwrap();
+    let forming = form(first, group(5, 0, &addresses), &abort);
+    let mut answer = [0; REPLY_LENGTH];
+    stale.read_exact(&mut answer).unwrap();
+    let due = Reply::Refused { refusal: Refusal::Stale, term: 1, generation: 5 };
+    assert_eq!(Reply::decode(&answer), Ok(due));
+    assert_eq!(stale.read(&mut answer).unwrap_or(0), 0);
+    form(second, group(5, 1, &addresses), &abort).join().unwrap().unwrap();
+    let (mut first, _) = forming.join().unwrap().unwrap();
+    let error = first.form(&group(4, 0, &addresses), &abort).unwrap_err();
+    assert!(matches!(error, FormError::Stale { generation: 4, .. }));
+}
+
+#[test]
+fn another_key_is_refused_and_named() {
+    let (mut fabrics, addresses) = fabrics(2);
+    let (second, first) = (fabrics.pop().unwrap(), fabrics.pop().unwrap());
+    let abort = AbortHandle::new().unwrap();
+    let mut ours = group(1, 0, &addresses);
+    ours.form_deadline = SHORT;
+    let mut theirs = group(1, 1, &addresses);
+    (theirs.key, theirs.form_deadline) = ([8; 32], SHORT);
+    let forming = form(first, ours, &abort);
+    let (_, error) = form(second, theirs, &abort).join().unwrap().unwrap_err();
+    let FormError::DeadlinePassed { missing } = error else { panic!("{error}") };
+    assert_eq!(missing[0].rank, 0);
+    assert!(forming.join().unwrap().is_err());
+}
+
+#[test]
+fn a_forged_proof_is_refused() {
+    let (mut fabrics, addresses) = fabrics(2);
+    let (second, first) = (fabrics.pop().unwrap(), fabrics.pop().unwrap());
+    let abort = AbortHandle::new().unwrap();
+    let forming = form(first, group(1, 0, &addresses), &abort);
+    let mut forger = TcpStream::connect(addresses[0]).unwrap();
+    forger.write_all(&hello(1)).unwrap();
+    let mut answer = [0; REPLY_LENGTH];
+    forger.read_exact(&mut answer).unwrap();
+    assert!(matches!(Reply::decode(&answer), Ok(Reply::Welcome { .. })));
+    forger.write_all(&crate::wire::Proof { proof: [0; 32] }.encode()).unwrap();
+    assert_eq!(forger.read(&mut answer).unwrap_or(0), 0);
+    form(second, group(1, 1, &addresses), &abort).join().unwrap().unwrap();
+    forming.join().unwrap().unwrap();
+}
+
+#[test]
+fn who_dials_early_waits_for_its_generation() {
+    let (mut fabrics, addresses) = fabrics(2);
+    let (second, mut first) = (fabrics.pop().unwrap(), fabrics.pop().unwrap());
+    let abort = AbortHandle::new().unwrap();
+    let early = form(second, group(2, 1, &addresses), &abort);
+    // The first rank is still in generation 1, whose other member does not come.
+    let mut old = group(1, 0, &addresses);
+    old.form_deadline = SHORT;
+    assert!(matches!(first.form(&old, &abort), Err(FormError::DeadlinePassed { .. })));
+    first.form(&group(2, 0, &addresses), &abort).unwrap();
+    early.join().unwrap().unwrap();
+}
+
+#[test]
+fn g9_the_deadline_names_who_is_missing() {
+    let (mut fabrics, addresses) = fabrics(3);
+    let abort = AbortHandle::new().unwrap();
+    let mut group = group(1, 1, &addresses);
+    group.form_deadline = SHORT;
+    let error = fabrics[1].form(&group, &abort).unwrap_err();
+    let FormError::DeadlinePassed { missing } = error else { panic!("{error}") };
+    let ranks: Vec<_> = missing.iter().map(|peer| peer.rank).collect();
+    assert_eq!(ranks, [0, 2]);
+}
+
+#[test]
+fn an_abort_ends_forming_before_and_while_it_waits() {
+    let (mut fabrics, addresses) = fabrics(2);
+    let (_second, first) = (fabrics.pop().unwrap(), fabrics.pop().unwrap());
+    let abort = AbortHandle::new().unwrap();
+    let forming = form(first, group(1, 0, &addresses), &abort);
+    abort.abort(1, 1, "the other host is gone");
+    let (mut first, error) = forming.join().unwrap().unwrap_err();
+    assert!(matches!(error, FormError::Aborted { generation: 1, .. }));
+    let error = first.form(&group(1, 0, &addresses), &abort).unwrap_err();
+    assert!(matches!(error, FormError::Aborted { generation: 1, .. }));
+    // The next generation is not concerned (G-2).
+    first.form(&group(2, 0, &addresses[..1]), &abort).unwrap();
+}
+
+#[test]
+fn a_group_without_its_rank_is_refused() {
+    let mut fabric = fabric();
+    let abort = AbortHandle::new().unwrap();
+    let address = fabric.local_address();
+    let error = fabric.form(&group(1, 1, &[address]), &abort).unwrap_err();
+    assert!(matches!(error, FormError::InvalidGroup(_)));
+    assert!(!format!("{:?}", group(1, 0, &[address])).contains("key"));
+    assert_eq!(group(1, 0, &[address]).form_deadline, LONG);
+}

@@ -1,0 +1,77 @@
+//! The TCP backend over loopback, with threads of this process as ranks.
+
+mod failure;
+mod forming;
+mod operations;
+
+use std::net::SocketAddr;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::{GroupSpec, TcpCommunicator, TcpFabric};
+use crate::{AbortHandle, FormError};
+
+const KEY: [u8; 32] = [7; 32];
+/// Ends a test that would hang; none waits this long when all is well.
+const LONG: Duration = Duration::from_secs(60);
+
+#[expect(clippy::disallowed_methods, reason = "the ranks of a test are threads")]
+fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    thread::spawn(body)
+}
+
+fn fabric() -> TcpFabric {
+    TcpFabric::bind("127.0.0.1:0".parse().unwrap()).unwrap()
+}
+
+fn fabrics(world: u32) -> (Vec<TcpFabric>, Vec<SocketAddr>) {
+    let fabrics: Vec<_> = (0..world).map(|_| fabric()).collect();
+    let addresses = fabrics.iter().map(TcpFabric::local_address).collect();
+    (fabrics, addresses)
+}
+
+fn group(generation: u64, rank: u32, peers: &[SocketAddr]) -> GroupSpec {
+    GroupSpec {
+        term: 1,
+        generation,
+        rank,
+        peers: peers.to_vec(),
+        key: KEY,
+        form_deadline: LONG,
+        operation_deadline: LONG,
+    }
+}
+
+/// Forms a world and runs `body` on each rank; the results by rank.
+fn world<T: Send + 'static>(
+    world: u32,
+    operation_deadline: Duration,
+    body: impl Fn(&mut TcpCommunicator, &AbortHandle) -> T + Clone + Send + 'static,
+) -> Vec<T> {
+    let (fabrics, addresses) = fabrics(world);
+    let ranks: Vec<_> = fabrics
+        .into_iter()
+        .enumerate()
+        .map(|(rank, mut fabric)| {
+            let (mut group, body) = (group(1, rank as u32, &addresses), body.clone());
+            group.operation_deadline = operation_deadline;
+            spawn(move || {
+                let abort = AbortHandle::new().unwrap();
+                let mut communicator = fabric.form(&group, &abort).unwrap();
+                body(&mut communicator, &abort)
+            })
+        })
+        .collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+type Formed = Result<(TcpFabric, TcpCommunicator), (TcpFabric, FormError)>;
+
+/// Forms on a thread of its own.
+fn form(mut fabric: TcpFabric, group: GroupSpec, abort: &AbortHandle) -> JoinHandle<Formed> {
+    let abort = abort.clone();
+    spawn(move || match fabric.form(&group, &abort) {
+        Ok(communicator) => Ok((fabric, communicator)),
+        Err(error) => Err((fabric, error)),
+    })
+}
