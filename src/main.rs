@@ -1,1 +1,40 @@
-fn main() {}
+//! The command line `elastic-node`: reads what is wanted, and becomes that process.
+
+mod cli;
+mod process;
+
+use std::process::ExitCode;
+
+use cli::{Cli, Command, Failure, Role};
+use elastic_runtime::system;
+
+fn main() -> ExitCode {
+    match cli::read().and_then(carry_out) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.report();
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn carry_out(cli: Cli) -> Result<(), Failure> {
+    cli::start_logging(&cli.log)?;
+    let Cli { command, role, log } = cli;
+    match (command, role.role) {
+        (Some(Command::Demo(_) | Command::DemoWorker(_)), _) => Err(Failure::new("not built yet")),
+        (Some(Command::Run(run)), _) => {
+            process::run_driver(cli::plan_run(&run.driver, &run.program)?, &log)
+        }
+        (Some(Command::Status(flags)), _) => {
+            use cli::ResultExt as _;
+            system::run(cli::print_status(&flags)).failed("the system refuses a client")?
+        }
+        (None, Some(Role::Driver)) => {
+            process::run_driver(cli::plan_driver(&role.driver, &role.program)?, &log)
+        }
+        (None, Some(Role::Worker)) => process::run_agent(cli::plan_worker(&role)?),
+        (None, None) => Err(Failure::usage("no command and no role is given")
+            .hint("see `elastic-node --help`; `elastic-node demo` shows what it is for")),
+    }
+}

@@ -1,0 +1,102 @@
+//! Commands and roles, as clap reads them. Every flag of a role can come from the environment as
+//! `ELASTIC_<FLAG>`: flag over environment over default.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::driver_flags::DriverFlags;
+use super::status::StatusFlags;
+use super::worker_flags::WorkerFlags;
+
+const EXAMPLES: &str = "\
+Three shells:
+  elastic-node --role driver -n 2 --min-np 1 -- target/release/examples/digits
+  elastic-node --role worker --join 127.0.0.1:7070 --host a
+  elastic-node --role worker --join 127.0.0.1:7070 --host b
+
+One shell:
+  elastic-node run -n 4 -- target/release/examples/digits
+
+Exit code: 0 success, 1 the job failed, 2 wrong use.";
+
+/// Keeps a distributed training job running while machines come and go.
+#[derive(Debug, Parser)]
+#[command(name = "elastic-node", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub(crate) struct Cli {
+    /// What to do, if no role is played.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    /// The role, with its flags.
+    #[command(flatten)]
+    pub(crate) role: RoleArguments,
+    /// What is logged to stderr: a level (error, warn, info, debug, trace), or directives such as
+    /// `warn,elastic_driver=debug`.
+    #[arg(long, env = "ELASTIC_LOG", value_name = "FILTER", default_value = "info", global = true)]
+    pub(crate) log: String,
+}
+
+/// Commands beside the roles.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// A whole cluster on this machine: trains, loses a worker, gains one.
+    Demo(DemoFlags),
+    /// Driver, agent and workers on this machine.
+    Run(RunArguments),
+    /// What a job is doing.
+    Status(StatusFlags),
+    /// The training program of `demo`.
+    #[command(hide = true)]
+    DemoWorker(DemoWorkerFlags),
+}
+
+/// Flags of `demo`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DemoFlags {
+    /// End with one line of JSON on stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Flags of the training program of `demo`, which are those of `examples/digits.rs`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DemoWorkerFlags {
+    /// Passed on.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<String>,
+}
+
+/// `run` has the driver's flags.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RunArguments {
+    /// The driver's flags.
+    #[command(flatten)]
+    pub(crate) driver: DriverFlags,
+    /// The program that every worker runs, with its arguments.
+    #[arg(last = true, value_name = "PROGRAM", required = true)]
+    pub(crate) program: Vec<String>,
+}
+
+/// Which part of a cluster this process is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Role {
+    /// The one authority of a job.
+    Driver,
+    /// The agent of a host's slots.
+    Worker,
+}
+
+/// A role and its flags.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RoleArguments {
+    /// Which part of a cluster this process is.
+    #[arg(long, env = "ELASTIC_ROLE", value_enum)]
+    pub(crate) role: Option<Role>,
+    /// Flags of `--role driver`.
+    #[command(flatten)]
+    pub(crate) driver: DriverFlags,
+    /// Flags of `--role worker`.
+    #[command(flatten)]
+    pub(crate) worker: WorkerFlags,
+    /// The program that every worker runs, with its arguments (`--role driver`).
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<String>,
+}

@@ -1,0 +1,286 @@
+//! What the driver's flags mean: defaults filled in, contradictions refused with the flag and the way out.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use elastic_driver::{DriverConfig, Mode, OnFailure};
+use elastic_host_manager::{
+    CooldownRange, HostManagerConfig, HostSlots, HostSource, parse_host_list,
+};
+use elastic_protocol::messages::OutputSettings;
+use elastic_protocol::{Deadlines, HostName, ProgramSpec};
+use elastic_worker::agent::host;
+
+use super::driver_flags::{DriverFlags, LauncherFlag, ModeFlag, OnFailureFlag};
+use super::failure::{Failure, ResultExt};
+use super::values::DEFAULT_PORT;
+
+/// The one host of `run` where none are named.
+const RUN_HOST: &str = "localhost";
+
+/// A driver, completely described.
+#[derive(Clone, Debug)]
+pub(crate) struct DriverPlan {
+    /// Where it listens.
+    pub(crate) bind: SocketAddr,
+    /// Where others reach it, if not there.
+    pub(crate) advertise: Option<String>,
+    /// What the Driver is told; its address is filled in once it is known.
+    pub(crate) config: DriverConfig,
+    /// What the HostManager is told.
+    pub(crate) hosts: HostManagerConfig,
+    /// What stands behind [`HostSource::Script`].
+    pub(crate) discovery: DiscoveryPlan,
+    /// How agents get onto hosts.
+    pub(crate) launcher: Launcher,
+    /// Where it keeps its state, if not in the default folder of its address.
+    pub(crate) state_dir: Option<PathBuf>,
+}
+
+/// How hosts are discovered.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum DiscoveryPlan {
+    /// Not at all.
+    None,
+    /// By a program.
+    Script(PathBuf),
+    /// By a file.
+    File(PathBuf),
+}
+
+/// How an agent gets onto a host.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Launcher {
+    /// It joins by itself.
+    Join,
+    /// A process of this machine for each host.
+    Local,
+}
+
+/// `--role driver`.
+pub(crate) fn plan_driver(flags: &DriverFlags, program: &[String]) -> Result<DriverPlan, Failure> {
+    let bind = flags.bind.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT)));
+    plan(flags, program, bind, Launcher::Join, None)
+}
+
+/// `run`: on any free port, with agents of its own, on one host if no others are named.
+pub(crate) fn plan_run(flags: &DriverFlags, program: &[String]) -> Result<DriverPlan, Failure> {
+    let bind = flags.bind.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
+    if flags.launcher == Some(LauncherFlag::Join) {
+        return Err(Failure::usage("`run` starts its agents itself, so --launcher join cannot be")
+            .hint("leave --launcher out, or use --role driver"));
+    }
+    let name = HostName::new(RUN_HOST).usage("the default host")?;
+    let slots = flags.max_np.or(flags.np).unwrap_or_else(host::slots);
+    plan(flags, program, bind, Launcher::Local, Some(HostSlots { name, slots }))
+}
+
+fn plan(
+    flags: &DriverFlags,
+    program: &[String],
+    bind: SocketAddr,
+    launcher: Launcher,
+    default_host: Option<HostSlots>,
+) -> Result<DriverPlan, Failure> {
+    let launcher = match flags.launcher {
+        None => launcher,
+        Some(LauncherFlag::Join) => Launcher::Join,
+        Some(LauncherFlag::Local) => Launcher::Local,
+        Some(LauncherFlag::Ssh) => {
+            return Err(Failure::usage("--launcher ssh is not available yet").hint(
+                "use --launcher join and start `elastic-node --role worker` on each host, or \
+                 --launcher local for hosts that are names for this machine",
+            ));
+        }
+    };
+    if program.is_empty() {
+        return Err(Failure::usage("no program is given")
+            .hint("put it at the end, after `--`: elastic-node --role driver -- PROGRAM ARGS"));
+    }
+    let (source, discovery) = host_source(flags, launcher, default_host)?;
+    let mut hosts = HostManagerConfig::new(source);
+    hosts.default_slots = flags.slots_per_host;
+    hosts.cooldown = cooldown(flags)?;
+    let hosts = hosts.validate().usage("the hosts cannot be used")?;
+    let config = driver_config(flags, program, &hosts.source)?;
+    if let HostSource::Fixed(hosts) = &hosts.source {
+        check_slots(&config, hosts)?;
+    }
+    let advertise = flags.advertise.clone();
+    let state_dir = flags.state_dir.clone();
+    Ok(DriverPlan { bind, advertise, config, hosts, discovery, launcher, state_dir })
+}
+
+fn host_source(
+    flags: &DriverFlags,
+    launcher: Launcher,
+    default_host: Option<HostSlots>,
+) -> Result<(HostSource, DiscoveryPlan), Failure> {
+    let given: Vec<&str> = [
+        ("--hosts", flags.hosts.is_some()),
+        ("--hostfile", flags.hostfile.is_some()),
+        ("--host-discovery-script", flags.host_discovery_script.is_some()),
+    ]
+    .into_iter()
+    .filter_map(|(name, given)| given.then_some(name))
+    .collect();
+    if let [first, second, ..] = given[..] {
+        return Err(Failure::usage(format!("{first} and {second} both say where hosts come from"))
+            .hint(
+                "keep one of them (flags may also come from the environment, as ELASTIC_HOSTS)",
+            ));
+    }
+    if given.is_empty() && flags.slots_per_host.is_some() {
+        return Err(Failure::usage("--slots-per-host is given, but no hosts").hint(
+            "add --hosts, --hostfile or --host-discovery-script; hosts that join say their slots \
+             themselves (--slots)",
+        ));
+    }
+    if let Some(list) = &flags.hosts {
+        let hosts = parse_host_list(list, flags.slots_per_host).usage(format!("--hosts {list}"))?;
+        return Ok((HostSource::Fixed(hosts), DiscoveryPlan::None));
+    }
+    if let Some(file) = &flags.hostfile {
+        return Ok((HostSource::Script, DiscoveryPlan::File(file.clone())));
+    }
+    if let Some(script) = &flags.host_discovery_script {
+        return Ok((HostSource::Script, DiscoveryPlan::Script(script.clone())));
+    }
+    match (default_host, launcher) {
+        (Some(host), _) => Ok((HostSource::Fixed(vec![host]), DiscoveryPlan::None)),
+        (None, Launcher::Join) => Ok((HostSource::Joined, DiscoveryPlan::None)),
+        (None, Launcher::Local) => Err(Failure::usage("--launcher local needs to know the hosts")
+            .hint("name them with --hosts a:2,b:2, --hostfile or --host-discovery-script")),
+    }
+}
+
+fn cooldown(flags: &DriverFlags) -> Result<Option<CooldownRange>, Failure> {
+    match flags.blacklist_cooldown_range.as_deref() {
+        None => Ok(None),
+        Some(&[min, max]) => Ok(Some(CooldownRange { min, max })),
+        Some(_) => Err(Failure::usage("--blacklist-cooldown-range needs two numbers of seconds")
+            .hint("such as --blacklist-cooldown-range 10 600")),
+    }
+}
+
+fn driver_config(
+    flags: &DriverFlags,
+    program: &[String],
+    source: &HostSource,
+) -> Result<DriverConfig, Failure> {
+    let mode = match flags.mode {
+        None | Some(ModeFlag::Auto) => Mode::Auto,
+        Some(ModeFlag::InProcess) => Mode::InProcess,
+        Some(ModeFlag::Restart) => {
+            return Err(Failure::usage("--mode restart is not available yet").hint(
+                "use --mode auto or --mode in-process with a program that uses the library",
+            ));
+        }
+    };
+    let output_dir = flags.output_dir.as_ref().map(|folder| {
+        folder.to_str().map(ToOwned::to_owned).ok_or_else(|| {
+            Failure::usage(format!("--output-dir {} is not UTF-8", folder.display()))
+                .hint("give a folder whose name is UTF-8: it is told to agents of other machines")
+        })
+    });
+    let program = ProgramSpec { argv: program.to_vec(), environment: Vec::new() };
+    let defaults = DriverConfig::new(program);
+    let config = DriverConfig {
+        np: flags.np,
+        min_np: flags.min_np,
+        max_np: flags.max_np,
+        reset_limit: flags.reset_limit,
+        max_restarts: flags.max_restarts.unwrap_or(defaults.max_restarts),
+        on_failure: match flags.on_failure {
+            None | Some(OnFailureFlag::Restart) => OnFailure::Restart,
+            Some(OnFailureFlag::Blacklist) => OnFailure::Blacklist,
+        },
+        mode,
+        hosts_join: *source == HostSource::Joined,
+        deadlines: deadlines(flags),
+        output: OutputSettings { directory: output_dir.transpose()? },
+        ..defaults
+    };
+    config.validate().usage("the driver's flags contradict each other")
+}
+
+fn deadlines(flags: &DriverFlags) -> Deadlines {
+    let defaults = Deadlines::default();
+    let or = |given: Option<Duration>, default| given.unwrap_or(default);
+    Deadlines {
+        form: or(flags.form_timeout, defaults.form),
+        last_call: or(flags.last_call_timeout, defaults.last_call),
+        start: or(flags.start_timeout, defaults.start),
+        elastic: or(flags.elastic_timeout, defaults.elastic),
+        grace: or(flags.grace_period, defaults.grace),
+        orphan: or(flags.orphan_timeout, defaults.orphan),
+        ..defaults
+    }
+}
+
+/// Hosts that never change must be able to hold the workers that are wanted.
+fn check_slots(config: &DriverConfig, hosts: &[HostSlots]) -> Result<(), Failure> {
+    let slots: u64 = hosts.iter().map(|host| u64::from(host.slots)).sum();
+    for (flag, wanted) in [("--np", config.np), ("--min-np", config.min_np)] {
+        if let Some(wanted) = wanted.filter(|wanted| u64::from(*wanted) > slots) {
+            let message = format!("{flag} {wanted} is more than the {slots} slots of --hosts");
+            return Err(
+                Failure::usage(message).hint("give the hosts more slots, or ask for fewer workers")
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program() -> Vec<String> {
+        vec!["train".to_owned()]
+    }
+
+    fn refused(flags: &DriverFlags) -> String {
+        plan_driver(flags, &program()).expect_err("a contradiction").to_string()
+    }
+
+    #[test]
+    fn the_driver_has_the_defaults_of_the_contract() {
+        let plan = plan_driver(&DriverFlags::default(), &program()).expect("nothing to refuse");
+        assert_eq!(plan.bind.to_string(), "127.0.0.1:7070");
+        assert_eq!(plan.hosts.source, HostSource::Joined);
+        assert_eq!((plan.launcher, plan.config.max_restarts), (Launcher::Join, 3));
+        assert_eq!(plan.config.deadlines, Deadlines::default());
+        assert!(plan.config.hosts_join);
+    }
+
+    #[test]
+    fn run_has_one_host_with_the_workers_that_are_wanted() {
+        let flags = DriverFlags { np: Some(4), ..DriverFlags::default() };
+        let plan = plan_run(&flags, &program()).expect("nothing to refuse");
+        let name = HostName::new("localhost").expect("a literal");
+        assert_eq!(plan.hosts.source, HostSource::Fixed(vec![HostSlots { name, slots: 4 }]));
+        assert_eq!((plan.launcher, plan.bind.port()), (Launcher::Local, 0));
+    }
+
+    #[test]
+    fn contradictions_are_refused_with_the_flag() {
+        let base = DriverFlags::default;
+        let ssh = DriverFlags { launcher: Some(LauncherFlag::Ssh), ..base() };
+        assert_eq!(refused(&ssh), "--launcher ssh is not available yet");
+        let restart = DriverFlags { mode: Some(ModeFlag::Restart), ..base() };
+        assert_eq!(refused(&restart), "--mode restart is not available yet");
+        let local = DriverFlags { launcher: Some(LauncherFlag::Local), ..base() };
+        assert_eq!(refused(&local), "--launcher local needs to know the hosts");
+        let hosts = Some("a:1".to_owned());
+        let two = DriverFlags { hosts: hosts.clone(), hostfile: Some("f".into()), ..base() };
+        assert_eq!(refused(&two), "--hosts and --hostfile both say where hosts come from");
+        let many = DriverFlags { hosts, np: Some(2), ..base() };
+        assert_eq!(refused(&many), "--np 2 is more than the 1 slots of --hosts");
+        let range =
+            DriverFlags { blacklist_cooldown_range: Some(vec![Duration::from_secs(1)]), ..base() };
+        assert!(refused(&range).contains("two numbers"));
+        assert!(plan_driver(&base(), &[]).is_err(), "no program");
+    }
+}

@@ -1,0 +1,20 @@
+//! The command line: what may be said (`arguments`, `driver_flags`, `worker_flags`), what it means
+//! (`driver_plan`), and how a failure is told (`failure`). Called by `main`.
+
+mod arguments;
+mod driver_flags;
+mod driver_plan;
+mod failure;
+mod logging;
+mod reading;
+mod status;
+mod values;
+mod worker_flags;
+
+pub(crate) use arguments::{Cli, Command, Role};
+pub(crate) use driver_plan::{DiscoveryPlan, DriverPlan, Launcher, plan_driver, plan_run};
+pub(crate) use failure::{Failure, ResultExt};
+pub(crate) use logging::start_logging;
+pub(crate) use reading::read;
+pub(crate) use status::{describe_phases, print_status};
+pub(crate) use worker_flags::{WorkerPlan, plan_worker};

@@ -1,0 +1,109 @@
+//! Reads the command line, and refuses flags of one role that are given to the other.
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+
+use super::arguments::{Cli, Role};
+use super::failure::Failure;
+
+/// Flags of `--role worker`.
+const WORKER_FLAGS: [&str; 5] = ["join", "token", "token_file", "host", "slots"];
+/// Flags that are neither role's own.
+const COMMON_FLAGS: [&str; 4] = ["role", "log", "state_dir", "program"];
+
+/// Reads the arguments of this process; clap itself ends it for `--help` and for what it cannot read.
+pub(crate) fn read() -> Result<Cli, Failure> {
+    let matches = Cli::command().get_matches();
+    interpret(&matches)
+}
+
+fn interpret(matches: &ArgMatches) -> Result<Cli, Failure> {
+    let cli = Cli::from_arg_matches(matches).map_err(|error| Failure::usage(error.to_string()))?;
+    if cli.command.is_none() {
+        check_role(matches, cli.role.role)?;
+    }
+    Ok(cli)
+}
+
+fn check_role(matches: &ArgMatches, role: Option<Role>) -> Result<(), Failure> {
+    // Flags from the environment may be meant for another process, so only given ones are looked at.
+    let given = matches
+        .ids()
+        .map(clap::Id::as_str)
+        .filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine))
+        .filter(|id| Cli::command().get_arguments().any(|argument| argument.get_id() == *id))
+        .filter(|id| !COMMON_FLAGS.contains(id));
+    for id in given {
+        let flag = format!("--{}", id.replace('_', "-"));
+        let of_worker = WORKER_FLAGS.contains(&id);
+        match role {
+            None => {
+                let role = if of_worker { "worker" } else { "driver" };
+                return Err(Failure::usage(format!("{flag} is given, but no role"))
+                    .hint(format!("add --role {role}")));
+            }
+            Some(Role::Driver) if of_worker => {
+                return Err(Failure::usage(format!("{flag} is a flag of --role worker"))
+                    .hint(format!("leave {flag} out, or play --role worker")));
+            }
+            Some(Role::Worker) if !of_worker => {
+                return Err(Failure::usage(format!("{flag} is a flag of --role driver"))
+                    .hint(format!("leave {flag} out: agents are told by their driver")));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, Failure> {
+        let matches = Cli::command()
+            .try_get_matches_from(line.split_whitespace())
+            .map_err(|error| Failure::usage(error.to_string()))?;
+        interpret(&matches)
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_of_a_role_can_come_from_the_environment() {
+        for argument in Cli::command().get_arguments() {
+            let id = argument.get_id().as_str();
+            if ["program", "help", "version"].contains(&id) {
+                continue;
+            }
+            let variable = argument.get_env().map(|name| name.to_string_lossy().into_owned());
+            assert_eq!(variable, Some(format!("ELASTIC_{}", id.to_uppercase())));
+        }
+    }
+
+    #[test]
+    fn roles_and_commands_are_read() {
+        let cli = parse("elastic-node --role driver -n 2 --min-np 1 -- train --epochs 3");
+        let cli = cli.expect("as the README shows");
+        assert_eq!(cli.role.role, Some(Role::Driver));
+        assert_eq!(cli.role.program, ["train", "--epochs", "3"]);
+        assert_eq!((cli.role.driver.np, cli.role.driver.min_np), (Some(2), Some(1)));
+        assert!(parse("elastic-node run -n 4 -- train -n 5").is_ok());
+        assert!(parse("elastic-node --role driver --blacklist-cooldown-range 1 2 -- x").is_ok());
+        assert!(parse("elastic-node run -n 0 -- train").is_err());
+        assert!(parse("elastic-node run -n 4").is_err(), "no program");
+    }
+
+    #[test]
+    fn flags_of_the_other_role_are_refused() {
+        let error = |line: &str| parse(line).expect_err("contradiction").to_string();
+        let text = error("elastic-node --role worker --join a:1 --min-np 2");
+        assert_eq!(text, "--min-np is a flag of --role driver");
+        let text = error("elastic-node --role driver --token-file f -- x");
+        assert_eq!(text, "--token-file is a flag of --role worker");
+        assert_eq!(error("elastic-node --np 3 -- x"), "--np is given, but no role");
+    }
+}

@@ -1,0 +1,83 @@
+//! Flags of `--role worker`, the agent of a host, and what they mean.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use elastic_protocol::HostName;
+use elastic_worker::agent::host;
+
+use super::arguments::RoleArguments;
+use super::failure::{Failure, ResultExt};
+use super::values::{count, host_and_port};
+use crate::process::TokenSource;
+
+/// What an agent can be told.
+#[derive(Args, Clone, Default)]
+#[command(next_help_heading = "Worker")]
+pub(crate) struct WorkerFlags {
+    /// The driver, as HOST:PORT
+    #[arg(long, env = "ELASTIC_JOIN", value_name = "ADDR")]
+    pub(crate) join: Option<String>,
+    /// The driver's token. Prefer --token-file: a command line can be read by everyone on this machine
+    #[arg(long, env = "ELASTIC_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+    /// A file with the driver's token, mode 0600 [default: that of the state directory, on the driver's
+    /// own machine]
+    #[arg(long, env = "ELASTIC_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// This host's name [default: the system's]
+    #[arg(long, env = "ELASTIC_HOST", value_name = "NAME")]
+    pub(crate) host: Option<String>,
+    /// Workers that this host can run at once [default: one per GPU, else 1]
+    #[arg(long, env = "ELASTIC_SLOTS", value_name = "N", value_parser = count)]
+    pub(crate) slots: Option<u32>,
+}
+
+impl std::fmt::Debug for WorkerFlags {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("WorkerFlags")
+            .field("join", &self.join)
+            .field("token", &self.token.as_ref().map(|_| "hidden"))
+            .field("token_file", &self.token_file)
+            .field("host", &self.host)
+            .field("slots", &self.slots)
+            .finish()
+    }
+}
+
+/// An agent, completely described.
+#[derive(Debug)]
+pub(crate) struct WorkerPlan {
+    /// `HOST:PORT` of the driver.
+    pub(crate) driver: String,
+    /// What lets the agent in.
+    pub(crate) token: TokenSource,
+    /// This host's name.
+    pub(crate) host: HostName,
+    /// How many workers it can run at once.
+    pub(crate) slots: u32,
+}
+
+/// Fills in the defaults, or says what is missing.
+pub(crate) fn plan_worker(arguments: &RoleArguments) -> Result<WorkerPlan, Failure> {
+    let flags = &arguments.worker;
+    let join = flags.join.as_deref().ok_or_else(|| {
+        Failure::usage("--role worker needs to know the driver")
+            .hint("add --join HOST:PORT; the driver prints the whole line when it starts")
+    })?;
+    if !arguments.program.is_empty() {
+        return Err(Failure::usage("--role worker takes no program: it runs what the driver says")
+            .hint("give the program to --role driver, after `--`"));
+    }
+    let driver =
+        host_and_port(join).map_err(|reason| Failure::usage(format!("--join: {reason}")))?;
+    let host = match &flags.host {
+        Some(name) => HostName::new(name).usage("--host")?,
+        None => host::host_name().usage("this host has no name")?,
+    };
+    let state_dir = arguments.driver.state_dir.as_deref();
+    let token =
+        TokenSource::new(&driver, flags.token.as_deref(), flags.token_file.as_deref(), state_dir)?;
+    Ok(WorkerPlan { driver, token, host, slots: flags.slots.unwrap_or_else(host::slots) })
+}

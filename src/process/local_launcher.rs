@@ -1,0 +1,217 @@
+//! `--launcher local`: an agent process on this machine for each host name.
+//!
+//! An agent that dies while its host is listed is started again after a back-off. The agent of a host that
+//! has left the list is asked to go (SIGTERM) once no worker of its is left; blacklisted hosts keep theirs.
+//! Agents are in process groups of their own, so that a Ctrl-C reaches the driver alone, which then ends
+//! everything in order.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::rc::Rc;
+use std::time::Duration;
+
+use elastic_host_manager::core::limits::SLOTS_MAX;
+use elastic_protocol::HostName;
+use futures_util::future::{Either, select};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+/// The first wait before an agent that has died is started again; it doubles up to [`BACKOFF_MAX`].
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// The longest such wait.
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// An agent that lived so long was well: the back-off begins anew.
+const WELL_AFTER: Duration = Duration::from_secs(10);
+
+/// How agents are started.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentCommand {
+    /// This very program.
+    pub(crate) program: PathBuf,
+    /// `HOST:PORT` of the driver.
+    pub(crate) driver: String,
+    /// The driver's token file.
+    pub(crate) token_file: PathBuf,
+    /// What agents log.
+    pub(crate) log: String,
+}
+
+/// What is wanted of a host's agent.
+#[derive(Debug, Default)]
+struct Host {
+    /// Whether the job may use the host.
+    is_listed: Cell<bool>,
+    /// Whether the host stands in the list, blacklisted or not.
+    is_known: Cell<bool>,
+    /// Whether it has workers' processes.
+    is_busy: Cell<bool>,
+    changed: Notify,
+}
+
+/// The agents of this machine.
+#[derive(Debug)]
+pub(crate) struct LocalLauncher {
+    command: AgentCommand,
+    hosts: RefCell<BTreeMap<HostName, Rc<Host>>>,
+    running: Cell<usize>,
+    one_ended: Notify,
+    is_closing: Cell<bool>,
+}
+
+impl LocalLauncher {
+    /// No agents yet.
+    pub(crate) fn new(command: AgentCommand) -> Rc<Self> {
+        Rc::new(Self {
+            command,
+            hosts: RefCell::default(),
+            running: Cell::new(0),
+            one_ended: Notify::new(),
+            is_closing: Cell::new(false),
+        })
+    }
+
+    /// The hosts in the list, each with whether the job may use it now.
+    pub(crate) fn set_hosts(self: &Rc<Self>, listed: BTreeMap<HostName, bool>) {
+        for (name, host) in self.hosts.borrow().iter() {
+            if !listed.contains_key(name) {
+                host.is_listed.set(false);
+                host.is_known.set(false);
+                host.changed.notify_one();
+            }
+        }
+        for (name, is_listed) in listed {
+            let host = self.host(&name);
+            host.is_listed.set(is_listed);
+            host.is_known.set(true);
+            host.changed.notify_one();
+        }
+    }
+
+    /// Whether a host has workers' processes.
+    pub(crate) fn set_busy(self: &Rc<Self>, name: &HostName, is_busy: bool) {
+        let host = self.host(name);
+        host.is_busy.set(is_busy);
+        host.changed.notify_one();
+    }
+
+    /// The job is over: nothing is started any more. Waits for agents to go by themselves, then kills them.
+    pub(crate) async fn close(&self, within: Duration) {
+        self.is_closing.set(true);
+        let all_gone = async {
+            while self.running.get() > 0 {
+                self.one_ended.notified().await;
+            }
+        };
+        if timeout(within, all_gone).await.is_err() {
+            tracing::warn!("{} agents did not end in time and are killed", self.running.get());
+        }
+        // Children that are left die with their tasks (`kill_on_drop`), at the end of the process.
+    }
+
+    /// The record of a host, with the task that keeps its agent.
+    fn host(self: &Rc<Self>, name: &HostName) -> Rc<Host> {
+        let mut hosts = self.hosts.borrow_mut();
+        let host = hosts.entry(name.clone()).or_insert_with(|| {
+            let host = Rc::<Host>::default();
+            tokio::task::spawn_local(Rc::clone(self).keep(name.clone(), Rc::clone(&host)));
+            host
+        });
+        Rc::clone(host)
+    }
+
+    /// Has an agent for a host whenever one is wanted.
+    async fn keep(self: Rc<Self>, name: HostName, host: Rc<Host>) {
+        let mut backoff = BACKOFF_MIN;
+        loop {
+            while !host.is_listed.get() || self.is_closing.get() {
+                host.changed.notified().await;
+            }
+            let started = Instant::now();
+            match self.start(&name) {
+                Ok(child) => {
+                    self.running.set(self.running.get() + 1);
+                    let ended = self.watch(child, &host).await;
+                    self.running.set(self.running.get() - 1);
+                    self.one_ended.notify_one();
+                    self.tell_end(&name, &host, ended);
+                }
+                Err(error) => tracing::error!(host = %name, %error, "no agent could be started"),
+            }
+            if started.elapsed() >= WELL_AFTER {
+                backoff = BACKOFF_MIN;
+            }
+            sleep(backoff).await;
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+        }
+    }
+
+    fn start(&self, name: &HostName) -> io::Result<Child> {
+        let AgentCommand { program, driver, token_file, log } = &self.command;
+        let mut command = Command::new(program);
+        // What is meant for the driver is not meant for its agents.
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_string_lossy().starts_with("ELASTIC_") {
+                command.env_remove(variable);
+            }
+        }
+        // The list says how many slots a host has, and may change its mind: the agent takes any.
+        let slots = SLOTS_MAX.to_string();
+        command
+            .args([
+                "--role",
+                "worker",
+                "--join",
+                driver,
+                "--host",
+                name.as_str(),
+                "--slots",
+                &slots,
+            ])
+            .args(["--log", log])
+            .arg("--token-file")
+            .arg(token_file)
+            .stdin(Stdio::null())
+            .process_group(0)
+            .kill_on_drop(true);
+        command.spawn()
+    }
+
+    /// Waits for an agent's end; asks it to go when its host has left the list and has no worker.
+    async fn watch(&self, mut child: Child, host: &Host) -> io::Result<ExitStatus> {
+        let pid = child.id();
+        let mut asked = false;
+        loop {
+            let is_wanted = host.is_known.get() || host.is_busy.get() || self.is_closing.get();
+            if !is_wanted && !asked {
+                asked = true;
+                if let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) {
+                    // It may have ended just now: then there is nobody to ask.
+                    let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+                }
+            }
+            let changed = std::pin::pin!(host.changed.notified());
+            let ended = std::pin::pin!(child.wait());
+            if let Either::Left((status, _)) = select(ended, changed).await {
+                return status;
+            }
+        }
+    }
+
+    fn tell_end(&self, name: &HostName, host: &Host, ended: io::Result<ExitStatus>) {
+        let status = match ended {
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        if host.is_known.get() && !self.is_closing.get() {
+            tracing::warn!(host = %name, status, "its agent ended and is started again");
+        } else {
+            tracing::debug!(host = %name, status, "its agent ended");
+        }
+    }
+}

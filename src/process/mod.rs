@@ -1,0 +1,19 @@
+//! Processes: how a driver, an agent and a client are put together from the actors, the kit and the
+//! transport. Called by `main` and by the commands.
+
+mod agent;
+mod driver;
+mod event_log;
+mod event_text;
+mod local_launcher;
+mod observer;
+mod random;
+mod signals;
+mod state_dir;
+mod status_client;
+mod token_source;
+
+pub(crate) use agent::run_agent;
+pub(crate) use driver::run_driver;
+pub(crate) use status_client::StatusClient;
+pub(crate) use token_source::TokenSource;

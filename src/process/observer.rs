@@ -1,0 +1,77 @@
+//! What the driver's process does with what its Driver tells: event log, log, launcher, end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use elastic_driver::{DriverObserver, Event, EventKind};
+use elastic_host_manager::{HostState, HostsSnapshot};
+use elastic_protocol::{HostName, JobResult};
+use elastic_worker::state::environment::parse_worker;
+use tokio::sync::oneshot;
+
+use super::event_log::EventLog;
+use super::event_text::log_event;
+use super::local_launcher::LocalLauncher;
+
+/// The observer of a driver's process.
+pub(crate) struct Observer {
+    log: EventLog,
+    launcher: Option<Rc<LocalLauncher>>,
+    /// Processes of each host, as the events tell.
+    processes: BTreeMap<HostName, BTreeSet<String>>,
+    ended: Option<oneshot::Sender<JobResult>>,
+}
+
+impl Observer {
+    /// Writes to `log`, tells `launcher` of hosts, and `ended` of the result.
+    pub(crate) fn new(
+        log: EventLog,
+        launcher: Option<Rc<LocalLauncher>>,
+        ended: oneshot::Sender<JobResult>,
+    ) -> Self {
+        Self { log, launcher, processes: BTreeMap::new(), ended: Some(ended) }
+    }
+
+    /// Keeps count of processes, so that the agent of a host that has left goes when they have gone.
+    fn count(&mut self, worker: &str, is_there: bool) {
+        let Some(launcher) = &self.launcher else { return };
+        let Some(worker_id) = parse_worker(worker) else { return };
+        let processes = self.processes.entry(worker_id.host.clone()).or_default();
+        if is_there {
+            processes.insert(worker.to_owned());
+        } else {
+            processes.remove(worker);
+        }
+        launcher.set_busy(&worker_id.host, !processes.is_empty());
+    }
+}
+
+impl DriverObserver for Observer {
+    fn event(&mut self, at: SystemTime, event: &Event) {
+        self.log.add(at, event);
+        log_event(event.generation, &event.kind);
+        match &event.kind {
+            EventKind::WorkerStarted { worker } => self.count(worker, true),
+            EventKind::WorkerExited { worker, .. } => self.count(worker, false),
+            _ => {}
+        }
+    }
+
+    fn hosts(&mut self, hosts: &HostsSnapshot) {
+        if let Some(launcher) = &self.launcher {
+            let listed = hosts
+                .hosts
+                .iter()
+                .map(|entry| (entry.name.clone(), entry.state == HostState::Listed));
+            launcher.set_hosts(listed.collect());
+        }
+    }
+
+    fn ended(&mut self, result: &JobResult) {
+        if let Some(ended) = self.ended.take() {
+            // Nobody waits any more if the process is ending for another reason.
+            let _ = ended.send(result.clone());
+        }
+    }
+}

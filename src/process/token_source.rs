@@ -1,0 +1,122 @@
+//! Where the token of an agent or a client comes from: it is given, stands in a file, or is found in the
+//! driver's state directory on this machine.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use elastic_transport::{TOKEN_FILE, Token, read_token};
+
+use super::state_dir::default_state_dir;
+use crate::cli::{Failure, ResultExt};
+
+/// Where to get the token for a driver.
+#[derive(Debug)]
+pub(crate) struct TokenSource {
+    driver: String,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Given(Token),
+    File(PathBuf),
+    /// Files that the driver would have written, if it runs here.
+    Found(Vec<PathBuf>),
+}
+
+impl TokenSource {
+    /// From what was said: a token, a file, or the driver's state directory; else the default one of its
+    /// address (`HOST:PORT`).
+    pub(crate) fn new(
+        driver: &str,
+        token: Option<&str>,
+        file: Option<&Path>,
+        state_dir: Option<&Path>,
+    ) -> Result<Self, Failure> {
+        let kind = match (token, file) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::usage("--token and --token-file are both given")
+                    .hint("keep one of them (they may also come from the environment)"));
+            }
+            (Some(token), None) => Kind::Given(
+                token
+                    .parse()
+                    .usage("--token cannot be used")
+                    .map_err(|failure| failure.hint("copy the whole line of the driver's file"))?,
+            ),
+            (None, Some(file)) => Kind::File(file.to_owned()),
+            (None, None) => Kind::Found(match state_dir {
+                Some(folder) => vec![folder.join(TOKEN_FILE)],
+                None => candidates(driver),
+            }),
+        };
+        Ok(Self { driver: driver.to_owned(), kind })
+    }
+
+    /// The token as it is now.
+    pub(crate) fn read(&self) -> Result<Token, Failure> {
+        match &self.kind {
+            Kind::Given(token) => Ok(token.clone()),
+            Kind::File(path) => read_token(path).failed("the token cannot be read"),
+            Kind::Found(paths) => match paths.iter().find(|path| path.exists()) {
+                Some(path) => read_token(path).failed("the token cannot be read"),
+                None => Err(self.not_found(paths)),
+            },
+        }
+    }
+
+    /// Whether a token may still appear: its file is written when the driver starts.
+    pub(crate) fn may_appear(&self) -> bool {
+        match &self.kind {
+            Kind::Given(_) => false,
+            Kind::File(path) => !path.exists(),
+            Kind::Found(paths) => paths.iter().all(|path| !path.exists()),
+        }
+    }
+
+    fn not_found(&self, paths: &[PathBuf]) -> Failure {
+        let failure =
+            Failure::new(format!("there is no token for the driver at {} here", self.driver));
+        let looked: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        failure.hint(format!(
+            "if the driver runs on this machine, is it started, by this user? ({} was looked at); if it \
+             runs elsewhere, copy its token file and give it with --token-file",
+            if looked.is_empty() { "nothing".to_owned() } else { looked.join(", ") }
+        ))
+    }
+}
+
+/// Token files of drivers on this machine that could be meant by an address.
+fn candidates(driver: &str) -> Vec<PathBuf> {
+    let Ok(addresses) = driver.to_socket_addrs() else { return Vec::new() };
+    let mut folders = Vec::new();
+    for address in addresses {
+        folders.extend(default_state_dir(address));
+        if address.ip().is_loopback() {
+            // A driver that listens everywhere is reached here too.
+            for any in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
+                folders.extend(default_state_dir(SocketAddr::new(any, address.port())));
+            }
+        }
+    }
+    folders.into_iter().map(|folder| folder.join(TOKEN_FILE)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_and_the_way_out_is_named() {
+        let both = TokenSource::new("a:1", Some("t"), Some(Path::new("f")), None);
+        assert_eq!(both.expect_err("both").code(), 2);
+        let error = TokenSource::new("a:1", Some("nonsense"), None, None).expect_err("no token");
+        assert_eq!(error.to_string(), "--token cannot be used");
+        let folder = tempfile::tempdir().expect("a folder");
+        let source = TokenSource::new("127.0.0.1:1", None, None, Some(folder.path()));
+        let source = source.expect("nothing to refuse");
+        assert!(source.may_appear());
+        let error = source.read().expect_err("no file");
+        assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+    }
+}
