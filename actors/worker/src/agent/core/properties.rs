@@ -133,9 +133,16 @@ impl Model {
     fn act(&mut self, action: Action) {
         match action {
             Action::Driver(message) => {
-                if self.link_up {
-                    self.core.handle_driver(self.now, *message);
+                if !self.link_up {
+                    return;
                 }
+                if let DriverToAgent::Stop { worker, grace_ms, .. } = message.as_ref()
+                    && self.core.accepted
+                    && (self.live.contains_key(worker) || self.spawning.contains_key(worker))
+                {
+                    self.is_due(worker.clone(), *grace_ms);
+                }
+                self.core.handle_driver(self.now, *message);
             }
             Action::StartNext { slot } => {
                 let life = self.newest.entry(slot).or_insert(10);
@@ -144,8 +151,8 @@ impl Model {
                 if !self.link_up {
                     return;
                 }
-                let running = self.live.keys().chain(self.spawning.keys());
-                let old = running.cloned().find(|old| old.slot == slot);
+                let mut running = self.live.keys().chain(self.spawning.keys());
+                let old = running.find(|old| old.slot == slot).cloned();
                 let obeys = self.core.accepted && matches!(self.core.phase, Phase::Serving);
                 self.core.handle_driver(self.now, message);
                 if let Some(old) = old.filter(|old| obeys && !self.due.contains_key(old)) {
@@ -153,16 +160,8 @@ impl Model {
                 }
             }
             Action::StopNewest { slot, grace_ms } => {
-                let worker = worker(slot, self.newest.get(&slot).copied().unwrap_or(0));
-                if !self.link_up {
-                    return;
-                }
-                let runs = self.live.contains_key(&worker) || self.spawning.contains_key(&worker);
-                let before = self.core.accepted;
-                self.core.handle_driver(self.now, stop(worker.clone(), grace_ms));
-                if runs && before {
-                    self.is_due(worker, grace_ms);
-                }
+                let newest = worker(slot, self.newest.get(&slot).copied().unwrap_or(0));
+                return self.act(driver(stop(newest, grace_ms)));
             }
             Action::Reconnect => {
                 self.act(Action::Up);

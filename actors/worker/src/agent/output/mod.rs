@@ -1,7 +1,7 @@
 //! What workers write: stored whole in files, shown by line with a prefix. Production only, and outside
 //! actor code: it blocks, so it has threads of its own. [`SystemProcesses`](super::SystemProcesses) uses it.
 //!
-//! Each process has a thread that waits in `poll` for its two pipes ([`pump`]). It writes the bytes as they
+//! Each process has a thread that waits in `poll` for its two pipes (`pump`). It writes the bytes as they
 //! are to the files, and hands complete lines to an [`OutputSink`]. Only the disk can hold a worker up; who
 //! reads the agent's own stdout and stderr cannot.
 
