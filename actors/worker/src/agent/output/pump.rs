@@ -174,23 +174,32 @@ impl Pump {
                     source.read(&self.worker, self.sink.as_ref(), &mut buffer);
                 }
             }
-            self.end = match self.end {
+            self.end = match std::mem::replace(&mut self.end, End::Told) {
                 End::Awaited { told, .. } if end_heard => {
                     End::Heard { reads_left: LAST_READS_MAX, told }
                 }
-                End::Heard { reads_left: 0, told } => all_read(told),
-                End::Heard { told, .. } if readable == [false, false] => all_read(told),
-                End::Heard { reads_left, told } => End::Heard { reads_left: reads_left - 1, told },
+                End::Heard { reads_left, told } if reads_left > 0 && readable != [false, false] => {
+                    End::Heard { reads_left: reads_left - 1, told }
+                }
+                End::Heard { told, .. } => self.all_read(told),
                 as_it_is => as_it_is,
             };
         }
+        if let End::Awaited { told, .. } | End::Heard { told, .. } =
+            std::mem::replace(&mut self.end, End::Told)
+        {
+            self.all_read(told);
+        }
+    }
+
+    /// Shows lines that have no end, and tells that the process's output is complete.
+    fn all_read(&mut self, told: oneshot::Sender<()>) -> End {
         for source in &mut self.sources {
-            source.finish(&self.worker, self.sink.as_ref());
+            source.show_rest(&self.worker, self.sink.as_ref());
         }
-        match self.end {
-            End::Awaited { told, .. } | End::Heard { told, .. } => drop(all_read(told)),
-            End::Told => {}
-        }
+        // Nobody listens if the agent is ending.
+        let _ = told.send(());
+        End::Told
     }
 
     /// Waits until a pipe can be read or the process has ended; once it has, only looks.
@@ -215,12 +224,6 @@ impl Pump {
         }
         (readable, polled.get(indices.len()).is_some_and(heard))
     }
-}
-
-/// Tells that the process's output is complete. Nobody may listen, if the agent is ending.
-fn all_read(told: oneshot::Sender<()>) -> End {
-    let _ = told.send(());
-    End::Told
 }
 
 impl Source {
@@ -248,8 +251,13 @@ impl Source {
         self.lines.feed(bytes, &mut |line: &str| sink.line(worker, self.stream, line));
     }
 
+    /// The end of the pipe was read.
     fn finish(&mut self, worker: &WorkerId, sink: &dyn OutputSink) {
         self.pipe = None;
+        self.show_rest(worker, sink);
+    }
+
+    fn show_rest(&mut self, worker: &WorkerId, sink: &dyn OutputSink) {
         self.lines.finish(&mut |line: &str| sink.line(worker, self.stream, line));
     }
 }
