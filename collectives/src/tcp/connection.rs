@@ -47,7 +47,7 @@ impl Connection {
             target: None,
             deadline: Some(deadline),
             connecting: false,
-            stage: Stage::AwaitHello,
+            stage: Stage::Hello,
             input: [0; LONGEST],
             filled: 0,
             output: Vec::new(),
@@ -86,7 +86,7 @@ impl Connection {
     /// The peer's rank, as far as it is known.
     pub(crate) fn rank(&self) -> Option<u32> {
         match &self.stage {
-            Stage::AwaitProof { rank, .. } => Some(*rank),
+            Stage::Proof { rank, .. } => Some(*rank),
             _ => self.target,
         }
     }

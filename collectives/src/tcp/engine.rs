@@ -11,7 +11,7 @@ use super::link::{Link, LinkFault};
 use crate::abort::AbortHandle;
 use crate::clock;
 use crate::error::{CollectiveError, PeerLoss};
-use crate::wire::{Bye, ByeCause, FrameHeader, Operation, OperationKind};
+use crate::wire::{Bye, ByeCause, Frame, FrameHeader, Operation, OperationKind};
 
 /// The token of the abort event; a link's token is its rank.
 pub(crate) const ABORT_TOKEN: u64 = u64::MAX;
@@ -192,17 +192,25 @@ impl Engine {
     fn probe(&mut self, index: usize, kind: OperationKind) -> Result<(), CollectiveError> {
         let link = &self.links[index];
         match link.probe() {
-            Ok(Some(bye)) => {
+            Ok(Some(Frame::Bye(bye))) => {
                 let uninvolved = kind == OperationKind::SendReceive && !link.sending;
                 let completed = bye.sequence > self.sequence && !link.sending;
-                if uninvolved && bye.cause == ByeCause::Left || completed {
+                if uninvolved && bye.cause == ByeCause::Left || completed || self.will_mismatch(bye)
+                {
                     return Ok(());
                 }
                 Err(self.fault(index, kind, LinkFault::Bye(bye)))
             }
-            Ok(None) => Ok(()),
+            Ok(_) => Ok(()),
             Err(fault) => Err(self.fault(index, kind, fault)),
         }
+    }
+
+    /// Whether the mismatch of which a peer tells is about to show here too, in a header on its way.
+    fn will_mismatch(&self, bye: Bye) -> bool {
+        let ByeCause::Mismatch(rank) = bye.cause else { return false };
+        let differs = |link: &Link| (rank == self.rank || link.rank == rank) && link.absent();
+        self.links.iter().any(|link| differs(link) && link.hangup.is_none())
     }
 
     /// The error that a link's fault means.
@@ -213,6 +221,9 @@ impl Engine {
         fault: LinkFault,
     ) -> CollectiveError {
         let rank = self.links[index].rank;
+        // A mismatch explains why others give up, and may stand unread behind their ends.
+        let shown = self.links.iter().find_map(|link| Some((link.rank, link.mismatch()?)));
+        let (rank, fault) = shown.unwrap_or((rank, fault));
         let source = match fault {
             LinkFault::Mismatch { ours, theirs } => {
                 let sequence = ours.sequence;
@@ -225,11 +236,14 @@ impl Engine {
             LinkFault::Connection(error) => PeerLoss::Connection(Arc::new(error)),
         };
         // A survivor that gave up mid-frame looks like a dead peer. So gather what the other links tell:
-        // a farewell names the lost rank, and else the first end of a stream counts.
+        // a farewell from before the end of this operation explains it, and else the first end counts.
         if self.wait(Duration::ZERO).is_ok() {
-            for link in self.links.iter().filter(|link| link.hangup.is_some() && !link.receiving) {
-                if let Ok(Some(bye @ Bye { cause: ByeCause::PeerLost(_), .. })) = link.probe() {
-                    return self.farewell(link.rank, operation, bye);
+            for link in self.links.iter().filter(|link| link.hangup.is_some()) {
+                match link.probe() {
+                    Ok(Some(Frame::Bye(bye))) if bye.sequence <= self.sequence => {
+                        return self.farewell(link.rank, operation, bye);
+                    }
+                    _ => {}
                 }
             }
             let unfinished = self.links.iter().filter(|link| link.receiving || link.rank == rank);
@@ -257,7 +271,9 @@ impl Engine {
                 let sequence = self.sequence;
                 return CollectiveError::DeadlinePassed { operation, sequence, waiting_for };
             }
-            ByeCause::DeadlinePassed(_) | ByeCause::Failed => (by, PeerLoss::Failed),
+            ByeCause::DeadlinePassed(_) | ByeCause::Mismatch(_) | ByeCause::Failed => {
+                (by, PeerLoss::Failed)
+            }
         };
         CollectiveError::PeerLost { rank, source }
     }
@@ -271,6 +287,7 @@ impl Engine {
             CollectiveError::Closed => ByeCause::Left,
             CollectiveError::Aborted { .. } => ByeCause::Aborted,
             CollectiveError::PeerLost { rank, .. } => ByeCause::PeerLost(*rank),
+            CollectiveError::Mismatch { rank, .. } => ByeCause::Mismatch(*rank),
             CollectiveError::DeadlinePassed { waiting_for, .. } => {
                 waiting_for.first().map_or(ByeCause::Failed, |rank| ByeCause::DeadlinePassed(*rank))
             }

@@ -56,13 +56,13 @@ pub(crate) enum Step {
     Refuse(Vec<u8>, String),
 }
 
-/// Where a connection stands.
+/// Where a connection stands: the message that is due.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    AwaitHello,
-    AwaitProof { hello: [u8; HELLO_LENGTH], rank: u32, nonce: [u8; 32] },
-    AwaitReply { hello: [u8; HELLO_LENGTH], target: u32 },
-    AwaitAccepted { target: u32 },
+    Hello,
+    Proof { hello: [u8; HELLO_LENGTH], rank: u32, nonce: [u8; 32] },
+    Reply { hello: [u8; HELLO_LENGTH], target: u32 },
+    Accepted { target: u32 },
 }
 
 impl Stage {
@@ -77,16 +77,16 @@ impl Stage {
             nonce,
         }
         .encode();
-        (Stage::AwaitReply { hello, target }, hello.to_vec())
+        (Stage::Reply { hello, target }, hello.to_vec())
     }
 
     /// The length of the message that is due, in bytes.
     pub(crate) fn due(&self) -> usize {
         match self {
-            Stage::AwaitHello => HELLO_LENGTH,
-            Stage::AwaitProof { .. } => PROOF_LENGTH,
-            Stage::AwaitReply { .. } => REPLY_LENGTH,
-            Stage::AwaitAccepted { .. } => ACCEPTED_LENGTH,
+            Stage::Hello => HELLO_LENGTH,
+            Stage::Proof { .. } => PROOF_LENGTH,
+            Stage::Reply { .. } => REPLY_LENGTH,
+            Stage::Accepted { .. } => ACCEPTED_LENGTH,
         }
     }
 
@@ -98,8 +98,8 @@ impl Stage {
         nonce: [u8; 32],
     ) -> Step {
         match self {
-            Stage::AwaitHello => self.handle_hello(identity, message, nonce),
-            Stage::AwaitProof { hello, rank, nonce } => {
+            Stage::Hello => self.handle_hello(identity, message, nonce),
+            Stage::Proof { hello, rank, nonce } => {
                 let accepted = Proof::decode(&prefix(message))
                     .is_ok_and(|proof| identity.verify(LABEL_DIALER, hello, nonce, &proof.proof));
                 if accepted {
@@ -108,7 +108,7 @@ impl Stage {
                     Step::Refuse(Vec::new(), format!("the proof of rank {rank} is wrong"))
                 }
             }
-            Stage::AwaitReply { hello, target } => {
+            Stage::Reply { hello, target } => {
                 let (hello, target) = (*hello, *target);
                 match Reply::decode(message) {
                     Err(error) => refuse(format!("its answer is none of this protocol: {error}")),
@@ -124,12 +124,12 @@ impl Stage {
                             return refuse("its key is not the generation's".to_owned());
                         }
                         let proof = identity.sign(LABEL_DIALER, &hello, &nonce);
-                        *self = Stage::AwaitAccepted { target };
+                        *self = Stage::Accepted { target };
                         Step::Continue(Proof { proof }.encode().to_vec())
                     }
                 }
             }
-            Stage::AwaitAccepted { target } => match Accepted::decode(&prefix(message)) {
+            Stage::Accepted { target } => match Accepted::decode(&prefix(message)) {
                 Ok(Accepted) => Step::Established(*target, Vec::new()),
                 Err(error) => refuse(format!("its answer is none of this protocol: {error}")),
             },
@@ -159,7 +159,7 @@ impl Stage {
             Refusal::WrongGroup
         } else {
             let proof = identity.sign(LABEL_ACCEPTOR, message, &nonce);
-            *self = Stage::AwaitProof { hello: *message, rank: hello.rank, nonce };
+            *self = Stage::Proof { hello: *message, rank: hello.rank, nonce };
             return Step::Continue(Reply::Welcome { nonce, proof }.encode().to_vec());
         };
         let (term, generation) = ours;

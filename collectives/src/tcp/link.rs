@@ -185,19 +185,28 @@ impl Link {
         }
     }
 
-    /// What the next unread bytes tell of a peer whose end is closed, where the operation itself reads
-    /// nothing: that it is gone, its farewell, or that it is ahead in order (nothing).
-    pub(crate) fn probe(&self) -> Result<Option<Bye>, LinkFault> {
+    /// The next unread frame header, without taking it, where this link is between two frames. An end of
+    /// the stream is a fault; nothing means that too little has come, or payload stands next.
+    pub(crate) fn probe(&self) -> Result<Option<Frame>, LinkFault> {
         let mut bytes = [0; FRAME_LENGTH];
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         match recv(self.socket.as_raw_fd(), &mut bytes, flags) {
             Ok(0) => Err(LinkFault::Closed),
-            Ok(FRAME_LENGTH) => match Frame::decode(&bytes) {
-                Ok(Frame::Bye(bye)) => Ok(Some(bye)),
-                _ => Ok(None),
-            },
+            Ok(FRAME_LENGTH) if !self.receiving || self.header_received == 0 => {
+                Ok(Frame::decode(&bytes).ok())
+            }
             Ok(_) | Err(nix::Error::EAGAIN | nix::Error::EINTR) => Ok(None),
             Err(error) => Err(LinkFault::Connection(error.into())),
+        }
+    }
+
+    /// The mismatch that an unread header of this link shows, if it does.
+    pub(crate) fn mismatch(&self) -> Option<LinkFault> {
+        match (self.absent(), self.expected, self.probe()) {
+            (true, Some(ours), Ok(Some(Frame::Operation(theirs)))) if ours != theirs => {
+                Some(LinkFault::Mismatch { ours, theirs })
+            }
+            _ => None,
         }
     }
 

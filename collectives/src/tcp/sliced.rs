@@ -88,7 +88,7 @@ impl<'a> Sliced<'a> {
     fn stretch(&self, scattered: usize, gathered: usize, moved: usize) -> Option<Stretch> {
         let Buffers::InPlace(_) = &self.buffers else {
             return (moved < scattered)
-                .then(|| Stretch { gather: false, within: moved..scattered });
+                .then_some(Stretch { gather: false, within: moved..scattered });
         };
         // Region 0 is the longest one, so all ranks count the same number of pieces.
         let pieces = self.region(0).len().div_ceil(PIECE);

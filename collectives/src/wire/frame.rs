@@ -130,6 +130,8 @@ pub enum ByeCause {
     PeerLost(u32),
     /// Its deadline passed while it waited for this rank, among others perhaps.
     DeadlinePassed(u32),
+    /// This rank's operation does not fit its own.
+    Mismatch(u32),
     /// It failed in another way.
     Failed,
 }
@@ -176,6 +178,7 @@ impl Frame {
                     ByeCause::PeerLost(rank) => (2, *rank),
                     ByeCause::Failed => (3, NO_RANK),
                     ByeCause::DeadlinePassed(rank) => (4, *rank),
+                    ByeCause::Mismatch(rank) => (5, *rank),
                 };
                 bytes[6] = code;
                 (generation, sequence, rank)
@@ -208,6 +211,7 @@ impl Frame {
                 (2, Some(rank)) => ByeCause::PeerLost(rank),
                 (3, _) => ByeCause::Failed,
                 (4, Some(rank)) => ByeCause::DeadlinePassed(rank),
+                (5, Some(rank)) => ByeCause::Mismatch(rank),
                 (code, _) => return Err(WireError::Field { field: "cause", value: code.into() }),
             };
             return Ok(Frame::Bye(Bye { generation, sequence, cause }));

@@ -28,6 +28,7 @@ fn cause() -> impl Strategy<Value = ByeCause> {
         Just(ByeCause::Aborted),
         (0..u32::MAX).prop_map(ByeCause::PeerLost),
         (0..u32::MAX).prop_map(ByeCause::DeadlinePassed),
+        (0..u32::MAX).prop_map(ByeCause::Mismatch),
         Just(ByeCause::Failed),
     ]
 }

@@ -68,6 +68,7 @@ fn world<T: Send + 'static>(
 type Formed = Result<(TcpFabric, TcpCommunicator), (TcpFabric, FormError)>;
 
 /// Forms on a thread of its own.
+#[expect(clippy::result_large_err, reason = "the fabric comes back either way")]
 fn form(mut fabric: TcpFabric, group: GroupSpec, abort: &AbortHandle) -> JoinHandle<Formed> {
     let abort = abort.clone();
     spawn(move || match fabric.form(&group, &abort) {
