@@ -49,7 +49,7 @@ impl StateCore {
     pub(super) fn say_arrived(&mut self) {
         if self.exit.is_none() && self.pending.is_none() {
             self.arrived = matches!(self.link, Link::Attached);
-            self.to_driver(WorkerToDriver::Arrived {
+            self.tell_driver(WorkerToDriver::Arrived {
                 stamp: self.stamp,
                 commit: self.commit,
                 steps_lost: self.steps_lost,
@@ -61,13 +61,13 @@ impl StateCore {
         if let Some(boundary) = self.pause.promised
             && self.pause.stop_at.is_none()
         {
-            self.to_driver(WorkerToDriver::Paused { stamp: self.stamp, boundary });
+            self.tell_driver(WorkerToDriver::Paused { stamp: self.stamp, boundary });
         }
     }
 
     pub(super) fn say_leaving(&mut self) {
         if let Some(reason) = self.leaving.clone() {
-            self.to_driver(WorkerToDriver::Leaving { reason });
+            self.tell_driver(WorkerToDriver::Leaving { reason });
         }
     }
 }

@@ -64,7 +64,7 @@ impl StateCore {
         let agreed = self.pause.stop_at.map_or(0, |stop| stop.saturating_sub(1));
         let promised = *self.pause.promised.get_or_insert(boundary.max(agreed));
         if std::mem::take(&mut self.pause.asked) {
-            self.to_driver(WorkerToDriver::Paused { stamp: self.stamp, boundary: promised });
+            self.tell_driver(WorkerToDriver::Paused { stamp: self.stamp, boundary: promised });
         }
         self.settle_held();
     }
@@ -114,7 +114,7 @@ impl StateCore {
     /// Ends the generation here for a reason of this worker's own, and says so.
     fn report_failure(&mut self, peer: Option<u32>, error: String) {
         let reason = error.clone();
-        self.to_driver(WorkerToDriver::CollectiveFailed { stamp: self.stamp, peer, error });
+        self.tell_driver(WorkerToDriver::CollectiveFailed { stamp: self.stamp, peer, error });
         self.end_generation(&reason);
     }
 

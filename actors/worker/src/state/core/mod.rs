@@ -21,6 +21,8 @@ use elastic_protocol::messages::{Ballot, Placement, Vote, WorkerToDriver};
 use elastic_protocol::{CommitId, Deadlines, Stamp, Term, Time};
 use elastic_runtime::transport::LinkEvent;
 
+pub(in crate::state) use training::prefix;
+
 pub use port::{Exit, Output, Progress, StateConfig, TrainingCommand, TrainingEvent, Verdict};
 
 /// The link with the driver.
@@ -276,7 +278,7 @@ impl StateCore {
         self.outputs.push_back(Output::Training(command));
     }
 
-    fn to_driver(&mut self, message: WorkerToDriver) {
+    fn tell_driver(&mut self, message: WorkerToDriver) {
         if matches!(self.link, Link::Attached) {
             self.outputs.push_back(Output::ToDriver(message));
         }

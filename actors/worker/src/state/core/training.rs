@@ -39,11 +39,11 @@ impl StateCore {
     }
 
     fn say_progress(&mut self, now: Time, mut progress: Progress) {
-        truncate(&mut progress.note, WorkerToDriver::NOTE_BYTES_MAX);
+        progress.note.truncate(prefix(&progress.note, WorkerToDriver::NOTE_BYTES_MAX).len());
         if self.sent_progress.as_ref().is_some_and(|(_, before)| *before == progress) {
             return;
         }
-        self.to_driver(WorkerToDriver::Progress {
+        self.tell_driver(WorkerToDriver::Progress {
             stamp: self.stamp,
             step: progress.step,
             note: progress.note.clone(),
@@ -87,7 +87,7 @@ impl StateCore {
         if stamp != self.stamp || !live {
             return;
         }
-        self.to_driver(WorkerToDriver::CollectiveFailed { stamp, peer, error });
+        self.tell_driver(WorkerToDriver::CollectiveFailed { stamp, peer, error });
         self.training = Training::Ending;
         self.placement = None;
         self.sample_at = None;
@@ -118,10 +118,9 @@ impl StateCore {
     }
 }
 
-/// Cuts a text to so many bytes, at a character.
-fn truncate(text: &mut String, bytes: usize) {
-    if text.len() > bytes {
-        let end = (0..=bytes).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        text.truncate(end);
-    }
+/// The first so many bytes of a text, cut at a character.
+pub(in crate::state) fn prefix(text: &str, bytes: usize) -> &str {
+    let fits = |end: &usize| text.is_char_boundary(*end);
+    let end = (0..=bytes.min(text.len())).rev().find(fits).unwrap_or(0);
+    &text[..end]
 }

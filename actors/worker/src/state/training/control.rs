@@ -9,7 +9,7 @@ use std::time::Duration;
 use elastic_protocol::messages::WorkerToDriver;
 use elastic_protocol::{Deadlines, Stamp, Step};
 
-use crate::state::core::{Progress, TrainingCommand, TrainingEvent};
+use crate::state::core::{Progress, TrainingCommand, TrainingEvent, prefix};
 
 use super::error::{Error, Result};
 
@@ -88,10 +88,9 @@ impl Shared {
 
     /// Keeps what fits into a progress message.
     pub(super) fn set_note(&self, text: &str) {
-        let end = text.floor_char_boundary(WorkerToDriver::NOTE_BYTES_MAX);
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         note.clear();
-        note.push_str(&text[..end]);
+        note.push_str(prefix(text, WorkerToDriver::NOTE_BYTES_MAX));
     }
 }
 

@@ -1,1 +1,0 @@
-//! The run loop with real threads, a fake driver, and real sockets.

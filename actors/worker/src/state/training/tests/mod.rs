@@ -1,0 +1,178 @@
+//! The run loop with real threads, real sockets, and a driver that does what the test says.
+
+mod cluster;
+mod program;
+
+use std::sync::atomic::Ordering;
+
+use elastic_protocol::messages::{Ballot, DriverToWorker, SyncPlan, WorkerToDriver};
+use elastic_protocol::{GenerationId, JobResult, Outcome};
+
+use super::{Error, State};
+use cluster::{Cluster, Said};
+use program::{Strings, Training};
+
+const FROM_0: SyncPlan = SyncPlan::FromRoot { root: 0 };
+
+fn start(cluster: &mut Cluster, numbers: &[u32]) -> Vec<Strings> {
+    let strings = |number: &u32| {
+        let strings = Strings::default();
+        cluster.start(*number, |_state| {}, strings.train());
+        strings
+    };
+    numbers.iter().map(strings).collect()
+}
+
+fn nothing(_state: &mut State<Training>) {}
+
+#[test]
+fn h_5_an_interrupt_keeps_live_state_and_needs_no_sync() {
+    let mut cluster = Cluster::new();
+    let strings = start(&mut cluster, &[0, 1, 2]);
+    cluster.begin(&[0, 1, 2], FROM_0, 0);
+    let commits = cluster.interrupt(&[0, 1, 2]);
+    assert!(commits.iter().all(|commit| *commit == commits[0]), "G-6: one step, one digest");
+    cluster.leave(2).expect("G-11");
+    cluster.begin(&[0, 1], SyncPlan::Skip, commits[0].step.0);
+    strings[1].finish();
+    cluster.wait(|cluster| cluster.all_voted(&[0, 1], &Ballot::Success));
+    assert_eq!(strings[0].checked_result(), strings[1].checked_result());
+    for number in [0, 1] {
+        cluster.leave(number).expect("G-11");
+    }
+}
+
+#[test]
+fn h_7_a_lost_worker_costs_the_steps_since_the_last_commit() {
+    let mut cluster = Cluster::new();
+    let strings = start(&mut cluster, &[0, 1, 2]);
+    cluster.begin(&[0, 1, 2], FROM_0, 0);
+    Strings::set(&strings[1].die);
+    cluster.bury(1);
+    let arrivals = cluster.arrivals(&[0, 2]);
+    let failed =
+        |said: &Said| matches!(said, Said::Driver(WorkerToDriver::CollectiveFailed { .. }));
+    assert!(cluster.said(0).iter().any(failed), "G-12: by push");
+    let highest = arrivals.iter().map(|(commit, _)| *commit).max().expect("two arrived");
+    let root = arrivals.iter().position(|(commit, _)| *commit == highest).expect("one has it");
+    let plan = SyncPlan::FromRoot { root: root as u32 };
+    cluster.begin(&[0, 2], plan, highest.step.0);
+    strings[0].finish();
+    cluster.wait(|cluster| cluster.all_voted(&[0, 2], &Ballot::Success));
+    assert_eq!(strings[0].checked_result(), strings[2].checked_result());
+}
+
+#[test]
+fn h_4_h_24_a_newcomer_takes_the_state_over_and_callbacks_run_in_order() {
+    let mut cluster = Cluster::new();
+    let strings = [Strings::default(), Strings::default()];
+    let prepare = |state: &mut State<Training>| {
+        state.on_reset(|worker, training| training.resets.push(u64::from(worker.size())));
+        state.on_reset(|worker, training| training.resets.push(100 + worker.generation()));
+    };
+    cluster.start(0, prepare, strings[0].train());
+    cluster.begin(&[0], FROM_0, 0);
+    let commits = cluster.interrupt(&[0]);
+    cluster.start(1, prepare, strings[1].train());
+    cluster.begin(&[0, 1], FROM_0, commits[0].step.0);
+    strings[0].finish();
+    cluster.wait(|cluster| cluster.all_voted(&[0, 1], &Ballot::Success));
+    let result = strings[1].checked_result();
+    assert_eq!(result, strings[0].checked_result());
+    assert_eq!(result.resets, [2, 102], "not when training began, once when it went on");
+}
+
+#[test]
+fn an_aborted_generation_is_aborted_whatever_the_function_returns() {
+    let mut cluster = Cluster::new();
+    let strings = start(&mut cluster, &[0, 1]);
+    Strings::set(&strings[1].swallow);
+    cluster.begin(&[0, 1], FROM_0, 0);
+    cluster.abort(&[0, 1]);
+    let arrivals = cluster.arrivals(&[0, 1]);
+    assert!(!cluster.voted(1, &Ballot::Success), "the error was swallowed, not the abort");
+    let highest = arrivals.iter().map(|(commit, _)| *commit).max().expect("two arrived");
+    let root = arrivals.iter().position(|(commit, _)| *commit == highest).expect("one has it");
+    cluster.begin(&[0, 1], SyncPlan::FromRoot { root: root as u32 }, highest.step.0);
+    strings[0].finish();
+    cluster.wait(|cluster| cluster.all_voted(&[0, 1], &Ballot::Success));
+    strings[0].checked_result();
+}
+
+#[test]
+fn h_21_a_finished_worker_takes_part_again_when_others_have_not_finished() {
+    let mut cluster = Cluster::new();
+    let strings = start(&mut cluster, &[0]);
+    strings[0].finish();
+    cluster.begin(&[0], FROM_0, 0);
+    cluster.wait(|cluster| cluster.voted(0, &Ballot::Success));
+    cluster.abort(&[0]);
+    let arrivals = cluster.arrivals(&[0]);
+    let late = Strings::default();
+    cluster.start(1, nothing, late.train());
+    cluster.begin(&[0, 1], FROM_0, arrivals[0].0.step.0);
+    cluster.wait(|cluster| cluster.all_voted(&[0, 1], &Ballot::Success));
+    assert_eq!(late.checked_result(), strings[0].checked_result());
+    let result = JobResult {
+        outcome: Outcome::Succeeded,
+        code: 0,
+        reason: "done".to_owned(),
+        hint: None,
+        generation: GenerationId(2),
+        first_failure: None,
+    };
+    for number in [0, 1] {
+        cluster.tell(number, DriverToWorker::Finished { result: result.clone() });
+        cluster.join(number).expect("the job succeeded");
+    }
+}
+
+#[test]
+fn h_7_an_error_of_the_function_is_voted_and_returned() {
+    let mut cluster = Cluster::new();
+    let strings = start(&mut cluster, &[0, 1]);
+    cluster.begin(&[0, 1], FROM_0, 0);
+    Strings::set(&strings[0].fail);
+    let failure = Ballot::Failure { status: None, message: "told to fail".to_owned() };
+    cluster.wait(|cluster| cluster.voted(0, &failure));
+    let error = cluster.join(0).expect_err("its own error");
+    assert!(matches!(error, Error::User(_)));
+    cluster.arrivals(&[1]);
+    assert_eq!(strings[0].entered.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn g_11_a_worker_leaves_in_mid_training() {
+    let mut cluster = Cluster::new();
+    start(&mut cluster, &[0]);
+    cluster.begin(&[0], FROM_0, 0);
+    cluster.leave(0).expect("cleanly");
+}
+
+#[test]
+fn a_worker_whose_actors_are_gone_ends_with_an_error() {
+    let mut cluster = Cluster::new();
+    start(&mut cluster, &[0, 1]);
+    cluster.lose_actor(1);
+    let error = cluster.join(1).expect_err("at rest");
+    assert!(matches!(error, Error::ActorsGone { .. }));
+    cluster.begin(&[0], FROM_0, 0);
+    cluster.lose_actor(0);
+    let error = cluster.join(0).expect_err("in training");
+    assert!(matches!(error, Error::ActorsGone { .. }), "{error:?}");
+}
+
+#[test]
+fn h_22_a_state_goes_back_to_its_last_commit() {
+    let mut state = State::new(Training::default());
+    state.save_initial().expect("it encodes");
+    state.counts[3] = 7;
+    state.restore().expect("it decodes");
+    assert_eq!(state.counts[3], 0, "modified and restored");
+    state.counts[3] = 8;
+    state.save().expect("it encodes");
+    state.epoch = 5;
+    state.restore().expect("it decodes");
+    assert_eq!((state.counts[3], state.epoch), (8, 0), "modified, committed and restored");
+    assert_eq!(state.step().0, 1);
+}
