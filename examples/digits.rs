@@ -23,7 +23,7 @@ use model::Model;
 
 /// Trains a digit reader, alone or as one worker of many.
 #[derive(Debug, Parser)]
-struct Options {
+pub(crate) struct Options {
     /// Passes over the data.
     #[arg(long, default_value_t = 20)]
     epochs: u64,
@@ -50,7 +50,7 @@ fn main() -> elastic_node::Result<()> {
 }
 
 /// Trains and returns the accuracy on the test images.
-fn train(options: &Options) -> elastic_node::Result<f64> {
+pub(crate) fn train(options: &Options) -> elastic_node::Result<f64> {
     let digits = Digits::load()?;
     let mut accuracy = 0.0;
     let start = Training { model: Model::new(), epoch: 0, loss: 0.0, accuracy: 0.0 };

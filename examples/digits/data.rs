@@ -3,9 +3,9 @@
 use ndarray::Array2;
 
 /// Pixels of an image.
-pub const PIXELS: usize = 64;
+pub(crate) const PIXELS: usize = 64;
 /// Digits to tell apart.
-pub const CLASSES: usize = 10;
+pub(crate) const CLASSES: usize = 10;
 
 /// Every fifth image is kept for the test; the same ones on every rank.
 const TEST_EVERY: usize = 5;
@@ -13,17 +13,17 @@ const TEST_EVERY: usize = 5;
 static CSV: &str = include_str!("../data/digits.csv");
 
 /// An image and the digit that it shows.
-pub struct Sample {
+pub(crate) struct Sample {
     /// From 0 (white) to 1 (black).
-    pub pixels: [f32; PIXELS],
+    pub(crate) pixels: [f32; PIXELS],
     /// The digit.
-    pub label: usize,
+    pub(crate) label: usize,
 }
 
 /// The images to learn from, and those to be tested on.
-pub struct Digits {
-    pub train: Vec<Sample>,
-    pub test: Vec<Sample>,
+pub(crate) struct Digits {
+    pub(crate) train: Vec<Sample>,
+    pub(crate) test: Vec<Sample>,
 }
 
 impl Digits {
@@ -31,7 +31,7 @@ impl Digits {
     ///
     /// # Errors
     /// Names the line that is not an image.
-    pub fn load() -> Result<Self, String> {
+    pub(crate) fn load() -> Result<Self, String> {
         let mut digits = Self { train: Vec::new(), test: Vec::new() };
         for (index, line) in CSV.lines().enumerate() {
             let sample = parse(line).ok_or_else(|| format!("line {} is no image", index + 1))?;
@@ -53,7 +53,9 @@ fn parse(line: &str) -> Option<Sample> {
 }
 
 /// Images as the rows of a matrix, and their labels.
-pub fn matrix<'a>(samples: impl ExactSizeIterator<Item = &'a Sample>) -> (Array2<f32>, Vec<usize>) {
+pub(crate) fn matrix<'a>(
+    samples: impl ExactSizeIterator<Item = &'a Sample>,
+) -> (Array2<f32>, Vec<usize>) {
     let mut images = Array2::zeros((samples.len(), PIXELS));
     let labels = samples
         .zip(images.rows_mut())

@@ -21,7 +21,7 @@ const MOMENTUM: f32 = 0.9;
 
 /// The model and its optimiser.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Model {
+pub(crate) struct Model {
     parameters: Vec<f32>,
     velocity: Vec<f32>,
 }
@@ -37,7 +37,7 @@ struct Layers<'a> {
 impl Model {
     /// A model that knows nothing: weights spread evenly within Glorot's bounds by a low-discrepancy
     /// sequence (Weyl's, on the golden ratio), so that it needs no random numbers.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         const GOLDEN: f64 = 0.618_033_988_749_894_9;
         let spread = |inputs: usize, outputs: usize| (6.0 / (inputs + outputs) as f64).sqrt();
         let parameters = (0..PARAMETERS)
@@ -84,7 +84,7 @@ impl Model {
 
     /// The mean gradient of the cross-entropy over these samples, times `weight`, and behind it the mean
     /// loss, times `weight`. All zero without samples.
-    pub fn gradient<'a>(
+    pub(crate) fn gradient<'a>(
         &self,
         samples: impl ExactSizeIterator<Item = &'a Sample>,
         weight: f32,
@@ -114,7 +114,7 @@ impl Model {
     }
 
     /// One step against the gradient; what stands behind it is not looked at.
-    pub fn apply(&mut self, gradient: &[f32]) {
+    pub(crate) fn apply(&mut self, gradient: &[f32]) {
         let moved = self.parameters.iter_mut().zip(&mut self.velocity).zip(gradient);
         for ((parameter, velocity), slope) in moved {
             *velocity = MOMENTUM * *velocity - LEARNING_RATE * slope;
@@ -123,7 +123,7 @@ impl Model {
     }
 
     /// The share of samples that are told correctly.
-    pub fn accuracy(&self, samples: &[Sample]) -> f64 {
+    pub(crate) fn accuracy(&self, samples: &[Sample]) -> f64 {
         let (images, labels) = matrix(samples.iter());
         let (_, output) = self.forward(&images);
         let right = output
@@ -137,8 +137,8 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
+    use super::super::data::Digits;
     use super::*;
-    use crate::data::Digits;
 
     #[test]
     fn the_gradient_is_the_slope_of_the_loss() {
