@@ -26,13 +26,13 @@ use model::Model;
 pub(crate) struct Options {
     /// Passes over the data.
     #[arg(long, default_value_t = 20)]
-    epochs: u64,
+    pub(crate) epochs: u64,
     /// Images that each worker takes a step.
     #[arg(long, default_value_t = 32)]
-    batch_size: usize,
+    pub(crate) batch_size: usize,
     /// Least time of a step in milliseconds, so that one can watch.
     #[arg(long, default_value_t = 0)]
-    step_ms: u64,
+    pub(crate) step_ms: u64,
 }
 
 /// Everything that must survive, as one unit.
