@@ -1,0 +1,69 @@
+//! What is still to happen, in order of time and, at one time, of registration. Drives the world.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// One entry; the heap's largest is the earliest.
+#[derive(Debug)]
+struct Entry<E> {
+    at: u64,
+    number: u64,
+    event: E,
+}
+
+impl<E> PartialEq for Entry<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<E> Eq for Entry<E> {}
+
+impl<E> PartialOrd for Entry<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> Ord for Entry<E> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+/// The future of the simulated world. Times are nanoseconds of world time.
+#[derive(Debug)]
+pub(crate) struct Agenda<E> {
+    heap: BinaryHeap<Entry<E>>,
+    number: u64,
+}
+
+impl<E> Agenda<E> {
+    pub(crate) fn new() -> Self {
+        Self { heap: BinaryHeap::with_capacity(1024), number: 0 }
+    }
+
+    pub(crate) fn push(&mut self, at: u64, event: E) {
+        self.number += 1;
+        self.heap.push(Entry { at, number: self.number, event });
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<(u64, E)> {
+        self.heap.pop().map(|entry| (entry.at, entry.event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn earlier_first_and_at_one_time_in_order() {
+        let mut agenda = Agenda::new();
+        for (at, name) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b')] {
+            agenda.push(at, name);
+        }
+        let order: Vec<char> = std::iter::from_fn(|| agenda.pop()).map(|(_, name)| name).collect();
+        assert_eq!(order, ['a', 'b', 'c', 'd']);
+    }
+}

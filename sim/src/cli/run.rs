@@ -1,0 +1,133 @@
+//! `sim run`: one seed, with everything that can be told of it.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context;
+use clap::Args;
+use sim::shrink::shrink;
+use sim::{Options, Recording, Report, Verdict};
+
+use super::{ClusterArguments, commit, note, say};
+
+/// Events that a failure shows.
+const LAST_EVENTS: usize = 60;
+
+#[derive(Args, Debug)]
+pub(crate) struct RunArguments {
+    /// The seed.
+    #[arg(long)]
+    seed: u64,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// Only the faults with these numbers.
+    #[arg(long, value_delimiter = ',', num_args = 0..)]
+    keep: Option<Vec<usize>>,
+    /// One JSON object at the end, on stdout.
+    #[arg(long)]
+    json: bool,
+    /// Writes every event as a JSON line.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// How many of the last events a failure shows.
+    #[arg(long, default_value_t = LAST_EVENTS)]
+    last: usize,
+    /// Runs twice and compares.
+    #[arg(long)]
+    twice: bool,
+    /// Leaves out faults until the failure needs all that are left.
+    #[arg(long)]
+    shrink: bool,
+}
+
+#[expect(clippy::disallowed_methods, reason = "measures the simulation itself, outside of it")]
+fn clock() -> Instant {
+    Instant::now()
+}
+
+pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
+    let options =
+        Options { keep: arguments.keep.clone(), ..arguments.cluster.options(arguments.seed) };
+    let file: Option<Box<dyn Write>> = match &arguments.trace {
+        Some(path) => {
+            let file = File::create(path)
+                .with_context(|| format!("the trace {} cannot be written", path.display()))?;
+            Some(Box::new(BufWriter::new(file)))
+        }
+        None => None,
+    };
+    let begun = clock();
+    let words = file.is_some();
+    let mut report = if arguments.twice {
+        sim::run_twice(&options)
+    } else {
+        sim::run(&options, Recording { keep: 0, words, file })
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    if report.verdict() != Verdict::Ok {
+        report = explain(&report, arguments.last);
+        if arguments.shrink && report.verdict() != Verdict::Nondeterministic {
+            let (smaller, shrunk) = shrink(&options, report.verdict());
+            note(format!("shrunk to {} faults:", smaller.keep.as_ref().map_or(0, Vec::len)));
+            for (index, fault) in shrunk.plan.iter().enumerate() {
+                if smaller.keep.as_ref().is_some_and(|keep| keep.contains(&index)) {
+                    note(format!("  {fault}"));
+                }
+            }
+            note(format!("  {}", shrunk.reason().unwrap_or_default()));
+            note(format!("  {}", smaller.command()));
+        }
+    }
+    if arguments.json {
+        let mut json = report.json();
+        json["seconds"] = seconds.into();
+        say(json.to_string());
+    } else {
+        say(format!(
+            "seed {}: {} · {} events in {seconds:.3} s ({:.2} M/s) · {:.1} simulated s · {} resets · \
+             {} generations · {} commits · hash {:016x}{}",
+            options.seed,
+            report.verdict().name(),
+            report.events,
+            report.events as f64 / seconds / 1e6,
+            report.nanoseconds as f64 / 1e9,
+            report.resets,
+            report.generations,
+            report.commits,
+            report.hash,
+            report.result.as_ref().map_or_else(String::new, |result| format!(" · job: {result}")),
+        ));
+    }
+    Ok(ExitCode::from(report.verdict().exit_code()))
+}
+
+/// Runs a failing seed once more with words, and writes what it did last.
+pub(crate) fn explain(report: &Report, last: usize) -> Report {
+    let recording = Recording { keep: last, words: true, file: None };
+    let again = sim::run(&report.options, recording);
+    for line in &again.last_events {
+        note(line);
+    }
+    note(format!(
+        "seed {} failed ({}) at {:.3} s, commit {}: {}",
+        report.options.seed,
+        report.verdict().name(),
+        report.nanoseconds as f64 / 1e9,
+        commit(),
+        report.reason().unwrap_or_default()
+    ));
+    note(format!("repeat: {}", report.options.command()));
+    if report.verdict() != Verdict::Nondeterministic && again.hash != report.hash {
+        note("the second run was another: the seed is not deterministic");
+        let mut differs = again;
+        differs.failure = Some(sim::Failure {
+            verdict: Verdict::Nondeterministic,
+            reason: "two runs of the failing seed differ".to_owned(),
+        });
+        return differs;
+    }
+    report.clone()
+}

@@ -1,0 +1,308 @@
+//! Hosts and their agents: boot, orders to start and stop processes, reports of their ends.
+
+use elastic_protocol::messages::{AgentToDriver, DriverToAgent};
+use elastic_protocol::{ExitStatus, HostName};
+use elastic_runtime::transport::LinkEvent;
+use elastic_worker::agent::core::{
+    AgentCore, AgentOutput, AgentSettings, DriverLink, SpawnOrder, StopSignal,
+};
+
+use super::network::{Frame, Lane, Link, Owner};
+use super::{Happening, MS, World};
+use crate::clock::NodeClock;
+use crate::scenario::host_name;
+use crate::trace::{Kind, Place};
+
+/// How long an agent's process takes to start.
+const AGENT_BOOT_NS: (u64, u64) = (20 * MS, 300 * MS);
+
+/// How long its operator takes to start an agent that has ended once more.
+const AGENT_AGAIN_NS: (u64, u64) = (300 * MS, 3_000 * MS);
+
+/// A host.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) number: u32,
+    pub(super) name: HostName,
+    /// What it has.
+    pub(super) slots: u32,
+    /// What discovery says it has.
+    pub(super) listed_slots: u32,
+    /// How many faults keep it out of the discovery's list.
+    pub(super) unlisted: u32,
+    pub(super) agent: Option<Agent>,
+    /// Counts agents, so that what is meant for one does not reach the next.
+    pub(super) lives: u32,
+    /// How many faults keep it down, or its agent.
+    pub(super) down: u32,
+    pub(super) cut_to_driver: u32,
+    pub(super) cut_from_driver: u32,
+    pub(super) cut_data: u32,
+    pub(super) extra_delay: u64,
+    pub(super) slow_times: u64,
+    pub(super) no_spawn: u32,
+    pub(super) hang_start: u32,
+    /// Whether a worker left it on notice, so that the driver leaves its slot empty.
+    pub(super) has_closed_slots: bool,
+    pub(super) ppm: i64,
+    /// Processes that live.
+    pub(super) processes: Vec<u32>,
+    /// What waits for its data network.
+    pub(super) held: Vec<Happening>,
+}
+
+/// One life of an agent.
+#[derive(Debug)]
+pub(super) struct Agent {
+    pub(super) life: u32,
+    core: AgentCore,
+    pub(super) link: u32,
+    clock: NodeClock,
+    pub(super) stopped: u32,
+    pub(super) frozen: Vec<Happening>,
+    armed: u64,
+    spawning: Vec<(u64, SpawnOrder)>,
+    spawns: u64,
+}
+
+impl Host {
+    pub(super) fn new(number: u32, slots: u32, ppm: i64) -> Self {
+        Self {
+            number,
+            name: host_name(number),
+            slots,
+            listed_slots: slots,
+            unlisted: 0,
+            agent: None,
+            lives: 0,
+            down: 0,
+            cut_to_driver: 0,
+            cut_from_driver: 0,
+            cut_data: 0,
+            extra_delay: 0,
+            slow_times: 1,
+            no_spawn: 0,
+            hang_start: 0,
+            has_closed_slots: false,
+            ppm,
+            processes: Vec::new(),
+            held: Vec::new(),
+        }
+    }
+}
+
+impl World {
+    /// An agent's process starts, if this is still what the host waits for.
+    pub(super) fn boot_agent(&mut self, host: u32, life: u32) {
+        let entry = &self.hosts[host as usize];
+        if entry.agent.is_some() || entry.lives != life || entry.down > 0 || self.is_over() {
+            return;
+        }
+        let (name, slots, ppm) = (entry.name.clone(), entry.slots, entry.ppm);
+        let life = life + 1;
+        self.record(Kind::Start, Place::agent(host), (u64::from(life), 0), String::new);
+        let clock = NodeClock::new(self.now, ppm);
+        let mut settings = AgentSettings::new(name, slots);
+        settings.join_within = self.scenario.driver.deadlines.elastic;
+        let core = AgentCore::new(clock.local(self.now), settings);
+        let place = Place::agent(host);
+        let wait = self.draw_ns(AGENT_BOOT_NS.0, AGENT_BOOT_NS.1);
+        let link = self.links.len() as u32;
+        let entry = &mut self.hosts[host as usize];
+        entry.lives = life;
+        entry.agent = Some(Agent {
+            life,
+            core,
+            link,
+            clock,
+            stopped: 0,
+            frozen: Vec::new(),
+            armed: u64::MAX,
+            spawning: Vec::new(),
+            spawns: 0,
+        });
+        let owner = Owner::Agent { host, life };
+        self.add_link(Link::new(owner, host, None, place), self.now + wait);
+        self.drain_agent(host);
+    }
+
+    /// The operator starts an agent again, unless the host is down or the job over.
+    pub(super) fn boot_agent_later(&mut self, host: u32) {
+        let wait = self.draw_ns(AGENT_AGAIN_NS.0, AGENT_AGAIN_NS.1);
+        let life = self.hosts[host as usize].lives;
+        self.agenda.push(self.now + wait, Happening::AgentBoot { host, life });
+    }
+
+    fn with_agent(
+        &mut self,
+        host: u32,
+        life: u32,
+        input: impl FnOnce(&mut AgentCore, elastic_protocol::Time),
+    ) {
+        let world = self.now;
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        input(&mut agent.core, agent.clock.local(world));
+        self.drain_agent(host);
+    }
+
+    pub(super) fn agent_hears(&mut self, host: u32, life: u32, message: DriverToAgent) {
+        self.with_agent(host, life, |core, now| core.handle_driver(now, message));
+    }
+
+    pub(super) fn agent_gets_back(&mut self, host: u32, life: u32, message: AgentToDriver) {
+        self.with_agent(host, life, |core, now| core.handle_undeliverable(now, message));
+    }
+
+    pub(super) fn agent_link_event(&mut self, host: u32, life: u32, event: &LinkEvent) {
+        let link = match event {
+            LinkEvent::Up => DriverLink::Up,
+            LinkEvent::Lost { reason, .. } => DriverLink::Lost { reason: reason.to_string() },
+            LinkEvent::Silent { .. } | LinkEvent::Heard => return,
+        };
+        self.with_agent(host, life, |core, now| core.handle_link(now, link));
+    }
+
+    /// SIGTERM to the agent.
+    pub(super) fn drain_host(&mut self, host: u32) {
+        let life = self.hosts[host as usize].lives;
+        self.with_agent(host, life, |core, now| core.handle_drain(now, "SIGTERM", 143));
+    }
+
+    pub(super) fn handle_agent_timer(&mut self, host: u32, life: u32) {
+        let world = self.now;
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        if agent.armed != world {
+            return;
+        }
+        if agent.stopped > 0 {
+            return agent.frozen.push(Happening::AgentTimer { host, life });
+        }
+        agent.armed = u64::MAX;
+        let now = agent.clock.local(world);
+        let is_due = agent.core.poll_timeout().is_some_and(|at| at <= now);
+        if is_due {
+            agent.core.handle_timeout(now);
+            self.record(Kind::Timer, Place::agent(host), (0, 0), String::new);
+        }
+        self.drain_agent(host);
+    }
+
+    pub(super) fn thaw_agent(&mut self, host: u32) {
+        let world = self.now;
+        let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
+        let mut frozen = std::mem::take(&mut agent.frozen);
+        if frozen.iter().any(|happening| matches!(happening, Happening::AgentTimer { .. })) {
+            agent.armed = world;
+        }
+        for happening in frozen.drain(..) {
+            self.agenda.push(world, happening);
+        }
+    }
+
+    pub(super) fn drain_agent(&mut self, host: u32) {
+        let mut outputs = 0_u32;
+        loop {
+            let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
+            let Some(output) = agent.core.poll_output() else { break };
+            outputs += 1;
+            self.carry_out_agent(host, output);
+        }
+        let slots = self.options.slots;
+        if outputs > 1_200 + 16 * slots {
+            self.fail_safety(format!("one input of the agent of h{host} gave {outputs} outputs"));
+        }
+        let now = self.now;
+        let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
+        if let Some(at) = agent.core.poll_timeout() {
+            let at = agent.clock.world(at).max(now);
+            if at < agent.armed {
+                agent.armed = at;
+                let life = agent.life;
+                self.agenda.push(at, Happening::AgentTimer { host, life });
+            }
+        }
+    }
+
+    fn carry_out_agent(&mut self, host: u32, output: AgentOutput) {
+        let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
+        let (life, link) = (agent.life, agent.link);
+        match output {
+            AgentOutput::ToDriver(message) => {
+                let sent = self.send(link, Lane::ToDriver, Frame::FromAgent(message));
+                if let Err(Frame::FromAgent(message)) = sent {
+                    let world = self.now;
+                    if let Some(agent) = self.agent_mut(host, life) {
+                        let now = agent.clock.local(world);
+                        agent.core.handle_undeliverable(now, message);
+                    }
+                }
+            }
+            AgentOutput::Spawn(order) => {
+                agent.spawns += 1;
+                let token = agent.spawns;
+                agent.spawning.push((token, order));
+                let wait = self.draw_ns(MS, 50 * MS);
+                self.agenda.push(self.now + wait, Happening::Spawned { host, life, token });
+            }
+            AgentOutput::Signal { worker, signal, .. } => {
+                if let Some(process) = self.process_of(&worker) {
+                    let wait = self.draw_ns(20_000, 300_000);
+                    let kills = signal == StopSignal::Kill;
+                    self.agenda.push(self.now + wait, Happening::Signalled { process, kills });
+                }
+            }
+            AgentOutput::Exit { code, reason } => {
+                let numbers = (u64::from(code.unsigned_abs()), 0);
+                self.record(Kind::Exit, Place::agent(host), numbers, || reason);
+                self.end_agent(host, true);
+                self.boot_agent_later(host);
+            }
+            AgentOutput::Warn(warning) => {
+                let place = Place::agent(host);
+                self.record(Kind::Log, place, (100, 0), || warning.to_string());
+            }
+        }
+    }
+
+    /// The agent's process is gone; its workers get SIGKILL with it (PDEATHSIG).
+    pub(super) fn end_agent(&mut self, host: u32, is_clean: bool) {
+        let Some(agent) = self.hosts[host as usize].agent.take() else { return };
+        let is_told = self.scenario.death_is_told;
+        self.end_peer(agent.link, is_clean, is_told);
+        for process in self.hosts[host as usize].processes.clone() {
+            self.kill_process(process);
+        }
+    }
+
+    pub(super) fn handle_spawned(&mut self, host: u32, life: u32, token: u64) {
+        let no_spawn = self.hosts[host as usize].no_spawn > 0;
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        if agent.stopped > 0 {
+            return agent.frozen.push(Happening::Spawned { host, life, token });
+        }
+        let Some(index) = agent.spawning.iter().position(|(number, _)| *number == token) else {
+            return;
+        };
+        let (_, order) = agent.spawning.remove(index);
+        let worker = order.worker;
+        let result = if no_spawn {
+            Err("simulated: no such file".to_owned())
+        } else {
+            Ok(self.start_process(host, life, worker.clone()))
+        };
+        self.with_agent(host, life, |core, now| core.handle_spawned(now, &worker, result));
+    }
+
+    /// The agent sees the end of a process.
+    pub(super) fn handle_reaped(&mut self, host: u32, life: u32, process: u32) {
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        if agent.stopped > 0 {
+            return agent.frozen.push(Happening::Reaped { host, life, process });
+        }
+        let entry = &self.processes[process as usize];
+        let status = entry.end.unwrap_or(ExitStatus::Signal(9));
+        let worker = entry.id.clone();
+        let tail = if status.is_success() { String::new() } else { "simulated end".to_owned() };
+        self.with_agent(host, life, |core, _| core.handle_exited(&worker, status, tail));
+    }
+}

@@ -1,0 +1,229 @@
+//! The second half of a run: faults stop, a core of hosts is whole, and the job must go on, with everybody who
+//! should be in it, within bounded time; and when it is over, everybody must leave.
+
+use elastic_host_manager::HostState;
+use elastic_protocol::{JobResult, Outcome};
+
+use super::driver::Phase;
+use super::network::End;
+use super::{Happening, MS, World};
+use crate::trace::{Kind, Place};
+
+/// Commits that a healed job must make.
+const COMMITS_WANTED: u64 = 3;
+
+/// From one look to the next.
+const LOOK_NS: u64 = 250 * MS;
+
+/// Longest time that a healed cluster may take: the longest back-off with its jitter (37.5 s), a start that hangs
+/// until its deadline (30 s), the longest forming (12 s), a blacklisting (12 s), twice and with room.
+const LIVENESS_LIMIT_NS: u64 = 240_000 * MS;
+
+/// How long the driver may take from the end of the job to its own.
+const LEAVING_LIMIT_NS: u64 = 120_000 * MS;
+
+impl World {
+    pub(super) fn is_over(&self) -> bool {
+        self.driver.result.is_some() || !self.driver.is_alive
+    }
+
+    /// Faults stop; hosts of the core are whole again, the others stay as they are.
+    pub(super) fn heal(&mut self) {
+        self.record(Kind::Heal, Place::DRIVER, (0, 0), String::new);
+        self.healed_at = Some(self.now);
+        self.oracle.mark_healed();
+        self.driver.lies.clear();
+        self.continue_driver(u32::MAX);
+        for host in 0..self.hosts.len() as u32 {
+            let is_core = self.scenario.core[host as usize];
+            let entry = &mut self.hosts[host as usize];
+            entry.slow_times = 1;
+            entry.extra_delay = 0;
+            entry.no_spawn = 0;
+            entry.hang_start = 0;
+            entry.listed_slots = entry.slots;
+            if is_core {
+                entry.unlisted = 0;
+                entry.cut_to_driver = 0;
+                entry.cut_from_driver = 0;
+                entry.cut_data = 0;
+                entry.down = 0;
+            }
+            for process in self.hosts[host as usize].processes.clone() {
+                self.continue_process(process, u32::MAX);
+            }
+            let life = self.hosts[host as usize].lives;
+            self.continue_agent(host, life, u32::MAX);
+            if is_core {
+                if std::mem::take(&mut self.hosts[host as usize].has_closed_slots) {
+                    // Its operator starts the agent anew, which opens the slots that were left on notice.
+                    self.end_agent(host, false);
+                }
+                self.release_held(host);
+                if self.hosts[host as usize].agent.is_none() {
+                    self.boot_agent_later(host);
+                }
+            }
+        }
+        self.reopen_all();
+        self.agenda.push(self.now + LOOK_NS, Happening::Check);
+    }
+
+    pub(super) fn check_liveness(&mut self) {
+        if let Some(gone_by) = self.gone_by {
+            return self.check_gone(gone_by);
+        }
+        let Some(healed_at) = self.healed_at else { return };
+        let is_over = self.driver.result.is_some();
+        let limit = if is_over { LEAVING_LIMIT_NS } else { 0 } + LIVENESS_LIMIT_NS;
+        if !is_over {
+            match self.what_is_wrong() {
+                None => {
+                    self.is_done = true;
+                    return;
+                }
+                Some(_) if self.now < healed_at + limit => {}
+                Some(wrong) => {
+                    let reason = format!("{wrong}; {}", self.who_is_waited_for());
+                    return self.fail_liveness(reason);
+                }
+            }
+        } else if self.now > healed_at + limit {
+            let reason = format!("the driver does not end; {}", self.who_is_waited_for());
+            return self.fail_liveness(reason);
+        }
+        self.agenda.push(self.now + LOOK_NS, Happening::Check);
+    }
+
+    /// What keeps the job from being healthy, if something does.
+    fn what_is_wrong(&self) -> Option<String> {
+        if self.driver.phase != Phase::Run {
+            return Some("no generation trains".to_owned());
+        }
+        let commits = self.oracle.commits_since_healed();
+        if commits < COMMITS_WANTED {
+            return Some(format!("{commits} commits since the faults stopped"));
+        }
+        let snapshot = self.driver.host_manager.snapshot();
+        let mut expected = 0;
+        for entry in &snapshot.hosts {
+            let number = entry.name.as_str()[1..].parse::<usize>().unwrap_or(usize::MAX);
+            let Some(host) = self.hosts.get(number).filter(|_| self.scenario.core[number]) else {
+                continue;
+            };
+            if entry.state != HostState::Listed {
+                return Some(format!("{} is still blacklisted", entry.name));
+            }
+            let slots = entry.slots.min(host.slots);
+            let members = self.driver.members.iter().filter(|process| {
+                self.processes
+                    .get(**process as usize)
+                    .is_some_and(|process| process.host == host.number && process.is_alive)
+            });
+            let members = members.count() as u32;
+            expected += slots;
+            if members < slots && self.scenario.driver.max_np.is_none() {
+                return Some(format!(
+                    "G-7: host {} has {members} members, and {slots} slots",
+                    entry.name
+                ));
+            }
+        }
+        if self.hosts_join() && (expected as usize) < self.core_slots() {
+            return Some("G-7: a host that has joined is not in the list".to_owned());
+        }
+        let wanted = self.scenario.driver.max_np.map_or(expected, |max| max.min(expected));
+        let members = self.driver.members.len() as u32;
+        (members < wanted).then(|| format!("G-7: {members} members, {wanted} wanted"))
+    }
+
+    fn core_slots(&self) -> usize {
+        let core = self.hosts.iter().zip(&self.scenario.core).filter(|(_, core)| **core);
+        core.map(|(host, _)| host.slots as usize).sum()
+    }
+
+    fn who_is_waited_for(&self) -> String {
+        let now = self.driver.clock.local(self.now);
+        let status = self.driver.core.status(now, &|time| time.to_string());
+        let states: Vec<String> = status
+            .workers
+            .iter()
+            .map(|worker| format!("{}[{}] {}", worker.host, worker.slot, worker.state))
+            .collect();
+        let hosts: Vec<String> =
+            status.hosts.iter().map(|host| format!("{} {}", host.name, host.state)).collect();
+        format!(
+            "phase {}, generation {}, waiting for {}; workers: {}; hosts: {}",
+            status.phase,
+            status.generation,
+            status.waiting_for.as_deref().unwrap_or("nobody"),
+            states.join(", "),
+            hosts.join(", ")
+        )
+    }
+
+    fn check_gone(&mut self, gone_by: u64) {
+        let left = self.hosts.iter().enumerate().find_map(|(number, host)| {
+            let is_excused = host.down > 0;
+            let agent = host.agent.as_ref().filter(|agent| agent.stopped == 0);
+            let process = host.processes.iter().find(|process| {
+                let process = &self.processes[**process as usize];
+                process.stopped == 0 && !process.hangs
+            });
+            match (agent, process) {
+                _ if is_excused => None,
+                (_, Some(process)) => Some(self.processes[*process as usize].id.to_string()),
+                (Some(_), None) => Some(format!("the agent of h{number}")),
+                (None, None) => None,
+            }
+        });
+        match left {
+            None => self.is_done = true,
+            Some(who) if self.now > gone_by => {
+                self.fail_liveness(format!("the driver is gone, and {who} is not"));
+            }
+            Some(_) => self.agenda.push(self.now + LOOK_NS, Happening::Check),
+        }
+    }
+
+    /// The driver has ended: it closes its sessions.
+    pub(super) fn close_all_links(&mut self) {
+        for index in 0..self.links.len() as u32 {
+            let session = std::mem::take(&mut self.links[index as usize].driver.session);
+            if session != 0 && self.links[index as usize].is_alive {
+                let delay = self.draw_ns(50_000, 2 * MS);
+                let forget = Happening::Forget { link: index, end: End::Peer, session };
+                self.agenda.push(self.now + delay, forget);
+            }
+        }
+        self.reopen_all();
+    }
+
+    /// G-10: a job ends for a reason that there is.
+    pub(super) fn check_result(&self, result: &JobResult) -> Result<(), String> {
+        match result.outcome {
+            Outcome::Stopped => Ok(()),
+            Outcome::Succeeded => {
+                let done = self.scenario.epochs.saturating_mul(self.data.length());
+                let has_finished = |process: &super::processes::Process| {
+                    process.program.saved.is_some_and(|saved| saved.model.samples == done)
+                };
+                if self.processes.iter().any(has_finished) {
+                    return Ok(());
+                }
+                Err(format!("the job succeeded before its last epoch: {}", result.reason))
+            }
+            Outcome::Failed => {
+                let all_raised = self.driver.members.iter().all(|process| {
+                    let process = &self.processes[*process as usize];
+                    let exited = matches!(process.end, Some(elastic_protocol::ExitStatus::Code(code)) if code != 0);
+                    process.program.has_raised() || exited
+                });
+                if all_raised && result.reason.starts_with("every worker failed") {
+                    return Ok(());
+                }
+                Err(format!("the job failed, and need not have: {}", result.reason))
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The State's core of each process: between the session with the driver and the training thread.
+
+use elastic_protocol::Time;
+use elastic_protocol::messages::DriverToWorker;
+use elastic_runtime::transport::LinkEvent;
+use elastic_worker::state::core::{Output, Progress, StateCore, TrainingEvent};
+
+use super::network::{Frame, Lane};
+use super::{Happening, World};
+use crate::trace::Kind;
+
+/// What the training thread tells the State's.
+#[derive(Debug)]
+pub(super) enum Tell {
+    Event(TrainingEvent),
+    /// It saw the pause flag at a boundary, and asks.
+    Boundary(u64),
+    Progress,
+}
+
+impl World {
+    pub(super) fn with_state(&mut self, process: u32, input: impl FnOnce(&mut StateCore, Time)) {
+        let world = self.now;
+        let entry = &mut self.processes[process as usize];
+        if !entry.is_alive {
+            return;
+        }
+        input(&mut entry.state, entry.clock.local(world));
+        self.drain_state(process);
+    }
+
+    pub(super) fn worker_hears(&mut self, process: u32, message: DriverToWorker) {
+        if matches!(message, DriverToWorker::Leave { .. } | DriverToWorker::Finished { .. }) {
+            self.processes[process as usize].is_leaving = true;
+        }
+        self.with_state(process, |core, now| core.handle_driver(now, message));
+    }
+
+    pub(super) fn worker_link_event(&mut self, process: u32, event: &LinkEvent) {
+        self.with_state(process, |core, now| core.handle_link(now, event));
+    }
+
+    pub(super) fn terminate_state(&mut self, process: u32) {
+        self.with_state(process, StateCore::handle_sigterm);
+    }
+
+    pub(super) fn handle_state_timer(&mut self, process: u32) {
+        let world = self.now;
+        let entry = &mut self.processes[process as usize];
+        if entry.armed != world || self.freeze(process, Happening::StateTimer { process }) {
+            return;
+        }
+        let entry = &mut self.processes[process as usize];
+        entry.armed = u64::MAX;
+        let now = entry.clock.local(world);
+        if entry.state.poll_timeout().is_some_and(|at| at <= now) {
+            entry.state.handle_timeout(now);
+            let place = entry.place;
+            self.record(Kind::Timer, place, (0, 0), String::new);
+        }
+        self.drain_state(process);
+    }
+
+    /// The training thread's word reaches the State's thread.
+    pub(super) fn handle_told(&mut self, process: u32) {
+        if self.freeze(process, Happening::Told { process }) {
+            return;
+        }
+        let world = self.now;
+        let entry = &mut self.processes[process as usize];
+        let Some((_, tell)) = entry.program.tells.items.pop_front() else { return };
+        let (place, now) = (entry.place, entry.clock.local(world));
+        let code = match &tell {
+            Tell::Event(TrainingEvent::AtRest { .. }) => 0,
+            Tell::Event(TrainingEvent::Formed { .. }) => 1,
+            Tell::Event(TrainingEvent::Synced { .. }) => 2,
+            Tell::Event(TrainingEvent::CollectiveFailed { .. }) => 3,
+            Tell::Event(TrainingEvent::Returned { .. }) => 4,
+            Tell::Event(TrainingEvent::Failed { .. }) => 5,
+            Tell::Boundary(boundary) => 6 | boundary << 8,
+            Tell::Progress => 7,
+        };
+        let words = if self.trace.wants_words() { format!("{tell:?}") } else { String::new() };
+        self.record(Kind::Thread, place, (0, code), || words);
+        let entry = &mut self.processes[process as usize];
+        match tell {
+            Tell::Event(event) => entry.state.handle_training(now, event),
+            Tell::Progress => {
+                let step = entry.program.saved.as_ref().map_or(0, |saved| saved.model.step);
+                let progress = Progress { step: elastic_protocol::Step(step), note: String::new() };
+                entry.state.handle_progress(now, progress);
+            }
+            Tell::Boundary(boundary) => {
+                let stamp = entry.program.stamp;
+                let verdict = entry.state.handle_boundary(now, stamp, boundary);
+                self.drain_state(process);
+                return self.take_verdict(process, verdict);
+            }
+        }
+        self.drain_state(process);
+    }
+
+    pub(super) fn drain_state(&mut self, process: u32) {
+        let mut outputs = 0_u32;
+        loop {
+            let entry = &mut self.processes[process as usize];
+            let Some(output) = entry.state.poll_output() else { break };
+            let link = entry.link;
+            outputs += 1;
+            match output {
+                Output::ToDriver(message) => {
+                    let _undelivered = self.send(link, Lane::ToDriver, Frame::FromWorker(message));
+                }
+                Output::Vote(vote) => {
+                    let _undelivered = self.send(link, Lane::ToDriver, Frame::Vote(vote));
+                }
+                Output::Training(command) => self.command(process, command),
+                Output::Abort { stamp, .. } => self.abort(process, stamp),
+                Output::PauseFlag { on } => {
+                    entry.program.pause_flag = on;
+                    if on {
+                        let now = entry.clock.local(self.now);
+                        entry.state.handle_pause_read(now, entry.program.boundary);
+                    }
+                }
+                Output::SampleProgress => self.tell(process, Tell::Progress),
+            }
+        }
+        if outputs > 64 {
+            let id = self.processes[process as usize].id.clone();
+            self.fail_safety(format!("one input of the State of {id} gave {outputs} outputs"));
+        }
+        let entry = &mut self.processes[process as usize];
+        let checked = self.oracle.state_stamp(&mut entry.program.newest, entry.state.stamp());
+        if checked.is_err() {
+            let id = entry.id.clone();
+            self.demand(checked.map_err(|error| format!("{error} at {id}")));
+        }
+        let entry = &mut self.processes[process as usize];
+        if let Some(at) = entry.state.poll_timeout() {
+            let at = entry.clock.world(at).max(self.now);
+            if at < entry.armed {
+                entry.armed = at;
+                self.agenda.push(at, Happening::StateTimer { process });
+            }
+        }
+    }
+}

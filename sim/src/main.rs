@@ -1,0 +1,11 @@
+//! The command line of the simulation: `run` a seed, `sweep` many, `replay` a trace.
+//!
+//! Exit codes: 0 ok, 2 wrong use, 3 safety, 4 liveness, 5 not deterministic.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> anyhow::Result<ExitCode> {
+    cli::main()
+}

@@ -1,0 +1,67 @@
+//! What a run is asked for: from the command line, or a regression seed.
+
+use serde::{Deserialize, Serialize};
+
+/// Which driver of the code.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The state machines alone, from one agenda.
+    #[default]
+    Cores,
+}
+
+impl Mode {
+    /// As on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cores => "cores",
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Options {
+    /// All randomness comes from it.
+    pub seed: u64,
+    /// How many hosts there are.
+    pub hosts: u32,
+    /// Most slots of a host.
+    pub slots: u32,
+    /// How long faults go on, in simulated seconds.
+    pub seconds: u64,
+    /// Which driver of the code.
+    pub mode: Mode,
+    /// Only the faults with these numbers happen; all if none is given. What shrinking leaves.
+    pub keep: Option<Vec<usize>>,
+    /// No faults at all.
+    pub calm: bool,
+}
+
+impl Options {
+    /// A small cluster.
+    pub const fn new(seed: u64) -> Self {
+        Self { seed, hosts: 4, slots: 2, seconds: 30, mode: Mode::Cores, keep: None, calm: false }
+    }
+
+    /// The command that repeats the run.
+    pub fn command(&self) -> String {
+        let mut command = format!(
+            "cargo run --release -p sim -- run --seed {} --hosts {} --slots {} --sim-seconds {} --mode {}",
+            self.seed,
+            self.hosts,
+            self.slots,
+            self.seconds,
+            self.mode.name()
+        );
+        if self.calm {
+            command += " --calm";
+        }
+        if let Some(keep) = &self.keep {
+            let keep: Vec<String> = keep.iter().map(ToString::to_string).collect();
+            command += &format!(" --keep={}", keep.join(","));
+        }
+        command
+    }
+}

@@ -1,0 +1,106 @@
+//! Which faults a run meets, and when: drawn before the run from streams of its own, so that leaving one out
+//! (shrinking) shifts no other.
+
+mod draw;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use draw::draw;
+
+/// When a fault begins.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) enum Moment {
+    /// So many microseconds after the beginning.
+    At(u64),
+    /// So many microseconds after the driver has decided its n-th reset.
+    AfterReset {
+        /// Which reset, from 1.
+        number: u64,
+        /// How long after it.
+        after_us: u64,
+    },
+}
+
+/// Which way nothing gets through.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) enum Way {
+    /// From the host to the driver.
+    ToDriver,
+    /// From the driver to the host.
+    FromDriver,
+    /// Between the host and the driver.
+    Driver,
+    /// Between the host and the other hosts.
+    Data,
+    /// Between the host and everybody.
+    All,
+}
+
+/// What discovery says instead of the truth.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) enum Lie {
+    /// The script fails.
+    Fail,
+    /// The script hangs.
+    Hang,
+    /// Not one line is a host.
+    Garbage,
+    /// Some lines are no hosts.
+    HalfGarbage,
+    /// Nothing.
+    Nothing,
+}
+
+/// One fault. Times are microseconds of the world; hosts and slots are counted modulo what there is.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) enum Fault {
+    /// SIGKILL to a worker.
+    KillWorker { host: u32, slot: u32 },
+    /// A worker ends with exit code 1.
+    ExitWorker { host: u32, slot: u32 },
+    /// A worker's training function returns an error.
+    RaiseWorker { host: u32, slot: u32 },
+    /// SIGSTOP to a worker, SIGCONT later.
+    StopWorker { host: u32, slot: u32, for_us: u64 },
+    /// SIGTERM to a worker: it is to leave.
+    NoticeWorker { host: u32, slot: u32 },
+    /// SIGKILL to an agent; its workers die with it.
+    KillAgent { host: u32 },
+    /// SIGSTOP to an agent, SIGCONT later.
+    StopAgent { host: u32, for_us: u64 },
+    /// SIGTERM to an agent: its host is to leave; it comes back later.
+    DrainHost { host: u32, for_us: u64 },
+    /// A host loses power, and comes back later.
+    CrashHost { host: u32, for_us: u64 },
+    /// Nothing gets through.
+    Cut { host: u32, way: Way, for_us: u64 },
+    /// Frames take longer.
+    SlowLink { host: u32, delay_us: u64, for_us: u64 },
+    /// Everything computes so many times slower.
+    SlowHost { host: u32, times: u64, for_us: u64 },
+    /// Discovery lies.
+    Discovery { lie: Lie, for_us: u64 },
+    /// Discovery leaves a host out.
+    Unlist { host: u32, for_us: u64 },
+    /// Discovery gives a host other slots.
+    Slots { host: u32, slots: u32, for_us: u64 },
+    /// Processes cannot be started on a host.
+    NoSpawn { host: u32, for_us: u64 },
+    /// Processes that start on a host never come to the library.
+    HangStart { host: u32, for_us: u64 },
+    /// The driver's process stands still.
+    StopDriver { for_us: u64 },
+    /// The driver's process is killed, for good.
+    KillDriver,
+    /// SIGTERM to the driver: the job is to end.
+    Interrupt,
+}
+
+/// A fault with its moment.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct Planned {
+    /// When it begins.
+    pub(crate) moment: Moment,
+    /// What.
+    pub(crate) fault: Fault,
+}
