@@ -98,8 +98,16 @@ fn x_14_a_program_that_never_attaches_in_process() {
 fn x_9_a_worker_that_ignores_sigterm_is_killed_after_the_grace_period() {
     let stubborn = ["/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"];
     let flags = [
-        "-n", "1", "--mode", "in-process", "--start-timeout", "1", "--max-restarts", "0",
-        "--grace-period", "1",
+        "-n",
+        "1",
+        "--mode",
+        "in-process",
+        "--start-timeout",
+        "1",
+        "--max-restarts",
+        "0",
+        "--grace-period",
+        "1",
     ];
     let mut job = Job::start_program(&flags, &stubborn.map(ToOwned::to_owned));
     job.agent("a", 1);

@@ -81,8 +81,7 @@ fn h_4_h_5_a_host_is_added_and_removed() {
     job.wait_for_sizes(&[2, 4, 2]);
     let started = job.events_of("worker_started").len();
     assert_eq!(started, 4, "survivors are never restarted");
-    let leavers = job.events_of("worker_exited");
-    assert_eq!(leavers.len(), 2);
+    let leavers = job.wait_for_exits(2);
     assert!(leavers.iter().all(|exit| exit["status"] == "exit code 0"), "G-11: {leavers:?}");
     let resets = job.events_of("reset_done");
     assert!(resets.iter().all(|reset| reset["steps_lost"] == 0), "no rollback: {resets:?}");
@@ -107,7 +106,9 @@ fn h_20_a_host_is_replaced_at_once() {
     let (hosts, mut job) = discovered("a:1\n", &["--min-np", "1"]);
     job.wait_for_sizes(&[1]);
     list_hosts(&hosts, "b:1\n");
-    job.wait("b alone", |job| (job.sizes().last() == Some(&1) && job.sizes().len() > 1).then_some(()));
+    job.wait("b alone", |job| {
+        (job.sizes().last() == Some(&1) && job.sizes().len() > 1).then_some(())
+    });
     job.wait_for_progress();
     assert_eq!(job.finish(), 0);
     job.assert_exact();
@@ -138,8 +139,7 @@ fn h_15_the_first_discovery_fails() {
     let script = Job::discovery_script(folder.path(), "");
     fs::write(&script, "#!/bin/sh\necho no route to the scheduler >&2\nexit 3\n").expect("a file");
     let script = script.display().to_string();
-    let mut job =
-        Job::start(&["--host-discovery-script", &script, "--launcher", "local"], &[]);
+    let mut job = Job::start(&["--host-discovery-script", &script, "--launcher", "local"], &[]);
     assert_eq!(job.end(), 1);
     assert!(job.stderr().contains("no route to the scheduler"), "{}", job.stderr());
 }
@@ -175,7 +175,9 @@ fn h_16_waits_until_np_slots_are_there() {
 fn x_3_a_host_that_comes_before_anyone_has_registered_counts() {
     let (hosts, mut job) = discovered("a:1\n", &["--np", "1", "--min-np", "1"]);
     list_hosts(&hosts, "a:1\nb:1\n");
-    job.wait("both hosts' workers at one time", |job| (job.sizes().last() == Some(&2)).then_some(()));
+    job.wait("both hosts' workers at one time", |job| {
+        (job.sizes().last() == Some(&2)).then_some(())
+    });
     assert_eq!(job.finish(), 0);
     job.assert_exact();
 }

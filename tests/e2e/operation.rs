@@ -34,9 +34,7 @@ fn x_7_a_script_that_hangs_later_does_not_disturb() {
     let mut job = Job::start(&["--host-discovery-script", &script, "--launcher", "local"], &[]);
     job.wait_for_sizes(&[1]);
     fs::write(hang, "").expect("a file");
-    job.wait("a warning", |job| {
-        (!job.status()?["warnings"].as_array()?.is_empty()).then_some(())
-    });
+    job.wait("a warning", |job| (!job.status()?["warnings"].as_array()?.is_empty()).then_some(()));
     assert_eq!(job.finish(), 0);
     assert_eq!(job.sizes(), [1]);
 }
@@ -49,8 +47,7 @@ fn x_7_a_flood_and_a_script_that_is_none() {
     let plain = folder.path().join("plain");
     fs::write(&plain, "a:1\n").expect("a file");
     for script in [flood, missing, plain.display().to_string()] {
-        let mut job =
-            Job::start(&["--host-discovery-script", &script, "--launcher", "local"], &[]);
+        let mut job = Job::start(&["--host-discovery-script", &script, "--launcher", "local"], &[]);
         let code = job.end();
         let stderr = job.stderr();
         assert!(code != 0, "{script}: {stderr}");
@@ -62,7 +59,8 @@ fn x_7_a_flood_and_a_script_that_is_none() {
 fn x_16_output_is_stored_whole() {
     let folder = tempfile::TempDir::new().expect("a temporary folder");
     let output = folder.path().join("output");
-    let text = "head -c 1000000 /dev/zero | tr '\\0' x; echo; printf '\\377\\376 bytes\\n'; seq 200000";
+    let text =
+        "head -c 1000000 /dev/zero | tr '\\0' x; echo; printf '\\377\\376 bytes\\n'; seq 200000";
     let result = Command::new(binary())
         .args(["run", "-n", "1", "--bind", "127.0.0.1:0", "--output-dir"])
         .arg(&output)

@@ -67,8 +67,12 @@ impl Job {
             .expect("the driver starts");
         let mut job = Self { folder, driver, agents: BTreeMap::new(), address: String::new() };
         let file = job.path("state/address");
-        job.address = job.wait("the driver's address", |_| {
-            let address = fs::read_to_string(&file).ok()?;
+        job.address = job.wait("the driver's address", |job| {
+            // The file goes with the driver, which may have ended already.
+            let started = job.events_of("driver_started").pop();
+            let address = fs::read_to_string(&file)
+                .ok()
+                .or_else(|| Some(started?["address"].as_str()?.to_owned()))?;
             (!address.trim().is_empty()).then(|| address.trim().to_owned())
         });
         job
@@ -153,10 +157,12 @@ impl Job {
         folder.flatten().flat_map(|entry| lines_of(&entry.path())).collect()
     }
 
-    /// Commits of the newest generation, by rank.
-    pub(crate) fn committed(&self, generation: u64) -> usize {
-        let of = |line: &Value| line["event"] == "commit" && line["generation"] == generation;
-        self.log().iter().filter(|line| of(line)).count()
+    /// Waits until so many processes of workers have ended; their events.
+    pub(crate) fn wait_for_exits(&mut self, count: usize) -> Vec<Value> {
+        self.wait(&format!("{count} exits"), |job| {
+            let exits = job.events_of("worker_exited");
+            (exits.len() == count).then_some(exits)
+        })
     }
 
     /// Waits until a generation of this world size runs as the `number`th, and has committed.

@@ -127,9 +127,7 @@ fn main() -> Result<()> {
 
 fn steer(worker: &Worker, flags: &Flags) -> Result<()> {
     let rank = worker.rank();
-    if flags.control.join("raise-all").exists()
-        || taken(&flags.control, &format!("raise.{rank}"))
-    {
+    if flags.control.join("raise-all").exists() || taken(&flags.control, &format!("raise.{rank}")) {
         return Err(elastic_node::Error::user(format!("rank {rank} was told to raise")));
     }
     if taken(&flags.control, &format!("extra-collective.{rank}")) {

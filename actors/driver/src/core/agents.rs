@@ -1,6 +1,6 @@
 //! Agents: hosts that join, drain, are lost, come back.
 
-use elastic_protocol::messages::{AgentToDriver, DriverToAgent, LiveWorker};
+use elastic_protocol::messages::{AgentToDriver, DriverToAgent, DriverToWorker, LiveWorker};
 use elastic_protocol::{HostName, Incarnation, NodeId, NodeName, ResetCause, Time, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
@@ -147,7 +147,7 @@ impl DriverCore {
             let wanted = self.workers.get_mut(&process.worker).is_some_and(|record| {
                 record.pid = Some(process.pid);
                 if record.stance == Stance::Lost {
-                    record.take_stance(now, Stance::Starting);
+                    record.come_back(now);
                 }
                 record.stance != Stance::Leaving
             });
@@ -213,9 +213,13 @@ impl DriverCore {
         let evidence = Time(now.0.saturating_sub(silent_ms.saturating_mul(1_000_000)));
         for worker in self.workers_of(host) {
             let cause = ResetCause::HostLost { host: host.clone(), reason: reason.clone() };
-            self.lose_member(now, &worker, cause, evidence);
-            if let Some(record) = self.workers.get_mut(&worker) {
-                record.take_stance(now, Stance::Lost);
+            let stamp = self.current_stamp().filter(|_| self.is_member(&worker));
+            self.lose_member(now, &worker, cause.clone(), evidence);
+            let Some(record) = self.workers.get_mut(&worker) else { continue };
+            record.take_stance(now, Stance::Lost);
+            if let Some(stamp) = stamp.filter(|_| record.link != Link::Down) {
+                // It may be in reach where its agent is not: it rests until its host is back.
+                self.tell(&worker, DriverToWorker::Abort { stamp, cause });
             }
         }
         self.output(DriverOutput::HostLeft { host: host.clone() });

@@ -102,6 +102,7 @@ impl DriverCore {
             if let Some(record) = self.workers.get_mut(worker) {
                 record.take_stance(now, Stance::Member);
                 record.accused = false;
+                record.at_rest = false;
             }
             let placement = Placement {
                 stamp,

@@ -79,6 +79,8 @@ pub(crate) struct WorkerRecord {
     pub(crate) step: Step,
     /// Its progress note (copy).
     pub(crate) note: String,
+    /// It said that its training thread rests, and has been given nothing to do since.
+    pub(crate) at_rest: bool,
     /// A peer said that its link to this one broke.
     pub(crate) accused: bool,
     /// Why it asked to leave, if it did.
@@ -96,6 +98,7 @@ impl WorkerRecord {
             commit: None,
             step: Step::default(),
             note: String::new(),
+            at_rest: false,
             accused: false,
             leaving: None,
         }
@@ -104,6 +107,16 @@ impl WorkerRecord {
     pub(crate) fn take_stance(&mut self, now: Time, stance: Stance) {
         self.stance = stance;
         self.since = now;
+    }
+
+    /// Its host is in reach again, and its process was there all the time.
+    pub(crate) fn come_back(&mut self, now: Time) {
+        let stance = match (self.link, self.at_rest) {
+            (Link::Down, _) => Stance::Starting,
+            (_, true) => Stance::Arrived,
+            (_, false) => Stance::Attached,
+        };
+        self.take_stance(now, stance);
     }
 
     /// Whether it takes part, or is about to.

@@ -78,12 +78,14 @@ impl DriverCore {
             let message = DriverToWorker::Finished { result: result.clone() };
             return self.tell(worker, message);
         }
+        let host_is_there = self.agent_of(worker).is_some();
         let Some(record) = self.workers.get_mut(worker) else {
             return self.tell_leave(worker, "its slot has another worker now");
         };
         record.pid = Some(attach.pid);
         record.data_address = Some(attach.data_address);
         record.link = Link::Up;
+        record.at_rest = false;
         if attach.commit.is_some() {
             record.commit = attach.commit;
         }
@@ -92,7 +94,7 @@ impl DriverCore {
         }
         record.accused = false;
         let goes_on = matches!(record.stance, Stance::Member | Stance::Finished);
-        if !goes_on {
+        if !goes_on && host_is_there {
             record.take_stance(now, Stance::Attached);
         }
         let welcome = DriverToWorker::Welcome {
@@ -128,11 +130,15 @@ impl DriverCore {
             // Of a generation before the one it has been given since (G-2).
             return self.drop_message();
         }
-        if matches!(record.stance, Stance::Starting | Stance::Leaving | Stance::Lost) {
+        if matches!(record.stance, Stance::Starting | Stance::Leaving) {
             return self.drop_message();
         }
+        record.at_rest = true;
         record.commit = commit;
         record.step = commit.map_or(record.step, |commit| commit.step);
+        if record.stance == Stance::Lost {
+            return;
+        }
         if ours && is_active && !matches!(self.phase, Phase::Stopping { .. }) {
             // The generation broke at this member before anyone else told us.
             let reporter = worker.clone();
@@ -187,6 +193,10 @@ impl DriverCore {
 
     fn handle_leaving(&mut self, now: Time, worker: &WorkerId, reason: String) {
         let Some(record) = self.workers.get_mut(worker) else { return };
+        if !record.is_wanted() {
+            // It says so because it was told to.
+            return;
+        }
         if record.leaving.is_none() {
             record.leaving = Some(reason);
             let slot = (worker.host.clone(), worker.slot);

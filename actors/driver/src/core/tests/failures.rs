@@ -178,6 +178,34 @@ fn x_2_a_silent_agent_takes_its_workers_out_and_gets_them_back() {
 }
 
 #[test]
+fn x_2_workers_that_stayed_in_reach_wait_for_their_agent() {
+    let mut cluster = two_by_two(|_| {});
+    let agent = cluster.agent("b");
+    cluster.core.handle_link(cluster.now, &agent, &silence(2000));
+    cluster.settle();
+    assert_eq!(cluster.sizes, [4, 2]);
+    assert!(cluster.left.is_empty(), "they are told to rest, not to leave");
+    let live = [0, 1].map(|slot| LiveWorker { worker: cluster.worker("b", slot), pid: 1 });
+    cluster.rejoin(&agent, 2, live.to_vec());
+    assert_eq!(cluster.sizes, [4, 2, 4]);
+}
+
+#[test]
+fn a_worker_that_is_stopped_and_says_that_it_leaves_does_not_close_its_slot() {
+    let mut cluster = two_by_two(|config| config.on_failure = OnFailure::Blacklist);
+    let [victim, sibling] = [cluster.worker("b", 0), cluster.worker("b", 1)];
+    cluster.deaf.insert(sibling.clone());
+    cluster.kill(&victim);
+    cluster.say(&sibling, WorkerToDriver::Leaving { reason: "SIGTERM".to_owned() });
+    for entry in &mut cluster.hosts {
+        entry.state = elastic_host_manager::HostState::Listed;
+    }
+    cluster.list_hosts();
+    cluster.settle();
+    assert_eq!(cluster.sizes.last(), Some(&4), "after its cooldown the whole host is back (H-14)");
+}
+
+#[test]
 fn a_broken_link_is_explained_by_the_exit_that_follows() {
     let mut cluster = two_by_two(|_| {});
     let reporter = cluster.worker("a", 0);
