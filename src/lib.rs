@@ -41,5 +41,5 @@ mod api;
 pub use api::{run, state};
 pub use elastic_collectives::{DataType, Element, ReduceOp};
 pub use elastic_worker::state::training::{
-    Batch, Batches, Dataset, Error, Result, Sampler, State, Worker,
+    Batch, Batches, Dataset, Error, Result, Sampler, State, Worker, bulk,
 };

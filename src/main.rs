@@ -1,11 +1,15 @@
 //! The command line `elastic-node`: reads what is wanted, and becomes that process.
 
 mod cli;
+mod demo;
+#[expect(dead_code, reason = "its `main` is the example's")]
+#[path = "../examples/digits.rs"]
+mod digits;
 mod process;
 
 use std::process::ExitCode;
 
-use cli::{Cli, Command, Failure, Role};
+use cli::{Cli, Command, Failure, ResultExt as _, Role};
 use elastic_runtime::system;
 
 fn main() -> ExitCode {
@@ -22,12 +26,14 @@ fn carry_out(cli: Cli) -> Result<(), Failure> {
     cli::start_logging(&cli.log)?;
     let Cli { command, role, log } = cli;
     match (command, role.role) {
-        (Some(Command::Demo(_) | Command::DemoWorker(_)), _) => Err(Failure::new("not built yet")),
+        (Some(Command::Demo(flags)), _) => demo::run_demo(flags.json),
+        (Some(Command::DemoWorker(options)), _) => {
+            digits::train(&options).map(drop).failed("the training failed")
+        }
         (Some(Command::Run(run)), _) => {
             process::run_driver(cli::plan_run(&run.driver, &run.program)?, &log)
         }
         (Some(Command::Status(flags)), _) => {
-            use cli::ResultExt as _;
             system::run(cli::print_status(&flags)).failed("the system refuses a client")?
         }
         (None, Some(Role::Driver)) => {

@@ -45,7 +45,7 @@ pub(crate) enum Command {
     Status(StatusFlags),
     /// The training program of `demo`.
     #[command(hide = true)]
-    DemoWorker(DemoWorkerFlags),
+    DemoWorker(crate::digits::Options),
 }
 
 /// Flags of `demo`.
@@ -54,14 +54,6 @@ pub(crate) struct DemoFlags {
     /// End with one line of JSON on stdout.
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// Flags of the training program of `demo`, which are those of `examples/digits.rs`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct DemoWorkerFlags {
-    /// Passed on.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    pub(crate) arguments: Vec<String>,
 }
 
 /// `run` has the driver's flags.

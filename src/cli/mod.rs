@@ -16,5 +16,5 @@ pub(crate) use driver_plan::{DiscoveryPlan, DriverPlan, Launcher, plan_driver, p
 pub(crate) use failure::{Failure, ResultExt};
 pub(crate) use logging::start_logging;
 pub(crate) use reading::read;
-pub(crate) use status::{describe_phases, print_status};
+pub(crate) use status::{describe_phases, describe_status, print_status};
 pub(crate) use worker_flags::{WorkerPlan, plan_worker};

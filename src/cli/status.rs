@@ -62,7 +62,7 @@ fn render(status: &StatusReport, flags: &StatusFlags) -> Result<String, Failure>
     }
     // Clears the screen between two tables, where there is one.
     let clear = if flags.watch { "\x1b[2J\x1b[H" } else { "" };
-    Ok(format!("{clear}{}", describe(status)))
+    Ok(format!("{clear}{}", describe_status(status)))
 }
 
 fn print(text: &str) -> Result<(), Failure> {
@@ -71,7 +71,7 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// The status for people.
-pub(crate) fn describe(status: &StatusReport) -> String {
+pub(crate) fn describe_status(status: &StatusReport) -> String {
     let mut text = format!(
         "job {} · {} · generation {} · world size {} · resets {}\n",
         status.job, status.phase, status.generation, status.world_size, status.resets

@@ -1,6 +1,7 @@
 //! `--role driver` and `run`: the process of the one authority of a job.
 
 use std::cell::RefCell;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
@@ -148,14 +149,17 @@ fn reached_at(plan: &DriverPlan, address: SocketAddr) -> String {
     }
 }
 
+/// On stderr, whatever is logged: it is what the next shell needs.
 fn tell_how_to_join(plan: &DriverPlan, reached_at: &str, token_file: &Path) {
     let token_file = token_file.display();
-    tracing::info!(
-        "join with: elastic-node --role worker --join {reached_at} --token-file {token_file}"
+    let mut text = format!(
+        "join with: elastic-node --role worker --join {reached_at} --token-file {token_file}\n"
     );
     if !plan.bind.ip().is_loopback() {
-        tracing::info!("on other machines, give a copy of that file (mode 0600): it lets them in");
+        text.push_str("on other machines, give a copy of that file (mode 0600): it lets them in\n");
     }
+    // Nobody is left to tell that stderr is closed.
+    let _ = anstream::stderr().write_all(text.as_bytes());
 }
 
 fn not_listening(error: ListenError) -> Failure {

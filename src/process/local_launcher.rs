@@ -16,8 +16,10 @@ use std::time::Duration;
 use elastic_host_manager::core::limits::SLOTS_MAX;
 use elastic_protocol::HostName;
 use futures_util::future::{Either, select};
+use nix::errno::Errno;
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid, getppid};
 use tokio::process::{Child, Command};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -179,6 +181,7 @@ impl LocalLauncher {
             .stdin(Stdio::null())
             .process_group(0)
             .kill_on_drop(true);
+        end_with_driver(&mut command);
         command.spawn()
     }
 
@@ -214,4 +217,21 @@ impl LocalLauncher {
             tracing::debug!(host = %name, status, "its agent ended");
         }
     }
+}
+
+/// Has the kernel send SIGTERM to the agent when the driver dies: its own agents are no use to anybody then.
+#[expect(unsafe_code, reason = "nothing else runs code between fork and exec")]
+fn end_with_driver(command: &mut Command) {
+    let driver = getpid();
+    let set_up = move || {
+        set_pdeathsig(Signal::SIGTERM)?;
+        // If the driver died before the line above, nobody will send that signal any more.
+        if getppid() != driver {
+            return Err(io::Error::from(Errno::ESRCH));
+        }
+        Ok(())
+    };
+    // SAFETY: `set_up` makes system calls only. It neither allocates nor takes a lock, so it may run in the
+    // forked child of a process with threads.
+    unsafe { command.pre_exec(set_up) };
 }

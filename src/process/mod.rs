@@ -15,5 +15,7 @@ mod token_source;
 
 pub(crate) use agent::run_agent;
 pub(crate) use driver::run_driver;
+pub(crate) use signals::{Heard, Signals};
+pub(crate) use state_dir::{ADDRESS_FILE, EVENTS_FILE};
 pub(crate) use status_client::StatusClient;
 pub(crate) use token_source::TokenSource;

@@ -1,0 +1,97 @@
+//! `demo`: a whole cluster on this machine, as real processes over QUIC on loopback. It trains digits, loses
+//! a worker to SIGKILL, gains a host, and finishes. Called by `main`.
+
+mod cluster;
+mod report;
+mod story;
+mod view;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use elastic_runtime::system;
+use futures_util::future::{Either, select};
+
+use self::cluster::Cluster;
+use self::report::Report;
+use self::story::{Action, Story};
+use self::view::View;
+use crate::cli::{Failure, ResultExt};
+use crate::process::{Heard, Signals, StatusClient, TokenSource};
+
+/// How often the cluster is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long the demo may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Shows it; with `json` the last line of stdout is the report.
+pub(crate) fn run_demo(json: bool) -> Result<(), Failure> {
+    system::run(demonstrate(json)).failed("the system refuses what the demo needs")?
+}
+
+async fn demonstrate(json: bool) -> Result<(), Failure> {
+    let mut signals = Signals::new().failed("signals cannot be heard")?;
+    let mut cluster = Cluster::start()?;
+    let watched = {
+        let heard = std::pin::pin!(signals.next());
+        let watching = std::pin::pin!(tokio::time::timeout(PATIENCE, watch(&mut cluster)));
+        match select(heard, watching).await {
+            Either::Left((heard, _)) => Err(stopped(heard)),
+            Either::Right((Ok(watched), _)) => watched,
+            Either::Right((Err(_elapsed), _)) => {
+                Err(Failure::new(format!("the demo was not over after {} s", PATIENCE.as_secs())))
+            }
+        }
+    };
+    if let Err(failure) = watched {
+        cluster.stop().await;
+        return Err(cluster.explain(failure));
+    }
+    let report = Report::read(&cluster.events(), cluster.accuracy())?;
+    let text = if json {
+        serde_json::to_string(&report).failed("the report cannot be written as JSON")?
+    } else {
+        report.to_string()
+    };
+    writeln!(anstream::stdout(), "{text}").failed("stdout cannot be written")
+}
+
+/// Plays the story, until the job is over.
+async fn watch(cluster: &mut Cluster) -> Result<(), Failure> {
+    let mut view = View::new(std::io::stderr().is_terminal());
+    view.say("starting a driver and two agents with two slots each");
+    let address = cluster.address().await?;
+    for (host, slots) in story::HOSTS {
+        cluster.add_agent(host, slots)?;
+    }
+    let token = TokenSource::new(&address, None, Some(&cluster.token_file()), None)?;
+    let client = StatusClient::connect(&address, &token).await?;
+    let mut story = Story::default();
+    loop {
+        if let Some(status) = cluster.driver_end()? {
+            view.finish();
+            return cluster.judge(status).await;
+        }
+        // The driver leaves when the job is over: its exit code, seen above, is what counts then.
+        if let Ok(status) = client.ask().await {
+            match story.next(&status) {
+                Action::Watch => {}
+                Action::Kill { worker, pid } => {
+                    view.say(&format!("kill -9 {pid}: that is {worker}"));
+                    cluster::kill(pid)?;
+                }
+                Action::AddHost { host, slots } => {
+                    view.say(&format!("host {host} joins with {slots} slot"));
+                    cluster.add_agent(host, slots)?;
+                }
+            }
+            view.show(&status);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn stopped(heard: Heard) -> Failure {
+    Failure::new(format!("stopped by {}", heard.name)).with_code(heard.code())
+}
