@@ -22,7 +22,9 @@ const MOMENTUM: f32 = 0.9;
 /// The model and its optimiser.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Model {
+    #[serde(with = "elastic_node::bulk")]
     parameters: Vec<f32>,
+    #[serde(with = "elastic_node::bulk")]
     velocity: Vec<f32>,
 }
 

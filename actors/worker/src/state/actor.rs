@@ -247,3 +247,67 @@ impl Handler<Depart> for StateActor {
         self.with_core(ctx, |core, now| core.handle_sigterm(now));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use elastic_protocol::{Deadlines, HostName, Incarnation, JobId, WorkerId};
+    use elastic_runtime::{spawn_child_with_handle, system};
+
+    use super::*;
+    use crate::state::core::{Exit, TrainingEvent};
+    use crate::state::training::Control;
+
+    struct Rig {
+        actor: StateActor,
+        commands: mpsc::Receiver<TrainingCommand>,
+        shared: Arc<Shared>,
+        abort: AbortHandle,
+    }
+
+    fn rig() -> Rig {
+        let host = HostName::new("a").expect("a literal");
+        let worker = WorkerId { host, slot: 0, incarnation: Incarnation(1) };
+        let node = NodeHandle::new(NodeId::worker(&worker), 1);
+        let (sender, commands) = mpsc::sync_channel(Control::COMMANDS_MAX);
+        let shared = Arc::new(Shared::default());
+        let abort = AbortHandle::new().expect("a descriptor is free");
+        let config = StateConfig {
+            job: JobId(uuid::Uuid::nil()),
+            worker,
+            pid: 1,
+            data_address: ([127, 0, 0, 1], 9).into(),
+            deadlines: Deadlines::default(),
+        };
+        let thread =
+            TrainingThread { commands: sender, shared: Arc::clone(&shared), abort: abort.clone() };
+        Rig { actor: StateActor::new(node, config, thread), commands, shared, abort }
+    }
+
+    #[test]
+    fn whatever_ends_the_actor_the_training_thread_is_freed() {
+        system::run_paused(async {
+            let Rig { actor, commands, shared, abort } = rig();
+            let (_address, handle) = spawn_child_with_handle(|_| actor, |_exit| {});
+            handle.terminate();
+            handle.exited().await;
+            assert!(abort.aborted(1, 1).is_some(), "out of a collective");
+            assert!(shared.must_ask(), "out of the next step");
+            assert!(commands.recv().is_err(), "out of a wait");
+        });
+    }
+
+    #[test]
+    fn a_worker_that_no_driver_answers_leaves_after_the_orphan_deadline() {
+        system::run_paused(async {
+            let Rig { actor, commands, .. } = rig();
+            let (address, handle) = spawn_child_with_handle(|_| actor, |_exit| {});
+            let at_rest = TrainingEvent::AtRest { commit: None, steps_lost: 0 };
+            address.do_send(ThreadMessage::Event(at_rest));
+            assert!(handle.exited().await.is_normal());
+            let orphaned = TrainingCommand::Exit(Exit::Orphaned { gone_ms: 30_000 });
+            assert_eq!(commands.try_recv(), Ok(orphaned), "G-9");
+        });
+    }
+}

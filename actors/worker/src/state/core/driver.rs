@@ -60,9 +60,11 @@ impl StateCore {
         if !self.pause.flag || !self.is_active() {
             return;
         }
-        // A later reading may count a boundary at which the thread is held: the first one stays.
+        // A later reading may count a boundary at which the thread is held: the first one stays. Where
+        // a stop is agreed already, all before it will be passed.
         let agreed = self.pause.stop_at.map_or(0, |stop| stop.saturating_sub(1));
-        let promised = *self.pause.promised.get_or_insert(boundary.max(agreed));
+        let promised = self.pause.promised.unwrap_or(boundary).max(agreed);
+        self.pause.promised = Some(promised);
         if std::mem::take(&mut self.pause.asked) {
             self.tell_driver(WorkerToDriver::Paused { stamp: self.stamp, boundary: promised });
         }

@@ -68,6 +68,21 @@ impl<T> Dataset for Vec<T> {
     }
 }
 
+impl<D: Dataset + ?Sized> Dataset for &D {
+    type Item<'a>
+        = D::Item<'a>
+    where
+        Self: 'a;
+
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn get(&self, index: usize) -> Self::Item<'_> {
+        (**self).get(index)
+    }
+}
+
 /// A number of samples whose content lies elsewhere: gives their indices.
 impl Dataset for usize {
     type Item<'a> = Self;

@@ -61,6 +61,12 @@ impl Shared {
         self.boundary.load(Ordering::SeqCst)
     }
 
+    /// Whether the training thread must ask at its next boundary.
+    #[cfg(test)]
+    pub(in crate::state) fn must_ask(&self) -> bool {
+        self.pause.load(Ordering::SeqCst)
+    }
+
     /// Actor: clears the pause flag.
     pub fn unpause(&self) {
         self.pause.store(false, Ordering::SeqCst);

@@ -3,6 +3,7 @@
 //! (`Fabric`), are given to it, so tests run it with fakes.
 
 mod batches;
+pub mod bulk;
 mod control;
 mod error;
 mod run_loop;

@@ -224,6 +224,15 @@ impl Worker {
         self.collective(|group| group.broadcast(data, root))
     }
 
+    /// Replaces `data` by that of `root`, whose length the other ranks need not know. More than
+    /// `maximum_bytes` is refused before anything is allocated for it.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn broadcast_vec(&self, data: &mut Vec<u8>, root: u32, maximum_bytes: usize) -> Result<()> {
+        self.collective(|group| group.broadcast_vec(data, root, maximum_bytes))
+    }
+
     /// Sends part r of `input` to rank r, and puts what it sends into part r of `output`.
     ///
     /// # Errors
