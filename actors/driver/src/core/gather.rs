@@ -184,8 +184,12 @@ impl DriverCore {
         self.evict(now, &missing, cause);
     }
 
-    /// Those who did not come in time are out, and the others go on without them (G-9).
+    /// Those who did not come in time are out, and the others go on without them (G-9); unless the state
+    /// would go with them (G-5): then everybody tries again, for as long as the elastic timeout lets them.
     fn evict(&mut self, now: Time, missing: &[WorkerId], cause: ResetCause) {
+        if self.phase.is_generation_active() && self.are_last_holders(now, missing) {
+            return self.begin_abort(now, cause, now);
+        }
         for worker in missing {
             self.lose_member(now, worker, cause.clone(), now);
             if self.phase.is_over() {
@@ -195,6 +199,28 @@ impl DriverCore {
             self.stop_process(now, worker, self.grace_ms(), &reason);
             self.handle_missed_start(now, worker, &reason);
         }
+    }
+
+    /// Whether nobody but these members holds the commit that the generation is to begin from.
+    fn are_last_holders(&self, now: Time, missing: &[WorkerId]) -> bool {
+        let Some(current) = &self.current else { return false };
+        let is_too_late = self
+            .reset
+            .as_ref()
+            .is_none_or(|reset| reset.decided_at + self.config.deadlines.elastic <= now);
+        if is_too_late {
+            return false;
+        }
+        let (late, others): (Vec<_>, Vec<_>) =
+            current.alive.iter().partition(|worker| missing.contains(worker));
+        if others.is_empty() {
+            return true;
+        }
+        let best = |workers: &[&WorkerId]| {
+            let held = workers.iter().filter_map(|worker| self.workers.get(*worker)?.commit);
+            held.map(|held| (held.generation, held.step)).max()
+        };
+        matches!(self.phase, Phase::Form { .. }) && best(&others) < best(&late)
     }
 
     pub(crate) fn handle_phase_deadline(&mut self, now: Time) {

@@ -42,24 +42,23 @@ impl DriverCore {
                 }
             }
             Verdict::Failed { stamp, failure } => {
-                if failure.status.is_none() && self.current_stamp() == Some(stamp) {
-                    self.handle_error_vote(now, &failure.worker, &failure.message);
+                if self.current_stamp() != Some(stamp) {
+                    return;
+                }
+                match failure.status {
+                    None => self.handle_error_vote(now, &failure.worker, &failure.message),
+                    Some(ExitStatus::Signal(_)) => self.accident_in = Some(stamp),
+                    Some(ExitStatus::Code(_)) => {}
                 }
             }
             Verdict::AllFailed { stamp, .. } => {
                 // Every worker raised: trying again would raise again (H-10). Deaths by signal are
                 // accidents, and are survived by restarting.
-                if self.current_stamp() == Some(stamp) && self.every_member_raised() {
+                if self.current_stamp() == Some(stamp) && self.accident_in != Some(stamp) {
                     self.fail_with_first_cause(now, "every worker failed");
                 }
             }
         }
-    }
-
-    fn every_member_raised(&self) -> bool {
-        self.first_failure
-            .as_ref()
-            .is_some_and(|failure| !matches!(failure.status, Some(ExitStatus::Signal(_))))
     }
 
     /// A worker's training function returned an error; its process will end by itself.
@@ -93,6 +92,7 @@ impl DriverCore {
     ) {
         let Some(record) = self.workers.get(worker) else { return self.drop_message() };
         let stance = record.stance;
+        let has_attached = record.data_address.is_some();
         let was_leaving = record.leaving.is_some();
         let is_over = self.phase.is_over();
         let expected = matches!(stance, Stance::Leaving | Stance::Lost)
@@ -127,7 +127,7 @@ impl DriverCore {
         self.lose_member(now, worker, cause, now);
         self.forget_worker(worker);
         if !expected && !self.phase.is_over() {
-            self.handle_unexpected_exit(now, worker, stance, status, tail);
+            self.handle_unexpected_exit(now, worker, has_attached, status, tail);
         }
         self.ask_review(now);
     }
@@ -136,12 +136,12 @@ impl DriverCore {
         &mut self,
         now: Time,
         worker: &WorkerId,
-        stance: Stance,
+        has_attached: bool,
         status: ExitStatus,
         tail: &str,
     ) {
         let slot = (worker.host.clone(), worker.slot);
-        if stance == Stance::Starting && status.is_success() && self.config.mode == Mode::Auto {
+        if !has_attached && status.is_success() && self.config.mode == Mode::Auto {
             let slot = self.slots.entry(slot).or_default();
             slot.closed = true;
             slot.done_without_attaching = true;

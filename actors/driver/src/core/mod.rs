@@ -72,6 +72,8 @@ pub struct DriverCore {
     reset: Option<ResetRecord>,
     last_reset: Option<ResetRecord>,
     first_failure: Option<WorkerFailure>,
+    /// The generation in which a member was ended by a signal last.
+    accident_in: Option<Stamp>,
     timers: Timers,
     review_at: Option<Time>,
     dropped_messages: u64,
@@ -111,6 +113,7 @@ impl DriverCore {
             reset: None,
             last_reset: None,
             first_failure: None,
+            accident_in: None,
             timers,
             review_at: None,
             dropped_messages: 0,
