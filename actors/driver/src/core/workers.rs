@@ -193,9 +193,9 @@ impl DriverCore {
 
     fn handle_leaving(&mut self, now: Time, worker: &WorkerId, reason: String) {
         let Some(record) = self.workers.get_mut(worker) else { return };
-        if !record.is_wanted() {
-            // It says so because it was told to.
-            return;
+        if record.stance == Stance::Leaving {
+            // It says so because its agent stops it: it need not wait for anybody.
+            return self.tell_leave(worker, &reason);
         }
         if record.leaving.is_none() {
             record.leaving = Some(reason);
