@@ -12,7 +12,7 @@ use rand::RngCore;
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
 use super::phase::{Generation, Phase};
-use super::table::{Stance, WorkerRecord};
+use super::table::{Link, Stance, WorkerRecord};
 use super::timers::Timer;
 
 impl DriverCore {
@@ -47,7 +47,21 @@ impl DriverCore {
             }
         }
         self.invite_best_holder(&mut members);
+        if self.is_holder_coming_back(&members) {
+            return;
+        }
         self.form(now, members);
+    }
+
+    /// Whether somebody who is in reach, and whose agent is not, holds a later commit than all of these: its
+    /// host is waited for, until the elastic timeout (G-5).
+    fn is_holder_coming_back(&self, members: &[WorkerId]) -> bool {
+        let order = |record: &WorkerRecord| record.commit.map(|held| (held.generation, held.step));
+        let best_inside =
+            members.iter().filter_map(|worker| order(self.workers.get(worker)?)).max();
+        self.workers.values().any(|record| {
+            record.stance == Stance::Lost && record.link == Link::Up && order(record) > best_inside
+        })
     }
 
     /// Whether more workers are worth a short wait: never where the survivors are enough by themselves.

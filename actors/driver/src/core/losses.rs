@@ -141,7 +141,8 @@ impl DriverCore {
         tail: &str,
     ) {
         let slot = (worker.host.clone(), worker.slot);
-        if !has_attached && status.is_success() && self.config.mode == Mode::Auto {
+        let program_may_be_done = !self.program_attaches && self.config.mode == Mode::Auto;
+        if !has_attached && status.is_success() && program_may_be_done {
             let slot = self.slots.entry(slot).or_default();
             slot.closed = true;
             slot.done_without_attaching = true;

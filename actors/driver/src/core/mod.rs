@@ -62,6 +62,8 @@ pub struct DriverCore {
     phase: Phase,
     /// The generation formed last.
     current: Option<Generation>,
+    /// Whether any worker ever attached: then one that exits with code 0 without it is not done.
+    program_attaches: bool,
     /// World size of the first generation.
     started_with: Option<u32>,
     resets: u64,
@@ -106,6 +108,7 @@ impl DriverCore {
                 changed_at: now,
             }),
             current: None,
+            program_attaches: false,
             started_with: None,
             resets: 0,
             change_since: None,

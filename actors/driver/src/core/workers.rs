@@ -92,6 +92,13 @@ impl DriverCore {
         if record.stance == Stance::Leaving {
             return self.tell_leave(worker, "it was told to leave");
         }
+        if !std::mem::replace(&mut self.program_attaches, true) {
+            // The others that came to their end without it were stopped before they could.
+            for slot in self.slots.values_mut().filter(|slot| slot.done_without_attaching) {
+                slot.done_without_attaching = false;
+                slot.closed = false;
+            }
+        }
         record.accused = false;
         let goes_on = matches!(record.stance, Stance::Member | Stance::Finished);
         if !goes_on && host_is_there {
@@ -130,13 +137,14 @@ impl DriverCore {
             // Of a generation before the one it has been given since (G-2).
             return self.drop_message();
         }
-        if matches!(record.stance, Stance::Starting | Stance::Leaving) {
+        if record.stance == Stance::Starting {
             return self.drop_message();
         }
         record.at_rest = true;
         record.commit = commit;
         record.step = commit.map_or(record.step, |commit| commit.step);
-        if record.stance == Stance::Lost {
+        if matches!(record.stance, Stance::Leaving | Stance::Lost) {
+            // It may yet come back with its host, and will not say it again.
             return;
         }
         if ours && is_active && !matches!(self.phase, Phase::Stopping { .. }) {
