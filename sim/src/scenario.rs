@@ -90,7 +90,7 @@ impl Scenario {
         let program = ProgramSpec { argv: vec!["train".to_owned()], environment: Vec::new() };
         let mut driver = DriverConfig::new(program);
         driver.np = Some(np);
-        driver.min_np = random.random_bool(0.8).then_some(min_np);
+        driver.min_np = Some(min_np);
         driver.max_np = max_np;
         driver.deadlines = deadlines;
         driver.driver_address = "driver:7070".to_owned();

@@ -103,7 +103,7 @@ impl World {
         self.record(Kind::Start, Place::agent(host), (u64::from(life), 0), String::new);
         let clock = NodeClock::new(self.now, ppm);
         let mut settings = AgentSettings::new(name, slots);
-        settings.join_within = self.scenario.driver.deadlines.elastic;
+        settings.join_within = self.scenario.driver.deadlines.orphan;
         let core = AgentCore::new(clock.local(self.now), settings);
         let place = Place::agent(host);
         let wait = self.draw_ns(AGENT_BOOT_NS.0, AGENT_BOOT_NS.1);

@@ -10,7 +10,9 @@ use elastic_host_manager::{
 use elastic_protocol::messages::{
     AgentToDriver, DriverToAgent, DriverToWorker, Vote, WorkerToDriver,
 };
-use elastic_protocol::{ExitStatus, JobId, JobResult, NodeId, Stamp, Term, Time, WorkerId};
+use elastic_protocol::{
+    ExitStatus, HostName, JobId, JobResult, NodeId, Stamp, Term, Time, WorkerId,
+};
 use elastic_registry::{RegistryCore, Verdict};
 use elastic_runtime::random::stream;
 use elastic_runtime::transport::LinkEvent;
@@ -29,9 +31,9 @@ enum Local {
     Open { stamp: Stamp, members: Vec<WorkerId> },
     Vote(Vote),
     NameMissing(Stamp),
-    Joined { host: elastic_protocol::HostName, slots: u32 },
-    Left(elastic_protocol::HostName),
-    Failed { host: elastic_protocol::HostName, reason: String },
+    Joined { host: HostName, slots: u32 },
+    Left(HostName),
+    Failed { host: HostName, reason: String },
     Verdict(Verdict),
     Missing { stamp: Stamp, missing: Vec<WorkerId> },
     Hosts(HostsSnapshot),
@@ -465,7 +467,12 @@ impl World {
             return Ok(());
         }
         let length = self.scenario.length;
-        for host in &self.hosts {
+        let snapshot = self.driver.host_manager.snapshot();
+        let is_blacklisted = |name: &HostName| {
+            snapshot.hosts.iter().any(|entry| entry.name == *name && entry.usable_slots() == 0)
+        };
+        // What a blacklisted host holds goes with it: that is what the user has asked for.
+        for host in self.hosts.iter().filter(|host| !is_blacklisted(&host.name)) {
             for process in &host.processes {
                 let link = &self.links[self.processes[*process as usize].link as usize];
                 let is_heard = link.driver.session != 0

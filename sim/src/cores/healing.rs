@@ -42,13 +42,14 @@ impl World {
             entry.no_spawn = 0;
             entry.hang_start = 0;
             entry.listed_slots = entry.slots;
+            entry.cut_data = 0;
             if is_core {
                 entry.unlisted = 0;
                 entry.cut_to_driver = 0;
                 entry.cut_from_driver = 0;
-                entry.cut_data = 0;
                 entry.down = 0;
             }
+            self.release_held(host);
             for process in self.hosts[host as usize].processes.clone() {
                 self.continue_process(process, u32::MAX);
             }
@@ -59,7 +60,6 @@ impl World {
                     // Its operator starts the agent anew, which opens the slots that were left on notice.
                     self.end_agent(host, false);
                 }
-                self.release_held(host);
                 if self.hosts[host as usize].agent.is_none() {
                     self.boot_agent_later(host);
                 }
