@@ -40,7 +40,7 @@ pub(crate) enum Command {
     /// A whole cluster on this machine: trains, loses a worker, gains one.
     Demo(DemoFlags),
     /// Driver, agent and workers on this machine.
-    Run(RunArguments),
+    Run(Box<RunArguments>),
     /// What a job is doing.
     Status(StatusFlags),
     /// The training program of `demo`.

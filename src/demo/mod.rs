@@ -66,29 +66,39 @@ async fn watch(cluster: &mut Cluster) -> Result<(), Failure> {
         cluster.add_agent(host, slots)?;
     }
     let token = TokenSource::new(&address, None, Some(&cluster.token_file()), None)?;
-    let client = StatusClient::connect(&address, &token).await?;
+    let mut client = Some(StatusClient::connect(&address, &token).await?);
     let mut story = Story::default();
     loop {
         if let Some(status) = cluster.driver_end()? {
             view.finish();
             return cluster.judge(status).await;
         }
-        // The driver leaves when the job is over: its exit code, seen above, is what counts then.
-        if let Ok(status) = client.ask().await {
-            match story.next(&status) {
-                Action::Watch => {}
-                Action::Kill { worker, pid } => {
-                    view.say(&format!("kill -9 {pid}: that is {worker}"));
-                    cluster::kill(pid)?;
-                }
-                Action::AddHost { host, slots } => {
-                    view.say(&format!("host {host} joins with {slots} slot"));
-                    cluster.add_agent(host, slots)?;
+        if let Some(asked) = client.take() {
+            // The driver leaves when the job is over: from then on only its exit code counts.
+            if let Ok(status) = asked.ask().await {
+                act(story.next(&status), cluster, &view)?;
+                view.show(&status);
+                match status.result {
+                    Some(_) => asked.close().await,
+                    None => client = Some(asked),
                 }
             }
-            view.show(&status);
         }
         tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn act(action: Action, cluster: &mut Cluster, view: &View) -> Result<(), Failure> {
+    match action {
+        Action::Watch => Ok(()),
+        Action::Kill { worker, pid } => {
+            view.say(&format!("kill -9 {pid}: that is {worker}"));
+            cluster::kill(pid)
+        }
+        Action::AddHost { host, slots } => {
+            view.say(&format!("host {host} joins with {slots} slot"));
+            cluster.add_agent(host, slots)
+        }
     }
 }
 

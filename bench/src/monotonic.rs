@@ -1,0 +1,13 @@
+//! The machine's monotonic clock, which all its processes share.
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds on `CLOCK_MONOTONIC`.
+///
+/// # Errors
+/// What the system said.
+pub(crate) fn now_ns() -> nix::Result<u64> {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+    let seconds = u64::try_from(time.tv_sec()).unwrap_or_default();
+    Ok(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or_default())
+}

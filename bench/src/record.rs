@@ -1,0 +1,70 @@
+//! What a worker writes after each commit: fixed-size records in a file of its own, one write each.
+
+use std::fs;
+use std::path::Path;
+
+/// One commit of one worker.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Record {
+    /// Nanoseconds on `CLOCK_MONOTONIC`, after the commit.
+    pub(crate) at_ns: u64,
+    /// The generation in which it was made.
+    pub(crate) generation: u64,
+    /// The step.
+    pub(crate) step: u64,
+    /// World size then.
+    pub(crate) world_size: u32,
+    /// The worker's rank.
+    pub(crate) rank: u32,
+}
+
+impl Record {
+    /// Its size in a file.
+    pub(crate) const BYTES: usize = 32;
+
+    /// As bytes, in the machine's order: it never leaves the machine.
+    pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.at_ns.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.generation.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.step.to_ne_bytes());
+        bytes[24..28].copy_from_slice(&self.world_size.to_ne_bytes());
+        bytes[28..].copy_from_slice(&self.rank.to_ne_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        let eight = |from: usize| {
+            let mut part = [0; 8];
+            part.copy_from_slice(&bytes[from..from + 8]);
+            u64::from_ne_bytes(part)
+        };
+        let last = eight(24).to_ne_bytes();
+        let [a, b, c, d, e, f, g, h] = last;
+        Self {
+            at_ns: eight(0),
+            generation: eight(8),
+            step: eight(16),
+            world_size: u32::from_ne_bytes([a, b, c, d]),
+            rank: u32::from_ne_bytes([e, f, g, h]),
+        }
+    }
+}
+
+/// The records of the worker with this process id, below `folder`; none before its first commit.
+pub(crate) fn read(folder: &Path, pid: u32) -> Vec<Record> {
+    let bytes = fs::read(folder.join(pid.to_string())).unwrap_or_default();
+    let (whole, _rest) = bytes.as_chunks::<{ Record::BYTES }>();
+    whole.iter().map(Record::from_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_survives() {
+        let record = Record { at_ns: 1 << 40, generation: 2, step: 3, world_size: 4, rank: 5 };
+        assert_eq!(Record::from_bytes(&record.to_bytes()), record);
+    }
+}
