@@ -4,10 +4,32 @@
 //! a generation ends: committing costs one pass over the state, and no hashing.
 
 use elastic_protocol::{CommitId, GenerationId, Step};
+use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::{Error, Result};
+
+/// Appends to a buffer that is used again; whole blocks at a time, which postcard's own `to_extend` does not.
+struct Blocks(Vec<u8>);
+
+impl Flavor for Blocks {
+    type Output = Vec<u8>;
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Snapshot {
@@ -44,7 +66,7 @@ impl Snapshot {
     ) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.clear();
-        let buffer = postcard::to_extend(content, buffer)
+        let buffer = postcard::serialize_with_flavor(content, Blocks(buffer))
             .map_err(|source| Error::State { action: "encoded", source })?;
         self.replace(buffer, generation, step, None);
         Ok(())
