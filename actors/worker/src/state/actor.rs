@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use elastic_collectives::AbortHandle;
 use elastic_protocol::messages::{DriverToWorker, Vote, WorkerToDriver};
-use elastic_protocol::{NodeId, NodeName, Time};
+use elastic_protocol::{Deadlines, NodeId, NodeName, Stamp, Time};
 use elastic_runtime::transport::LinkEvent;
 use elastic_runtime::{
     ActorId, ActorName, Delivery, LinkChanged, NodeHandle, Routes, TimedActor, TimerSlot,
@@ -15,7 +15,7 @@ use elastic_runtime::{
 };
 use tracing::{debug, info, warn};
 
-use super::core::{Output, StateConfig, StateCore, TrainingCommand, Verdict};
+use super::core::{Output, Progress, StateConfig, StateCore, TrainingCommand, Verdict};
 use super::training::{Shared, ThreadMessage};
 
 impl Message for ThreadMessage {
@@ -30,6 +30,30 @@ impl Message for Depart {
     type Result = ();
 }
 
+/// The training side, as the actor sees it: [`TrainingThread`], or a simulated training program. What it
+/// tells comes as [`ThreadMessage`]. Nothing here blocks.
+pub trait TrainingPort {
+    /// Gives it a command.
+    ///
+    /// # Errors
+    /// Says why it takes none: it does not keep its part of the contract, or is gone.
+    fn command(&mut self, command: TrainingCommand) -> Result<(), String>;
+    /// Sets the abort word: collectives of this generation, and of all before it, return at once.
+    fn abort(&mut self, stamp: Stamp, reason: String);
+    /// Sets the pause flag, and returns the boundary that has been reached.
+    fn pause(&mut self) -> u64;
+    /// Clears the pause flag.
+    fn unpause(&mut self);
+    /// While it is at rest: a generation begins.
+    fn begin_generation(&mut self);
+    /// How far it is.
+    fn progress(&self) -> Progress;
+    /// The driver said how long waits may last.
+    fn set_deadlines(&mut self, deadlines: &Deadlines);
+    /// The actor is gone, whatever ended it: nothing may wait for it any more.
+    fn release(&mut self);
+}
+
 /// What the actor has of the training thread.
 pub struct TrainingThread {
     /// Its commands; as many as [`Control::COMMANDS_MAX`](super::training::Control::COMMANDS_MAX).
@@ -40,12 +64,49 @@ pub struct TrainingThread {
     pub abort: AbortHandle,
 }
 
+impl TrainingPort for TrainingThread {
+    fn command(&mut self, command: TrainingCommand) -> Result<(), String> {
+        self.commands.try_send(command).map_err(|error| error.to_string())
+    }
+
+    fn abort(&mut self, stamp: Stamp, reason: String) {
+        self.abort.abort(stamp.term.0, stamp.generation.0, reason);
+    }
+
+    fn pause(&mut self) -> u64 {
+        self.shared.pause()
+    }
+
+    fn unpause(&mut self) {
+        self.shared.unpause();
+    }
+
+    fn begin_generation(&mut self) {
+        self.shared.begin_generation();
+    }
+
+    fn progress(&self) -> Progress {
+        self.shared.progress()
+    }
+
+    fn set_deadlines(&mut self, deadlines: &Deadlines) {
+        self.shared.set_deadlines(deadlines);
+    }
+
+    /// A collective sees the abort word, a boundary the pause flag, and who waits for a command the closed
+    /// channel.
+    fn release(&mut self) {
+        self.abort.abort(u64::MAX, u64::MAX, "the worker's actor thread has ended");
+        self.shared.pause();
+    }
+}
+
 /// A worker's State. Handles [`Delivery<DriverToWorker>`], [`LinkChanged`], [`ThreadMessage`], [`Depart`].
 pub struct StateActor {
     core: StateCore,
     node: NodeHandle,
     timer: TimerSlot,
-    thread: TrainingThread,
+    thread: Box<dyn TrainingPort>,
     /// The driver of the session that stands.
     driver: Option<NodeId>,
 }
@@ -53,9 +114,10 @@ pub struct StateActor {
 impl StateActor {
     /// A State that waits for a link to a driver, which others make. It stops, and closes the session, when
     /// it has told the training thread to leave `run`.
-    pub fn new(node: NodeHandle, config: StateConfig, thread: TrainingThread) -> Self {
+    pub fn new(node: NodeHandle, config: StateConfig, thread: impl TrainingPort + 'static) -> Self {
         let timer = TimerSlot::new(node.clock());
-        Self { core: StateCore::new(config, node.now()), node, timer, thread, driver: None }
+        let core = StateCore::new(config, node.now());
+        Self { core, node, timer, thread: Box::new(thread), driver: None }
     }
 
     /// Gives the core an input, and does what it asks for.
@@ -80,11 +142,11 @@ impl StateActor {
             Output::Training(command) => self.command(command, ctx),
             Output::Abort { stamp, reason } => {
                 info!(generation = %stamp.generation, reason, "aborts");
-                self.thread.abort.abort(stamp.term.0, stamp.generation.0, reason);
+                self.thread.abort(stamp, reason);
             }
-            Output::PauseFlag { on: false } => self.thread.shared.unpause(),
+            Output::PauseFlag { on: false } => self.thread.unpause(),
             Output::PauseFlag { on: true } => {
-                let boundary = self.thread.shared.pause();
+                let boundary = self.thread.pause();
                 self.core.handle_pause_read(self.node.now(), boundary);
             }
             Output::SampleProgress => self.progress(),
@@ -92,7 +154,7 @@ impl StateActor {
     }
 
     fn progress(&mut self) {
-        let progress = self.thread.shared.progress();
+        let progress = self.thread.progress();
         self.core.handle_progress(self.node.now(), progress);
     }
 
@@ -104,14 +166,13 @@ impl StateActor {
                 world_size = placement.assignment.world_size(),
                 "forms"
             );
-            self.thread.shared.begin_generation();
+            self.thread.begin_generation();
         }
         let exit = match &command {
             TrainingCommand::Exit(exit) => Some(format!("{exit:?}")),
             _ => None,
         };
-        // A full or closed channel: the thread does not keep its part of the contract, or is gone.
-        if let Err(error) = self.thread.commands.try_send(command) {
+        if let Err(error) = self.thread.command(command) {
             fail(ctx, format!("the training thread takes no command: {error}"));
         } else if let Some(exit) = exit {
             info!(exit, "leaves");
@@ -154,12 +215,10 @@ impl Actor for StateActor {
     }
 }
 
-/// Whatever ends it, a panic too: the training thread must not wait for it. A collective sees the abort
-/// word, a boundary the pause flag, and who waits for a command the closed channel.
+/// Whatever ends it, a panic too: the training thread must not wait for it.
 impl Drop for StateActor {
     fn drop(&mut self) {
-        self.thread.abort.abort(u64::MAX, u64::MAX, "the worker's actor thread has ended");
-        self.thread.shared.pause();
+        self.thread.release();
     }
 }
 
@@ -206,7 +265,7 @@ impl Handler<Delivery<DriverToWorker>> for StateActor {
             return;
         }
         if let DriverToWorker::Welcome { deadlines, .. } = &delivery.message {
-            self.thread.shared.set_deadlines(deadlines);
+            self.thread.set_deadlines(deadlines);
         }
         self.with_core(ctx, |core, now| core.handle_driver(now, delivery.message));
     }
