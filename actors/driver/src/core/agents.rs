@@ -211,16 +211,26 @@ impl DriverCore {
         let reason = reason.to_owned();
         self.event(EventKind::HostLost { host: host.clone(), reason: reason.clone() });
         let evidence = Time(now.0.saturating_sub(silent_ms.saturating_mul(1_000_000)));
-        for worker in self.workers_of(host) {
-            let cause = ResetCause::HostLost { host: host.clone(), reason: reason.clone() };
-            let stamp = self.current_stamp().filter(|_| self.is_member(&worker));
-            self.lose_member(now, &worker, cause.clone(), evidence);
-            let Some(record) = self.workers.get_mut(&worker) else { continue };
-            record.take_stance(now, Stance::Lost);
-            if let Some(stamp) = stamp.filter(|_| record.link != Link::Down) {
-                // It may be in reach where its agent is not: it rests until its host is back.
-                self.tell(&worker, DriverToWorker::Abort { stamp, cause });
+        let workers = self.workers_of(host);
+        let mut in_reach = Vec::new();
+        for worker in &workers {
+            let is_member = self.is_member(worker);
+            let Some(record) = self.workers.get_mut(worker) else { continue };
+            if record.stance != Stance::Leaving {
+                record.take_stance(now, Stance::Lost);
             }
+            if is_member && record.link != Link::Down {
+                in_reach.push(worker.clone());
+            }
+        }
+        let stamp = self.stamp();
+        let cause = ResetCause::HostLost { host: host.clone(), reason };
+        for worker in &workers {
+            self.lose_member(now, worker, cause.clone(), evidence);
+        }
+        for worker in &in_reach {
+            // It may be in reach where its agent is not: it rests until its host is back.
+            self.tell(worker, DriverToWorker::Abort { stamp, cause: cause.clone() });
         }
         self.output(DriverOutput::HostLeft { host: host.clone() });
         self.resolve_pending_join(now, host);

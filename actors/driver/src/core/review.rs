@@ -198,7 +198,8 @@ impl DriverCore {
         let Some(record) = self.workers.get(worker) else { return };
         let is_due = record.since + grace <= now;
         match record.stance {
-            Stance::Leaving if is_due => {
+            // Where its agent is out of reach it is told again when that is back.
+            Stance::Leaving if is_due && self.agent_of(worker).is_some() => {
                 self.stop_process(now, worker, self.grace_ms(), "it did not end by itself");
             }
             Stance::Lost if is_due && self.agent_of(worker).is_some() => {
