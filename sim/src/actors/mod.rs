@@ -1,2 +1,98 @@
 //! The *actors* driver: the real actix actors of driver, host manager, registry, agents and State over a
-//! simulated transport, on a paused clock. Same plan, oracle and words of the trace as `cores`.
+//! simulated transport, on a paused clock. Called by [`crate::run`].
+//!
+//! The world is the one of `cores`: the same network, faults, programs, oracle and words of the trace. Only what
+//! decides is another: each node is a [`LocalSet`](tokio::task::LocalSet) with the product's actors in it, and
+//! what they exchange goes through the product's envelopes and codec. How it stays deterministic:
+//!
+//! - One actix `System` on one thread, with tokio's clock paused and without I/O: a real socket panics.
+//! - A node's actors are started in its own `LocalSet`, which one task of the outer one polls ([`node`]). A
+//!   process that is killed is muted first, and then its `LocalSet` is dropped.
+//! - A node's only way out is its [`Port`](hub::Port): transport, processes, training program and discovery
+//!   go through it into the world.
+//! - The [`Pump`] lets the world do what is due and sleeps on the paused clock until the next of it. The clock
+//!   moves when all is idle, a millisecond being its shortest step; what happens in the world alone (collectives,
+//!   threads) keeps its nanoseconds.
+//!
+//! All nodes' clocks have the same rate here: tokio has one clock.
+
+mod boot;
+pub(crate) mod hub;
+pub(crate) mod node;
+mod ports;
+mod transport;
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use elastic_runtime::{system, take_panic};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+pub(crate) use self::boot::{AgentNode, DriverNode, StateNode};
+use self::hub::Hub;
+use crate::cores::World;
+use crate::options::Options;
+use crate::report::Report;
+use crate::trace::Recording;
+
+/// How long the driver may take to say what it waits for, when a run has failed.
+const STATUS_WITHIN: Duration = Duration::from_secs(1);
+
+/// Runs a seed.
+pub(crate) fn run(options: &Options, recording: Recording) -> Report {
+    // Of an earlier run of this thread.
+    let _stale = take_panic();
+    system::paused().block_on(async {
+        let hub = Hub::new();
+        let world = World::with_actors(options, recording, &hub);
+        Pump::new(Rc::clone(&hub), Rc::clone(&world)).await;
+        let status = world.borrow().status_question(STATUS_WITHIN);
+        if let Some(status) = status {
+            let answer = status.await;
+            world.borrow_mut().explain_failure(answer);
+        }
+        let report = world.borrow_mut().end();
+        hub.bury();
+        report
+    })
+}
+
+/// Drives the world in virtual time.
+struct Pump {
+    hub: Rc<Hub>,
+    world: Rc<RefCell<World>>,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Pump {
+    fn new(hub: Rc<Hub>, world: Rc<RefCell<World>>) -> Self {
+        Self { hub, world, sleep: Box::pin(sleep_until(Instant::now())) }
+    }
+}
+
+impl Future for Pump {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let next = {
+                let mut world = self.world.borrow_mut();
+                if let Some(panic) = take_panic() {
+                    world.node_panicked(&panic);
+                }
+                world.advance(self.hub.now())
+            };
+            self.hub.bury();
+            let Some(next) = next else { return Poll::Ready(()) };
+            let deadline = self.hub.instant(next);
+            self.hub.arm(next, cx.waker());
+            self.sleep.as_mut().reset(deadline);
+            if self.sleep.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}

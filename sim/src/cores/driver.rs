@@ -17,7 +17,7 @@ use elastic_registry::{RegistryCore, Verdict};
 use elastic_runtime::random::stream;
 use elastic_runtime::transport::LinkEvent;
 
-use super::network::{Frame, Lane};
+use super::network::{Frame, Lane, Owner};
 use super::{Happening, MS, NONE, World};
 use crate::clock::NodeClock;
 use crate::dataset::mix;
@@ -429,8 +429,8 @@ impl World {
     pub(super) fn process_of(&self, worker: &WorkerId) -> Option<u32> {
         let link = self.link_of_incarnation(worker.incarnation.0)?;
         match self.links[link as usize].owner {
-            super::network::Owner::Worker { process } => Some(process),
-            super::network::Owner::Agent { .. } => None,
+            Owner::Worker { process } => Some(process),
+            Owner::Agent { .. } => None,
         }
     }
 
@@ -462,7 +462,12 @@ impl World {
         let progress = |process: u32| {
             self.processes.get(process as usize).and_then(|process| process.saved_progress())
         };
-        let best = members.iter().filter_map(|process| progress(*process)).max();
+        // A member that has died unseen counts: its generation breaks, and nothing is lost by having tried.
+        let held = |process: &u32| {
+            let program = &self.processes.get(*process as usize)?.program;
+            program.saved.as_ref().map(|saved| saved.model.samples)
+        };
+        let best = members.iter().filter_map(held).max();
         if best >= Some(acknowledged) {
             return Ok(());
         }
@@ -517,6 +522,16 @@ impl World {
                 self.oracle.resets += 1;
                 self.record(Kind::Reset, Place::DRIVER, (self.oracle.resets, 0), String::new);
                 self.release_faults_after_reset();
+            }
+            EventKind::WorkerStopped { worker, reason } if reason == "its host was blacklisted" => {
+                let incarnation =
+                    worker.rsplit_once('#').and_then(|(_, number)| number.parse().ok());
+                let link = incarnation.and_then(|number| self.link_of_incarnation(number));
+                if let Some(Owner::Worker { process }) =
+                    link.map(|link| self.links[link as usize].owner)
+                {
+                    self.processes[process as usize].is_leaving = true;
+                }
             }
             EventKind::GenerationRunning { .. } => {
                 self.driver.phase = Phase::Run;
