@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::Job;
+use crate::support::{Job, signal};
 
 /// A driver whose hosts are what a script prints, with an agent here for each.
 fn discovered(hosts: &str, flags: &[&str]) -> (tempfile::TempDir, Job) {
@@ -66,6 +67,26 @@ fn h_2_unequal_hosts() {
     assert_eq!(numbers(&lines, "cross_rank"), [0, 1, 0]);
     assert_eq!(numbers(&lines, "cross_size"), [2, 2, 1]);
     assert_eq!(job.finish(), 0);
+}
+
+#[test]
+fn h_3_the_slot_beyond_the_cap_is_spare_until_one_is_lost() {
+    let flags =
+        ["-H", "a:2,b:2", "--launcher", "local", "--np", "3", "--max-np", "3", "--min-np", "1"];
+    let mut job = Job::start(&flags, &[]);
+    job.wait_for_sizes(&[3]);
+    let spare = |job: &Job| {
+        let status = job.status()?;
+        let spare = status["workers"].as_array()?.iter().find(|w| w["state"] == "spare")?;
+        Some((spare["host"].as_str()?.to_owned(), spare["slot"].as_u64()?))
+    };
+    assert_eq!(job.wait("the spare slot", |job| spare(job)), ("b".to_owned(), 1));
+    let victim = job.pid("a", 1);
+    signal(victim, Signal::SIGKILL);
+    job.wait("three again", |job| (job.sizes().ends_with(&[2, 3])).then_some(()));
+    job.pid("b", 1);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
 }
 
 #[test]
@@ -190,6 +211,25 @@ fn x_5_below_min_and_back() {
     job.wait("the gather", |job| (job.status()?["phase"] == "gather").then_some(()));
     list_hosts(&hosts, "a:1\nc:1\n");
     job.wait_for_sizes(&[2, 2]);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn x_4_a_host_is_added_one_removed_and_a_worker_killed_at_once() {
+    let (hosts, mut job) = discovered("a:2\nb:1\n", &["--min-np", "1"]);
+    job.wait_for_sizes(&[3]);
+    let victim = job.pid("a", 1);
+    list_hosts(&hosts, "a:2\nc:1\n");
+    signal(victim, Signal::SIGKILL);
+    job.wait("a and c with all their slots", |job| {
+        let status = job.status()?;
+        let members = status["workers"].as_array()?.iter().filter(|w| w["rank"].is_u64());
+        let mut hosts: Vec<&str> = members.filter_map(|w| w["host"].as_str()).collect();
+        hosts.sort_unstable();
+        (status["phase"] == "run" && hosts == ["a", "a", "c"]).then_some(())
+    });
+    job.wait_for_progress();
     assert_eq!(job.finish(), 0);
     job.assert_exact();
 }

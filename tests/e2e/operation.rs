@@ -83,10 +83,10 @@ fn x_16_output_is_stored_whole() {
 #[test]
 fn x_18_many_workers_lose_half_of_them_at_once() {
     let mut job = Job::start(
-        &["-H", "a:8,b:8,c:8,d:8", "--launcher", "local", "--min-np", "1"],
-        &["--samples", "640", "--step-ms", "50"],
+        &["-H", "a:16,b:16,c:16,d:16", "--launcher", "local", "--min-np", "1"],
+        &["--samples", "640", "--batch-size", "2", "--step-ms", "200"],
     );
-    job.wait_for_sizes(&[32]);
+    job.wait_for_sizes(&[64]);
     let status = job.status().expect("a status");
     let victims: Vec<i32> = status["workers"]
         .as_array()
@@ -95,13 +95,13 @@ fn x_18_many_workers_lose_half_of_them_at_once() {
         .filter(|worker| worker["host"] == "c" || worker["host"] == "d")
         .filter_map(|worker| i32::try_from(worker["pid"].as_i64()?).ok())
         .collect();
-    assert_eq!(victims.len(), 16);
+    assert_eq!(victims.len(), 32);
     for victim in victims {
         crate::support::signal(victim, nix::sys::signal::Signal::SIGKILL);
     }
     job.wait("all of them again", |job| {
         let sizes = job.sizes();
-        (sizes.len() > 1 && sizes.last() == Some(&32)).then_some(())
+        (sizes.len() > 1 && sizes.last() == Some(&64)).then_some(())
     });
     job.wait_for_progress();
     assert_eq!(job.finish(), 0);
@@ -120,4 +120,26 @@ fn an_idle_agent_is_small() {
         .find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse().ok())
         .expect("a resident size");
     assert!(resident_kib < 20 * 1024, "{resident_kib} KiB");
+}
+
+#[test]
+fn x_10_commits_take_bounded_memory() {
+    const STATE_BYTES: u64 = 64 << 20;
+    let state = STATE_BYTES.to_string();
+    let flags = ["--padding-bytes", &state, "--step-ms", "0", "--samples", "24"];
+    let mut job = Job::start(&["-n", "1"], &flags);
+    job.agent("a", 1);
+    job.wait("forty commits", |job| {
+        let commits = job.log().iter().filter(|line| line["event"] == "commit").count();
+        (commits >= 40).then_some(())
+    });
+    let pid = job.pid("a", 0);
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the worker is there");
+    let peak_kib: u64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:")?.trim().split(' ').next()?.parse().ok())
+        .expect("a peak size");
+    let allowed_kib = (3 * STATE_BYTES + (64 << 20)) / 1024;
+    assert!(peak_kib < allowed_kib, "live and two copies, and no more: {peak_kib} KiB");
+    assert_eq!(job.finish(), 0);
 }
