@@ -23,6 +23,7 @@ fn main() -> ExitCode {
 }
 
 fn carry_out(cli: Cli) -> Result<(), Failure> {
+    forget_token();
     cli::start_logging(&cli.log)?;
     let Cli { command, role, log } = cli;
     match (command, role.role) {
@@ -43,4 +44,12 @@ fn carry_out(cli: Cli) -> Result<(), Failure> {
         (None, None) => Err(Failure::usage("no command and no role is given")
             .hint("see `elastic-node --help`; `elastic-node demo` shows what it is for")),
     }
+}
+
+/// Takes the join token out of the environment, which every process that is started from here inherits: a
+/// worker's program has a credential of its own, and no business with this one.
+#[expect(unsafe_code, reason = "the environment is changed before there is a second thread")]
+fn forget_token() {
+    // SAFETY: called from `main` while this is the only thread, so nobody reads the environment meanwhile.
+    unsafe { std::env::remove_var(cli::TOKEN_VARIABLE) };
 }

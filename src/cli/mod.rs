@@ -17,4 +17,4 @@ pub(crate) use failure::{Failure, ResultExt};
 pub(crate) use logging::start_logging;
 pub(crate) use reading::read;
 pub(crate) use status::{describe_phases, describe_status, print_status};
-pub(crate) use worker_flags::{WorkerPlan, plan_worker};
+pub(crate) use worker_flags::{TOKEN_VARIABLE, WorkerPlan, plan_worker};

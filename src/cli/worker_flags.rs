@@ -11,6 +11,9 @@ use super::failure::{Failure, ResultExt};
 use super::values::{count, host_and_port};
 use crate::process::TokenSource;
 
+/// Where the token may come from, if from no file.
+pub(crate) const TOKEN_VARIABLE: &str = "ELASTIC_TOKEN";
+
 /// What an agent can be told.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Worker")]
@@ -19,7 +22,7 @@ pub(crate) struct WorkerFlags {
     #[arg(long, env = "ELASTIC_JOIN", value_name = "ADDR")]
     pub(crate) join: Option<String>,
     /// The driver's token. Prefer --token-file: a command line can be read by everyone on this machine
-    #[arg(long, env = "ELASTIC_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    #[arg(long, env = TOKEN_VARIABLE, value_name = "TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
     /// A file with the driver's token, mode 0600 [default: that of the state directory, on the driver's
     /// own machine]

@@ -10,10 +10,13 @@ use xshell::{Shell, cmd};
 use crate::direction;
 
 /// The release of cargo-deny that the checks use, where none is installed.
-const CARGO_DENY_VERSION: &str = "0.18.9";
+const CARGO_DENY_VERSION: &str = "0.20.2";
 
-/// How many seeds of the simulation are run.
-const SIMULATION_SEEDS: &str = "200";
+/// The seeds of the simulation that are run.
+const SIMULATION_SEEDS: &str = "0..500";
+
+/// How many of them are run twice and compared.
+const SIMULATION_TWICE: &str = "25";
 
 /// Format, lints, the direction of dependencies.
 pub(crate) fn check() -> anyhow::Result<()> {
@@ -32,21 +35,16 @@ pub(crate) fn test() -> anyhow::Result<()> {
     let shell = shell()?;
     step("documentation", || {
         let _warnings = shell.push_env("RUSTDOCFLAGS", "-D warnings");
-        Ok(cmd!(shell, "cargo doc --locked --workspace --no-deps --document-private-items").run()?)
-    })?;
-    // The end-to-end tests run these as processes.
-    step("release binaries", || {
-        Ok(cmd!(shell, "cargo build --locked --release --package elastic-node --bins --examples")
+        Ok(cmd!(shell, "cargo doc --locked --workspace --no-deps --document-private-items")
             .run()?)
     })?;
     step("tests", || Ok(cmd!(shell, "cargo test --locked --workspace").run()?))?;
-    if has_simulation(&shell)? {
-        step("simulation", || {
-            let seeds = SIMULATION_SEEDS;
-            Ok(cmd!(shell, "cargo run --locked --release --package sim -- sweep --seeds {seeds}")
-                .run()?)
-        })?;
-    }
+    step("simulation", || {
+        let (seeds, twice) = (SIMULATION_SEEDS, SIMULATION_TWICE);
+        let jobs = std::thread::available_parallelism()?.get().to_string();
+        let sweep = cmd!(shell, "cargo run --locked --release --package sim -- sweep");
+        Ok(sweep.args(["--seeds", seeds, "--twice", twice, "--jobs", &jobs]).run()?)
+    })?;
     step("licences, bans and sources of dependencies", || {
         let deny = cargo_deny(&shell)?;
         // Advisories need a database from the network, and change without a change here.
@@ -78,11 +76,6 @@ fn step(name: &str, run: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<
 #[expect(clippy::disallowed_methods, reason = "tells a person how long a step took")]
 fn now() -> Instant {
     Instant::now()
-}
-
-/// The simulation is a program of its own, once it has one.
-fn has_simulation(shell: &Shell) -> anyhow::Result<bool> {
-    Ok(shell.path_exists("sim/src/main.rs"))
 }
 
 /// cargo-deny: the installed one, or one that is built below `target/` once.
