@@ -22,7 +22,7 @@ type Done = Result<(), CollectiveError>;
 /// to the peers and closes the connections.
 #[derive(Debug)]
 pub struct TcpCommunicator {
-    engine: Engine,
+    pub(crate) engine: Engine,
     world: u32,
     /// Memory for others' contributions, in words so that any element is aligned; allocated once.
     scratch: Vec<u64>,

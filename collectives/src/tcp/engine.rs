@@ -141,7 +141,7 @@ impl Engine {
         CollectiveError::DeadlinePassed { operation, sequence, waiting_for }
     }
 
-    fn check_abort(&mut self) -> Result<(), CollectiveError> {
+    pub(crate) fn check_abort(&mut self) -> Result<(), CollectiveError> {
         let version = self.abort.version();
         if self.abort_seen == Some(version) {
             return Ok(());
@@ -231,7 +231,7 @@ impl Engine {
                 return CollectiveError::Mismatch { operation, sequence, rank, ours, theirs };
             }
             LinkFault::Malformed(source) => return CollectiveError::Protocol { rank, source },
-            LinkFault::Bye(bye) => return self.farewell(rank, operation, bye),
+            LinkFault::Bye(bye) => return self.farewell(rank, operation, bye, self.waiting_for()),
             LinkFault::Closed => PeerLoss::Closed,
             LinkFault::Connection(error) => PeerLoss::Connection(Arc::new(error)),
         };
@@ -241,7 +241,8 @@ impl Engine {
             for link in self.links.iter().filter(|link| link.hangup.is_some()) {
                 match link.probe() {
                     Ok(Some(Frame::Bye(bye))) if bye.sequence <= self.sequence => {
-                        return self.farewell(link.rank, operation, bye);
+                        let waiting_for = self.waiting_for();
+                        return self.farewell(link.rank, operation, bye, waiting_for);
                     }
                     _ => {}
                 }
@@ -255,7 +256,36 @@ impl Engine {
         CollectiveError::PeerLost { rank, source }
     }
 
-    fn farewell(&self, by: u32, operation: OperationKind, bye: Bye) -> CollectiveError {
+    /// Looks at the links without waiting, for an operation that does not go over them: whether one of the
+    /// ranks still `awaited` is gone. Who is gone by its own will has said why.
+    pub(crate) fn watch(
+        &mut self,
+        operation: OperationKind,
+        awaited: impl Fn(u32) -> bool,
+    ) -> Result<(), CollectiveError> {
+        self.wait(Duration::ZERO)?;
+        let gone = |link: &Link| link.hangup.is_some() && awaited(link.rank);
+        let Some(index) = self.links.iter().position(gone) else { return Ok(()) };
+        let link = &self.links[index];
+        match link.probe() {
+            Ok(Some(Frame::Bye(bye))) => {
+                let waiting_for = self.links.iter().map(|link| link.rank).filter(|r| awaited(*r));
+                Err(self.farewell(link.rank, operation, bye, waiting_for.collect()))
+            }
+            // Messages may lie unread before the end, but nothing more comes.
+            Ok(_) => Err(self.fault(index, operation, LinkFault::Closed)),
+            Err(fault) => Err(self.fault(index, operation, fault)),
+        }
+    }
+
+    /// What it means that `by` said farewell while this rank waits for `waiting_for`.
+    pub(crate) fn farewell(
+        &self,
+        by: u32,
+        operation: OperationKind,
+        bye: Bye,
+        mut waiting_for: Vec<u32>,
+    ) -> CollectiveError {
         let (rank, source) = match bye.cause {
             ByeCause::Left => (by, PeerLoss::Left),
             ByeCause::Aborted => (by, PeerLoss::Aborted),
@@ -264,7 +294,6 @@ impl Engine {
             ByeCause::PeerLost(rank) => (rank, PeerLoss::Reported { by }),
             // The peer's deadline ends this rank's wait for the same rank a little early.
             ByeCause::DeadlinePassed(rank) if rank != self.rank => {
-                let mut waiting_for = self.waiting_for();
                 waiting_for.retain(|other| *other != by && *other != rank);
                 waiting_for.push(rank);
                 waiting_for.sort_unstable();
@@ -283,16 +312,7 @@ impl Engine {
         if self.failure.is_some() {
             return;
         }
-        let cause = match &error {
-            CollectiveError::Closed => ByeCause::Left,
-            CollectiveError::Aborted { .. } => ByeCause::Aborted,
-            CollectiveError::PeerLost { rank, .. } => ByeCause::PeerLost(*rank),
-            CollectiveError::Mismatch { rank, .. } => ByeCause::Mismatch(*rank),
-            CollectiveError::DeadlinePassed { waiting_for, .. } => {
-                waiting_for.first().map_or(ByeCause::Failed, |rank| ByeCause::DeadlinePassed(*rank))
-            }
-            _ => ByeCause::Failed,
-        };
+        let cause = cause(&error);
         if !matches!(error, CollectiveError::Closed) {
             tracing::debug!(generation = self.generation, rank = self.rank, %error, "collective failed");
         }
@@ -301,6 +321,20 @@ impl Engine {
             link.leave(bye);
         }
         self.failure = Some(error);
+    }
+}
+
+/// What the peers are told of an error.
+pub(crate) fn cause(error: &CollectiveError) -> ByeCause {
+    match error {
+        CollectiveError::Closed => ByeCause::Left,
+        CollectiveError::Aborted { .. } => ByeCause::Aborted,
+        CollectiveError::PeerLost { rank, .. } => ByeCause::PeerLost(*rank),
+        CollectiveError::Mismatch { rank, .. } => ByeCause::Mismatch(*rank),
+        CollectiveError::DeadlinePassed { waiting_for, .. } => {
+            waiting_for.first().map_or(ByeCause::Failed, |rank| ByeCause::DeadlinePassed(*rank))
+        }
+        _ => ByeCause::Failed,
     }
 }
 

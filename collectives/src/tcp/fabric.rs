@@ -33,6 +33,9 @@ pub struct GroupSpec {
     pub rank: u32,
     /// The listeners of all ranks, by rank, this one's included. Their number is the world size.
     pub peers: Vec<SocketAddr>,
+    /// The host of each rank: a number that ranks of one machine share. Empty means unknown. Only
+    /// [`crate::HostFabric`] looks at it.
+    pub hosts: Vec<u32>,
     /// The generation's secret: who does not hold it is refused.
     pub key: [u8; 32],
     /// How long forming may take ([`DEFAULT_FORM_DEADLINE`]).
@@ -49,6 +52,7 @@ impl fmt::Debug for GroupSpec {
             .field("generation", &self.generation)
             .field("rank", &self.rank)
             .field("peers", &self.peers)
+            .field("hosts", &self.hosts)
             .field("form_deadline", &self.form_deadline)
             .field("operation_deadline", &self.operation_deadline)
             .finish_non_exhaustive()

@@ -14,4 +14,7 @@ mod sliced;
 mod tests;
 
 pub use communicator::TcpCommunicator;
+pub(crate) use engine::{Engine, cause};
 pub use fabric::{DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, GroupSpec, TcpFabric};
+#[cfg(test)]
+pub(crate) use sliced::PIECE;

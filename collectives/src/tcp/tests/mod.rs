@@ -1,8 +1,6 @@
-//! The TCP backend over loopback, with threads of this process as ranks.
+//! Forming over loopback, with threads of this process as ranks.
 
-mod failure;
 mod forming;
-mod operations;
 
 use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
@@ -36,33 +34,11 @@ fn group(generation: u64, rank: u32, peers: &[SocketAddr]) -> GroupSpec {
         generation,
         rank,
         peers: peers.to_vec(),
+        hosts: Vec::new(),
         key: KEY,
         form_deadline: LONG,
         operation_deadline: LONG,
     }
-}
-
-/// Forms a world and runs `body` on each rank; the results by rank.
-fn world<T: Send + 'static>(
-    world: u32,
-    operation_deadline: Duration,
-    body: impl Fn(&mut TcpCommunicator, &AbortHandle) -> T + Clone + Send + 'static,
-) -> Vec<T> {
-    let (fabrics, addresses) = fabrics(world);
-    let ranks: Vec<_> = fabrics
-        .into_iter()
-        .enumerate()
-        .map(|(rank, mut fabric)| {
-            let (mut group, body) = (group(1, rank as u32, &addresses), body.clone());
-            group.operation_deadline = operation_deadline;
-            spawn(move || {
-                let abort = AbortHandle::new().unwrap();
-                let mut communicator = fabric.form(&group, &abort).unwrap();
-                body(&mut communicator, &abort)
-            })
-        })
-        .collect();
-    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
 type Formed = Result<(TcpFabric, TcpCommunicator), (TcpFabric, FormError)>;

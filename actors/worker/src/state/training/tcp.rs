@@ -1,17 +1,18 @@
-//! The TCP collectives behind the run loop's port.
+//! The CPU collectives behind the run loop's port: over shared memory within a machine, else over TCP.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use elastic_collectives::{
-    AbortHandle, Communicator, FormError, GroupSpec, SoloCommunicator, TcpFabric,
+    AbortHandle, Communicator, FormError, GroupSpec, HostFabric, SoloCommunicator, TcpFabric,
 };
 use elastic_protocol::messages::Placement;
 
 use super::run_loop::Fabric;
 
-/// Forms a group over TCP for each generation; a world of one needs none.
+/// Forms a group for each generation over one listener; a world of one needs none.
 pub struct TcpGroups {
-    fabric: TcpFabric,
+    fabric: HostFabric,
     abort: AbortHandle,
     operation_deadline: Duration,
 }
@@ -19,8 +20,8 @@ pub struct TcpGroups {
 impl TcpGroups {
     /// Groups over a bound fabric, that `abort` ends. An operation that takes longer than
     /// `operation_deadline` fails, and names who was waited for (G-9).
-    pub const fn new(fabric: TcpFabric, abort: AbortHandle, operation_deadline: Duration) -> Self {
-        Self { fabric, abort, operation_deadline }
+    pub fn new(fabric: TcpFabric, abort: AbortHandle, operation_deadline: Duration) -> Self {
+        Self { fabric: HostFabric::new(fabric), abort, operation_deadline }
     }
 }
 
@@ -40,10 +41,26 @@ impl Fabric for TcpGroups {
             generation,
             rank: placement.rank,
             peers: members.iter().map(|member| member.data_address).collect(),
+            hosts: machines(members.iter().map(|member| member.data_address.ip())),
             key: placement.key.0,
             form_deadline: deadline,
             operation_deadline: self.operation_deadline,
         };
-        Ok(Box::new(self.fabric.form(&group, &self.abort)?))
+        self.fabric.form(&group, &self.abort)
     }
+}
+
+/// A number for each rank that ranks of one machine share. A machine is told by its address and not by its
+/// host name, since several names may stand for one machine; whether ranks really share memory is found
+/// out when they form.
+fn machines(addresses: impl Iterator<Item = IpAddr>) -> Vec<u32> {
+    let mut known = Vec::new();
+    let mut number = |address: IpAddr| {
+        let index = known.iter().position(|other| *other == address).unwrap_or_else(|| {
+            known.push(address);
+            known.len() - 1
+        });
+        index as u32
+    };
+    addresses.map(&mut number).collect()
 }

@@ -4,10 +4,11 @@
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::{LONG, world};
-use crate::reduce::fold_ranks;
-use crate::tcp::sliced::PIECE;
-use crate::{CollectiveError, Communicator, CommunicatorExt, DataType, Element, ReduceOp};
+use super::reference::reference;
+use super::{LONG, Path, world};
+use crate::shm;
+use crate::tcp::PIECE;
+use crate::{CollectiveError, CommunicatorExt, DataType, Element, ReduceOp};
 
 /// The content of a rank's buffer: every bit pattern of the integers, moderate floats.
 fn content(data_type: DataType, elements: usize, rank: u32, seed: u64) -> Vec<u64> {
@@ -33,29 +34,22 @@ fn bytes(words: &[u64], length: usize) -> &[u8] {
     &bytemuck::cast_slice::<u64, u8>(words)[..length]
 }
 
-fn reference(data_type: DataType, op: ReduceOp, inputs: &[Vec<u64>], length: usize) -> Vec<u8> {
-    let mut result = inputs[0].clone();
-    let result_bytes = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut result)[..length];
-    fold_ranks(data_type, op, result_bytes, 0, inputs.len() as u32, |rank| {
-        bytes(&inputs[rank as usize], length)
-    });
-    result_bytes.to_vec()
-}
-
 fn element_counts() -> impl Strategy<Value = usize> {
     prop_oneof![
         0..20usize,
         4090..4100usize,
         PIECE / 2 - 3..PIECE / 2 + 3,
+        shm::PIECE / 4 - 3..shm::PIECE / 4 + 3,
         (1..10usize, 0..7usize).prop_map(|(pieces, more)| pieces * PIECE / 3 + more),
     ]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 80, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn reductions_give_the_bits_of_a_fold_in_rank_order(
+        path in prop::sample::select(Path::ALL.to_vec()),
         size in 1u32..=8,
         data_type in prop::sample::select(DataType::ALL.to_vec()),
         op in prop::sample::select(ReduceOp::ALL.to_vec()),
@@ -67,10 +61,10 @@ proptest! {
         let length = elements * element;
         let inputs: Vec<_> =
             (0..size).map(|rank| content(data_type, elements, rank, seed)).collect();
-        let reduced = reference(data_type, op, &inputs, length);
+        let reduced = reference(data_type, op, &inputs, elements);
         let part = elements / size as usize * element;
         let scattered = part * size as usize;
-        let results = world(size, LONG, move |communicator, _| {
+        let results = world(path, size, LONG, move |communicator, _| {
             let input = content(data_type, elements, communicator.rank(), seed);
             let mut data = input.clone();
             let data = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut data)[..length];
@@ -90,6 +84,7 @@ proptest! {
 
     #[test]
     fn data_arrives_where_it_belongs(
+        path in prop::sample::select(Path::ALL.to_vec()),
         size in 1u32..=8,
         elements in element_counts(),
         root in 0u32..8,
@@ -97,7 +92,7 @@ proptest! {
     ) {
         let root = root % size;
         let input = move |rank: u32| content(DataType::U8, elements, rank, seed);
-        let results = world(size, LONG, move |communicator, _| {
+        let results = world(path, size, LONG, move |communicator, _| {
             let rank = communicator.rank();
             let own = input(rank);
             let own = bytes(&own, elements);
@@ -132,37 +127,41 @@ proptest! {
 
 #[test]
 fn messages_arrive_in_order_beside_collectives() {
-    world(3, LONG, |communicator, _| {
-        let (rank, next, previous) =
-            (communicator.rank(), (communicator.rank() + 1) % 3, (communicator.rank() + 2) % 3);
-        for round in 0..10u32 {
-            communicator.send(&[rank, round], next).unwrap();
-            communicator.send(&[f64::from(rank)], next).unwrap();
-            let mut message = [0u32; 2];
-            communicator.receive(&mut message, previous).unwrap();
-            assert_eq!(message, [previous, round]);
-            let mut number = [0.0f64];
-            communicator.receive(&mut number, previous).unwrap();
-            assert_eq!(number, [f64::from(previous)]);
-            let mut sum = [1i64];
-            communicator.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
-            assert_eq!(sum, [3]);
-        }
-    });
+    for path in Path::ALL {
+        world(path, 3, LONG, |communicator, _| {
+            let (rank, next, previous) =
+                (communicator.rank(), (communicator.rank() + 1) % 3, (communicator.rank() + 2) % 3);
+            for round in 0..10u32 {
+                communicator.send(&[rank, round], next).unwrap();
+                communicator.send(&[f64::from(rank)], next).unwrap();
+                let mut message = [0u32; 2];
+                communicator.receive(&mut message, previous).unwrap();
+                assert_eq!(message, [previous, round]);
+                let mut number = [0.0f64];
+                communicator.receive(&mut number, previous).unwrap();
+                assert_eq!(number, [f64::from(previous)]);
+                let mut sum = [1i64];
+                communicator.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                assert_eq!(sum, [3]);
+            }
+        });
+    }
 }
 
 #[test]
 fn all_to_all_v_takes_a_length_for_each_pair() {
-    world(4, LONG, |communicator, _| {
-        let rank = communicator.rank() as usize;
-        // Rank s sends s + r elements to rank r.
-        let counts: Vec<usize> = (0..4).map(|other| rank + other).collect();
-        let input = vec![rank as u64; counts.iter().sum()];
-        let mut output = vec![9u64; input.len()];
-        communicator.all_to_all_v(&input, &counts, &mut output, &counts).unwrap();
-        let due: Vec<u64> = (0..4).flat_map(|other| vec![other as u64; rank + other]).collect();
-        assert_eq!(output, due);
-    });
+    for path in Path::ALL {
+        world(path, 4, LONG, |communicator, _| {
+            let rank = communicator.rank() as usize;
+            // Rank s sends s + r elements to rank r.
+            let counts: Vec<usize> = (0..4).map(|other| rank + other).collect();
+            let input = vec![rank as u64; counts.iter().sum()];
+            let mut output = vec![9u64; input.len()];
+            communicator.all_to_all_v(&input, &counts, &mut output, &counts).unwrap();
+            let due: Vec<u64> = (0..4).flat_map(|other| vec![other as u64; rank + other]).collect();
+            assert_eq!(output, due);
+        });
+    }
 }
 
 #[test]
@@ -170,17 +169,19 @@ fn wrong_arguments_are_refused_and_the_communicator_goes_on() {
     fn refused<T: std::fmt::Debug>(result: Result<T, CollectiveError>) {
         assert!(matches!(result, Err(CollectiveError::InvalidArgument { .. })), "{result:?}");
     }
-    world(2, LONG, |communicator, _| {
-        let own = communicator.rank();
-        refused(communicator.all_reduce(&mut [1i32], ReduceOp::Mean));
-        refused(communicator.all_gather(&[1u8], &mut [0u8; 3]));
-        refused(communicator.broadcast(&mut [1u8], 2));
-        refused(communicator.send(&[1u8], own));
-        refused(communicator.all_to_all(&[1u8; 3], &mut [0u8; 3]));
-        let bytes = bytemuck::cast_slice_mut::<u64, u8>(&mut [0u64; 2]).to_vec();
-        refused(communicator.broadcast_bytes(&mut bytes.clone()[..7], f32::DATA_TYPE, 0));
-        let mut state = vec![1; 100];
-        refused(communicator.broadcast_vec(&mut state, 0, 99));
-        communicator.barrier().unwrap();
-    });
+    for path in Path::ALL {
+        world(path, 2, LONG, |communicator, _| {
+            let own = communicator.rank();
+            refused(communicator.all_reduce(&mut [1i32], ReduceOp::Mean));
+            refused(communicator.all_gather(&[1u8], &mut [0u8; 3]));
+            refused(communicator.broadcast(&mut [1u8], 2));
+            refused(communicator.send(&[1u8], own));
+            refused(communicator.all_to_all(&[1u8; 3], &mut [0u8; 3]));
+            let bytes = bytemuck::cast_slice_mut::<u64, u8>(&mut [0u64; 2]).to_vec();
+            refused(communicator.broadcast_bytes(&mut bytes.clone()[..7], f32::DATA_TYPE, 0));
+            let mut state = vec![1; 100];
+            refused(communicator.broadcast_vec(&mut state, 0, 99));
+            communicator.barrier().unwrap();
+        });
+    }
 }

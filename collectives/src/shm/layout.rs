@@ -1,0 +1,155 @@
+//! What lies where in a segment: control words, a slot for each rank, and each rank's buffers.
+//!
+//! All of it comes twice, for even and for odd steps: what a rank publishes with step s is read before
+//! any reader arrives at step s + 1, so between s and s + 1 everyone may write what s + 1 publishes.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::wire::FRAME_LENGTH;
+
+/// A rank's contribution to one step, in bytes. Larger messages go in pieces of this length: large
+/// enough that a step is worth its wake-ups, small enough that the pieces of a few ranks stay in cache.
+pub(crate) const PIECE: usize = 256 * 1024;
+/// Buffers start at multiples of this, in bytes: no two ranks write to one pair of cache lines.
+const ALIGNMENT: usize = 128;
+const PAGE: usize = 4096;
+/// The largest world that shares memory: each rank's part of a piece has at least a few cache lines.
+pub(crate) const WORLD_MAX: u32 = 512;
+
+/// The words of a frame header.
+pub(super) const HEADER_WORDS: usize = FRAME_LENGTH / size_of::<u64>();
+
+/// A word with cache lines of its own; processors fetch them in pairs.
+#[repr(C, align(128))]
+pub(super) struct Padded<T>(pub(super) T);
+
+/// The words that all ranks share.
+#[repr(C)]
+pub(super) struct Control {
+    /// Random words that only this generation's ranks know: who opens the wrong file sees others.
+    pub(super) token: Padded<[AtomicU64; 4]>,
+    /// Zero, or what ended the generation here: see [`super::poison`]. The first writer sets it.
+    pub(super) poison: Padded<AtomicU64>,
+    /// What sleepers sleep on. Who rings it changes it.
+    pub(super) bell: Padded<AtomicU32>,
+    /// How many ranks sleep, or are about to.
+    pub(super) sleepers: Padded<AtomicU32>,
+}
+
+/// A rank's own words; only that rank writes them.
+#[repr(C, align(128))]
+pub(super) struct Slot {
+    /// The last step at which the rank has arrived. It wraps.
+    pub(super) step: AtomicU32,
+    /// The frame header of the operation that a step enters.
+    pub(super) headers: [[AtomicU64; HEADER_WORDS]; 2],
+}
+
+/// Which of a rank's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Area {
+    /// What the rank contributes.
+    Contribution,
+    /// What the rank has reduced for all.
+    Result,
+}
+
+/// The place of everything in a segment for `world` ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    world: u32,
+}
+
+impl Layout {
+    pub(super) fn new(world: u32) -> Layout {
+        Layout { world }
+    }
+
+    pub(super) fn world(self) -> u32 {
+        self.world
+    }
+
+    /// The length of a [`Area::Result`] buffer: the longest slice of a piece.
+    fn result_length(self) -> usize {
+        // A slice has at most one element, of at most 8 bytes, more than the average.
+        (PIECE / self.world as usize + 8).next_multiple_of(ALIGNMENT)
+    }
+
+    fn area_length(self, area: Area) -> usize {
+        match area {
+            Area::Contribution => PIECE,
+            Area::Result => self.result_length(),
+        }
+    }
+
+    pub(super) fn slot(self, rank: u32) -> usize {
+        assert!(rank < self.world, "a rank of this world");
+        size_of::<Control>() + rank as usize * size_of::<Slot>()
+    }
+
+    /// The bytes `within` a rank's buffer.
+    pub(super) fn area(
+        self,
+        rank: u32,
+        area: Area,
+        parity: usize,
+        within: Range<usize>,
+    ) -> Range<usize> {
+        assert!(rank < self.world && parity < 2, "a buffer of this world");
+        assert!(
+            within.start <= within.end && within.end <= self.area_length(area),
+            "inside the buffer"
+        );
+        let (contribution, result) = (PIECE, self.result_length());
+        let start = match area {
+            Area::Contribution => parity * contribution,
+            Area::Result => 2 * contribution + parity * result,
+        };
+        let start = self.buffers() + rank as usize * self.rank_length() + start;
+        start + within.start..start + within.end
+    }
+
+    fn buffers(self) -> usize {
+        (size_of::<Control>() + self.world as usize * size_of::<Slot>()).next_multiple_of(PAGE)
+    }
+
+    /// Whole pages, so that each rank's memory lies on its own node.
+    fn rank_length(self) -> usize {
+        (2 * (PIECE + self.result_length())).next_multiple_of(PAGE)
+    }
+
+    /// The length of the segment, in bytes.
+    pub(super) fn length(self) -> usize {
+        self.buffers() + self.world as usize * self.rank_length()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overlaps() {
+        for world in [1, 2, 3, 7, 64] {
+            let layout = Layout::new(world);
+            let mut places = Vec::from([(0, size_of::<Control>())]);
+            for rank in 0..world {
+                let slot = layout.slot(rank);
+                assert!(slot.is_multiple_of(align_of::<Slot>()));
+                places.push((slot, slot + size_of::<Slot>()));
+            }
+            for rank in 0..world {
+                for area in [Area::Contribution, Area::Result] {
+                    for parity in 0..2 {
+                        let place = layout.area(rank, area, parity, 0..layout.area_length(area));
+                        assert!(place.start.is_multiple_of(ALIGNMENT));
+                        places.push((place.start, place.end));
+                    }
+                }
+            }
+            assert!(places.is_sorted_by(|left, right| left.1 <= right.0));
+            assert!(places.last().unwrap().1 <= layout.length());
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! [`Segment`]: memory that the ranks of one host share, and all `unsafe` access to it.
+//!
+//! The segment is a memfd: it has no name, so that nothing is left when its ranks are gone, however they
+//! went. Its length is sealed before anyone maps it, so no peer can make an access fault. Ranks of one
+//! generation trust each other with its content: they hold the generation's key, and run as one user.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+
+use super::layout::{Area, Control, Layout, Slot};
+
+/// The secret words at a segment's start.
+pub(super) type Token = [u64; 4];
+
+/// A mapped segment. Dropping it unmaps it.
+#[derive(Debug)]
+pub(super) struct Segment {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+#[expect(unsafe_code, reason = "a mapping is not bound to a thread")]
+// SAFETY: the mapping belongs to the process, and its owner alone hands out access to it.
+unsafe impl Send for Segment {}
+
+fn length_seals() -> SealFlag {
+    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW
+}
+
+impl Segment {
+    /// A new segment, and the descriptor by which the others open it.
+    ///
+    /// # Errors
+    ///
+    /// The system has no memfd, no memory or no descriptor.
+    pub(super) fn create(layout: Layout, token: Token) -> io::Result<(Segment, OwnedFd)> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create(c"elastic-collectives", flags)?);
+        file.set_len(layout.length() as u64)?;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(length_seals() | SealFlag::F_SEAL_SEAL))?;
+        let segment = Segment::map(&file, layout)?;
+        for (word, value) in segment.control().token.0.iter().zip(token) {
+            word.store(value, Ordering::Release);
+        }
+        Ok((segment, file.into()))
+    }
+
+    /// The segment behind another process's descriptor.
+    ///
+    /// # Errors
+    ///
+    /// There is no such descriptor, this process may not open it, or it is not the segment of this
+    /// token, as where the process number is of another machine or namespace.
+    pub(super) fn open(layout: Layout, pid: u32, fd: RawFd, token: Token) -> io::Result<Segment> {
+        // Opening what is no regular file must not block.
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(format!("/proc/{pid}/fd/{fd}"))?;
+        let wrong = || io::Error::other("it is another file than the segment");
+        let seals = SealFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GET_SEALS)?);
+        if !seals.contains(length_seals()) || file.metadata()?.len() != layout.length() as u64 {
+            return Err(wrong());
+        }
+        let segment = Segment::map(&file, layout)?;
+        let words = segment.control().token.0.iter().map(|word| word.load(Ordering::Acquire));
+        if words.ne(token) {
+            return Err(wrong());
+        }
+        Ok(segment)
+    }
+
+    #[expect(unsafe_code, reason = "mmap(2)")]
+    fn map(file: &File, layout: Layout) -> io::Result<Segment> {
+        let length = NonZeroUsize::new(layout.length())
+            .ok_or_else(|| io::Error::other("a segment has control words"))?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice, of a file whose length is sealed.
+        let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file, 0)? };
+        let segment = Segment { base: base.cast(), layout };
+        // SAFETY: the range is the mapping just made; children of fork(2) do not get it.
+        unsafe { madvise(base, length.get(), MmapAdvise::MADV_DONTFORK)? };
+        Ok(segment)
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    #[expect(unsafe_code, reason = "shared memory is reached by address")]
+    pub(super) fn control(&self) -> &Control {
+        // SAFETY: the mapping starts, page-aligned, with `Control`, which has atomics only, for which
+        // every bit pattern is valid; it lives as long as `self`.
+        unsafe { self.base.cast::<Control>().as_ref() }
+    }
+
+    #[expect(unsafe_code, reason = "shared memory is reached by address")]
+    pub(super) fn slot(&self, rank: u32) -> &Slot {
+        // SAFETY: as for `control`; the layout keeps slots inside the mapping, and aligned.
+        unsafe { self.base.byte_add(self.layout.slot(rank)).cast::<Slot>().as_ref() }
+    }
+
+    /// The bytes `within` a rank's buffer.
+    ///
+    /// # Safety
+    ///
+    /// No rank writes there while the result lives: see [`super::session`].
+    #[expect(unsafe_code, reason = "shared memory is reached by address")]
+    pub(super) unsafe fn read(
+        &self,
+        rank: u32,
+        area: Area,
+        parity: usize,
+        within: Range<usize>,
+    ) -> &[u8] {
+        let place = self.layout.area(rank, area, parity, within);
+        // SAFETY: the layout keeps the place inside the mapping; the caller keeps writers away.
+        unsafe {
+            NonNull::slice_from_raw_parts(self.base.byte_add(place.start), place.len()).as_ref()
+        }
+    }
+
+    /// Copies `bytes` to a rank's buffer, at `offset`.
+    ///
+    /// # Safety
+    ///
+    /// No rank reads or writes there during the call: see [`super::session`].
+    #[expect(unsafe_code, reason = "shared memory is reached by address")]
+    pub(super) unsafe fn write(
+        &self,
+        rank: u32,
+        area: Area,
+        parity: usize,
+        offset: usize,
+        bytes: &[u8],
+    ) {
+        let place = self.layout.area(rank, area, parity, offset..offset + bytes.len());
+        // SAFETY: the layout keeps the place inside the mapping; `bytes` is borrowed by the caller from
+        // elsewhere, or from a buffer that is only read, so the two do not overlap.
+        unsafe {
+            let target = self.base.byte_add(place.start).as_ptr();
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+        }
+    }
+}
+
+impl Drop for Segment {
+    #[expect(unsafe_code, reason = "munmap(2)")]
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's own, and nothing borrowed from it is left.
+        let unmapped = unsafe { munmap(self.base.cast(), self.layout.length()) };
+        if let Err(error) = unmapped {
+            tracing::warn!(%error, "a shared segment cannot be unmapped");
+        }
+    }
+}

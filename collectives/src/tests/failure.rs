@@ -1,0 +1,216 @@
+//! Aborts, losses, mismatches and deadlines in operations.
+
+use std::time::Duration;
+
+use super::{LONG, Path, spawn, world};
+use crate::wire::OperationKind;
+use crate::{AbortHandle, CollectiveError, CommunicatorExt, PeerLoss, ReduceOp};
+
+/// Elements that no socket buffer holds.
+const LARGE: usize = 8 << 20;
+
+/// The lost rank is named, unless another survivor gave up in mid-message before: its end looks the same.
+fn assert_lost(error: &CollectiveError, lost: u32) {
+    let CollectiveError::PeerLost { rank, source } = error else { panic!("{error:?}") };
+    let ended = matches!(source, PeerLoss::Closed | PeerLoss::Connection(_));
+    let reported = matches!(source, PeerLoss::Reported { .. });
+    assert!(*rank == lost || ended || reported, "{error:?}");
+}
+
+#[test]
+fn g12_an_abort_from_another_thread_ends_a_blocked_collective() {
+    for path in Path::ALL {
+        world(path, 3, LONG, |communicator, abort| {
+            communicator.barrier().unwrap();
+            // Rank 0 never enters; the others block in it until their own actor aborts them.
+            if communicator.rank() == 0 {
+                abort.abort(1, 1, "told");
+                assert!(matches!(communicator.barrier(), Err(CollectiveError::Aborted { .. })));
+                return;
+            }
+            let aborter: AbortHandle = abort.clone();
+            let other = spawn(move || aborter.abort(1, 1, "told"));
+            let error =
+                communicator.all_reduce(&mut vec![1.0f32; LARGE], ReduceOp::Sum).unwrap_err();
+            assert!(other.join().unwrap());
+            // The farewell of a rank that was aborted before may come first.
+            assert!(
+                matches!(
+                    error,
+                    CollectiveError::Aborted { .. }
+                        | CollectiveError::PeerLost { source: PeerLoss::Aborted, .. }
+                ),
+                "{error:?}"
+            );
+        });
+    }
+}
+
+#[test]
+fn an_abort_alone_ends_a_wait_and_an_older_one_does_not() {
+    for path in Path::ALL {
+        let errors = world(path, 2, LONG, |communicator, abort| {
+            if communicator.rank() == 0 {
+                // Waits for rank 1, which comes only to see this rank's abort.
+                abort.abort(1, 0, "an older generation");
+                communicator.barrier().unwrap();
+                let aborter = abort.clone();
+                let other =
+                    spawn(move || aborter.abort(1, 1, "first") && !aborter.abort(1, 1, "second"));
+                let error = communicator.receive(&mut [0u8], 1).unwrap_err();
+                assert!(other.join().unwrap());
+                assert_eq!(error.to_string(), communicator.barrier().unwrap_err().to_string());
+                Some(error)
+            } else {
+                communicator.barrier().unwrap();
+                let error = communicator.receive(&mut [0u8], 0).unwrap_err();
+                assert!(matches!(
+                    error,
+                    CollectiveError::PeerLost { rank: 0, source: PeerLoss::Aborted }
+                ));
+                None
+            }
+        });
+        let Some(CollectiveError::Aborted { term: 1, generation: 1, reason }) = &errors[0] else {
+            panic!("{errors:?}")
+        };
+        assert_eq!(&**reason, "first");
+    }
+}
+
+#[test]
+fn a_peer_that_is_dropped_is_lost_for_all_ranks() {
+    for path in Path::ALL {
+        for elements in [1, LARGE] {
+            let errors = world(path, 4, LONG, move |communicator, _| {
+                communicator.barrier().unwrap();
+                if communicator.rank() == 2 {
+                    return None;
+                }
+                Some(
+                    communicator
+                        .all_reduce(&mut vec![1.0f32; elements], ReduceOp::Sum)
+                        .unwrap_err(),
+                )
+            });
+            for error in errors.into_iter().flatten() {
+                assert_lost(&error, 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_without_a_part_in_the_broken_link_notice_too() {
+    for path in Path::ALL {
+        // In a chain 0, 1, 2, 3 only rank 0 sends to rank 1, and rank 3 hears from rank 2 alone.
+        let errors = world(path, 4, LONG, |communicator, _| {
+            communicator.barrier().unwrap();
+            if communicator.rank() == 1 {
+                return None;
+            }
+            Some(communicator.broadcast(&mut vec![1u8; 4 * LARGE], 0).unwrap_err())
+        });
+        for error in errors.into_iter().flatten() {
+            assert_lost(&error, 1);
+        }
+    }
+}
+
+#[test]
+fn who_leaves_after_its_last_operation_hurts_nobody() {
+    for path in Path::ALL {
+        for _ in 0..50 {
+            world(path, 4, LONG, |communicator, _| {
+                let mut data = vec![communicator.rank(); 5000];
+                communicator.all_reduce(&mut data, ReduceOp::Max).unwrap();
+                assert_eq!(data, vec![3; 5000]);
+                communicator.broadcast(&mut data[..3], 0).unwrap();
+                communicator.close();
+                assert!(matches!(communicator.barrier(), Err(CollectiveError::Closed)));
+            });
+        }
+    }
+}
+
+#[test]
+fn who_left_is_named_by_the_next_operation() {
+    for path in Path::ALL {
+        let errors = world(path, 2, LONG, |communicator, _| {
+            if communicator.rank() == 1 {
+                return None;
+            }
+            Some(communicator.receive(&mut [0u8], 1).unwrap_err())
+        });
+        let error = errors[0].as_ref().unwrap();
+        assert!(
+            matches!(error, CollectiveError::PeerLost { rank: 1, source: PeerLoss::Left }),
+            "{error:?}"
+        );
+    }
+}
+
+#[test]
+fn x15_a_mismatch_is_named_on_every_rank() {
+    for path in Path::ALL {
+        let errors = world(path, 3, LONG, |communicator, _| {
+            communicator.barrier().unwrap();
+            let elements = if communicator.rank() == 1 { 3 } else { 4 };
+            communicator.all_reduce(&mut vec![1.0f32; elements], ReduceOp::Sum).unwrap_err()
+        });
+        for (rank, error) in errors.iter().enumerate() {
+            let CollectiveError::Mismatch { operation, sequence, rank: other, ours, theirs } =
+                error
+            else {
+                panic!("rank {rank}: {error:?}")
+            };
+            assert_eq!((*operation, *sequence), (OperationKind::AllReduce, 1));
+            assert!(rank == 1 || *other == 1);
+            assert_ne!(ours.operation.bytes, theirs.operation.bytes);
+        }
+    }
+}
+
+#[test]
+fn x15_another_operation_is_named() {
+    for path in Path::ALL {
+        let errors = world(path, 2, LONG, |communicator, _| {
+            if communicator.rank() == 0 {
+                communicator.barrier().unwrap_err()
+            } else {
+                communicator.all_reduce(&mut [1u8], ReduceOp::Max).unwrap_err()
+            }
+        });
+        for error in errors {
+            assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error:?}");
+        }
+    }
+}
+
+#[test]
+fn g9_the_deadline_names_the_missing_rank() {
+    for path in Path::ALL {
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+        let errors = world(path, 3, Duration::from_millis(200), move |communicator, _| {
+            communicator.barrier().unwrap();
+            if communicator.rank() == 2 {
+                // Alive, but elsewhere until both others have given up.
+                let wait = wait.lock().unwrap();
+                for _ in 0..2 {
+                    wait.recv_timeout(LONG).unwrap();
+                }
+                return None;
+            }
+            let error = communicator.all_reduce(&mut [1.0f32], ReduceOp::Sum).unwrap_err();
+            done.send(()).unwrap();
+            Some(error)
+        });
+        for error in errors.into_iter().flatten() {
+            let CollectiveError::DeadlinePassed { waiting_for, sequence: 1, .. } = &error else {
+                panic!("{error:?}")
+            };
+            assert_eq!(waiting_for, &[2]);
+        }
+    }
+}

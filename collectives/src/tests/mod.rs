@@ -1,0 +1,69 @@
+//! Operations and their failures on every path, over loopback, with threads of this process as ranks.
+
+mod failure;
+mod operations;
+mod reference;
+
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::{AbortHandle, Communicator, GroupSpec, HostFabric, TcpFabric};
+
+/// Ends a test that would hang; none waits this long when all is well.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What carries the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Path {
+    Tcp,
+    SharedMemory,
+}
+
+impl Path {
+    const ALL: [Path; 2] = [Path::Tcp, Path::SharedMemory];
+}
+
+#[expect(clippy::disallowed_methods, reason = "the ranks of a test are threads")]
+fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    thread::spawn(body)
+}
+
+/// Forms a world and runs `body` on each rank; the results by rank.
+fn world<T: Send + 'static>(
+    path: Path,
+    world: u32,
+    operation_deadline: Duration,
+    body: impl Fn(&mut dyn Communicator, &AbortHandle) -> T + Clone + Send + 'static,
+) -> Vec<T> {
+    let bind = |_| TcpFabric::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let fabrics: Vec<_> = (0..world).map(bind).collect();
+    let peers: Vec<_> = fabrics.iter().map(TcpFabric::local_address).collect();
+    let hosts = match path {
+        Path::Tcp => Vec::new(),
+        Path::SharedMemory => vec![3; world as usize],
+    };
+    let rank = |(rank, fabric): (usize, TcpFabric)| {
+        let (peers, hosts, body) = (peers.clone(), hosts.clone(), body.clone());
+        spawn(move || {
+            let abort = AbortHandle::new().unwrap();
+            let group = GroupSpec {
+                term: 1,
+                generation: 1,
+                rank: rank as u32,
+                peers,
+                hosts,
+                key: [7; 32],
+                form_deadline: LONG,
+                operation_deadline,
+            };
+            let mut communicator = HostFabric::new(fabric).form(&group, &abort).unwrap();
+            // It is there by its mapping alone, which has no name in any file system.
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let shares = maps.contains("memfd:elastic-collectives");
+            assert!(path == Path::Tcp || world == 1 || shares, "the ranks share no memory");
+            body(&mut *communicator, &abort)
+        })
+    };
+    let ranks: Vec<_> = fabrics.into_iter().enumerate().map(rank).collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
