@@ -144,6 +144,7 @@ mod name;
 pub mod node;
 pub mod offload;
 pub mod panics;
+pub mod planted;
 pub mod random;
 pub mod restart;
 pub mod session;

@@ -7,6 +7,7 @@ use elastic_protocol::messages::{DriverToWorker, GroupKey, Placement, SyncPlan};
 use elastic_protocol::{
     Assignment, CommitId, GenerationId, ResetCause, Stamp, Step, Time, WorkerId,
 };
+use elastic_runtime::planted::{Bug, is_planted};
 use rand::RngCore;
 
 use super::DriverCore;
@@ -97,7 +98,8 @@ impl DriverCore {
     }
 
     fn form(&mut self, now: Time, members: Vec<WorkerId>) {
-        self.generation = GenerationId(self.generation.0 + 1);
+        let reuses = self.generation.0 > 1 && is_planted(Bug::GenerationNumberReused);
+        self.generation = GenerationId(self.generation.0 + u64::from(!reuses));
         let stamp = self.stamp();
         let table = members
             .iter()
@@ -112,7 +114,9 @@ impl DriverCore {
         self.rng.fill_bytes(&mut key);
         let key = GroupKey(key);
         self.output(DriverOutput::OpenGeneration { stamp, members: members.clone() });
-        for (rank, worker) in (0..).zip(&members) {
+        for (rank, worker) in planted_order((0..).zip(&members).collect()) {
+            let is_twin = rank == 1 && is_planted(Bug::RankGivenTwice);
+            let rank = if is_twin { 0 } else { rank };
             if let Some(record) = self.workers.get_mut(worker) {
                 record.take_stance(now, Stance::Member);
                 record.accused = false;
@@ -201,7 +205,8 @@ impl DriverCore {
     /// Those who did not come in time are out, and the others go on without them (G-9); unless the state
     /// would go with them (G-5): then everybody tries again, for as long as the elastic timeout lets them.
     fn evict(&mut self, now: Time, missing: &[WorkerId], cause: ResetCause) {
-        if self.phase.is_generation_active() && self.are_last_holders(now, missing) {
+        let spares = !is_planted(Bug::EvictsLastHolders);
+        if spares && self.phase.is_generation_active() && self.are_last_holders(now, missing) {
             return self.begin_abort(now, cause, now);
         }
         for worker in missing {
@@ -337,10 +342,13 @@ fn sync_plan(commits: &[Option<CommitId>]) -> (SyncPlan, Step) {
     let Some(best) = best else { return (SyncPlan::FromRoot { root: 0 }, Step::default()) };
     let is_best = |held: &CommitId| (held.generation, held.step) == best;
     let root = commits.iter().position(|held| held.as_ref().is_some_and(is_best)).unwrap_or(0);
+    let root = if is_planted(Bug::RootIsRankZero) { 0 } else { root };
     let first = commits.first().copied().flatten();
     let proved = first.is_some_and(|first| {
         commits.iter().all(|held| {
-            held.is_some_and(|held| (held.step, held.digest) == (first.step, first.digest))
+            let skips_anyway = held.is_none() && is_planted(Bug::SkipWithoutProof);
+            skips_anyway
+                || held.is_some_and(|held| (held.step, held.digest) == (first.step, first.digest))
         })
     });
     let plan = if proved {
@@ -349,6 +357,16 @@ fn sync_plan(commits: &[Option<CommitId>]) -> (SyncPlan, Step) {
         SyncPlan::FromRoot { root: u32::try_from(root).unwrap_or(0) }
     };
     (plan, best.1)
+}
+
+/// The order of the ranks, or a planted one that differs from run to run.
+fn planted_order(members: Vec<(u32, &WorkerId)>) -> Vec<(u32, &WorkerId)> {
+    if !is_planted(Bug::RandomOrder) {
+        return members;
+    }
+    #[expect(clippy::disallowed_types, reason = "the bug that the fence is there to prevent")]
+    let walk: std::collections::HashMap<u32, &WorkerId> = members.into_iter().collect();
+    walk.into_iter().collect()
 }
 
 fn list(items: impl Iterator<Item = String>) -> String {

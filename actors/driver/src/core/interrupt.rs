@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_protocol::messages::DriverToWorker;
 use elastic_protocol::{ResetCause, Stamp, Time, WorkerId};
+use elastic_runtime::planted::{Bug, is_planted};
 
 use super::DriverCore;
 use super::output::EventKind;
@@ -119,7 +120,8 @@ impl DriverCore {
         if !running.all(|worker| paused.contains_key(worker)) {
             return;
         }
-        let boundary = paused.values().max().copied().unwrap_or(0) + 1;
+        let passed = paused.values().max().copied().unwrap_or(0);
+        let boundary = if is_planted(Bug::StopsInThePast) { passed } else { passed + 1 };
         self.decide_stop(now, boundary);
     }
 
@@ -130,7 +132,7 @@ impl DriverCore {
         let change = self.pending_change(now);
         self.change_since = None;
         if change.added.is_empty() && change.removed.is_empty() {
-            for worker in &members {
+            for worker in members.iter().filter(|_| !is_planted(Bug::ResumeNotSent)) {
                 self.tell(worker, DriverToWorker::Resume { stamp });
             }
             let reason = "the change was undone before it took effect".to_owned();

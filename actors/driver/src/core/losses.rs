@@ -6,6 +6,7 @@ use elastic_host_manager::HostState;
 use elastic_protocol::messages::{Ballot, DriverToWorker, Vote};
 use elastic_protocol::{ExitStatus, ResetCause, Time, WorkerFailure, WorkerId};
 use elastic_registry::Verdict;
+use elastic_runtime::planted::{Bug, is_planted};
 use elastic_runtime::restart::Backoff;
 
 use super::DriverCore;
@@ -124,7 +125,9 @@ impl DriverCore {
             );
         }
         let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
-        self.lose_member(now, worker, cause, now);
+        if !is_planted(Bug::DeathIgnored) {
+            self.lose_member(now, worker, cause, now);
+        }
         self.forget_worker(worker);
         if !expected && !self.phase.is_over() {
             self.handle_unexpected_exit(now, worker, has_attached, status, tail);
@@ -388,6 +391,7 @@ impl DriverCore {
             return;
         }
         let until = now + BACKOFF.wait(slot.failures - 1, &mut self.rng);
+        let until = if is_planted(Bug::BackOffNeverEnds) { Time(u64::MAX) } else { until };
         slot.backoff_until = Some(until);
         self.timers.set(until, Timer::Slot(slot_id));
     }

@@ -30,6 +30,7 @@ use elastic_host_manager::HostsSnapshot;
 use elastic_protocol::{
     GenerationId, HostName, Incarnation, JobId, Stamp, Term, Time, WorkerFailure, WorkerId,
 };
+use elastic_runtime::planted::{Bug, is_planted};
 use rand_chacha::ChaCha8Rng;
 
 pub use self::config::{DriverConfig, InvalidDriverConfig, Mode, OnFailure};
@@ -136,6 +137,10 @@ impl DriverCore {
 
     /// The hosts that the job may use, from the host manager.
     pub fn handle_hosts(&mut self, now: Time, snapshot: HostsSnapshot) {
+        let forms = matches!(self.phase, Phase::Form { .. } | Phase::Sync { .. });
+        if forms && is_planted(Bug::ChangeWhileFormingIsLost) {
+            return;
+        }
         let described = |snapshot: &HostsSnapshot| -> Vec<String> {
             snapshot.hosts.iter().map(environment::describe_host).collect()
         };

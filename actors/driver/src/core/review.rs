@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use elastic_protocol::messages::DriverToAgent;
 use elastic_protocol::{Time, WorkerId};
+use elastic_runtime::planted::{Bug, is_planted};
 
 use super::DriverCore;
 use super::config::Mode;
@@ -195,6 +196,9 @@ impl DriverCore {
     /// Somebody was to leave by itself and has not.
     fn handle_departure_deadline(&mut self, now: Time, worker: &WorkerId) {
         let grace = self.config.deadlines.grace;
+        if is_planted(Bug::DepartureHasNoDeadline) {
+            return;
+        }
         let Some(record) = self.workers.get(worker) else { return };
         let is_due = record.since + grace <= now;
         match record.stance {

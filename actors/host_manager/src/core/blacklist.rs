@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use elastic_protocol::{HostName, Time};
+use elastic_runtime::planted::{Bug, is_planted};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
@@ -60,6 +61,9 @@ impl Blacklist {
 
     /// Ends the stays that are over.
     pub(super) fn expire(&mut self, now: Time) {
+        if is_planted(Bug::BlacklistNeverEnds) {
+            return;
+        }
         let over = |stay: &mut Stay| stay.until.is_some_and(|until| until <= now);
         for penalty in self.penalties.values_mut() {
             penalty.out.take_if(over);
@@ -68,6 +72,9 @@ impl Blacklist {
 
     /// When the next stay is over.
     pub(super) fn next_end(&self) -> Option<Time> {
+        if is_planted(Bug::BlacklistNeverEnds) {
+            return None;
+        }
         self.penalties.values().filter_map(|penalty| penalty.out?.until).min()
     }
 

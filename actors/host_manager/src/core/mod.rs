@@ -26,6 +26,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 
 use elastic_protocol::{HostName, Time};
+use elastic_runtime::planted::{Bug, is_planted};
 use rand_chacha::ChaCha8Rng;
 
 use self::blacklist::Blacklist;
@@ -103,6 +104,12 @@ impl HostManagerCore {
                 self.take_list(lines);
             }
             Err(error) if self.discovered_once => {
+                if is_planted(Bug::FailedDiscoveryEmptiesList) {
+                    self.hosts.clear();
+                }
+                if is_planted(Bug::PollingStops) {
+                    self.polling = Polling::Off;
+                }
                 self.warnings =
                     vec![format!("host discovery fails, the last hosts are kept: {error}")];
             }
@@ -236,7 +243,7 @@ impl HostManagerCore {
                 host.slots = slots;
                 true
             }
-            None => unclear.contains(&host.name),
+            None => unclear.contains(&host.name) || is_planted(Bug::AbsentHostKept),
         });
         for name in order {
             if let Some(slots) = listed.remove(&name) {

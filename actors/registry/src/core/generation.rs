@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use elastic_protocol::job::WorkerFailure;
 use elastic_protocol::messages::Ballot;
 use elastic_protocol::{ExitStatus, Stamp, Time, WorkerId};
+use elastic_runtime::planted::{Bug, is_planted};
 
 use super::member::{MemberResult, MemberState, Progress};
-use super::verdict::{DropReason, Verdict, VoteDecision};
+use super::verdict::{Decision, DropReason, Verdict, VoteDecision};
 
 #[derive(Debug)]
 pub(super) struct Generation {
@@ -36,6 +37,9 @@ impl Generation {
         let Some(state) = self.members.get_mut(worker) else {
             return VoteDecision::Dropped(DropReason::NotAMember { worker: worker.clone() });
         };
+        if *ballot == Ballot::Ready && state.rank == 1 && is_planted(Bug::LostVote) {
+            return VoteDecision::Taken(Decision::Repeated);
+        }
         let decision = match ballot {
             Ballot::Ready => state.advance(now, Progress::Ready),
             Ballot::Synced => state.advance(now, Progress::Synced),
@@ -44,6 +48,13 @@ impl Generation {
         };
         if state.is_failed() && self.first_failure.is_none() {
             self.first_failure = Some(worker.clone());
+        }
+        let is_repeated = decision == VoteDecision::Taken(Decision::Repeated);
+        if is_repeated && is_planted(Bug::RepeatedVoteCountsTwice) {
+            let mut others = self.members.values_mut();
+            if let Some(other) = others.find(|state| state.progress < Progress::Ready) {
+                return other.advance(now, Progress::Ready);
+            }
         }
         decision
     }
@@ -87,6 +98,10 @@ impl Generation {
     }
 
     fn all(&self, progress: Progress) -> bool {
+        if progress == Progress::Ready && is_planted(Bug::BarrierOneShort) {
+            let ready = self.members.values().filter(|state| state.progress >= progress);
+            return ready.count() + 1 >= self.members.len();
+        }
         self.members.values().all(|state| state.progress >= progress)
     }
 

@@ -23,6 +23,8 @@ use std::time::Duration;
 use elastic_protocol::messages::{AgentToDriver, DriverToAgent, LiveWorker, OutputSettings};
 use elastic_protocol::{Deadlines, ExitStatus, HostName, JobId, ProgramSpec, Term, Time, WorkerId};
 
+use elastic_runtime::planted::{Bug, is_planted};
+
 pub use output::{AgentOutput, AgentWarning, Credential, DriverLink, SpawnOrder, StopSignal};
 use reports::Reports;
 use slot::{Process, Slot, Stop};
@@ -161,7 +163,10 @@ impl AgentCore {
                 if self.is_ending() {
                     return;
                 }
-                let live = self.live();
+                let mut live = self.live();
+                if is_planted(Bug::ProcessesForgotten) {
+                    live.clear();
+                }
                 for process in self.processes_mut() {
                     process.announced = process.pid.is_some();
                 }
@@ -251,7 +256,10 @@ impl AgentCore {
         let killed_after_grace = process.stop.as_ref().is_some_and(Stop::killed_after_grace);
         let tail = last_bytes(tail, AgentToDriver::TAIL_BYTES_MAX);
         let exited = worker.clone();
-        self.report(AgentToDriver::Exited { worker: exited, status, killed_after_grace, tail });
+        let is_signal = matches!(status, ExitStatus::Signal(_));
+        if !(is_signal && is_planted(Bug::DeathNotReported)) {
+            self.report(AgentToDriver::Exited { worker: exited, status, killed_after_grace, tail });
+        }
         self.vacate(worker);
         self.end_if_empty();
     }

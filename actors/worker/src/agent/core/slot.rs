@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use elastic_protocol::{Incarnation, Time, WorkerId};
+use elastic_runtime::planted::{Bug, is_planted};
 
 use super::output::SpawnOrder;
 
@@ -47,6 +48,7 @@ impl Process {
         self.stop
             .as_ref()
             .filter(|stop| self.pid.is_some() && !stop.killed)
+            .filter(|stop| !stop.terminated || !is_planted(Bug::NeverKills))
             .map(|stop| stop.kill_at)
     }
 }

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use elastic_protocol::messages::{DriverToWorker, Placement, SyncPlan, WorkerToDriver};
 use elastic_protocol::{Stamp, Time};
+use elastic_runtime::planted::{Bug, is_planted};
 
 use super::{Exit, Link, Output, Pause, StateCore, Training, TrainingCommand, Verdict};
 
@@ -88,7 +89,9 @@ impl StateCore {
         }
         self.end_generation("a newer generation was assigned");
         self.stamp = placement.stamp;
-        self.pause = Pause::default();
+        if !is_planted(Bug::PauseOutlivesGeneration) {
+            self.pause = Pause::default();
+        }
         self.pending = self.exit.is_none().then_some(placement);
         self.go_on();
     }
@@ -148,7 +151,7 @@ impl StateCore {
     }
 
     fn aborted(&mut self, stamp: Stamp, cause: &str) {
-        if stamp < self.stamp {
+        if stamp < self.stamp && !is_planted(Bug::OldAbortObeyed) {
             self.dropped += 1;
             return;
         }
@@ -220,6 +223,7 @@ impl StateCore {
                 Ordering::Greater => Verdict::End,
             },
             (true, None, Some(promised)) if boundary <= promised => Verdict::Pass,
+            (true, None, _) if is_planted(Bug::PromiseBroken) => Verdict::Pass,
             (true, None, _) => Verdict::Hold,
         }
     }

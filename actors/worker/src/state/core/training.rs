@@ -2,6 +2,7 @@
 
 use elastic_protocol::messages::{Ballot, WorkerToDriver};
 use elastic_protocol::{CommitId, Stamp, Time};
+use elastic_runtime::planted::{Bug, is_planted};
 
 use super::{Exit, Progress, StateCore, Training, TrainingCommand, TrainingEvent};
 
@@ -52,7 +53,9 @@ impl StateCore {
     }
 
     fn at_rest(&mut self, commit: Option<CommitId>, steps_lost: u64) {
-        self.commit = commit;
+        if self.commit.is_none() || !is_planted(Bug::OldCommitTold) {
+            self.commit = commit;
+        }
         self.steps_lost = steps_lost;
         self.placement = None;
         self.sample_at = None;

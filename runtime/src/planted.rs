@@ -1,0 +1,133 @@
+//! Planted bugs: the proof that the simulation can fail. A core asks [`is_planted`] at the place where it
+//! would be wrong; without the feature `planted-bugs` the answer is a constant `false`, and the place is gone.
+//! With it, `sim bugs` plants one bug at a time on its own thread.
+
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $bug:ident = $name:literal, $room:literal;)*) => {
+        /// A bug that can be planted.
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        pub enum Bug {
+            $($(#[$doc])* $bug,)*
+        }
+
+        impl Bug {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$bug,)*];
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$bug => $name,)*
+                }
+            }
+
+            /// Where it is planted.
+            pub const fn room(self) -> &'static str {
+                match self {
+                    $(Self::$bug => $room,)*
+                }
+            }
+        }
+    };
+}
+
+bugs! {
+    /// An arrival from an older generation counts as one from this (G-2).
+    OldArrivalCounts = "an arrival from an older generation counts", "driver";
+    /// The root is rank 0, whatever it holds (G-8).
+    RootIsRankZero = "the root is rank 0 whatever it holds", "driver";
+    /// Sync is skipped although a newcomer has proved nothing (G-6; Horovod #3494).
+    SkipWithoutProof = "sync is skipped although a newcomer has no commit", "driver";
+    /// Everybody who is late is put out, the last holders of the commit too (G-5).
+    EvictsLastHolders = "the last holders of the commit are evicted", "driver";
+    /// A change of hosts is forgotten that comes while a generation forms (G-7).
+    ChangeWhileFormingIsLost = "a change of hosts while a generation forms is lost", "driver";
+    /// A slot in back-off is not looked at again.
+    BackOffNeverEnds = "a slot's back-off never ends", "driver";
+    /// The end of a member's process does not end its generation (G-12).
+    DeathIgnored = "the death of a member does not end its generation", "driver";
+    /// A worker that does not leave by itself is waited for without end (G-9).
+    DepartureHasNoDeadline = "a departure has no deadline", "driver";
+    /// All are told to stop at a boundary that some have passed.
+    StopsInThePast = "the agreed boundary is one that was passed", "driver";
+    /// An interrupt that is called off is not told.
+    ResumeNotSent = "an interrupt that is called off is not told", "driver";
+    /// Two workers get one rank (G-3).
+    RankGivenTwice = "a rank is given twice", "driver";
+    /// A new generation has the number of the one before (G-2).
+    GenerationNumberReused = "a generation's number is used again", "driver";
+    /// The hosts of a driver that has been told twice are in another order in each run.
+    RandomOrder = "members are told in the order of a hash map", "driver";
+    /// A READY is lost.
+    LostVote = "a READY of rank 1 is lost", "registry";
+    /// The barrier opens when all but one are READY.
+    BarrierOneShort = "the barrier opens one short", "registry";
+    /// A vote that is repeated counts for somebody else.
+    RepeatedVoteCountsTwice = "a repeated vote counts twice", "registry";
+    /// A blacklisted host never comes back.
+    BlacklistNeverEnds = "a blacklisting never ends", "host manager";
+    /// A discovery that fails empties the list (H-15).
+    FailedDiscoveryEmptiesList = "a failed discovery empties the list", "host manager";
+    /// After a discovery that fails there is no other.
+    PollingStops = "polling stops at the first failure", "host manager";
+    /// A host that returns keeps its old place (H-17).
+    AbsentHostKept = "a host that left the list is kept", "host manager";
+    /// A message of an older generation is obeyed (G-2).
+    OldAbortObeyed = "an abort of an older generation is obeyed", "state";
+    /// The pause of one generation goes on in the next.
+    PauseOutlivesGeneration = "a pause outlives its generation", "state";
+    /// What the driver missed is not told on a new connection.
+    NothingAnnounced = "nothing is announced on a new connection", "state";
+    /// A boundary is passed in spite of the promise.
+    PromiseBroken = "a boundary is passed in spite of the promise", "state";
+    /// The commit that is told is the first one.
+    OldCommitTold = "an old commit is told on arrival", "state";
+    /// The driver is not told of processes that died by a signal.
+    DeathNotReported = "a death by signal is not reported", "agent";
+    /// A process that ignores SIGTERM is left alone.
+    NeverKills = "SIGKILL is never sent", "agent";
+    /// What happened while no driver was there is not told.
+    ProcessesForgotten = "a new session is told of no processes", "agent";
+    /// Data of a generation that has ended is delivered (G-4).
+    LateDataDelivered = "late data of an ended generation is delivered", "collectives";
+    /// A contribution that had to wait counts twice.
+    ContributionTwice = "a contribution that was delayed counts twice", "collectives";
+    /// A collective does not watch the abort word.
+    AbortWordIgnored = "a blocked collective ignores the abort word", "collectives";
+    /// A rollback restores the counters and not the weights (H-22).
+    RollbackKeepsWeights = "a rollback keeps the weights", "program";
+    /// The sampler goes on with the world size of the generation before (H-23).
+    SamplerKeepsWorldSize = "the sampler keeps the old world size", "program";
+}
+
+#[cfg(feature = "planted-bugs")]
+mod selected {
+    use std::cell::Cell;
+
+    use super::Bug;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Whether this bug is planted on this thread.
+    #[inline]
+    pub fn is_planted(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+
+    /// Plants a bug on this thread in place of the one before, or none.
+    pub fn plant(bug: Option<Bug>) {
+        PLANTED.set(bug);
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+pub use selected::{is_planted, plant};
+
+/// Whether this bug is planted on this thread: never, without the feature.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub const fn is_planted(_: Bug) -> bool {
+    false
+}
