@@ -20,7 +20,7 @@ Exit code: 0 success, 1 the job failed, 2 wrong use.";
 
 /// Keeps a distributed training job running while machines come and go.
 #[derive(Debug, Parser)]
-#[command(name = "elastic-node", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(name = "elastic-node", version, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     /// What to do, if no role is played.
     #[command(subcommand)]

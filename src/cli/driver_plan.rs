@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use elastic_driver::{DriverConfig, Mode, OnFailure};
+use elastic_driver::{DriverConfig, InvalidDriverConfig, Mode, OnFailure};
 use elastic_host_manager::{
     CooldownRange, HostManagerConfig, HostSlots, HostSource, parse_host_list,
 };
@@ -202,7 +202,11 @@ fn driver_config(
         output: OutputSettings { directory: output_dir.transpose()? },
         ..defaults
     };
-    config.validate().usage("the driver's flags contradict each other")
+    config.validate().map_err(|error| {
+        let is_of_deadlines = matches!(error, InvalidDriverConfig::Deadlines(_));
+        let failure = Failure::usage("the driver's flags contradict each other").source(error);
+        if is_of_deadlines { failure.hint("give a longer --form-timeout") } else { failure }
+    })
 }
 
 fn deadlines(flags: &DriverFlags) -> Deadlines {

@@ -18,12 +18,19 @@ pub(crate) struct Failure {
     message: String,
     source: Option<Box<dyn Error>>,
     hint: Option<String>,
+    is_told: bool,
 }
 
 impl Failure {
     /// Something did not work.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { code: CODE_FAILED, message: message.into(), source: None, hint: None }
+        Self {
+            code: CODE_FAILED,
+            message: message.into(),
+            source: None,
+            hint: None,
+            is_told: false,
+        }
     }
 
     /// The command line cannot be meant.
@@ -49,6 +56,12 @@ impl Failure {
         self
     }
 
+    /// Somebody else on the same stderr tells it: only the exit code is left to give.
+    pub(crate) fn told_elsewhere(mut self) -> Self {
+        self.is_told = true;
+        self
+    }
+
     /// The exit code.
     pub(crate) const fn code(&self) -> u8 {
         self.code
@@ -56,6 +69,9 @@ impl Failure {
 
     /// Prints it to stderr; in colour where stderr shows colours (`NO_COLOR` is heard).
     pub(crate) fn report(&self) {
+        if self.is_told {
+            return;
+        }
         let mut stderr = anstream::stderr().lock();
         // Nobody is left to tell that stderr is closed.
         let _ = stderr.write_all(self.text().as_bytes());

@@ -7,7 +7,7 @@ use super::arguments::{Cli, Role};
 use super::failure::Failure;
 
 /// Flags of `--role worker`.
-const WORKER_FLAGS: [&str; 5] = ["join", "token", "token_file", "host", "slots"];
+const WORKER_FLAGS: [&str; 6] = ["join", "token", "token_file", "host", "slots", "launched"];
 /// Flags that are neither role's own.
 const COMMON_FLAGS: [&str; 4] = ["role", "log", "state_dir", "program"];
 
@@ -19,22 +19,40 @@ pub(crate) fn read() -> Result<Cli, Failure> {
 
 fn interpret(matches: &ArgMatches) -> Result<Cli, Failure> {
     let cli = Cli::from_arg_matches(matches).map_err(|error| Failure::usage(error.to_string()))?;
-    if cli.command.is_none() {
-        check_role(matches, cli.role.role)?;
+    match matches.subcommand_name() {
+        Some(command) => check_command(matches, command)?,
+        None => check_role(matches, cli.role.role)?,
     }
     Ok(cli)
 }
 
+/// The arguments before any command. Those from the environment may be meant for another process, so only
+/// given ones are looked at.
+fn given(matches: &ArgMatches) -> Vec<String> {
+    let command = Cli::command();
+    let ids = command.get_arguments().map(|argument| argument.get_id().as_str());
+    ids.filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine))
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
+fn flag_of(id: &str) -> String {
+    format!("--{}", id.replace('_', "-"))
+}
+
+fn check_command(matches: &ArgMatches, command: &str) -> Result<(), Failure> {
+    match given(matches).into_iter().find(|id| id != "log") {
+        None => Ok(()),
+        Some(id) => Err(Failure::usage(format!("{} is given before `{command}`", flag_of(&id)))
+            .hint(format!("flags of `{command}` follow it; a role takes no command"))),
+    }
+}
+
 fn check_role(matches: &ArgMatches, role: Option<Role>) -> Result<(), Failure> {
-    // Flags from the environment may be meant for another process, so only given ones are looked at.
-    let given = matches
-        .ids()
-        .map(clap::Id::as_str)
-        .filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine))
-        .filter(|id| Cli::command().get_arguments().any(|argument| argument.get_id() == *id))
-        .filter(|id| !COMMON_FLAGS.contains(id));
+    let given = given(matches);
+    let given = given.iter().map(String::as_str).filter(|id| !COMMON_FLAGS.contains(id));
     for id in given {
-        let flag = format!("--{}", id.replace('_', "-"));
+        let flag = flag_of(id);
         let of_worker = WORKER_FLAGS.contains(&id);
         match role {
             None => {
@@ -105,5 +123,7 @@ mod tests {
         let text = error("elastic-node --role driver --token-file f -- x");
         assert_eq!(text, "--token-file is a flag of --role worker");
         assert_eq!(error("elastic-node --np 3 -- x"), "--np is given, but no role");
+        assert_eq!(error("elastic-node -n 3 run -- x"), "--np is given before `run`");
+        assert!(parse("elastic-node --log warn run -- x").is_ok());
     }
 }

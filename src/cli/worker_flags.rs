@@ -34,6 +34,9 @@ pub(crate) struct WorkerFlags {
     /// Workers that this host can run at once [default: one per GPU, else 1]
     #[arg(long, env = "ELASTIC_SLOTS", value_name = "N", value_parser = count)]
     pub(crate) slots: Option<u32>,
+    /// Started by the driver's launcher, which says itself how the job ended
+    #[arg(long, env = "ELASTIC_LAUNCHED", hide = true)]
+    pub(crate) launched: bool,
 }
 
 impl std::fmt::Debug for WorkerFlags {
@@ -45,6 +48,7 @@ impl std::fmt::Debug for WorkerFlags {
             .field("token_file", &self.token_file)
             .field("host", &self.host)
             .field("slots", &self.slots)
+            .field("launched", &self.launched)
             .finish()
     }
 }
@@ -60,6 +64,8 @@ pub(crate) struct WorkerPlan {
     pub(crate) host: HostName,
     /// How many workers it can run at once.
     pub(crate) slots: u32,
+    /// Whether the driver beside it says how the job ended.
+    pub(crate) is_launched: bool,
 }
 
 /// Fills in the defaults, or says what is missing.
@@ -82,5 +88,6 @@ pub(crate) fn plan_worker(arguments: &RoleArguments) -> Result<WorkerPlan, Failu
     let state_dir = arguments.driver.state_dir.as_deref();
     let token =
         TokenSource::new(&driver, flags.token.as_deref(), flags.token_file.as_deref(), state_dir)?;
-    Ok(WorkerPlan { driver, token, host, slots: flags.slots.unwrap_or_else(host::slots) })
+    let (slots, is_launched) = (flags.slots.unwrap_or_else(host::slots), flags.launched);
+    Ok(WorkerPlan { driver, token, host, slots, is_launched })
 }

@@ -28,10 +28,14 @@ const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Runs the agent until its job is over.
 pub(crate) fn run_agent(plan: WorkerPlan) -> Result<(), Failure> {
+    let is_launched = plan.is_launched;
     let end = system::run(serve(plan)).failed("the system refuses what the agent needs")??;
     match end.code {
         0 => Ok(()),
-        code => Err(Failure::new(end.reason).with_code(code)),
+        code => {
+            let failure = Failure::new(end.reason).with_code(code);
+            Err(if is_launched { failure.told_elsewhere() } else { failure })
+        }
     }
 }
 

@@ -210,7 +210,10 @@ struct FirstFailure(String);
 
 fn tell(result: JobResult) -> Failure {
     let mut failure = Failure::new(result.reason.clone()).with_code(result.code);
-    if let Some(WorkerFailure { worker, rank, status, message }) = result.first_failure {
+    // A reason that names the worker tells of its failure already.
+    let untold =
+        result.first_failure.filter(|failure| !result.reason.contains(&failure.worker.to_string()));
+    if let Some(WorkerFailure { worker, rank, status, message }) = untold {
         let rank = rank.map_or_else(String::new, |rank| format!(" (rank {rank})"));
         let status = status.map_or_else(String::new, |status| format!(": {status}"));
         let message = message.trim();

@@ -8,7 +8,7 @@ use crate::cli::describe_phases;
 /// Logs an event.
 pub(crate) fn log_event(generation: u64, event: &EventKind) {
     match event {
-        EventKind::HostJoined { host, slots } => info!("host {host} joined with {slots} slots"),
+        EventKind::HostJoined { host, .. } => info!("host {host} joined"),
         EventKind::HostRefused { host, reason } => warn!("host {host} was refused: {reason}"),
         EventKind::HostLost { host, reason } => warn!("host {host} is lost: {reason}"),
         EventKind::HostsChanged { hosts } => info!("hosts: {}", list(hosts)),

@@ -102,9 +102,14 @@ impl LocalLauncher {
         host.changed.notify_one();
     }
 
-    /// The job is over: nothing is started any more. Waits for agents to go by themselves, then kills them.
-    pub(crate) async fn close(&self, within: Duration) {
+    /// The job is over: nothing is started any more.
+    pub(crate) fn start_no_more(&self) {
         self.is_closing.set(true);
+    }
+
+    /// Waits for agents to go by themselves, then kills them.
+    pub(crate) async fn close(&self, within: Duration) {
+        self.start_no_more();
         let all_gone = async {
             while self.running.get() > 0 {
                 self.one_ended.notified().await;
@@ -175,7 +180,7 @@ impl LocalLauncher {
                 "--slots",
                 &slots,
             ])
-            .args(["--log", log])
+            .args(["--launched", "--log", log])
             .arg("--token-file")
             .arg(token_file)
             .stdin(Stdio::null())

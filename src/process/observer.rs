@@ -54,6 +54,11 @@ impl DriverObserver for Observer {
         match &event.kind {
             EventKind::WorkerStarted { worker } => self.count(worker, true),
             EventKind::WorkerExited { worker, .. } => self.count(worker, false),
+            EventKind::JobEnded { .. } => {
+                if let Some(launcher) = &self.launcher {
+                    launcher.start_no_more();
+                }
+            }
             _ => {}
         }
     }

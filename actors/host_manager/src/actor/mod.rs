@@ -183,7 +183,7 @@ impl Handler<HostJoined> for HostManager {
                 self.reports.do_send(HostReport::Refused { host, reason });
             }
             JoinDecision::Expected { slots: listed } if listed != slots => {
-                tracing::info!(%host, slots, listed, "the list's slots count, not the agent's");
+                tracing::debug!(%host, slots, listed, "the list's slots count, not the agent's");
             }
             JoinDecision::Expected { .. } | JoinDecision::Taken => {}
         }
