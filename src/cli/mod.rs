@@ -15,6 +15,6 @@ pub(crate) use arguments::{Cli, Command, Role};
 pub(crate) use driver_plan::{DiscoveryPlan, DriverPlan, Launcher, plan_driver, plan_run};
 pub(crate) use failure::{Failure, ResultExt};
 pub(crate) use logging::start_logging;
-pub(crate) use reading::read;
+pub(crate) use reading::{flag_variables, read};
 pub(crate) use status::{describe_phases, describe_status, print_status};
 pub(crate) use worker_flags::{TOKEN_VARIABLE, WorkerPlan, plan_worker};

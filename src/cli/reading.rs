@@ -1,5 +1,7 @@
 //! Reads the command line, and refuses flags of one role that are given to the other.
 
+use std::ffi::OsString;
+
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
@@ -10,6 +12,13 @@ use super::failure::Failure;
 const WORKER_FLAGS: [&str; 6] = ["join", "token", "token_file", "host", "slots", "launched"];
 /// Flags that are neither role's own.
 const COMMON_FLAGS: [&str; 4] = ["role", "log", "state_dir", "program"];
+
+/// The variables from which flags of roles come. What is meant for a driver is not meant for the agents that
+/// it starts.
+pub(crate) fn flag_variables() -> Vec<OsString> {
+    let command = Cli::command();
+    command.get_arguments().filter_map(|it| it.get_env().map(ToOwned::to_owned)).collect()
+}
 
 /// Reads the arguments of this process; clap itself ends it for `--help` and for what it cannot read.
 pub(crate) fn read() -> Result<Cli, Failure> {

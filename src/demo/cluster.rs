@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::story::WORKERS;
-use crate::cli::{Failure, ResultExt};
+use crate::cli::{Failure, ResultExt, flag_variables};
 use crate::process::{ADDRESS_FILE, EVENTS_FILE};
 
 /// The training: about 20 s, so that one can watch.
@@ -149,10 +149,8 @@ impl Cluster {
 /// This program, in a process group of its own, so that a Ctrl-C reaches the demo alone.
 fn command(program: &PathBuf) -> Command {
     let mut command = Command::new(program);
-    for (variable, _) in std::env::vars_os() {
-        if variable.to_string_lossy().starts_with("ELASTIC_") {
-            command.env_remove(variable);
-        }
+    for variable in flag_variables() {
+        command.env_remove(variable);
     }
     command.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
     command

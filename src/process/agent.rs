@@ -13,6 +13,7 @@ use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::driver_address::DriverAddress;
 use super::random::system_seed;
 use super::signals::{Heard, Signals};
 use crate::cli::{Failure, ResultExt, WorkerPlan};
@@ -41,6 +42,7 @@ pub(crate) fn run_agent(plan: WorkerPlan) -> Result<(), Failure> {
 
 async fn serve(plan: WorkerPlan) -> Result<AgentEnd, Failure> {
     let mut signals = Signals::new().failed("signals cannot be heard")?;
+    tracing::debug!(?plan, "configuration");
     let joined = {
         let heard = std::pin::pin!(signals.next());
         let joining = std::pin::pin!(find_driver(&plan));
@@ -50,7 +52,8 @@ async fn serve(plan: WorkerPlan) -> Result<AgentEnd, Failure> {
         }
     };
     let streams = Arc::new(StandardStreams::new().failed("the output cannot be shown")?);
-    let processes = Box::new(SystemProcesses::new(streams.clone()));
+    let processes = SystemProcesses::new(streams.clone());
+    let processes = Box::new(DriverAddress::new(processes, &plan.driver));
     let settings = AgentSettings::new(plan.host, plan.slots);
     let (tell_end, end) = oneshot::channel();
     let node = joined.node.clone();

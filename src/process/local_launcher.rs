@@ -24,6 +24,8 @@ use tokio::process::{Child, Command};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::cli::flag_variables;
+
 /// The first wait before an agent that has died is started again; it doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 /// The longest such wait.
@@ -161,11 +163,8 @@ impl LocalLauncher {
     fn start(&self, name: &HostName) -> io::Result<Child> {
         let AgentCommand { program, driver, token_file, log } = &self.command;
         let mut command = Command::new(program);
-        // What is meant for the driver is not meant for its agents.
-        for (variable, _) in std::env::vars_os() {
-            if variable.to_string_lossy().starts_with("ELASTIC_") {
-                command.env_remove(variable);
-            }
+        for variable in flag_variables() {
+            command.env_remove(variable);
         }
         // The list says how many slots a host has, and may change its mind: the agent takes any.
         let slots = SLOTS_MAX.to_string();

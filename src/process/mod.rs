@@ -3,6 +3,7 @@
 
 mod agent;
 mod driver;
+mod driver_address;
 mod event_log;
 mod event_text;
 mod local_launcher;

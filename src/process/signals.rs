@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Hears the signals; from its making on they do not end the process by themselves.
 pub(crate) struct Signals {
-    heard: [(i32, &'static str, Signal); 3],
+    heard: Vec<(i32, &'static str, Signal)>,
 }
 
 /// One signal that came.
@@ -29,15 +29,15 @@ impl Heard {
 impl Signals {
     /// Starts to hear.
     pub(crate) fn new() -> io::Result<Self> {
-        let hear =
-            |kind: SignalKind, name| Ok::<_, io::Error>((kind.as_raw_value(), name, signal(kind)?));
-        Ok(Self {
-            heard: [
-                hear(SignalKind::interrupt(), "SIGINT")?,
-                hear(SignalKind::terminate(), "SIGTERM")?,
-                hear(SignalKind::hangup(), "SIGHUP")?,
-            ],
-        })
+        let mut kinds =
+            vec![(SignalKind::interrupt(), "SIGINT"), (SignalKind::terminate(), "SIGTERM")];
+        if !is_ignored(SignalKind::hangup()) {
+            kinds.push((SignalKind::hangup(), "SIGHUP"));
+        }
+        let hear = |(kind, name): (SignalKind, &'static str)| {
+            Ok((kind.as_raw_value(), name, signal(kind)?))
+        };
+        Ok(Self { heard: kinds.into_iter().map(hear).collect::<io::Result<_>>()? })
     }
 
     /// The next one.
@@ -52,4 +52,12 @@ impl Signals {
         })
         .await
     }
+}
+
+/// Whether a signal was ignored when this process started, as `nohup` has SIGHUP.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    mask & 1 << (kind.as_raw_value() - 1) != 0
 }
