@@ -1,7 +1,7 @@
 //! Where the token of an agent or a client comes from: it is given, stands in a file, or is found in the
 //! driver's state directory on this machine.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use elastic_transport::{TOKEN_FILE, Token, read_token};
@@ -70,18 +70,24 @@ impl TokenSource {
         match &self.kind {
             Kind::Given(_) => false,
             Kind::File(path) => !path.exists(),
-            Kind::Found(paths) => paths.iter().all(|path| !path.exists()),
+            Kind::Found(paths) => !paths.is_empty() && paths.iter().all(|path| !path.exists()),
         }
     }
 
     fn not_found(&self, paths: &[PathBuf]) -> Failure {
         let failure =
             Failure::new(format!("there is no token for the driver at {} here", self.driver));
+        if paths.is_empty() {
+            return failure.hint(
+                "the driver is not on this machine: copy its token file, which it names when it starts, \
+                 and give it with --token-file",
+            );
+        }
         let looked: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         failure.hint(format!(
-            "if the driver runs on this machine, is it started, by this user? ({} was looked at); if it \
-             runs elsewhere, copy its token file and give it with --token-file",
-            if looked.is_empty() { "nothing".to_owned() } else { looked.join(", ") }
+            "is the driver started, by this user? ({} was looked at); if its token lies elsewhere, \
+             give it with --token-file",
+            looked.join(", ")
         ))
     }
 }
@@ -90,7 +96,7 @@ impl TokenSource {
 fn candidates(driver: &str) -> Vec<PathBuf> {
     let Ok(addresses) = driver.to_socket_addrs() else { return Vec::new() };
     let mut folders = Vec::new();
-    for address in addresses {
+    for address in addresses.filter(|address| is_of_this_machine(address.ip())) {
         folders.extend(default_state_dir(address));
         if address.ip().is_loopback() {
             // A driver that listens everywhere is reached here too.
@@ -100,6 +106,11 @@ fn candidates(driver: &str) -> Vec<PathBuf> {
         }
     }
     folders.into_iter().map(|folder| folder.join(TOKEN_FILE)).collect()
+}
+
+/// Whether an address is one of this machine's: only to those can a socket be bound.
+fn is_of_this_machine(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
 }
 
 #[cfg(test)]
@@ -118,5 +129,9 @@ mod tests {
         assert!(source.may_appear());
         let error = source.read().expect_err("no file");
         assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+        let source = TokenSource::new("192.0.2.1:1", None, None, None).expect("nothing to refuse");
+        assert!(!source.may_appear(), "the driver is elsewhere");
+        let error = source.read().expect_err("no token");
+        assert!(error.to_string().contains("there is no token"), "{error}");
     }
 }
