@@ -141,7 +141,7 @@ fn pause(duration: Duration) {
 }
 
 fn say(line: &str) {
-    writeln!(std::io::stdout(), "{MARK}{line}").unwrap();
+    std::io::stdout().write_all(format!("{MARK}{line}\n").as_bytes()).unwrap();
 }
 
 /// The life of a rank: one generation for each line on stdin.
