@@ -39,9 +39,9 @@ struct Flags {
     /// Where it writes what it does.
     #[arg(long)]
     log: PathBuf,
-    /// Do not end on SIGTERM by anything else than the library.
-    #[arg(long)]
-    padding_bytes: Option<usize>,
+    /// So many bytes more of state.
+    #[arg(long, default_value_t = 0)]
+    padding_bytes: usize,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -49,6 +49,7 @@ struct Counts {
     epoch: u64,
     steps: u64,
     trained: Vec<u32>,
+    #[serde(with = "elastic_node::bulk")]
     padding: Vec<u8>,
 }
 
@@ -85,7 +86,7 @@ fn main() -> Result<()> {
     let file = OpenOptions::new().create(true).append(true).open(flags.log.join(file_name));
     let mut log = Log(file.map_err(elastic_node::Error::user)?);
     println!("{worker_name} starts");
-    let padding = vec![7; flags.padding_bytes.unwrap_or(0)];
+    let padding = vec![7; flags.padding_bytes];
     let counts = Counts { epoch: 0, steps: 0, trained: vec![0; flags.samples], padding };
     elastic_node::run(elastic_node::state(counts), |worker, state| {
         log.write("enter", worker, state);
