@@ -48,21 +48,31 @@ impl DriverCore {
             }
         }
         self.invite_best_holder(&mut members);
-        if self.is_holder_coming_back(&members) {
+        if self.is_holder_coming_back(now, &members) {
             return;
         }
         self.form(now, members);
     }
 
-    /// Whether somebody who is in reach, and whose agent is not, holds a later commit than all of these: its
-    /// host is waited for, until the elastic timeout (G-5).
-    fn is_holder_coming_back(&self, members: &[WorkerId]) -> bool {
+    /// Whether somebody who is out of reach holds a later commit than all of these: it is waited for until it
+    /// is back, or must have ended for want of a driver (`orphan`), so that nothing is rolled back while a
+    /// holder lives (G-5). Where only its agent is out of reach there is no such end.
+    fn is_holder_coming_back(&mut self, now: Time, members: &[WorkerId]) -> bool {
         let order = |record: &WorkerRecord| record.commit.map(|held| (held.generation, held.step));
         let best_inside =
             members.iter().filter_map(|worker| order(self.workers.get(worker)?)).max();
-        self.workers.values().any(|record| {
-            record.stance == Stance::Lost && record.link == Link::Up && order(record) > best_inside
-        })
+        let deadlines = &self.config.deadlines;
+        let patience = deadlines.orphan + deadlines.grace + deadlines.lost * 2;
+        let until = |record: &WorkerRecord| match record.link {
+            Link::Up => Time(u64::MAX),
+            Link::Silent | Link::Down => record.since + patience,
+        };
+        let holders = self.workers.values().filter(|record| {
+            record.stance == Stance::Lost && order(record) > best_inside && until(record) > now
+        });
+        let Some(until) = holders.map(until).max() else { return false };
+        self.timers.set(until, Timer::LastCall);
+        true
     }
 
     /// Whether more workers are worth a short wait: never where the survivors are enough by themselves.
