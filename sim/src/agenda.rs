@@ -48,6 +48,11 @@ impl<E> Agenda<E> {
         self.heap.push(Entry { at, number: self.number, event });
     }
 
+    /// When the next one is.
+    pub(crate) fn next_at(&self) -> Option<u64> {
+        self.heap.peek().map(|entry| entry.at)
+    }
+
     pub(crate) fn pop(&mut self) -> Option<(u64, E)> {
         self.heap.pop().map(|entry| (entry.at, entry.event))
     }

@@ -6,6 +6,7 @@
 //! core of hosts is whole again, and the job must go on within bounded time, or the seed fails with the name
 //! of whoever is waited for.
 
+mod actors;
 mod agenda;
 mod clock;
 mod cores;
@@ -26,6 +27,7 @@ pub use trace::Recording;
 pub fn run(options: &Options, recording: Recording) -> Report {
     match options.mode {
         Mode::Cores => cores::World::new(options, recording).run(),
+        Mode::Actors => actors::run(options, recording),
     }
 }
 

@@ -9,6 +9,8 @@ pub enum Mode {
     /// The state machines alone, from one agenda.
     #[default]
     Cores,
+    /// The product's actors over a simulated transport, on a paused clock.
+    Actors,
 }
 
 impl Mode {
@@ -16,6 +18,7 @@ impl Mode {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cores => "cores",
+            Self::Actors => "actors",
         }
     }
 }

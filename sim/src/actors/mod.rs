@@ -33,6 +33,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use self::boot::{AgentNode, DriverNode, StateNode};
 use self::hub::Hub;
+pub(crate) use self::transport::Side;
 use crate::cores::World;
 use crate::options::Options;
 use crate::report::Report;

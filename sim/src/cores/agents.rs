@@ -3,12 +3,12 @@
 use elastic_protocol::messages::{AgentToDriver, DriverToAgent};
 use elastic_protocol::{ExitStatus, HostName};
 use elastic_runtime::transport::LinkEvent;
-use elastic_worker::agent::core::{
-    AgentCore, AgentOutput, AgentSettings, DriverLink, SpawnOrder, StopSignal,
-};
+use elastic_worker::agent::ProcessEvent;
+use elastic_worker::agent::core::{AgentCore, AgentOutput, AgentSettings, DriverLink, SpawnOrder};
 
 use super::network::{Frame, Lane, Link, Owner};
 use super::{Happening, MS, World};
+use crate::actors::AgentNode;
 use crate::clock::NodeClock;
 use crate::scenario::host_name;
 use crate::trace::{Kind, Place};
@@ -55,7 +55,7 @@ pub(super) struct Host {
 #[derive(Debug)]
 pub(super) struct Agent {
     pub(super) life: u32,
-    core: AgentCore,
+    seat: AgentSeat,
     pub(super) link: u32,
     clock: NodeClock,
     pub(super) stopped: u32,
@@ -63,6 +63,46 @@ pub(super) struct Agent {
     armed: u64,
     spawning: Vec<(u64, SpawnOrder)>,
     spawns: u64,
+}
+
+/// Where an agent's logic sits.
+#[derive(Debug)]
+enum AgentSeat {
+    /// In a core that the world calls.
+    Core(Box<AgentCore>),
+    /// In an actor.
+    Actor(AgentNode),
+}
+
+impl Agent {
+    fn core(&mut self) -> Option<&mut AgentCore> {
+        match &mut self.seat {
+            AgentSeat::Core(core) => Some(core),
+            AgentSeat::Actor(_) => None,
+        }
+    }
+
+    pub(super) const fn node(&self) -> Option<&AgentNode> {
+        match &self.seat {
+            AgentSeat::Core(_) => None,
+            AgentSeat::Actor(node) => Some(node),
+        }
+    }
+
+    /// Keeps an order to start a process; what it is found by.
+    pub(super) fn keep_order(&mut self, order: SpawnOrder) -> u64 {
+        self.spawns += 1;
+        self.spawning.push((self.spawns, order));
+        self.spawns
+    }
+
+    /// SIGSTOP, once more.
+    pub(super) fn stop(&mut self) {
+        self.stopped += 1;
+        if let AgentSeat::Actor(node) = &self.seat {
+            node.set_stopped(true);
+        }
+    }
 }
 
 impl Host {
@@ -104,15 +144,21 @@ impl World {
         let clock = NodeClock::new(self.now, ppm);
         let mut settings = AgentSettings::new(name, slots);
         settings.join_within = self.scenario.driver.deadlines.orphan;
-        let core = AgentCore::new(clock.local(self.now), settings);
         let place = Place::agent(host);
         let wait = self.draw_ns(AGENT_BOOT_NS.0, AGENT_BOOT_NS.1);
-        let link = self.links.len() as u32;
+        let owner = Owner::Agent { host, life };
+        let link = self.add_link(Link::new(owner, host, None, place), self.now + wait);
+        let seat = match self.hub.clone() {
+            None => AgentSeat::Core(Box::new(AgentCore::new(clock.local(self.now), settings))),
+            Some(hub) => {
+                AgentSeat::Actor(self.start_agent_node(&hub, (host, life, link), settings))
+            }
+        };
         let entry = &mut self.hosts[host as usize];
         entry.lives = life;
         entry.agent = Some(Agent {
             life,
-            core,
+            seat,
             link,
             clock,
             stopped: 0,
@@ -121,8 +167,7 @@ impl World {
             spawning: Vec::new(),
             spawns: 0,
         });
-        let owner = Owner::Agent { host, life };
-        self.add_link(Link::new(owner, host, None, place), self.now + wait);
+        self.update_hearing(link);
         self.drain_agent(host);
     }
 
@@ -141,7 +186,9 @@ impl World {
     ) {
         let world = self.now;
         let Some(agent) = self.agent_mut(host, life) else { return };
-        input(&mut agent.core, agent.clock.local(world));
+        let now = agent.clock.local(world);
+        let Some(core) = agent.core() else { return };
+        input(core, now);
         self.drain_agent(host);
     }
 
@@ -164,6 +211,9 @@ impl World {
 
     /// SIGTERM to the agent.
     pub(super) fn drain_host(&mut self, host: u32) {
+        if let Some(node) = self.hosts[host as usize].agent.as_ref().and_then(Agent::node) {
+            return node.drain();
+        }
         let life = self.hosts[host as usize].lives;
         self.with_agent(host, life, |core, now| core.handle_drain(now, "SIGTERM", 143));
     }
@@ -179,9 +229,9 @@ impl World {
         }
         agent.armed = u64::MAX;
         let now = agent.clock.local(world);
-        let is_due = agent.core.poll_timeout().is_some_and(|at| at <= now);
-        if is_due {
-            agent.core.handle_timeout(now);
+        let Some(core) = agent.core() else { return };
+        if core.poll_timeout().is_some_and(|at| at <= now) {
+            core.handle_timeout(now);
             self.record(Kind::Timer, Place::agent(host), (0, 0), String::new);
         }
         self.drain_agent(host);
@@ -190,6 +240,9 @@ impl World {
     pub(super) fn thaw_agent(&mut self, host: u32) {
         let world = self.now;
         let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
+        if let AgentSeat::Actor(node) = &agent.seat {
+            node.set_stopped(false);
+        }
         let mut frozen = std::mem::take(&mut agent.frozen);
         if frozen.iter().any(|happening| matches!(happening, Happening::AgentTimer { .. })) {
             agent.armed = world;
@@ -203,7 +256,7 @@ impl World {
         let mut outputs = 0_u32;
         loop {
             let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
-            let Some(output) = agent.core.poll_output() else { break };
+            let Some(output) = agent.core().and_then(AgentCore::poll_output) else { break };
             outputs += 1;
             self.carry_out_agent(host, output);
         }
@@ -213,7 +266,8 @@ impl World {
         }
         let now = self.now;
         let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
-        if let Some(at) = agent.core.poll_timeout() {
+        let timeout = agent.core().and_then(|core| core.poll_timeout());
+        if let Some(at) = timeout {
             let at = agent.clock.world(at).max(now);
             if at < agent.armed {
                 agent.armed = at;
@@ -233,30 +287,17 @@ impl World {
                     let world = self.now;
                     if let Some(agent) = self.agent_mut(host, life) {
                         let now = agent.clock.local(world);
-                        agent.core.handle_undeliverable(now, message);
+                        if let Some(core) = agent.core() {
+                            core.handle_undeliverable(now, message);
+                        }
                     }
                 }
             }
             AgentOutput::Spawn(order) => {
-                agent.spawns += 1;
-                let token = agent.spawns;
-                agent.spawning.push((token, order));
-                let wait = self.draw_ns(MS, 50 * MS);
-                self.agenda.push(self.now + wait, Happening::Spawned { host, life, token });
+                self.agent_spawns(host, order);
             }
-            AgentOutput::Signal { worker, signal, .. } => {
-                if let Some(process) = self.process_of(&worker) {
-                    let wait = self.draw_ns(20_000, 300_000);
-                    let kills = signal == StopSignal::Kill;
-                    self.agenda.push(self.now + wait, Happening::Signalled { process, kills });
-                }
-            }
-            AgentOutput::Exit { code, reason } => {
-                let numbers = (u64::from(code.unsigned_abs()), 0);
-                self.record(Kind::Exit, Place::agent(host), numbers, || reason);
-                self.end_agent(host, true);
-                self.boot_agent_later(host);
-            }
+            AgentOutput::Signal { worker, signal, .. } => self.agent_signals(&worker, signal),
+            AgentOutput::Exit { code, reason } => self.agent_ended(host, life, code, reason),
             AgentOutput::Warn(warning) => {
                 let place = Place::agent(host);
                 self.record(Kind::Log, place, (100, 0), || warning.to_string());
@@ -290,6 +331,9 @@ impl World {
         } else {
             Ok(self.start_process(host, life, worker.clone()))
         };
+        if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
+            return node.process_event(ProcessEvent::Spawned { worker, result });
+        }
         self.with_agent(host, life, |core, now| core.handle_spawned(now, &worker, result));
     }
 
@@ -303,6 +347,9 @@ impl World {
         let status = entry.end.unwrap_or(ExitStatus::Signal(9));
         let worker = entry.id.clone();
         let tail = if status.is_success() { String::new() } else { "simulated end".to_owned() };
+        if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
+            return node.process_event(ProcessEvent::Exited { worker, status, tail });
+        }
         self.with_agent(host, life, |core, _| core.handle_exited(&worker, status, tail));
     }
 }

@@ -195,11 +195,12 @@ impl World {
         }
         self.record(Kind::Result, place, (generation, value), String::new);
         let entry = &self.processes[process as usize];
-        if entry.state.stamp() != stamp || entry.program.generation != generation {
+        let state_stamp = entry.state.stamp(&entry.program);
+        if state_stamp != stamp || entry.program.generation != generation {
             let id = entry.id.clone();
             return self.fail_safety(format!(
                 "G-4: a collective of generation {generation} delivered at {id}, which is in {}",
-                entry.state.stamp().generation
+                state_stamp.generation
             ));
         }
         let shared = self.groups.get(&generation).and_then(|group| group.shared);

@@ -16,6 +16,7 @@ use elastic_protocol::{
 use elastic_registry::{RegistryCore, Verdict};
 use elastic_runtime::random::stream;
 use elastic_runtime::transport::LinkEvent;
+use tokio::sync::oneshot;
 
 use super::network::{Frame, Lane, Owner};
 use super::{Happening, MS, NONE, World};
@@ -73,6 +74,12 @@ pub(super) struct DriverNode {
     pub(super) phase: Phase,
     pub(super) stamp: Stamp,
     pub(super) members: Vec<u32>,
+    /// Where nodes are actors: this one.
+    pub(super) actor: Option<crate::actors::DriverNode>,
+    /// Where nodes are actors: the hosts as the host manager told them last.
+    pub(super) hosts: HostsSnapshot,
+    /// Where nodes are actors: who waits for the discovery script.
+    pub(super) discovery: Option<oneshot::Sender<Result<String, DiscoveryError>>>,
     /// How the job was decided to end.
     pub(super) result: Option<JobResult>,
 }
@@ -105,6 +112,9 @@ impl DriverNode {
             phase: Phase::Gather,
             stamp: Stamp::default(),
             members: Vec::new(),
+            actor: None,
+            hosts: HostsSnapshot::default(),
+            discovery: None,
             result: None,
         }
     }
@@ -266,8 +276,19 @@ impl World {
         self.drain_host_manager();
     }
 
+    /// The hosts, as the host manager sees them.
+    pub(super) fn hosts_snapshot(&self) -> HostsSnapshot {
+        match self.hub {
+            None => self.driver.host_manager.snapshot(),
+            Some(_) => self.driver.hosts.clone(),
+        }
+    }
+
     /// Puts the timers that came while the driver stood still onto the agenda.
     pub(super) fn thaw_driver(&mut self) {
+        if let Some(actor) = &self.driver.actor {
+            actor.set_stopped(false);
+        }
         for happening in std::mem::take(&mut self.driver.frozen) {
             match happening {
                 Happening::DriverTimer => self.driver.armed = self.now,
@@ -300,7 +321,7 @@ impl World {
         }
     }
 
-    fn discover(&mut self, timeout_ns: u64) {
+    pub(super) fn discover(&mut self, timeout_ns: u64) {
         self.driver.polls += 1;
         let poll = self.driver.polls;
         let takes = if self.lie() == Some(Lie::Hang) && poll > 1 {
@@ -327,6 +348,10 @@ impl World {
         let result = self.discovery_answer(lie);
         let code = lie.map_or(0, |lie| lie as u64 + 1);
         self.record(Kind::Discovery, Place::DRIVER, (poll, code), || format!("{result:?}"));
+        if let Some(answer) = self.driver.discovery.take() {
+            let _taken = answer.send(result).is_ok();
+            return;
+        }
         let now = self.driver_now();
         self.driver.host_manager.handle_discovery(now, result);
         self.drain_host_manager();
@@ -343,7 +368,7 @@ impl World {
                 let limit = self.scenario.host_manager.script_timeout;
                 Err(DiscoveryError::TimedOut { command, limit, stderr })
             }
-            Some(Lie::Garbage) => Ok("<html>: 500\n\u{7}:x\n".to_owned()),
+            Some(Lie::Garbage) => Ok("<html>\n\u{7}:1\n".to_owned()),
             Some(Lie::Nothing) => Ok(String::new()),
             Some(Lie::HalfGarbage) => Ok(format!("h9999999:nine\n{}", self.listed_hosts())),
             None => Ok(self.listed_hosts()),
@@ -406,7 +431,7 @@ impl World {
         }
     }
 
-    fn link_of_incarnation(&self, incarnation: u64) -> Option<u32> {
+    pub(super) fn link_of_incarnation(&self, incarnation: u64) -> Option<u32> {
         let link = *self.by_incarnation.get(incarnation as usize)?;
         (link != NONE).then_some(link)
     }
@@ -434,7 +459,7 @@ impl World {
         }
     }
 
-    fn open_generation(&mut self, stamp: Stamp, members: &[WorkerId]) {
+    pub(super) fn open_generation(&mut self, stamp: Stamp, members: &[WorkerId]) {
         let processes: Vec<u32> =
             members.iter().map(|worker| self.process_of(worker).unwrap_or(NONE)).collect();
         self.record(Kind::Form, Place::DRIVER, (stamp.generation.0, members.len() as u64), || {
@@ -472,21 +497,14 @@ impl World {
             return Ok(());
         }
         let length = self.scenario.length;
-        let snapshot = self.driver.host_manager.snapshot();
+        let snapshot = self.hosts_snapshot();
         let is_blacklisted = |name: &HostName| {
             snapshot.hosts.iter().any(|entry| entry.name == *name && entry.usable_slots() == 0)
         };
         // What a blacklisted host holds goes with it: that is what the user has asked for.
         for host in self.hosts.iter().filter(|host| !is_blacklisted(&host.name)) {
             for process in &host.processes {
-                let link = &self.links[self.processes[*process as usize].link as usize];
-                let is_heard = link.driver.session != 0
-                    && link.peer.session == link.driver.session
-                    && !link.driver.is_silent
-                    && host.cut_to_driver == 0
-                    && host.cut_from_driver == 0;
-                if is_heard
-                    && self.processes[*process as usize].stays()
+                if self.processes[*process as usize].stays()
                     && progress(*process) >= Some(acknowledged)
                 {
                     return Err(format!(
@@ -502,7 +520,7 @@ impl World {
         Ok(())
     }
 
-    fn driver_event(&mut self, kind: EventKind) {
+    pub(crate) fn driver_event(&mut self, kind: EventKind) {
         let words = if self.trace.wants_words() { format!("{kind:?}") } else { String::new() };
         let (code, number) = match &kind {
             EventKind::ResetDecided { way, .. } => (1, way.len() as u64),
@@ -551,7 +569,7 @@ impl World {
         }
     }
 
-    fn driver_ended(&mut self, result: JobResult) {
+    pub(crate) fn driver_ended(&mut self, result: JobResult) {
         let code = mix(u64::from(result.code.unsigned_abs()), result.reason.len() as u64);
         self.record(Kind::Ended, Place::DRIVER, (code, 0), || format!("{result:?}"));
         if self.driver.has_left {
@@ -561,6 +579,7 @@ impl World {
         self.driver.result = Some(result);
         self.everybody_goes();
         self.driver.is_alive = false;
+        self.driver.actor = None;
         self.close_all_links();
     }
 

@@ -91,7 +91,7 @@ impl World {
             }
             Fault::StopAgent { host, for_us } => {
                 let agent = self.hosts[host as usize].agent.as_mut()?;
-                agent.stopped += 1;
+                agent.stop();
                 let link = agent.link;
                 self.stopped_by.push((index, agent.life));
                 self.reopen(link);
@@ -141,6 +141,9 @@ impl World {
             }
             Fault::StopDriver { for_us } => {
                 self.driver.stopped += 1;
+                if let Some(actor) = &self.driver.actor {
+                    actor.set_stopped(true);
+                }
                 self.reopen_all();
                 Some(for_us)
             }
@@ -149,6 +152,10 @@ impl World {
                 None
             }
             Fault::Interrupt => {
+                if let Some(actor) = &self.driver.actor {
+                    actor.stop_job(15);
+                    return None;
+                }
                 let now = self.driver.clock.local(self.now);
                 self.driver.core.handle_stop(now, 15);
                 self.drain_driver();
@@ -263,6 +270,7 @@ impl World {
 
     fn kill_driver(&mut self) {
         self.driver.is_alive = false;
+        self.driver.actor = None;
         self.record(Kind::Exit, Place::DRIVER, (9, 0), String::new);
         self.everybody_goes();
         self.reopen_all();

@@ -104,7 +104,7 @@ impl World {
         if commits < COMMITS_WANTED {
             return Some(format!("{commits} commits since the faults stopped"));
         }
-        let snapshot = self.driver.host_manager.snapshot();
+        let snapshot = self.hosts_snapshot();
         let mut expected = 0;
         for entry in &snapshot.hosts {
             let number = entry.name.as_str()[1..].parse::<usize>().unwrap_or(usize::MAX);
@@ -142,7 +142,11 @@ impl World {
         core.map(|(host, _)| host.slots as usize).sum()
     }
 
+    /// As the driver tells it; its actor is asked when the run has ended.
     fn who_is_waited_for(&self) -> String {
+        if self.hub.is_some() {
+            return String::new();
+        }
         let now = self.driver.clock.local(self.now);
         let status = self.driver.core.status(now, &|time| time.to_string());
         let states: Vec<String> = status

@@ -12,9 +12,11 @@ mod healing;
 mod network;
 mod processes;
 mod program;
+mod seats;
 mod state;
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use elastic_runtime::random::stream;
 use rand::Rng;
@@ -25,6 +27,7 @@ use self::collectives::Group;
 use self::driver::DriverNode;
 use self::network::{End, Lane, Link};
 use self::processes::Process;
+use crate::actors::hub::Hub;
 use crate::agenda::Agenda;
 use crate::dataset::Dataset;
 use crate::options::Options;
@@ -148,6 +151,8 @@ enum Happening {
 pub(crate) struct World {
     options: Options,
     scenario: Scenario,
+    /// Where nodes are actors: what they share with the pump.
+    hub: Option<Rc<Hub>>,
     now: u64,
     agenda: Agenda<Happening>,
     pub(crate) trace: Trace,
@@ -179,7 +184,14 @@ pub(crate) struct World {
 }
 
 impl World {
+    /// A world whose nodes are cores.
     pub(crate) fn new(options: &Options, recording: Recording) -> Self {
+        let mut world = Self::prepare(options, recording);
+        world.begin();
+        world
+    }
+
+    fn prepare(options: &Options, recording: Recording) -> Self {
         let scenario = Scenario::draw(options);
         let seed = options.seed;
         let mut clocks = stream(seed, "clocks", 0);
@@ -196,7 +208,8 @@ impl World {
         } else {
             draw(seed, options.hosts.max(1), options.slots, options.seconds)
         };
-        let mut world = Self {
+        Self {
+            hub: None,
             now: 0,
             agenda: Agenda::new(),
             trace: Trace::new(recording),
@@ -220,9 +233,7 @@ impl World {
             is_done: false,
             options: options.clone(),
             scenario,
-        };
-        world.begin();
-        world
+        }
     }
 
     fn begin(&mut self) {
@@ -232,14 +243,26 @@ impl World {
             self.agenda.push(at, Happening::AgentBoot { host, life: 0 });
         }
         self.agenda.push(self.options.seconds * 1_000 * MS, Happening::Heal);
+        if let Some(hub) = self.hub.clone() {
+            return self.boot_driver(&hub);
+        }
         self.drain_host_manager();
         self.drain_driver();
     }
 
     /// Runs to the end: until the job has shown that it goes on after the faults, or somebody was wrong.
     pub(crate) fn run(mut self) -> Report {
+        self.run_until(u64::MAX);
+        self.report()
+    }
+
+    /// Handles what is due up to a moment, or less if the run is over.
+    fn run_until(&mut self, end: u64) {
         let mut at_once = 0;
         while self.failure.is_none() && !self.is_done {
+            if self.agenda.next_at().is_some_and(|at| at > end) {
+                return;
+            }
             let Some((at, happening)) = self.agenda.pop() else {
                 self.fail_liveness("nothing is left to happen".to_owned());
                 break;
@@ -255,7 +278,6 @@ impl World {
             }
             self.handle(happening);
         }
-        self.into_report()
     }
 
     fn handle(&mut self, happening: Happening) {
@@ -325,7 +347,7 @@ impl World {
         }
     }
 
-    fn into_report(mut self) -> Report {
+    fn report(&mut self) -> Report {
         self.trace.finish();
         let faults = self
             .plan
@@ -334,7 +356,7 @@ impl World {
             .map(|(index, planned)| format!("{index}: {:?} {:?}", planned.moment, planned.fault))
             .collect();
         Report {
-            options: self.options,
+            options: self.options.clone(),
             events: self.trace.count(),
             nanoseconds: self.now,
             hash: self.trace.hash(),
@@ -345,7 +367,7 @@ impl World {
             faults: self.plan.len(),
             plan: faults,
             result: self.driver.result.as_ref().map(|result| result.reason.clone()),
-            failure: self.failure,
+            failure: self.failure.take(),
             last_events: self.trace.columns(),
         }
     }

@@ -11,6 +11,7 @@ use elastic_protocol::{Incarnation, NodeId, NodeName};
 use elastic_runtime::transport::{LinkEvent, LossReason};
 use rand::Rng;
 
+use super::seats::Packet;
 use super::{Happening, MS, NONE, World};
 use crate::trace::{Kind, Place};
 
@@ -46,6 +47,8 @@ pub(super) enum Frame {
     Vote(Vote),
     ToAgent(DriverToAgent),
     ToWorker(DriverToWorker),
+    /// Any of the messages, as an actor has sent it.
+    Wire(Packet),
 }
 
 #[derive(Debug)]
@@ -87,6 +90,8 @@ pub(super) struct Link {
     pub(super) place: Place,
     /// Whether the peer's process lives.
     pub(super) is_alive: bool,
+    /// Whether an end has closed it for good.
+    is_closed: bool,
     sessions: u32,
     /// The session that was offered to the peer last.
     offered: u32,
@@ -108,6 +113,7 @@ impl Link {
             node,
             place,
             is_alive: true,
+            is_closed: false,
             sessions: 0,
             offered: 0,
             dial_token: 0,
@@ -122,6 +128,14 @@ impl Link {
         match end {
             End::Driver => &mut self.driver,
             End::Peer => &mut self.peer,
+        }
+    }
+
+    /// Frames that are under way.
+    pub(super) fn queued(&self, lane: Lane) -> usize {
+        match lane {
+            Lane::ToDriver => self.to_driver.frames.len(),
+            Lane::ToPeer => self.to_peer.frames.len(),
         }
     }
 
@@ -220,11 +234,11 @@ impl World {
         let words = if self.trace.wants_words() { format!("{frame:?}") } else { String::new() };
         self.trace.record(now, kind, place, (frame.code(), u64::from(session)), || words);
         if is_current {
-            self.accept(index, session, frame);
+            self.accept(index, to, session, frame);
         }
     }
 
-    fn accept(&mut self, index: u32, session: u32, frame: Frame) {
+    fn accept(&mut self, index: u32, to: End, session: u32, frame: Frame) {
         let owner = self.links[index as usize].owner;
         match frame {
             Frame::Up => {
@@ -233,8 +247,9 @@ impl World {
             }
             Frame::Close => {
                 let reason = LossReason::Closed("it has ended".to_owned());
-                self.lose(index, End::Driver, reason);
+                self.lose(index, to, reason);
             }
+            Frame::Wire(packet) => self.hand_packet(index, to, packet),
             Frame::FromAgent(message) => self.driver_hears_agent(index, message),
             Frame::FromWorker(message) => self.driver_hears_worker(index, message),
             Frame::Vote(vote) => self.registry_hears(index, vote),
@@ -287,7 +302,7 @@ impl World {
         agent.into_iter().chain(workers).collect()
     }
 
-    fn update_hearing(&mut self, index: u32) {
+    pub(super) fn update_hearing(&mut self, index: u32) {
         let link = &self.links[index as usize];
         let host = &self.hosts[link.host as usize];
         let driver_is_deaf = !link.is_alive || host.cut_to_driver > 0 || !self.peer_runs(link);
@@ -402,6 +417,10 @@ impl World {
         let link = &self.links[index as usize];
         let (place, owner) = (link.place, link.owner);
         self.record(Kind::Return, place, (frame.code(), 0), String::new);
+        let frame = match frame {
+            Frame::Wire(packet) => return self.hand_back(index, end, packet),
+            frame => frame,
+        };
         if let (End::Peer, Frame::FromAgent(message), Owner::Agent { host, life }) =
             (end, frame, owner)
         {
@@ -438,7 +457,8 @@ impl World {
 
     pub(super) fn handle_dial(&mut self, index: u32, token: u32) {
         let link = &self.links[index as usize];
-        if !link.is_alive || link.dial_token != token || link.peer.session != 0 {
+        let is_wanted = link.is_alive && !link.is_closed;
+        if !is_wanted || link.dial_token != token || link.peer.session != 0 {
             return;
         }
         let is_reachable = self.is_open(link, Lane::ToDriver) && self.is_open(link, Lane::ToPeer);
@@ -464,12 +484,14 @@ impl World {
     }
 
     /// Gives an agent its identity on first contact.
-    fn enrol(&mut self, index: u32) {
+    pub(super) fn enrol(&mut self, index: u32) -> NodeId {
         let host = self.links[index as usize].host;
         let name = NodeName::Agent(self.hosts[host as usize].name.clone());
         let incarnation = Incarnation(self.agent_links.len() as u64);
         self.agent_links.push(index);
-        self.links[index as usize].node = Some(NodeId { name, incarnation });
+        let node = NodeId { name, incarnation };
+        self.links[index as usize].node = Some(node.clone());
+        node
     }
 
     /// Remembers whose link an incarnation's is.
@@ -486,16 +508,41 @@ impl World {
     pub(super) fn end_peer(&mut self, index: u32, is_clean: bool, is_told: bool) {
         let link = &mut self.links[index as usize];
         link.is_alive = false;
+        let is_closed = link.is_closed;
         let session = std::mem::take(&mut link.peer.session);
         if is_clean && session != 0 {
             self.queue(index, Lane::ToDriver, session, Frame::Close);
-        } else if is_told {
+        } else if is_told && !is_closed {
             let session = self.links[index as usize].driver.session;
             let delay = self.net.random_range(50_000..=self.scenario.delay_ns);
             let forget = Happening::Forget { link: index, end: End::Driver, session };
             self.agenda.push(self.now + delay, forget);
         }
         self.update_hearing(index);
+    }
+
+    /// An end closes its session for good: the other one hears of it after what is under way. For how long it
+    /// had not heard the other, in milliseconds, if there was a session.
+    pub(super) fn close(&mut self, index: u32, end: End) -> Option<u64> {
+        let now = self.now;
+        let link = &mut self.links[index as usize];
+        let state = link.end(end);
+        let session = std::mem::take(&mut state.session);
+        if session == 0 {
+            return None;
+        }
+        state.is_silent = false;
+        let silent_ms = if state.is_deaf { now.saturating_sub(state.heard_at) / MS } else { 0 };
+        let lane = match end {
+            End::Driver => Lane::ToPeer,
+            End::Peer => Lane::ToDriver,
+        };
+        // Whom the driver closes may come again; who closes itself does not.
+        link.is_closed = end == End::Peer;
+        let place = link.place;
+        self.queue(index, lane, session, Frame::Close);
+        self.record(Kind::Link, place, (end as u64, 4), String::new);
+        Some(silent_ms)
     }
 
     fn link_event(&mut self, index: u32, end: End, event: LinkEvent) {
@@ -508,12 +555,16 @@ impl World {
         };
         self.record(Kind::Link, place, (end as u64, code), || format!("at {end:?}: {event:?}"));
         match end {
+            End::Driver if self.hub.is_some() => self.tell_node_of_link(index, end, &event),
             End::Driver => self.driver_link_event(index, &event),
             End::Peer => self.peer_link_event(index, event),
         }
     }
 
     fn peer_link_event(&mut self, index: u32, event: LinkEvent) {
+        if self.hub.is_some() {
+            return self.tell_node_of_link(index, End::Peer, &event);
+        }
         match self.links[index as usize].owner {
             Owner::Agent { host, life } => self.agent_link_event(host, life, &event),
             Owner::Worker { process } => self.worker_link_event(process, &event),
@@ -523,8 +574,9 @@ impl World {
 
 impl Frame {
     /// What goes into the trace's hash.
-    fn code(&self) -> u64 {
+    pub(super) fn code(&self) -> u64 {
         match self {
+            Self::Wire(packet) => packet.code,
             Self::Up => 1,
             Self::Close => 2,
             Self::FromAgent(message) => {

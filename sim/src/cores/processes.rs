@@ -8,6 +8,7 @@ use elastic_worker::state::core::{StateConfig, StateCore};
 
 use super::network::{Link, Owner};
 use super::program::Program;
+use super::seats::StateSeat;
 use super::{Happening, MS, World};
 use crate::clock::NodeClock;
 use crate::trace::{Kind, Place};
@@ -21,7 +22,7 @@ pub(super) struct Process {
     agent_life: u32,
     pub(super) link: u32,
     pub(super) place: Place,
-    pub(super) state: StateCore,
+    pub(super) state: StateSeat,
     pub(super) clock: NodeClock,
     pub(super) armed: u64,
     pub(super) stopped: u32,
@@ -79,7 +80,13 @@ impl World {
             data_address: SocketAddr::from(([10, (host >> 8) as u8, host as u8, 1], port)),
             deadlines: Deadlines::default(),
         };
-        let state = StateCore::new(config, clock.local(self.now));
+        let state = match self.hub {
+            None => StateSeat::Core(Box::new(StateCore::new(config, clock.local(self.now)))),
+            Some(_) => {
+                let config = Some(Box::new(config));
+                StateSeat::Actor { config, node: None, is_exited: false }
+            }
+        };
         let owner = Owner::Worker { process: index };
         let node = Some(NodeId::worker(&id));
         let incarnation = id.incarnation.0;
@@ -152,6 +159,9 @@ impl World {
         let entry = &mut self.processes[process as usize];
         if entry.is_alive {
             entry.stopped += 1;
+            if let Some(node) = entry.state.node() {
+                node.set_stopped(true);
+            }
             let (place, link) = (entry.place, entry.link);
             self.record(Kind::Signal, place, (19, 0), String::new);
             self.reopen(link);
@@ -168,6 +178,9 @@ impl World {
         entry.stopped -= depth.min(entry.stopped);
         if entry.stopped > 0 {
             return;
+        }
+        if let Some(node) = entry.state.node() {
+            node.set_stopped(false);
         }
         let (place, link) = (entry.place, entry.link);
         let frozen = std::mem::take(&mut entry.frozen);
@@ -200,6 +213,7 @@ impl World {
             return;
         }
         entry.is_alive = false;
+        entry.state.end();
         entry.end = Some(status);
         let (place, host, life, link) = (entry.place, entry.host, entry.agent_life, entry.link);
         let code = u64::from(status.shell_code().unsigned_abs());
@@ -219,6 +233,7 @@ impl World {
     pub(super) fn vanish(&mut self, process: u32) {
         let entry = &mut self.processes[process as usize];
         entry.is_alive = false;
+        entry.state.end();
         entry.end = Some(ExitStatus::Signal(9));
         let (place, link) = (entry.place, entry.link);
         self.record(Kind::Exit, place, (u64::MAX, u64::from(process)), String::new);

@@ -106,6 +106,11 @@ impl Program {
         matches!(self.stage, Stage::Forming | Stage::Syncing | Stage::Reducing)
     }
 
+    /// Commands that the thread has not read yet.
+    pub(super) fn commands_waiting(&self) -> usize {
+        self.commands.items.len()
+    }
+
     pub(super) fn model_to_share(&self) -> Model {
         self.saved.map_or(self.live, |saved| saved.model)
     }
@@ -156,6 +161,7 @@ impl World {
             return;
         }
         self.processes[process as usize].has_booted = true;
+        self.start_state_node(process);
         self.rest(process, 0);
     }
 
@@ -388,7 +394,8 @@ impl World {
         program.boundary += 1;
         if program.pause_flag {
             let boundary = program.boundary;
-            self.enter_stage(process, Stage::Asking);
+            let stage = if self.answers_by_command() { Stage::Held } else { Stage::Asking };
+            self.enter_stage(process, stage);
             self.tell(process, Tell::Boundary(boundary));
         } else {
             self.go_on(process);
@@ -453,7 +460,7 @@ impl World {
     }
 
     /// The abort word is set: a blocked collective returns at once.
-    pub(super) fn abort(&mut self, process: u32, stamp: Stamp) {
+    pub(crate) fn abort(&mut self, process: u32, stamp: Stamp) {
         let hop = self.hop();
         let program = self.program(process);
         program.aborted = program.aborted.max(stamp);

@@ -25,7 +25,9 @@ impl World {
         if !entry.is_alive {
             return;
         }
-        input(&mut entry.state, entry.clock.local(world));
+        let now = entry.clock.local(world);
+        let Some(core) = entry.state.core() else { return };
+        input(core, now);
         self.drain_state(process);
     }
 
@@ -41,6 +43,9 @@ impl World {
     }
 
     pub(super) fn terminate_state(&mut self, process: u32) {
+        if let Some(node) = self.processes[process as usize].state.node() {
+            return node.depart();
+        }
         self.with_state(process, StateCore::handle_sigterm);
     }
 
@@ -53,8 +58,9 @@ impl World {
         let entry = &mut self.processes[process as usize];
         entry.armed = u64::MAX;
         let now = entry.clock.local(world);
-        if entry.state.poll_timeout().is_some_and(|at| at <= now) {
-            entry.state.handle_timeout(now);
+        let Some(core) = entry.state.core() else { return };
+        if core.poll_timeout().is_some_and(|at| at <= now) {
+            core.handle_timeout(now);
             let place = entry.place;
             self.record(Kind::Timer, place, (0, 0), String::new);
         }
@@ -83,16 +89,16 @@ impl World {
         let words = if self.trace.wants_words() { format!("{tell:?}") } else { String::new() };
         self.record(Kind::Thread, place, (0, code), || words);
         let entry = &mut self.processes[process as usize];
+        let Some(core) = entry.state.core() else { return self.tell_state_actor(process, tell) };
         match tell {
-            Tell::Event(event) => entry.state.handle_training(now, event),
+            Tell::Event(event) => core.handle_training(now, event),
             Tell::Progress => {
                 let step = entry.program.saved.as_ref().map_or(0, |saved| saved.model.step);
                 let progress = Progress { step: elastic_protocol::Step(step), note: String::new() };
-                entry.state.handle_progress(now, progress);
+                core.handle_progress(now, progress);
             }
             Tell::Boundary(boundary) => {
-                let stamp = entry.program.stamp;
-                let verdict = entry.state.handle_boundary(now, stamp, boundary);
+                let verdict = core.handle_boundary(now, entry.program.stamp, boundary);
                 self.drain_state(process);
                 return self.take_verdict(process, verdict);
             }
@@ -104,7 +110,7 @@ impl World {
         let mut outputs = 0_u32;
         loop {
             let entry = &mut self.processes[process as usize];
-            let Some(output) = entry.state.poll_output() else { break };
+            let Some(output) = entry.state.core().and_then(StateCore::poll_output) else { break };
             let link = entry.link;
             outputs += 1;
             match output {
@@ -118,9 +124,9 @@ impl World {
                 Output::Abort { stamp, .. } => self.abort(process, stamp),
                 Output::PauseFlag { on } => {
                     entry.program.pause_flag = on;
-                    if on {
-                        let now = entry.clock.local(self.now);
-                        entry.state.handle_pause_read(now, entry.program.boundary);
+                    let now = entry.clock.local(self.now);
+                    if let Some(core) = entry.state.core().filter(|_| on) {
+                        core.handle_pause_read(now, entry.program.boundary);
                     }
                 }
                 Output::SampleProgress => self.tell(process, Tell::Progress),
@@ -131,13 +137,15 @@ impl World {
             self.fail_safety(format!("one input of the State of {id} gave {outputs} outputs"));
         }
         let entry = &mut self.processes[process as usize];
-        let checked = self.oracle.state_stamp(&mut entry.program.newest, entry.state.stamp());
+        let Some(core) = entry.state.core() else { return };
+        let (stamp, timeout) = (core.stamp(), core.poll_timeout());
+        let checked = self.oracle.state_stamp(&mut entry.program.newest, stamp);
         if checked.is_err() {
             let id = entry.id.clone();
             self.demand(checked.map_err(|error| format!("{error} at {id}")));
         }
         let entry = &mut self.processes[process as usize];
-        if let Some(at) = entry.state.poll_timeout() {
+        if let Some(at) = timeout {
             let at = entry.clock.world(at).max(self.now);
             if at < entry.armed {
                 entry.armed = at;

@@ -1,0 +1,195 @@
+//! Nodes with their actors, as the product's processes start them.
+
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use actix::Addr;
+use elastic_driver::{Driver, DriverConfig, DriverCore, DriverParts, StopJob};
+use elastic_host_manager::HostManagerConfig;
+use elastic_protocol::messages::{ClientRequest, ClientResponse};
+use elastic_protocol::{Incarnation, JobId, NodeId, NodeName, Term};
+use elastic_runtime::transport::TransportEvent;
+use elastic_runtime::{ActorName, Exit, NodeHandle, spawn_child};
+use elastic_worker::agent::core::AgentSettings;
+use elastic_worker::agent::{AgentActor, Drain, ProcessEvent};
+use elastic_worker::state::actor::{Depart, StateActor};
+use elastic_worker::state::core::StateConfig;
+use elastic_worker::state::training::ThreadMessage;
+
+use super::hub::{Hub, Port};
+use super::node::Node;
+use super::ports::{NoCredentials, SimDiscovery, SimObserver, SimProcesses, SimTraining};
+use super::transport::Side;
+
+/// Why the world complains of an actor that ended as it should not.
+fn watch(port: &Port, who: String) -> impl FnOnce(Exit) + use<> {
+    let port = port.clone();
+    move |exit| {
+        if !exit.is_normal() {
+            port.call(|world| world.actor_failed(&who, &exit));
+        }
+    }
+}
+
+/// The driver's node: driver, host manager and registry.
+pub(crate) struct DriverNode {
+    node: Node,
+    handle: NodeHandle,
+    address: Addr<Driver>,
+}
+
+impl DriverNode {
+    /// Its id.
+    pub(crate) const fn id() -> NodeId {
+        NodeId { name: NodeName::Driver, incarnation: Incarnation(1) }
+    }
+
+    pub(crate) fn start(
+        hub: &Rc<Hub>,
+        seed: u64,
+        job: JobId,
+        config: DriverConfig,
+        host_manager: HostManagerConfig,
+    ) -> Self {
+        let (node, (handle, address)) =
+            Node::start(hub, Self::id(), seed, Side::Driver, |node, port| {
+                let core =
+                    DriverCore::new(config, job, Term(1), node.random("driver", 0), node.now());
+                let parts = DriverParts {
+                    core,
+                    host_manager,
+                    discovery: Box::new(SimDiscovery { port: port.clone() }),
+                    credentials: Rc::new(NoCredentials),
+                    observer: Box::new(SimObserver { port: port.clone() }),
+                };
+                let address = Driver::start(node, parts, watch(port, "the driver".to_owned()));
+                (node.clone(), address)
+            });
+        Self { node, handle, address }
+    }
+
+    pub(crate) fn tell(&self, event: TransportEvent) {
+        self.node.tell(event);
+    }
+
+    /// A signal to the driver's process.
+    pub(crate) fn stop_job(&self, signal: i32) {
+        self.address.do_send(StopJob { signal });
+    }
+
+    pub(crate) fn set_stopped(&self, is_stopped: bool) {
+        self.node.set_stopped(is_stopped);
+    }
+
+    /// Asks what `elastic-node status` asks.
+    pub(crate) fn status(&self, within: Duration) -> impl Future<Output = String> + use<> {
+        let reference = self.handle.reference::<ClientRequest>(self.handle.id(ActorName::STATUS));
+        let answer = reference.ask(ClientRequest::Status, within);
+        async move {
+            match answer.await {
+                Ok(ClientResponse::Status(status)) => format!("{status:?}"),
+                Err(error) => format!("the driver does not say: {error}"),
+            }
+        }
+    }
+}
+
+/// A host's node: its agent.
+pub(crate) struct AgentNode {
+    node: Node,
+    address: Addr<AgentActor>,
+}
+
+impl AgentNode {
+    pub(crate) fn start(
+        hub: &Rc<Hub>,
+        id: NodeId,
+        seed: u64,
+        (host, life, link): (u32, u32, u32),
+        settings: AgentSettings,
+    ) -> Self {
+        let who = id.to_string();
+        let (node, address) = Node::start(hub, id, seed, Side::Peer { link }, |node, port| {
+            let processes = SimProcesses { port: port.clone(), host };
+            let end_port = port.clone();
+            let on_end = move |end: elastic_worker::agent::AgentEnd| {
+                end_port.call(|world| world.agent_ended(host, life, end.code, end.reason));
+            };
+            let agent = AgentActor::new(node.clone(), settings, Box::new(processes), on_end);
+            spawn_child(|_| agent, watch(port, who))
+        });
+        Self { node, address }
+    }
+
+    pub(crate) fn tell(&self, event: TransportEvent) {
+        self.node.tell(event);
+    }
+
+    pub(crate) fn process_event(&self, event: ProcessEvent) {
+        self.address.do_send(event);
+    }
+
+    /// SIGTERM.
+    pub(crate) fn drain(&self) {
+        self.address.do_send(Drain { reason: "SIGTERM".to_owned(), code: 143 });
+    }
+
+    pub(crate) fn set_stopped(&self, is_stopped: bool) {
+        self.node.set_stopped(is_stopped);
+    }
+}
+
+/// A worker's node: its State.
+pub(crate) struct StateNode {
+    node: Node,
+    address: Addr<StateActor>,
+}
+
+impl StateNode {
+    pub(crate) fn start(
+        hub: &Rc<Hub>,
+        seed: u64,
+        (process, link): (u32, u32),
+        config: StateConfig,
+    ) -> Self {
+        let id = NodeId::worker(&config.worker);
+        let who = format!("the State of {}", config.worker);
+        let (node, address) = Node::start(hub, id, seed, Side::Peer { link }, |node, port| {
+            let training = SimTraining { port: port.clone(), process };
+            let state = StateActor::new(node.clone(), config, training);
+            spawn_child(|_| state, watch(port, who))
+        });
+        Self { node, address }
+    }
+
+    pub(crate) fn tell(&self, event: TransportEvent) {
+        self.node.tell(event);
+    }
+
+    /// The training thread tells it.
+    pub(crate) fn hear_thread(&self, message: ThreadMessage) {
+        self.address.do_send(message);
+    }
+
+    /// SIGTERM.
+    pub(crate) fn depart(&self) {
+        self.address.do_send(Depart);
+    }
+
+    pub(crate) fn set_stopped(&self, is_stopped: bool) {
+        self.node.set_stopped(is_stopped);
+    }
+}
+
+macro_rules! opaque_debug {
+    ($($name:ident),*) => {$(
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str(stringify!($name))
+            }
+        }
+    )*};
+}
+
+opaque_debug!(DriverNode, AgentNode, StateNode);

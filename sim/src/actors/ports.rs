@@ -1,0 +1,115 @@
+//! What the actors have beside the transport: processes, the training program, discovery, and whoever wants
+//! to know. All of it is the world's.
+
+use std::time::{Duration, SystemTime};
+
+use actix::Recipient;
+use elastic_driver::{DriverObserver, Event, WorkerCredentials};
+use elastic_host_manager::{Discovery, DiscoveryError, DiscoveryRun, HostsSnapshot};
+use elastic_protocol::{Deadlines, JobResult, Stamp, WorkerId};
+use elastic_worker::agent::core::{SpawnOrder, StopSignal};
+use elastic_worker::agent::{ProcessEvent, ProcessPort};
+use elastic_worker::state::actor::TrainingPort;
+use elastic_worker::state::core::{Progress, TrainingCommand};
+use tokio::sync::oneshot;
+
+use super::hub::Port;
+
+/// An agent's processes. The world has the agent's address, so it needs no recipient of events.
+pub(super) struct SimProcesses {
+    pub(super) port: Port,
+    pub(super) host: u32,
+}
+
+impl ProcessPort for SimProcesses {
+    fn spawn(&mut self, order: SpawnOrder, _: Recipient<ProcessEvent>) {
+        self.port.call(|world| world.agent_spawns(self.host, order));
+    }
+
+    fn signal(&mut self, worker: &WorkerId, signal: StopSignal) {
+        self.port.call(|world| world.agent_signals(worker, signal));
+    }
+}
+
+/// A worker's training program.
+pub(super) struct SimTraining {
+    pub(super) port: Port,
+    pub(super) process: u32,
+}
+
+impl TrainingPort for SimTraining {
+    fn command(&mut self, command: TrainingCommand) -> Result<(), String> {
+        let given = self.port.call(|world| world.state_commands(self.process, command));
+        given.unwrap_or(Ok(()))
+    }
+
+    fn abort(&mut self, stamp: Stamp, _reason: String) {
+        self.port.call(|world| world.abort(self.process, stamp));
+    }
+
+    fn pause(&mut self) -> u64 {
+        self.port.call(|world| world.set_pause_flag(self.process, true)).unwrap_or_default()
+    }
+
+    fn unpause(&mut self) {
+        self.port.call(|world| world.set_pause_flag(self.process, false));
+    }
+
+    fn begin_generation(&mut self) {
+        self.port.call(|world| world.clear_boundary(self.process));
+    }
+
+    fn progress(&self) -> Progress {
+        self.port.call(|world| world.progress_of(self.process)).unwrap_or_default()
+    }
+
+    fn set_deadlines(&mut self, _deadlines: &Deadlines) {}
+
+    fn release(&mut self) {}
+}
+
+/// The discovery script.
+pub(super) struct SimDiscovery {
+    pub(super) port: Port,
+}
+
+impl Discovery for SimDiscovery {
+    fn run(&mut self, limit: Duration) -> DiscoveryRun {
+        let (answer, answered) = oneshot::channel();
+        self.port.call(|world| world.discovery_begins(limit, answer));
+        Box::pin(async move {
+            answered.await.unwrap_or_else(|_dropped| {
+                let (command, message) = ("discover".to_owned(), "simulated".to_owned());
+                Err(DiscoveryError::CannotStart { command, message })
+            })
+        })
+    }
+}
+
+/// Secrets that nobody looks at: identities are the world's affair.
+pub(super) struct NoCredentials;
+
+impl WorkerCredentials for NoCredentials {
+    fn issue(&self, _worker: &WorkerId) -> Result<String, String> {
+        Ok(String::new())
+    }
+}
+
+/// Tells the world what the driver does.
+pub(super) struct SimObserver {
+    pub(super) port: Port,
+}
+
+impl DriverObserver for SimObserver {
+    fn event(&mut self, _at: SystemTime, event: &Event) {
+        self.port.call(|world| world.driver_event(event.kind.clone()));
+    }
+
+    fn hosts(&mut self, hosts: &HostsSnapshot) {
+        self.port.call(|world| world.hosts_changed(hosts));
+    }
+
+    fn ended(&mut self, result: &JobResult) {
+        self.port.call(|world| world.driver_ended(result.clone()));
+    }
+}
