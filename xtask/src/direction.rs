@@ -33,7 +33,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "elastic-worker",
         ],
     ),
-    ("bench", &["elastic-node"]),
+    ("bench", &["elastic-collectives", "elastic-node"]),
     ("xtask", &[]),
 ];
 

@@ -39,11 +39,14 @@ pub(crate) fn test() -> anyhow::Result<()> {
             .run()?)
     })?;
     step("tests", || Ok(cmd!(shell, "cargo test --locked --workspace").run()?))?;
+    let jobs = std::thread::available_parallelism()?.get().to_string();
     step("simulation", || {
         let (seeds, twice) = (SIMULATION_SEEDS, SIMULATION_TWICE);
-        let jobs = std::thread::available_parallelism()?.get().to_string();
         let sweep = cmd!(shell, "cargo run --locked --release --package sim -- sweep");
         Ok(sweep.args(["--seeds", seeds, "--twice", twice, "--jobs", &jobs]).run()?)
+    })?;
+    step("the simulation finds planted bugs", || {
+        Ok(cmd!(shell, "cargo run --locked --release --package sim -- bugs --jobs {jobs}").run()?)
     })?;
     step("licences, bans and sources of dependencies", || {
         let deny = cargo_deny(&shell)?;
