@@ -152,7 +152,8 @@ impl DriverCore {
             reset.to = stamp.generation;
         }
         self.started_with.get_or_insert(assignment.world_size());
-        self.current = Some(Generation { stamp, assignment, alive: members.into_iter().collect() });
+        let alive = members.into_iter().collect();
+        self.current = Some(Generation { stamp, assignment, step, alive });
         let deadline = now + self.config.deadlines.form;
         self.timers.set(deadline, Timer::Phase);
         self.phase = Phase::Form { deadline };
@@ -182,6 +183,7 @@ impl DriverCore {
         }
         self.phase = Phase::Run;
         self.first_failure = None;
+        self.note_shared_commit();
         let world_size = self.current.as_ref().map_or(0, |current| current.assignment.world_size());
         self.event(EventKind::GenerationRunning { world_size });
         if let Some(mut reset) = self.reset.take() {
@@ -195,6 +197,19 @@ impl DriverCore {
             self.last_reset = Some(reset);
         }
         self.ask_review(now);
+    }
+
+    /// Every member holds the root's commit now, or a later one: what is on record if it is lost before it
+    /// says more. Its digest is not known here, and not needed: nobody skips a sync on this record.
+    fn note_shared_commit(&mut self) {
+        let Some(current) = &self.current else { return };
+        let generation = current.stamp.generation;
+        for worker in &current.alive {
+            if let Some(record) = self.workers.get_mut(worker) {
+                let step = record.step.max(current.step);
+                record.commit = Some(CommitId { generation, step, digest: 0 });
+            }
+        }
     }
 
     /// The registry named those whose READY or SYNCED is missing, after the phase's deadline has passed.

@@ -174,6 +174,10 @@ impl DriverCore {
 
     /// A worker has arrived or is gone: whoever was waiting only for it goes on.
     pub(crate) fn no_longer_waited_for(&mut self, now: Time, worker: &WorkerId) {
+        let is_lost = self.workers.get(worker).is_some_and(|record| record.stance == Stance::Lost);
+        if is_lost && is_planted(Bug::LostStillWaitedFor) {
+            return;
+        }
         match &mut self.phase {
             Phase::Gather(gather) => {
                 let was_last = gather.waiting_for.remove(worker) && gather.waiting_for.is_empty();

@@ -4,13 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use elastic_protocol::messages::PhaseMs;
-use elastic_protocol::{Assignment, GenerationId, JobResult, ResetCause, Stamp, Time, WorkerId};
+use elastic_protocol::{
+    Assignment, GenerationId, JobResult, ResetCause, Stamp, Step, Time, WorkerId,
+};
 
 /// The generation that was formed last.
 #[derive(Clone, Debug)]
 pub(crate) struct Generation {
     pub(crate) stamp: Stamp,
     pub(crate) assignment: Arc<Assignment>,
+    /// The step that it began at.
+    pub(crate) step: Step,
     /// Members that were not lost.
     pub(crate) alive: BTreeSet<WorkerId>,
 }

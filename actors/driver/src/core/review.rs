@@ -22,6 +22,7 @@ impl DriverCore {
                 Timer::LastCall | Timer::Slot(_) => self.ask_review(now),
                 Timer::Start(worker) => self.handle_start_deadline(now, &worker),
                 Timer::Join(host) => self.resolve_pending_join(now, &host),
+                Timer::Silence(worker) => self.handle_silence_deadline(now, &worker),
                 Timer::Departure(worker) => self.handle_departure_deadline(now, &worker),
             }
         }
@@ -180,7 +181,7 @@ impl DriverCore {
         let is_late = self.workers.get(worker).is_some_and(|record| {
             record.stance == Stance::Starting && record.since + waited <= now
         });
-        if !is_late {
+        if !is_late || is_planted(Bug::StartHasNoDeadline) {
             return;
         }
         let message = format!(
@@ -196,9 +197,6 @@ impl DriverCore {
     /// Somebody was to leave by itself and has not.
     fn handle_departure_deadline(&mut self, now: Time, worker: &WorkerId) {
         let grace = self.config.deadlines.grace;
-        if is_planted(Bug::DepartureHasNoDeadline) {
-            return;
-        }
         let Some(record) = self.workers.get(worker) else { return };
         let is_due = record.since + grace <= now;
         match record.stance {

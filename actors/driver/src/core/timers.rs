@@ -20,6 +20,8 @@ pub(crate) enum Timer {
     Slot(SlotId),
     /// A new agent with the name of another is taken or refused.
     Join(HostName),
+    /// A worker is silent: by now its agent would be, too, if it were the network.
+    Silence(WorkerId),
     /// A worker that wants to leave must be let go.
     Departure(WorkerId),
 }

@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker, WorkerToDriver};
 use elastic_protocol::{CommitId, NodeId, ResetCause, Stamp, Time, WorkerId};
-use elastic_runtime::planted::{Bug, is_planted};
 use elastic_runtime::transport::LinkEvent;
 
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
 use super::phase::Phase;
 use super::table::{Link, Stance};
+use super::timers::Timer;
 
 impl DriverCore {
     /// A worker said something. `from` is its authenticated node.
@@ -41,6 +41,11 @@ impl DriverCore {
                 if let Some(record) = self.workers.get_mut(&worker) {
                     record.step = step;
                     record.note = note;
+                    if let Some(commit) = &mut record.commit
+                        && commit.generation == stamp.generation
+                    {
+                        commit.step = commit.step.max(step);
+                    }
                 }
             }
             WorkerToDriver::Leaving { reason } => self.handle_leaving(now, &worker, reason),
@@ -56,10 +61,14 @@ impl DriverCore {
             LinkEvent::Up | LinkEvent::Heard => record.link = Link::Up,
             LinkEvent::Silent { silent_ms } => {
                 record.link = Link::Silent;
-                // The host answers and the worker does not, or a peer has seen its link break: it is the
-                // process and not the network, and nothing is gained by waiting for more.
-                if agent_is_heard || record.accused {
+                // A peer has seen its link break: it is the process, and nothing is gained by waiting.
+                if record.accused {
                     self.handle_silent_worker(now, &worker, *silent_ms);
+                } else if agent_is_heard {
+                    // So may it be if the host answers and the worker does not; but where the network is
+                    // cut, one of the two falls silent first, by up to a beat.
+                    let at = now + self.config.deadlines.beat * 2;
+                    self.timers.set(at, Timer::Silence(worker));
                 }
             }
             LinkEvent::Lost { reason, silent_ms } => {
@@ -72,6 +81,17 @@ impl DriverCore {
             }
         }
         self.ask_review(now);
+    }
+
+    /// A worker was silent a moment ago, and its host was not.
+    pub(crate) fn handle_silence_deadline(&mut self, now: Time, worker: &WorkerId) {
+        let agent_is_heard =
+            self.agents.get(&worker.host).is_some_and(|agent| agent.link == Link::Up);
+        let is_silent = self.workers.get(worker).is_some_and(|record| record.link == Link::Silent);
+        if agent_is_heard && is_silent {
+            let waited_ms = (self.config.deadlines.beat * 2).as_millis() as u64;
+            self.handle_silent_worker(now, worker, self.silent_ms() + waited_ms);
+        }
     }
 
     fn handle_attach(&mut self, now: Time, worker: &WorkerId, attach: Attach) {
@@ -134,7 +154,7 @@ impl DriverCore {
         let is_active = self.phase.is_generation_active();
         let Some(record) = self.workers.get_mut(worker) else { return };
         let ours = matches!(record.stance, Stance::Member | Stance::Finished);
-        if ours && Some(stamp) != current && !is_planted(Bug::OldArrivalCounts) {
+        if ours && Some(stamp) != current {
             // Of a generation before the one it has been given since (G-2).
             return self.drop_message();
         }
@@ -211,7 +231,7 @@ impl DriverCore {
             let slot = (worker.host.clone(), worker.slot);
             self.slots.entry(slot).or_default().closed = true;
             let deadline = now + self.config.deadlines.grace;
-            self.timers.set(deadline, super::timers::Timer::Departure(worker.clone()));
+            self.timers.set(deadline, Timer::Departure(worker.clone()));
         }
         self.ask_review(now);
     }
@@ -244,7 +264,7 @@ impl DriverCore {
         self.tell_leave(worker, reason);
         // It leaves by itself (G-11); if it does not, its departure timer has the agent stop it.
         let deadline = now + self.config.deadlines.grace;
-        self.timers.set(deadline, super::timers::Timer::Departure(worker.clone()));
+        self.timers.set(deadline, Timer::Departure(worker.clone()));
     }
 
     /// Has the agent stop a worker's process: SIGTERM, and SIGKILL after `grace_ms`.

@@ -145,6 +145,8 @@ fn x_2_a_silent_worker_is_evicted_when_its_host_is_heard() {
     cluster.deaf.insert(stopped.clone());
     cluster.worker_link(&stopped, LinkEvent::Silent { silent_ms: 1000 });
     cluster.settle();
+    assert_eq!(cluster.sizes, [4], "its agent may be about to fall silent, too");
+    cluster.pass(Duration::from_millis(250));
     assert_eq!(cluster.sizes, [4, 3]);
     assert_eq!(
         cluster.stops,
