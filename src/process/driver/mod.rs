@@ -1,0 +1,163 @@
+//! `--role driver` and `run`: the process of the one authority of a job.
+
+mod listening;
+mod reach;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use elastic_driver::{Driver, DriverCore, DriverParts, StopJob};
+use elastic_host_manager::{Discovery, HostFileDiscovery, ScriptDiscovery};
+use elastic_protocol::{JobResult, Outcome, WorkerFailure};
+use elastic_runtime::{OffloadPort, system, wall_clock};
+use tokio::sync::oneshot;
+
+use self::listening::{Listening, SharedCredentials};
+use self::reach::{reached_at, tell_how_to_join};
+use super::event_log::EventLog;
+use super::local_launcher::{AgentCommand, LocalLauncher};
+use super::observer::Observer;
+use super::random::system_rng;
+use super::signals::Signals;
+use super::state_dir::{EVENTS_FILE, StateDir, default_state_dir};
+use crate::cli::{DiscoveryPlan, DriverPlan, Failure, Launcher, ResultExt};
+
+/// How long the last words to agents may take.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// How long local agents have to end once their job is over.
+const AGENTS_GO_WITHIN: Duration = Duration::from_secs(2);
+
+/// Runs a job to its end.
+pub(crate) fn run_driver(plan: DriverPlan, log: &str) -> Result<(), Failure> {
+    let result =
+        system::run(drive(plan, log)).failed("the system refuses what the driver needs")??;
+    match result.outcome {
+        Outcome::Succeeded => Ok(()),
+        Outcome::Failed | Outcome::Stopped => Err(tell(result)),
+    }
+}
+
+async fn drive(plan: DriverPlan, log: &str) -> Result<JobResult, Failure> {
+    let signals = Signals::new().failed("signals cannot be heard")?;
+    let listening = Listening::start(&plan)?;
+    let Listening { job, term, node, transport, credentials, address } = &listening;
+    let reached_at = reached_at(&plan, *address);
+    let state = StateDir::open(&state_dir(&plan, *address)?)?;
+    let events = state.path().join(EVENTS_FILE);
+    let events = EventLog::open(events, wall_clock(), term.0, &job.to_string(), &reached_at)
+        .failed("the event log cannot be written")?;
+    let token_file = state.publish(&credentials.borrow().join_token(), *address)?;
+    tracing::info!(%job, %address, events = %events.path().display(), "the driver listens");
+    tracing::debug!(?plan, "configuration");
+
+    let launcher = launcher(&plan, &reached_at, token_file, log)?;
+    let (tell_result, result) = oneshot::channel();
+    let observer = Observer::new(events, launcher.clone(), tell_result);
+    let mut config = plan.config;
+    config.driver_address = reached_at;
+    let parts = DriverParts {
+        core: DriverCore::new(config, *job, *term, system_rng(), node.now()),
+        host_manager: plan.hosts,
+        discovery: discovery(&plan.discovery),
+        credentials: Rc::new(SharedCredentials(Rc::clone(credentials))),
+        observer: Box::new(observer),
+    };
+    let (tell_fault, fault) = oneshot::channel();
+    // Nobody waits for it once this function has returned.
+    let driver = Driver::start(node, parts, move |exit| drop(tell_fault.send(exit)));
+    tokio::task::spawn_local(forward(signals, driver));
+
+    let result = match result.await {
+        Ok(result) => Ok(result),
+        Err(_dropped) => {
+            Err(Failure::new("a fault in the driver ended the job").hint(match fault.await {
+                Ok(exit) => format!("please report this: it {exit}"),
+                Err(_) => "please report this".to_owned(),
+            }))
+        }
+    };
+    state.withdraw();
+    transport.shutdown("the job is over", GOODBYE).await;
+    if let Some(launcher) = launcher {
+        launcher.close(AGENTS_GO_WITHIN).await;
+    }
+    result
+}
+
+fn state_dir(plan: &DriverPlan, address: SocketAddr) -> Result<PathBuf, Failure> {
+    if let Some(folder) = &plan.state_dir {
+        return Ok(folder.clone());
+    }
+    default_state_dir(address).ok_or_else(|| {
+        Failure::new("there is no folder for the driver's state: HOME is not set")
+            .hint("give one with --state-dir")
+    })
+}
+
+/// Has agents join: by people who are told how, or by itself.
+fn launcher(
+    plan: &DriverPlan,
+    reached_at: &str,
+    token_file: PathBuf,
+    log: &str,
+) -> Result<Option<Rc<LocalLauncher>>, Failure> {
+    if plan.launcher == Launcher::Join {
+        tell_how_to_join(plan, reached_at, &token_file);
+        return Ok(None);
+    }
+    Ok(Some(LocalLauncher::new(AgentCommand {
+        program: std::env::current_exe().failed("this program does not find itself")?,
+        driver: reached_at.to_owned(),
+        token_file,
+        // The driver's log tells of hosts and workers already.
+        log: if log == DEFAULT_LOG { "warn".to_owned() } else { log.to_owned() },
+    })))
+}
+
+/// `--log` where none is given.
+const DEFAULT_LOG: &str = "info";
+
+fn discovery(plan: &DiscoveryPlan) -> Box<dyn Discovery> {
+    match plan {
+        DiscoveryPlan::Script(path) => Box::new(ScriptDiscovery::new(path)),
+        // Where nothing is discovered, nobody asks.
+        DiscoveryPlan::None => Box::new(ScriptDiscovery::new(Path::new(""))),
+        DiscoveryPlan::File(path) => {
+            Box::new(HostFileDiscovery::new(path, OffloadPort::blocking_threads()))
+        }
+    }
+}
+
+async fn forward(mut signals: Signals, driver: actix::Addr<Driver>) {
+    loop {
+        let heard = signals.next().await;
+        tracing::info!("{}: the job is to end", heard.name);
+        driver.do_send(StopJob { signal: heard.number });
+    }
+}
+
+/// Why the job did not succeed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct FirstFailure(String);
+
+fn tell(result: JobResult) -> Failure {
+    let mut failure = Failure::new(result.reason.clone()).with_code(result.code);
+    // A reason that names the worker tells of its failure already.
+    let untold =
+        result.first_failure.filter(|failure| !result.reason.contains(&failure.worker.to_string()));
+    if let Some(WorkerFailure { worker, rank, status, message }) = untold {
+        let rank = rank.map_or_else(String::new, |rank| format!(" (rank {rank})"));
+        let status = status.map_or_else(String::new, |status| format!(": {status}"));
+        let message = message.trim();
+        let said = if message.is_empty() { String::new() } else { format!(": {message}") };
+        failure = failure.source(FirstFailure(format!("{worker}{rank} failed{status}{said}")));
+    }
+    match result.hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
