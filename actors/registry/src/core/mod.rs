@@ -42,7 +42,7 @@ impl RegistryCore {
 
     /// Opens a generation, and forgets the one before it with its verdicts that nobody has fetched.
     ///
-    /// `members` stand by rank: the index is the rank that a [`WorkerFailure`] names.
+    /// `members` stand by rank: the index is the rank that a [`WorkerFailure`](elastic_protocol::WorkerFailure) names.
     ///
     /// # Errors
     /// [`OpenError`]; nothing has changed then.

@@ -148,7 +148,7 @@ impl Worker {
     /// Gives this rank's share of a data set, batch by batch, each sample to one rank once an epoch, over
     /// any changes of the world. `batch_size` is per worker. How far it is travels with the commit.
     ///
-    /// ```ignore
+    /// ```text
     /// for batch in worker.sampler(&DATA, 32, state.epoch) { … }
     /// ```
     pub fn sampler<'a, D: Dataset + ?Sized>(
