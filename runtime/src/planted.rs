@@ -32,8 +32,8 @@ macro_rules! bugs {
 }
 
 bugs! {
-    /// An arrival from an older generation counts as one from this (G-2).
-    OldArrivalCounts = "an arrival from an older generation counts", "driver";
+    /// Who is lost with its host is still waited for.
+    LostStillWaitedFor = "who is lost is still waited for", "driver";
     /// The root is rank 0, whatever it holds (G-8).
     RootIsRankZero = "the root is rank 0 whatever it holds", "driver";
     /// Sync is skipped although a newcomer has proved nothing (G-6; Horovod #3494).
@@ -46,8 +46,8 @@ bugs! {
     BackOffNeverEnds = "a slot's back-off never ends", "driver";
     /// The end of a member's process does not end its generation (G-12).
     DeathIgnored = "the death of a member does not end its generation", "driver";
-    /// A worker that does not leave by itself is waited for without end (G-9).
-    DepartureHasNoDeadline = "a departure has no deadline", "driver";
+    /// A process that never comes to the library is waited for without end (G-9, X-14).
+    StartHasNoDeadline = "a start has no deadline", "driver";
     /// All are told to stop at a boundary that some have passed.
     StopsInThePast = "the agreed boundary is one that was passed", "driver";
     /// An interrupt that is called off is not told.
@@ -72,8 +72,8 @@ bugs! {
     PollingStops = "polling stops at the first failure", "host manager";
     /// A host that returns keeps its old place (H-17).
     AbsentHostKept = "a host that left the list is kept", "host manager";
-    /// A message of an older generation is obeyed (G-2).
-    OldAbortObeyed = "an abort of an older generation is obeyed", "state";
+    /// On arrival nothing is said of the commit that is held (G-8).
+    CommitNotTold = "the commit is not told on arrival", "state";
     /// The pause of one generation goes on in the next.
     PauseOutlivesGeneration = "a pause outlives its generation", "state";
     /// What the driver missed is not told on a new connection.
@@ -86,8 +86,8 @@ bugs! {
     DeathNotReported = "a death by signal is not reported", "agent";
     /// A process that ignores SIGTERM is left alone.
     NeverKills = "SIGKILL is never sent", "agent";
-    /// What happened while no driver was there is not told.
-    ProcessesForgotten = "a new session is told of no processes", "agent";
+    /// An agent stays for ever when the driver is gone.
+    NeverAlone = "an agent outlives its driver without end", "agent";
     /// Data of a generation that has ended is delivered (G-4).
     LateDataDelivered = "late data of an ended generation is delivered", "collectives";
     /// A contribution that had to wait counts twice.

@@ -19,6 +19,8 @@ mod scenario;
 pub mod shrink;
 pub mod trace;
 
+#[cfg(feature = "planted-bugs")]
+pub use elastic_runtime::planted::{Bug, plant};
 pub use options::{Mode, Options};
 pub use report::{Failure, Report, Verdict};
 pub use trace::Recording;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use elastic_protocol::messages::Placement;
+use elastic_protocol::messages::{Placement, Vote};
 use elastic_protocol::{Stamp, WorkerId};
 
 /// Generations that are remembered.
@@ -23,6 +23,10 @@ struct Commit {
 struct Generation {
     number: u64,
     members: Vec<WorkerId>,
+    /// Samples of the commit that it must not fall behind (G-5): acknowledged, and held by a member.
+    floor: u64,
+    /// Who has said READY.
+    ready: BTreeSet<WorkerId>,
     /// What its members hold after the sync.
     synced: Option<u64>,
     commits: VecDeque<Commit>,
@@ -63,6 +67,7 @@ impl Oracle {
         stamp: Stamp,
         members: &[WorkerId],
         processes: &[u32],
+        best: Option<u64>,
     ) -> Result<(), String> {
         if stamp <= self.newest {
             return Err(format!(
@@ -92,6 +97,8 @@ impl Oracle {
         self.generations.push_back(Generation {
             number: stamp.generation.0,
             members: members.to_vec(),
+            floor: best.min(self.acknowledged).unwrap_or(0),
+            ready: BTreeSet::new(),
             synced: None,
             commits: VecDeque::new(),
         });
@@ -122,9 +129,17 @@ impl Oracle {
         &mut self,
         generation: u64,
         digest: u64,
+        samples: u64,
         worker: &WorkerId,
     ) -> Result<(), String> {
         let Some(record) = self.generation_mut(generation) else { return Ok(()) };
+        if samples < record.floor {
+            return Err(format!(
+                "G-5: {worker} begins generation {generation} from {samples} samples; a member holds the \
+                 acknowledged commit at {}",
+                record.floor
+            ));
+        }
         match record.synced {
             None => record.synced = Some(digest),
             Some(first) if first == digest => {}
@@ -172,6 +187,25 @@ impl Oracle {
             self.acknowledged = self.acknowledged.max(Some(samples));
         }
         Ok(())
+    }
+
+    /// A worker's vote has come to the registry.
+    pub(crate) fn voted(&mut self, vote: &Vote) {
+        if let Some(record) = self.generation_mut(vote.stamp.generation.0) {
+            record.ready.insert(vote.worker.clone());
+        }
+    }
+
+    /// The barrier is said to be open: everybody must have voted.
+    pub(crate) fn barrier_opened(&self, stamp: Stamp) -> Result<(), String> {
+        let Some(record) = self.generation(stamp.generation.0) else { return Ok(()) };
+        match record.members.iter().find(|member| !record.ready.contains(member)) {
+            None => Ok(()),
+            Some(member) => Err(format!(
+                "the barrier of generation {} opens before {member} is READY",
+                stamp.generation
+            )),
+        }
     }
 
     /// The generation that a State is in only grows (G-2).

@@ -1,5 +1,7 @@
 //! The commands.
 
+#[cfg(feature = "planted-bugs")]
+mod bugs;
 mod replay;
 mod run;
 mod sweep;
@@ -24,6 +26,9 @@ enum Command {
     Run(run::RunArguments),
     /// Runs many seeds.
     Sweep(sweep::SweepArguments),
+    /// Plants bugs, one at a time, and shows that each is found.
+    #[cfg(feature = "planted-bugs")]
+    Bugs(bugs::BugsArguments),
     /// Steps through a trace that `run --trace` wrote.
     Replay(replay::ReplayArguments),
 }
@@ -66,6 +71,8 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
     match Cli::parse().command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Sweep(arguments) => sweep::sweep(&arguments),
+        #[cfg(feature = "planted-bugs")]
+        Command::Bugs(arguments) => bugs::bugs(&arguments),
         Command::Replay(arguments) => replay::replay(&arguments),
     }
 }

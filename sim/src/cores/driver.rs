@@ -154,6 +154,7 @@ impl World {
     pub(super) fn registry_hears(&mut self, link: u32, vote: Vote) {
         let now = self.driver_now();
         let Some(node) = self.links[link as usize].node.as_ref() else { return };
+        self.oracle.voted(&vote);
         let _decision = self.driver.registry.handle_vote_from(now, node, &vote);
         self.drain_registry();
     }
@@ -226,6 +227,10 @@ impl World {
                 self.drain_host_manager();
             }
             Local::Verdict(verdict) => {
+                if let Verdict::AllReady { stamp } = &verdict {
+                    let checked = self.oracle.barrier_opened(*stamp);
+                    self.demand(checked);
+                }
                 self.driver.core.handle_verdict(now, verdict);
                 self.drain_driver();
             }
@@ -353,7 +358,13 @@ impl World {
             return;
         }
         let now = self.driver_now();
+        let before = self.driver.host_manager.snapshot().hosts.len();
         self.driver.host_manager.handle_discovery(now, result);
+        let after = self.driver.host_manager.snapshot().hosts.len();
+        let has_failed = matches!(lie, Some(Lie::Fail | Lie::Hang | Lie::Garbage));
+        if has_failed && before != after {
+            self.fail_safety("H-15: a discovery that failed changed the list of hosts".to_owned());
+        }
         self.drain_host_manager();
     }
 
@@ -465,9 +476,15 @@ impl World {
         self.record(Kind::Form, Place::DRIVER, (stamp.generation.0, members.len() as u64), || {
             members.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         });
-        let checked = self.oracle.formed(stamp, members, &processes);
+        // A member that has died unseen counts: its generation breaks, and nothing is lost by having tried.
+        let held = |process: &u32| {
+            let program = &self.processes.get(*process as usize)?.program;
+            program.saved.as_ref().map(|saved| saved.model.samples)
+        };
+        let best = processes.iter().filter_map(held).max();
+        let checked = self.oracle.formed(stamp, members, &processes, best);
         self.demand(checked);
-        let checked = self.check_commit_kept(&processes);
+        let checked = self.check_commit_kept(best);
         self.demand(checked);
         self.driver.phase = Phase::Form;
         self.driver.stamp = stamp;
@@ -482,17 +499,11 @@ impl World {
 
     /// G-5, at the moment when a generation is formed: what every rank of an earlier one acknowledged is in the
     /// hands of a member, or of nobody whom the driver hears.
-    fn check_commit_kept(&self, members: &[u32]) -> Result<(), String> {
+    fn check_commit_kept(&self, best: Option<u64>) -> Result<(), String> {
         let Some(acknowledged) = self.oracle.acknowledged() else { return Ok(()) };
         let progress = |process: u32| {
             self.processes.get(process as usize).and_then(|process| process.saved_progress())
         };
-        // A member that has died unseen counts: its generation breaks, and nothing is lost by having tried.
-        let held = |process: &u32| {
-            let program = &self.processes.get(*process as usize)?.program;
-            program.saved.as_ref().map(|saved| saved.model.samples)
-        };
-        let best = members.iter().filter_map(held).max();
         if best >= Some(acknowledged) {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! The second half of a run: faults stop, a core of hosts is whole, and the job must go on, with everybody who
 //! should be in it, within bounded time; and when it is over, everybody must leave.
 
-use elastic_host_manager::HostState;
+use elastic_host_manager::{HostSource, HostState};
 use elastic_protocol::{JobResult, Outcome};
 
 use super::driver::Phase;
@@ -106,6 +106,16 @@ impl World {
         }
         let snapshot = self.hosts_snapshot();
         let mut expected = 0;
+        if self.scenario.host_manager.source == HostSource::Script {
+            let gone = self.driver.members.iter().find(|process| {
+                let process = self.processes.get(**process as usize);
+                process.is_some_and(|process| self.hosts[process.host as usize].unlisted > 0)
+            });
+            if let Some(process) = gone {
+                let id = &self.processes[*process as usize].id;
+                return Some(format!("{id} takes part, and its host has left the list"));
+            }
+        }
         for entry in &snapshot.hosts {
             let number = entry.name.as_str()[1..].parse::<usize>().unwrap_or(usize::MAX);
             let Some(host) = self.hosts.get(number).filter(|_| self.scenario.core[number]) else {

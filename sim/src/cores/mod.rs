@@ -305,7 +305,7 @@ impl World {
             Happening::Computed { process, token } => self.handle_computed(process, token),
             Happening::AbortSeen { process, token } => self.handle_abort_seen(process, token),
             Happening::Entered { process, generation, operation, value } => {
-                self.handle_entered(process, generation, operation, value);
+                self.handle_entered(process, generation, operation, value, true);
             }
             Happening::Result { process, generation, operation, value } => {
                 self.handle_result(process, generation, operation, value);

@@ -7,6 +7,8 @@ use elastic_protocol::{CommitId, GenerationId, Outcome, Stamp, Step};
 use elastic_worker::state::core::{Exit, TrainingCommand, TrainingEvent, Verdict};
 use elastic_worker::state::sampler::share;
 
+use elastic_runtime::planted::{Bug, is_planted};
+
 use super::processes::Hop;
 use super::state::Tell;
 use super::{Happening, MS, World};
@@ -228,7 +230,9 @@ impl World {
         program.stamp = placement.stamp;
         program.generation = placement.stamp.generation.0;
         program.rank = placement.rank;
-        program.world_size = placement.assignment.world_size();
+        if program.world_size == 0 || !is_planted(Bug::SamplerKeepsWorldSize) {
+            program.world_size = placement.assignment.world_size();
+        }
         program.boundary = 0;
         program.operation = 0;
         program.has_told_commit = false;
@@ -266,7 +270,7 @@ impl World {
         };
         program.saved = Some(Saved { id: commit, model });
         let id = self.processes[process as usize].id.clone();
-        let checked = self.oracle.synced(stamp.generation.0, commit.digest, &id);
+        let checked = self.oracle.synced(stamp.generation.0, commit.digest, model.samples, &id);
         self.demand(checked);
         self.check_model(process, &model);
         self.tell_event(process, TrainingEvent::Synced { stamp, commit });
@@ -440,7 +444,14 @@ impl World {
         let program = self.program(process);
         let steps_lost = program.steps_since_commit;
         program.steps_since_commit = 0;
+        let weights = program.live.weights;
         program.live = program.saved.map(|saved| saved.model).unwrap_or_default();
+        if is_planted(Bug::RollbackKeepsWeights) {
+            program.live.weights = weights;
+            if let Some(saved) = &mut program.saved {
+                saved.model.weights = weights;
+            }
+        }
         self.rest(process, steps_lost);
     }
 
@@ -464,7 +475,8 @@ impl World {
         let hop = self.hop();
         let program = self.program(process);
         program.aborted = program.aborted.max(stamp);
-        if program.waits_in_collective() && program.stamp <= stamp {
+        let watches = !is_planted(Bug::AbortWordIgnored);
+        if watches && program.waits_in_collective() && program.stamp <= stamp {
             let token = program.token;
             self.agenda.push(self.now + hop, Happening::AbortSeen { process, token });
         }

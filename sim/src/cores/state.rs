@@ -1,7 +1,7 @@
 //! The State's core of each process: between the session with the driver and the training thread.
 
 use elastic_protocol::Time;
-use elastic_protocol::messages::DriverToWorker;
+use elastic_protocol::messages::{DriverToWorker, WorkerToDriver};
 use elastic_runtime::transport::LinkEvent;
 use elastic_worker::state::core::{Output, Progress, StateCore, TrainingEvent};
 
@@ -115,6 +115,7 @@ impl World {
             outputs += 1;
             match output {
                 Output::ToDriver(message) => {
+                    self.check_said(process, &message);
                     let _undelivered = self.send(link, Lane::ToDriver, Frame::FromWorker(message));
                 }
                 Output::Vote(vote) => {
@@ -151,6 +152,15 @@ impl World {
                 entry.armed = at;
                 self.agenda.push(at, Happening::StateTimer { process });
             }
+        }
+    }
+
+    /// What a State says only if somebody else was wrong: the simulated programs all commit alike.
+    fn check_said(&mut self, process: u32, message: &WorkerToDriver) {
+        let WorkerToDriver::CollectiveFailed { error, .. } = message else { return };
+        if error.contains("do not commit alike") || error.contains("(G-6)") {
+            let id = self.processes[process as usize].id.clone();
+            self.fail_safety(format!("{id} {error}"));
         }
     }
 }

@@ -163,10 +163,7 @@ impl AgentCore {
                 if self.is_ending() {
                     return;
                 }
-                let mut live = self.live();
-                if is_planted(Bug::ProcessesForgotten) {
-                    live.clear();
-                }
+                let live = self.live();
                 for process in self.processes_mut() {
                     process.announced = process.pid.is_some();
                 }

@@ -55,7 +55,7 @@ impl StateCore {
             self.arrived = matches!(self.link, Link::Attached);
             self.tell_driver(WorkerToDriver::Arrived {
                 stamp: self.stamp,
-                commit: self.commit,
+                commit: self.commit.filter(|_| !is_planted(Bug::CommitNotTold)),
                 steps_lost: self.steps_lost,
             });
         }

@@ -151,7 +151,7 @@ impl StateCore {
     }
 
     fn aborted(&mut self, stamp: Stamp, cause: &str) {
-        if stamp < self.stamp && !is_planted(Bug::OldAbortObeyed) {
+        if stamp < self.stamp {
             self.dropped += 1;
             return;
         }

@@ -1,0 +1,119 @@
+//! `sim bugs`: the proof that the simulation can fail.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Context;
+use clap::Args;
+use serde_json::json;
+use sim::{Bug, Recording, Report, Verdict, plant};
+
+use super::{ClusterArguments, commit, note, say};
+
+#[derive(Args, Debug)]
+pub(crate) struct BugsArguments {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// Seeds within which each must be found.
+    #[arg(long, default_value_t = 2_000)]
+    max_seeds: u64,
+    /// Threads.
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// One JSON object at the end, on stdout.
+    #[arg(long)]
+    json: bool,
+    /// Writes the table to this file.
+    #[arg(long, value_name = "FILE")]
+    table: Option<PathBuf>,
+    /// Only bugs whose name has this in it.
+    #[arg(long)]
+    only: Option<String>,
+}
+
+/// The first seed that finds a bug, with what it says.
+fn find(bug: Bug, arguments: &BugsArguments) -> Option<(u64, Report)> {
+    for seed in 0..arguments.max_seeds {
+        let options = arguments.cluster.options(seed);
+        plant(Some(bug));
+        let report = match bug {
+            Bug::RandomOrder => sim::run_twice(&options),
+            _ => sim::run(&options, Recording::default()),
+        };
+        plant(None);
+        if report.verdict() != Verdict::Ok {
+            return Some((seed, report));
+        }
+    }
+    None
+}
+
+pub(crate) fn bugs(arguments: &BugsArguments) -> anyhow::Result<ExitCode> {
+    let wanted: Vec<Bug> = Bug::ALL
+        .iter()
+        .copied()
+        .filter(|bug| arguments.only.as_ref().is_none_or(|only| bug.name().contains(only.as_str())))
+        .collect();
+    let found = Mutex::new(vec![None; wanted.len()]);
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.jobs.max(1) {
+            scope.spawn(|| {
+                while let Some(bug) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = find(*bug, arguments);
+                    let place = wanted.iter().position(|other| other == bug);
+                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let Some(place) = place {
+                        found[place] = result;
+                    }
+                }
+            });
+        }
+    });
+    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut table = String::from(
+        "# Planted bugs\n\n`cargo run --release -p sim -- bugs` plants each of these bugs alone, and runs seeds from 0 \
+         until one fails.\n`seeds` is how many that took. Written by `sim bugs --table docs/planted-bugs.md`.\n\n\
+         | bug | room | seeds | found as |\n| --- | --- | ---: | --- |\n",
+    );
+    let mut rows = Vec::new();
+    for (bug, result) in wanted.iter().zip(&found) {
+        let (seeds, verdict, reason) = match result {
+            Some((seed, report)) => {
+                let reason = report.reason().unwrap_or_default();
+                let reason: String = reason.chars().take(90).collect();
+                ((seed + 1).to_string(), report.verdict().name(), reason)
+            }
+            None => ("-".to_owned(), "not found", String::new()),
+        };
+        table += &format!(
+            "| {} | {} | {seeds} | {verdict}: {} |\n",
+            bug.name(),
+            bug.room(),
+            reason.replace('|', "/")
+        );
+        let room = bug.room();
+        note(format!("{:>6} seeds  {room:<12} {:<55} {verdict}: {reason}", seeds, bug.name()));
+        rows.push(json!({
+            "name": bug.name(),
+            "room": room,
+            "found": result.is_some(),
+            "seeds": result.as_ref().map(|(seed, _)| seed + 1),
+            "verdict": verdict,
+            "reason": reason,
+        }));
+    }
+    if let Some(path) = &arguments.table {
+        std::fs::write(path, &table)
+            .with_context(|| format!("the table {} cannot be written", path.display()))?;
+    }
+    let missed = found.iter().filter(|result| result.is_none()).count();
+    if arguments.json {
+        say(json!({ "bugs": rows, "missed": missed, "commit": commit() }).to_string());
+    } else {
+        say(format!("{} bugs planted, {} found", wanted.len(), wanted.len() - missed));
+    }
+    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
