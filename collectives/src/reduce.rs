@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::element::{DataType, Element};
@@ -60,6 +61,19 @@ const BLOCK: usize = 512;
 /// rounded once and not once a rank.
 trait Arithmetic: Element {
     type Accumulator: Copy + Default;
+    /// Whether conversion is fast only for whole blocks: the processor's instructions for `f16` are used
+    /// where it has them, and to ask for them element by element costs more than they save.
+    const CONVERTS_BLOCKS: bool = false;
+    fn widen_block(source: &[Self], into: &mut [Self::Accumulator]) {
+        for (wide, value) in into.iter_mut().zip(source) {
+            *wide = value.widen();
+        }
+    }
+    fn narrow_block(source: &[Self::Accumulator], into: &mut [Self]) {
+        for (value, wide) in into.iter_mut().zip(source) {
+            *value = Self::narrow(*wide);
+        }
+    }
     fn widen(self) -> Self::Accumulator;
     fn narrow(value: Self::Accumulator) -> Self;
     fn add(left: Self::Accumulator, right: Self::Accumulator) -> Self::Accumulator;
@@ -70,9 +84,10 @@ trait Arithmetic: Element {
 }
 
 macro_rules! float_arithmetic {
-    ($rust:ty, $accumulator:ty, $widen:expr, $narrow:expr) => {
+    ($rust:ty, $accumulator:ty, $widen:expr, $narrow:expr $(, $blocks:item)*) => {
         impl Arithmetic for $rust {
             type Accumulator = $accumulator;
+            $($blocks)*
             fn widen(self) -> $accumulator {
                 ($widen)(self)
             }
@@ -100,7 +115,19 @@ macro_rules! float_arithmetic {
 
 float_arithmetic!(f32, f32, |value| value, |value| value);
 float_arithmetic!(f64, f64, |value| value, |value| value);
-float_arithmetic!(f16, f32, f16::to_f32, f16::from_f32);
+float_arithmetic!(
+    f16,
+    f32,
+    f16::to_f32,
+    f16::from_f32,
+    const CONVERTS_BLOCKS: bool = true;,
+    fn widen_block(source: &[f16], into: &mut [f32]) {
+        source.convert_to_f32_slice(into);
+    },
+    fn narrow_block(source: &[f32], into: &mut [f16]) {
+        into.convert_from_f32_slice(source);
+    }
+);
 float_arithmetic!(bf16, f32, bf16::to_f32, bf16::from_f32);
 
 macro_rules! integer_arithmetic {
@@ -170,12 +197,14 @@ fn fold_typed<'a, E: Arithmetic>(
 ) {
     let destination: &mut [E] = bytemuck::cast_slice_mut(destination);
     let other = |rank: u32| bytemuck::cast_slice::<u8, E>(contribution(rank));
+    let keep = |sum| sum;
+    let divide = |sum| E::divide(sum, world);
     match op {
-        ReduceOp::Sum => fold_with(destination, own, world, 1, other, E::add),
-        ReduceOp::Mean => fold_with(destination, own, world, world, other, E::add),
-        ReduceOp::Min => fold_with(destination, own, world, 1, other, E::least),
-        ReduceOp::Max => fold_with(destination, own, world, 1, other, E::greatest),
-        ReduceOp::Prod => fold_with(destination, own, world, 1, other, E::multiply),
+        ReduceOp::Sum => fold_with(destination, own, world, other, E::add, keep),
+        ReduceOp::Mean => fold_with(destination, own, world, other, E::add, divide),
+        ReduceOp::Min => fold_with(destination, own, world, other, E::least, keep),
+        ReduceOp::Max => fold_with(destination, own, world, other, E::greatest, keep),
+        ReduceOp::Prod => fold_with(destination, own, world, other, E::multiply, keep),
     }
 }
 
@@ -183,37 +212,72 @@ fn fold_with<'a, E: Arithmetic>(
     destination: &mut [E],
     own: u32,
     world: u32,
-    divisor: u32,
     other: impl Fn(u32) -> &'a [E],
     combine: impl Fn(E::Accumulator, E::Accumulator) -> E::Accumulator,
+    finish: impl Fn(E::Accumulator) -> E::Accumulator,
 ) {
+    if world == 1 {
+        return;
+    }
+    let last = world - 1;
     let mut accumulators = [E::Accumulator::default(); BLOCK];
     for (index, block) in destination.chunks_mut(BLOCK).enumerate() {
-        let start = index * BLOCK;
+        let within = index * BLOCK..index * BLOCK + block.len();
         let accumulators = &mut accumulators[..block.len()];
-        for rank in 0..world {
-            let source =
-                if rank == own { &*block } else { &other(rank)[start..start + block.len()] };
-            if rank == 0 {
-                for (accumulator, value) in accumulators.iter_mut().zip(source) {
-                    *accumulator = value.widen();
-                }
-            } else {
-                for (accumulator, value) in accumulators.iter_mut().zip(source) {
-                    *accumulator = combine(*accumulator, value.widen());
-                }
+        // Nothing for the own rank, whose contribution is the block itself.
+        let source = |rank: u32| (rank != own).then(|| &other(rank)[within.clone()]);
+        if E::CONVERTS_BLOCKS {
+            fold_converted(block, world, source, accumulators, &combine, &finish);
+            E::narrow_block(accumulators, block);
+            continue;
+        }
+        if world == 2 {
+            E::widen_block(source(0).unwrap_or(block), accumulators);
+        } else {
+            // The first two at once, and the last one straight into the result: a pass saved at each end.
+            let first = source(0).unwrap_or(block);
+            let pairs = first.iter().zip(source(1).unwrap_or(block));
+            for (accumulator, (first, second)) in accumulators.iter_mut().zip(pairs) {
+                *accumulator = combine(first.widen(), second.widen());
             }
         }
-        if divisor == 1 {
-            for (value, accumulator) in block.iter_mut().zip(&*accumulators) {
-                *value = E::narrow(*accumulator);
+        for rank in 2..last {
+            for (accumulator, value) in accumulators.iter_mut().zip(source(rank).unwrap_or(block)) {
+                *accumulator = combine(*accumulator, value.widen());
+            }
+        }
+        if let Some(other) = source(last) {
+            let others = accumulators.iter().zip(other);
+            for (value, (accumulator, other)) in block.iter_mut().zip(others) {
+                *value = E::narrow(finish(combine(*accumulator, other.widen())));
             }
         } else {
             for (value, accumulator) in block.iter_mut().zip(&*accumulators) {
-                *value = E::narrow(E::divide(*accumulator, divisor));
+                *value = E::narrow(finish(combine(*accumulator, value.widen())));
             }
         }
     }
+}
+
+/// Folds one block by way of converted copies, into the accumulators.
+fn fold_converted<'a, E: Arithmetic>(
+    block: &[E],
+    world: u32,
+    source: impl Fn(u32) -> Option<&'a [E]>,
+    accumulators: &mut [E::Accumulator],
+    combine: impl Fn(E::Accumulator, E::Accumulator) -> E::Accumulator,
+    finish: impl Fn(E::Accumulator) -> E::Accumulator,
+) {
+    let mut converted = [E::Accumulator::default(); BLOCK];
+    let converted = &mut converted[..block.len()];
+    E::widen_block(source(0).unwrap_or(block), accumulators);
+    for rank in 1..world {
+        E::widen_block(source(rank).unwrap_or(block), converted);
+        for (accumulator, value) in accumulators.iter_mut().zip(&*converted) {
+            *accumulator = combine(*accumulator, *value);
+        }
+    }
+    accumulators.iter_mut().for_each(|accumulator| *accumulator = finish(*accumulator));
 }
 
 #[cfg(test)]
