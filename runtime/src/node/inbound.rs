@@ -40,9 +40,11 @@ impl NodeHandle {
     }
 
     fn frame(&self, from: &NodeId, bytes: &[u8]) {
+        let mut is_told = false;
         let refused = match decode_header(bytes) {
             Err(_not_a_header) => Err(Refusal::Malformed),
             Ok((Header::Tell { actor, kind, .. }, body)) => {
+                is_told = true;
                 self.inner.routes.borrow().tell_bytes(actor, kind, from, body)
             }
             Ok((Header::Ask { actor, kind, request }, body)) => {
@@ -57,11 +59,16 @@ impl NodeHandle {
         };
         let Err(refusal) = refused else { return };
         self.fault(from, Fault::Refused(refusal));
-        if refusal == Refusal::Malformed {
-            let reason = "it sent a malformed frame".to_owned();
-            // If the outbox is full, the next malformed frame closes the session.
-            let _ = self.inner.outbox.try_send(Command::Close { peer: from.clone(), reason });
-        }
+        let reason = match refusal {
+            Refusal::Malformed => "it sent a malformed frame",
+            // The transport has taken it as delivered, and nobody would ever say it again: a new session
+            // begins with what is true then.
+            Refusal::MailboxFull if is_told => "it says more than can be handled",
+            _ => return,
+        };
+        let (peer, reason) = (from.clone(), reason.to_owned());
+        // If the outbox is full, the next such frame closes the session.
+        let _ = self.inner.outbox.try_send(Command::Close { peer, reason });
     }
 
     /// Reserves a place for the answer; past the bound, refuses and gives `None`.

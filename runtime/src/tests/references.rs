@@ -63,11 +63,17 @@ fn the_mailbox_bound_holds_over_a_thousand_clones() {
         }
         hub.deliver();
         assert_eq!(b.faults().total(Fault::Refused(Refusal::MailboxFull)), 1000 - 10);
-        assert!(hub.closed.borrow().is_empty(), "a full mailbox ends no session");
         let gauge = MailboxGauge { taken: 10, full: 990 };
         assert_eq!(b.mailboxes()[&PROBE], gauge);
         assert_eq!(a.mailboxes()[&PROBE], MailboxGauge { full: 1990, ..gauge });
         settle().await;
+        let closed = hub.closed.take();
+        let reason = "it says more than can be handled".to_owned();
+        assert_eq!(
+            closed[0],
+            (a.local().clone(), reason),
+            "what was dropped is not dropped silently"
+        );
         assert_eq!(notes(&log).len(), 10);
         local.tell(Order::Note(2)).expect("there is room again");
     });
