@@ -62,6 +62,7 @@ impl DriverCore {
         let reason = match &self.first_failure {
             Some(first) => {
                 let how = match first.status {
+                    Some(status) if first.message.is_empty() => status.to_string(),
                     Some(status) => format!("{status}: {}", first.message),
                     None => first.message.clone(),
                 };

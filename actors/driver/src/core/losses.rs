@@ -48,7 +48,9 @@ impl DriverCore {
                 }
                 match failure.status {
                     None => self.handle_error_vote(now, &failure.worker, &failure.message),
-                    Some(ExitStatus::Signal(_)) => self.accident_in = Some(stamp),
+                    Some(ExitStatus::Signal(_) | ExitStatus::Code(0)) => {
+                        self.accident_in = Some(stamp);
+                    }
                     Some(ExitStatus::Code(_)) => {}
                 }
             }
@@ -153,7 +155,7 @@ impl DriverCore {
         }
         let message =
             if tail.is_empty() { status.to_string() } else { format!("{status}: {tail}") };
-        self.note_failure(worker, Some(status), &message);
+        self.note_failure(worker, Some(status), tail);
         self.count_failure(now, worker, &message);
     }
 

@@ -10,12 +10,12 @@ use super::table::{SlotId, Stance};
 
 impl DriverCore {
     /// Hosts that may have workers now, oldest first, with their slots: listed, not blacklisted, their
-    /// agent there and staying.
+    /// agent there and staying. A list may name more slots than the agent has: those are never filled.
     fn available_hosts(&self) -> impl Iterator<Item = (&HostName, u32)> {
         self.snapshot.hosts.iter().filter_map(|entry| {
             let listed = entry.state == HostState::Listed;
-            let there = self.agents.get(&entry.name).is_some_and(|agent| agent.is_available());
-            (listed && there).then_some((&entry.name, entry.slots))
+            let agent = self.agents.get(&entry.name).filter(|agent| agent.is_available())?;
+            listed.then_some((&entry.name, entry.slots.min(agent.slots)))
         })
     }
 
