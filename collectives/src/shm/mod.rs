@@ -10,6 +10,8 @@ mod memory;
 mod poison;
 mod rendezvous;
 mod session;
+#[cfg(test)]
+mod tests;
 
 pub use communicator::ShmCommunicator;
 pub use fabric::HostFabric;

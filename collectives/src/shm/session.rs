@@ -8,8 +8,8 @@
 //!
 //! Who has to wait looks again a few times, gives its processor away, and then sleeps on the bell. The
 //! last to arrive rings it if anyone sleeps. A sleeper cannot watch its connections, so it sleeps for
-//! [`NAP`] at most and looks at them in between; the first to see a peer gone sets the poison word and
-//! rings, and all others learn it from there (G-12).
+//! a few milliseconds at most and looks at them in between; the first to see a peer gone sets the poison
+//! word and rings, and all others learn it from there (G-12).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,8 +24,11 @@ use crate::error::CollectiveError;
 use crate::tcp::Engine;
 use crate::wire::{Bye, ByeCause, FRAME_LENGTH, Frame, FrameHeader, Operation};
 
-/// How long a sleeper goes without a look at its connections and its abort word.
-const NAP: Duration = Duration::from_millis(2);
+/// How long a sleeper goes without a look at its connections and its abort word: this for each rank, since
+/// one that sees an end tells all others, but not less than [`NAP_LEAST`] and not more than [`NAP_MOST`].
+const NAP_OF_A_RANK: Duration = Duration::from_millis(1);
+const NAP_LEAST: Duration = Duration::from_millis(2);
+const NAP_MOST: Duration = Duration::from_millis(8);
 /// Looks at the condition before giving the processor away: about as long as a wake-up takes, where each
 /// rank can have a processor of its own, and hardly any where not.
 const SPINS: u32 = 2000;
@@ -40,13 +43,17 @@ pub(super) struct Lane {
     /// The last step at which this rank has arrived.
     step: u32,
     spins: u32,
+    nap: Duration,
 }
 
 impl Lane {
     pub(super) fn new(segment: Segment) -> Lane {
         let processors = std::thread::available_parallelism().map_or(1, |number| number.get());
-        let enough = segment.layout().world() as usize <= processors;
-        Lane { segment, step: 0, spins: if enough { SPINS } else { SPINS_OVERSUBSCRIBED } }
+        let world = segment.layout().world();
+        let enough = world as usize <= processors;
+        let spins = if enough { SPINS } else { SPINS_OVERSUBSCRIBED };
+        let nap = NAP_OF_A_RANK.saturating_mul(world).clamp(NAP_LEAST, NAP_MOST);
+        Lane { segment, step: 0, spins, nap }
     }
 
     /// Wakes who sleeps, so that it looks around.
@@ -210,7 +217,7 @@ impl<'a> Session<'a> {
             if !std::mem::take(&mut first) {
                 self.look_around(step, now, deadline)?;
             }
-            let timeout = NAP.min(deadline.saturating_duration_since(now));
+            let timeout = self.lane.nap.min(deadline.saturating_duration_since(now));
             futex::wait(&self.lane.segment.control().bell.0, bell, timeout);
         }
     }

@@ -1,0 +1,121 @@
+//! Segments that are not the right one, and which groups share memory. What they carry is tested with the
+//! operations, on every path.
+
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::HostFabric;
+use super::layout::Layout;
+use super::memory::Segment;
+use crate::{AbortHandle, CommunicatorExt, FormError, GroupSpec, ReduceOp, TcpFabric};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+#[test]
+fn only_the_segment_of_the_token_is_opened() {
+    let (layout, token) = (Layout::new(2), [1, 2, 3, 4]);
+    let (segment, descriptor) = Segment::create(layout, token).unwrap();
+    let (pid, number) = (std::process::id(), descriptor.as_raw_fd());
+    let same = Segment::open(layout, pid, number, token).unwrap();
+    segment.slot(1).step.store(7, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(same.slot(1).step.load(std::sync::atomic::Ordering::SeqCst), 7);
+    assert!(Segment::open(layout, pid, number, [1, 2, 3, 5]).is_err());
+    assert!(Segment::open(Layout::new(3), pid, number, token).is_err());
+    assert!(Segment::open(layout, pid, i32::MAX, token).is_err());
+    assert!(Segment::open(layout, u32::MAX, number, token).is_err());
+    let file = unsealed(layout.length());
+    assert!(Segment::open(layout, pid, file.as_raw_fd(), token).is_err(), "its length may change");
+}
+
+/// A memfd of the right length whose owner could shrink it under a reader.
+fn unsealed(length: usize) -> std::fs::File {
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    let file = memfd_create(c"test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap();
+    let file = std::fs::File::from(file);
+    file.set_len(length as u64).unwrap();
+    file
+}
+
+fn group(generation: u64, rank: usize, peers: &[SocketAddr], hosts: &[u32]) -> GroupSpec {
+    GroupSpec {
+        term: 1,
+        generation,
+        rank: rank as u32,
+        peers: peers.to_vec(),
+        hosts: hosts.to_vec(),
+        key: [5; 32],
+        form_deadline: DEADLINE,
+        operation_deadline: DEADLINE,
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the ranks of a test are threads")]
+fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    thread::spawn(body)
+}
+
+fn fabrics(world: usize) -> (Vec<TcpFabric>, Vec<SocketAddr>) {
+    let bind = |_| TcpFabric::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let fabrics: Vec<_> = (0..world).map(bind).collect();
+    let addresses = fabrics.iter().map(TcpFabric::local_address).collect();
+    (fabrics, addresses)
+}
+
+#[test]
+fn each_generation_takes_the_path_that_its_hosts_allow() {
+    let (fabrics, peers) = fabrics(3);
+    let ranks: Vec<_> = (0..)
+        .zip(fabrics)
+        .map(|(rank, fabric)| {
+            let peers = peers.clone();
+            spawn(move || {
+                let abort = AbortHandle::new().unwrap();
+                let mut fabric = HostFabric::new(fabric);
+                // Together, on two hosts, unknown, two ranks left together, and alone.
+                let worlds: [(usize, &[u32]); 5] =
+                    [(3, &[4, 4, 4]), (3, &[4, 5, 4]), (3, &[]), (2, &[9, 9]), (1, &[9])];
+                for (generation, (world, hosts)) in (0..).zip(worlds) {
+                    if rank >= world {
+                        return;
+                    }
+                    let group = group(generation, rank, &peers[..world], hosts);
+                    let mut communicator = fabric.form(&group, &abort).unwrap();
+                    let mut sum = [1u64];
+                    communicator.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                    assert_eq!(sum, [world as u64]);
+                    assert_eq!(communicator.generation(), generation);
+                }
+            })
+        })
+        .collect();
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
+}
+
+#[test]
+fn hosts_are_given_for_all_ranks_or_for_none() {
+    let (mut fabrics, peers) = fabrics(1);
+    let mut fabric = HostFabric::new(fabrics.remove(0));
+    let abort = AbortHandle::new().unwrap();
+    let error = fabric.form(&group(1, 0, &peers, &[1, 1]), &abort).err();
+    assert!(matches!(error, Some(FormError::InvalidGroup(_))), "{error:?}");
+}
+
+#[test]
+fn an_abort_ends_the_forming_of_shared_memory() {
+    let (fabrics, peers) = fabrics(2);
+    let mut fabrics = fabrics.into_iter();
+    let (mut first, second) = (fabrics.next().unwrap(), fabrics.next().unwrap());
+    let abort = AbortHandle::new().unwrap();
+    let waiting = {
+        let (abort, group) = (abort.clone(), group(1, 1, &peers, &[0, 0]));
+        spawn(move || HostFabric::new(second).form(&group, &abort).map(|formed| formed.rank()))
+    };
+    // Connected, but this rank never comes to share memory.
+    let other = AbortHandle::new().unwrap();
+    let _idle = first.form(&group(1, 0, &peers, &[]), &other).unwrap();
+    assert!(abort.abort(1, 1, "told"));
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(matches!(error, FormError::Aborted { generation: 1, .. }), "{error:?}");
+}
