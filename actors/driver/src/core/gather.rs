@@ -54,8 +54,8 @@ impl DriverCore {
         self.form(now, members);
     }
 
-    /// Whether somebody who is out of reach holds a later commit than all of these: it is waited for until it
-    /// is back, or must have ended for want of a driver (`orphan`), so that nothing is rolled back while a
+    /// Whether somebody who is out of reach, or just back, holds a later commit than all of these: it is waited
+    /// for until it is at rest, or must have ended for want of a driver (`orphan`), so that nothing is rolled back while a
     /// holder lives (G-5). Where only its agent is out of reach there is no such end.
     fn is_holder_coming_back(&mut self, now: Time, members: &[WorkerId]) -> bool {
         let order = |record: &WorkerRecord| record.commit.map(|held| (held.generation, held.step));
@@ -63,13 +63,15 @@ impl DriverCore {
             members.iter().filter_map(|worker| order(self.workers.get(worker)?)).max();
         let deadlines = &self.config.deadlines;
         let patience = deadlines.orphan + deadlines.grace + deadlines.lost * 2;
-        let until = |record: &WorkerRecord| match record.link {
-            Link::Up => Time(u64::MAX),
-            Link::Silent | Link::Down => record.since + patience,
+        let until = |record: &WorkerRecord| match (record.stance, record.link) {
+            (Stance::Lost, Link::Up) => Time(u64::MAX),
+            (Stance::Lost | Stance::Starting | Stance::Attached, _) => record.since + patience,
+            _ => Time::ZERO,
         };
-        let holders = self.workers.values().filter(|record| {
-            record.stance == Stance::Lost && order(record) > best_inside && until(record) > now
-        });
+        let holders = self
+            .workers
+            .values()
+            .filter(|record| until(record) > now && order(record) > best_inside);
         let Some(until) = holders.map(until).max() else { return false };
         self.timers.set(until, Timer::LastCall);
         true

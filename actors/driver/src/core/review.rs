@@ -91,7 +91,8 @@ impl DriverCore {
             .collect();
         for (worker, stance) in unwanted {
             match stance {
-                Stance::Starting => {
+                // Unless it was there before, and holds what nobody else does.
+                Stance::Starting if self.is_dispensable(&worker) => {
                     self.stop_process(
                         now,
                         &worker,
