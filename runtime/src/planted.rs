@@ -38,8 +38,6 @@ bugs! {
     RootIsRankZero = "the root is rank 0 whatever it holds", "driver";
     /// Sync is skipped although a newcomer has proved nothing (G-6; Horovod #3494).
     SkipWithoutProof = "sync is skipped although a newcomer has no commit", "driver";
-    /// Everybody who is late is put out, the last holders of the commit too (G-5).
-    EvictsLastHolders = "the last holders of the commit are evicted", "driver";
     /// A change of hosts is forgotten that comes while a generation forms (G-7).
     ChangeWhileFormingIsLost = "a change of hosts while a generation forms is lost", "driver";
     /// A slot in back-off is not looked at again.
@@ -50,8 +48,6 @@ bugs! {
     StartHasNoDeadline = "a start has no deadline", "driver";
     /// All are told to stop at a boundary that some have passed.
     StopsInThePast = "the agreed boundary is one that was passed", "driver";
-    /// An interrupt that is called off is not told.
-    ResumeNotSent = "an interrupt that is called off is not told", "driver";
     /// Two workers get one rank (G-3).
     RankGivenTwice = "a rank is given twice", "driver";
     /// A new generation has the number of the one before (G-2).

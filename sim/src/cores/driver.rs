@@ -436,7 +436,14 @@ impl World {
             DriverOutput::NameMissing { stamp } => self.local(Local::NameMissing(stamp)),
             DriverOutput::HostJoined { host, slots } => self.local(Local::Joined { host, slots }),
             DriverOutput::HostLeft { host } => self.local(Local::Left(host)),
-            DriverOutput::HostFailed { host, reason } => self.local(Local::Failed { host, reason }),
+            DriverOutput::HostFailed { host, reason } => {
+                // What is on a blacklisted host goes with it: that is what the user has asked for.
+                let of_host = self.hosts.iter().find(|entry| entry.name == host);
+                for process in of_host.into_iter().flat_map(|entry| &entry.processes) {
+                    self.processes[*process as usize].is_leaving = true;
+                }
+                self.local(Local::Failed { host, reason });
+            }
             DriverOutput::Event(event) => self.driver_event(event.kind),
             DriverOutput::Ended(result) => self.driver_ended(result),
         }

@@ -232,8 +232,7 @@ impl DriverCore {
     /// Those who did not come in time are out, and the others go on without them (G-9); unless the state
     /// would go with them (G-5): then everybody tries again, for as long as the elastic timeout lets them.
     fn evict(&mut self, now: Time, missing: &[WorkerId], cause: ResetCause) {
-        let spares = !is_planted(Bug::EvictsLastHolders);
-        if spares && self.phase.is_generation_active() && self.are_last_holders(now, missing) {
+        if self.phase.is_generation_active() && self.are_last_holders(now, missing) {
             return self.begin_abort(now, cause, now);
         }
         for worker in missing {

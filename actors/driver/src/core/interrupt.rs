@@ -132,7 +132,7 @@ impl DriverCore {
         let change = self.pending_change(now);
         self.change_since = None;
         if change.added.is_empty() && change.removed.is_empty() {
-            for worker in members.iter().filter(|_| !is_planted(Bug::ResumeNotSent)) {
+            for worker in &members {
                 self.tell(worker, DriverToWorker::Resume { stamp });
             }
             let reason = "the change was undone before it took effect".to_owned();
