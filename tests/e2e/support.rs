@@ -236,12 +236,12 @@ impl Job {
         what: &str,
         mut condition: impl FnMut(&mut Self) -> Option<T>,
     ) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = now() + PATIENCE;
         loop {
             if let Some(value) = condition(self) {
                 return value;
             }
-            if Instant::now() > deadline {
+            if now() > deadline {
                 panic!("waited in vain for {what}\n{}", self.describe());
             }
             pause();
@@ -276,14 +276,19 @@ pub(crate) fn pause() {
     std::thread::park_timeout(Duration::from_millis(15));
 }
 
+#[expect(clippy::disallowed_methods, reason = "real processes live in real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
 /// Waits for a condition that no job belongs to.
 pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = now() + PATIENCE;
     loop {
         if let Some(value) = condition() {
             return value;
         }
-        assert!(Instant::now() <= deadline, "waited in vain for {what}");
+        assert!(now() <= deadline, "waited in vain for {what}");
         pause();
     }
 }

@@ -13,7 +13,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::Parser;
 use elastic_node::{ReduceOp, Result, State, Worker};
@@ -57,10 +57,8 @@ struct Log(File);
 
 impl Log {
     fn write(&mut self, event: &str, worker: &Worker, state: &State<Counts>) {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let line = serde_json::json!({
             "event": event,
-            "t_ms": now.as_millis() as u64,
             "pid": std::process::id(),
             "rank": worker.rank(), "size": worker.size(),
             "local_rank": worker.local_rank(), "local_size": worker.local_size(),
@@ -85,14 +83,14 @@ fn main() -> Result<()> {
     let file_name = format!("{}.jsonl", std::process::id());
     let file = OpenOptions::new().create(true).append(true).open(flags.log.join(file_name));
     let mut log = Log(file.map_err(elastic_node::Error::user)?);
-    println!("{worker_name} starts");
+    writeln!(std::io::stdout(), "{worker_name} starts")?;
     let padding = vec![7; flags.padding_bytes];
     let counts = Counts { epoch: 0, steps: 0, trained: vec![0; flags.samples], padding };
     elastic_node::run(elastic_node::state(counts), |worker, state| {
         log.write("enter", worker, state);
         loop {
             for batch in worker.sampler(&flags.samples, flags.batch_size, state.epoch) {
-                std::thread::sleep(Duration::from_millis(flags.step_ms));
+                std::thread::park_timeout(Duration::from_millis(flags.step_ms));
                 steer(worker, &flags)?;
                 let mut counts = vec![0u32; flags.samples];
                 for index in batch.iter() {
@@ -119,7 +117,7 @@ fn main() -> Result<()> {
             }
         }
         if taken(&flags.control, &format!("slow-finish.{}", worker.rank())) {
-            std::thread::sleep(Duration::from_secs(2));
+            std::thread::park_timeout(Duration::from_secs(2));
         }
         log.write("finish", worker, state);
         Ok(())

@@ -1,8 +1,8 @@
 //! What the driver must know of a worker, derived from its present state: said once when it changes, and
 //! all of it again on every new connection.
 
-use elastic_protocol::{Stamp, Time};
 use elastic_protocol::messages::{Ballot, WorkerToDriver};
+use elastic_protocol::{Stamp, Time};
 use elastic_runtime::planted::{Bug, is_planted};
 
 use super::{Link, Output, StateCore, Training};
