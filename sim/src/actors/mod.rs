@@ -20,6 +20,8 @@ mod boot;
 pub(crate) mod hub;
 pub(crate) mod node;
 mod ports;
+#[cfg(test)]
+mod tests;
 mod transport;
 
 use std::cell::RefCell;
@@ -44,11 +46,21 @@ const STATUS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs a seed.
 pub(crate) fn run(options: &Options, recording: Recording) -> Report {
+    run_beside(options, recording, |_| ())
+}
+
+/// Runs a seed beside something else that is kept until its end.
+fn run_beside<T>(
+    options: &Options,
+    recording: Recording,
+    begin: impl FnOnce(&Rc<Hub>) -> T,
+) -> Report {
     // Of an earlier run of this thread.
     let _stale = take_panic();
     system::paused().block_on(async {
         let hub = Hub::new();
         let world = World::with_actors(options, recording, &hub);
+        let _beside = begin(&hub);
         Pump::new(Rc::clone(&hub), Rc::clone(&world)).await;
         let status = world.borrow().status_question(STATUS_WITHIN);
         if let Some(status) = status {

@@ -283,7 +283,9 @@ impl World {
         match output {
             AgentOutput::ToDriver(message) => {
                 let sent = self.send(link, Lane::ToDriver, Frame::FromAgent(message));
-                if let Err(Frame::FromAgent(message)) = sent {
+                if let Err(frame) = sent
+                    && let Frame::FromAgent(message) = *frame
+                {
                     let world = self.now;
                     if let Some(agent) = self.agent_mut(host, life) {
                         let now = agent.clock.local(world);

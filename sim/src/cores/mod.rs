@@ -14,6 +14,7 @@ mod processes;
 mod program;
 mod seats;
 mod state;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -27,6 +28,7 @@ use self::collectives::Group;
 use self::driver::DriverNode;
 use self::network::{End, Lane, Link};
 use self::processes::Process;
+use self::wire::Wiretap;
 use crate::actors::hub::Hub;
 use crate::agenda::Agenda;
 use crate::dataset::Dataset;
@@ -153,6 +155,8 @@ pub(crate) struct World {
     scenario: Scenario,
     /// Where nodes are actors: what they share with the pump.
     hub: Option<Rc<Hub>>,
+    /// Where nodes are actors: reads what they send.
+    wiretap: Wiretap,
     now: u64,
     agenda: Agenda<Happening>,
     pub(crate) trace: Trace,
@@ -210,6 +214,7 @@ impl World {
         };
         Self {
             hub: None,
+            wiretap: Wiretap::default(),
             now: 0,
             agenda: Agenda::new(),
             trace: Trace::new(recording),

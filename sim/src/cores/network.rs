@@ -11,7 +11,7 @@ use elastic_protocol::{Incarnation, NodeId, NodeName};
 use elastic_runtime::transport::{LinkEvent, LossReason};
 use rand::Rng;
 
-use super::seats::Packet;
+use super::wire::Packet;
 use super::{Happening, MS, NONE, World};
 use crate::trace::{Kind, Place};
 
@@ -158,14 +158,14 @@ impl World {
     }
 
     /// Queues a frame; gives it back if there is no session.
-    pub(super) fn send(&mut self, link: u32, lane: Lane, frame: Frame) -> Result<(), Frame> {
+    pub(super) fn send(&mut self, link: u32, lane: Lane, frame: Frame) -> Result<(), Box<Frame>> {
         let from = match lane {
             Lane::ToDriver => End::Peer,
             Lane::ToPeer => End::Driver,
         };
         let session = self.links[link as usize].end(from).session;
         if session == 0 {
-            return Err(frame);
+            return Err(Box::new(frame));
         }
         self.queue(link, lane, session, frame);
         Ok(())

@@ -7,14 +7,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use elastic_host_manager::{DiscoveryError, HostsSnapshot};
-use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, DriverToWorker, Vote, WorkerToDriver, decode,
-};
+use elastic_protocol::messages::DriverToWorker;
 use elastic_protocol::{JobId, NodeId, NodeName, Stamp, Step, WorkerId};
-use elastic_runtime::envelope::{Header, decode_header};
 use elastic_runtime::session::Limits;
 use elastic_runtime::transport::{Conversation, LinkEvent, SendErrorReason, TransportEvent};
-use elastic_runtime::{Exit, PanicRecord, WireMessage};
+use elastic_runtime::{Exit, PanicRecord};
 use elastic_worker::agent::core::{SpawnOrder, StopSignal};
 use elastic_worker::state::core::{Progress, StateConfig, StateCore, TrainingCommand};
 use elastic_worker::state::training::{Control, ThreadMessage};
@@ -23,6 +20,7 @@ use tokio::sync::oneshot;
 use super::network::{End, Frame, Lane, Owner};
 use super::program::Program;
 use super::state::Tell;
+use super::wire::Packet;
 use super::{Happening, MS, World};
 use crate::actors::hub::Hub;
 use crate::actors::{AgentNode, DriverNode, Side, StateNode};
@@ -76,37 +74,6 @@ impl StateSeat {
         if let Self::Actor { node, .. } = self {
             *node = None;
         }
-    }
-}
-
-/// A frame as it is on the wire.
-pub(super) struct Packet {
-    bytes: Bytes,
-    conversation: Conversation,
-    /// What goes into the trace's hash: the same as for the message in a core's world.
-    pub(super) code: u64,
-    /// Whether it tells a worker to go.
-    pub(super) is_goodbye: bool,
-}
-
-impl std::fmt::Debug for Packet {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match decode_frame(&self.bytes) {
-            Some(frame) => frame.fmt(formatter),
-            None => write!(formatter, "{} bytes", self.bytes.len()),
-        }
-    }
-}
-
-fn decode_frame(bytes: &[u8]) -> Option<Frame> {
-    let Ok((Header::Tell { kind, .. }, body)) = decode_header(bytes) else { return None };
-    match kind {
-        AgentToDriver::KIND => decode(body).ok().map(Frame::FromAgent),
-        WorkerToDriver::KIND => decode(body).ok().map(Frame::FromWorker),
-        Vote::KIND => decode(body).ok().map(Frame::Vote),
-        DriverToAgent::KIND => decode(body).ok().map(Frame::ToAgent),
-        DriverToWorker::KIND => decode(body).ok().map(Frame::ToWorker),
-        _ => None,
     }
 }
 
@@ -217,7 +184,7 @@ impl World {
         conversation: Conversation,
         bytes: &Bytes,
     ) -> Result<(), SendErrorReason> {
-        let frame = decode_frame(bytes);
+        let frame = self.wiretap.read(bytes);
         if let Some(Frame::ToWorker(DriverToWorker::Assign(placement))) = &frame {
             if placement.stamp > self.driver.stamp {
                 let members: Vec<WorkerId> = placement
@@ -234,9 +201,21 @@ impl World {
             };
             self.demand(checked);
         }
+        if let Some(Frame::ToWorker(DriverToWorker::Go { stamp })) = &frame
+            && *stamp > self.wiretap.gone
+        {
+            self.wiretap.gone = *stamp;
+            let checked = self.oracle.barrier_opened(*stamp);
+            self.demand(checked);
+        }
         let Some((link, end)) = self.place_of_end(side, to) else {
             return Err(SendErrorReason::NoSession);
         };
+        if let Some(Frame::FromWorker(message)) = &frame
+            && let Owner::Worker { process } = self.links[link as usize].owner
+        {
+            self.check_said(process, message);
+        }
         let lane = Self::lane(end);
         if self.links[link as usize].queued(lane) >= Limits::DEFAULT.control_frames {
             return Err(SendErrorReason::Full);
@@ -245,8 +224,12 @@ impl World {
             frame,
             Some(Frame::ToWorker(DriverToWorker::Leave { .. } | DriverToWorker::Finished { .. }))
         );
-        let code = frame.map_or(0, |frame| frame.code());
-        let packet = Packet { bytes: bytes.clone(), conversation, code, is_goodbye };
+        let code = frame.as_ref().map_or(0, Frame::code);
+        let vote = match frame {
+            Some(Frame::Vote(vote)) => Some(Box::new(vote)),
+            _ => None,
+        };
+        let packet = Packet { bytes: bytes.clone(), conversation, code, is_goodbye, vote };
         self.send(link, lane, Frame::Wire(packet)).map_err(|_frame| SendErrorReason::NoSession)
     }
 
@@ -302,6 +285,9 @@ impl World {
             && let Owner::Worker { process } = self.links[link as usize].owner
         {
             self.processes[process as usize].is_leaving = true;
+        }
+        if let Some(vote) = &packet.vote {
+            self.oracle.voted(vote);
         }
         if let Some(from) = self.other_end(link, end) {
             let Packet { bytes: frame, conversation, .. } = packet;

@@ -156,7 +156,7 @@ impl World {
     }
 
     /// What a State says only if somebody else was wrong: the simulated programs all commit alike.
-    fn check_said(&mut self, process: u32, message: &WorkerToDriver) {
+    pub(super) fn check_said(&mut self, process: u32, message: &WorkerToDriver) {
         let WorkerToDriver::CollectiveFailed { error, .. } = message else { return };
         if error.contains("do not commit alike") || error.contains("(G-6)") {
             let id = self.processes[process as usize].id.clone();
