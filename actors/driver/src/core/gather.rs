@@ -54,9 +54,9 @@ impl DriverCore {
         self.form(now, members);
     }
 
-    /// Whether somebody who is out of reach, or just back, holds a later commit than all of these: it is waited
-    /// for until it is at rest, or must have ended for want of a driver (`orphan`), so that nothing is rolled back while a
-    /// holder lives (G-5). Where only its agent is out of reach there is no such end.
+    /// Whether somebody who is out of reach, or just back, holds a later commit than all of these: it is
+    /// waited for until it is at rest, or must have ended for want of a driver (`orphan`), so that nothing is
+    /// rolled back while a holder lives (G-5). Where only its agent is out of reach there is no such end.
     fn is_holder_coming_back(&mut self, now: Time, members: &[WorkerId]) -> bool {
         let order = |record: &WorkerRecord| record.commit.map(|held| (held.generation, held.step));
         let best_inside =
@@ -201,15 +201,15 @@ impl DriverCore {
         self.ask_review(now);
     }
 
-    /// Every member holds the root's commit now, or a later one: what is on record if it is lost before it
-    /// says more. Its digest is not known here, and not needed: nobody skips a sync on this record.
+    /// Every member holds the root's commit now: that is on record if it is lost before it arrives again.
+    /// No later one is: a step that one member alone has reached is nobody's loss (G-5). The digest is not
+    /// known here, and not needed: nobody skips a sync on this record.
     fn note_shared_commit(&mut self) {
         let Some(current) = &self.current else { return };
         let generation = current.stamp.generation;
         for worker in &current.alive {
             if let Some(record) = self.workers.get_mut(worker) {
-                let step = record.step.max(current.step);
-                record.commit = Some(CommitId { generation, step, digest: 0 });
+                record.commit = Some(CommitId { generation, step: current.step, digest: 0 });
             }
         }
     }

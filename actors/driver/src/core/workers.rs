@@ -41,11 +41,6 @@ impl DriverCore {
                 if let Some(record) = self.workers.get_mut(&worker) {
                     record.step = step;
                     record.note = note;
-                    if let Some(commit) = &mut record.commit
-                        && commit.generation == stamp.generation
-                    {
-                        commit.step = commit.step.max(step);
-                    }
                 }
             }
             WorkerToDriver::Leaving { reason } => self.handle_leaving(now, &worker, reason),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::{Ballot, LiveWorker, WorkerToDriver};
-use elastic_protocol::{ExitStatus, Outcome, ResetCause};
+use elastic_protocol::{ExitStatus, Outcome, ResetCause, Step};
 use elastic_runtime::transport::LinkEvent;
 
 use super::cluster::{lost, silence};
@@ -190,6 +190,33 @@ fn x_2_workers_that_stayed_in_reach_wait_for_their_agent() {
     let live = [0, 1].map(|slot| LiveWorker { worker: cluster.worker("b", slot), pid: 1 });
     cluster.rejoin(&agent, 2, live.to_vec());
     assert_eq!(cluster.sizes, [4, 2, 4]);
+}
+
+#[test]
+fn g_5_survivors_do_not_wait_for_a_lost_host_and_newcomers_do() {
+    let mut cluster = two_by_two(|_| {});
+    cluster.train(1);
+    let ahead = cluster.worker("b", 0);
+    let (stamp, step) = (cluster.stamp(), Step(1000));
+    let note = String::new();
+    cluster.say(&ahead, WorkerToDriver::Progress { stamp, step, note });
+    let agent = cluster.agent("b");
+    for slot in 0..2 {
+        cluster.worker_link(&cluster.worker("b", slot), silence(2000));
+    }
+    cluster.core.handle_link(cluster.now, &agent, &silence(2000));
+    cluster.settle();
+    assert_eq!(cluster.sizes, [4, 2], "what b alone may have reached is nobody's loss");
+    for slot in 0..2 {
+        cluster.worker_link(&cluster.worker("a", slot), silence(2000));
+    }
+    let agent = cluster.agent("a");
+    cluster.core.handle_link(cluster.now, &agent, &silence(2000));
+    cluster.add_host("c", 2);
+    cluster.pass(Duration::from_secs(30));
+    assert_eq!(cluster.sizes, [4, 2], "a's workers hold the state and may live");
+    cluster.pass(Duration::from_secs(30));
+    assert_eq!(cluster.sizes, [4, 2, 2], "without a driver for so long, they have ended");
 }
 
 #[test]
