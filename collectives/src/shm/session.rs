@@ -29,12 +29,20 @@ use crate::wire::{Bye, ByeCause, FRAME_LENGTH, Frame, FrameHeader, Operation};
 const NAP_OF_A_RANK: Duration = Duration::from_millis(1);
 const NAP_LEAST: Duration = Duration::from_millis(2);
 const NAP_MOST: Duration = Duration::from_millis(8);
-/// Looks at the condition before giving the processor away: about as long as a wake-up takes, where each
-/// rank can have a processor of its own, and hardly any where not.
-const SPINS: u32 = 2000;
-const SPINS_OVERSUBSCRIBED: u32 = 20;
-/// How often the processor is given away before sleeping.
-const YIELDS: u32 = 8;
+/// Before it sleeps, a rank looks at the condition for about as long as a wake-up takes, where each rank can
+/// have a processor of its own. Even there two of them may be on one, and then only giving it away helps.
+const PATIENCE: Patience = Patience { spins: 400, yields: 16 };
+/// Where ranks outnumber processors, hardly any look helps, but to let another rank run may.
+const PATIENCE_OVERSUBSCRIBED: Patience = Patience { spins: 20, yields: 8 };
+
+/// What a rank does before it sleeps.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// Looks at the condition, one after the other.
+    spins: u32,
+    /// Looks at the condition after giving the processor away.
+    yields: u32,
+}
 
 /// What a rank keeps from one operation to the next.
 #[derive(Debug)]
@@ -42,7 +50,7 @@ pub(super) struct Lane {
     pub(super) segment: Segment,
     /// The last step at which this rank has arrived.
     step: u32,
-    spins: u32,
+    patience: Patience,
     nap: Duration,
 }
 
@@ -51,9 +59,9 @@ impl Lane {
         let processors = std::thread::available_parallelism().map_or(1, |number| number.get());
         let world = segment.layout().world();
         let enough = world as usize <= processors;
-        let spins = if enough { SPINS } else { SPINS_OVERSUBSCRIBED };
+        let patience = if enough { PATIENCE } else { PATIENCE_OVERSUBSCRIBED };
         let nap = NAP_OF_A_RANK.saturating_mul(world).clamp(NAP_LEAST, NAP_MOST);
-        Lane { segment, step: 0, spins, nap }
+        Lane { segment, step: 0, patience, nap }
     }
 
     /// Wakes who sleeps, so that it looks around.
@@ -180,13 +188,13 @@ impl<'a> Session<'a> {
     }
 
     fn wait(&mut self, step: u32) -> Result<(), CollectiveError> {
-        for _ in 0..self.lane.spins {
+        for _ in 0..self.lane.patience.spins {
             std::hint::spin_loop();
             if self.all_arrived(step) {
                 return Ok(());
             }
         }
-        for _ in 0..YIELDS {
+        for _ in 0..self.lane.patience.yields {
             std::thread::yield_now();
             if self.all_arrived(step) {
                 return Ok(());

@@ -188,6 +188,23 @@ fn x15_another_operation_is_named() {
 }
 
 #[test]
+fn x15_lengths_that_differ_within_a_pair_are_named() {
+    for path in Path::ALL {
+        let errors = world(path, 2, LONG, |communicator, _| {
+            // Rank 0 sends three elements to rank 1, which expects two.
+            let (sent, due) =
+                if communicator.rank() == 0 { ([1, 3], [1, 1]) } else { ([1, 1], [2, 1]) };
+            let (input, mut output) = (vec![1u32; sent[0] + sent[1]], vec![0u32; due[0] + due[1]]);
+            communicator.all_to_all_v(&input, &sent, &mut output, &due).err()
+        });
+        let Some(CollectiveError::Mismatch { rank: 0, ours, theirs, .. }) = &errors[1] else {
+            panic!("{path:?}: {errors:?}")
+        };
+        assert_eq!((ours.operation.bytes, theirs.operation.bytes), (8, 12), "{path:?}");
+    }
+}
+
+#[test]
 fn g9_the_deadline_names_the_missing_rank() {
     for path in Path::ALL {
         let (done, wait) = std::sync::mpsc::channel::<()>();

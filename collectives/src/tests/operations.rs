@@ -148,6 +148,33 @@ fn messages_arrive_in_order_beside_collectives() {
     }
 }
 
+/// A rank that runs ahead never touches what a slower one still reads, whatever follows what.
+#[test]
+fn operations_back_to_back_do_not_mix() {
+    for path in Path::ALL {
+        world(path, 5, LONG, |communicator, _| {
+            let own = communicator.rank();
+            for round in 0..400u32 {
+                let mut sum = [own + round; 3];
+                communicator.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                assert_eq!(sum, [10 + 5 * round; 3]);
+                let mut word = [if own == round % 5 { round } else { u32::MAX }];
+                communicator.broadcast(&mut word, round % 5).unwrap();
+                assert_eq!(word, [round]);
+                let mut all = [0; 5];
+                communicator.all_gather(&[own * round], &mut all).unwrap();
+                assert_eq!(all, [0, 1, 2, 3, 4].map(|rank| rank * round));
+                if round % 7 == 0 {
+                    communicator.barrier().unwrap();
+                }
+                let mut parts = [0; 5];
+                communicator.all_to_all(&[own + round; 5], &mut parts).unwrap();
+                assert_eq!(parts, [0, 1, 2, 3, 4].map(|rank| rank + round));
+            }
+        });
+    }
+}
+
 #[test]
 fn all_to_all_v_takes_a_length_for_each_pair() {
     for path in Path::ALL {
