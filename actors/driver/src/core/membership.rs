@@ -1,7 +1,5 @@
 //! Which slots are to have a worker: level-triggered, from what is true now (G-7), oldest hosts first (G-8).
 
-use std::collections::BTreeSet;
-
 use elastic_host_manager::HostState;
 use elastic_protocol::{HostName, Time, WorkerId};
 
@@ -32,13 +30,14 @@ impl DriverCore {
         let cap = self.config.max_np.map_or(usize::MAX, |max| max as usize);
         if slots.len() > cap {
             let mut by_claim: Vec<usize> = (0..slots.len()).collect();
-            by_claim.sort_by_key(|index| (self.claim(&slots[*index]), *index));
-            let kept: BTreeSet<usize> = by_claim.into_iter().take(cap).collect();
-            let mut index = 0;
-            slots.retain(|_| {
-                index += 1;
-                kept.contains(&(index - 1))
-            });
+            // Cached: a claim is two searches, and this is done at each review.
+            by_claim.sort_by_cached_key(|index| (self.claim(&slots[*index]), *index));
+            let mut kept = vec![false; slots.len()];
+            for index in by_claim.into_iter().take(cap) {
+                kept[index] = true;
+            }
+            let mut kept = kept.into_iter();
+            slots.retain(|_| kept.next() == Some(true));
         }
         slots
     }
