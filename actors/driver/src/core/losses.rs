@@ -13,7 +13,7 @@ use super::DriverCore;
 use super::config::{Mode, OnFailure};
 use super::output::{DriverOutput, EventKind};
 use super::phase::{Gather, Phase, ResetRecord};
-use super::table::Stance;
+use super::table::{Link, Stance};
 use super::timers::Timer;
 
 /// How long a slot whose worker failed stays empty: doubling with every failure.
@@ -176,7 +176,8 @@ impl DriverCore {
         self.ask_review(now);
     }
 
-    /// A worker's process runs and its host is heard, but it is not.
+    /// A worker is not heard, and is waited for no more. If its host is, its process is at fault and is
+    /// killed; else nobody can tell, and it may come back with its host and its commit (G-5).
     pub(crate) fn handle_silent_worker(&mut self, now: Time, worker: &WorkerId, silent_ms: u64) {
         let gone = self
             .workers
@@ -184,6 +185,10 @@ impl DriverCore {
             .is_none_or(|record| matches!(record.stance, Stance::Leaving | Stance::Lost));
         if gone {
             return;
+        }
+        if self.agents.get(&worker.host).is_none_or(|agent| agent.link != Link::Up) {
+            let reason = format!("not heard for {silent_ms} ms, and neither is its host");
+            return self.handle_worker_gone(now, worker, &reason, silent_ms);
         }
         let evidence = Time(now.0.saturating_sub(silent_ms.saturating_mul(1_000_000)));
         let cause = ResetCause::WorkerSilent { worker: worker.clone(), silent_ms };

@@ -193,6 +193,27 @@ fn x_2_workers_that_stayed_in_reach_wait_for_their_agent() {
 }
 
 #[test]
+fn x_2_an_accused_worker_that_is_out_of_reach_with_its_host_is_not_killed() {
+    let mut cluster = two_by_two(|_| {});
+    let accused = cluster.worker("b", 1);
+    cluster.deaf.insert(accused.clone());
+    let agent = cluster.agent("b");
+    cluster.core.handle_link(cluster.now, &agent, &LinkEvent::Silent { silent_ms: 1000 });
+    let (reporter, stamp) = (cluster.worker("a", 0), cluster.stamp());
+    let error = "reset by peer".to_owned();
+    cluster.say(&reporter, WorkerToDriver::CollectiveFailed { stamp, peer: Some(3), error });
+    cluster.worker_link(&accused, LinkEvent::Silent { silent_ms: 1000 });
+    cluster.settle();
+    assert_eq!(cluster.sizes, [4, 3], "the others do not wait for it");
+    assert!(cluster.stops.is_empty(), "it may come back with its host");
+    cluster.core.handle_link(cluster.now, &agent, &LinkEvent::Heard);
+    cluster.deaf.clear();
+    cluster.attach(&accused);
+    cluster.pass(Duration::from_secs(1));
+    assert_eq!(cluster.sizes, [4, 3, 4]);
+}
+
+#[test]
 fn g_5_survivors_do_not_wait_for_a_lost_host_and_newcomers_do() {
     let mut cluster = two_by_two(|_| {});
     cluster.train(1);
