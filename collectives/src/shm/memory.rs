@@ -4,12 +4,13 @@
 //! went. Its length is sealed before anyone maps it, so no peer can make an access fault. Ranks of one
 //! generation trust each other with its content: they hold the generation's key, and run as one user.
 
+use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::ffi::OsStrExt;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
@@ -18,6 +19,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
 use super::layout::{Area, Control, Layout, Slot};
+
+/// What the descriptor of a segment shows, for people, and for who opens it.
+const NAME: &CStr = c"elastic-collectives";
+const LINK: &[u8] = b"/memfd:elastic-collectives";
 
 /// The secret words at a segment's start.
 pub(super) type Token = [u64; 4];
@@ -45,7 +50,7 @@ impl Segment {
     /// The system has no memfd, no memory or no descriptor.
     pub(super) fn create(layout: Layout, token: Token) -> io::Result<(Segment, OwnedFd)> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let file = File::from(memfd_create(c"elastic-collectives", flags)?);
+        let file = File::from(memfd_create(NAME, flags)?);
         file.set_len(layout.length() as u64)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(length_seals() | SealFlag::F_SEAL_SEAL))?;
         let segment = Segment::map(&file, layout)?;
@@ -62,13 +67,13 @@ impl Segment {
     /// There is no such descriptor, this process may not open it, or it is not the segment of this
     /// token, as where the process number is of another machine or namespace.
     pub(super) fn open(layout: Layout, pid: u32, fd: RawFd, token: Token) -> io::Result<Segment> {
-        // Opening what is no regular file must not block.
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(format!("/proc/{pid}/fd/{fd}"))?;
+        let path = format!("/proc/{pid}/fd/{fd}");
         let wrong = || io::Error::other("it is another file than the segment");
+        // In another namespace the number may be anyone's: nothing but a segment is opened.
+        if !std::fs::read_link(&path)?.as_os_str().as_bytes().starts_with(LINK) {
+            return Err(wrong());
+        }
+        let file = OpenOptions::new().read(true).write(true).open(&path)?;
         let seals = SealFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GET_SEALS)?);
         if !seals.contains(length_seals()) || file.metadata()?.len() != layout.length() as u64 {
             return Err(wrong());

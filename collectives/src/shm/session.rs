@@ -29,11 +29,11 @@ use crate::wire::{Bye, ByeCause, FRAME_LENGTH, Frame, FrameHeader, Operation};
 const NAP_OF_A_RANK: Duration = Duration::from_millis(1);
 const NAP_LEAST: Duration = Duration::from_millis(2);
 const NAP_MOST: Duration = Duration::from_millis(8);
-/// Before it sleeps, a rank looks at the condition for about as long as a wake-up takes, where each rank can
-/// have a processor of its own. Even there two of them may be on one, and then only giving it away helps.
-const PATIENCE: Patience = Patience { spins: 400, yields: 16 };
+/// Where each rank can have a processor of its own, it looks at the condition for a microsecond or two before
+/// it gives the processor away: two of them may be on one all the same, and then only that helps.
+const PATIENCE: Patience = Patience { spins: 100, yields: 32 };
 /// Where ranks outnumber processors, hardly any look helps, but to let another rank run may.
-const PATIENCE_OVERSUBSCRIBED: Patience = Patience { spins: 20, yields: 8 };
+const PATIENCE_OVERSUBSCRIBED: Patience = Patience { spins: 20, yields: 16 };
 
 /// What a rank does before it sleeps.
 #[derive(Clone, Copy, Debug)]

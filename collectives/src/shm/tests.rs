@@ -32,7 +32,9 @@ fn only_the_segment_of_the_token_is_opened() {
 /// A memfd of the right length whose owner could shrink it under a reader.
 fn unsealed(length: usize) -> std::fs::File {
     use nix::sys::memfd::{MFdFlags, memfd_create};
-    let file = memfd_create(c"test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap();
+    let file =
+        memfd_create(c"elastic-collectives", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)
+            .unwrap();
     let file = std::fs::File::from(file);
     file.set_len(length as u64).unwrap();
     file
