@@ -1,10 +1,10 @@
-//! The simulated cluster: the cores that ship, in a world whose network, clocks, processes and discovery come
+//! The simulated cluster: the code that ships, in a world whose network, clocks, processes and discovery come
 //! from one seed, under every fault we can think of, with an oracle that looks on.
 //!
 //! One seed is one run, bit for bit. Its job (`scenario`) and its faults (`plan`) are drawn first; then
-//! `cores` runs them to a [`Report`]. Safety is checked after every event while faults go on; then they stop, a
-//! core of hosts is whole again, and the job must go on within bounded time, or the seed fails with the name
-//! of whoever is waited for.
+//! `cores` (the state machines alone) or `actors` (the real actors) runs them to a [`Report`]. Safety is
+//! checked after every event while faults go on; then they stop, a core of hosts is whole again, and the job
+//! must go on within bounded time, or the seed fails with the name of whoever is waited for.
 
 mod actors;
 mod agenda;

@@ -210,6 +210,12 @@ impl World {
                 state_stamp.generation
             ));
         }
+        if entry.program.aborted >= stamp {
+            let id = entry.id.clone();
+            return self.fail_safety(format!(
+                "G-4: a collective of generation {generation} delivered at {id}, where it was aborted"
+            ));
+        }
         let shared = self.groups.get(&generation).and_then(|group| group.shared);
         self.collective_returned(process, value, shared);
     }

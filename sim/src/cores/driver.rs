@@ -78,6 +78,8 @@ pub(super) struct DriverNode {
     pub(super) actor: Option<crate::actors::DriverNode>,
     /// Where nodes are actors: the hosts as the host manager told them last.
     pub(super) hosts: HostsSnapshot,
+    /// Where nodes are actors: whether the discovery failed last, so that the list must not change.
+    pub(super) hosts_must_stay: bool,
     /// Where nodes are actors: who waits for the discovery script.
     pub(super) discovery: Option<oneshot::Sender<Result<String, DiscoveryError>>>,
     /// How the job was decided to end.
@@ -114,6 +116,7 @@ impl DriverNode {
             members: Vec::new(),
             actor: None,
             hosts: HostsSnapshot::default(),
+            hosts_must_stay: false,
             discovery: None,
             result: None,
         }
@@ -353,7 +356,9 @@ impl World {
         let result = self.discovery_answer(lie);
         let code = lie.map_or(0, |lie| lie as u64 + 1);
         self.record(Kind::Discovery, Place::DRIVER, (poll, code), || format!("{result:?}"));
+        let has_failed = matches!(lie, Some(Lie::Fail | Lie::Hang | Lie::Garbage));
         if let Some(answer) = self.driver.discovery.take() {
+            self.driver.hosts_must_stay = has_failed;
             let _taken = answer.send(result).is_ok();
             return;
         }
@@ -361,7 +366,6 @@ impl World {
         let before = self.driver.host_manager.snapshot().hosts.len();
         self.driver.host_manager.handle_discovery(now, result);
         let after = self.driver.host_manager.snapshot().hosts.len();
-        let has_failed = matches!(lie, Some(Lie::Fail | Lie::Hang | Lie::Garbage));
         if has_failed && before != after {
             self.fail_safety("H-15: a discovery that failed changed the list of hosts".to_owned());
         }

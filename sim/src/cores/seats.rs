@@ -306,6 +306,10 @@ impl World {
 /// The driver's node.
 impl World {
     pub(crate) fn hosts_changed(&mut self, hosts: &HostsSnapshot) {
+        let has_changed = self.driver.hosts.hosts.len() != hosts.hosts.len();
+        if self.driver.hosts_must_stay && has_changed {
+            self.fail_safety("H-15: a discovery that failed changed the list of hosts".to_owned());
+        }
         self.driver.hosts = hosts.clone();
     }
 
