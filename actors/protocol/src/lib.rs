@@ -2,11 +2,13 @@
 //!
 //! No actor, no clock, no I/O: every other crate of the workspace may use this one, and it uses none of
 //! them. `ids` names things, `time` is the cores' notion of time, `assignment` is the table of a
-//! generation, `commit` orders snapshots, `messages` is what nodes tell each other.
+//! generation, `commit` orders snapshots, `environment` names
+//! what a worker is told at its start, `messages` is what nodes tell each other.
 
 pub mod assignment;
 pub mod commit;
 pub mod deadlines;
+pub mod environment;
 pub mod ids;
 pub mod job;
 pub mod messages;

@@ -1,7 +1,7 @@
 //! What a worker's process finds in its environment (design: "The outer contract"), and host names for people.
 
 use elastic_host_manager::{HostEntry, HostState};
-use elastic_protocol::WorkerId;
+use elastic_protocol::{WorkerId, environment};
 
 use super::DriverCore;
 
@@ -40,7 +40,7 @@ impl DriverCore {
         // What a script of stock torch needs to meet its peers. The driver's host is one that every worker
         // can name before any generation has a rank 0.
         let master = self.config.driver_address.rsplit_once(':').map_or("", |(host, _)| host);
-        let pairs: [(&str, String); 18] = [
+        let of_torch: [(&str, String); 14] = [
             ("RANK", rank.to_string()),
             ("LOCAL_RANK", local_rank.to_string()),
             ("WORLD_SIZE", world_size.to_string()),
@@ -55,11 +55,8 @@ impl DriverCore {
             ("TORCHELASTIC_RUN_ID", self.job.to_string()),
             ("TORCHELASTIC_RESTART_COUNT", restarts.to_string()),
             ("TORCHELASTIC_MAX_RESTARTS", self.config.max_restarts.to_string()),
-            ("ELASTIC_DRIVER", self.config.driver_address.clone()),
-            ("ELASTIC_JOB", self.job.to_string()),
-            ("ELASTIC_WORKER", worker.to_string()),
-            ("ELASTIC_TERM", self.term.to_string()),
         ];
-        pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        let ours = environment::of_worker(&self.config.driver_address, self.job, worker);
+        of_torch.into_iter().chain(ours).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }

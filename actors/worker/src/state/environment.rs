@@ -6,16 +6,8 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
+pub use elastic_protocol::environment::{CREDENTIAL, DRIVER, JOB, WORKER};
 use elastic_protocol::{HostName, Incarnation, JobId, WorkerId};
-
-/// `HOST:PORT` of the driver.
-pub const DRIVER: &str = "ELASTIC_DRIVER";
-/// The job's UUID.
-pub const JOB: &str = "ELASTIC_JOB";
-/// Who the worker is: `HOST[SLOT]#INCARNATION`.
-pub const WORKER: &str = "ELASTIC_WORKER";
-/// The secret with which the worker joins. Set by the agent, from `DriverToAgent::Start`.
-pub const CREDENTIAL: &str = "ELASTIC_CREDENTIAL";
 
 /// What a worker process knows about its job at its start.
 #[derive(Clone, Eq, PartialEq)]
@@ -65,16 +57,6 @@ pub enum InvalidEnvironment {
 }
 
 impl WorkerEnvironment {
-    /// The variables that the driver sets. The credential is not among them: it travels apart, and the
-    /// agent sets [`CREDENTIAL`].
-    pub fn variables(driver: &str, job: JobId, worker: &WorkerId) -> Vec<(String, String)> {
-        vec![
-            (DRIVER.to_owned(), driver.to_owned()),
-            (JOB.to_owned(), job.to_string()),
-            (WORKER.to_owned(), worker.to_string()),
-        ]
-    }
-
     /// Reads the environment through `lookup`. `None` without [`DRIVER`]: there is no driver.
     ///
     /// # Errors
@@ -139,12 +121,17 @@ mod tests {
             let host = HostName::new(host).expect("a literal");
             let worker = WorkerId { host, slot: 3, incarnation: Incarnation(17) };
             let job = JobId(uuid::Uuid::from_u128(5));
-            let mut variables = WorkerEnvironment::variables("127.0.0.1:7070", job, &worker);
+            let mut variables = variables("127.0.0.1:7070", job, &worker);
             variables.push((CREDENTIAL.to_owned(), "secret".to_owned()));
             let read = read(&variables).expect("well formed").expect("there is a driver");
             assert_eq!((read.job, &read.worker), (job, &worker));
             assert!(!format!("{read:?}").contains("secret"));
         }
+    }
+
+    fn variables(driver: &str, job: JobId, worker: &WorkerId) -> Vec<(String, String)> {
+        let of_driver = elastic_protocol::environment::of_worker(driver, job, worker);
+        of_driver.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     #[test]
@@ -156,7 +143,7 @@ mod tests {
     fn what_is_missing_or_malformed_is_named() {
         let worker = parse_worker("a[0]#1").expect("a literal");
         let job = JobId(uuid::Uuid::nil());
-        let mut variables = WorkerEnvironment::variables("d:1", job, &worker);
+        let mut variables = variables("d:1", job, &worker);
         assert_eq!(read(&variables), Err(InvalidEnvironment::Missing { variable: CREDENTIAL }));
         variables[2].1 = "a[x]#1".to_owned();
         assert!(matches!(

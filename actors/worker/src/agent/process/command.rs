@@ -13,7 +13,7 @@ use super::super::core::SpawnOrder;
 use super::super::output::Pipes;
 
 /// The environment variable with a worker's secret.
-pub(super) const CREDENTIAL_VARIABLE: &str = "ELASTIC_CREDENTIAL";
+pub(super) const CREDENTIAL_VARIABLE: &str = elastic_protocol::environment::CREDENTIAL;
 
 /// The environment variable with which an agent may have been given its join token: none of its workers'
 /// business.
