@@ -26,8 +26,8 @@ use crate::wire::{Bye, ByeCause, FRAME_LENGTH, Frame, FrameHeader, Operation};
 
 /// How long a sleeper goes without a look at its connections and its abort word: this for each rank, since
 /// one that sees an end tells all others, but not less than [`NAP_LEAST`] and not more than [`NAP_MOST`].
-const NAP_OF_A_RANK: Duration = Duration::from_millis(1);
-const NAP_LEAST: Duration = Duration::from_millis(2);
+const NAP_OF_A_RANK: Duration = Duration::from_micros(500);
+const NAP_LEAST: Duration = Duration::from_millis(1);
 const NAP_MOST: Duration = Duration::from_millis(8);
 /// Where each rank can have a processor of its own, it looks at the condition for a microsecond or two before
 /// it gives the processor away: two of them may be on one all the same, and then only that helps.
