@@ -12,11 +12,11 @@ use crate::direction;
 /// The release of cargo-deny that the checks use, where none is installed.
 const CARGO_DENY_VERSION: &str = "0.20.2";
 
-/// The seeds of the simulation that are run.
-const SIMULATION_SEEDS: &str = "0..500";
+/// The seeds of the simulation that are run, by what is simulated.
+const SIMULATION_SEEDS: [(&str, &str); 2] = [("cores", "0..1000"), ("actors", "0..200")];
 
 /// How many of them are run twice and compared.
-const SIMULATION_TWICE: &str = "25";
+const SIMULATION_TWICE: &str = "20";
 
 /// Format, lints, the direction of dependencies.
 pub(crate) fn check() -> anyhow::Result<()> {
@@ -40,11 +40,14 @@ pub(crate) fn test() -> anyhow::Result<()> {
     })?;
     step("tests", || Ok(cmd!(shell, "cargo test --locked --workspace").run()?))?;
     let jobs = std::thread::available_parallelism()?.get().to_string();
-    step("simulation", || {
-        let (seeds, twice) = (SIMULATION_SEEDS, SIMULATION_TWICE);
-        let sweep = cmd!(shell, "cargo run --locked --release --package sim -- sweep");
-        Ok(sweep.args(["--seeds", seeds, "--twice", twice, "--jobs", &jobs]).run()?)
-    })?;
+    for (mode, seeds) in SIMULATION_SEEDS {
+        step(&format!("simulation: {mode}"), || sweep(&shell, mode, seeds, SIMULATION_TWICE))?;
+    }
+    if let Some(seed) = seed_of_commit(&shell) {
+        // New with every commit, and the same for everyone who has it.
+        let seeds = format!("{seed}..{}", seed + 1);
+        step("simulation: the commit's own seed", || sweep(&shell, "cores", &seeds, "1"))?;
+    }
     step("the simulation finds planted bugs", || {
         Ok(cmd!(shell, "cargo run --locked --release --package sim -- bugs --jobs {jobs}").run()?)
     })?;
@@ -53,6 +56,18 @@ pub(crate) fn test() -> anyhow::Result<()> {
         // Advisories need a database from the network, and change without a change here.
         Ok(cmd!(shell, "{deny} --locked check bans licenses sources").run()?)
     })
+}
+
+fn sweep(shell: &Shell, mode: &str, seeds: &str, twice: &str) -> anyhow::Result<()> {
+    let jobs = std::thread::available_parallelism()?.get().to_string();
+    let sweep = cmd!(shell, "cargo run --locked --release --package sim -- sweep --mode {mode}");
+    Ok(sweep.args(["--seeds", seeds, "--twice", twice, "--jobs", &jobs]).run()?)
+}
+
+/// The first 12 hexadecimal digits of the commit's hash; none outside a checkout.
+fn seed_of_commit(shell: &Shell) -> Option<u64> {
+    let commit = cmd!(shell, "git rev-parse HEAD").quiet().ignore_stderr().read().ok()?;
+    u64::from_str_radix(commit.get(..12)?, 16).ok()
 }
 
 fn shell() -> anyhow::Result<Shell> {
