@@ -12,7 +12,7 @@ use elastic_transport::Token;
 use elastic_worker::state::actor::TrainingThread;
 use elastic_worker::state::core::StateConfig;
 use elastic_worker::state::environment::{CREDENTIAL, WorkerEnvironment};
-use elastic_worker::state::training::{Control, Error, Result, Shared, TcpGroups};
+use elastic_worker::state::training::{Control, CpuGroups, Error, Result, Shared};
 
 use super::process::{Process, ThreadEnd};
 
@@ -23,7 +23,7 @@ const COLLECTIVE_TIMEOUT: &str = "ELASTIC_COLLECTIVE_TIMEOUT";
 pub(super) struct Started {
     pub(super) control: Control,
     pub(super) abort: AbortHandle,
-    pub(super) fabric: TcpGroups,
+    pub(super) fabric: CpuGroups,
     /// Ends when the worker leaves; with what went wrong, if it did.
     pub(super) thread: JoinHandle<ThreadEnd>,
 }
@@ -80,7 +80,7 @@ pub(super) fn start(environment: WorkerEnvironment) -> Result<Started> {
     };
     let tell = move |message| actor.do_send(message);
     let control = Control::new(tell, commands, shared, || "it ended without a word".to_owned());
-    let fabric = TcpGroups::new(fabric, abort.clone(), operation_deadline);
+    let fabric = CpuGroups::new(fabric, abort.clone(), operation_deadline);
     Ok(Started { control, abort, fabric, thread })
 }
 

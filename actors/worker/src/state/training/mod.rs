@@ -5,20 +5,20 @@
 mod batches;
 pub mod bulk;
 mod control;
+mod cpu;
 mod error;
 mod run_loop;
 mod snapshot;
 mod state;
 mod sync;
-mod tcp;
 #[cfg(test)]
 mod tests;
 mod worker;
 
 pub use batches::{Batch, Batches, Dataset, Sampler};
 pub use control::{Control, Shared, ThreadMessage};
+pub use cpu::CpuGroups;
 pub use error::{Error, Result};
 pub use run_loop::{Fabric, run_alone, run_loop};
 pub use state::State;
-pub use tcp::TcpGroups;
 pub use worker::Worker;

@@ -17,7 +17,7 @@ use elastic_protocol::{
 };
 use elastic_runtime::transport::LinkEvent;
 
-use super::super::{Control, Error, Shared, State, TcpGroups, ThreadMessage, Worker, run_loop};
+use super::super::{Control, CpuGroups, Error, Shared, State, ThreadMessage, Worker, run_loop};
 use super::program::Training;
 use crate::state::core::{Output, StateConfig, StateCore, TrainingCommand, Verdict};
 
@@ -81,7 +81,7 @@ impl Cluster {
                 let control = Control::new(tell, receiver, thread_shared, || {
                     "the test dropped it".to_owned()
                 });
-                let mut groups = TcpGroups::new(fabric, thread_abort.clone(), DEADLINE);
+                let mut groups = CpuGroups::new(fabric, thread_abort.clone(), DEADLINE);
                 let mut state = State::new(Training::default());
                 prepare(&mut state);
                 run_loop(state, control, &thread_abort, &mut groups, function)

@@ -11,13 +11,13 @@ use elastic_protocol::messages::Placement;
 use super::run_loop::Fabric;
 
 /// Forms a group for each generation over one listener; a world of one needs none.
-pub struct TcpGroups {
+pub struct CpuGroups {
     fabric: HostFabric,
     abort: AbortHandle,
     operation_deadline: Duration,
 }
 
-impl TcpGroups {
+impl CpuGroups {
     /// Groups over a bound fabric, that `abort` ends. An operation that takes longer than
     /// `operation_deadline` fails, and names who was waited for (G-9).
     pub fn new(fabric: TcpFabric, abort: AbortHandle, operation_deadline: Duration) -> Self {
@@ -25,7 +25,7 @@ impl TcpGroups {
     }
 }
 
-impl Fabric for TcpGroups {
+impl Fabric for CpuGroups {
     fn form(
         &mut self,
         placement: &Placement,
