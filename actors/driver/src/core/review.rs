@@ -10,7 +10,7 @@ use super::DriverCore;
 use super::config::Mode;
 use super::output::{DriverOutput, EventKind};
 use super::phase::Phase;
-use super::table::{SlotId, Stance, WorkerRecord};
+use super::table::{Link, SlotId, Stance, WorkerRecord};
 use super::timers::Timer;
 
 impl DriverCore {
@@ -205,9 +205,14 @@ impl DriverCore {
             Stance::Leaving if is_due && self.agent_of(worker).is_some() => {
                 self.stop_process(now, worker, self.grace_ms(), "it did not end by itself");
             }
-            Stance::Lost if is_due && self.agent_of(worker).is_some() => {
-                self.stop_process(now, worker, 0, "it did not come back");
-            }
+            Stance::Lost if is_due => match self.agents.get(&worker.host).map(|agent| agent.link) {
+                Some(Link::Up) => self.stop_process(now, worker, 0, "it did not come back"),
+                // Its host is out of reach as well, and is not lost yet: it may come back with its host.
+                Some(Link::Silent) => {
+                    self.timers.set(now + grace, Timer::Departure(worker.clone()))
+                }
+                Some(Link::Down) | None => {}
+            },
             Stance::Member | Stance::Finished | Stance::Arrived if record.leaving.is_some() => {
                 let reason = record.leaving.clone().unwrap_or_default();
                 self.let_the_last_holder_go(now, worker, &reason);
