@@ -5,6 +5,7 @@ use elastic_protocol::{HostName, Incarnation, NodeId, NodeName, ResetCause, Time
 use elastic_runtime::transport::LinkEvent;
 
 use super::DriverCore;
+use super::losses::last_heard;
 use super::output::{DriverOutput, EventKind};
 use super::table::{AgentRecord, Link, PendingJoin, Stance, WorkerRecord};
 use super::timers::Timer;
@@ -210,7 +211,7 @@ impl DriverCore {
     fn handle_host_lost(&mut self, now: Time, host: &HostName, reason: &str, silent_ms: u64) {
         let reason = reason.to_owned();
         self.event(EventKind::HostLost { host: host.clone(), reason: reason.clone() });
-        let evidence = Time(now.0.saturating_sub(silent_ms.saturating_mul(1_000_000)));
+        let evidence = last_heard(now, silent_ms);
         let workers = self.workers_of(host);
         let mut in_reach = Vec::new();
         for worker in &workers {

@@ -54,13 +54,16 @@ impl DriverCore {
         self.form(now, members);
     }
 
+    /// The highest commit that one of these holds.
+    fn best_commit(&self, members: &[WorkerId]) -> Option<(GenerationId, Step)> {
+        members.iter().filter_map(|worker| self.workers.get(worker)?.commit_order()).max()
+    }
+
     /// Whether somebody who is out of reach, or just back, holds a later commit than all of these: it is
     /// waited for until it is at rest, or must have ended for want of a driver (`orphan`), so that nothing is
     /// rolled back while a holder lives (G-5). Where only its agent is out of reach there is no such end.
     fn is_holder_coming_back(&mut self, now: Time, members: &[WorkerId]) -> bool {
-        let order = |record: &WorkerRecord| record.commit.map(|held| (held.generation, held.step));
-        let best_inside =
-            members.iter().filter_map(|worker| order(self.workers.get(worker)?)).max();
+        let best_inside = self.best_commit(members);
         let deadlines = &self.config.deadlines;
         let patience = deadlines.orphan + deadlines.grace + deadlines.lost * 2;
         let until = |record: &WorkerRecord| match (record.stance, record.link) {
@@ -71,7 +74,7 @@ impl DriverCore {
         let holders = self
             .workers
             .values()
-            .filter(|record| until(record) > now && order(record) > best_inside);
+            .filter(|record| until(record) > now && record.commit_order() > best_inside);
         let Some(until) = holders.map(until).max() else { return false };
         self.timers.set(until, Timer::LastCall);
         true
@@ -91,16 +94,14 @@ impl DriverCore {
     /// If the highest commit is held only by somebody whose slot is not wanted any more, that worker
     /// takes part once more so that the others can take the commit over (G-5, G-8).
     fn invite_best_holder(&self, members: &mut Vec<WorkerId>) {
-        let order = |record: &WorkerRecord| record.commit.map(|held| (held.generation, held.step));
-        let best_inside =
-            members.iter().filter_map(|worker| order(self.workers.get(worker)?)).max();
+        let best_inside = self.best_commit(members);
         let outside = self
             .workers
             .iter()
             .filter(|(worker, record)| record.is_eligible() && !members.contains(worker))
-            .max_by_key(|(_, record)| order(record));
+            .max_by_key(|(_, record)| record.commit_order());
         if let Some((worker, record)) = outside
-            && order(record) > best_inside
+            && record.commit_order() > best_inside
         {
             if self.config.max_np.is_some_and(|max| members.len() >= max as usize) {
                 members.pop();

@@ -190,7 +190,7 @@ impl DriverCore {
             let reason = format!("not heard for {silent_ms} ms, and neither is its host");
             return self.handle_worker_gone(now, worker, &reason, silent_ms);
         }
-        let evidence = Time(now.0.saturating_sub(silent_ms.saturating_mul(1_000_000)));
+        let evidence = last_heard(now, silent_ms);
         let cause = ResetCause::WorkerSilent { worker: worker.clone(), silent_ms };
         let message = cause.to_string();
         self.note_failure(worker, None, &message);
@@ -211,7 +211,7 @@ impl DriverCore {
         if self.phase.is_over() {
             return;
         }
-        let evidence = Time(now.0.saturating_sub(silent_ms.saturating_mul(1_000_000)));
+        let evidence = last_heard(now, silent_ms);
         let error = format!("its connection ended: {reason}");
         let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
         self.lose_member(now, worker, cause, evidence);
@@ -419,6 +419,11 @@ impl DriverCore {
             self.output(DriverOutput::Vote(vote));
         }
     }
+}
+
+/// When a node that has been silent for so long was heard last: the first sign of its loss.
+pub(crate) const fn last_heard(now: Time, silent_ms: u64) -> Time {
+    Time(now.0.saturating_sub(silent_ms.saturating_mul(1_000_000)))
 }
 
 /// The end of a message, where the error stands.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use elastic_protocol::{CommitId, HostName, NodeId, Step, Time, WorkerId};
+use elastic_protocol::{CommitId, GenerationId, HostName, NodeId, Step, Time, WorkerId};
 
 /// A slot of a host.
 pub(crate) type SlotId = (HostName, u32);
@@ -117,6 +117,11 @@ impl WorkerRecord {
             (_, false) => Stance::Attached,
         };
         self.take_stance(now, stance);
+    }
+
+    /// Its commit's place among commits; none comes before all.
+    pub(crate) fn commit_order(&self) -> Option<(GenerationId, Step)> {
+        self.commit.map(|held| (held.generation, held.step))
     }
 
     /// Whether it takes part, or is about to.
