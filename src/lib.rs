@@ -33,13 +33,15 @@
 //!
 //! - [`state`] wraps everything that must survive; [`State::commit`] saves it, and is where a planned change of
 //!   the world takes effect.
-//! - [`Worker`] has ranks, collectives, and [`Worker::sampler`], which gives every sample out once an epoch.
+//! - [`Worker`] has ranks, the collectives of [`Group`], and [`Worker::sampler`], which gives every sample out once an epoch.
 //! - [`run`] is the loop: sync, train, restore on abort, keep on interrupt.
 
 mod api;
 
-pub use api::{run, state};
-pub use elastic_collectives::{DataType, Element, ReduceOp};
+pub use api::{AttachOptions, Attachment, WhileWaiting, attach, run, state};
+pub use elastic_collectives::{
+    CollectiveError, Communicator, CommunicatorExt, DataType, Element, ReduceOp,
+};
 pub use elastic_worker::state::training::{
-    Batch, Batches, Dataset, Error, Result, Sampler, State, Worker, bulk,
+    Batch, Batches, Dataset, Error, Group, Pending, Result, Sampler, State, Worker, bulk,
 };

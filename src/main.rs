@@ -31,12 +31,11 @@ fn carry_out(cli: Cli) -> Result<(), Failure> {
         (Some(Command::DemoWorker(options)), _) => {
             digits::train(&options).map(drop).failed("the training failed")
         }
-        (Some(Command::Run(run)), _) => {
-            process::run_driver(cli::plan_run(&run.driver, &run.program)?, &log)
-        }
+        (Some(Command::Run(run)), _) => process::run_driver(cli::plan_run(&run)?, &log),
         (Some(Command::Status(flags)), _) => {
             system::run(cli::print_status(&flags)).failed("the system refuses a client")?
         }
+        (Some(Command::Doctor(flags)), _) => cli::run_doctor(&flags),
         (None, Some(Role::Driver)) => {
             process::run_driver(cli::plan_driver(&role.driver, &role.program)?, &log)
         }

@@ -6,7 +6,10 @@ use elastic_protocol::messages::{
     AgentToDriver, ClientRequest, ClientResponse, DriverToAgent, DriverToWorker, Vote,
     WorkerToDriver, decode, encode,
 };
+use elastic_protocol::{Assignment, AssignmentDelta};
 use elastic_runtime::{envelope, session};
+use elastic_store::messages::{FromStore, ToStore};
+use elastic_store::wire as store;
 use elastic_transport::{EnrolRequest, Token, enrol::EnrolAnswer, wire};
 use elastic_worker::state::environment;
 use serde::Serialize;
@@ -34,6 +37,20 @@ fn control_messages() {
 }
 
 #[test]
+fn changes_of_a_table() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        let Some((size, rest)) = bytes.split_first() else { return };
+        let (base, delta) = rest.split_at(rest.len().min(usize::from(*size)));
+        let Ok(base) = decode::<Assignment>(base) else { return };
+        let Ok(delta) = decode::<AssignmentDelta>(delta) else { return };
+        if let Ok(next) = delta.apply_unchecked(&base) {
+            assert!(next.world_size() as usize <= Assignment::WORLD_SIZE_MAX);
+        }
+        let _ = delta.apply(&base);
+    });
+}
+
+#[test]
 fn envelopes_and_sessions() {
     bolero::check!().for_each(|bytes: &[u8]| {
         if let Ok((_, body)) = envelope::decode_header(bytes) {
@@ -55,6 +72,22 @@ fn transport_frames_and_enrolling() {
         }
         let _ = EnrolRequest::decode(bytes);
         let _ = EnrolAnswer::decode(bytes);
+    });
+}
+
+#[test]
+fn the_store_s_clients() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        for greeting in [&[][..], &[0, 0xCE, 0xF7, 0x85, 0x3C]] {
+            let mut decoder = store::Decoder::default();
+            decoder.feed(greeting);
+            for chunk in bytes.chunks(7) {
+                decoder.feed(chunk);
+                while let Ok(Some(_)) = decoder.poll_request() {}
+            }
+        }
+        message::<ToStore>(bytes);
+        message::<FromStore>(bytes);
     });
 }
 

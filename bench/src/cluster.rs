@@ -1,5 +1,6 @@
 //! The job under measurement: `elastic-node run` with four workers, and what its files tell.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -54,17 +55,19 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Builds `elastic-node` where it is missing or old, and starts the job.
-    pub(crate) fn start(step_ms: u64) -> anyhow::Result<Self> {
+    /// `program` is the training program and its first arguments; told where its records go, and how long a step is.
+    pub(crate) fn start(program: &[OsString], step_ms: u64) -> anyhow::Result<Self> {
         let elastic_node = build()?;
         let folder = TempDir::with_prefix("elastic-node-bench-")?;
         fs::create_dir(folder.path().join("records"))?;
         let log = fs::File::create(folder.path().join("driver.log"))?;
         let driver = Command::new(elastic_node)
-            .args(["run", "--np", &WORKERS.to_string(), "--min-np", "1", "--state-dir"])
+            .args(["run", "--np", &WORKERS.to_string(), "--min-np", "1", "--mode", "in-process"])
+            .args(["--state-dir"])
             .arg(folder.path().join("state"))
             .args(["--max-restarts", "1000000", "--"])
-            .arg(std::env::current_exe()?)
-            .args(["worker", "--step-ms", &step_ms.to_string(), "--records"])
+            .args(program)
+            .args(["--step-ms", &step_ms.to_string(), "--records"])
             .arg(folder.path().join("records"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -1,7 +1,9 @@
 //! Benchmarks: `cargo run --release -p bench -- recovery --json`. The last line of stdout is the result.
 
-mod allreduce;
+mod abort;
 mod cluster;
+mod collective;
+mod driver_cost;
 mod monotonic;
 mod record;
 mod recovery;
@@ -9,6 +11,8 @@ mod statistics;
 mod worker;
 
 use clap::{Parser, Subcommand};
+
+use collective::Collective;
 
 /// Elastic Node's benchmarks, with real processes.
 #[derive(Debug, Parser)]
@@ -20,11 +24,24 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// The sum of float32 over processes of this machine, by size, through shared memory and over TCP.
-    Allreduce(allreduce::Options),
-    /// A rank of `allreduce`.
+    /// The sum of float32 over processes of this machine, by size.
+    Allreduce(collective::SizedOptions),
+    /// One rank's float32 to all, by size.
+    Broadcast(collective::SizedOptions),
+    /// Every rank's float32 to all, by size.
+    Allgather(collective::SizedOptions),
+    /// The forming of a new generation's group.
+    Form(collective::Options),
+    /// kill -9 of a rank in the middle of a large all-reduce: when and how the others learn it.
+    Abort(abort::Options),
+    /// A rank of these.
     #[command(hide = true)]
-    AllreduceRank,
+    CollectiveRank(collective::RankOptions),
+    /// A rank of `abort`.
+    #[command(hide = true)]
+    AbortRank(abort::RankOptions),
+    /// What a start, the loss of a host and its return cost the driver, by the number of hosts; no processes.
+    DriverCost(driver_cost::Options),
     /// kill -9 of one of four workers, in process: the time to the next step that all survivors committed.
     Recovery(recovery::Options),
     /// The training program of the benchmarks.
@@ -34,8 +51,14 @@ enum Bench {
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().bench {
-        Bench::Allreduce(options) => allreduce::run(&options),
-        Bench::AllreduceRank => allreduce::run_rank(),
+        Bench::Allreduce(options) => collective::run(Collective::Allreduce, &options),
+        Bench::Broadcast(options) => collective::run(Collective::Broadcast, &options),
+        Bench::Allgather(options) => collective::run(Collective::Allgather, &options),
+        Bench::Form(options) => collective::run_form(&options),
+        Bench::Abort(options) => abort::run(&options),
+        Bench::CollectiveRank(options) => collective::run_rank(&options),
+        Bench::AbortRank(options) => abort::run_rank(&options),
+        Bench::DriverCost(options) => driver_cost::run(&options),
         Bench::Recovery(options) => recovery::run(&options),
         Bench::Worker(options) => worker::run(&options),
     }

@@ -6,11 +6,13 @@
 //! the event log's; what is left is the first step itself.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::cluster::{Cluster, Event, PhaseMs, WORKERS, kill_9, pause};
@@ -30,9 +32,36 @@ pub(crate) struct Options {
     /// Least time of a step in milliseconds.
     #[arg(long, default_value_t = 5)]
     step_ms: u64,
+    /// The training program: in Rust, or in Python with torch's DistributedDataParallel.
+    #[arg(long, value_enum, default_value_t = Mode::InProcess)]
+    mode: Mode,
+    /// The interpreter of `--mode python`, which has `elastic_node` and torch.
+    #[arg(long, default_value = "python3")]
+    python: PathBuf,
     /// Only the result, as one line of JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// Which program trains.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Mode {
+    /// The Rust API, in process.
+    InProcess,
+    /// The Python package, in process, with torch.
+    Python,
+}
+
+impl Options {
+    fn program(&self) -> anyhow::Result<Vec<OsString>> {
+        Ok(match self.mode {
+            Mode::InProcess => vec![std::env::current_exe()?.into(), "worker".into()],
+            Mode::Python => {
+                let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/worker.py");
+                vec![self.python.clone().into(), script.into()]
+            }
+        })
+    }
 }
 
 /// The result.
@@ -65,7 +94,7 @@ struct Sample {
 /// Measures and prints.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     ensure!(options.kills > 0, "--kills must be at least 1");
-    let mut cluster = Cluster::start(options.step_ms)?;
+    let mut cluster = Cluster::start(&options.program()?, options.step_ms)?;
     let mut samples = Vec::with_capacity(options.kills);
     for number in 0..options.kills {
         let sample = measure(&mut cluster, number)?;

@@ -1,18 +1,25 @@
-//! Checks of a caller's arguments, the same for every backend, done before anything is sent.
+//! Checks of a caller's arguments, the same for every backend, done before anything is sent. Backends of other
+//! crates call them too.
 
 use crate::element::DataType;
 use crate::error::CollectiveError;
 use crate::reduce::ReduceOp;
 use crate::wire::OperationKind;
 
-type Checked = Result<(), CollectiveError>;
+/// Nothing, or what is wrong with the arguments.
+pub type Checked = Result<(), CollectiveError>;
 
-pub(crate) fn invalid(operation: OperationKind, reason: String) -> CollectiveError {
+/// The error of wrong arguments.
+pub fn invalid(operation: OperationKind, reason: String) -> CollectiveError {
     CollectiveError::InvalidArgument { operation, reason }
 }
 
 /// Whole elements, aligned for their type.
-pub(crate) fn buffer(operation: OperationKind, bytes: &[u8], data_type: DataType) -> Checked {
+///
+/// # Errors
+///
+/// [`CollectiveError::InvalidArgument`].
+pub fn buffer(operation: OperationKind, bytes: &[u8], data_type: DataType) -> Checked {
     let size = data_type.size_bytes();
     if !bytes.len().is_multiple_of(size) {
         let length = bytes.len();
@@ -28,7 +35,11 @@ pub(crate) fn buffer(operation: OperationKind, bytes: &[u8], data_type: DataType
 }
 
 /// A reduction that exists for the type.
-pub(crate) fn reduction(operation: OperationKind, data_type: DataType, op: ReduceOp) -> Checked {
+///
+/// # Errors
+///
+/// [`CollectiveError::InvalidArgument`].
+pub fn reduction(operation: OperationKind, data_type: DataType, op: ReduceOp) -> Checked {
     if op == ReduceOp::Mean && data_type.is_integer() {
         let reason =
             format!("the mean of {data_type} is not defined: take the sum, or a float type");
@@ -38,7 +49,11 @@ pub(crate) fn reduction(operation: OperationKind, data_type: DataType, op: Reduc
 }
 
 /// A buffer of exactly this length.
-pub(crate) fn length(operation: OperationKind, name: &str, actual: usize, due: usize) -> Checked {
+///
+/// # Errors
+///
+/// [`CollectiveError::InvalidArgument`].
+pub fn length(operation: OperationKind, name: &str, actual: usize, due: usize) -> Checked {
     if actual == due {
         return Ok(());
     }
@@ -46,7 +61,11 @@ pub(crate) fn length(operation: OperationKind, name: &str, actual: usize, due: u
 }
 
 /// A rank of this world.
-pub(crate) fn rank(operation: OperationKind, rank: u32, world: u32) -> Checked {
+///
+/// # Errors
+///
+/// [`CollectiveError::InvalidArgument`].
+pub fn rank(operation: OperationKind, rank: u32, world: u32) -> Checked {
     if rank < world {
         return Ok(());
     }
@@ -54,7 +73,11 @@ pub(crate) fn rank(operation: OperationKind, rank: u32, world: u32) -> Checked {
 }
 
 /// Another rank of this world.
-pub(crate) fn peer(operation: OperationKind, peer: u32, own: u32, world: u32) -> Checked {
+///
+/// # Errors
+///
+/// [`CollectiveError::InvalidArgument`].
+pub fn peer(operation: OperationKind, peer: u32, own: u32, world: u32) -> Checked {
     rank(operation, peer, world)?;
     if peer == own {
         return Err(invalid(operation, format!("rank {own} cannot exchange messages with itself")));
@@ -63,7 +86,11 @@ pub(crate) fn peer(operation: OperationKind, peer: u32, own: u32, world: u32) ->
 }
 
 /// Counts of elements for each rank; the sum in bytes must be the buffer's length.
-pub(crate) fn counts(
+///
+/// # Errors
+///
+/// [`CollectiveError::InvalidArgument`].
+pub fn counts(
     operation: OperationKind,
     counts: &[usize],
     world: u32,

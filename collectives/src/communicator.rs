@@ -3,9 +3,13 @@
 //! The core speaks bytes, so that it is object-safe and a training program can hold a
 //! `Box<dyn Communicator>` whatever carries the data. Training code calls the typed methods.
 
+use std::time::Duration;
+
 use crate::element::{DataType, Element};
 use crate::error::CollectiveError;
+use crate::fusion;
 use crate::reduce::ReduceOp;
+use crate::shards;
 use crate::wire::OperationKind;
 
 /// The members of one generation, as one of them sees the others. Calls block the training thread
@@ -155,6 +159,49 @@ pub trait Communicator: Send {
         from: u32,
     ) -> Result<(), CollectiveError>;
 
+    /// Replaces each of `buffers` by its reduction over all ranks, as [`Communicator::all_reduce_bytes`] does,
+    /// with the same bits. Small ones go together, so that many cost little more than one; large ones go
+    /// alone, without a copy. All ranks give as many buffers, of the same lengths.
+    ///
+    /// # Errors
+    ///
+    /// Any [`CollectiveError`].
+    fn all_reduce_many_bytes(
+        &mut self,
+        buffers: &mut [&mut [u8]],
+        data_type: DataType,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        fusion::all_reduce_many(buffers, data_type, |data| {
+            self.all_reduce_bytes(data, data_type, op)
+        })
+    }
+
+    /// Makes sub-groups, as `MPI_Comm_split` does: one for each `colour`, whose ranks go by `key`, and where
+    /// keys are equal by the rank here. A rank without a colour takes part in the call, and is in no
+    /// sub-group. Every rank of this group calls it.
+    ///
+    /// A sub-group has connections, and memory, of its own, so that it may run beside this group. It ends with
+    /// the generation: an abort ends it too.
+    ///
+    /// # Errors
+    ///
+    /// Any [`CollectiveError`]. A backend without sub-groups returns [`CollectiveError::InvalidArgument`].
+    fn split(
+        &mut self,
+        colour: Option<u32>,
+        key: i32,
+    ) -> Result<Option<Box<dyn Communicator>>, CollectiveError> {
+        let _ = (colour, key);
+        let reason = "this backend has no sub-groups".to_owned();
+        Err(CollectiveError::InvalidArgument { operation: OperationKind::Split, reason })
+    }
+
+    /// How long each further operation may take. A backend without deadlines of its own ignores it.
+    fn set_operation_deadline(&mut self, deadline: Duration) {
+        let _ = deadline;
+    }
+
     /// Leaves the group in good order; dropping does the same. Peers that still need data from this rank
     /// get [`CollectiveError::PeerLost`] with [`crate::PeerLoss::Left`]. Further calls return
     /// [`CollectiveError::Closed`].
@@ -174,6 +221,58 @@ pub trait CommunicatorExt: Communicator {
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
         self.all_reduce_bytes(bytemuck::cast_slice_mut(data), E::DATA_TYPE, op)
+    }
+
+    /// See [`Communicator::all_reduce_many_bytes`].
+    ///
+    /// # Errors
+    ///
+    /// Any [`CollectiveError`].
+    fn all_reduce_many<E: Element>(
+        &mut self,
+        buffers: &mut [&mut [E]],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let mut bytes: Vec<&mut [u8]> =
+            buffers.iter_mut().map(|buffer| bytemuck::cast_slice_mut(buffer)).collect();
+        self.all_reduce_many_bytes(&mut bytes, E::DATA_TYPE, op)
+    }
+
+    /// Replaces `output` by the reduction of `total` logical shards in the order of their numbers, so that the
+    /// bits do not depend on the size of the world. This rank gives `shards`, those that [`crate::shards_of`] says, in
+    /// order; each is as long as `output`.
+    ///
+    /// It moves every shard instead of one sum a rank: the price of the same bits in every world.
+    ///
+    /// # Errors
+    ///
+    /// Any [`CollectiveError`].
+    fn all_reduce_shards<E: Element>(
+        &mut self,
+        shards: &[&[E]],
+        total: u32,
+        output: &mut [E],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let shards: Vec<&[u8]> = shards.iter().map(|shard| bytemuck::cast_slice(shard)).collect();
+        let output = bytemuck::cast_slice_mut(output);
+        self.all_reduce_shards_bytes(&shards, total, output, E::DATA_TYPE, op)
+    }
+
+    /// See [`CommunicatorExt::all_reduce_shards`].
+    ///
+    /// # Errors
+    ///
+    /// Any [`CollectiveError`].
+    fn all_reduce_shards_bytes(
+        &mut self,
+        shards: &[&[u8]],
+        total: u32,
+        output: &mut [u8],
+        data_type: DataType,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        shards::all_reduce(self, shards, total, output, data_type, op)
     }
 
     /// See [`Communicator::all_gather_bytes`].

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::abort::Abort;
 use crate::wire::{FrameHeader, OperationKind, WireError};
 
 /// Why a peer counts as lost.
@@ -33,6 +34,43 @@ pub enum PeerLoss {
     },
 }
 
+/// What is known of a wait whose deadline has passed, beside who was waited for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitDetails {
+    /// The hosts of the ranks that were waited for, one for each where they are known.
+    pub hosts: Vec<Arc<str>>,
+    /// Whether those ranks had entered the operation, and only not done their part.
+    pub entered: bool,
+    /// How many ranks have entered it beside them.
+    pub others: u32,
+}
+
+impl WaitDetails {
+    fn list(&self, ranks: &[u32]) -> String {
+        let name = |(index, rank): (usize, &u32)| match self.hosts.get(index) {
+            Some(host) => format!("rank {rank} on host {host}"),
+            None => format!("rank {rank}"),
+        };
+        ranks.iter().enumerate().map(name).collect::<Vec<_>>().join(" and ")
+    }
+
+    fn have_not(&self, ranks: &[u32]) -> &'static str {
+        match (ranks.len() > 1, self.entered) {
+            (false, false) => "has not entered",
+            (true, false) => "have not entered",
+            (false, true) => "has not done its part in",
+            (true, true) => "have not done their part in",
+        }
+    }
+
+    fn others(&self) -> String {
+        match self.others {
+            1 => "1 other waits".to_owned(),
+            others => format!("{others} others wait"),
+        }
+    }
+}
+
 /// Why an operation failed. All but [`CollectiveError::InvalidArgument`] end the communicator: each
 /// further call returns the same error, and the way on is the next generation.
 #[derive(Clone, Debug, Error)]
@@ -56,7 +94,12 @@ pub enum CollectiveError {
         source: PeerLoss,
     },
     /// The deadline of an operation passed (G-9).
-    #[error("{operation} #{sequence} passed its deadline; it waits for rank {}", list(waiting_for))]
+    #[error(
+        "{} {} {operation} #{sequence}, {}",
+        details.list(waiting_for),
+        details.have_not(waiting_for),
+        details.others()
+    )]
     DeadlinePassed {
         /// The operation that waited.
         operation: OperationKind,
@@ -64,6 +107,8 @@ pub enum CollectiveError {
         sequence: u64,
         /// The ranks that have not done their part.
         waiting_for: Vec<u32>,
+        /// What else is known of the wait.
+        details: Box<WaitDetails>,
     },
     /// Another rank is in another operation, or in the same with other arguments.
     #[error("{operation} #{sequence}: rank {rank} is in {theirs}, this rank is in {ours}")]
@@ -95,12 +140,37 @@ pub enum CollectiveError {
         /// What is wrong with it.
         source: WireError,
     },
+    /// What carries the data on a device has failed.
+    #[error("{operation} #{sequence} failed on its device")]
+    Device {
+        /// The operation.
+        operation: OperationKind,
+        /// Its number in this generation.
+        sequence: u64,
+        /// What the device's library said.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
     /// The communicator was closed by its owner.
     #[error("the communicator was closed")]
     Closed,
     /// The operating system refused to wait for the connections.
     #[error("waiting for the connections failed")]
     System(#[source] Arc<io::Error>),
+}
+
+impl CollectiveError {
+    /// Rank `rank` shows `theirs` where `ours` is due.
+    pub(crate) fn mismatch(rank: u32, ours: FrameHeader, theirs: FrameHeader) -> CollectiveError {
+        let (operation, sequence) = (ours.operation.kind, ours.sequence);
+        let (ours, theirs) = (Box::new(ours), Box::new(theirs));
+        CollectiveError::Mismatch { operation, sequence, rank, ours, theirs }
+    }
+}
+
+impl From<Abort> for CollectiveError {
+    fn from(Abort { term, generation, reason }: Abort) -> CollectiveError {
+        CollectiveError::Aborted { term, generation, reason }
+    }
 }
 
 /// Why a group could not be formed.
@@ -133,6 +203,14 @@ pub enum FormError {
     /// The group makes no sense.
     #[error("invalid group: {0}")]
     InvalidGroup(String),
+    /// A device, or its library, cannot take part.
+    #[error("{what}")]
+    Device {
+        /// What was attempted, or demanded.
+        what: String,
+        /// What the device's library said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The operating system refused a socket, or randomness.
     #[error("the operating system refused what forming needs")]
     System(#[source] io::Error),
@@ -147,12 +225,27 @@ pub struct MissingPeer {
     pub last_seen: String,
 }
 
-fn list(ranks: &[u32]) -> String {
-    ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
-}
-
 fn describe(peers: &[MissingPeer]) -> String {
     let described: Vec<_> =
         peers.iter().map(|peer| format!("rank {} ({})", peer.rank, peer.last_seen)).collect();
     described.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_did_not_come_is_named_with_its_host() {
+        let details = WaitDetails { hosts: vec!["b".into()], entered: false, others: 3 };
+        let (operation, details) = (OperationKind::AllReduce, Box::new(details));
+        let error = CollectiveError::DeadlinePassed {
+            operation,
+            sequence: 1841,
+            waiting_for: vec![2],
+            details,
+        };
+        let due = "rank 2 on host b has not entered all_reduce #1841, 3 others wait";
+        assert_eq!(error.to_string(), due);
+    }
 }

@@ -7,6 +7,7 @@ use std::fmt;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use multiversion::multiversion;
 
 use crate::element::{DataType, Element};
 
@@ -176,24 +177,76 @@ pub(crate) fn fold_ranks<'a>(
     contribution: impl Fn(u32) -> &'a [u8],
 ) {
     match data_type {
-        DataType::F32 => fold_typed::<f32>(op, destination, own, world, contribution),
-        DataType::F64 => fold_typed::<f64>(op, destination, own, world, contribution),
-        DataType::F16 => fold_typed::<f16>(op, destination, own, world, contribution),
-        DataType::Bf16 => fold_typed::<bf16>(op, destination, own, world, contribution),
-        DataType::U8 => fold_typed::<u8>(op, destination, own, world, contribution),
-        DataType::I32 => fold_typed::<i32>(op, destination, own, world, contribution),
-        DataType::I64 => fold_typed::<i64>(op, destination, own, world, contribution),
-        DataType::U32 => fold_typed::<u32>(op, destination, own, world, contribution),
-        DataType::U64 => fold_typed::<u64>(op, destination, own, world, contribution),
+        DataType::F32 => fold_floats::<f32, _>(op, destination, own, world, contribution),
+        DataType::F64 => fold_floats::<f64, _>(op, destination, own, world, contribution),
+        DataType::F16 => fold_floats::<f16, _>(op, destination, own, world, contribution),
+        DataType::Bf16 => fold_floats::<bf16, _>(op, destination, own, world, contribution),
+        DataType::U8 => fold_typed::<u8, _>(op, destination, own, world, contribution),
+        DataType::I32 => fold_typed::<i32, _>(op, destination, own, world, contribution),
+        DataType::I64 => fold_typed::<i64, _>(op, destination, own, world, contribution),
+        DataType::U32 => fold_typed::<u32, _>(op, destination, own, world, contribution),
+        DataType::U64 => fold_typed::<u64, _>(op, destination, own, world, contribution),
     }
 }
 
-fn fold_typed<'a, E: Arithmetic>(
+/// Divides each element, of a type whose mean is defined, by `divisor`: what [`ReduceOp::Mean`] does to a sum.
+pub(crate) fn divide(data_type: DataType, data: &mut [u8], divisor: u32) {
+    fn typed<E: Arithmetic>(data: &mut [u8], divisor: u32) {
+        for value in bytemuck::cast_slice_mut::<u8, E>(data) {
+            *value = E::narrow(E::divide(value.widen(), divisor));
+        }
+    }
+    match data_type {
+        DataType::F32 => typed::<f32>(data, divisor),
+        DataType::F64 => typed::<f64>(data, divisor),
+        DataType::F16 => typed::<f16>(data, divisor),
+        DataType::Bf16 => typed::<bf16>(data, divisor),
+        // Refused before any fold.
+        DataType::U8 | DataType::I32 | DataType::I64 | DataType::U32 | DataType::U64 => {}
+    }
+}
+
+/// Whether reductions of the type accumulate in `f32`, and round once at the end.
+pub(crate) fn accumulates_wide(data_type: DataType) -> bool {
+    matches!(data_type, DataType::F16 | DataType::Bf16)
+}
+
+/// Converts 16-bit floats to the `f32` in which they accumulate.
+pub(crate) fn widen(data_type: DataType, narrow: &[u8], wide: &mut [f32]) {
+    match data_type {
+        DataType::F16 => f16::widen_block(bytemuck::cast_slice(narrow), wide),
+        _ => bf16::widen_block(bytemuck::cast_slice(narrow), wide),
+    }
+}
+
+/// Rounds what was accumulated to 16-bit floats.
+pub(crate) fn narrow(data_type: DataType, wide: &[f32], narrow: &mut [u8]) {
+    match data_type {
+        DataType::F16 => f16::narrow_block(wide, bytemuck::cast_slice_mut(narrow)),
+        _ => bf16::narrow_block(wide, bytemuck::cast_slice_mut(narrow)),
+    }
+}
+
+/// The loops as they are for the floats of training: also compiled for AVX2, which is taken where the processor
+/// has it. The bits are the same, as nothing is contracted or put in another order.
+#[multiversion(targets("x86_64+avx2"))]
+fn fold_floats<'a, E: Arithmetic, C: Fn(u32) -> &'a [u8]>(
     op: ReduceOp,
     destination: &mut [u8],
     own: u32,
     world: u32,
-    contribution: impl Fn(u32) -> &'a [u8],
+    contribution: C,
+) {
+    fold_typed::<E, C>(op, destination, own, world, contribution);
+}
+
+#[inline(always)]
+fn fold_typed<'a, E: Arithmetic, C: Fn(u32) -> &'a [u8]>(
+    op: ReduceOp,
+    destination: &mut [u8],
+    own: u32,
+    world: u32,
+    contribution: C,
 ) {
     let destination: &mut [E] = bytemuck::cast_slice_mut(destination);
     let other = |rank: u32| bytemuck::cast_slice::<u8, E>(contribution(rank));
@@ -208,6 +261,7 @@ fn fold_typed<'a, E: Arithmetic>(
     }
 }
 
+#[inline(always)]
 fn fold_with<'a, E: Arithmetic>(
     destination: &mut [E],
     own: u32,
@@ -216,9 +270,32 @@ fn fold_with<'a, E: Arithmetic>(
     combine: impl Fn(E::Accumulator, E::Accumulator) -> E::Accumulator,
     finish: impl Fn(E::Accumulator) -> E::Accumulator,
 ) {
-    if world == 1 {
-        return;
+    let result = |left: E::Accumulator, right: E| E::narrow(finish(combine(left, right.widen())));
+    match (world, own) {
+        (1, _) => {}
+        (2, 0) if !E::CONVERTS_BLOCKS => {
+            for (value, other) in destination.iter_mut().zip(other(1)) {
+                *value = result(value.widen(), *other);
+            }
+        }
+        (2, _) if !E::CONVERTS_BLOCKS => {
+            for (value, other) in destination.iter_mut().zip(other(0)) {
+                *value = result(other.widen(), *value);
+            }
+        }
+        _ => fold_blocks(destination, own, world, other, combine, finish),
     }
+}
+
+#[inline(always)]
+fn fold_blocks<'a, E: Arithmetic>(
+    destination: &mut [E],
+    own: u32,
+    world: u32,
+    other: impl Fn(u32) -> &'a [E],
+    combine: impl Fn(E::Accumulator, E::Accumulator) -> E::Accumulator,
+    finish: impl Fn(E::Accumulator) -> E::Accumulator,
+) {
     let last = world - 1;
     let mut accumulators = [E::Accumulator::default(); BLOCK];
     for (index, block) in destination.chunks_mut(BLOCK).enumerate() {
@@ -231,19 +308,24 @@ fn fold_with<'a, E: Arithmetic>(
             E::narrow_block(accumulators, block);
             continue;
         }
-        if world == 2 {
-            E::widen_block(source(0).unwrap_or(block), accumulators);
-        } else {
-            // The first two at once, and the last one straight into the result: a pass saved at each end.
-            let first = source(0).unwrap_or(block);
-            let pairs = first.iter().zip(source(1).unwrap_or(block));
+        // The first two or three at once, and the last one straight into the result: passes saved at each end.
+        let first = source(0).unwrap_or(block);
+        let pairs = first.iter().zip(source(1).unwrap_or(block));
+        let is_odd = world % 2 == 1;
+        if is_odd {
             for (accumulator, (first, second)) in accumulators.iter_mut().zip(pairs) {
                 *accumulator = combine(first.widen(), second.widen());
             }
+        } else {
+            let triples = pairs.zip(source(2).unwrap_or(block));
+            for (accumulator, ((first, second), third)) in accumulators.iter_mut().zip(triples) {
+                *accumulator = combine(combine(first.widen(), second.widen()), third.widen());
+            }
         }
-        for rank in 2..last {
-            for (accumulator, value) in accumulators.iter_mut().zip(source(rank).unwrap_or(block)) {
-                *accumulator = combine(*accumulator, value.widen());
+        for rank in (if is_odd { 2 } else { 3 }..last).step_by(2) {
+            let pairs = source(rank).unwrap_or(block).iter().zip(source(rank + 1).unwrap_or(block));
+            for (accumulator, (left, right)) in accumulators.iter_mut().zip(pairs) {
+                *accumulator = combine(combine(*accumulator, left.widen()), right.widen());
             }
         }
         if let Some(other) = source(last) {
@@ -260,6 +342,7 @@ fn fold_with<'a, E: Arithmetic>(
 }
 
 /// Folds one block by way of converted copies, into the accumulators.
+#[inline(always)]
 fn fold_converted<'a, E: Arithmetic>(
     block: &[E],
     world: u32,

@@ -1,16 +1,14 @@
 //! [`SoloCommunicator`]: a world of one, without sockets. A program that runs alone uses it.
 
 use crate::abort::AbortHandle;
-use crate::check;
-use crate::communicator::Communicator;
-use crate::element::DataType;
+use crate::backend::{Backend, Done, Membership, Places, Reduction};
 use crate::error::CollectiveError;
-use crate::reduce::ReduceOp;
-use crate::wire::OperationKind;
+use crate::split::Ancestry;
+use crate::wire::Operation;
 
 /// The group of a single rank: every operation is a copy or nothing at all. Arguments are checked as in
 /// larger worlds.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SoloCommunicator {
     term: u64,
     generation: u64,
@@ -29,7 +27,7 @@ impl SoloCommunicator {
         SoloCommunicator { term, generation, abort: Some(abort.clone()), closed: false }
     }
 
-    fn enter(&self) -> Result<(), CollectiveError> {
+    fn enter(&self) -> Done {
         if self.closed {
             return Err(CollectiveError::Closed);
         }
@@ -37,141 +35,70 @@ impl SoloCommunicator {
             self.abort.as_ref().and_then(|abort| abort.aborted(self.term, self.generation));
         match aborted {
             None => Ok(()),
-            Some(abort) => Err(CollectiveError::Aborted {
-                term: abort.term,
-                generation: abort.generation,
-                reason: abort.reason,
-            }),
+            Some(abort) => Err(abort.into()),
         }
     }
 
-    fn copy(
-        &self,
-        kind: OperationKind,
-        input: &[u8],
-        output: &mut [u8],
-        data_type: DataType,
-    ) -> Result<(), CollectiveError> {
-        check::buffer(kind, input, data_type)?;
-        check::length(kind, "output", output.len(), input.len())?;
+    fn copy(&self, input: &[u8], output: &mut [u8]) -> Done {
         self.enter()?;
         output.copy_from_slice(input);
         Ok(())
     }
 }
 
-impl Communicator for SoloCommunicator {
-    fn rank(&self) -> u32 {
-        0
+impl Backend for SoloCommunicator {
+    fn membership(&self) -> Membership {
+        Membership { term: self.term, generation: self.generation, rank: 0, world: 1 }
     }
 
-    fn world_size(&self) -> u32 {
-        1
-    }
-
-    fn term(&self) -> u64 {
-        self.term
-    }
-
-    fn generation(&self) -> u64 {
-        self.generation
-    }
-
-    fn all_reduce_bytes(
-        &mut self,
-        data: &mut [u8],
-        data_type: DataType,
-        op: ReduceOp,
-    ) -> Result<(), CollectiveError> {
-        check::buffer(OperationKind::AllReduce, data, data_type)?;
-        check::reduction(OperationKind::AllReduce, data_type, op)?;
+    fn all_reduce(&mut self, _: Operation, _: &mut [u8], _: Reduction) -> Done {
         self.enter()
     }
 
-    fn all_gather_bytes(
-        &mut self,
-        input: &[u8],
-        output: &mut [u8],
-        data_type: DataType,
-    ) -> Result<(), CollectiveError> {
-        self.copy(OperationKind::AllGather, input, output, data_type)
+    fn all_gather(&mut self, _: Operation, input: &[u8], output: &mut [u8], _: &Places) -> Done {
+        self.copy(input, output)
     }
 
-    fn all_gather_v_bytes(
+    fn reduce_scatter(
         &mut self,
+        _: Operation,
         input: &[u8],
         output: &mut [u8],
-        counts: &[usize],
-        data_type: DataType,
-    ) -> Result<(), CollectiveError> {
-        check::counts(OperationKind::AllGatherV, counts, 1, data_type, input)?;
-        self.copy(OperationKind::AllGatherV, input, output, data_type)
+        _: Reduction,
+    ) -> Done {
+        self.copy(input, output)
     }
 
-    fn reduce_scatter_bytes(
-        &mut self,
-        input: &[u8],
-        output: &mut [u8],
-        data_type: DataType,
-        op: ReduceOp,
-    ) -> Result<(), CollectiveError> {
-        check::reduction(OperationKind::ReduceScatter, data_type, op)?;
-        self.copy(OperationKind::ReduceScatter, input, output, data_type)
-    }
-
-    fn broadcast_bytes(
-        &mut self,
-        data: &mut [u8],
-        data_type: DataType,
-        root: u32,
-    ) -> Result<(), CollectiveError> {
-        check::buffer(OperationKind::Broadcast, data, data_type)?;
-        check::rank(OperationKind::Broadcast, root, 1)?;
+    fn broadcast(&mut self, _: Operation, _: &mut [u8], _: u32) -> Done {
         self.enter()
     }
 
-    fn all_to_all_bytes(
+    fn all_to_all(
         &mut self,
+        _: Operation,
         input: &[u8],
+        _: &Places,
         output: &mut [u8],
-        data_type: DataType,
-    ) -> Result<(), CollectiveError> {
-        self.copy(OperationKind::AllToAll, input, output, data_type)
+        _: &Places,
+    ) -> Done {
+        self.copy(input, output)
     }
 
-    fn all_to_all_v_bytes(
-        &mut self,
-        input: &[u8],
-        input_counts: &[usize],
-        output: &mut [u8],
-        output_counts: &[usize],
-        data_type: DataType,
-    ) -> Result<(), CollectiveError> {
-        check::counts(OperationKind::AllToAllV, input_counts, 1, data_type, input)?;
-        check::counts(OperationKind::AllToAllV, output_counts, 1, data_type, output)?;
-        self.copy(OperationKind::AllToAllV, input, output, data_type)
-    }
-
-    fn barrier(&mut self) -> Result<(), CollectiveError> {
+    fn barrier(&mut self, _: Operation) -> Done {
         self.enter()
     }
 
-    fn send_bytes(
-        &mut self,
-        _data: &[u8],
-        _data_type: DataType,
-        to: u32,
-    ) -> Result<(), CollectiveError> {
-        check::peer(OperationKind::SendReceive, to, 0, 1)
+    // There is no other rank to send to or to receive from: the arguments' check has refused the call.
+    fn send(&mut self, _: Operation, _: &[u8], _: u32) -> Done {
+        self.enter()
     }
 
-    fn receive_bytes(
-        &mut self,
-        _data: &mut [u8],
-        _data_type: DataType,
-        from: u32,
-    ) -> Result<(), CollectiveError> {
-        check::peer(OperationKind::SendReceive, from, 0, 1)
+    fn receive(&mut self, _: Operation, _: &mut [u8], _: u32) -> Done {
+        self.enter()
+    }
+
+    fn ancestry(&self) -> Ancestry {
+        Ancestry::Alone(self.clone())
     }
 
     fn close(&mut self) {
@@ -181,8 +108,8 @@ impl Communicator for SoloCommunicator {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::CommunicatorExt;
+    use super::SoloCommunicator;
+    use crate::{AbortHandle, CollectiveError, Communicator, CommunicatorExt, ReduceOp};
 
     #[test]
     fn a_world_of_one_keeps_its_data() {

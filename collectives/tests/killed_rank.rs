@@ -67,7 +67,8 @@ fn survivors_of_sigkill_return_alike_and_form_again() {
         assert!(!rank.maps().contains(SEGMENT), "a segment outlives its generation");
     }
     let left = std::fs::read_dir("/dev/shm").unwrap().filter_map(Result::ok);
-    let left = left.filter(|entry| entry.file_name().to_string_lossy().contains("elastic"));
+    let left =
+        left.filter(|entry| entry.file_name().to_string_lossy().contains("elastic-collectives"));
     assert_eq!(left.count(), 0, "files in /dev/shm");
 }
 
@@ -162,8 +163,12 @@ fn rank() {
             term: 1,
             generation,
             rank,
-            hosts: vec![0; peers.len()],
+            // Now and then the ranks are told that they are on two hosts.
+            hosts: (0..WORLD as u32)
+                .map(|of| if generation % 5 == 2 { of / 2 } else { 0 })
+                .collect(),
             peers,
+            host_names: Vec::new(),
             key: [generation as u8; 32],
             form_deadline: DEADLINE,
             operation_deadline: DEADLINE,

@@ -5,14 +5,14 @@ use std::fmt;
 use std::rc::Rc;
 
 use actix::Recipient;
-use elastic_protocol::messages::{CodecError, encode};
+use elastic_protocol::messages::encode;
 
 use crate::delivery::Returned;
 use crate::envelope::{Header, frame};
 use crate::failure::{Undelivered, UndeliveredReason};
 use crate::name::ActorId;
 use crate::node::{NodeHandle, ReturnSlot};
-use crate::transport::{Conversation, SendErrorReason};
+use crate::transport::Conversation;
 use crate::wire::WireMessage;
 
 /// Says messages `M` (a [`WireMessage`]: [`tell`](Self::tell)), or asks questions `M` (a
@@ -92,19 +92,12 @@ impl<M> ActorRef<M> {
     ) -> Result<(), UndeliveredReason> {
         let transport = self.node.inner.transport.borrow().clone();
         let transport = transport.ok_or(UndeliveredReason::NoSession)?;
-        let body = encode(message).map_err(|error| match error {
-            CodecError::TooLarge { .. } => UndeliveredReason::TooLarge,
-            _ => UndeliveredReason::NotEncodable,
-        })?;
+        let body = encode(message).map_err(|error| UndeliveredReason::from(&error))?;
         if body.len() > Header::BODY_BYTES_MAX {
             return Err(UndeliveredReason::TooLarge);
         }
         let sent = transport.send(&self.id.node, self.conversation, frame(header, &body));
-        sent.map_err(|error| match error.reason {
-            SendErrorReason::NoSession => UndeliveredReason::NoSession,
-            SendErrorReason::Full => UndeliveredReason::TransportFull,
-            SendErrorReason::TooLarge => UndeliveredReason::TooLarge,
-        })
+        sent.map_err(|error| error.reason.into())
     }
 }
 

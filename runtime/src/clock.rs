@@ -6,31 +6,83 @@ use std::time::{Duration, SystemTime};
 use elastic_protocol::Time;
 use tokio::time::Instant;
 
+const MILLION: u64 = 1_000_000;
+
 /// A node's clock: nanoseconds since the node started.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     started: Instant,
+    /// How many of its nanoseconds pass in a million of tokio's.
+    rate: u64,
 }
 
 impl Clock {
     /// A clock whose origin is now.
     pub fn start() -> Self {
-        Self { started: Instant::now() }
+        Self { started: Instant::now(), rate: MILLION }
+    }
+
+    /// The same, so many millionths too fast: no two machines' clocks agree, and in the simulation they show it.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn start_at_rate(ppm: i64) -> Self {
+        Self { started: Instant::now(), rate: MILLION.saturating_add_signed(ppm).max(1) }
     }
 
     /// Now.
     pub fn now(&self) -> Time {
-        Time::ZERO + self.started.elapsed()
+        let passed = Time::ZERO + self.started.elapsed();
+        if self.rate == MILLION { passed } else { Time(scale(passed.0, self.rate, MILLION)) }
     }
 
     /// The same moment on tokio's clock.
     pub fn instant(&self, time: Time) -> Instant {
-        self.started + Duration::from_nanos(time.0)
+        let passed = if self.rate == MILLION {
+            time.0
+        } else {
+            // Not before its time.
+            scale(time.0, MILLION, self.rate).saturating_add(2)
+        };
+        self.started + Duration::from_nanos(passed)
     }
+
+    /// How long it takes on tokio's clock until this one shows `time`.
+    pub fn until(&self, time: Time) -> Duration {
+        if self.rate == MILLION {
+            return time.since(self.now());
+        }
+        self.instant(time).saturating_duration_since(Instant::now())
+    }
+}
+
+/// `value * times / by`.
+const fn scale(value: u64, times: u64, by: u64) -> u64 {
+    (value / by).saturating_mul(times).saturating_add(value % by * times / by)
 }
 
 /// The machine's wall clock: for what people read (logs, reports), never for decisions.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 pub fn wall_clock() -> SystemTime {
     SystemTime::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system::run_paused;
+
+    #[test]
+    fn a_clock_of_another_rate_shows_a_time_not_before_it_is_there() {
+        run_paused(async {
+            for ppm in [-20_000, -1, 0, 7, 20_000] {
+                let clock = Clock::start_at_rate(ppm);
+                for time in [Time::from_ms(1), Time::from_ms(999), Time::from_ms(100_001)] {
+                    tokio::time::sleep_until(clock.instant(time)).await;
+                    let late = clock.now().since(time);
+                    assert!(clock.now() >= time, "{ppm} {time}");
+                    assert!(late <= Duration::from_millis(2), "{ppm} {time} {late:?}");
+                    assert_eq!(clock.until(time), Duration::ZERO);
+                }
+            }
+        });
+    }
 }

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use elastic_protocol::messages::CodecError;
 use serde::{Deserialize, Serialize};
 
 use crate::name::ActorId;
+use crate::transport::SendErrorReason;
 
 /// A message that was not delivered and will not be, given back.
 pub struct Undelivered<M> {
@@ -50,6 +52,25 @@ pub enum UndeliveredReason {
     /// This node has [`ASKS_MAX`](crate::node::ASKS_MAX) questions without an answer already.
     #[error("too many questions wait for an answer already")]
     TooManyAsked,
+}
+
+impl From<&CodecError> for UndeliveredReason {
+    fn from(error: &CodecError) -> Self {
+        match error {
+            CodecError::TooLarge { .. } => Self::TooLarge,
+            _ => Self::NotEncodable,
+        }
+    }
+}
+
+impl From<SendErrorReason> for UndeliveredReason {
+    fn from(reason: SendErrorReason) -> Self {
+        match reason {
+            SendErrorReason::NoSession => Self::NoSession,
+            SendErrorReason::Full => Self::TransportFull,
+            SendErrorReason::TooLarge => Self::TooLarge,
+        }
+    }
 }
 
 impl<M> fmt::Display for Undelivered<M> {

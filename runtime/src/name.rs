@@ -27,6 +27,10 @@ impl ActorName {
     pub const STATUS: Self = Self(7);
     /// The one actor of a client.
     pub const CLIENT: Self = Self(8);
+    /// The store of the driver, for scripts with collectives of their own.
+    pub const STORE: Self = Self(9);
+    /// What connects the scripts of an agent's host to that store.
+    pub const STORE_RELAY: Self = Self(10);
     /// First number that this table will never give out: tests and programs use it and those above.
     pub const FREE_FROM: u16 = 1024;
 }
@@ -42,6 +46,8 @@ impl fmt::Display for ActorName {
             Self::COMMUNICATOR => "communicator",
             Self::STATUS => "status",
             Self::CLIENT => "client",
+            Self::STORE => "store",
+            Self::STORE_RELAY => "store relay",
             Self(number) => return write!(formatter, "actor {number}"),
         })
     }

@@ -48,12 +48,18 @@ bugs! {
     StartHasNoDeadline = "a start has no deadline", "driver";
     /// All are told to stop at a boundary that some have passed.
     StopsInThePast = "the agreed boundary is one that was passed", "driver";
-    /// Two workers get one rank (G-3).
-    RankGivenTwice = "a rank is given twice", "driver";
+    /// A newcomer is told a change of a table that it was never told of.
+    DeltaToNewcomer = "a newcomer is told the change of a table that it does not have", "driver";
     /// A new generation has the number of the one before (G-2).
     GenerationNumberReused = "a generation's number is used again", "driver";
     /// The hosts of a driver that has been told twice are in another order in each run.
     RandomOrder = "members are told in the order of a hash map", "driver";
+    /// A change that is undone leaves the members paused.
+    ResumeNotSent = "nobody is told to go on when a change is undone", "driver";
+    /// Who comes back with its host, and has not come to rest yet, is not waited for (G-5).
+    HolderBackForgotten = "a holder that is just back is not waited for", "driver";
+    /// Who comes back with its host is stopped because its slot is not used, whatever it holds (G-5).
+    HolderBackStopped = "a holder that is just back is stopped with its slot", "driver";
     /// A READY is lost.
     LostVote = "a READY of rank 1 is lost", "registry";
     /// The barrier opens when all but one are READY.
@@ -68,6 +74,10 @@ bugs! {
     PollingStops = "polling stops at the first failure", "host manager";
     /// A host that returns keeps its old place (H-17).
     AbsentHostKept = "a host that left the list is kept", "host manager";
+    /// Two workers take one rank (G-3).
+    RankGivenTwice = "a rank is taken twice", "state";
+    /// A change is applied, unchecked, to the table of the last generation that has passed its barrier.
+    ChangeOfWrongTable = "the change of a table is applied to another one", "state";
     /// On arrival nothing is said of the commit that is held (G-8).
     CommitNotTold = "the commit is not told on arrival", "state";
     /// The pause of one generation goes on in the next.

@@ -48,7 +48,7 @@ impl TimerSlot {
             ctx.cancel_future(handle);
         }
         let Some(deadline) = deadline else { return };
-        let wait = deadline.since(self.clock.now());
+        let wait = self.clock.until(deadline);
         let wait = if wait.is_zero() { SHORTEST } else { wait };
         let handle = ctx.run_later(wait, |actor, ctx| {
             let timer = actor.timer();

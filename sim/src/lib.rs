@@ -11,9 +11,11 @@ mod agenda;
 mod clock;
 mod cores;
 mod dataset;
+pub mod disk;
 pub mod options;
 mod oracle;
 mod plan;
+pub mod regression;
 pub mod report;
 mod scenario;
 pub mod shrink;
@@ -22,6 +24,8 @@ pub mod trace;
 #[cfg(feature = "planted-bugs")]
 pub use elastic_runtime::planted::{Bug, plant};
 pub use options::{Mode, Options};
+pub use plan::Plan;
+pub use regression::{Regression, RegressionError};
 pub use report::{Failure, Report, Verdict};
 pub use trace::Recording;
 

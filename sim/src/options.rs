@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Plan;
+
 /// Which driver of the code.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
@@ -37,19 +39,35 @@ pub struct Options {
     /// Which driver of the code.
     pub mode: Mode,
     /// Only the faults with these numbers happen; all if none is given. What shrinking leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Vec<usize>>,
     /// No faults at all.
     pub calm: bool,
+    /// These faults, in the place of those that are drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Plan>,
 }
 
 impl Options {
     /// A small cluster.
     pub const fn new(seed: u64) -> Self {
-        Self { seed, hosts: 4, slots: 2, seconds: 30, mode: Mode::Cores, keep: None, calm: false }
+        Self {
+            seed,
+            hosts: 4,
+            slots: 2,
+            seconds: 30,
+            mode: Mode::Cores,
+            keep: None,
+            calm: false,
+            plan: None,
+        }
     }
 
-    /// The command that repeats the run.
+    /// The command that repeats the run; one with faults of its own is repeated from their file.
     pub fn command(&self) -> String {
+        if self.plan.is_some() {
+            return "cargo run --release -p sim -- run --regression FILE".to_owned();
+        }
         let mut command = format!(
             "cargo run --release -p sim -- run --seed {} --hosts {} --slots {} --sim-seconds {} --mode {}",
             self.seed,

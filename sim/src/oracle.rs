@@ -1,10 +1,11 @@
 //! The oracle: what must be true of the whole cluster after every event, whoever is at fault. It sees what no
 //! node sees, and is told of everything at the moment when it happens.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use elastic_protocol::messages::{Placement, Vote};
-use elastic_protocol::{Stamp, WorkerId};
+use elastic_protocol::messages::{Formation, Placement, Table, Vote};
+use elastic_protocol::{Assignment, Incarnation, Stamp, Term, WorkerId};
 
 /// Generations that are remembered.
 const GENERATIONS_KEPT: usize = 16;
@@ -21,8 +22,10 @@ struct Commit {
 
 #[derive(Debug)]
 struct Generation {
-    number: u64,
+    stamp: Stamp,
     members: Vec<WorkerId>,
+    /// The digest of its table.
+    table: Option<u64>,
     /// Samples of the commit that it must not fall behind (G-5): acknowledged, and held by a member.
     floor: u64,
     /// Who has said READY.
@@ -32,13 +35,25 @@ struct Generation {
     commits: VecDeque<Commit>,
 }
 
+/// A job: what a driver has begun, and those who take it over go on with.
+#[derive(Debug)]
+struct Job {
+    /// The term of its first driver.
+    since: Term,
+    newest: Stamp,
+    /// The table of the generation that was formed last, where it is learned from what members are told.
+    table: Arc<Assignment>,
+    /// The digest of the table that each life of a worker was told last.
+    tables_told: BTreeMap<Incarnation, u64>,
+    /// Samples of the highest commit that every rank of a generation took.
+    acknowledged: Option<u64>,
+}
+
 /// What is known of the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
-    newest: Stamp,
+    jobs: Vec<Job>,
     generations: VecDeque<Generation>,
-    /// Samples of the highest commit that every rank of a generation took.
-    acknowledged: Option<u64>,
     pub(crate) resets: u64,
     pub(crate) generations_formed: u64,
     pub(crate) commits: u64,
@@ -56,9 +71,28 @@ impl Oracle {
         self.commits - self.commits_when_healed
     }
 
-    /// Samples of the highest commit that every rank of a generation took.
-    pub(crate) fn acknowledged(&self) -> Option<u64> {
-        self.acknowledged
+    /// A driver begins a job of its own.
+    pub(crate) fn job_began(&mut self, since: Term) {
+        self.jobs.push(Job {
+            since,
+            newest: Stamp::default(),
+            table: Arc::default(),
+            tables_told: BTreeMap::new(),
+            acknowledged: None,
+        });
+    }
+
+    fn job(&self, term: Term) -> Option<&Job> {
+        self.jobs.iter().rev().find(|job| job.since <= term)
+    }
+
+    fn job_mut(&mut self, term: Term) -> Option<&mut Job> {
+        self.jobs.iter_mut().rev().find(|job| job.since <= term)
+    }
+
+    /// Samples of the highest commit that every rank of a generation of a term's job took.
+    pub(crate) fn acknowledged(&self, term: Term) -> Option<u64> {
+        self.job(term)?.acknowledged
     }
 
     /// The driver forms a generation: G-2, G-3.
@@ -69,13 +103,17 @@ impl Oracle {
         processes: &[u32],
         best: Option<u64>,
     ) -> Result<(), String> {
-        if stamp <= self.newest {
+        let Some(job) = self.job_mut(stamp.term) else {
+            return Err(format!("G-2: no driver has begun term {}", stamp.term));
+        };
+        if stamp <= job.newest {
             return Err(format!(
-                "G-2: generation {} after {}",
-                stamp.generation, self.newest.generation
+                "G-2: generation {} of term {} after {} of {}",
+                stamp.generation, stamp.term, job.newest.generation, job.newest.term
             ));
         }
-        self.newest = stamp;
+        job.newest = stamp;
+        let floor = best.min(job.acknowledged).unwrap_or(0);
         if members.is_empty() {
             return Err(format!("generation {} has no members", stamp.generation));
         }
@@ -95,9 +133,10 @@ impl Oracle {
             self.generations.pop_front();
         }
         self.generations.push_back(Generation {
-            number: stamp.generation.0,
+            stamp,
             members: members.to_vec(),
-            floor: best.min(self.acknowledged).unwrap_or(0),
+            table: None,
+            floor,
             ready: BTreeSet::new(),
             synced: None,
             commits: VecDeque::new(),
@@ -105,21 +144,75 @@ impl Oracle {
         Ok(())
     }
 
-    /// The driver gives a worker its rank: G-3.
-    pub(crate) fn assigned(&self, placement: &Placement, to: &WorkerId) -> Result<(), String> {
-        let generation = placement.stamp.generation;
-        let Some(record) = self.generation(generation.0) else {
+    /// The members of a generation of which only what its members are told is seen.
+    pub(crate) fn members_told(&mut self, formation: &Formation) -> Result<Vec<WorkerId>, String> {
+        let Stamp { term, generation } = formation.stamp;
+        let Some(job) = self.job_mut(term) else {
+            return Err(format!("G-2: no driver has begun term {term}"));
+        };
+        job.table = match &formation.table {
+            Table::Full(assignment) => Arc::clone(assignment),
+            Table::Delta(delta) => Arc::new(delta.apply(&job.table).map_err(|error| {
+                format!(
+                    "the table of generation {generation} does not come of the one before: {error}"
+                )
+            })?),
+        };
+        Ok(job.table.members().map(|member| member.worker).collect())
+    }
+
+    /// The driver tells a member of its generation: what has changed in a table only if it was told that table.
+    pub(crate) fn assigned(&mut self, formation: &Formation, to: &WorkerId) -> Result<(), String> {
+        let Stamp { term, generation } = formation.stamp;
+        if self.generation(formation.stamp).is_none() {
             return Err(format!(
                 "{to} is assigned to generation {generation}, which was not formed"
             ));
-        };
+        }
+        let Some(job) = self.job_mut(term) else { return Ok(()) };
+        match &formation.table {
+            Table::Full(assignment) => {
+                job.tables_told.insert(to.incarnation, assignment.digest());
+            }
+            Table::Delta(delta) => {
+                let told = job.tables_told.insert(to.incarnation, delta.digest());
+                if told != Some(delta.base()) {
+                    return Err(format!(
+                        "{to} is told how the table of generation {generation} differs from one that it \
+                         was not told last"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A member begins a generation with the rank and the table that it has made of what it was told: G-3.
+    pub(crate) fn placed(
+        &mut self,
+        placement: &Placement,
+        worker: &WorkerId,
+    ) -> Result<(), String> {
+        let generation = placement.stamp.generation;
+        // Of a generation too long ago nothing is remembered.
+        let Some(record) = self.generation_mut(placement.stamp) else { return Ok(()) };
+        let table = &placement.assignment;
         let rank = placement.rank as usize;
-        let in_table = placement.assignment.members.get(rank).map(|member| &member.worker);
-        if record.members.get(rank) != Some(to)
-            || in_table != Some(to)
-            || placement.assignment.members.len() != record.members.len()
+        if record.members.get(rank) != Some(worker) {
+            return Err(format!("G-3: {worker} takes rank {rank} of generation {generation}"));
+        }
+        // The first one is looked at in full, the others by its digest.
+        let is_first = record.table.is_none();
+        let mut members = table.members().map(|member| member.worker);
+        if is_first && record.members.iter().all(|member| members.next().as_ref() == Some(member)) {
+            record.table = Some(table.digest());
+        }
+        if record.table != Some(table.digest())
+            || record.members.len() != table.world_size() as usize
         {
-            return Err(format!("G-3: {to} is given rank {rank} of generation {generation}"));
+            return Err(format!(
+                "G-3: {worker} begins generation {generation} with another table than was formed"
+            ));
         }
         Ok(())
     }
@@ -127,12 +220,13 @@ impl Oracle {
     /// A member holds the commit of its generation: the same as every other (G-6).
     pub(crate) fn synced(
         &mut self,
-        generation: u64,
+        stamp: Stamp,
         digest: u64,
         samples: u64,
         worker: &WorkerId,
     ) -> Result<(), String> {
-        let Some(record) = self.generation_mut(generation) else { return Ok(()) };
+        let generation = stamp.generation;
+        let Some(record) = self.generation_mut(stamp) else { return Ok(()) };
         if samples < record.floor {
             return Err(format!(
                 "G-5: {worker} begins generation {generation} from {samples} samples; a member holds the \
@@ -155,13 +249,14 @@ impl Oracle {
     /// A member commits: all of them the same.
     pub(crate) fn committed(
         &mut self,
-        generation: u64,
+        stamp: Stamp,
         step: u64,
         digest: u64,
         samples: u64,
         worker: &WorkerId,
     ) -> Result<(), String> {
-        let Some(record) = self.generation_mut(generation) else { return Ok(()) };
+        let generation = stamp.generation;
+        let Some(record) = self.generation_mut(stamp) else { return Ok(()) };
         let members = record.members.len() as u32;
         let index = record.commits.iter().position(|commit| commit.step == step);
         let index = index.unwrap_or_else(|| {
@@ -184,21 +279,23 @@ impl Oracle {
         }
         if is_acknowledged {
             self.commits += 1;
-            self.acknowledged = self.acknowledged.max(Some(samples));
+            if let Some(job) = self.job_mut(stamp.term) {
+                job.acknowledged = job.acknowledged.max(Some(samples));
+            }
         }
         Ok(())
     }
 
     /// A worker's vote has come to the registry.
     pub(crate) fn voted(&mut self, vote: &Vote) {
-        if let Some(record) = self.generation_mut(vote.stamp.generation.0) {
+        if let Some(record) = self.generation_mut(vote.stamp) {
             record.ready.insert(vote.worker.clone());
         }
     }
 
     /// The barrier is said to be open: everybody must have voted.
     pub(crate) fn barrier_opened(&self, stamp: Stamp) -> Result<(), String> {
-        let Some(record) = self.generation(stamp.generation.0) else { return Ok(()) };
+        let Some(record) = self.generation(stamp) else { return Ok(()) };
         match record.members.iter().find(|member| !record.ready.contains(member)) {
             None => Ok(()),
             Some(member) => Err(format!(
@@ -216,18 +313,19 @@ impl Oracle {
                 seen.generation, now.generation
             ));
         }
-        if now > self.newest {
+        let is_known = self.job(now.term).is_some_and(|job| now <= job.newest);
+        if !is_known && now != Stamp::default() {
             return Err(format!("G-2: generation {} was never formed", now.generation));
         }
         *seen = now;
         Ok(())
     }
 
-    fn generation(&self, number: u64) -> Option<&Generation> {
-        self.generations.iter().rev().find(|record| record.number == number)
+    fn generation(&self, stamp: Stamp) -> Option<&Generation> {
+        self.generations.iter().rev().find(|record| record.stamp == stamp)
     }
 
-    fn generation_mut(&mut self, number: u64) -> Option<&mut Generation> {
-        self.generations.iter_mut().rev().find(|record| record.number == number)
+    fn generation_mut(&mut self, stamp: Stamp) -> Option<&mut Generation> {
+        self.generations.iter_mut().rev().find(|record| record.stamp == stamp)
     }
 }

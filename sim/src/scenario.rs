@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use elastic_driver::{DriverConfig, OnFailure};
+use elastic_driver::{DriverConfig, Mode, OnFailure};
 use elastic_host_manager::{CooldownRange, HostManagerConfig, HostSlots, HostSource};
 use elastic_protocol::{Deadlines, HostName, ProgramSpec};
 use elastic_runtime::random::stream;
@@ -33,6 +33,8 @@ pub(crate) struct Scenario {
     pub(crate) checks_every_step: bool,
     /// Time of one step's computation, in nanoseconds.
     pub(crate) step_ns: u64,
+    /// How long a collective waits, in nanoseconds.
+    pub(crate) collective_ns: u64,
     /// Time that a process takes from its start to `run`.
     pub(crate) boot_ns: u64,
     /// Longest usual delay of a frame.
@@ -78,17 +80,23 @@ impl Scenario {
         let max_np = random.random_bool(0.3).then(|| random.random_range(np..=total));
         let is_calm = options.calm;
         let ms = Duration::from_millis;
+        let [form, last_call, start, grace, orphan] =
+            [4_000..12_000, 50..2_000, 8_000..30_000, 300..5_000, 5_000..20_000]
+                .map(|range| ms(random.random_range(range)));
         let deadlines = Deadlines {
-            form: ms(random.random_range(4_000..12_000)),
-            last_call: ms(random.random_range(50..2_000)),
-            start: ms(random.random_range(8_000..30_000)),
+            form,
+            last_call,
+            start,
             elastic: Duration::from_secs(3_600),
-            grace: ms(random.random_range(300..5_000)),
-            orphan: ms(random.random_range(5_000..20_000)),
+            grace,
+            orphan,
+            // What a driver waits for a holder that is out of reach is then all that it must (G-5).
+            orphan_training: Some(orphan),
             ..Deadlines::default()
         };
         let program = ProgramSpec { argv: vec!["train".to_owned()], environment: Vec::new() };
         let mut driver = DriverConfig::new(program);
+        driver.mode = Mode::InProcess;
         driver.np = Some(np);
         driver.min_np = Some(min_np);
         driver.max_np = max_np;
@@ -128,6 +136,7 @@ impl Scenario {
             u64::from(total) * batch * steps + random.random_range(0..u64::from(total) * batch);
         let step_ns = random.random_range(5..120) * 1_000_000;
         let epochs = if random.random_bool(0.2) { random.random_range(1..20) } else { u64::MAX };
+        let mut later = stream(options.seed, "collectives", 0);
         Self {
             driver,
             host_manager,
@@ -140,6 +149,7 @@ impl Scenario {
             commit_every: [1, 1, 2, 7][random.random_range(0..4)],
             checks_every_step: random.random_bool(0.5),
             step_ns,
+            collective_ns: later.random_range(8_000..60_000) * 1_000_000,
             boot_ns: random.random_range(20..2_000) * 1_000_000,
             delay_ns: random.random_range(100..5_000) * 1_000,
             loss: if is_calm || random.random_bool(0.5) { 0 } else { random.random_range(20..500) },

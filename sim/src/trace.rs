@@ -45,6 +45,8 @@ pub enum Kind {
     Late,
     /// A collective broke.
     Break,
+    /// A collective's deadline passed.
+    Overdue,
     /// A rank committed.
     Commit,
     /// A generation was formed.

@@ -1,12 +1,13 @@
 //! The Rust API of a training program: `state`, `run`, and what the training function is given.
 
+mod attach;
+mod gpu;
 mod process;
 mod start;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+pub use attach::{AttachOptions, Attachment, WhileWaiting, attach};
 
-use elastic_worker::state::environment::WorkerEnvironment;
-use elastic_worker::state::training::{Error, Result, State, Worker, run_alone, run_loop};
+use elastic_worker::state::training::{Result, State, Worker, run_loop};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -30,30 +31,14 @@ pub fn state<T: Serialize + DeserializeOwned>(initial: T) -> State<T> {
 /// also returns `Ok` on a worker that was told to leave early.
 ///
 /// # Errors
-/// The error of `function`; or [`Error::JobFailed`], [`Error::DriverGone`] and others that say why this
-/// worker cannot go on.
+/// The error of `function`; or [`JobFailed`](crate::Error::JobFailed), [`DriverGone`](crate::Error::DriverGone) and
+/// others that say why this worker cannot go on.
 pub fn run<T, F>(state: State<T>, function: F) -> Result<()>
 where
     T: Serialize + DeserializeOwned,
     F: FnMut(&Worker, &mut State<T>) -> Result<()>,
 {
-    static RAN: AtomicBool = AtomicBool::new(false);
-    let Some(environment) = WorkerEnvironment::parse(|name| std::env::var(name).ok())? else {
-        return run_alone(state, function);
-    };
-    if RAN.swap(true, Ordering::SeqCst) {
-        return Err(Error::RanBefore);
-    }
-    let started = start::start(environment)?;
-    let mut fabric = started.fabric;
-    let result = run_loop(state, started.control, &started.abort, &mut fabric, function);
-    // What was said last, such as a vote, gets its moment to leave.
-    let end = started.thread.join();
-    match (result, end) {
-        (Err(Error::ActorsGone { .. }), Ok(Err(reason))) => Err(Error::ActorsGone { reason }),
-        (Err(Error::ActorsGone { .. }), Err(_)) => {
-            Err(Error::ActorsGone { reason: "it panicked".to_owned() })
-        }
-        (result, _) => result,
-    }
+    let mut attachment = attach(AttachOptions::default())?;
+    let result = run_loop(state, attachment.membership(), function);
+    attachment.finish(result)
 }

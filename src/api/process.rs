@@ -12,6 +12,8 @@ use elastic_transport::{ConnectOptions, QuicTransport, Token};
 use elastic_worker::state::actor::{Depart, StateActor, TrainingThread};
 use elastic_worker::state::core::StateConfig;
 use elastic_worker::state::training::{Error, Result, ThreadMessage};
+
+use super::gpu::{GpuSide, WithGpu};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::warn;
 
@@ -25,8 +27,10 @@ pub(super) type ThreadEnd = Result<(), String>;
 pub(super) struct Process {
     pub(super) address: String,
     pub(super) token: Token,
+    pub(super) watch_interrupt: bool,
     pub(super) config: StateConfig,
     pub(super) thread: TrainingThread,
+    pub(super) gpu: GpuSide,
 }
 
 impl Process {
@@ -39,7 +43,7 @@ impl Process {
     }
 
     async fn serve(self, ready: SyncSender<Result<Recipient<ThreadMessage>>>) -> ThreadEnd {
-        let Self { address, token, config, thread } = self;
+        let Self { address, token, watch_interrupt, config, thread, gpu } = self;
         let worker = &config.worker;
         let seed = uuid::Uuid::new_v4().as_u64_pair().1;
         let node = NodeHandle::new(NodeId::worker(worker), seed);
@@ -62,9 +66,10 @@ impl Process {
             }
         };
         node.attach(Rc::<QuicTransport>::clone(&transport) as _);
+        let thread = WithGpu::new(thread, gpu, node.clone());
         let (actor, handle) =
             spawn_child_with_handle(move |_| StateActor::new(node, config, thread), |_exit| {});
-        watch_signals(&actor);
+        watch_signals(&actor, watch_interrupt);
         let _ = ready.send(Ok(actor.recipient()));
         let exit = handle.exited().await;
         transport.shutdown("the worker leaves", LAST_WORDS).await;
@@ -72,9 +77,10 @@ impl Process {
     }
 }
 
-/// SIGTERM and SIGINT are notices that this worker is to go, not its end.
-fn watch_signals(actor: &Addr<StateActor>) {
-    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+/// SIGTERM, and SIGINT if it is watched, are notices that this worker is to go, not its end.
+fn watch_signals(actor: &Addr<StateActor>, watch_interrupt: bool) {
+    let interrupt = watch_interrupt.then(SignalKind::interrupt);
+    for kind in [SignalKind::terminate()].into_iter().chain(interrupt) {
         let actor = actor.clone();
         match signal(kind) {
             Ok(mut signals) => {

@@ -14,6 +14,8 @@ use elastic_worker::state::core::StateConfig;
 use elastic_worker::state::environment::{CREDENTIAL, WorkerEnvironment};
 use elastic_worker::state::training::{Control, CpuGroups, Error, Result, Shared};
 
+use super::attach::{AttachOptions, WhileWaiting};
+use super::gpu::{self, Groups};
 use super::process::{Process, ThreadEnd};
 
 /// How long one collective may take, in whole or broken seconds.
@@ -23,13 +25,13 @@ const COLLECTIVE_TIMEOUT: &str = "ELASTIC_COLLECTIVE_TIMEOUT";
 pub(super) struct Started {
     pub(super) control: Control,
     pub(super) abort: AbortHandle,
-    pub(super) fabric: CpuGroups,
+    pub(super) fabric: Groups,
     /// Ends when the worker leaves; with what went wrong, if it did.
     pub(super) thread: JoinHandle<ThreadEnd>,
 }
 
 /// Binds, connects, and returns once a session with the driver stands.
-pub(super) fn start(environment: WorkerEnvironment) -> Result<Started> {
+pub(super) fn start(environment: WorkerEnvironment, options: AttachOptions) -> Result<Started> {
     let operation_deadline = operation_deadline()?;
     let token = environment.credential.parse::<Token>().map_err(|source| Error::Start {
         what: format!("reading {CREDENTIAL}"),
@@ -42,11 +44,13 @@ pub(super) fn start(environment: WorkerEnvironment) -> Result<Started> {
     };
     let fabric = TcpFabric::bind(SocketAddr::new(ip, 0)).map_err(bound)?;
     let abort = AbortHandle::new().map_err(bound)?;
+    let (gpu, gpu_groups) = gpu::open(&environment.worker, &abort, operation_deadline)?;
     let shared = Arc::new(Shared::default());
     let (sender, commands) = mpsc::sync_channel(Control::COMMANDS_MAX);
     let process = Process {
         address: environment.driver,
         token,
+        watch_interrupt: options.watch_interrupt,
         config: StateConfig {
             job: environment.job,
             worker: environment.worker,
@@ -59,6 +63,7 @@ pub(super) fn start(environment: WorkerEnvironment) -> Result<Started> {
             shared: Arc::clone(&shared),
             abort: abort.clone(),
         },
+        gpu,
     };
     let (ready, started) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
@@ -79,8 +84,12 @@ pub(super) fn start(environment: WorkerEnvironment) -> Result<Started> {
         }
     };
     let tell = move |message| actor.do_send(message);
-    let control = Control::new(tell, commands, shared, || "it ended without a word".to_owned());
-    let fabric = CpuGroups::new(fabric, abort.clone(), operation_deadline);
+    let mut control = Control::new(tell, commands, shared, || "it ended without a word".to_owned());
+    if let Some(WhileWaiting { period, check }) = options.while_waiting {
+        control = control.checking(period, check);
+    }
+    let cpu = CpuGroups::new(fabric, abort.clone(), operation_deadline);
+    let fabric = Groups { cpu, gpu: gpu_groups };
     Ok(Started { control, abort, fabric, thread })
 }
 

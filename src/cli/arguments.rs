@@ -3,8 +3,10 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::doctor::DoctorFlags;
 use super::driver_flags::DriverFlags;
 use super::status::StatusFlags;
+use super::torch_flags::TorchFlags;
 use super::worker_flags::WorkerFlags;
 
 const EXAMPLES: &str = "\
@@ -43,6 +45,8 @@ pub(crate) enum Command {
     Run(Box<RunArguments>),
     /// What a job is doing.
     Status(StatusFlags),
+    /// What this host has, what will be used, and what is wrong.
+    Doctor(DoctorFlags),
     /// The training program of `demo`.
     #[command(hide = true)]
     DemoWorker(crate::digits::Options),
@@ -56,15 +60,27 @@ pub(crate) struct DemoFlags {
     pub(crate) json: bool,
 }
 
-/// `run` has the driver's flags.
+/// `run` has the driver's flags, and torchrun's.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArguments {
     /// The driver's flags.
     #[command(flatten)]
     pub(crate) driver: DriverFlags,
-    /// The program that every worker runs, with its arguments.
-    #[arg(last = true, value_name = "PROGRAM", required = true)]
+    /// torchrun's.
+    #[command(flatten)]
+    pub(crate) torch: TorchFlags,
+    /// The program that every worker runs, with its arguments. As with torchrun it is a Python script; behind
+    /// `--` it is run as it is, unless its name ends in .py
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM",
+        required = true
+    )]
     pub(crate) program: Vec<String>,
+    /// Whether `--` stands before the program.
+    #[arg(skip)]
+    pub(crate) is_behind_dashes: bool,
 }
 
 /// Which part of a cluster this process is.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use elastic_gpu::Backend;
 
 use super::values::{address, count, seconds};
 
@@ -61,15 +62,19 @@ pub(crate) struct DriverFlags {
     /// From SIGTERM to SIGKILL [default: 5]
     #[arg(long, env = "ELASTIC_GRACE_PERIOD", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) grace_period: Option<Duration>,
-    /// How long agents and workers go on without a driver [default: 30]
+    /// How long agents and workers go on without a driver [default: as long as nobody fails, and 30 s with
+    /// nothing to do]
     #[arg(long, env = "ELASTIC_ORPHAN_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) orphan_timeout: Option<Duration>,
     /// Resets allowed [default: no limit]
     #[arg(long, env = "ELASTIC_RESET_LIMIT", value_name = "N")]
     pub(crate) reset_limit: Option<u32>,
     /// Failures of one slot before its host is blacklisted [default: 3]
-    #[arg(long, env = "ELASTIC_MAX_RESTARTS", value_name = "N")]
+    #[arg(long, alias = "max_restarts", env = "ELASTIC_MAX_RESTARTS", value_name = "N")]
     pub(crate) max_restarts: Option<u32>,
+    /// Failures after which a job by restart may start its group again [default: no limit]
+    #[arg(long, env = "ELASTIC_MAX_JOB_RESTARTS", value_name = "N")]
+    pub(crate) max_job_restarts: Option<u32>,
     /// Refill the slot after a back-off, or blacklist its host at once [default: restart]
     #[arg(long, env = "ELASTIC_ON_FAILURE", value_enum)]
     pub(crate) on_failure: Option<OnFailureFlag>,
@@ -83,11 +88,15 @@ pub(crate) struct DriverFlags {
         value_parser = seconds,
     )]
     pub(crate) blacklist_cooldown_range: Option<Vec<Duration>>,
+    /// Collectives: NCCL where every worker has a GPU and else the CPU's, the CPU's, or NCCL or nothing
+    /// [default: auto]
+    #[arg(long, env = elastic_gpu::BACKEND, value_enum)]
+    pub(crate) backend: Option<BackendFlag>,
     /// One log file per worker and incarnation, below this folder of each host
     #[arg(long, env = "ELASTIC_OUTPUT_DIR", value_name = "FOLDER")]
     pub(crate) output_dir: Option<PathBuf>,
-    /// Where `token`, `address` and `events.jsonl` are kept; told to a worker or `status`, where they are
-    /// looked for [default: a folder per address below ~/.local/state/elastic-node]
+    /// Where `token`, `address`, `events.jsonl` and the journal are kept, from which a driver that was killed
+    /// goes on when it is started again; told to a worker or `status`, where they are looked for [default: a folder per address below ~/.local/state/elastic-node]
     #[arg(long, env = "ELASTIC_STATE_DIR", value_name = "FOLDER")]
     pub(crate) state_dir: Option<PathBuf>,
 }
@@ -112,6 +121,28 @@ pub(crate) enum ModeFlag {
     InProcess,
     /// The whole group is stopped and started at each reset.
     Restart,
+}
+
+/// `--backend`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum BackendFlag {
+    /// NCCL where every worker has a GPU, else the CPU's.
+    Auto,
+    /// The CPU's.
+    Cpu,
+    /// NCCL, or the workers fail.
+    Nccl,
+}
+
+impl BackendFlag {
+    /// As workers are told.
+    pub(crate) const fn backend(self) -> Backend {
+        match self {
+            BackendFlag::Auto => Backend::Auto,
+            BackendFlag::Cpu => Backend::Cpu,
+            BackendFlag::Nccl => Backend::Nccl,
+        }
+    }
 }
 
 /// `--on-failure`.

@@ -12,8 +12,10 @@ use elastic_protocol::messages::OutputSettings;
 use elastic_protocol::{Deadlines, HostName, ProgramSpec};
 use elastic_worker::agent::host;
 
+use super::arguments::RunArguments;
 use super::driver_flags::{DriverFlags, LauncherFlag, ModeFlag, OnFailureFlag};
 use super::failure::{Failure, ResultExt};
+use super::torch_plan::{is_script, read_torch, with_python};
 use super::values::DEFAULT_PORT;
 
 /// The one host of `run` where none are named.
@@ -34,8 +36,15 @@ pub(crate) struct DriverPlan {
     pub(crate) discovery: DiscoveryPlan,
     /// How agents get onto hosts.
     pub(crate) launcher: Launcher,
+    /// Where output is stored in a folder of the job's own.
+    pub(crate) log_dir: Option<PathBuf>,
+    /// The role of the workers of agents that the driver starts itself.
+    pub(crate) role: Option<String>,
     /// Where it keeps its state, if not in the default folder of its address.
     pub(crate) state_dir: Option<PathBuf>,
+    /// Whether it writes a journal there, so that it can be killed and started again. Not where nobody would find
+    /// it again: on any free port, with no folder named.
+    pub(crate) keeps_journal: bool,
 }
 
 /// How hosts are discovered.
@@ -61,11 +70,14 @@ pub(crate) enum Launcher {
 /// `--role driver`.
 pub(crate) fn plan_driver(flags: &DriverFlags, program: &[String]) -> Result<DriverPlan, Failure> {
     let bind = flags.bind.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT)));
-    plan(flags, program, bind, Launcher::Join, None)
+    let program = if is_script(program) { with_python(false, program) } else { program.to_vec() };
+    plan(flags, &program, bind, Launcher::Join, None)
 }
 
 /// `run`: on any free port, with agents of its own, on one host if no others are named.
-pub(crate) fn plan_run(flags: &DriverFlags, program: &[String]) -> Result<DriverPlan, Failure> {
+pub(crate) fn plan_run(run: &RunArguments) -> Result<DriverPlan, Failure> {
+    let (flags, torch, program) = read_torch(run)?;
+    let flags = &flags;
     let bind = flags.bind.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
     if flags.launcher == Some(LauncherFlag::Join) {
         return Err(Failure::usage("`run` starts its agents itself, so --launcher join cannot be")
@@ -73,7 +85,14 @@ pub(crate) fn plan_run(flags: &DriverFlags, program: &[String]) -> Result<Driver
     }
     let name = HostName::new(RUN_HOST).usage("the default host")?;
     let slots = flags.max_np.or(flags.np).unwrap_or_else(host::slots);
-    plan(flags, program, bind, Launcher::Local, Some(HostSlots { name, slots }))
+    let mut plan = plan(flags, &program, bind, Launcher::Local, Some(HostSlots { name, slots }))?;
+    plan.config.max_job_restarts = torch.max_job_restarts.or(plan.config.max_job_restarts);
+    plan.config.run_id = torch.run_id;
+    let directory = plan.config.output.directory.take();
+    plan.config.output = OutputSettings { directory, ..torch.output };
+    plan.log_dir = torch.log_dir;
+    plan.role = torch.role;
+    Ok(plan)
 }
 
 fn plan(
@@ -109,7 +128,21 @@ fn plan(
     }
     let advertise = flags.advertise.clone();
     let state_dir = flags.state_dir.clone();
-    Ok(DriverPlan { bind, advertise, config, hosts, discovery, launcher, state_dir })
+    // What runs by restart has nothing that a driver started again could take over.
+    let keeps_journal = (state_dir.is_some() || bind.port() != 0) && config.mode != Mode::Restart;
+    let (log_dir, role) = (None, None);
+    Ok(DriverPlan {
+        bind,
+        advertise,
+        config,
+        hosts,
+        discovery,
+        launcher,
+        log_dir,
+        role,
+        state_dir,
+        keeps_journal,
+    })
 }
 
 fn host_source(
@@ -172,11 +205,7 @@ fn driver_config(
     let mode = match flags.mode {
         None | Some(ModeFlag::Auto) => Mode::Auto,
         Some(ModeFlag::InProcess) => Mode::InProcess,
-        Some(ModeFlag::Restart) => {
-            return Err(Failure::usage("--mode restart is not available yet").hint(
-                "use --mode auto or --mode in-process with a program that uses the library",
-            ));
-        }
+        Some(ModeFlag::Restart) => Mode::Restart,
     };
     let output_dir = flags.output_dir.as_ref().map(|folder| {
         folder.to_str().map(ToOwned::to_owned).ok_or_else(|| {
@@ -184,13 +213,17 @@ fn driver_config(
                 .hint("give a folder whose name is UTF-8: it is told to agents of other machines")
         })
     });
-    let program = ProgramSpec { argv: program.to_vec(), environment: Vec::new() };
+    let backend = flags.backend.map(|flag| flag.backend().to_string());
+    let environment =
+        backend.map(|backend| (elastic_gpu::BACKEND.to_owned(), backend)).into_iter().collect();
+    let program = ProgramSpec { argv: program.to_vec(), environment };
     let defaults = DriverConfig::new(program);
     let config = DriverConfig {
         np: flags.np,
         min_np: flags.min_np,
         max_np: flags.max_np,
         reset_limit: flags.reset_limit,
+        max_job_restarts: flags.max_job_restarts,
         max_restarts: flags.max_restarts.unwrap_or(defaults.max_restarts),
         on_failure: match flags.on_failure {
             None | Some(OnFailureFlag::Restart) => OnFailure::Restart,
@@ -199,7 +232,7 @@ fn driver_config(
         mode,
         hosts_join: *source == HostSource::Joined,
         deadlines: deadlines(flags),
-        output: OutputSettings { directory: output_dir.transpose()? },
+        output: OutputSettings { directory: output_dir.transpose()?, ..OutputSettings::default() },
         ..defaults
     };
     config.validate().map_err(|error| {
@@ -219,6 +252,7 @@ fn deadlines(flags: &DriverFlags) -> Deadlines {
         elastic: or(flags.elastic_timeout, defaults.elastic),
         grace: or(flags.grace_period, defaults.grace),
         orphan: or(flags.orphan_timeout, defaults.orphan),
+        orphan_training: flags.orphan_timeout,
         ..defaults
     }
 }
@@ -239,6 +273,7 @@ fn check_slots(config: &DriverConfig, hosts: &[HostSlots]) -> Result<(), Failure
 
 #[cfg(test)]
 mod tests {
+    use super::super::torch_flags::TorchFlags;
     use super::*;
 
     fn program() -> Vec<String> {
@@ -261,8 +296,13 @@ mod tests {
 
     #[test]
     fn run_has_one_host_with_the_workers_that_are_wanted() {
-        let flags = DriverFlags { np: Some(4), ..DriverFlags::default() };
-        let plan = plan_run(&flags, &program()).expect("nothing to refuse");
+        let run = RunArguments {
+            driver: DriverFlags { np: Some(4), ..DriverFlags::default() },
+            torch: TorchFlags::default(),
+            program: program(),
+            is_behind_dashes: true,
+        };
+        let plan = plan_run(&run).expect("nothing to refuse");
         let name = HostName::new("localhost").expect("a literal");
         assert_eq!(plan.hosts.source, HostSource::Fixed(vec![HostSlots { name, slots: 4 }]));
         assert_eq!((plan.launcher, plan.bind.port()), (Launcher::Local, 0));
@@ -273,8 +313,6 @@ mod tests {
         let base = DriverFlags::default;
         let ssh = DriverFlags { launcher: Some(LauncherFlag::Ssh), ..base() };
         assert_eq!(refused(&ssh), "--launcher ssh is not available yet");
-        let restart = DriverFlags { mode: Some(ModeFlag::Restart), ..base() };
-        assert_eq!(refused(&restart), "--mode restart is not available yet");
         let local = DriverFlags { launcher: Some(LauncherFlag::Local), ..base() };
         assert_eq!(refused(&local), "--launcher local needs to know the hosts");
         let hosts = Some("a:1".to_owned());

@@ -2,16 +2,20 @@
 //! (`driver_plan`), and how a failure is told (`failure`). Called by `main`.
 
 mod arguments;
+mod doctor;
 mod driver_flags;
 mod driver_plan;
 mod failure;
 mod logging;
 mod reading;
 mod status;
+mod torch_flags;
+mod torch_plan;
 mod values;
 mod worker_flags;
 
 pub(crate) use arguments::{Cli, Command, Role};
+pub(crate) use doctor::run_doctor;
 pub(crate) use driver_plan::{DiscoveryPlan, DriverPlan, Launcher, plan_driver, plan_run};
 pub(crate) use failure::{Failure, ResultExt};
 pub(crate) use logging::start_logging;

@@ -5,11 +5,12 @@ use std::ffi::OsString;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
-use super::arguments::{Cli, Role};
+use super::arguments::{Cli, Command, Role};
 use super::failure::Failure;
 
 /// Flags of `--role worker`.
-const WORKER_FLAGS: [&str; 6] = ["join", "token", "token_file", "host", "slots", "launched"];
+const WORKER_FLAGS: [&str; 7] =
+    ["join", "token", "token_file", "host", "slots", "role_name", "launched"];
 /// Flags that are neither role's own.
 const COMMON_FLAGS: [&str; 4] = ["role", "log", "state_dir", "program"];
 
@@ -22,8 +23,19 @@ pub(crate) fn flag_variables() -> Vec<OsString> {
 
 /// Reads the arguments of this process; clap itself ends it for `--help` and for what it cannot read.
 pub(crate) fn read() -> Result<Cli, Failure> {
-    let matches = Cli::command().get_matches();
-    interpret(&matches)
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let matches = Cli::command().get_matches_from(&arguments);
+    let mut cli = interpret(&matches)?;
+    note_dashes(&mut cli, &arguments);
+    Ok(cli)
+}
+
+/// clap does not tell whether `--` stands before a program.
+fn note_dashes(cli: &mut Cli, arguments: &[OsString]) {
+    if let Some(Command::Run(run)) = &mut cli.command {
+        let before = arguments.len().checked_sub(run.program.len() + 1);
+        run.is_behind_dashes = before.is_some_and(|before| arguments[before] == "--");
+    }
 }
 
 fn interpret(matches: &ArgMatches) -> Result<Cli, Failure> {
@@ -119,9 +131,26 @@ mod tests {
         assert_eq!(cli.role.program, ["train", "--epochs", "3"]);
         assert_eq!((cli.role.driver.np, cli.role.driver.min_np), (Some(2), Some(1)));
         assert!(parse("elastic-node run -n 4 -- train -n 5").is_ok());
+        let cli = parse("elastic-node run --nproc_per_node 2 -r 0:1 train.py --lr 0.1 -- x");
+        let Some(Command::Run(run)) = cli.expect("as torchrun").command else { panic!("run") };
+        assert_eq!(run.program, ["train.py", "--lr", "0.1", "--", "x"]);
+        assert!(parse("elastic-node run --nnodes 2:20:30 train.py").is_err(), "T-2");
+        assert!(parse("elastic-node run -m --no-python x").is_err(), "T-2");
         assert!(parse("elastic-node --role driver --blacklist-cooldown-range 1 2 -- x").is_ok());
         assert!(parse("elastic-node run -n 0 -- train").is_err());
         assert!(parse("elastic-node run -n 4").is_err(), "no program");
+    }
+
+    #[test]
+    fn a_program_behind_dashes_is_told_from_a_script() {
+        let is_behind_dashes = |line: &str| {
+            let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            let mut cli = parse(line).expect("a program");
+            note_dashes(&mut cli, &arguments);
+            matches!(cli.command, Some(Command::Run(run)) if run.is_behind_dashes)
+        };
+        assert!(is_behind_dashes("elastic-node run -n 2 -- prog -- x"));
+        assert!(!is_behind_dashes("elastic-node run -n 2 prog.py -- x"));
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub(crate) struct WorkerFlags {
     /// Workers that this host can run at once [default: one per GPU, else 1]
     #[arg(long, env = "ELASTIC_SLOTS", value_name = "N", value_parser = count)]
     pub(crate) slots: Option<u32>,
+    /// The role of its workers, for scripts of torch that have several [default: default]
+    #[arg(long, env = "ELASTIC_ROLE_NAME", value_name = "NAME")]
+    pub(crate) role_name: Option<String>,
     /// Started by the driver's launcher, which says itself how the job ended
     #[arg(long, env = "ELASTIC_LAUNCHED", hide = true)]
     pub(crate) launched: bool,
@@ -48,6 +51,7 @@ impl std::fmt::Debug for WorkerFlags {
             .field("token_file", &self.token_file)
             .field("host", &self.host)
             .field("slots", &self.slots)
+            .field("role_name", &self.role_name)
             .field("launched", &self.launched)
             .finish()
     }
@@ -64,6 +68,8 @@ pub(crate) struct WorkerPlan {
     pub(crate) host: HostName,
     /// How many workers it can run at once.
     pub(crate) slots: u32,
+    /// The role of its workers.
+    pub(crate) role: String,
     /// Whether the driver beside it says how the job ended.
     pub(crate) is_launched: bool,
 }
@@ -89,5 +95,6 @@ pub(crate) fn plan_worker(arguments: &RoleArguments) -> Result<WorkerPlan, Failu
     let token =
         TokenSource::new(&driver, flags.token.as_deref(), flags.token_file.as_deref(), state_dir)?;
     let (slots, is_launched) = (flags.slots.unwrap_or_else(host::slots), flags.launched);
-    Ok(WorkerPlan { driver, token, host, slots, is_launched })
+    let role = flags.role_name.clone().unwrap_or_else(|| "default".to_owned());
+    Ok(WorkerPlan { driver, token, host, slots, role, is_launched })
 }

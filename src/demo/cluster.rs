@@ -46,7 +46,8 @@ impl Cluster {
         let mut command = command(&program);
         command
             .args(["--role", "driver", "--bind", "127.0.0.1:0", "--min-np", "1"])
-            .args(["--np", &WORKERS.to_string()])
+            .args(["--mode", "in-process"])
+            .args(["--np", &WORKERS.to_string(), "--orphan-timeout", "30"])
             .arg("--state-dir")
             .arg(folder.path().join("state"))
             .arg("--")

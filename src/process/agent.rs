@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::driver_address::DriverAddress;
 use super::random::system_seed;
 use super::signals::{Heard, Signals};
+use super::store_service::StoreService;
 use crate::cli::{Failure, ResultExt, WorkerPlan};
 
 /// How long a driver is looked for that does not answer, or has not stored its token yet.
@@ -53,8 +54,10 @@ async fn serve(plan: WorkerPlan) -> Result<AgentEnd, Failure> {
     };
     let streams = Arc::new(StandardStreams::new().failed("the output cannot be shown")?);
     let processes = SystemProcesses::new(streams.clone());
+    let processes = StoreService::start(processes, &joined.node, None)
+        .failed("the store for scripts of torch cannot be served on the loopback")?;
     let processes = Box::new(DriverAddress::new(processes, &plan.driver));
-    let settings = AgentSettings::new(plan.host, plan.slots);
+    let settings = AgentSettings { role: plan.role, ..AgentSettings::new(plan.host, plan.slots) };
     let (tell_end, end) = oneshot::channel();
     let node = joined.node.clone();
     let (tell_fault, fault) = oneshot::channel();

@@ -46,6 +46,13 @@ pub(crate) fn log_event(generation: u64, event: &EventKind) {
         EventKind::ResetDone { ms, steps_lost, .. } => {
             info!("reset done: {}; {steps_lost} steps lost", describe_phases(ms));
         }
+        EventKind::TakeoverBegun { hosts, workers } => {
+            info!(
+                "a former driver's job goes on: {hosts} hosts with {workers} workers are awaited"
+            );
+        }
+        EventKind::TakeoverDone { lost: 0, ms } => info!("all are back after {ms:.0} ms"),
+        EventKind::TakeoverDone { lost, ms } => warn!("{lost} were not back after {ms:.0} ms"),
         EventKind::Warning { message } => warn!("{message}"),
         EventKind::JobEnded { result } => info!("the job ends: {}", result.reason),
     }

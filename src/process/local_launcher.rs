@@ -33,6 +33,9 @@ const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// An agent that lived so long was well: the back-off begins anew.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 
+/// How long agents that a former driver started may take to find this one.
+const BACK_WITHIN: Duration = Duration::from_secs(7);
+
 /// How agents are started.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentCommand {
@@ -42,6 +45,10 @@ pub(crate) struct AgentCommand {
     pub(crate) driver: String,
     /// The driver's token file.
     pub(crate) token_file: PathBuf,
+    /// Whether they go on when the driver dies: its successor takes them over.
+    pub(crate) outlives_driver: bool,
+    /// The role of their workers, if it has a name.
+    pub(crate) role: Option<String>,
     /// What agents log.
     pub(crate) log: String,
 }
@@ -55,6 +62,12 @@ struct Host {
     is_known: Cell<bool>,
     /// Whether it has workers' processes.
     is_busy: Cell<bool>,
+    /// Whether it has an agent that a former driver started, or may have.
+    is_adopted: Cell<bool>,
+    /// Whether its agent has joined.
+    is_joined: Cell<bool>,
+    /// Of the agent that this driver started.
+    pid: Cell<Option<Pid>>,
     changed: Notify,
 }
 
@@ -104,6 +117,31 @@ impl LocalLauncher {
         host.changed.notify_one();
     }
 
+    /// These hosts may have agents that a former driver started: they have the time to come back before others
+    /// are started in their place.
+    pub(crate) fn adopt(self: &Rc<Self>, hosts: impl Iterator<Item = HostName>) {
+        let hosts: Vec<Rc<Host>> = hosts.map(|name| self.host(&name)).collect();
+        for host in &hosts {
+            host.is_adopted.set(true);
+        }
+        tokio::task::spawn_local(async move {
+            sleep(BACK_WITHIN).await;
+            for host in hosts.iter().filter(|host| !host.is_joined.get()) {
+                host.is_adopted.set(false);
+                host.changed.notify_one();
+            }
+        });
+    }
+
+    /// A host's agent has joined, or is lost.
+    pub(crate) fn set_joined(self: &Rc<Self>, name: &HostName, is_joined: bool) {
+        let host = self.host(name);
+        host.is_joined.set(is_joined);
+        if !is_joined && host.is_adopted.replace(false) {
+            host.changed.notify_one();
+        }
+    }
+
     /// The job is over: nothing is started any more.
     pub(crate) fn start_no_more(&self) {
         self.is_closing.set(true);
@@ -119,8 +157,11 @@ impl LocalLauncher {
         };
         if timeout(within, all_gone).await.is_err() {
             tracing::warn!("{} agents did not end in time and are killed", self.running.get());
+            for pid in self.hosts.borrow().values().filter_map(|host| host.pid.get()) {
+                // It may have ended just now.
+                let _ = kill(pid, Signal::SIGKILL);
+            }
         }
-        // Children that are left die with their tasks (`kill_on_drop`), at the end of the process.
     }
 
     /// The record of a host, with the task that keeps its agent.
@@ -138,14 +179,17 @@ impl LocalLauncher {
     async fn keep(self: Rc<Self>, name: HostName, host: Rc<Host>) {
         let mut backoff = BACKOFF_MIN;
         loop {
-            while !host.is_listed.get() || self.is_closing.get() {
+            while !host.is_listed.get() || host.is_adopted.get() || self.is_closing.get() {
                 host.changed.notified().await;
             }
             let started = Instant::now();
             match self.start(&name) {
                 Ok(child) => {
                     self.running.set(self.running.get() + 1);
+                    let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+                    host.pid.set(pid.map(Pid::from_raw));
                     let ended = self.watch(child, &host).await;
+                    host.pid.set(None);
                     self.running.set(self.running.get() - 1);
                     self.one_ended.notify_one();
                     self.tell_end(&name, &host, ended);
@@ -161,7 +205,8 @@ impl LocalLauncher {
     }
 
     fn start(&self, name: &HostName) -> io::Result<Child> {
-        let AgentCommand { program, driver, token_file, log } = &self.command;
+        let AgentCommand { program, driver, token_file, outlives_driver, role, log } =
+            &self.command;
         let mut command = Command::new(program);
         for variable in flag_variables() {
             command.env_remove(variable);
@@ -182,24 +227,26 @@ impl LocalLauncher {
             .args(["--launched", "--log", log])
             .arg("--token-file")
             .arg(token_file)
+            .args(role.iter().flat_map(|role| ["--role-name", role]))
             .stdin(Stdio::null())
             .process_group(0)
-            .kill_on_drop(true);
-        end_with_driver(&mut command);
+            .kill_on_drop(!outlives_driver);
+        if !outlives_driver {
+            end_with_driver(&mut command);
+        }
         command.spawn()
     }
 
     /// Waits for an agent's end; asks it to go when its host has left the list and has no worker.
     async fn watch(&self, mut child: Child, host: &Host) -> io::Result<ExitStatus> {
-        let pid = child.id();
         let mut asked = false;
         loop {
             let is_wanted = host.is_known.get() || host.is_busy.get() || self.is_closing.get();
             if !is_wanted && !asked {
                 asked = true;
-                if let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) {
+                if let Some(pid) = host.pid.get() {
                     // It may have ended just now: then there is nobody to ask.
-                    let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+                    let _ = kill(pid, Signal::SIGTERM);
                 }
             }
             let changed = std::pin::pin!(host.changed.notified());
@@ -223,7 +270,8 @@ impl LocalLauncher {
     }
 }
 
-/// Has the kernel send SIGTERM to the agent when the driver dies: its own agents are no use to anybody then.
+/// Has the kernel send SIGTERM to the agent when the driver dies: where nobody succeeds that driver, its own agents
+/// are no use to anybody then.
 #[expect(unsafe_code, reason = "nothing else runs code between fork and exec")]
 fn end_with_driver(command: &mut Command) {
     let driver = getpid();

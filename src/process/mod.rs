@@ -12,6 +12,8 @@ mod random;
 mod signals;
 mod state_dir;
 mod status_client;
+mod store_access;
+mod store_service;
 mod token_source;
 
 pub(crate) use agent::run_agent;

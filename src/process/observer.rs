@@ -20,7 +20,8 @@ pub(crate) struct Observer {
     launcher: Option<Rc<LocalLauncher>>,
     /// Processes of each host, as the events tell.
     processes: BTreeMap<HostName, BTreeSet<String>>,
-    ended: Option<oneshot::Sender<JobResult>>,
+    /// The job's result, or why the driver acts no more.
+    ended: Option<oneshot::Sender<Result<JobResult, String>>>,
 }
 
 impl Observer {
@@ -28,7 +29,7 @@ impl Observer {
     pub(crate) fn new(
         log: EventLog,
         launcher: Option<Rc<LocalLauncher>>,
-        ended: oneshot::Sender<JobResult>,
+        ended: oneshot::Sender<Result<JobResult, String>>,
     ) -> Self {
         Self { log, launcher, processes: BTreeMap::new(), ended: Some(ended) }
     }
@@ -52,6 +53,16 @@ impl DriverObserver for Observer {
         self.log.add(at, event);
         log_event(event.generation, &event.kind);
         match &event.kind {
+            EventKind::HostJoined { host, .. } => {
+                if let Some(launcher) = &self.launcher {
+                    launcher.set_joined(host, true);
+                }
+            }
+            EventKind::HostLost { host, .. } => {
+                if let Some(launcher) = &self.launcher {
+                    launcher.set_joined(host, false);
+                }
+            }
             EventKind::WorkerStarted { worker } => self.count(worker, true),
             EventKind::WorkerExited { worker, .. } => self.count(worker, false),
             EventKind::JobEnded { .. } => {
@@ -76,7 +87,13 @@ impl DriverObserver for Observer {
     fn ended(&mut self, result: &JobResult) {
         if let Some(ended) = self.ended.take() {
             // Nobody waits any more if the process is ending for another reason.
-            let _ = ended.send(result.clone());
+            let _ = ended.send(Ok(result.clone()));
+        }
+    }
+
+    fn abandoned(&mut self, reason: &str) {
+        if let Some(ended) = self.ended.take() {
+            let _ = ended.send(Err(reason.to_owned()));
         }
     }
 }

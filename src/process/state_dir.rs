@@ -1,4 +1,4 @@
-//! A driver's state directory: `token` (mode 0600), `address`, `events.jsonl`, and a lock.
+//! A driver's state directory: `token` (mode 0600), `address`, `events.jsonl`, the journal, and a lock.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
@@ -14,6 +14,8 @@ use crate::cli::{Failure, ResultExt};
 pub(crate) const ADDRESS_FILE: &str = "address";
 /// Name of the event log.
 pub(crate) const EVENTS_FILE: &str = "events.jsonl";
+/// Name of the journal.
+pub(crate) const JOURNAL_FILE: &str = "journal.redb";
 const LOCK_FILE: &str = "lock";
 
 /// An open state directory; one driver has it at a time.
@@ -62,9 +64,14 @@ impl StateDir {
         Ok(token_path)
     }
 
-    /// Takes token and address away: the job is over, so they let nobody in.
+    /// Where a former driver listened that has not ended in order.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        fs::read_to_string(self.path.join(ADDRESS_FILE)).ok()?.trim().parse().ok()
+    }
+
+    /// Takes token, address and journal away: the job is over, so they let nobody in, and nobody goes on with it.
     pub(crate) fn withdraw(&self) {
-        for name in [ADDRESS_FILE, TOKEN_FILE] {
+        for name in [ADDRESS_FILE, TOKEN_FILE, JOURNAL_FILE] {
             let path = self.path.join(name);
             match fs::remove_file(&path) {
                 Ok(()) => {}

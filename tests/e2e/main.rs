@@ -1,9 +1,13 @@
 //! End-to-end tests: real processes, real sockets, real kills, through the binary as a user has it. Tests
 //! cite the scenarios of the design (H-n, X-n).
 
+mod durable;
 mod failures;
 mod lifecycle;
 mod membership;
 mod operation;
+mod restart;
 mod security;
 mod support;
+mod torch;
+mod torchrun;

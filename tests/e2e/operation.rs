@@ -70,10 +70,7 @@ fn x_16_output_is_stored_whole() {
         .output()
         .expect("it runs");
     assert_eq!(result.status.code(), Some(0), "{}", String::from_utf8_lossy(&result.stderr));
-    let stored = fs::read_dir(&output).expect("the folder").flatten().find_map(|entry| {
-        let is_stdout = entry.path().extension().is_some_and(|extension| extension == "stdout");
-        is_stdout.then(|| fs::read(entry.path()).expect("a file"))
-    });
+    let stored = fs::read(output.join("generation_1/0/stdout.log"));
     let expected = Command::new("/bin/sh").args(["-c", text]).output().expect("it runs").stdout;
     let stored = stored.expect("the worker's stdout was stored");
     assert_eq!(stored.len(), expected.len(), "byte for byte");

@@ -29,6 +29,8 @@ pub(crate) struct Job {
     pub(crate) driver: Child,
     pub(crate) agents: BTreeMap<String, Child>,
     pub(crate) address: String,
+    /// What starts the driver.
+    command: Vec<String>,
 }
 
 impl Job {
@@ -37,7 +39,7 @@ impl Job {
         let mut command = vec![program("trainer").display().to_string()];
         command.extend(["--control", "CONTROL", "--log", "LOG"].map(ToOwned::to_owned));
         command.extend(trainer_flags.iter().map(|flag| (*flag).to_owned()));
-        Self::start_program(driver_flags, &command)
+        Self::start_program(&[driver_flags, &["--mode", "in-process"]].concat(), &command)
     }
 
     /// The same with another program. In all flags, CONTROL, LOG and DIR stand for the test's folders.
@@ -52,20 +54,17 @@ impl Job {
                 .replace("LOG", &at("log"))
                 .replace("DIR", &folder.path().display().to_string())
         };
-        let stderr = fs::File::create(folder.path().join("driver.stderr")).expect("a file");
-        let stdout = fs::File::create(folder.path().join("driver.stdout")).expect("a file");
-        let driver = Command::new(binary())
-            .args(["--role", "driver", "--bind", "127.0.0.1:0", "--state-dir"])
-            .arg(folder.path().join("state"))
-            .args(driver_flags.iter().map(|flag| fill(flag)))
-            .arg("--")
-            .args(program.iter().map(|part| fill(part)))
-            .stdin(Stdio::null())
-            .stdout(stdout)
-            .stderr(stderr)
-            .spawn()
-            .expect("the driver starts");
-        let mut job = Self { folder, driver, agents: BTreeMap::new(), address: String::new() };
+        let state = folder.path().join("state").display().to_string();
+        let mut command: Vec<String> =
+            ["--role", "driver", "--bind", "127.0.0.1:0", "--state-dir", &state]
+                .map(ToOwned::to_owned)
+                .to_vec();
+        command.extend(driver_flags.iter().map(|flag| fill(flag)));
+        command.push("--".to_owned());
+        command.extend(program.iter().map(|part| fill(part)));
+        let driver = start_driver(folder.path(), &command);
+        let (agents, address) = (BTreeMap::new(), String::new());
+        let mut job = Self { folder, driver, agents, address, command };
         let file = job.path("state/address");
         job.address = job.wait("the driver's address", |job| {
             // The file goes with the driver, which may have ended already.
@@ -76,6 +75,51 @@ impl Job {
             (!address.trim().is_empty()).then(|| address.trim().to_owned())
         });
         job
+    }
+
+    /// SIGKILL to the driver.
+    pub(crate) fn kill_driver(&mut self) {
+        self.driver.kill().expect("it runs");
+        self.driver.wait().expect("it was ours");
+    }
+
+    /// Starts the driver again as it was started first.
+    pub(crate) fn start_driver_again(&mut self) {
+        self.driver = start_driver(self.folder.path(), &self.command);
+    }
+
+    /// SIGKILL to an agent; its workers go with it.
+    pub(crate) fn kill_agent(&mut self, host: &str) {
+        let mut agent = self.agents.remove(host).expect("it was started");
+        agent.kill().expect("it runs");
+        agent.wait().expect("it was ours");
+    }
+
+    /// Lets so much time pass: for moments that the test is to draw, not for something to come about.
+    pub(crate) fn pass_ms(&self, ms: u64) {
+        let until = now() + Duration::from_millis(ms);
+        while now() < until {
+            pause();
+        }
+    }
+
+    /// Whether a process of this job runs, whoever started it.
+    pub(crate) fn has_processes(&self) -> bool {
+        !self.processes().is_empty()
+    }
+
+    /// Processes whose command line names this job's folder.
+    fn processes(&self) -> Vec<i32> {
+        let folder = self.folder.path().display().to_string();
+        let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
+        let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_ours = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            *pid != std::process::id() as i32
+                && String::from_utf8_lossy(&line).contains(&folder)
+                && is_running(*pid)
+        };
+        pids.filter(is_ours).collect()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -264,10 +308,48 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         for child in self.agents.values_mut().chain([&mut self.driver]) {
-            // Workers die with their agents, agents of the local launcher with their driver.
+            // Workers die with their agents.
             let _ = child.kill();
             let _ = child.wait();
         }
+        for pid in self.processes() {
+            // Agents of the local launcher wait for another driver.
+            let _ = nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(pid),
+                nix::sys::signal::Signal::SIGKILL,
+            );
+        }
+    }
+}
+
+fn start_driver(folder: &Path, command: &[String]) -> Child {
+    let file = |name: &str| {
+        let file = fs::OpenOptions::new().create(true).append(true).open(folder.join(name));
+        file.expect("a file")
+    };
+    Command::new(binary())
+        .args(command)
+        .stdin(Stdio::null())
+        .stdout(file("driver.stdout"))
+        .stderr(file("driver.stderr"))
+        .spawn()
+        .expect("the driver starts")
+}
+
+/// Numbers that are the same in each run (SplitMix64).
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next one, below a bound.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use elastic_protocol::{Incarnation, NodeId, WorkerId};
 
 use crate::enrol::{Claim, EnrolRequest, Refusal};
-use crate::secret::{NoRandomness, Secret};
+use crate::job_secrets::JobSecrets;
+use crate::secret::Secret;
 use crate::token::{Fingerprint, Token, TokenKind};
 
 /// Secrets of a job: one for hosts, one for clients, and one for each worker.
@@ -14,6 +15,8 @@ pub struct Credentials {
     authority: Fingerprint,
     join: Secret,
     client: Secret,
+    /// Workers' secrets are derived from it.
+    master: Secret,
     workers: BTreeMap<WorkerId, Credential>,
     next: Incarnation,
 }
@@ -27,14 +30,16 @@ struct Credential {
 }
 
 impl Credentials {
-    /// New secrets. `first` is the incarnation that the first agent or client gets; each further one
-    /// gets the next, so that none is given out twice.
-    ///
-    /// # Errors
-    /// [`NoRandomness`].
-    pub fn new(authority: Fingerprint, first: Incarnation) -> Result<Self, NoRandomness> {
-        let (join, client) = (Secret::generate()?, Secret::generate()?);
-        Ok(Self { authority, join, client, workers: BTreeMap::new(), next: first })
+    /// The table of a driver; see [`JobSecrets::credentials`].
+    pub(crate) fn new(authority: Fingerprint, secrets: &JobSecrets, first: Incarnation) -> Self {
+        Self {
+            authority,
+            join: secrets.join.clone(),
+            client: secrets.client.clone(),
+            master: secrets.workers.clone(),
+            workers: BTreeMap::new(),
+            next: first,
+        }
     }
 
     fn token(&self, kind: TokenKind, secret: &Secret) -> Token {
@@ -51,15 +56,14 @@ impl Credentials {
         self.token(TokenKind::Client, &self.client)
     }
 
-    /// A token that lets this worker enrol, once. An earlier one for it is void.
-    ///
-    /// # Errors
-    /// [`NoRandomness`].
-    pub fn issue_worker(&mut self, worker: &WorkerId) -> Result<Token, NoRandomness> {
-        let secret = Secret::generate()?;
+    /// A token that lets this worker enrol, once: the same for the same worker, whichever incarnation of
+    /// the driver gives it.
+    pub fn issue_worker(&mut self, worker: &WorkerId) -> Token {
+        let name = postcard::to_stdvec(worker).expect("a worker's id has no part that can fail");
+        let secret = self.master.derive(&name);
         let token = self.token(TokenKind::Worker(worker.clone()), &secret);
         self.workers.insert(worker.clone(), Credential { secret, spent_on: None });
-        Ok(token)
+        token
     }
 
     /// Withdraws a worker's token: the worker has ended, or never came.
@@ -100,7 +104,10 @@ impl Credentials {
 
 #[cfg(test)]
 mod tests {
-    use elastic_protocol::HostName;
+    use std::time::{Duration, SystemTime};
+
+    use elastic_protocol::{HostName, JobId};
+    use uuid::Uuid;
 
     use super::*;
 
@@ -111,7 +118,9 @@ mod tests {
 
     #[test]
     fn each_secret_opens_its_own_door_only() {
-        let mut table = Credentials::new(Fingerprint([0; 32]), Incarnation(5)).expect("random");
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let secrets = JobSecrets::new(JobId(Uuid::from_u128(5)), now).expect("made");
+        let mut table = Credentials::new(Fingerprint([0; 32]), &secrets, Incarnation(5));
         let host = HostName::new("a").expect("a name");
         let worker = WorkerId { host: host.clone(), slot: 0, incarnation: Incarnation(1) };
         let (agent, client) = (Claim::Agent(host), Claim::Client);
@@ -126,7 +135,7 @@ mod tests {
         let refusal = table.admit(&request(&claim, &join)).expect_err("none was issued");
         assert_eq!(refusal, Refusal::Spent(worker.clone()));
 
-        let token = table.issue_worker(&worker).expect("random");
+        let token = table.issue_worker(&worker);
         assert!(table.admit(&request(&claim, &join)).is_err(), "a host's secret");
         assert!(table.admit(&request(&agent, &token)).is_err(), "a worker's secret");
         assert_eq!(table.admit(&request(&claim, &token)), Ok(NodeId::worker(&worker)));

@@ -3,10 +3,13 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
-use elastic_protocol::{Deadlines, NodeId, NodeName};
+use elastic_protocol::{Deadlines, Incarnation, NodeId, NodeName};
 use elastic_runtime::session::{HELLO_BYTES_MAX, SessionId, Welcome};
-use quinn::{ClientConfig, Connection, ConnectionError};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use quinn::{Connection, ConnectionError};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::AlertDescription;
 use rustls::pki_types::CertificateDer;
@@ -23,12 +26,15 @@ use crate::log_limit::LogLimit;
 use crate::secret::random_bytes;
 use crate::settings::{self, HANDSHAKE_DEADLINE};
 use crate::sockets::Sockets;
-use crate::tls::{self, Finding, PinnedAuthority};
+use crate::tls::{self, Finding};
 use crate::token::{Fingerprint, Token, TokenKind};
 
 /// Finds the driver and connects with it.
 pub(crate) struct Dialer {
+    /// `HOST:PORT`, or several with commas between them.
     pub(crate) address: String,
+    /// Of the driver that was met last.
+    pub(crate) term: Incarnation,
     pub(crate) authority: Fingerprint,
     pub(crate) deadlines: Deadlines,
     pub(crate) version: u32,
@@ -193,34 +199,71 @@ impl Dialer {
         Ok(connection)
     }
 
-    /// A connection with whoever proves to be the driver at the address.
+    /// A connection with whoever proves first to be the driver, of all addresses that are known, and is of no
+    /// earlier term than the one that was met last: a driver that was succeeded is not gone back to (G-2).
     async fn reach(&mut self, identity: Option<&Identity>) -> Result<Driver, Failure> {
-        let (crypto, verifier) = tls::client(self.authority, identity, self.version)?;
-        let config = settings::client(crypto, &self.deadlines);
-        let found = tokio::net::lookup_host(&self.address).await;
-        let found =
-            found.map_err(|error| Failure::Passing(format!("name not resolved: {error}")))?;
-        let mut failure = Failure::Passing("the name has no address".to_owned());
-        for address in found.take(ADDRESSES_MAX) {
-            let config = config.clone();
-            let attempt = self.reach_at(address, config, &verifier);
-            let reached = timeout(HANDSHAKE_DEADLINE, attempt).await;
-            match reached.unwrap_or_else(|_| Err(Failure::Passing(format!("{address}: no answer"))))
-            {
-                Ok(driver) => return Ok(driver),
-                Err(Failure::Lasting(error)) => return Err(Failure::Lasting(error)),
-                Err(passing) => failure = passing,
+        let (mut passing, mut lasting) = ("the name has no address".to_owned(), None);
+        let mut addresses = Vec::new();
+        for name in self.address.split(',') {
+            match tokio::net::lookup_host(name.trim()).await {
+                Ok(found) => addresses.extend(found.take(ADDRESSES_MAX)),
+                Err(error) => passing = format!("name not resolved: {error}"),
             }
         }
-        Err(failure)
+        // At once: one that is gone without a word is found out by its silence only.
+        let mut attempts: FuturesUnordered<_> =
+            addresses.iter().map(|address| self.reach_at(*address, identity)).collect();
+        let mut again_after = FIRST_AGAIN_AFTER;
+        loop {
+            let Ok(attempt) = timeout(again_after, attempts.next()).await else {
+                // A driver that comes up now has not seen the first packets of those under way, and the next
+                // ones come later and later.
+                again_after *= 2;
+                if again_after < HANDSHAKE_DEADLINE {
+                    attempts.extend(addresses.iter().map(|at| self.reach_at(*at, identity)));
+                }
+                continue;
+            };
+            let Some(attempt) = attempt else { break };
+            match attempt {
+                Ok(driver) if driver.bearer.node.incarnation < self.term => {
+                    let theirs = driver.bearer.node.incarnation;
+                    passing = format!("a driver of term {theirs} answers, which was succeeded");
+                    close(&driver.connection, CloseCode::Closed, "a later term is known");
+                }
+                Ok(driver) => {
+                    drop(attempts);
+                    self.term = driver.bearer.node.incarnation;
+                    return Ok(driver);
+                }
+                Err(Failure::Lasting(error)) => lasting = Some(error),
+                Err(Failure::Passing(reason)) => passing = reason,
+            }
+        }
+        match lasting {
+            Some(error) if addresses.len() == 1 => Err(Failure::Lasting(error)),
+            // At another address a driver may still come up.
+            Some(error) => Err(Failure::Passing(error.to_string())),
+            None => Err(Failure::Passing(passing)),
+        }
     }
 
     async fn reach_at(
         &self,
         address: SocketAddr,
-        config: ClientConfig,
-        verifier: &PinnedAuthority,
+        identity: Option<&Identity>,
     ) -> Result<Driver, Failure> {
+        let reached = timeout(HANDSHAKE_DEADLINE, self.prove(address, identity)).await;
+        reached.unwrap_or_else(|_| Err(Failure::Passing(format!("{address}: no answer"))))
+    }
+
+    async fn prove(
+        &self,
+        address: SocketAddr,
+        identity: Option<&Identity>,
+    ) -> Result<Driver, Failure> {
+        let (crypto, verifier) = tls::client(self.authority, identity, self.version)?;
+        let config = settings::client(crypto, &self.deadlines);
         let endpoint = self.sockets.endpoint_for(address).map_err(ConnectError::Socket)?;
         let connecting = endpoint.connect_with(config, address, DRIVER_SERVER_NAME);
         let connecting = connecting.map_err(|error| Failure::Passing(error.to_string()))?;
@@ -289,6 +332,9 @@ impl Dialer {
         }
     }
 }
+
+/// After how long without an answer a second attempt is begun beside the first; the wait doubles.
+const FIRST_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 8;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
@@ -29,6 +30,24 @@ impl Secret {
     /// [`NoRandomness`].
     pub fn generate() -> Result<Self, NoRandomness> {
         random_bytes().map(Self)
+    }
+
+    /// Another secret, for a name: who knows it learns nothing of this one (HMAC-SHA256).
+    pub(crate) fn derive(&self, name: &[u8]) -> Self {
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(hmac::sign(&self.key(), name).as_ref());
+        Self(bytes)
+    }
+
+    /// As a key.
+    pub(crate) fn key(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &self.0)
+    }
+
+    /// As the key of a hash that need not withstand attacks.
+    pub(crate) fn number(&self) -> u64 {
+        let derived = self.derive(b"number");
+        u64::from_le_bytes(*derived.0.first_chunk().expect("32 bytes"))
     }
 
     /// Whether both are the same, in a time that does not tell where they differ.

@@ -2,12 +2,15 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::{Endpoint, VarInt};
+use quinn::{Endpoint, EndpointConfig, ServerConfig, TokioRuntime, VarInt};
+use quinn_proto::HashedConnectionIdGenerator;
 
 use crate::closing::CloseCode;
+use crate::job_secrets::JobSecrets;
 
 #[derive(Default)]
 pub(crate) struct Sockets {
@@ -16,6 +19,24 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
+    /// An endpoint that listens. With the job's secrets, it answers packets of an earlier incarnation's
+    /// connections by a stateless reset (RFC 9000 §10.3), so that their other ends connect anew at once.
+    pub(crate) fn listen(
+        bind: SocketAddr,
+        config: ServerConfig,
+        secrets: Option<&JobSecrets>,
+    ) -> io::Result<Endpoint> {
+        let mut endpoint = EndpointConfig::default();
+        if let Some(secrets) = secrets {
+            let (reset, id_key) = (secrets.reset.key(), secrets.reset.number());
+            endpoint.reset_key(Arc::new(reset));
+            // Its ids tell by this key that they are its own; all others it would not answer.
+            endpoint.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(id_key)));
+        }
+        let socket = UdpSocket::bind(bind)?;
+        Endpoint::new(endpoint, Some(config), socket, Arc::new(TokioRuntime))
+    }
+
     /// Those of a node that listens.
     pub(crate) fn listening(endpoint: Endpoint) -> Self {
         Self { v4: RefCell::new(Some(endpoint)), v6: RefCell::default() }

@@ -8,9 +8,8 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use elastic_protocol::{Deadlines, NodeId, NodeName};
+use elastic_protocol::{Deadlines, Incarnation, NodeId, NodeName};
 use elastic_runtime::transport::{Conversation, SendError, Transport, TransportSink};
-use quinn::Endpoint;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -18,6 +17,7 @@ use crate::authority::{Authority, AuthorityError};
 use crate::backoff::Backoff;
 use crate::connect_error::ConnectError;
 use crate::dialer::{Dialer, claim};
+use crate::job_secrets::JobSecrets;
 use crate::links::Links;
 use crate::listener::{Admit, Listener};
 use crate::settings;
@@ -36,6 +36,9 @@ pub struct ListenOptions {
     pub authority: Rc<Authority>,
     /// Who may enrol. Called on the node's own thread.
     pub admit: Admit,
+    /// Tells peers of an earlier incarnation at the same address that their connections with it are over;
+    /// without it they find out by the silence.
+    pub secrets: Option<JobSecrets>,
     /// Beat, suspect and lost are this transport's.
     pub deadlines: Deadlines,
     /// The wall clock, for the validity of certificates.
@@ -54,7 +57,8 @@ impl ListenOptions {
         wall_clock: fn() -> SystemTime,
     ) -> Self {
         let deadlines = Deadlines::default();
-        Self { bind, local, authority, admit, deadlines, wall_clock, version: PROTOCOL_VERSION }
+        let (secrets, version) = (None, PROTOCOL_VERSION);
+        Self { bind, local, authority, admit, secrets, deadlines, wall_clock, version }
     }
 }
 
@@ -81,7 +85,8 @@ pub enum ListenError {
 /// What a node needs to connect with the driver.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// `HOST:PORT`; a name is looked up anew for each attempt.
+    /// `HOST:PORT`, or several with commas between them, of which each is tried; names are looked up anew for
+    /// each attempt.
     pub address: String,
     /// The token that lets it in.
     pub token: Token,
@@ -127,12 +132,20 @@ impl QuicTransport {
     /// # Errors
     /// [`ListenError`].
     pub fn listen(options: ListenOptions, sink: TransportSink) -> Result<Rc<Self>, ListenError> {
-        let ListenOptions { bind, local, authority, admit, deadlines, wall_clock, version } =
-            options;
+        let ListenOptions {
+            bind,
+            local,
+            authority,
+            admit,
+            secrets,
+            deadlines,
+            wall_clock,
+            version,
+        } = options;
         let identity = authority.identity(&local, wall_clock())?;
         let config = settings::server(&identity, &deadlines, version)?;
         let bound = |source| ListenError::Bind { address: bind, source };
-        let endpoint = Endpoint::server(config, bind).map_err(bound)?;
+        let endpoint = Sockets::listen(bind, config, secrets.as_ref()).map_err(bound)?;
         let local_address = Some(endpoint.local_addr().map_err(bound)?);
         let links = Links::new(local, deadlines, sink);
         let listener = Rc::new(Listener {
@@ -166,6 +179,7 @@ impl QuicTransport {
         let sockets = Rc::<Sockets>::default();
         let mut dialer = Dialer {
             address,
+            term: Incarnation::default(),
             authority: token.authority,
             deadlines,
             version,

@@ -1,6 +1,8 @@
 //! `cargo xtask`: what is more than one cargo call. `cargo xtask test` is everything that has to pass.
 
+mod debian;
 mod direction;
+mod python;
 mod steps;
 
 use clap::{Parser, Subcommand};
@@ -17,6 +19,8 @@ struct Arguments {
 enum Task {
     /// Everything that has to pass: format, lints, documentation, tests, dependencies.
     Test,
+    /// The tests of the Python package alone.
+    Python,
     /// What is quick: format, lints, the direction of dependencies.
     Check,
 }
@@ -24,6 +28,7 @@ enum Task {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().task {
         Task::Test => steps::test(),
+        Task::Python => steps::python(),
         Task::Check => steps::check(),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
-use crate::direction;
+use crate::{debian, direction, python};
 
 /// The release of cargo-deny that the checks use, where none is installed.
 const CARGO_DENY_VERSION: &str = "0.20.2";
@@ -38,7 +38,22 @@ pub(crate) fn test() -> anyhow::Result<()> {
         Ok(cmd!(shell, "cargo doc --locked --workspace --no-deps --document-private-items")
             .run()?)
     })?;
-    step("tests", || Ok(cmd!(shell, "cargo test --locked --workspace").run()?))?;
+    step("what the tests run beside", || {
+        debian::install(&shell, debian::ETCD)?;
+        debian::install(&shell, debian::PYTHON)
+    })?;
+    step("tests", || {
+        let _etcd = shell.push_env("ELASTIC_REQUIRE_ETCD", "1");
+        Ok(cmd!(shell, "cargo test --locked --workspace").run()?)
+    })?;
+    step("tests in Python", || python::test(&shell))?;
+    step("shared memory's protocol, over all interleavings", || {
+        // A build of its own: all crates see the flag.
+        let _flags = shell.push_env("RUSTFLAGS", "--cfg loom");
+        let _target = shell.push_env("CARGO_TARGET_DIR", "target/loom");
+        let tests = ["--lib", "shm::model"];
+        Ok(cmd!(shell, "cargo test --locked --package elastic-collectives {tests...}").run()?)
+    })?;
     let jobs = std::thread::available_parallelism()?.get().to_string();
     for (mode, seeds) in SIMULATION_SEEDS {
         step(&format!("simulation: {mode}"), || sweep(&shell, mode, seeds, SIMULATION_TWICE))?;
@@ -56,6 +71,13 @@ pub(crate) fn test() -> anyhow::Result<()> {
         // Advisories need a database from the network, and change without a change here.
         Ok(cmd!(shell, "{deny} --locked check bans licenses sources").run()?)
     })
+}
+
+/// The Python package's tests.
+pub(crate) fn python() -> anyhow::Result<()> {
+    let shell = shell()?;
+    debian::install(&shell, debian::PYTHON)?;
+    python::test(&shell)
 }
 
 fn sweep(shell: &Shell, mode: &str, seeds: &str, twice: &str) -> anyhow::Result<()> {
@@ -106,7 +128,9 @@ fn cargo_deny(shell: &Shell) -> anyhow::Result<PathBuf> {
     let program = tools.join("bin").join("cargo-deny");
     if !program.exists() {
         let version = CARGO_DENY_VERSION;
-        cmd!(shell, "cargo install --locked --root {tools} --version {version} cargo-deny")
+        // It runs for a second: what counts is how soon it is built.
+        let _plain = shell.push_env("CARGO_PROFILE_DEV_DEBUG", "0");
+        cmd!(shell, "cargo install --debug --locked --root {tools} --version {version} cargo-deny")
             .run()?;
     }
     Ok(program)

@@ -3,21 +3,26 @@
 //! the driver's process, and by the simulation.
 
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
+use actix::{
+    Actor, ActorFutureExt as _, Addr, AsyncContext, Context, Handler, Message, WrapFuture as _,
+};
 use elastic_host_manager::{
     Discovery, HostFailed, HostJoined, HostLeft, HostManager, HostManagerConfig, HostReport,
     HostsSnapshot,
 };
+use elastic_journal::{Batch, Journal, JournalError};
 use elastic_protocol::messages::{
-    AgentToDriver, ClientRequest, ClientResponse, DriverToAgent, DriverToWorker, WorkerToDriver,
+    AgentToDriver, ClientRequest, ClientResponse, DriverToAgent, ProcessPlace, WorkerToDriver,
 };
 use elastic_protocol::{JobResult, NodeId, Time, WorkerId};
 use elastic_registry::{AskMissing, OpenGeneration, Registry, RegistryReport};
 use elastic_runtime::{
-    ActorId, ActorName, Delivery, Exit, LinkChanged, NodeHandle, Question, Routes, TimedActor,
-    TimerSlot, Undelivered, UndeliveredReason, WireMessage, spawn_child,
+    ActorId, ActorName, Delivery, Exit, LinkChanged, NodeHandle, OffloadError, OffloadPort,
+    Question, Routes, TimedActor, TimerSlot, Undelivered, UndeliveredReason, WireMessage,
+    spawn_child,
 };
 
 use crate::core::{DriverCore, DriverOutput, Event};
@@ -39,6 +44,8 @@ pub trait DriverObserver {
     fn hosts(&mut self, hosts: &HostsSnapshot);
     /// The job is over, and everyone has left.
     fn ended(&mut self, result: &JobResult);
+    /// The driver must end at once and say nothing to anybody: the job goes on without it.
+    fn abandoned(&mut self, reason: &str);
 }
 
 /// What the driver is made of.
@@ -53,6 +60,43 @@ pub struct DriverParts {
     pub credentials: Rc<dyn WorkerCredentials>,
     /// Is told what happens.
     pub observer: Box<dyn DriverObserver>,
+    /// Where the core's records are stored; none: they are not, and the core gives none.
+    pub journal: Option<JournalPort>,
+}
+
+/// Where records are stored, and who does the blocking work.
+#[derive(Clone)]
+pub struct JournalPort {
+    journal: Arc<Mutex<Box<dyn Journal>>>,
+    offload: OffloadPort,
+}
+
+impl JournalPort {
+    /// Stores in `journal`, by way of `offload`.
+    pub fn new(journal: Box<dyn Journal>, offload: OffloadPort) -> Self {
+        Self { journal: Arc::new(Mutex::new(journal)), offload }
+    }
+
+    /// Stores a batch; an error says whether it may pass.
+    async fn append(&self, batch: Batch) -> Result<(), (String, bool)> {
+        let journal = Arc::clone(&self.journal);
+        let append = move || match journal.lock() {
+            Ok(mut journal) => journal.append(&batch),
+            Err(_) => Err(JournalError::Corrupt("a former write of it panicked".to_owned())),
+        };
+        match self.offload.run("journal", append).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err((error_text(&error), error.may_pass())),
+            Err(error) => Err((error.to_string(), matches!(error, OffloadError::Busy { .. }))),
+        }
+    }
+}
+
+fn error_text(error: &JournalError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
 }
 
 /// The operator asks for the end, as by this signal; a second time: at once.
@@ -90,6 +134,7 @@ pub struct Driver {
     children: Option<Children>,
     credentials: Rc<dyn WorkerCredentials>,
     observer: Box<dyn DriverObserver>,
+    journal: Option<JournalPort>,
     dropped_votes: u64,
 }
 
@@ -108,6 +153,7 @@ impl Driver {
             children: None,
             credentials: parts.credentials,
             observer: parts.observer,
+            journal: parts.journal,
             dropped_votes: 0,
         };
         spawn_child(|_| driver, on_exit)
@@ -137,16 +183,42 @@ impl Driver {
         while let Some(output) = self.core.poll_output() {
             self.carry_out(output);
         }
+        self.store(ctx);
         self.timer.arm(ctx, self.core.poll_timeout());
+    }
+
+    /// Stores what the core has recorded, one batch after the other.
+    fn store(&mut self, ctx: &mut Context<Self>) {
+        let Some(journal) = self.journal.clone() else { return };
+        let Some(batch) = self.core.poll_batch() else { return };
+        let upto = batch.last();
+        let stored = async move { journal.append(batch).await }.into_actor(self);
+        ctx.spawn(stored.map(move |stored, driver, ctx| {
+            match stored {
+                Ok(()) => driver.core.handle_journaled(upto),
+                Err((reason, may_pass)) => {
+                    driver.core.handle_journal_failed(driver.now(), &reason, may_pass);
+                }
+            }
+            driver.drain(ctx);
+        }));
     }
 
     fn carry_out(&mut self, output: DriverOutput) {
         let Some(children) = &self.children else { return };
         match output {
             DriverOutput::ToAgent { to, message } => self.tell(to, ActorName::AGENT, message),
-            DriverOutput::ToWorker { to, message } => self.tell_worker(&to, message),
-            DriverOutput::StartWorker { agent, worker, environment } => {
-                self.start_worker(agent, worker, environment);
+            DriverOutput::ToWorker { to, message } => {
+                self.tell(NodeId::worker(&to), ActorName::STATE, message);
+            }
+            DriverOutput::ToWorkers { to, message } => {
+                let nodes = to.iter().map(NodeId::worker);
+                for (node, reason) in self.node.tell_all(nodes, ActorName::STATE, &message) {
+                    self.not_delivered(&node, reason);
+                }
+            }
+            DriverOutput::StartWorker { agent, worker, environment, place } => {
+                self.start_worker(agent, worker, environment, place);
             }
             DriverOutput::OpenGeneration { stamp, members } => {
                 children.registry.do_send(OpenGeneration { stamp, members });
@@ -165,6 +237,7 @@ impl Driver {
             }
             DriverOutput::Event(event) => self.observer.event(self.node.wall_clock(), &event),
             DriverOutput::Ended(result) => self.observer.ended(&result),
+            DriverOutput::Abandoned { reason } => self.observer.abandoned(&reason),
         }
     }
 
@@ -173,10 +246,11 @@ impl Driver {
         agent: NodeId,
         worker: WorkerId,
         environment: Vec<(String, String)>,
+        place: Option<ProcessPlace>,
     ) {
         match self.credentials.issue(&worker) {
             Ok(credential) => {
-                let message = DriverToAgent::Start { worker, environment, credential };
+                let message = DriverToAgent::Start { worker, environment, place, credential };
                 self.tell(agent, ActorName::AGENT, message);
             }
             Err(reason) => {
@@ -186,19 +260,22 @@ impl Driver {
         }
     }
 
-    fn tell_worker(&self, worker: &WorkerId, message: DriverToWorker) {
-        self.tell(NodeId::worker(worker), ActorName::STATE, message);
+    fn tell<M: WireMessage>(&self, node: NodeId, actor: ActorName, message: M) {
+        let told = self.node.reference::<M>(ActorId::new(node, actor)).tell(message);
+        if let Err(Undelivered { to, reason, .. }) = told {
+            self.not_delivered(&to.node, reason);
+        }
     }
 
     /// What cannot be delivered needs no second try: whoever has no session now says on its next one what
     /// is true there, and is answered from what is true here.
-    fn tell<M: WireMessage>(&self, node: NodeId, actor: ActorName, message: M) {
-        let told = self.node.reference::<M>(ActorId::new(node, actor)).tell(message);
-        if let Err(Undelivered { to, reason, .. }) = told {
-            tracing::debug!(%to, %reason, "not delivered");
-            if reason == UndeliveredReason::TransportFull {
-                self.node.close(&to.node, "it does not keep up with what it is told");
+    fn not_delivered(&self, to: &NodeId, reason: UndeliveredReason) {
+        match reason {
+            UndeliveredReason::TransportFull => {
+                self.node.close(to, "it does not keep up with what it is told");
             }
+            UndeliveredReason::TooLarge => tracing::error!(%to, %reason, "not delivered"),
+            _ => tracing::debug!(%to, %reason, "not delivered"),
         }
     }
 }

@@ -3,8 +3,11 @@
 
 pub mod actor;
 pub mod core;
+pub mod journal;
 
-pub use self::actor::{Driver, DriverObserver, DriverParts, StopJob, WorkerCredentials};
+pub use self::actor::{
+    Driver, DriverObserver, DriverParts, JournalPort, StopJob, WorkerCredentials,
+};
 pub use self::core::{
     DriverConfig, DriverCore, DriverOutput, Event, EventKind, InvalidDriverConfig, Mode, OnFailure,
 };

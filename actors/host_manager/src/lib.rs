@@ -12,7 +12,7 @@ pub use crate::actor::{HostFailed, HostJoined, HostLeft, HostManager, HostReport
 pub use crate::core::{
     CooldownRange, DiscoveryError, DiscoveryFailure, FailureDecision, HostEntry, HostLines,
     HostListError, HostManagerConfig, HostManagerCore, HostManagerOutput, HostSlots, HostSource,
-    HostState, HostUpdate, HostsSnapshot, InvalidConfig, JoinDecision, JoinRefusal, LeaveDecision,
-    LineError, LineProblem, parse_host_list, parse_hosts,
+    HostState, HostUpdate, HostsSnapshot, InvalidConfig, JoinDecision, JoinRefusal, KnownHost,
+    LeaveDecision, LineError, LineProblem, parse_host_list, parse_hosts,
 };
 pub use crate::discovery::{Discovery, DiscoveryRun, HostFileDiscovery, ScriptDiscovery};

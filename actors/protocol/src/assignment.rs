@@ -1,14 +1,23 @@
 //! The table of a generation: who takes part, with which ranks. Made by the driver, read by everyone.
+//!
+//! It stands host by host, so that a rank, a local rank and a cross rank are counted and not written down:
+//! what a table says of a host is the same in every generation in which the host has the same members. That
+//! is what lets a [delta](AssignmentDelta) be as small as the change.
+
+mod delta;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
-use crate::ids::{HostName, WorkerId};
+pub use self::delta::{AssignmentDelta, BaseMismatch, Edit};
+use crate::ids::{HostName, Incarnation, WorkerId};
 
 /// One worker's place in a generation.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Member {
     /// Who.
     pub worker: WorkerId,
@@ -20,65 +29,194 @@ pub struct Member {
     pub cross_rank: u32,
 }
 
-/// Who takes part in a generation; a member's rank is its index.
+/// A member as its host's part of the table has it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Seat {
+    /// Its slot.
+    pub slot: u32,
+    /// Which life of the slot's process.
+    pub incarnation: Incarnation,
+    /// Where its collectives are reached.
+    pub data_address: SocketAddr,
+}
+
+/// A host's part of the table: its members by local rank, never none.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct HostSeats {
+    name: HostName,
+    seats: Vec<Seat>,
+    #[serde(skip)]
+    digest: u64,
+}
+
+impl HostSeats {
+    fn new(name: HostName, seats: Vec<Seat>) -> Self {
+        let bytes = postcard::to_stdvec(&(&name, &seats)).unwrap_or_default();
+        Self { digest: xxh3_64(&bytes), name, seats }
+    }
+
+    fn len(&self) -> u32 {
+        u32::try_from(self.seats.len()).unwrap_or(u32::MAX)
+    }
+
+    fn worker(&self, seat: &Seat) -> WorkerId {
+        WorkerId { host: self.name.clone(), slot: seat.slot, incarnation: seat.incarnation }
+    }
+}
+
+impl<'de> Deserialize<'de> for HostSeats {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (name, seats) = <(HostName, Vec<Seat>)>::deserialize(deserializer)?;
+        if seats.is_empty() {
+            return Err(serde::de::Error::custom("a host without members stands in no table"));
+        }
+        Ok(Self::new(name, seats))
+    }
+}
+
+/// Who takes part in a generation, by rank.
 ///
 /// Hosts stand one after the other, the oldest first, so members of a host have neighbouring ranks.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+#[serde(transparent)]
 pub struct Assignment {
-    /// By rank.
-    pub members: Vec<Member>,
+    hosts: Vec<Arc<HostSeats>>,
+    #[serde(skip)]
+    world_size: u32,
+    #[serde(skip)]
+    digest: u64,
+}
+
+impl<'de> Deserialize<'de> for Assignment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let hosts = Vec::<Arc<HostSeats>>::deserialize(deserializer)?;
+        Self::of_hosts(hosts).ok_or_else(|| {
+            serde::de::Error::custom(format_args!("more than {} members", Self::WORLD_SIZE_MAX))
+        })
+    }
 }
 
 impl Assignment {
-    /// Largest world size that is ever assigned: bounds what a decoder accepts.
+    /// Largest world size that is ever assigned: bounds what a decoder accepts. A table takes about 12 bytes
+    /// a member and 2 more than its name's length a host, so one of this size fits into a control frame
+    /// ([`FRAME_BYTES_MAX`](crate::messages::FRAME_BYTES_MAX), 8 MiB) with names of up to 110 bytes if every host has
+    /// one member, and of any length from 4 members a host on.
     pub const WORLD_SIZE_MAX: usize = 65_536;
 
-    /// Lays out ranks for workers that are already in order: hosts oldest first, slots ascending.
-    ///
-    /// Local rank counts within a host; cross rank is the index among hosts having that local rank,
-    /// as Horovod defines it (`h1:1,h2:2` gives cross ranks 0, 1, 0).
+    /// Lays out ranks for workers that are already in order: hosts oldest first, slots ascending. Members of
+    /// one host are put together, where the first of them stands.
     pub fn new(workers: impl IntoIterator<Item = (WorkerId, SocketAddr)>) -> Self {
-        let mut local: BTreeMap<HostName, u32> = BTreeMap::new();
-        let mut cross: BTreeMap<u32, u32> = BTreeMap::new();
-        let members = workers
-            .into_iter()
-            .map(|(worker, data_address)| {
-                let next_local = local.entry(worker.host.clone()).or_default();
-                let local_rank = *next_local;
-                *next_local += 1;
-                let next_cross = cross.entry(local_rank).or_default();
-                let cross_rank = *next_cross;
-                *next_cross += 1;
-                Member { worker, data_address, local_rank, cross_rank }
-            })
-            .collect();
-        Self { members }
+        let mut index: BTreeMap<HostName, usize> = BTreeMap::new();
+        let mut hosts: Vec<(HostName, Vec<Seat>)> = Vec::new();
+        for (worker, data_address) in workers {
+            let WorkerId { host, slot, incarnation } = worker;
+            let place = match hosts.last() {
+                Some((last, _)) if *last == host => hosts.len() - 1,
+                _ => *index.entry(host.clone()).or_insert_with(|| {
+                    hosts.push((host, Vec::new()));
+                    hosts.len() - 1
+                }),
+            };
+            hosts[place].1.push(Seat { slot, incarnation, data_address });
+        }
+        let hosts = hosts.into_iter().map(|(name, seats)| Arc::new(HostSeats::new(name, seats)));
+        Self::with_size(hosts.collect())
+    }
+
+    /// None if there are more members than a world may have.
+    fn of_hosts(hosts: Vec<Arc<HostSeats>>) -> Option<Self> {
+        let members: usize = hosts.iter().map(|host| host.seats.len()).sum();
+        (members <= Self::WORLD_SIZE_MAX).then(|| Self::with_size(hosts))
+    }
+
+    fn with_size(hosts: Vec<Arc<HostSeats>>) -> Self {
+        let digests: Vec<u8> = hosts.iter().flat_map(|host| host.digest.to_le_bytes()).collect();
+        let world_size = hosts.iter().map(|host| host.len()).sum();
+        Self { digest: xxh3_64(&digests), world_size, hosts }
     }
 
     /// Number of members.
-    pub fn world_size(&self) -> u32 {
-        u32::try_from(self.members.len()).unwrap_or(u32::MAX)
+    pub const fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    /// Number of hosts that have a member.
+    pub fn hosts(&self) -> u32 {
+        count(self.hosts.iter())
+    }
+
+    /// XXH3-64 of what the table says: two tables of one digest are taken for the same.
+    pub const fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// By rank.
+    ///
+    /// Local rank counts within a host; cross rank is the index among hosts having that local rank,
+    /// as Horovod defines it (`h1:1,h2:2` gives cross ranks 0, 1, 0).
+    pub fn members(&self) -> impl Iterator<Item = Member> {
+        let mut cross: Vec<u32> = Vec::new();
+        let seats =
+            self.hosts.iter().flat_map(|host| (0..).zip(&host.seats).map(move |at| (host, at)));
+        seats.map(move |(host, (local_rank, seat))| {
+            let index = local_rank as usize;
+            if index == cross.len() {
+                cross.push(0);
+            }
+            let cross_rank = cross[index];
+            cross[index] += 1;
+            let worker = host.worker(seat);
+            Member { worker, data_address: seat.data_address, local_rank, cross_rank }
+        })
     }
 
     /// A worker's rank.
     pub fn rank_of(&self, worker: &WorkerId) -> Option<u32> {
-        let index = self.members.iter().position(|member| member.worker == *worker)?;
-        u32::try_from(index).ok()
+        let mut before = 0;
+        for host in &self.hosts {
+            if host.name == worker.host {
+                let of_worker = |seat: &Seat| {
+                    (seat.slot, seat.incarnation) == (worker.slot, worker.incarnation)
+                };
+                let local_rank = host.seats.iter().position(of_worker)?;
+                return Some(before + u32::try_from(local_rank).ok()?);
+            }
+            before += host.len();
+        }
+        None
     }
 
     /// A rank's member.
-    pub fn member(&self, rank: u32) -> Option<&Member> {
-        self.members.get(usize::try_from(rank).ok()?)
+    pub fn member(&self, rank: u32) -> Option<Member> {
+        let mut local_rank = rank;
+        let mut hosts = self.hosts.iter();
+        let mut earlier = 0;
+        let host = hosts.find(|host| {
+            let is_here = local_rank < host.len();
+            if !is_here {
+                local_rank -= host.len();
+                earlier += 1;
+            }
+            is_here
+        })?;
+        let seat = host.seats.get(usize::try_from(local_rank).ok()?)?;
+        let before = &self.hosts[..earlier];
+        Some(Member {
+            worker: host.worker(seat),
+            data_address: seat.data_address,
+            local_rank,
+            cross_rank: count(before.iter().filter(|host| host.len() > local_rank)),
+        })
     }
 
     /// How many members a host has.
     pub fn local_size(&self, host: &HostName) -> u32 {
-        count(self.members.iter().filter(|member| member.worker.host == *host))
+        self.hosts.iter().find(|entry| entry.name == *host).map_or(0, |entry| entry.len())
     }
 
     /// How many hosts have a member with this local rank.
     pub fn cross_size(&self, local_rank: u32) -> u32 {
-        count(self.members.iter().filter(|member| member.local_rank == local_rank))
+        count(self.hosts.iter().filter(|host| host.len() > local_rank))
     }
 }
 
@@ -89,28 +227,28 @@ fn count<T>(items: impl Iterator<Item = T>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Incarnation;
 
-    fn table(hosts: &[(&str, u32)]) -> Assignment {
-        Assignment::new(hosts.iter().flat_map(|(host, slots)| {
-            (0..*slots).map(|slot| {
-                let host = HostName::new(host).expect("a literal");
-                let worker = WorkerId { host, slot, incarnation: Incarnation(1) };
-                (worker, SocketAddr::from(([127, 0, 0, 1], 1)))
-            })
-        }))
+    pub(super) fn worker(host: &str, slot: u32, incarnation: u64) -> (WorkerId, SocketAddr) {
+        let host = HostName::new(host).expect("a literal");
+        let worker = WorkerId { host, slot, incarnation: Incarnation(incarnation) };
+        (worker, SocketAddr::from(([127, 0, 0, 1], 1)))
+    }
+
+    pub(super) fn table(hosts: &[(&str, u32)]) -> Assignment {
+        Assignment::new(
+            hosts.iter().flat_map(|(host, slots)| (0..*slots).map(|slot| worker(host, slot, 1))),
+        )
     }
 
     fn ranks(table: &Assignment) -> Vec<(u32, u32, u32, u32)> {
-        table
-            .members
-            .iter()
-            .map(|member| {
-                let local_size = table.local_size(&member.worker.host);
-                let cross_size = table.cross_size(member.local_rank);
-                (member.local_rank, local_size, member.cross_rank, cross_size)
-            })
-            .collect()
+        let ranks = table.members().enumerate().map(|(rank, member)| {
+            assert_eq!(table.member(rank as u32).as_ref(), Some(&member));
+            assert_eq!(table.rank_of(&member.worker), Some(rank as u32));
+            let local_size = table.local_size(&member.worker.host);
+            let cross_size = table.cross_size(member.local_rank);
+            (member.local_rank, local_size, member.cross_rank, cross_size)
+        });
+        ranks.collect()
     }
 
     #[test]
@@ -123,5 +261,20 @@ mod tests {
     fn h_2_unequal_hosts() {
         let expected = vec![(0, 1, 0, 2), (0, 2, 1, 2), (1, 2, 0, 1)];
         assert_eq!(ranks(&table(&[("w0", 1), ("w1", 2)])), expected);
+    }
+
+    #[test]
+    fn nobody_has_a_rank_beyond_the_last() {
+        let table = table(&[("a", 2)]);
+        assert_eq!(table.member(2), None);
+        assert_eq!(table.rank_of(&worker("b", 0, 1).0), None);
+        assert_eq!(table.rank_of(&worker("a", 0, 2).0), None, "another life");
+    }
+
+    #[test]
+    fn members_of_a_host_stand_together() {
+        let table = Assignment::new([worker("a", 0, 1), worker("b", 0, 1), worker("a", 1, 1)]);
+        let order: Vec<String> = table.members().map(|member| member.worker.to_string()).collect();
+        assert_eq!(order, ["a[0]#1", "a[1]#1", "b[0]#1"]);
     }
 }

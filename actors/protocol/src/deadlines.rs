@@ -23,8 +23,10 @@ pub struct Deadlines {
     pub elastic: Duration,
     /// From SIGTERM to SIGKILL. Default 5 s.
     pub grace: Duration,
-    /// How long agents and workers go on without a driver. Default 30 s.
+    /// How long agents and workers that have nothing to do wait for a driver. Default 30 s.
     pub orphan: Duration,
+    /// How long a generation trains on without a driver. Default: none, for as long as nobody in it fails.
+    pub orphan_training: Option<Duration>,
 }
 
 /// Two deadlines that contradict each other.
@@ -55,6 +57,7 @@ impl Default for Deadlines {
             elastic: Duration::from_secs(600),
             grace: Duration::from_secs(5),
             orphan: Duration::from_secs(30),
+            orphan_training: None,
         }
     }
 }

@@ -177,11 +177,18 @@ impl fmt::Display for ResetCause {
     }
 }
 
+/// How many workers a sentence names.
+const NAMED_MAX: usize = 16;
+
 fn list(workers: &[WorkerId]) -> String {
     if workers.is_empty() {
         return "nobody".to_owned();
     }
-    workers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    let named: Vec<String> = workers.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    match workers.len() - named.len() {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
 }
 
 /// Whether the job did what it was for.

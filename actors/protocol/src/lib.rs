@@ -12,9 +12,10 @@ pub mod environment;
 pub mod ids;
 pub mod job;
 pub mod messages;
+pub mod output;
 pub mod time;
 
-pub use assignment::{Assignment, Member};
+pub use assignment::{Assignment, AssignmentDelta, BaseMismatch, Member};
 pub use commit::{CommitId, Step};
 pub use deadlines::{Deadlines, InvalidDeadlines};
 pub use ids::{

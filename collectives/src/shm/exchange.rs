@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
-use super::layout::{Area, PIECE};
+use super::layout::{Area, INLINE, PIECE};
 use super::session::Session;
 use crate::element::DataType;
 use crate::error::CollectiveError;
 use crate::reduce::{ReduceOp, fold_ranks};
 
-type Done = Result<(), CollectiveError>;
+pub(super) type Done = Result<(), CollectiveError>;
 
 /// The largest all-reduce, in bytes, that every rank folds as a whole. It saves the second step; above,
 /// the work that it repeats on each rank costs more.
@@ -26,7 +26,12 @@ fn piece(index: usize, piece: usize, length: usize) -> Range<usize> {
 }
 
 /// The slice of rank `rank` in a piece.
-fn slice(rank: u32, world: u32, within: &Range<usize>, data_type: DataType) -> Range<usize> {
+pub(super) fn slice(
+    rank: u32,
+    world: u32,
+    within: &Range<usize>,
+    data_type: DataType,
+) -> Range<usize> {
     let size = data_type.size_bytes();
     let (elements, rank, world) = (within.len() / size, rank as usize, world as usize);
     let (each, rest) = (elements / world, elements % world);
@@ -41,11 +46,12 @@ pub(super) fn all_reduce_whole(
     data_type: DataType,
     op: ReduceOp,
 ) -> Done {
-    session.offer(Area::Contribution, 0, data);
-    session.enter()?;
     let length = data.len();
+    let area = if length <= INLINE { Area::Inline } else { Area::Contribution };
+    session.offer(area, 0, data);
+    session.enter()?;
     fold_ranks(data_type, op, data, session.own(), session.world(), |rank| {
-        session.published(rank, Area::Contribution, 0..length)
+        session.published(rank, area, 0..length)
     });
     Ok(())
 }

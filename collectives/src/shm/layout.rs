@@ -3,10 +3,10 @@
 //! All of it comes twice, for even and for odd steps: what a rank publishes with step s is read before
 //! any reader arrives at step s + 1, so between s and s + 1 everyone may write what s + 1 publishes.
 
+use std::mem::offset_of;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::wire::FRAME_LENGTH;
+use super::sync::{AtomicU32, AtomicU64};
 
 /// A rank's contribution to one step, in bytes. Larger messages go in pieces of this length: large
 /// enough that a step is worth its wake-ups, small enough that the pieces of a few ranks stay in cache.
@@ -17,8 +17,8 @@ const PAGE: usize = 4096;
 /// The largest world that shares memory: each rank's part of a piece has at least a few cache lines.
 pub(crate) const WORLD_MAX: u32 = 512;
 
-/// The words of a frame header.
-pub(super) const HEADER_WORDS: usize = FRAME_LENGTH / size_of::<u64>();
+/// Bytes that fit beside the step, so that who sees the step has them.
+pub(crate) const INLINE: usize = 48;
 
 /// A word with cache lines of its own; processors fetch them in pairs.
 #[repr(C, align(128))]
@@ -37,18 +37,25 @@ pub(super) struct Control {
     pub(super) sleepers: Padded<AtomicU32>,
 }
 
-/// A rank's own words; only that rank writes them.
-#[repr(C, align(128))]
-pub(super) struct Slot {
-    /// The last step at which the rank has arrived. It wraps.
+/// What a rank publishes with steps of one parity; only that rank writes it. One cache line.
+#[repr(C, align(64))]
+pub(super) struct Line {
+    /// The last of these steps at which the rank has arrived. It wraps.
     pub(super) step: AtomicU32,
-    /// The frame header of the operation that a step enters.
-    pub(super) headers: [[AtomicU64; HEADER_WORDS]; 2],
+    /// The operation that the step enters: see [`super::brief`].
+    pub(super) brief: AtomicU64,
+    /// [`Area::Inline`].
+    inline: [AtomicU64; INLINE / size_of::<u64>()],
 }
+
+/// A rank's own words, by parity.
+pub(super) type Slot = [Padded<Line>; 2];
 
 /// Which of a rank's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Area {
+    /// What a rank contributes where it is short, in its [`Line`].
+    Inline,
     /// What the rank contributes.
     Contribution,
     /// What the rank has reduced for all.
@@ -78,6 +85,7 @@ impl Layout {
 
     fn area_length(self, area: Area) -> usize {
         match area {
+            Area::Inline => INLINE,
             Area::Contribution => PIECE,
             Area::Result => self.result_length(),
         }
@@ -102,11 +110,14 @@ impl Layout {
             "inside the buffer"
         );
         let (contribution, result) = (PIECE, self.result_length());
+        let buffers = self.buffers() + rank as usize * self.rank_length();
         let start = match area {
-            Area::Contribution => parity * contribution,
-            Area::Result => 2 * contribution + parity * result,
+            Area::Inline => {
+                self.slot(rank) + parity * size_of::<Padded<Line>>() + offset_of!(Line, inline)
+            }
+            Area::Contribution => buffers + parity * contribution,
+            Area::Result => buffers + 2 * contribution + parity * result,
         };
-        let start = self.buffers() + rank as usize * self.rank_length() + start;
         start + within.start..start + within.end
     }
 

@@ -12,13 +12,14 @@ use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
-use super::layout::{Area, Control, Layout, Slot};
+use super::layout::{Area, Control, Layout, Line, Slot};
+use super::meet::Board;
+use super::sync::{AtomicU32, Ordering};
 
 /// What the descriptor of a segment shows, for people, and for who opens it.
 const NAME: &CStr = c"elastic-collectives";
@@ -29,7 +30,7 @@ pub(super) type Token = [u64; 4];
 
 /// A mapped segment. Dropping it unmaps it.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub(crate) struct Segment {
     base: NonNull<u8>,
     layout: Layout,
 }
@@ -37,6 +38,10 @@ pub(super) struct Segment {
 #[expect(unsafe_code, reason = "a mapping is not bound to a thread")]
 // SAFETY: the mapping belongs to the process, and its owner alone hands out access to it.
 unsafe impl Send for Segment {}
+
+#[expect(unsafe_code, reason = "all that is shared without `unsafe` is atomic")]
+// SAFETY: buffers are reached by `read` and `write` alone, whose callers keep readers and writers apart.
+unsafe impl Sync for Segment {}
 
 fn length_seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW
@@ -110,10 +115,12 @@ impl Segment {
         unsafe { self.base.cast::<Control>().as_ref() }
     }
 
+    /// What `rank` publishes with steps of this parity.
     #[expect(unsafe_code, reason = "shared memory is reached by address")]
-    pub(super) fn slot(&self, rank: u32) -> &Slot {
+    pub(super) fn line(&self, rank: u32, parity: usize) -> &Line {
         // SAFETY: as for `control`; the layout keeps slots inside the mapping, and aligned.
-        unsafe { self.base.byte_add(self.layout.slot(rank)).cast::<Slot>().as_ref() }
+        let slot = unsafe { self.base.byte_add(self.layout.slot(rank)).cast::<Slot>().as_ref() };
+        &slot[parity].0
     }
 
     /// The bytes `within` a rank's buffer.
@@ -157,6 +164,24 @@ impl Segment {
             let target = self.base.byte_add(place.start).as_ptr();
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
         }
+    }
+}
+
+impl Board for Segment {
+    fn world(&self) -> u32 {
+        self.layout.world()
+    }
+
+    fn step(&self, rank: u32, parity: usize) -> &AtomicU32 {
+        &self.line(rank, parity).step
+    }
+
+    fn bell(&self) -> &AtomicU32 {
+        &self.control().bell.0
+    }
+
+    fn sleepers(&self) -> &AtomicU32 {
+        &self.control().sleepers.0
     }
 }
 

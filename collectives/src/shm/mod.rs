@@ -1,19 +1,29 @@
 //! The shared-memory backend: the ranks of one host exchange data through a segment that all of them map,
 //! beside the mesh of connections, which tells when one of them is gone.
 
+mod brief;
 mod communicator;
 mod exchange;
-mod fabric;
 mod futex;
 mod layout;
+mod meet;
 mod memory;
+#[cfg(all(test, loom))]
+mod model;
+mod patience;
 mod poison;
 mod rendezvous;
 mod session;
+mod sync;
 #[cfg(test)]
 mod tests;
 
 pub use communicator::ShmCommunicator;
-pub use fabric::HostFabric;
+
+/// Whether a world of this size can share memory.
+pub(crate) fn serves(world: u32) -> bool {
+    (2..=layout::WORLD_MAX).contains(&world)
+}
+
 #[cfg(test)]
 pub(crate) use layout::PIECE;

@@ -6,48 +6,34 @@
 //! nobody writes what another reads: the last readers of the parity of s + 1 were done before they
 //! arrived at s. [`Session::arrive`] borrows the session mutably, so nothing read outlives its step.
 //!
-//! Who has to wait looks again a few times, gives its processor away, and then sleeps on the bell. The
-//! last to arrive rings it if anyone sleeps. A sleeper cannot watch its connections, so it sleeps for
-//! a few milliseconds at most and looks at them in between; the first to see a peer gone sets the poison
-//! word and rings, and all others learn it from there (G-12).
+//! Who has to wait looks again a few times, gives its processor away, and then sleeps: see [`super::meet`].
+//! A sleeper cannot watch its connections, so it sleeps for a few milliseconds at most and looks at them in
+//! between; the first to see a peer gone sets the poison word and rings, and all others learn it from
+//! there (G-12).
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::futex;
-use super::layout::{Area, HEADER_WORDS};
+use super::layout::Area;
 use super::memory::Segment;
-use super::poison;
+use super::patience::Patience;
+use super::sync::{AtomicU64, Ordering};
+use super::{brief, meet, poison};
 use crate::clock;
 use crate::error::CollectiveError;
 use crate::tcp::Engine;
-use crate::wire::{Bye, ByeCause, FRAME_LENGTH, Frame, FrameHeader, Operation};
+use crate::wire::{Bye, ByeCause, FrameHeader, Operation, WireError};
 
 /// How long a sleeper goes without a look at its connections and its abort word: this for each rank, since
 /// one that sees an end tells all others, but not less than [`NAP_LEAST`] and not more than [`NAP_MOST`].
 const NAP_OF_A_RANK: Duration = Duration::from_micros(500);
 const NAP_LEAST: Duration = Duration::from_millis(1);
 const NAP_MOST: Duration = Duration::from_millis(8);
-/// Where each rank can have a processor of its own, it looks at the condition for a microsecond or two before
-/// it gives the processor away: two of them may be on one all the same, and then only that helps.
-const PATIENCE: Patience = Patience { spins: 100, yields: 32 };
-/// Where ranks outnumber processors, hardly any look helps, but to let another rank run may.
-const PATIENCE_OVERSUBSCRIBED: Patience = Patience { spins: 20, yields: 16 };
-
-/// What a rank does before it sleeps.
-#[derive(Clone, Copy, Debug)]
-struct Patience {
-    /// Looks at the condition, one after the other.
-    spins: u32,
-    /// Looks at the condition after giving the processor away.
-    yields: u32,
-}
-
 /// What a rank keeps from one operation to the next.
 #[derive(Debug)]
 pub(super) struct Lane {
-    pub(super) segment: Segment,
+    pub(super) segment: Arc<Segment>,
     /// The last step at which this rank has arrived.
     step: u32,
     patience: Patience,
@@ -56,21 +42,15 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(segment: Segment) -> Lane {
-        let processors = std::thread::available_parallelism().map_or(1, |number| number.get());
         let world = segment.layout().world();
-        let enough = world as usize <= processors;
-        let patience = if enough { PATIENCE } else { PATIENCE_OVERSUBSCRIBED };
+        let patience = Patience::new(world);
         let nap = NAP_OF_A_RANK.saturating_mul(world).clamp(NAP_LEAST, NAP_MOST);
-        Lane { segment, step: 0, patience, nap }
+        Lane { segment: Arc::new(segment), step: 0, patience, nap }
     }
 
     /// Wakes who sleeps, so that it looks around.
     pub(super) fn ring(&self) {
-        let control = self.segment.control();
-        if control.sleepers.0.load(Ordering::SeqCst) > 0 {
-            control.bell.0.fetch_add(1, Ordering::SeqCst);
-            futex::wake_all(&control.bell.0);
-        }
+        meet::ring(&*self.segment);
     }
 
     /// Tells all ranks of the segment that this one gives up; only the first word counts.
@@ -78,14 +58,12 @@ impl Lane {
         let word = poison::encode(by, cause);
         let poison = &self.segment.control().poison.0;
         // Where another rank was first, its word explains more than this one's.
-        let _ = poison.compare_exchange(0, word, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = poison.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
         self.ring();
     }
 
     fn has_arrived(&self, rank: u32, step: u32) -> bool {
-        let theirs = self.segment.slot(rank).step.load(Ordering::SeqCst);
-        // Steps wrap; a peer is at most one step away.
-        theirs.wrapping_sub(step) as i32 >= 0
+        meet::has_arrived(&*self.segment, rank, step)
     }
 }
 
@@ -132,7 +110,7 @@ impl<'a> Session<'a> {
     /// Puts `bytes` at `offset` of what this rank publishes with its next step.
     #[expect(unsafe_code, reason = "writes shared memory")]
     pub(super) fn offer(&mut self, area: Area, offset: usize, bytes: &[u8]) {
-        let parity = self.lane.step.wrapping_add(1) as usize & 1;
+        let parity = meet::parity(self.lane.step.wrapping_add(1));
         // SAFETY: only this rank writes its buffers, and nobody reads those of the next step's parity
         // before that step: readers of the step before the current one arrived at the current one since.
         unsafe { self.lane.segment.write(self.engine.rank, area, parity, offset, bytes) }
@@ -141,22 +119,26 @@ impl<'a> Session<'a> {
     /// What `rank` published with the current step.
     #[expect(unsafe_code, reason = "reads shared memory")]
     pub(super) fn published(&self, rank: u32, area: Area, within: Range<usize>) -> &[u8] {
-        let parity = self.lane.step as usize & 1;
+        let parity = meet::parity(self.lane.step);
         // SAFETY: all ranks have arrived at the current step, so its writers are done; they write this
         // parity again only once this rank has arrived at the next step, which ends the borrow.
         unsafe { self.lane.segment.read(rank, area, parity, within) }
     }
 
-    /// Arrives at the operation's first step, which publishes its header too, and finds out whether all
-    /// ranks mean the same operation.
+    fn check_poison(&self, step: u32) -> Result<(), CollectiveError> {
+        let poison = self.lane.segment.control().poison.0.load(Ordering::Acquire);
+        match poison::decode(poison) {
+            Some((by, cause)) => Err(self.given_up(step, by, cause)),
+            None => Ok(()),
+        }
+    }
+
+    /// Arrives at the operation's first step, which publishes the operation too, and finds out whether all
+    /// ranks mean the same one.
     pub(super) fn enter(&mut self) -> Result<(), CollectiveError> {
         self.engine.check_abort()?;
-        let step = self.lane.step.wrapping_add(1);
-        let own = self.own();
-        let words = words(self.expected(own));
-        for (word, value) in self.header(own, step).iter().zip(words) {
-            word.store(value, Ordering::Relaxed);
-        }
+        let (own, step) = (self.own(), self.lane.step.wrapping_add(1));
+        self.brief(own, step).store(self.due(own), Ordering::Relaxed);
         self.arrive()?;
         let mismatch = self.mismatch(step);
         self.entered = true;
@@ -171,86 +153,66 @@ impl<'a> Session<'a> {
     /// Publishes what was offered, and waits until all ranks have.
     pub(super) fn arrive(&mut self) -> Result<(), CollectiveError> {
         let step = self.lane.step.wrapping_add(1);
-        // Sequentially consistent, as are the sleepers' count and the look at the steps: either this rank
-        // sees who sleeps, or who is about to sleep sees this rank.
-        self.lane.segment.slot(self.own()).step.store(step, Ordering::SeqCst);
-        if self.all_arrived(step) {
+        meet::arrive(&*self.lane.segment, self.own(), step);
+        if self.wait_awake(step) {
             self.lane.ring();
         } else {
-            self.wait(step)?;
+            self.wait_asleep(step)?;
         }
         self.lane.step = step;
         Ok(())
     }
 
-    fn all_arrived(&self, step: u32) -> bool {
-        self.others().all(|rank| self.lane.has_arrived(rank, step))
+    /// Whether all arrived while this rank was awake.
+    fn wait_awake(&mut self, step: u32) -> bool {
+        let Lane { segment, patience, .. } = &mut *self.lane;
+        let mut seen = 0;
+        patience.wait(|| meet::all_arrived(&**segment, &mut seen, step))
     }
 
-    fn wait(&mut self, step: u32) -> Result<(), CollectiveError> {
-        for _ in 0..self.lane.patience.spins {
-            std::hint::spin_loop();
-            if self.all_arrived(step) {
-                return Ok(());
-            }
-        }
-        for _ in 0..self.lane.patience.yields {
-            std::thread::yield_now();
-            if self.all_arrived(step) {
-                return Ok(());
-            }
-        }
+    fn wait_asleep(&mut self, step: u32) -> Result<(), CollectiveError> {
         let now = clock::now();
         let deadline = *self.deadline.get_or_insert_with(|| now + self.engine.operation_deadline);
-        self.lane.segment.control().sleepers.0.fetch_add(1, Ordering::SeqCst);
-        let result = self.sleep(step, deadline);
-        self.lane.segment.control().sleepers.0.fetch_sub(1, Ordering::SeqCst);
+        let (segment, nap) = (Arc::clone(&self.lane.segment), self.lane.nap);
+        let result =
+            meet::sleep(&*segment, nap, |first| self.look(step, first, deadline).transpose());
         result.map_err(|error| self.mismatch(step).unwrap_or(error))
     }
 
-    fn sleep(&mut self, step: u32, deadline: Instant) -> Result<(), CollectiveError> {
-        let mut first = true;
-        loop {
-            let bell = self.lane.segment.control().bell.0.load(Ordering::SeqCst);
-            if self.all_arrived(step) {
-                return Ok(());
-            }
-            self.engine.check_abort()?;
-            let poison = self.lane.segment.control().poison.0.load(Ordering::SeqCst);
-            if let Some((by, cause)) = poison::decode(poison) {
-                return Err(self.given_up(step, by, cause));
-            }
-            let now = clock::now();
-            // Whoever waits for less than a nap is spared the system calls.
-            if !std::mem::take(&mut first) {
-                self.look_around(step, now, deadline)?;
-            }
-            let timeout = self.lane.nap.min(deadline.saturating_duration_since(now));
-            futex::wait(&self.lane.segment.control().bell.0, bell, timeout);
-        }
-    }
-
-    fn look_around(
+    /// A sleeper's look: done, nothing, or why there is nothing to wait for any more.
+    fn look(
         &mut self,
         step: u32,
-        now: Instant,
+        first: bool,
         deadline: Instant,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<Option<()>, CollectiveError> {
+        if meet::all_arrived(&*self.lane.segment, &mut 0, step) {
+            return Ok(Some(()));
+        }
+        self.engine.check_abort()?;
+        self.check_poison(step)?;
+        // Whoever waits for less than a nap is spared the system calls.
+        if !first {
+            self.look_around(step, deadline)?;
+        }
+        Ok(None)
+    }
+
+    fn look_around(&mut self, step: u32, deadline: Instant) -> Result<(), CollectiveError> {
         let (lane, operation) = (&*self.lane, self.ours.operation.kind);
-        self.engine.watch(operation, |rank| !lane.has_arrived(rank, step))?;
+        self.engine.watch(self.ours.operation, |rank| !lane.has_arrived(rank, step))?;
         // Ranks that are here already may be in another operation: not all have to come to see that.
         if let Some(error) = self.mismatch(step) {
             return Err(error);
         }
-        if now < deadline {
+        if clock::now() < deadline {
             return Ok(());
         }
         let waiting_for = self.awaited(step);
         if waiting_for.is_empty() {
             return Ok(());
         }
-        let sequence = self.ours.sequence;
-        Err(CollectiveError::DeadlinePassed { operation, sequence, waiting_for })
+        Err(self.engine.deadline_passed(operation, waiting_for, self.entered))
     }
 
     fn awaited(&self, step: u32) -> Vec<u32> {
@@ -266,56 +228,48 @@ impl<'a> Session<'a> {
         self.engine.farewell(by, self.ours.operation.kind, bye, awaited)
     }
 
-    fn header(&self, rank: u32, step: u32) -> &[AtomicU64; HEADER_WORDS] {
-        &self.lane.segment.slot(rank).headers[step as usize & 1]
+    fn brief(&self, rank: u32, step: u32) -> &AtomicU64 {
+        &self.lane.segment.line(rank, meet::parity(step)).brief
     }
 
-    /// The header that `rank` must show.
+    /// The word that `rank` must show.
+    fn due(&self, rank: u32) -> u64 {
+        brief::encode(self.expected(rank).operation)
+    }
+
+    /// The header that the operation has at `rank`.
     fn expected(&self, rank: u32) -> FrameHeader {
         let operation = Operation { bytes: (self.announced)(rank), ..self.ours.operation };
         FrameHeader { operation, ..self.ours }
     }
 
-    /// The first of the ranks that entered with `step` whose header is not the one due.
+    /// The first of the ranks that entered with `step` whose operation is not the one due.
     fn mismatch(&self, step: u32) -> Option<CollectiveError> {
         if self.entered {
             return None;
         }
-        let mut due = words(self.ours);
         for rank in (0..self.world()).filter(|rank| *rank != self.own()) {
             if !self.lane.has_arrived(rank, step) {
                 continue;
             }
-            due[HEADER_WORDS - 1] = (self.announced)(rank).to_le();
-            let shown = self.header(rank, step);
-            let shown: [u64; HEADER_WORDS] =
-                std::array::from_fn(|index| shown[index].load(Ordering::Relaxed));
-            if shown != due {
+            let shown = self.brief(rank, step).load(Ordering::Relaxed);
+            if shown != self.due(rank) {
                 return Some(self.differs(rank, shown));
             }
         }
         None
     }
 
-    fn differs(&self, rank: u32, shown: [u64; HEADER_WORDS]) -> CollectiveError {
-        let mut bytes = [0; FRAME_LENGTH];
-        bytes.copy_from_slice(bytemuck::cast_slice(&shown));
-        match Frame::decode(&bytes) {
-            Ok(Frame::Operation(theirs)) => self.mismatched(rank, self.expected(rank), theirs),
-            Ok(Frame::Bye(bye)) => {
-                self.engine.farewell(rank, self.ours.operation.kind, bye, vec![rank])
+    fn differs(&self, rank: u32, shown: u64) -> CollectiveError {
+        match brief::decode(shown) {
+            Some(operation) => {
+                let theirs = FrameHeader { operation, ..self.ours };
+                CollectiveError::mismatch(rank, self.expected(rank), theirs)
             }
-            Err(source) => CollectiveError::Protocol { rank, source },
-        }
-    }
-
-    fn mismatched(&self, rank: u32, ours: FrameHeader, theirs: FrameHeader) -> CollectiveError {
-        CollectiveError::Mismatch {
-            operation: ours.operation.kind,
-            sequence: ours.sequence,
-            rank,
-            ours: Box::new(ours),
-            theirs: Box::new(theirs),
+            None => {
+                let source = WireError::Field { field: "operation", value: shown };
+                CollectiveError::Protocol { rank, source }
+            }
         }
     }
 
@@ -333,11 +287,6 @@ impl<'a> Session<'a> {
             let operation = Operation { bytes, ..self.ours.operation };
             FrameHeader { operation, ..self.ours }
         };
-        Err(self.mismatched(rank, header(due), header(announced)))
+        Err(CollectiveError::mismatch(rank, header(due), header(announced)))
     }
-}
-
-/// A header as the words of a slot.
-fn words(header: FrameHeader) -> [u64; HEADER_WORDS] {
-    bytemuck::pod_read_unaligned(&Frame::Operation(header).encode())
 }

@@ -6,10 +6,9 @@ use std::os::fd::AsRawFd;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::HostFabric;
 use super::layout::Layout;
 use super::memory::Segment;
-use crate::{AbortHandle, CommunicatorExt, FormError, GroupSpec, ReduceOp, TcpFabric};
+use crate::{AbortHandle, CommunicatorExt, FormError, GroupSpec, HostFabric, ReduceOp, TcpFabric};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -19,8 +18,8 @@ fn only_the_segment_of_the_token_is_opened() {
     let (segment, descriptor) = Segment::create(layout, token).unwrap();
     let (pid, number) = (std::process::id(), descriptor.as_raw_fd());
     let same = Segment::open(layout, pid, number, token).unwrap();
-    segment.slot(1).step.store(7, std::sync::atomic::Ordering::SeqCst);
-    assert_eq!(same.slot(1).step.load(std::sync::atomic::Ordering::SeqCst), 7);
+    segment.line(1, 0).step.store(7, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(same.line(1, 0).step.load(std::sync::atomic::Ordering::SeqCst), 7);
     assert!(Segment::open(layout, pid, number, [1, 2, 3, 5]).is_err());
     assert!(Segment::open(Layout::new(3), pid, number, token).is_err());
     assert!(Segment::open(layout, pid, i32::MAX, token).is_err());
@@ -47,6 +46,7 @@ fn group(generation: u64, rank: usize, peers: &[SocketAddr], hosts: &[u32]) -> G
         rank: rank as u32,
         peers: peers.to_vec(),
         hosts: hosts.to_vec(),
+        host_names: Vec::new(),
         key: [5; 32],
         form_deadline: DEADLINE,
         operation_deadline: DEADLINE,

@@ -8,7 +8,9 @@ use nix::sys::socket::MsgFlags;
 use ring::rand::{SecureRandom, SystemRandom};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::handshake::{Identity, LONGEST, Stage, Step};
+use super::handshake::{Identity, LONGEST, Stage, Step, prefix};
+use super::standing::Left;
+use crate::wire::{FRAME_LENGTH, Frame, MAGIC_LENGTH};
 
 /// How far an attempt to go on came.
 #[derive(Debug)]
@@ -28,9 +30,11 @@ pub(crate) struct Connection {
     pub(crate) socket: Socket,
     /// The rank that this side dials; none where the peer dials.
     pub(crate) target: Option<u32>,
-    /// When a peer that dials must be done.
+    /// When a peer that dials must be done, or one that is dialed over a connection that served before.
     pub(crate) deadline: Option<Instant>,
     connecting: bool,
+    /// It served another generation before, whose farewell may come first.
+    served: bool,
     stage: Stage,
     input: [u8; LONGEST],
     filled: usize,
@@ -47,6 +51,7 @@ impl Connection {
             target: None,
             deadline: Some(deadline),
             connecting: false,
+            served: false,
             stage: Stage::Hello,
             input: [0; LONGEST],
             filled: 0,
@@ -76,11 +81,53 @@ impl Connection {
             target: Some(target),
             deadline: None,
             connecting: true,
+            served: false,
             stage,
             input: [0; LONGEST],
             filled: 0,
             output,
         })
+    }
+
+    /// Over a connection that served another generation; with the rank that this side dials, if it does.
+    pub(crate) fn again(
+        identity: &Identity,
+        target: Option<u32>,
+        Left { socket, parted }: Left,
+        deadline: Option<Instant>,
+        random: &SystemRandom,
+    ) -> io::Result<Connection> {
+        let (stage, output) = match target {
+            Some(target) => Stage::dial(identity, target, nonce(random)?),
+            None => (Stage::Hello, Vec::new()),
+        };
+        // Who dials waits for the farewell: until then the peer reads for its old generation.
+        let (connecting, served) = (false, !parted);
+        let (input, filled) = ([0; LONGEST], 0);
+        Ok(Connection {
+            socket,
+            target,
+            deadline,
+            connecting,
+            served,
+            stage,
+            input,
+            filled,
+            output,
+        })
+    }
+
+    /// The bytes that are due; of a connection that served before, enough to tell a farewell first.
+    fn due(&self) -> usize {
+        if !self.served {
+            self.stage.due()
+        } else if self.filled < MAGIC_LENGTH {
+            MAGIC_LENGTH
+        } else if Frame::starts(&self.input) {
+            FRAME_LENGTH
+        } else {
+            self.stage.due()
+        }
     }
 
     /// The peer's rank, as far as it is known.
@@ -114,8 +161,10 @@ impl Connection {
             }
         }
         loop {
-            self.flush()?;
-            let due = self.stage.due();
+            if !self.served || self.target.is_none() {
+                self.flush()?;
+            }
+            let due = self.due();
             if self.filled < due {
                 match (&self.socket).read(&mut self.input[self.filled..due]) {
                     Ok(0) => {
@@ -127,6 +176,15 @@ impl Connection {
                 }
                 continue;
             }
+            if self.served && Frame::starts(&self.input) {
+                let Ok(Frame::Bye(_)) = Frame::decode(&prefix(&self.input)) else {
+                    let why = "data of an older generation is left in its connection";
+                    return Ok(Outcome::Failed(why.to_owned()));
+                };
+                (self.filled, self.served) = (0, false);
+                continue;
+            }
+            self.served = false;
             match self.stage.handle(identity, &self.input, nonce(random)?) {
                 Step::Continue(output) => {
                     self.output = output;

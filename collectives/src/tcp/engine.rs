@@ -7,11 +7,12 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::flow::Flow;
-use super::link::{Link, LinkFault};
+use super::link::{Farewell, Link, LinkFault, Told};
 use crate::abort::AbortHandle;
 use crate::clock;
-use crate::error::{CollectiveError, PeerLoss};
-use crate::wire::{Bye, ByeCause, Frame, FrameHeader, Operation, OperationKind};
+use crate::error::{CollectiveError, PeerLoss, WaitDetails};
+use crate::split::Origin;
+use crate::wire::{Bye, ByeCause, FrameHeader, Operation, OperationKind};
 
 /// The token of the abort event; a link's token is its rank.
 pub(crate) const ABORT_TOKEN: u64 = u64::MAX;
@@ -23,6 +24,8 @@ pub(crate) struct Engine {
     pub(crate) term: u64,
     pub(crate) generation: u64,
     pub(crate) rank: u32,
+    /// What the group was formed of, and sub-groups are.
+    pub(crate) origin: Arc<Origin>,
     /// The links by rank, without this rank's place.
     pub(crate) links: Vec<Link>,
     pub(crate) epoll: Epoll,
@@ -32,6 +35,8 @@ pub(crate) struct Engine {
     pub(crate) operation_deadline: Duration,
     /// The number of the next collective.
     pub(crate) sequence: u64,
+    /// The operations are those of forming, which have numbers of their own.
+    pub(crate) agreeing: bool,
     pub(crate) failure: Option<CollectiveError>,
     pub(crate) hangups: u64,
 }
@@ -43,13 +48,34 @@ impl Engine {
         operation: Operation,
         flow: &mut F,
     ) -> Result<(), CollectiveError> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
-        let message = operation.kind == OperationKind::SendReceive;
-        let result = self.begin(operation, flow).and_then(|()| self.progress(operation.kind, flow));
+        self.usable()?;
+        let result = self.run_part(operation, flow);
+        self.conclude(operation.kind, result)
+    }
+
+    /// Carries out a part of a collective, which the caller concludes.
+    pub(crate) fn run_part<F: Flow>(
+        &mut self,
+        operation: Operation,
+        flow: &mut F,
+    ) -> Result<(), CollectiveError> {
+        self.begin(operation, flow)?;
+        self.progress(operation, flow)
+    }
+
+    /// Refuses the call where the communicator has failed before.
+    pub(crate) fn usable(&self) -> Result<(), CollectiveError> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Ends an operation: the next one has the next number, or none is left.
+    pub(crate) fn conclude(
+        &mut self,
+        kind: OperationKind,
+        result: Result<(), CollectiveError>,
+    ) -> Result<(), CollectiveError> {
         match &result {
-            Ok(()) if message => {}
+            Ok(()) if kind == OperationKind::SendReceive => {}
             Ok(()) => self.sequence += 1,
             Err(error) => self.fail(error.clone()),
         }
@@ -67,17 +93,18 @@ impl Engine {
                 link.messages_sent += u64::from(sends);
                 link.messages_received += u64::from(receives);
             }
-            let header = |sequence: u64, bytes: Option<u64>| {
-                let bytes = bytes.unwrap_or(operation.bytes);
+            let header = |sequence: u64, length: u64| {
+                let bytes = if operation.kind.lengths_differ() { length } else { operation.bytes };
                 FrameHeader { generation, sequence, operation: Operation { bytes, ..operation } }
             };
-            let ours = sends.then(|| header(to_number, flow.announced_bytes(link.rank)));
-            let expected = receives.then(|| header(from_number, flow.expected_bytes(link.rank)));
+            let ours = sends.then(|| header(to_number, flow.length_to(link.rank)));
+            let expected = receives.then(|| header(from_number, flow.length_from(link.rank)));
             link.begin(ours, expected);
         }
         for index in 0..self.links.len() {
-            if self.links[index].hangup.is_some() {
-                self.probe(index, operation.kind)?;
+            let link = &self.links[index];
+            if link.hangup.is_some() || link.news && !link.receiving {
+                self.probe(index, operation)?;
             }
         }
         Ok(())
@@ -85,7 +112,7 @@ impl Engine {
 
     fn progress<F: Flow>(
         &mut self,
-        kind: OperationKind,
+        operation: Operation,
         flow: &mut F,
     ) -> Result<(), CollectiveError> {
         let mut deadline = None;
@@ -96,13 +123,13 @@ impl Engine {
             for index in 0..self.links.len() {
                 match self.links[index].push(flow) {
                     Ok(any) => moved |= any,
-                    Err(fault) => return Err(self.fault(index, kind, fault)),
+                    Err(fault) => return Err(self.fault(index, operation, fault)),
                 }
             }
             for index in 0..self.links.len() {
                 match self.links[index].pull(flow) {
                     Ok(any) => moved |= any,
-                    Err(fault) => return Err(self.fault(index, kind, fault)),
+                    Err(fault) => return Err(self.fault(index, operation, fault)),
                 }
             }
             if self.links.iter().all(|link| !link.sending && !link.receiving) {
@@ -112,23 +139,28 @@ impl Engine {
                 let now = clock::now();
                 let deadline = *deadline.get_or_insert_with(|| now + self.operation_deadline);
                 if now >= deadline {
-                    return Err(self.deadline_passed(kind));
+                    let entered = self.absent().is_empty();
+                    return Err(self.deadline_passed(operation.kind, self.waiting_for(), entered));
                 }
                 self.wait(deadline - now)?;
                 for index in 0..self.links.len() {
                     let link = &self.links[index];
-                    if link.hangup.is_some() && !link.receiving {
-                        self.probe(index, kind)?;
+                    if link.has_news() && !link.receiving {
+                        self.probe(index, operation)?;
                     }
                 }
             }
         }
     }
 
+    /// The ranks that have not entered the operation.
+    fn absent(&self) -> Vec<u32> {
+        self.links.iter().filter(|link| link.absent()).map(|link| link.rank).collect()
+    }
+
     /// The ranks that have not entered the operation; where all have, those that have not done their part.
     fn waiting_for(&self) -> Vec<u32> {
-        let absent: Vec<u32> =
-            self.links.iter().filter(|link| link.absent()).map(|link| link.rank).collect();
+        let absent = self.absent();
         if !absent.is_empty() {
             return absent;
         }
@@ -136,9 +168,20 @@ impl Engine {
         unfinished.map(|link| link.rank).collect()
     }
 
-    fn deadline_passed(&self, operation: OperationKind) -> CollectiveError {
-        let (sequence, waiting_for) = (self.sequence, self.waiting_for());
-        CollectiveError::DeadlinePassed { operation, sequence, waiting_for }
+    /// The error of a wait that ends for its deadline.
+    pub(crate) fn deadline_passed(
+        &self,
+        operation: OperationKind,
+        waiting_for: Vec<u32>,
+        entered: bool,
+    ) -> CollectiveError {
+        let names = &self.origin.group.host_names;
+        let hosts = waiting_for.iter().filter_map(|rank| names.get(*rank as usize).cloned());
+        let world = self.origin.group.peers.len();
+        let others = world.saturating_sub(waiting_for.len()) as u32;
+        let details = Box::new(WaitDetails { hosts: hosts.collect(), entered, others });
+        let sequence = self.sequence;
+        CollectiveError::DeadlinePassed { operation, sequence, waiting_for, details }
     }
 
     pub(crate) fn check_abort(&mut self) -> Result<(), CollectiveError> {
@@ -151,11 +194,7 @@ impl Engine {
                 self.abort_seen = Some(version);
                 Ok(())
             }
-            Some(abort) => Err(CollectiveError::Aborted {
-                term: abort.term,
-                generation: abort.generation,
-                reason: abort.reason,
-            }),
+            Some(abort) => Err(abort.into()),
         }
     }
 
@@ -175,6 +214,7 @@ impl Engine {
                 link.hangup = Some(self.hangups);
                 self.hangups += 1;
             }
+            link.news |= flags.contains(EpollFlags::EPOLLIN);
             link.readable |= flags.intersects(gone | EpollFlags::EPOLLIN);
             link.writable |= flags.intersects(gone | EpollFlags::EPOLLOUT);
         }
@@ -189,20 +229,24 @@ impl Engine {
 
     /// Looks at a link whose peer has closed and from which this operation reads nothing more. A peer that
     /// has completed this collective may leave; one that has not entered it is missed.
-    fn probe(&mut self, index: usize, kind: OperationKind) -> Result<(), CollectiveError> {
-        let link = &self.links[index];
+    fn probe(&mut self, index: usize, operation: Operation) -> Result<(), CollectiveError> {
+        let link = &mut self.links[index];
+        link.news = false;
         match link.probe() {
-            Ok(Some(Frame::Bye(bye))) => {
-                let uninvolved = kind == OperationKind::SendReceive && !link.sending;
-                let completed = bye.sequence > self.sequence && !link.sending;
+            Ok(Some(Told::Farewell(farewell))) => {
+                let bye = farewell.bye;
+                let message = operation.kind == OperationKind::SendReceive;
+                let uninvolved = message && !link.sending;
+                let later = self.agreeing || bye.sequence > self.sequence;
+                let completed = later && !link.sending;
                 if uninvolved && bye.cause == ByeCause::Left || completed || self.will_mismatch(bye)
                 {
                     return Ok(());
                 }
-                Err(self.fault(index, kind, LinkFault::Bye(bye)))
+                Err(self.fault(index, operation, LinkFault::Farewell(farewell)))
             }
             Ok(_) => Ok(()),
-            Err(fault) => Err(self.fault(index, kind, fault)),
+            Err(fault) => Err(self.fault(index, operation, fault)),
         }
     }
 
@@ -214,35 +258,29 @@ impl Engine {
     }
 
     /// The error that a link's fault means.
-    fn fault(
-        &mut self,
-        index: usize,
-        operation: OperationKind,
-        fault: LinkFault,
-    ) -> CollectiveError {
+    fn fault(&mut self, index: usize, operation: Operation, fault: LinkFault) -> CollectiveError {
         let rank = self.links[index].rank;
         // A mismatch explains why others give up, and may stand unread behind their ends.
         let shown = self.links.iter().find_map(|link| Some((link.rank, link.mismatch()?)));
         let (rank, fault) = shown.unwrap_or((rank, fault));
         let source = match fault {
             LinkFault::Mismatch { ours, theirs } => {
-                let sequence = ours.sequence;
-                let (ours, theirs) = (Box::new(ours), Box::new(theirs));
-                return CollectiveError::Mismatch { operation, sequence, rank, ours, theirs };
+                return CollectiveError::mismatch(rank, ours, theirs);
             }
             LinkFault::Malformed(source) => return CollectiveError::Protocol { rank, source },
-            LinkFault::Bye(bye) => return self.farewell(rank, operation, bye, self.waiting_for()),
+            LinkFault::Farewell(farewell) => {
+                return self.told(rank, operation, &farewell, self.waiting_for());
+            }
             LinkFault::Closed => PeerLoss::Closed,
             LinkFault::Connection(error) => PeerLoss::Connection(Arc::new(error)),
         };
         // A survivor that gave up mid-frame looks like a dead peer. So gather what the other links tell:
         // a farewell from before the end of this operation explains it, and else the first end counts.
         if self.wait(Duration::ZERO).is_ok() {
-            for link in self.links.iter().filter(|link| link.hangup.is_some()) {
+            for link in self.links.iter().filter(|link| link.has_news()) {
                 match link.probe() {
-                    Ok(Some(Frame::Bye(bye))) if bye.sequence <= self.sequence => {
-                        let waiting_for = self.waiting_for();
-                        return self.farewell(link.rank, operation, bye, waiting_for);
+                    Ok(Some(Told::Farewell(told))) if told.bye.sequence <= self.sequence => {
+                        return self.told(link.rank, operation, &told, self.waiting_for());
                     }
                     _ => {}
                 }
@@ -260,22 +298,64 @@ impl Engine {
     /// ranks still `awaited` is gone. Who is gone by its own will has said why.
     pub(crate) fn watch(
         &mut self,
-        operation: OperationKind,
+        operation: Operation,
         awaited: impl Fn(u32) -> bool,
     ) -> Result<(), CollectiveError> {
         self.wait(Duration::ZERO)?;
-        let gone = |link: &Link| link.hangup.is_some() && awaited(link.rank);
-        let Some(index) = self.links.iter().position(gone) else { return Ok(()) };
-        let link = &self.links[index];
-        match link.probe() {
-            Ok(Some(Frame::Bye(bye))) => {
-                let waiting_for = self.links.iter().map(|link| link.rank).filter(|r| awaited(*r));
-                Err(self.farewell(link.rank, operation, bye, waiting_for.collect()))
+        let told = |link: &Link| link.has_news() && awaited(link.rank);
+        for index in 0..self.links.len() {
+            let link = &mut self.links[index];
+            if !told(link) {
+                continue;
             }
-            // Messages may lie unread before the end, but nothing more comes.
-            Ok(_) => Err(self.fault(index, operation, LinkFault::Closed)),
-            Err(fault) => Err(self.fault(index, operation, fault)),
+            link.news = false;
+            match link.probe() {
+                Ok(Some(Told::Farewell(farewell))) => {
+                    let ranks = self.links.iter().map(|link| link.rank);
+                    let waiting_for = ranks.filter(|rank| awaited(*rank)).collect();
+                    let rank = self.links[index].rank;
+                    return Err(self.told(rank, operation, &farewell, waiting_for));
+                }
+                // Messages may lie unread before the end, but nothing more comes.
+                Ok(_) if link.hangup.is_some() => {
+                    return Err(self.fault(index, operation, LinkFault::Closed));
+                }
+                Ok(_) => {}
+                Err(fault) => return Err(self.fault(index, operation, fault)),
+            }
         }
+        Ok(())
+    }
+
+    /// Looks at the links without waiting: the error that a farewell there means for an operation, if one does.
+    pub(crate) fn explain(&mut self, operation: Operation) -> Option<CollectiveError> {
+        self.wait(Duration::ZERO).ok()?;
+        self.links.iter().filter(|link| link.has_news()).find_map(|link| match link.probe() {
+            Ok(Some(Told::Farewell(told))) if told.bye.sequence <= self.sequence => {
+                Some(self.told(link.rank, operation, &told, vec![link.rank]))
+            }
+            _ => None,
+        })
+    }
+
+    /// What it means that `by` said this over a link.
+    fn told(
+        &self,
+        by: u32,
+        operation: Operation,
+        farewell: &Farewell,
+        waiting_for: Vec<u32>,
+    ) -> CollectiveError {
+        let (ByeCause::Mismatch(rank), Some([theirs, seen])) =
+            (farewell.bye.cause, farewell.evidence)
+        else {
+            return self.farewell(by, operation.kind, farewell.bye, waiting_for);
+        };
+        let (generation, sequence) = (self.generation, self.sequence);
+        let ours = FrameHeader { generation, sequence, operation };
+        let differs = theirs != ours && !operation.kind.lengths_differ();
+        let (rank, theirs) = if differs || rank == self.rank { (by, theirs) } else { (rank, seen) };
+        CollectiveError::mismatch(rank, ours, theirs)
     }
 
     /// What it means that `by` said farewell while this rank waits for `waiting_for`.
@@ -297,8 +377,7 @@ impl Engine {
                 waiting_for.retain(|other| *other != by && *other != rank);
                 waiting_for.push(rank);
                 waiting_for.sort_unstable();
-                let sequence = self.sequence;
-                return CollectiveError::DeadlinePassed { operation, sequence, waiting_for };
+                return self.deadline_passed(operation, waiting_for, false);
             }
             ByeCause::DeadlinePassed(_) | ByeCause::Mismatch(_) | ByeCause::Failed => {
                 (by, PeerLoss::Failed)
@@ -317,8 +396,15 @@ impl Engine {
             tracing::debug!(generation = self.generation, rank = self.rank, %error, "collective failed");
         }
         let bye = Bye { generation: self.generation, sequence: self.sequence, cause };
+        let evidence = match &error {
+            CollectiveError::Mismatch { ours, theirs, .. } => Some([**ours, **theirs]),
+            _ => None,
+        };
+        let Origin { group, part, standing, .. } = &*self.origin;
         for link in &mut self.links {
-            link.leave(bye);
+            if let Some(left) = link.leave(&Farewell { bye, evidence }) {
+                standing.put(*part, group.peers[link.rank as usize], left);
+            }
         }
         self.failure = Some(error);
     }

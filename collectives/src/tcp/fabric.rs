@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ring::rand::SystemRandom;
@@ -12,6 +13,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use super::communicator::TcpCommunicator;
 use super::connection::Connection;
 use super::form::Forming;
+use super::standing::Standing;
 use crate::abort::AbortHandle;
 use crate::error::FormError;
 
@@ -36,6 +38,8 @@ pub struct GroupSpec {
     /// The host of each rank: a number that ranks of one machine share. Empty means unknown. Only
     /// [`crate::HostFabric`] looks at it.
     pub hosts: Vec<u32>,
+    /// The name of each rank's host, for errors that name a rank. Empty means unknown.
+    pub host_names: Vec<Arc<str>>,
     /// The generation's secret: who does not hold it is refused.
     pub key: [u8; 32],
     /// How long forming may take ([`DEFAULT_FORM_DEADLINE`]).
@@ -53,6 +57,7 @@ impl fmt::Debug for GroupSpec {
             .field("rank", &self.rank)
             .field("peers", &self.peers)
             .field("hosts", &self.hosts)
+            .field("host_names", &self.host_names)
             .field("form_deadline", &self.form_deadline)
             .field("operation_deadline", &self.operation_deadline)
             .finish_non_exhaustive()
@@ -68,7 +73,8 @@ pub struct TcpFabric {
     /// Peers of a newer generation that dialed while an older one was forming.
     pub(crate) parked: VecDeque<Connection>,
     pub(crate) random: SystemRandom,
-    newest: Option<(u64, u64)>,
+    pub(crate) standing: Standing,
+    newest: Option<(u64, u64, u32)>,
 }
 
 impl TcpFabric {
@@ -88,8 +94,9 @@ impl TcpFabric {
             .local_addr()?
             .as_socket()
             .ok_or_else(|| io::Error::other("the listener has no internet address"))?;
-        let (parked, random) = (VecDeque::new(), SystemRandom::new());
-        Ok(TcpFabric { listener, address, parked, random, newest: None })
+        let (parked, random, standing) =
+            (VecDeque::new(), SystemRandom::new(), Standing::default());
+        Ok(TcpFabric { listener, address, parked, random, standing, newest: None })
     }
 
     /// Where the listener is bound.
@@ -98,7 +105,7 @@ impl TcpFabric {
     }
 
     /// Connects all ranks of `group`, and blocks until each is connected with this one. The higher rank
-    /// of a pair dials. Connections of strangers, of other generations or with another key are refused
+    /// of a pair dials, where no connection of the generation before stands between the two. Connections of strangers, of other generations or with another key are refused
     /// and do not disturb. `abort` ends the forming, and later the communicator's operations.
     ///
     /// # Errors
@@ -109,6 +116,16 @@ impl TcpFabric {
         group: &GroupSpec,
         abort: &AbortHandle,
     ) -> Result<TcpCommunicator, FormError> {
+        self.form_part(group, 0, abort)
+    }
+
+    /// [`TcpFabric::form`] for one of the groups of a generation: 0 is all ranks, 1 those of a host.
+    pub(crate) fn form_part(
+        &mut self,
+        group: &GroupSpec,
+        part: u32,
+        abort: &AbortHandle,
+    ) -> Result<TcpCommunicator, FormError> {
         let (term, generation) = (group.term, group.generation);
         let world = u32::try_from(group.peers.len())
             .map_err(|_| FormError::InvalidGroup("the world has more than 2^32 ranks".into()))?;
@@ -116,11 +133,11 @@ impl TcpFabric {
             let reason = format!("there is no rank {} in a world of {world}", group.rank);
             return Err(FormError::InvalidGroup(reason));
         }
-        if self.newest.is_some_and(|newest| newest > (term, generation)) {
+        if self.newest.is_some_and(|newest| newest > (term, generation, part)) {
             return Err(FormError::Stale { term, generation });
         }
-        self.newest = Some((term, generation));
-        let engine = Forming::new(self, group, world, abort)?.run()?;
+        self.newest = Some((term, generation, part));
+        let engine = Forming::new(self, group, world, part, abort)?.run()?;
         tracing::debug!(term, generation, rank = group.rank, world, "group formed");
         Ok(TcpCommunicator::new(engine, world))
     }

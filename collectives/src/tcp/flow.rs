@@ -35,13 +35,17 @@ pub(crate) trait Flow {
     fn incoming(&mut self, rank: u32, moved: usize) -> Incoming<'_>;
     /// `rank` has now delivered `moved` bytes.
     fn received(&mut self, _rank: u32, _moved: usize) {}
-    /// The length that the header to `rank` announces, where it is not the same for all.
-    fn announced_bytes(&self, _rank: u32) -> Option<u64> {
-        None
+    /// Whether a rank may have to wait for data before it has any to send.
+    fn may_defer(&self) -> bool {
+        false
     }
-    /// The length that the header of `rank` must announce, where it is not the same for all.
-    fn expected_bytes(&self, _rank: u32) -> Option<u64> {
-        None
+    /// The length of what goes to `rank`, which its header announces where lengths differ by pair.
+    fn length_to(&self, _rank: u32) -> u64 {
+        0
+    }
+    /// The length of what `rank` sends here.
+    fn length_from(&self, _rank: u32) -> u64 {
+        0
     }
 }
 
@@ -52,8 +56,6 @@ pub(crate) struct Exchange<'a, To, From> {
     pub(crate) output: &'a mut [u8],
     pub(crate) to: To,
     pub(crate) from: From,
-    /// Whether headers carry the length of the pair's region instead of the operation's.
-    pub(crate) lengths_by_pair: bool,
 }
 
 impl<To, From> Flow for Exchange<'_, To, From>
@@ -87,12 +89,12 @@ where
         }
     }
 
-    fn announced_bytes(&self, rank: u32) -> Option<u64> {
-        self.lengths_by_pair.then(|| (self.to)(rank).map_or(0, |region| region.len() as u64))
+    fn length_to(&self, rank: u32) -> u64 {
+        (self.to)(rank).map_or(0, |region| region.len() as u64)
     }
 
-    fn expected_bytes(&self, rank: u32) -> Option<u64> {
-        self.lengths_by_pair.then(|| (self.from)(rank).map_or(0, |region| region.len() as u64))
+    fn length_from(&self, rank: u32) -> u64 {
+        (self.from)(rank).map_or(0, |region| region.len() as u64)
     }
 }
 
@@ -113,7 +115,16 @@ impl<'a> Chain<'a> {
         let before = |rank: u32| if rank == 0 { world - 1 } else { rank - 1 };
         let previous = (own != root).then(|| before(own));
         let next = Some(after(own)).filter(|next| *next != root);
-        let valid = if own == root { data.len() } else { 0 };
+        Chain::linked(data, previous, next)
+    }
+
+    /// The part of one rank in a chain; who has nobody before it holds the data.
+    pub(crate) fn linked(
+        data: &'a mut [u8],
+        previous: Option<u32>,
+        next: Option<u32>,
+    ) -> Chain<'a> {
+        let valid = if previous.is_none() { data.len() } else { 0 };
         Chain { data, previous, next, valid }
     }
 }
@@ -147,5 +158,9 @@ impl Flow for Chain<'_> {
 
     fn received(&mut self, _rank: u32, moved: usize) {
         self.valid = moved;
+    }
+
+    fn may_defer(&self) -> bool {
+        true
     }
 }

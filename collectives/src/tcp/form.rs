@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -17,12 +18,15 @@ use super::link::Link;
 use crate::abort::AbortHandle;
 use crate::clock;
 use crate::error::{FormError, MissingPeer};
+use crate::split::Origin;
 
 const LISTENER_TOKEN: u64 = ABORT_TOKEN - 1;
 /// Handshakes have tokens from here on; below are the ranks of the links that stand.
 const FIRST_HANDSHAKE_TOKEN: u64 = 1 << 32;
 /// How long a peer that dialed may take for its handshake.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(2);
+/// How long the answer over a connection of the last generation may take.
+const STANDING_DEADLINE: Duration = Duration::from_millis(250);
 /// Unfinished handshakes of peers that dialed, beside one for each rank; the oldest gives way.
 const PENDING_BOUND: usize = 128;
 /// Connections kept for a newer generation; the oldest gives way, and dials again.
@@ -67,6 +71,7 @@ impl<'a> Forming<'a> {
         fabric: &'a mut TcpFabric,
         group: &'a GroupSpec,
         world: u32,
+        part: u32,
         abort: &'a AbortHandle,
     ) -> Result<Forming<'a>, FormError> {
         let now = clock::now();
@@ -80,6 +85,7 @@ impl<'a> Forming<'a> {
             generation: group.generation,
             rank: group.rank,
             world,
+            part,
             key: hmac::Key::new(hmac::HMAC_SHA256, &group.key),
         };
         let redial = Redial { at: now, pause: REDIAL_FIRST };
@@ -105,6 +111,7 @@ impl<'a> Forming<'a> {
             connection.deadline = Some(clock::now() + HANDSHAKE_DEADLINE);
             self.start(connection)?;
         }
+        self.start_standing()?;
         loop {
             self.check_abort()?;
             let now = clock::now();
@@ -118,6 +125,26 @@ impl<'a> Forming<'a> {
             }
             self.wait(now)?;
         }
+    }
+
+    /// Begins with the connections that the last generation has left.
+    fn start_standing(&mut self) -> Result<(), FormError> {
+        let mut standing = self.fabric.standing.take(self.identity.part);
+        for rank in (0..self.identity.world).filter(|rank| *rank != self.group.rank) {
+            let Some(left) = standing.remove(&self.group.peers[rank as usize]) else { continue };
+            let dials = (rank < self.group.rank).then_some(rank);
+            // A peer that is still in the old generation, or has left the connection, is dialed anew.
+            let deadline = dials.map(|_| clock::now() + STANDING_DEADLINE);
+            let random = &self.fabric.random;
+            match Connection::again(&self.identity, dials, left, deadline, random) {
+                Ok(connection) => {
+                    self.redials.remove(&rank);
+                    self.start(connection)?;
+                }
+                Err(error) => tracing::debug!(%error, rank, "a standing connection failed"),
+            }
+        }
+        Ok(())
     }
 
     fn check_abort(&self) -> Result<(), FormError> {
@@ -145,7 +172,19 @@ impl<'a> Forming<'a> {
 
     /// Gives up the handshakes whose deadline has passed.
     fn expire(&mut self, now: Instant) {
-        self.handshakes.retain(|_, connection| connection.deadline.is_none_or(|at| now < at));
+        let is_late = |connection: &Connection| connection.deadline.is_some_and(|at| at <= now);
+        let late: Vec<u64> = self
+            .handshakes
+            .iter()
+            .filter(|(_, connection)| is_late(connection))
+            .map(|(token, _)| *token)
+            .collect();
+        for token in late {
+            let connection = self.handshakes.remove(&token);
+            if let Some(rank) = connection.and_then(|connection| connection.target) {
+                self.lost(rank, "it has not answered".to_owned());
+            }
+        }
     }
 
     fn dial(&mut self, now: Instant) -> Result<(), FormError> {
@@ -294,6 +333,13 @@ impl<'a> Forming<'a> {
             term: self.group.term,
             generation: self.group.generation,
             rank: self.group.rank,
+            origin: Arc::new(Origin {
+                group: self.group.clone(),
+                abort: self.abort.clone(),
+                address: self.fabric.local_address().ip(),
+                part: self.identity.part,
+                standing: self.fabric.standing.clone(),
+            }),
             hangups: 1,
             links,
             epoll: self.epoll,
@@ -301,6 +347,7 @@ impl<'a> Forming<'a> {
             abort_seen: None,
             operation_deadline: self.group.operation_deadline,
             sequence: 0,
+            agreeing: false,
             failure: None,
         })
     }

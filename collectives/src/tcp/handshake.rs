@@ -2,10 +2,7 @@
 
 use ring::hmac;
 
-use crate::wire::{
-    ACCEPTED_LENGTH, Accepted, HELLO_LENGTH, Hello, PROOF_LENGTH, Proof, REPLY_LENGTH, Refusal,
-    Reply,
-};
+use crate::wire::{HELLO_LENGTH, Hello, PROOF_LENGTH, Proof, REPLY_LENGTH, Refusal, Reply};
 
 /// The longest handshake message, in bytes.
 pub(crate) const LONGEST: usize = HELLO_LENGTH;
@@ -19,6 +16,7 @@ pub(crate) struct Identity {
     pub(crate) generation: u64,
     pub(crate) rank: u32,
     pub(crate) world: u32,
+    pub(crate) part: u32,
     pub(crate) key: hmac::Key,
 }
 
@@ -62,7 +60,6 @@ pub(crate) enum Stage {
     Hello,
     Proof { hello: [u8; HELLO_LENGTH], rank: u32, nonce: [u8; 32] },
     Reply { hello: [u8; HELLO_LENGTH], target: u32 },
-    Accepted { target: u32 },
 }
 
 impl Stage {
@@ -74,6 +71,7 @@ impl Stage {
             world_size: identity.world,
             rank: identity.rank,
             target,
+            part: identity.part,
             nonce,
         }
         .encode();
@@ -86,7 +84,6 @@ impl Stage {
             Stage::Hello => HELLO_LENGTH,
             Stage::Proof { .. } => PROOF_LENGTH,
             Stage::Reply { .. } => REPLY_LENGTH,
-            Stage::Accepted { .. } => ACCEPTED_LENGTH,
         }
     }
 
@@ -103,7 +100,7 @@ impl Stage {
                 let accepted = Proof::decode(&prefix(message))
                     .is_ok_and(|proof| identity.verify(LABEL_DIALER, hello, nonce, &proof.proof));
                 if accepted {
-                    Step::Established(*rank, Accepted.encode().to_vec())
+                    Step::Established(*rank, Vec::new())
                 } else {
                     Step::Refuse(Vec::new(), format!("the proof of rank {rank} is wrong"))
                 }
@@ -124,15 +121,10 @@ impl Stage {
                             return refuse("its key is not the generation's".to_owned());
                         }
                         let proof = identity.sign(LABEL_DIALER, &hello, &nonce);
-                        *self = Stage::Accepted { target };
-                        Step::Continue(Proof { proof }.encode().to_vec())
+                        Step::Established(target, Proof { proof }.encode().to_vec())
                     }
                 }
             }
-            Stage::Accepted { target } => match Accepted::decode(&prefix(message)) {
-                Ok(Accepted) => Step::Established(*target, Vec::new()),
-                Err(error) => refuse(format!("its answer is none of this protocol: {error}")),
-            },
         }
     }
 
@@ -146,7 +138,8 @@ impl Stage {
             Ok(hello) => hello,
             Err(error) => return refuse(format!("no hello: {error}")),
         };
-        let (theirs, ours) = ((hello.term, hello.generation), (identity.term, identity.generation));
+        let theirs = (hello.term, hello.generation, hello.part);
+        let ours = (identity.term, identity.generation, identity.part);
         let refusal = if theirs > ours {
             return Step::Park;
         } else if theirs < ours {
@@ -162,7 +155,7 @@ impl Stage {
             *self = Stage::Proof { hello: *message, rank: hello.rank, nonce };
             return Step::Continue(Reply::Welcome { nonce, proof }.encode().to_vec());
         };
-        let (term, generation) = ours;
+        let (term, generation, _) = ours;
         let reply = Reply::Refused { refusal, term, generation }.encode().to_vec();
         let why = format!("a hello of rank {}, generation {theirs:?}: {refusal:?}", hello.rank);
         Step::Refuse(reply, why)
@@ -173,7 +166,7 @@ fn refuse(why: String) -> Step {
     Step::Refuse(Vec::new(), why)
 }
 
-fn prefix<const N: usize>(message: &[u8; LONGEST]) -> [u8; N] {
+pub(crate) fn prefix<const N: usize>(message: &[u8; LONGEST]) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&message[..N]);
     bytes

@@ -10,11 +10,15 @@ mod form;
 mod handshake;
 mod link;
 mod sliced;
+mod standing;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use communicator::SMALL;
 pub use communicator::TcpCommunicator;
 pub(crate) use engine::{Engine, cause};
 pub use fabric::{DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, GroupSpec, TcpFabric};
+pub(crate) use flow::{Chain, Exchange, Flow, Incoming, Outgoing};
 #[cfg(test)]
 pub(crate) use sliced::PIECE;
+pub(crate) use standing::Standing;

@@ -12,12 +12,24 @@ use super::flow::{Flow, Incoming, Outgoing};
 use crate::element::DataType;
 use crate::reduce::{ReduceOp, fold_ranks};
 
-/// The length of a piece, in bytes. Two a rank stay in the second-level cache in worlds of usual size.
+/// The least length of a piece, in bytes.
 pub(crate) const PIECE: usize = 64 * 1024;
+/// The greatest: more would leave the caches before it is folded.
+const PIECE_MOST: usize = 256 * 1024;
+/// What the pieces of all ranks take together, where that leaves them their least length.
+const PIECES_MOST: usize = 2 * 1024 * 1024;
 
-/// The scratch memory that a world needs, in bytes.
-pub(crate) fn scratch_length(world: u32) -> usize {
-    2 * PIECE * world as usize
+/// The length of a piece, in bytes, for data of this length: short enough that moving and folding overlap, and
+/// long enough that few system calls are made in large worlds, where a region has as many pieces from each rank.
+pub(crate) fn piece_length(length: usize, world: u32) -> usize {
+    let most = (PIECES_MOST / world as usize).clamp(PIECE, PIECE_MOST);
+    let piece = (length / 32).saturating_mul(world as usize);
+    piece.next_multiple_of(PIECE).clamp(PIECE, most.next_multiple_of(PIECE))
+}
+
+/// The scratch memory that a world needs for pieces of this length, in bytes.
+pub(crate) fn scratch_length(piece: usize, world: u32) -> usize {
+    2 * piece * world as usize
 }
 
 /// What a rank reduces.
@@ -26,6 +38,16 @@ pub(crate) enum Buffers<'a> {
     InPlace(&'a mut [u8]),
     /// Reduce-scatter: the regions are equal parts of the input, and each rank keeps its own.
     Scatter { input: &'a [u8], output: &'a mut [u8] },
+}
+
+impl Buffers<'_> {
+    /// The length of all regions together, in bytes.
+    pub(crate) fn length(&self) -> usize {
+        match self {
+            Buffers::InPlace(data) => data.len(),
+            Buffers::Scatter { input, .. } => input.len(),
+        }
+    }
 }
 
 pub(crate) struct Sliced<'a> {
@@ -37,6 +59,7 @@ pub(crate) struct Sliced<'a> {
     op: ReduceOp,
     own: u32,
     world: u32,
+    piece: usize,
     /// Bytes of this rank's region that are folded.
     folded: usize,
 }
@@ -48,7 +71,7 @@ struct Stretch {
 }
 
 impl<'a> Sliced<'a> {
-    /// `scratch` has [`scratch_length`] bytes, aligned for any element; `contributed` one entry a rank.
+    /// `scratch` has [`scratch_length`] bytes for [`piece_length`], aligned for any element; `contributed` one entry a rank.
     pub(crate) fn new(
         buffers: Buffers<'a>,
         scratch: &'a mut [u8],
@@ -59,8 +82,9 @@ impl<'a> Sliced<'a> {
         world: u32,
     ) -> Sliced<'a> {
         contributed.fill(0);
+        let piece = piece_length(buffers.length(), world);
         let mut sliced =
-            Sliced { buffers, scratch, contributed, data_type, op, own, world, folded: 0 };
+            Sliced { buffers, scratch, contributed, data_type, op, own, world, piece, folded: 0 };
         let own_region = sliced.region(own);
         sliced.contributed[own as usize] = own_region.len();
         if let Buffers::Scatter { input, output } = &mut sliced.buffers {
@@ -72,11 +96,7 @@ impl<'a> Sliced<'a> {
     fn region(&self, rank: u32) -> Range<usize> {
         let (rank, world) = (rank as usize, self.world as usize);
         let size = self.data_type.size_bytes();
-        let length = match &self.buffers {
-            Buffers::InPlace(data) => data.len(),
-            Buffers::Scatter { input, .. } => input.len(),
-        };
-        let elements = length / size;
+        let elements = self.buffers.length() / size;
         let (share, rest) = (elements / world, elements % world);
         let start = rank * share + rank.min(rest);
         let end = start + share + usize::from(rank < rest);
@@ -91,11 +111,12 @@ impl<'a> Sliced<'a> {
                 .then_some(Stretch { gather: false, within: moved..scattered });
         };
         // Region 0 is the longest one, so all ranks count the same number of pieces.
-        let pieces = self.region(0).len().div_ceil(PIECE);
+        let pieces = self.region(0).len().div_ceil(self.piece);
         // Whole pairs (s k+1, g k) before this position; more where the tails are shorter.
-        let first = moved.saturating_sub(PIECE) / (2 * PIECE);
-        let piece =
-            |k: usize, length: usize| (k * PIECE).min(length)..((k + 1) * PIECE).min(length);
+        let first = moved.saturating_sub(self.piece) / (2 * self.piece);
+        let piece = |k: usize, length: usize| {
+            (k * self.piece).min(length)..((k + 1) * self.piece).min(length)
+        };
         // All that stands before s(first + 1) in the stream: s up to `first`, g below `first`.
         let mut position = piece(first, scattered).end + piece(first, gathered).start;
         if first == 0 && moved < position {
@@ -115,8 +136,8 @@ impl<'a> Sliced<'a> {
     }
 
     /// The place of a rank's piece in the scratch memory.
-    fn slot(world: u32, rank: u32, piece: usize) -> usize {
-        ((piece % 2) * world as usize + rank as usize) * PIECE
+    fn slot(length: usize, world: u32, rank: u32, piece: usize) -> usize {
+        ((piece % 2) * world as usize + rank as usize) * length
     }
 
     /// Folds each piece of this rank's region that everyone has delivered.
@@ -124,8 +145,8 @@ impl<'a> Sliced<'a> {
         let region = self.region(self.own);
         let arrived = self.contributed.iter().copied().min().unwrap_or(0);
         while self.folded < region.len() {
-            let piece = self.folded / PIECE;
-            let end = ((piece + 1) * PIECE).min(region.len());
+            let piece = self.folded / self.piece;
+            let end = ((piece + 1) * self.piece).min(region.len());
             if arrived < end {
                 return;
             }
@@ -136,9 +157,9 @@ impl<'a> Sliced<'a> {
                 }
                 Buffers::Scatter { output, .. } => &mut output[within.clone()],
             };
-            let (scratch, world) = (&*self.scratch, self.world);
+            let (scratch, world, length) = (&*self.scratch, self.world, self.piece);
             fold_ranks(self.data_type, self.op, destination, self.own, world, |rank| {
-                let slot = Self::slot(world, rank, piece);
+                let slot = Self::slot(length, world, rank, piece);
                 &scratch[slot..slot + within.len()]
             });
             self.folded = end;
@@ -189,13 +210,15 @@ impl Flow for Sliced<'_> {
                 Buffers::Scatter { .. } => Incoming::Done,
             };
         }
-        let piece = within.start / PIECE;
-        if piece >= self.folded / PIECE + 2 {
+        let piece = within.start / self.piece;
+        if piece >= self.folded / self.piece + 2 {
             return Incoming::Blocked;
         }
-        let slot = Self::slot(self.world, rank, piece);
-        let (start, end) =
-            (within.start % PIECE, within.end.min((piece + 1) * PIECE) - piece * PIECE);
+        let slot = Self::slot(self.piece, self.world, rank, piece);
+        let (start, end) = (
+            within.start % self.piece,
+            within.end.min((piece + 1) * self.piece) - piece * self.piece,
+        );
         Incoming::Ready(&mut self.scratch[slot + start..slot + end])
     }
 
@@ -206,7 +229,9 @@ impl Flow for Sliced<'_> {
         let scattered = match self.stretch(own, theirs, moved) {
             None => own,
             Some(Stretch { gather: false, within }) => within.start,
-            Some(Stretch { gather: true, within }) => ((within.start / PIECE + 2) * PIECE).min(own),
+            Some(Stretch { gather: true, within }) => {
+                ((within.start / self.piece + 2) * self.piece).min(own)
+            }
         };
         if scattered > self.contributed[rank as usize] {
             self.contributed[rank as usize] = scattered;
@@ -223,7 +248,8 @@ mod tests {
     #[test]
     fn a_stream_covers_both_regions_in_order() {
         for length in [0, 4, 8, PIECE, 2 * PIECE, 2 * PIECE + 4, 6 * PIECE + 4, 9 * PIECE + 12] {
-            let (mut data, mut scratch) = (vec![0; length], vec![0; scratch_length(2)]);
+            let (mut data, mut scratch) =
+                (vec![0; length], vec![0; scratch_length(piece_length(length, 2), 2)]);
             let mut contributed = [0; 2];
             let buffers = Buffers::InPlace(&mut data);
             let (data_type, op) = (DataType::F32, ReduceOp::Sum);

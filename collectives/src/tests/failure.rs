@@ -172,6 +172,26 @@ fn x15_a_mismatch_is_named_on_every_rank() {
 }
 
 #[test]
+fn x15_a_mismatch_is_named_by_ranks_that_are_no_neighbours_of_it() {
+    for path in Path::ALL {
+        // In a chain 0, 1, 2, 3 rank 1 sees what rank 0 sends, and rank 3 hears of rank 2 alone.
+        let errors = world(path, 4, LONG, |communicator, _| {
+            let length = if communicator.rank() == 0 { 100_000 } else { 100_001 };
+            let sent = communicator.broadcast(&mut vec![1u8; length], 0);
+            // What is on its way is done for the root, which hears of it in the next operation.
+            sent.and_then(|()| communicator.barrier()).unwrap_err()
+        });
+        for (rank, error) in errors.iter().enumerate() {
+            let CollectiveError::Mismatch { rank: other, theirs, .. } = error else {
+                panic!("{path:?}, rank {rank}: {error:?}")
+            };
+            let due = if rank == 0 { 100_001 } else { 100_000 };
+            assert_eq!((rank == 0, theirs.operation.bytes), (*other != 0, due), "{path:?}");
+        }
+    }
+}
+
+#[test]
 fn x15_another_operation_is_named() {
     for path in Path::ALL {
         let errors = world(path, 2, LONG, |communicator, _| {
@@ -229,5 +249,29 @@ fn g9_the_deadline_names_the_missing_rank() {
             };
             assert_eq!(waiting_for, &[2]);
         }
+    }
+}
+
+#[test]
+fn g9_who_did_not_come_on_another_host_is_named_and_not_its_leader() {
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+    let deadline = Duration::from_millis(200);
+    let errors = world(Path::Hierarchy, 4, deadline, move |communicator, _| {
+        communicator.barrier().unwrap();
+        if communicator.rank() == 3 {
+            let wait = wait.lock().unwrap();
+            for _ in 0..3 {
+                wait.recv_timeout(LONG).unwrap();
+            }
+            return None;
+        }
+        let error = communicator.all_reduce(&mut vec![1.0f32; LARGE], ReduceOp::Sum).unwrap_err();
+        done.send(()).unwrap();
+        Some(error)
+    });
+    for error in errors.into_iter().flatten() {
+        let due = "rank 3 has not entered all_reduce #1, 3 others wait";
+        assert_eq!(error.to_string(), due);
     }
 }

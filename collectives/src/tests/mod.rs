@@ -1,6 +1,7 @@
 //! Operations and their failures on every path, over loopback, with threads of this process as ranks.
 
 mod failure;
+mod groups;
 mod operations;
 mod reference;
 
@@ -17,10 +18,27 @@ const LONG: Duration = Duration::from_secs(60);
 enum Path {
     Tcp,
     SharedMemory,
+    /// Hosts of two ranks each, and one more where the world is odd.
+    Hierarchy,
+    /// Hosts of one, three, two and two ranks.
+    UnevenHierarchy,
 }
 
 impl Path {
-    const ALL: [Path; 2] = [Path::Tcp, Path::SharedMemory];
+    const ALL: [Path; 3] = [Path::Tcp, Path::SharedMemory, Path::Hierarchy];
+
+    /// With the odd ones, for tests over all kinds of data.
+    const EVERY: [Path; 4] =
+        [Path::Tcp, Path::SharedMemory, Path::Hierarchy, Path::UnevenHierarchy];
+
+    fn hosts(self, world: u32) -> Vec<u32> {
+        match self {
+            Path::Tcp => Vec::new(),
+            Path::SharedMemory => vec![3; world as usize],
+            Path::UnevenHierarchy => vec![0, 1, 1, 1, 2, 2, 3, 3][..world as usize].to_vec(),
+            Path::Hierarchy => (0..world).map(|rank| rank / 2).collect(),
+        }
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the ranks of a test are threads")]
@@ -38,10 +56,7 @@ fn world<T: Send + 'static>(
     let bind = |_| TcpFabric::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let fabrics: Vec<_> = (0..world).map(bind).collect();
     let peers: Vec<_> = fabrics.iter().map(TcpFabric::local_address).collect();
-    let hosts = match path {
-        Path::Tcp => Vec::new(),
-        Path::SharedMemory => vec![3; world as usize],
-    };
+    let hosts = path.hosts(world);
     let rank = |(rank, fabric): (usize, TcpFabric)| {
         let (peers, hosts, body) = (peers.clone(), hosts.clone(), body.clone());
         spawn(move || {
@@ -52,6 +67,7 @@ fn world<T: Send + 'static>(
                 rank: rank as u32,
                 peers,
                 hosts,
+                host_names: Vec::new(),
                 key: [7; 32],
                 form_deadline: LONG,
                 operation_deadline,
@@ -60,7 +76,8 @@ fn world<T: Send + 'static>(
             // It is there by its mapping alone, which has no name in any file system.
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             let shares = maps.contains("memfd:elastic-collectives");
-            assert!(path == Path::Tcp || world == 1 || shares, "the ranks share no memory");
+            let alone = world < [u32::MAX, 2, 2, 3][path as usize];
+            assert!(alone || shares, "the ranks share no memory");
             body(&mut *communicator, &abort)
         })
     };

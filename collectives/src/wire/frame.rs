@@ -10,7 +10,10 @@ use crate::reduce::ReduceOp;
 /// The length of a frame header, in bytes.
 pub const FRAME_LENGTH: usize = 40;
 
-const MAGIC: [u8; 4] = *b"ELFR";
+/// The length of the magic number with which every message starts, in bytes.
+pub const MAGIC_LENGTH: usize = 4;
+
+const MAGIC: [u8; MAGIC_LENGTH] = *b"ELFR";
 const KIND_BYE: u8 = 255;
 const NO_RANK: u32 = u32::MAX;
 
@@ -36,11 +39,13 @@ pub enum OperationKind {
     AllGatherV = 8,
     /// All-to-all with a length for each pair.
     AllToAllV = 9,
+    /// Sub-groups are made.
+    Split = 10,
 }
 
 impl OperationKind {
     /// Every kind, in the order of the codes.
-    pub const ALL: [OperationKind; 9] = [
+    pub const ALL: [OperationKind; 10] = [
         OperationKind::AllReduce,
         OperationKind::AllGather,
         OperationKind::ReduceScatter,
@@ -50,7 +55,13 @@ impl OperationKind {
         OperationKind::SendReceive,
         OperationKind::AllGatherV,
         OperationKind::AllToAllV,
+        OperationKind::Split,
     ];
+
+    /// Whether each rank, or pair of ranks, has a length of its own.
+    pub const fn lengths_differ(self) -> bool {
+        matches!(self, OperationKind::AllGatherV | OperationKind::AllToAllV)
+    }
 }
 
 impl fmt::Display for OperationKind {
@@ -65,6 +76,7 @@ impl fmt::Display for OperationKind {
             OperationKind::SendReceive => "send/receive",
             OperationKind::AllGatherV => "all_gather_v",
             OperationKind::AllToAllV => "all_to_all_v",
+            OperationKind::Split => "split",
         })
     }
 }
@@ -157,7 +169,8 @@ pub enum Frame {
 }
 
 impl Frame {
-    /// The bytes of the header.
+    /// The bytes of the header. The twelfth is left to the sender: whether the header only announces the
+    /// operation, since its payload waits for another rank, and is followed by a second one.
     pub fn encode(&self) -> [u8; FRAME_LENGTH] {
         let mut bytes = [0; FRAME_LENGTH];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -188,6 +201,11 @@ impl Frame {
         bytes[16..24].copy_from_slice(&generation.to_le_bytes());
         bytes[24..32].copy_from_slice(&sequence.to_le_bytes());
         bytes
+    }
+
+    /// Whether bytes, of which the first [`MAGIC_LENGTH`] are there, are those of a frame.
+    pub fn starts(bytes: &[u8]) -> bool {
+        bytes.starts_with(&MAGIC)
     }
 
     /// The header of these bytes.

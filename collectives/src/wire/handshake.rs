@@ -1,5 +1,5 @@
 //! The handshake of a connection: the dialer says [`Hello`], the acceptor a [`Reply`] with its proof,
-//! the dialer its [`Proof`], the acceptor [`Accepted`]. A proof is an HMAC-SHA256 over both nonces and
+//! the dialer its [`Proof`]: a round trip, after which the link stands. A proof is an HMAC-SHA256 over both nonces and
 //! all that was said, under the generation's key, so neither side talks to who does not hold it.
 
 use super::{VERSION, WireError, array_at, u32_at, u64_at};
@@ -10,15 +10,12 @@ pub const HELLO_LENGTH: usize = 72;
 pub const REPLY_LENGTH: usize = 72;
 /// The length of [`Proof`], in bytes.
 pub const PROOF_LENGTH: usize = 40;
-/// The length of [`Accepted`], in bytes.
-pub const ACCEPTED_LENGTH: usize = 8;
 
 const MAGIC: [u8; 4] = *b"ELCO";
 const KIND_HELLO: u8 = 1;
 const KIND_WELCOME: u8 = 2;
 const KIND_REFUSED: u8 = 3;
 const KIND_PROOF: u8 = 4;
-const KIND_ACCEPTED: u8 = 5;
 
 fn preamble(bytes: &mut [u8], kind: u8) {
     bytes[..4].copy_from_slice(&MAGIC);
@@ -57,6 +54,9 @@ pub struct Hello {
     pub rank: u32,
     /// The rank that the dialer takes the acceptor for.
     pub target: u32,
+    /// Which of the generation's groups the dialer forms: 0 is all ranks, 1 those of its host. They form in
+    /// this order.
+    pub part: u32,
     /// Fresh random bytes.
     pub nonce: [u8; 32],
 }
@@ -71,6 +71,7 @@ impl Hello {
         bytes[24..28].copy_from_slice(&self.world_size.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.rank.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.target.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.part.to_le_bytes());
         bytes[40..72].copy_from_slice(&self.nonce);
         bytes
     }
@@ -88,6 +89,7 @@ impl Hello {
             world_size: u32_at(bytes, 24),
             rank: u32_at(bytes, 28),
             target: u32_at(bytes, 32),
+            part: u32_at(bytes, 36),
             nonce: array_at(bytes, 40),
         })
     }
@@ -195,28 +197,5 @@ impl Proof {
     pub fn decode(bytes: &[u8; PROOF_LENGTH]) -> Result<Proof, WireError> {
         expect_kind(bytes, KIND_PROOF)?;
         Ok(Proof { proof: array_at(bytes, 8) })
-    }
-}
-
-/// The last message, from the acceptor: the link stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accepted;
-
-impl Accepted {
-    /// The bytes of the message.
-    pub fn encode(&self) -> [u8; ACCEPTED_LENGTH] {
-        let mut bytes = [0; ACCEPTED_LENGTH];
-        preamble(&mut bytes, KIND_ACCEPTED);
-        bytes
-    }
-
-    /// The message of these bytes.
-    ///
-    /// # Errors
-    ///
-    /// Another magic, version or kind.
-    pub fn decode(bytes: &[u8; ACCEPTED_LENGTH]) -> Result<Accepted, WireError> {
-        expect_kind(bytes, KIND_ACCEPTED)?;
-        Ok(Accepted)
     }
 }

@@ -8,16 +8,15 @@ mod handshake;
 #[cfg(test)]
 mod tests;
 
-pub use frame::{Bye, ByeCause, FRAME_LENGTH, Frame, FrameHeader, Operation, OperationKind};
-pub use handshake::{
-    ACCEPTED_LENGTH, Accepted, HELLO_LENGTH, Hello, PROOF_LENGTH, Proof, REPLY_LENGTH, Refusal,
-    Reply,
+pub use frame::{
+    Bye, ByeCause, FRAME_LENGTH, Frame, FrameHeader, MAGIC_LENGTH, Operation, OperationKind,
 };
+pub use handshake::{HELLO_LENGTH, Hello, PROOF_LENGTH, Proof, REPLY_LENGTH, Refusal, Reply};
 
 use thiserror::Error;
 
 /// The version of handshake and frames. Peers of another version are refused.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

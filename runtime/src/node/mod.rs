@@ -5,6 +5,7 @@
 mod asks;
 mod inbound;
 mod links;
+mod many;
 mod outbox;
 mod returns;
 mod routes;
@@ -87,20 +88,21 @@ impl NodeHandle {
     /// streams come from `seed`: from the operating system in production, from the run's seed in the
     /// simulation.
     pub fn new(local: NodeId, seed: u64) -> Self {
-        Self::with_wall_clock(local, seed, wall_clock)
+        Self::with_clocks(local, seed, Clock::start(), wall_clock)
     }
 
-    /// The same with a wall clock of the caller's: the simulation gives one that its own time moves.
-    pub fn with_wall_clock(
+    /// The same with clocks of the caller's: the simulation gives some that its own time moves, each at its rate.
+    pub fn with_clocks(
         local: NodeId,
         seed: u64,
+        clock: Clock,
         wall_clock: impl Fn() -> SystemTime + 'static,
     ) -> Self {
         let (outbox, unread) = mpsc::channel(outbox::COMMANDS_MAX);
         let inner = Rc::new(Node {
             local,
             seed,
-            clock: Clock::start(),
+            clock,
             wall_clock: Box::new(wall_clock),
             transport: RefCell::new(None),
             routes: RefCell::default(),

@@ -13,7 +13,7 @@ use crate::envelope::{Header, frame};
 use crate::node::Fault;
 use crate::system::run_paused;
 use crate::transport::{Conversation, LinkEvent, TransportEvent};
-use crate::{LinkChanged, NodeHandle, Refusal, WireMessage};
+use crate::{Clock, LinkChanged, NodeHandle, Refusal, WireMessage};
 
 fn frame_from(from: &NodeId, frame: Bytes) -> TransportEvent {
     TransportEvent::Frame { from: from.clone(), conversation: Conversation::Control, frame }
@@ -85,8 +85,9 @@ fn subscribers_hear_of_links_and_first_of_those_that_stand() {
 #[test]
 fn time_and_randomness_are_the_nodes_own() {
     run_paused(async {
-        let of_seed =
-            |seed| NodeHandle::with_wall_clock(node_id("a"), seed, || SystemTime::UNIX_EPOCH);
+        let of_seed = |seed| {
+            NodeHandle::with_clocks(node_id("a"), seed, Clock::start(), || SystemTime::UNIX_EPOCH)
+        };
         let node = of_seed(1);
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert_eq!(node.now().0, 3_600_000_000_000, "the paused clock moved by itself");

@@ -18,7 +18,7 @@ use elastic_worker::state::core::StateConfig;
 use elastic_worker::state::training::ThreadMessage;
 
 use super::hub::{Hub, Port};
-use super::node::Node;
+use super::node::{Birth, Node};
 use super::ports::{NoCredentials, SimDiscovery, SimObserver, SimProcesses, SimTraining};
 use super::transport::Side;
 
@@ -41,31 +41,32 @@ pub(crate) struct DriverNode {
 
 impl DriverNode {
     /// Its id.
-    pub(crate) const fn id() -> NodeId {
-        NodeId { name: NodeName::Driver, incarnation: Incarnation(1) }
+    pub(crate) const fn id(life: u32) -> NodeId {
+        NodeId { name: NodeName::Driver, incarnation: Incarnation(life as u64) }
     }
 
     pub(crate) fn start(
         hub: &Rc<Hub>,
-        seed: u64,
+        (life, seed, ppm): (u32, u64, i64),
         job: JobId,
         config: DriverConfig,
         host_manager: HostManagerConfig,
     ) -> Self {
-        let (node, (handle, address)) =
-            Node::start(hub, Self::id(), seed, Side::Driver, |node, port| {
-                let core =
-                    DriverCore::new(config, job, Term(1), node.random("driver", 0), node.now());
-                let parts = DriverParts {
-                    core,
-                    host_manager,
-                    discovery: Box::new(SimDiscovery { port: port.clone() }),
-                    credentials: Rc::new(NoCredentials),
-                    observer: Box::new(SimObserver { port: port.clone() }),
-                };
-                let address = Driver::start(node, parts, watch(port, "the driver".to_owned()));
-                (node.clone(), address)
-            });
+        let birth = Birth { id: Self::id(life), seed, side: Side::Driver { life }, ppm };
+        let (node, (handle, address)) = Node::start(hub, birth, |node, port| {
+            let (term, random) = (Term(u64::from(life)), node.random("driver", 0));
+            let core = DriverCore::new(config, job, term, random, node.now());
+            let parts = DriverParts {
+                core,
+                journal: None,
+                host_manager,
+                discovery: Box::new(SimDiscovery { port: port.clone(), life }),
+                credentials: Rc::new(NoCredentials),
+                observer: Box::new(SimObserver { port: port.clone(), life }),
+            };
+            let address = Driver::start(node, parts, watch(port, "the driver".to_owned()));
+            (node.clone(), address)
+        });
         Self { node, handle, address }
     }
 
@@ -88,7 +89,7 @@ impl DriverNode {
         let answer = reference.ask(ClientRequest::Status, within);
         async move {
             match answer.await {
-                Ok(ClientResponse::Status(status)) => format!("{status:?}"),
+                Ok(ClientResponse::Status(status)) => status.to_string(),
                 Err(error) => format!("the driver does not say: {error}"),
             }
         }
@@ -104,13 +105,12 @@ pub(crate) struct AgentNode {
 impl AgentNode {
     pub(crate) fn start(
         hub: &Rc<Hub>,
-        id: NodeId,
-        seed: u64,
-        (host, life, link): (u32, u32, u32),
+        birth: Birth,
+        (host, life): (u32, u32),
         settings: AgentSettings,
     ) -> Self {
-        let who = id.to_string();
-        let (node, address) = Node::start(hub, id, seed, Side::Peer { link }, |node, port| {
+        let who = birth.id.to_string();
+        let (node, address) = Node::start(hub, birth, |node, port| {
             let processes = SimProcesses { port: port.clone(), host };
             let end_port = port.clone();
             let on_end = move |end: elastic_worker::agent::AgentEnd| {
@@ -147,15 +147,9 @@ pub(crate) struct StateNode {
 }
 
 impl StateNode {
-    pub(crate) fn start(
-        hub: &Rc<Hub>,
-        seed: u64,
-        (process, link): (u32, u32),
-        config: StateConfig,
-    ) -> Self {
-        let id = NodeId::worker(&config.worker);
+    pub(crate) fn start(hub: &Rc<Hub>, birth: Birth, process: u32, config: StateConfig) -> Self {
         let who = format!("the State of {}", config.worker);
-        let (node, address) = Node::start(hub, id, seed, Side::Peer { link }, |node, port| {
+        let (node, address) = Node::start(hub, birth, |node, port| {
             let training = SimTraining { port: port.clone(), process };
             let state = StateActor::new(node.clone(), config, training);
             spawn_child(|_| state, watch(port, who))

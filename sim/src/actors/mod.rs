@@ -13,8 +13,7 @@
 //! - The [`Pump`] lets the world do what is due and sleeps on the paused clock until the next of it. The clock
 //!   moves when all is idle, a millisecond being its shortest step; what happens in the world alone (collectives,
 //!   threads) keeps its nanoseconds.
-//!
-//! All nodes' clocks have the same rate here: tokio has one clock.
+//! - Each node's clock has the rate of its machine: it is made from tokio's.
 
 mod boot;
 pub(crate) mod hub;
@@ -35,6 +34,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use self::boot::{AgentNode, DriverNode, StateNode};
 use self::hub::Hub;
+pub(crate) use self::node::Birth;
 pub(crate) use self::transport::Side;
 use crate::cores::World;
 use crate::options::Options;

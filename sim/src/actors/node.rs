@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use elastic_protocol::NodeId;
-use elastic_runtime::NodeHandle;
 use elastic_runtime::transport::{TransportEvent, TransportSink};
+use elastic_runtime::{Clock, NodeHandle};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::hub::{Hub, Port};
@@ -64,6 +64,17 @@ impl Future for NodeTask {
     }
 }
 
+/// What a node is started as.
+#[derive(Clone, Debug)]
+pub(crate) struct Birth {
+    pub(crate) id: NodeId,
+    /// All its randomness comes from it.
+    pub(crate) seed: u64,
+    pub(crate) side: Side,
+    /// How many millionths its clock is too fast.
+    pub(crate) ppm: i64,
+}
+
 /// The world's hold on a node. Dropped, the node's process is dead: it says nothing more, and is buried when
 /// the pump runs next.
 pub(crate) struct Node {
@@ -76,11 +87,10 @@ impl Node {
     /// Starts a node; `fill` starts its actors, in it.
     pub(super) fn start<T>(
         hub: &Rc<Hub>,
-        id: NodeId,
-        seed: u64,
-        side: Side,
+        birth: Birth,
         fill: impl FnOnce(&NodeHandle, &Port) -> T,
     ) -> (Self, T) {
+        let Birth { id, seed, side, ppm } = birth;
         let local = LocalSet::new();
         let life = Rc::new(Life::default());
         let port = Port::new(Rc::clone(hub), Rc::clone(&life));
@@ -90,8 +100,9 @@ impl Node {
             + Duration::from_nanos(hub.now());
         let (sink, filled) = {
             let _entered = local.enter();
-            let handle =
-                NodeHandle::with_wall_clock(id.clone(), seed, move || begins + started.elapsed());
+            let clock = Clock::start_at_rate(ppm);
+            let wall_clock = move || begins + started.elapsed();
+            let handle = NodeHandle::with_clocks(id.clone(), seed, clock, wall_clock);
             handle.attach(Rc::new(SimTransport::new(id, side, port.clone(), handle.sink())));
             let filled = fill(&handle, &port);
             (handle.sink(), filled)

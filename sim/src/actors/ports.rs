@@ -14,6 +14,7 @@ use elastic_worker::state::core::{Progress, TrainingCommand};
 use tokio::sync::oneshot;
 
 use super::hub::Port;
+use crate::cores::World;
 
 /// An agent's processes. The world has the agent's address, so it needs no recipient of events.
 pub(super) struct SimProcesses {
@@ -27,7 +28,7 @@ impl ProcessPort for SimProcesses {
     }
 
     fn signal(&mut self, worker: &WorkerId, signal: StopSignal) {
-        self.port.call(|world| world.agent_signals(worker, signal));
+        self.port.call(|world| world.agent_signals(self.host, worker, signal));
     }
 }
 
@@ -71,12 +72,16 @@ impl TrainingPort for SimTraining {
 /// The discovery script.
 pub(super) struct SimDiscovery {
     pub(super) port: Port,
+    pub(super) life: u32,
 }
 
 impl Discovery for SimDiscovery {
     fn run(&mut self, limit: Duration) -> DiscoveryRun {
         let (answer, answered) = oneshot::channel();
-        self.port.call(|world| world.discovery_begins(limit, answer));
+        let life = self.life;
+        let begin =
+            |world: &mut World| world.in_life(life, |world| world.discovery_begins(limit, answer));
+        self.port.call(begin);
         Box::pin(async move {
             answered.await.unwrap_or_else(|_dropped| {
                 let (command, message) = ("discover".to_owned(), "simulated".to_owned());
@@ -98,18 +103,30 @@ impl WorkerCredentials for NoCredentials {
 /// Tells the world what the driver does.
 pub(super) struct SimObserver {
     pub(super) port: Port,
+    pub(super) life: u32,
+}
+
+impl SimObserver {
+    fn tell(&self, what: impl FnOnce(&mut World)) {
+        self.port.call(|world| world.in_life(self.life, what));
+    }
 }
 
 impl DriverObserver for SimObserver {
     fn event(&mut self, _at: SystemTime, event: &Event) {
-        self.port.call(|world| world.driver_event(event.kind.clone()));
+        self.tell(|world| world.driver_event(event.kind.clone()));
     }
 
     fn hosts(&mut self, hosts: &HostsSnapshot) {
-        self.port.call(|world| world.hosts_changed(hosts));
+        self.tell(|world| world.hosts_changed(hosts));
     }
 
     fn ended(&mut self, result: &JobResult) {
-        self.port.call(|world| world.driver_ended(result.clone()));
+        self.tell(|world| world.driver_ended(result.clone()));
+    }
+
+    fn abandoned(&mut self, reason: &str) {
+        let reason = reason.to_owned();
+        self.tell(|world| world.fail_safety(format!("the driver gave its job up: {reason}")));
     }
 }

@@ -5,12 +5,16 @@ use std::rc::Rc;
 
 use tokio::task::spawn_local;
 
-use super::node::Node;
+use super::node::{Birth, Node};
 use super::transport::Side;
 use super::{DriverNode, run_beside};
 use crate::options::{Mode, Options};
 use crate::report::Verdict;
 use crate::trace::Recording;
+
+fn birth() -> Birth {
+    Birth { id: DriverNode::id(1), seed: 0, side: Side::Driver { life: 1 }, ppm: 0 }
+}
 
 fn options() -> Options {
     Options { mode: Mode::Actors, calm: true, seconds: 2, ..Options::new(1) }
@@ -19,9 +23,7 @@ fn options() -> Options {
 #[test]
 fn a_panic_in_a_node_fails_the_run() {
     let report = run_beside(&options(), Recording::default(), |hub| {
-        Node::start(hub, DriverNode::id(), 0, Side::Driver, |_, _| {
-            spawn_local(async { panic!("an assertion") })
-        })
+        Node::start(hub, birth(), |_, _| spawn_local(async { panic!("an assertion") }))
     });
     assert_eq!(report.verdict(), Verdict::Safety);
     assert!(report.reason().is_some_and(|reason| reason.contains("an assertion")), "{report:?}");
@@ -39,7 +41,7 @@ fn what_an_ended_node_says_is_not_heard() {
     let said = Rc::new(Cell::new(0));
     let words = Rc::clone(&said);
     let report = run_beside(&options(), Recording::default(), |hub| {
-        let (node, _) = Node::start(hub, DriverNode::id(), 0, Side::Driver, |_, port| {
+        let (node, _) = Node::start(hub, birth(), |_, port| {
             let words = LastWords(port.clone(), words);
             spawn_local(async move {
                 let _words = words;

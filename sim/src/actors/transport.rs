@@ -9,12 +9,16 @@ use elastic_runtime::transport::{
 };
 
 use super::hub::Port;
+use crate::cores::World;
 
 /// Which end of a link a node is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Side {
-    /// The driver, which has a link with everybody.
-    Driver,
+    /// A driver, which has a link with everybody.
+    Driver {
+        /// Which life of it.
+        life: u32,
+    },
     /// Somebody else, with one link: to the driver.
     Peer {
         /// Its number in the world.
@@ -42,8 +46,9 @@ impl Transport for SimTransport {
     }
 
     fn send(&self, to: &NodeId, conversation: Conversation, frame: Bytes) -> Result<(), SendError> {
-        let sent = self.port.call(|world| world.node_sends(self.side, to, conversation, &frame));
-        let refused = match sent {
+        let send = |world: &mut World| world.node_sends(self.side, to, conversation, &frame);
+        let sent = self.port.call(|world| world.at_side(self.side, send));
+        let refused = match sent.flatten() {
             Some(Ok(())) => return Ok(()),
             Some(Err(reason)) => reason,
             None => SendErrorReason::NoSession,
@@ -52,8 +57,9 @@ impl Transport for SimTransport {
     }
 
     fn close(&self, peer: &NodeId, reason: &str) {
-        let closed = self.port.call(|world| world.node_closes(self.side, peer));
-        if let Some(silent_ms) = closed.flatten() {
+        let close = |world: &mut World| world.node_closes(self.side, peer);
+        let closed = self.port.call(|world| world.at_side(self.side, close));
+        if let Some(silent_ms) = closed.flatten().flatten() {
             let reason = LossReason::ClosedHere(reason.to_owned());
             let event = LinkEvent::Lost { reason, silent_ms };
             (self.sink)(TransportEvent::Link { peer: peer.clone(), event });

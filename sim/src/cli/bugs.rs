@@ -1,6 +1,6 @@
 //! `sim bugs`: the proof that the simulation can fail.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
-use sim::{Bug, Recording, Report, Verdict, plant};
+use sim::shrink::shrink;
+use sim::{Bug, Options, Recording, Regression, Report, Verdict, plant};
 
 use super::{ClusterArguments, commit, note, say};
 
@@ -28,6 +29,9 @@ pub(crate) struct BugsArguments {
     /// Writes the table to this file.
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
+    /// Writes each into a file of this folder as a regression: with the faults that it needs, and no others.
+    #[arg(long, value_name = "FOLDER")]
+    store: Option<PathBuf>,
     /// Only bugs whose name has this in it.
     #[arg(long)]
     only: Option<String>,
@@ -42,12 +46,27 @@ fn find(bug: Bug, arguments: &BugsArguments) -> Option<(u64, Report)> {
             Bug::RandomOrder => sim::run_twice(&options),
             _ => sim::run(&options, Recording::default()),
         };
-        plant(None);
         if report.verdict() != Verdict::Ok {
+            if let Some(folder) = &arguments.store {
+                store(bug, &options, &report, folder);
+            }
+            plant(None);
             return Some((seed, report));
         }
+        plant(None);
     }
     None
+}
+
+/// Writes the bug that is planted as a regression.
+fn store(bug: Bug, options: &Options, report: &Report, folder: &Path) {
+    let (smaller, _) = shrink(options, report.verdict());
+    let name: String =
+        bug.name().chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
+    let path = folder.join(format!("{name}.json"));
+    if let Err(error) = Regression::of(bug.name(), &smaller).write(&path) {
+        note(format!("{error}"));
+    }
 }
 
 pub(crate) fn bugs(arguments: &BugsArguments) -> anyhow::Result<ExitCode> {

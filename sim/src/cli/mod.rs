@@ -63,6 +63,7 @@ impl ClusterArguments {
             mode: self.mode,
             keep: None,
             calm: self.calm,
+            plan: None,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::Args;
 use sim::shrink::shrink;
-use sim::{Options, Recording, Report, Verdict};
+use sim::{Options, Recording, Regression, Report, Verdict};
 
 use super::{ClusterArguments, commit, note, say};
 
@@ -19,8 +19,11 @@ const LAST_EVENTS: usize = 60;
 #[derive(Args, Debug)]
 pub(crate) struct RunArguments {
     /// The seed.
-    #[arg(long)]
-    seed: u64,
+    #[arg(long, required_unless_present = "regression")]
+    seed: Option<u64>,
+    /// A bug that was found, from its file: seed, cluster and faults are those in it.
+    #[arg(long, value_name = "FILE", conflicts_with = "seed")]
+    regression: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArguments,
     /// Only the faults with these numbers.
@@ -38,6 +41,12 @@ pub(crate) struct RunArguments {
     /// Runs twice and compares.
     #[arg(long)]
     twice: bool,
+    /// Writes the run, with its faults, as the regression of a bug that was found.
+    #[arg(long, value_name = "FILE", requires = "about")]
+    store: Option<PathBuf>,
+    /// What the bug was.
+    #[arg(long)]
+    about: Option<String>,
     /// Leaves out faults until the failure needs all that are left.
     #[arg(long)]
     shrink: bool,
@@ -49,8 +58,14 @@ fn clock() -> Instant {
 }
 
 pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
-    let options =
-        Options { keep: arguments.keep.clone(), ..arguments.cluster.options(arguments.seed) };
+    let options = match &arguments.regression {
+        Some(path) => Regression::read(path)?.options(),
+        None => arguments.cluster.options(arguments.seed.unwrap_or_default()),
+    };
+    let options = Options { keep: arguments.keep.clone(), ..options };
+    if let (Some(path), Some(about)) = (&arguments.store, &arguments.about) {
+        Regression::of(about, &options).write(path)?;
+    }
     let file: Option<Box<dyn Write>> = match &arguments.trace {
         Some(path) => {
             let file = File::create(path)

@@ -39,6 +39,8 @@ pub(super) struct Host {
     pub(super) cut_from_driver: u32,
     pub(super) cut_data: u32,
     pub(super) extra_delay: u64,
+    /// How much later collectives deliver here.
+    pub(super) data_delay: u64,
     pub(super) slow_times: u64,
     pub(super) no_spawn: u32,
     pub(super) hang_start: u32,
@@ -120,6 +122,7 @@ impl Host {
             cut_from_driver: 0,
             cut_data: 0,
             extra_delay: 0,
+            data_delay: 0,
             slow_times: 1,
             no_spawn: 0,
             hang_start: 0,
@@ -169,6 +172,12 @@ impl World {
         });
         self.update_hearing(link);
         self.drain_agent(host);
+    }
+
+    /// The job that an agent works for.
+    pub(super) fn job_of_agent(&self, host: u32) -> u32 {
+        let agent = self.hosts[host as usize].agent.as_ref();
+        agent.and_then(|agent| self.links[agent.link as usize].job).unwrap_or(self.driver.job)
     }
 
     /// The operator starts an agent again, unless the host is down or the job over.
@@ -298,7 +307,9 @@ impl World {
             AgentOutput::Spawn(order) => {
                 self.agent_spawns(host, order);
             }
-            AgentOutput::Signal { worker, signal, .. } => self.agent_signals(&worker, signal),
+            AgentOutput::Signal { worker, signal, .. } => {
+                self.agent_signals(host, &worker, signal);
+            }
             AgentOutput::Exit { code, reason } => self.agent_ended(host, life, code, reason),
             AgentOutput::Warn(warning) => {
                 let place = Place::agent(host);
@@ -327,11 +338,12 @@ impl World {
             return;
         };
         let (_, order) = agent.spawning.remove(index);
+        let job = self.job_of_agent(host);
         let worker = order.worker;
         let result = if no_spawn {
             Err("simulated: no such file".to_owned())
         } else {
-            Ok(self.start_process(host, life, worker.clone()))
+            Ok(self.start_process(host, (life, job), worker.clone()))
         };
         if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
             return node.process_event(ProcessEvent::Spawned { worker, result });
@@ -350,7 +362,7 @@ impl World {
         let worker = entry.id.clone();
         let tail = if status.is_success() { String::new() } else { "simulated end".to_owned() };
         if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
-            return node.process_event(ProcessEvent::Exited { worker, status, tail });
+            return node.process_event(ProcessEvent::Exited { worker, status, said: tail.into() });
         }
         self.with_agent(host, life, |core, _| core.handle_exited(&worker, status, tail));
     }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use elastic_protocol::Stamp;
 use elastic_protocol::messages::{Placement, SyncPlan};
 use elastic_runtime::planted::{Bug, is_planted};
 use rand::Rng;
@@ -49,15 +50,15 @@ impl Group {
 
 impl World {
     pub(super) fn join_group(&mut self, process: u32, placement: &Placement) {
-        let generation = placement.stamp.generation.0;
+        let generation = placement.stamp;
+        let job = self.processes[process as usize].job;
         if self.groups.contains_key(&generation) {
             return;
         }
         let members: Vec<u32> = placement
             .assignment
-            .members
-            .iter()
-            .map(|member| self.process_of(&member.worker).unwrap_or(NONE))
+            .members()
+            .map(|member| self.process_of(job, &member.worker).unwrap_or(NONE))
             .collect();
         // A dead process on a host that lives refuses connections; a host without power says nothing.
         let broken = members
@@ -74,7 +75,7 @@ impl World {
             self.groups.pop_first();
         }
         let place = self.processes[process as usize].place;
-        self.record(Kind::Enter, place, (generation, 0), String::new);
+        self.record(Kind::Enter, place, (generation.generation.0, 0), String::new);
     }
 
     fn is_known_dead(&self, process: u32) -> bool {
@@ -85,14 +86,58 @@ impl World {
     pub(super) fn enter_collective(&mut self, process: u32, value: u64) {
         let program = &self.processes[process as usize].program;
         let (generation, operation) = (program.generation, program.operation);
+        self.watch_deadline(process);
         self.handle_entered(process, generation, operation, value, false);
+    }
+
+    /// Sees to it that the collective that a thread enters does not wait without end (G-9). One timer a
+    /// process: it moves on to the newest collective when it fires.
+    fn watch_deadline(&mut self, process: u32) {
+        let now = self.now;
+        let program = &mut self.processes[process as usize].program;
+        program.waits_since = now;
+        if !std::mem::replace(&mut program.is_watched, true) {
+            let at = now + self.scenario.collective_ns;
+            self.agenda.push(at, Happening::Overdue { process });
+        }
+    }
+
+    pub(super) fn handle_overdue(&mut self, process: u32) {
+        if self.freeze(process, Happening::Overdue { process }) {
+            return;
+        }
+        let limit = self.scenario.collective_ns;
+        let entry = &mut self.processes[process as usize];
+        let program = &mut entry.program;
+        if !program.waits_in_collective() {
+            program.is_watched = false;
+            return;
+        }
+        let due = program.waits_since + limit;
+        if due > self.now {
+            return self.agenda.push(due, Happening::Overdue { process });
+        }
+        program.is_watched = false;
+        let (generation, operation, place) = (program.generation, program.operation, entry.place);
+        let waited_for = self.who_is_missing(generation, operation);
+        let number = generation.generation.0;
+        self.record(Kind::Overdue, place, (number, u64::from(operation)), String::new);
+        self.collective_failed(process, waited_for, "its deadline has passed");
+    }
+
+    /// The first rank that has not entered a collective.
+    fn who_is_missing(&self, generation: Stamp, operation: u32) -> Option<u32> {
+        let group = self.groups.get(&generation)?;
+        let entered = group.operations.iter().find(|entry| entry.number == operation);
+        let is_there = |member: &u32| entered.is_some_and(|entry| entry.waiters.contains(member));
+        group.members.iter().position(|member| !is_there(member)).map(|rank| rank as u32)
     }
 
     /// A rank's part reaches the others.
     pub(super) fn handle_entered(
         &mut self,
         process: u32,
-        generation: u64,
+        generation: Stamp,
         operation: u32,
         value: u64,
         was_delayed: bool,
@@ -124,7 +169,7 @@ impl World {
             self.now,
             Kind::Enter,
             place,
-            (generation, u64::from(operation)),
+            (generation.generation.0, u64::from(operation)),
             String::new,
         );
         let latency = 200_000 + 1_500 * self.driver.members.len() as u64;
@@ -135,19 +180,21 @@ impl World {
             return self.agenda.push(self.now + 50_000 + spread, happening);
         }
         let at = self.now + latency + spread;
+        let (processes, hosts) = (&self.processes, &self.hosts);
+        let late = |process: u32| hosts[processes[process as usize].host as usize].data_delay;
         if is_sync {
             if group.root == Some(rank) {
                 group.shared = Some(model);
                 let waiters = std::mem::take(&mut group.operation(operation).waiters);
                 for (index, waiter) in waiters.into_iter().chain([process]).enumerate() {
-                    let at = at + 7_000 * index as u64;
+                    let at = at + 7_000 * index as u64 + late(waiter);
                     let result =
                         Happening::Result { process: waiter, generation, operation, value: 0 };
                     self.agenda.push(at, result);
                 }
             } else if group.shared.is_some() {
                 let result = Happening::Result { process, generation, operation, value: 0 };
-                self.agenda.push(at, result);
+                self.agenda.push(at + late(process), result);
             } else {
                 group.operation(operation).waiters.push(process);
             }
@@ -167,7 +214,7 @@ impl World {
         let (sum, waiters) = (entry.sum, std::mem::take(&mut entry.waiters));
         group.operations.retain(|entry| entry.number != operation);
         for (index, waiter) in waiters.into_iter().enumerate() {
-            let at = at + 1_000 * index as u64;
+            let at = at + 1_000 * index as u64 + late(waiter);
             let result = Happening::Result { process: waiter, generation, operation, value: sum };
             self.agenda.push(at, result);
         }
@@ -177,7 +224,7 @@ impl World {
     pub(super) fn handle_result(
         &mut self,
         process: u32,
-        generation: u64,
+        generation: Stamp,
         operation: u32,
         value: u64,
     ) {
@@ -198,37 +245,48 @@ impl World {
         let is_taken = is_ours && is_awaited
             || program.waits_in_collective() && is_planted(Bug::LateDataDelivered);
         if !is_taken {
-            return self.record(Kind::Late, place, (generation, u64::from(operation)), String::new);
+            return self.record(
+                Kind::Late,
+                place,
+                (generation.generation.0, u64::from(operation)),
+                String::new,
+            );
         }
-        self.record(Kind::Result, place, (generation, value), String::new);
+        self.record(Kind::Result, place, (generation.generation.0, value), String::new);
         let entry = &self.processes[process as usize];
         let state_stamp = entry.state.stamp(&entry.program);
         if state_stamp != stamp || entry.program.generation != generation {
             let id = entry.id.clone();
             return self.fail_safety(format!(
-                "G-4: a collective of generation {generation} delivered at {id}, which is in {}",
-                state_stamp.generation
+                "G-4: a collective of generation {} delivered at {id}, which is in {}",
+                generation.generation, state_stamp.generation
             ));
         }
         if entry.program.aborted >= stamp {
             let id = entry.id.clone();
             return self.fail_safety(format!(
-                "G-4: a collective of generation {generation} delivered at {id}, where it was aborted"
+                "G-4: a collective of generation {} delivered at {id}, where it was aborted",
+                generation.generation
             ));
         }
         let shared = self.groups.get(&generation).and_then(|group| group.shared);
         self.collective_returned(process, value, shared);
     }
 
-    pub(super) fn handle_peer_broken(&mut self, process: u32, generation: u64, rank: u32) {
+    pub(super) fn handle_peer_broken(&mut self, process: u32, generation: Stamp, rank: u32) {
         if self.freeze(process, Happening::PeerBroken { process, generation, rank }) {
             return;
         }
         let entry = &self.processes[process as usize];
         if entry.program.generation == generation && entry.program.waits_in_collective() {
             let place = entry.place;
-            self.record(Kind::Break, place, (generation, u64::from(rank)), String::new);
-            self.collective_failed(process, rank);
+            self.record(
+                Kind::Break,
+                place,
+                (generation.generation.0, u64::from(rank)),
+                String::new,
+            );
+            self.collective_failed(process, Some(rank), "connection reset by peer");
         }
     }
 
@@ -236,7 +294,7 @@ impl World {
     pub(super) fn leave_group(&mut self, process: u32, breaks: bool) {
         let program = &mut self.processes[process as usize].program;
         let (generation, rank) = (std::mem::take(&mut program.generation), program.rank);
-        if breaks && generation != 0 {
+        if breaks && generation != Stamp::default() {
             self.break_group(generation, rank);
         }
     }
@@ -244,11 +302,11 @@ impl World {
     /// A process has died: its peers' links to it break.
     pub(super) fn break_groups_of(&mut self, process: u32) {
         let program = &self.processes[process as usize].program;
-        if program.generation != 0 && !program.has_returned() {
+        if program.generation != Stamp::default() && !program.has_returned() {
             let (generation, rank) = (program.generation, program.rank);
             self.break_group(generation, rank);
         }
-        let waits_for_it: Vec<(u64, u32)> = self
+        let waits_for_it: Vec<(Stamp, u32)> = self
             .groups
             .iter()
             .rev()
@@ -265,7 +323,7 @@ impl World {
         }
     }
 
-    fn break_group(&mut self, generation: u64, rank: u32) {
+    fn break_group(&mut self, generation: Stamp, rank: u32) {
         let Some(group) = self.groups.get_mut(&generation) else { return };
         if group.broken.is_some() {
             return;

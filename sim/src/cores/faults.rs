@@ -41,7 +41,7 @@ impl World {
     }
 
     pub(super) fn begin_fault(&mut self, index: u32) {
-        if self.healed_at.is_some() || !self.driver.is_alive {
+        if self.healed_at.is_some() || self.is_over() {
             return;
         }
         let fault = self.plan[index as usize].fault;
@@ -54,6 +54,13 @@ impl World {
 
     /// Carries a fault out; how long it lasts, if it does.
     fn strike(&mut self, index: u32, fault: Fault) -> Option<u64> {
+        let needs_driver = matches!(
+            fault,
+            Fault::CrashDriver { .. } | Fault::ReplaceDriver { .. } | Fault::StopDriver { .. }
+        );
+        if needs_driver && !self.driver.is_alive() {
+            return None;
+        }
         match fault {
             Fault::KillWorker { host, slot } => {
                 let process = self.process_on(host, slot)?;
@@ -110,6 +117,26 @@ impl World {
                 self.cut(host, way, 1);
                 Some(for_us)
             }
+            Fault::BreakLinks { host } => {
+                self.break_links(host);
+                None
+            }
+            Fault::LateData { host, delay_us, for_us } => {
+                self.hosts[host as usize].data_delay = delay_us * 1_000;
+                Some(for_us)
+            }
+            Fault::BreakData { host, slot } => {
+                let process = self.process_on(host, slot)?;
+                self.break_groups_of(process);
+                None
+            }
+            Fault::Rack { hosts, for_us } => {
+                for host in self.rack(hosts) {
+                    self.hosts[host as usize].down += 1;
+                    self.crash_host(host);
+                }
+                Some(for_us)
+            }
             Fault::SlowLink { host, delay_us, for_us } => {
                 self.hosts[host as usize].extra_delay = delay_us * 1_000;
                 Some(for_us)
@@ -119,7 +146,7 @@ impl World {
                 Some(for_us)
             }
             Fault::Discovery { lie, for_us } => {
-                self.driver.lies.push((index, lie));
+                self.lies.push((index, lie));
                 Some(for_us)
             }
             Fault::Unlist { host, for_us } => {
@@ -141,24 +168,29 @@ impl World {
             }
             Fault::StopDriver { for_us } => {
                 self.driver.stopped += 1;
-                if let Some(actor) = &self.driver.actor {
-                    actor.set_stopped(true);
+                if let Some(node) = self.driver.node() {
+                    node.set_stopped(true);
                 }
                 self.reopen_all();
                 Some(for_us)
             }
+            Fault::CrashDriver { for_us } => {
+                self.kill_driver();
+                self.driver.comes_back = true;
+                Some(for_us)
+            }
+            Fault::ReplaceDriver { for_us } => {
+                self.strike(index, Fault::StopDriver { for_us });
+                self.start_driver();
+                Some(for_us)
+            }
             Fault::KillDriver => {
                 self.kill_driver();
+                self.everybody_goes();
                 None
             }
             Fault::Interrupt => {
-                if let Some(actor) = &self.driver.actor {
-                    actor.stop_job(15);
-                    return None;
-                }
-                let now = self.driver.clock.local(self.now);
-                self.driver.core.handle_stop(now, 15);
-                self.drain_driver();
+                self.stop_job();
                 None
             }
         }
@@ -181,17 +213,17 @@ impl World {
                     self.continue_agent(host, life, 1);
                 }
             }
-            Fault::CrashHost { host, .. } => {
-                let entry = &mut self.hosts[host as usize];
-                entry.down -= 1;
-                if entry.down == 0 {
-                    self.boot_agent_later(host);
+            Fault::CrashHost { host, .. } => self.power_up(host),
+            Fault::Rack { hosts, .. } => {
+                for host in self.rack(hosts) {
+                    self.power_up(host);
                 }
             }
+            Fault::LateData { host, .. } => self.hosts[host as usize].data_delay = 0,
             Fault::Cut { host, way, .. } => self.cut(host, way, -1),
             Fault::SlowLink { host, .. } => self.hosts[host as usize].extra_delay = 0,
             Fault::SlowHost { host, .. } => self.hosts[host as usize].slow_times = 1,
-            Fault::Discovery { .. } => self.driver.lies.retain(|(other, _)| *other != index),
+            Fault::Discovery { .. } => self.lies.retain(|(other, _)| *other != index),
             Fault::Unlist { host, .. } => self.hosts[host as usize].unlisted -= 1,
             Fault::Slots { host, .. } => {
                 let host = &mut self.hosts[host as usize];
@@ -200,7 +232,22 @@ impl World {
             Fault::NoSpawn { host, .. } => self.hosts[host as usize].no_spawn -= 1,
             Fault::HangStart { host, .. } => self.hosts[host as usize].hang_start -= 1,
             Fault::StopDriver { .. } => self.continue_driver(1),
+            Fault::CrashDriver { .. } if self.driver.comes_back => self.start_driver(),
+            Fault::ReplaceDriver { .. } => self.continue_former_drivers(),
             _ => {}
+        }
+    }
+
+    /// The hosts of a rack, by the bits of its number.
+    fn rack(&self, bits: u64) -> Vec<u32> {
+        (0..self.hosts.len() as u32).filter(|host| bits >> (host % 64) & 1 == 1).collect()
+    }
+
+    fn power_up(&mut self, host: u32) {
+        let entry = &mut self.hosts[host as usize];
+        entry.down -= 1;
+        if entry.down == 0 {
+            self.boot_agent_later(host);
         }
     }
 
@@ -223,7 +270,7 @@ impl World {
     }
 
     pub(super) fn continue_driver(&mut self, depth: u32) {
-        if self.driver.stopped == 0 {
+        if self.driver.stopped == 0 || !self.driver.is_alive() {
             return;
         }
         self.driver.stopped -= depth.min(self.driver.stopped);
@@ -268,14 +315,6 @@ impl World {
         self.reopen_host(host);
     }
 
-    fn kill_driver(&mut self) {
-        self.driver.is_alive = false;
-        self.driver.actor = None;
-        self.record(Kind::Exit, Place::DRIVER, (9, 0), String::new);
-        self.everybody_goes();
-        self.reopen_all();
-    }
-
     /// The driver is gone: everybody must be, too, after a while.
     pub(super) fn everybody_goes(&mut self) {
         let deadlines = self.scenario.driver.deadlines;
@@ -292,12 +331,15 @@ fn place_of(fault: &Fault) -> Place {
         | Fault::ExitWorker { host, slot }
         | Fault::RaiseWorker { host, slot }
         | Fault::StopWorker { host, slot, .. }
+        | Fault::BreakData { host, slot }
         | Fault::NoticeWorker { host, slot } => Place { host, slot },
         Fault::KillAgent { host }
         | Fault::StopAgent { host, .. }
         | Fault::DrainHost { host, .. }
         | Fault::CrashHost { host, .. }
         | Fault::Cut { host, .. }
+        | Fault::BreakLinks { host }
+        | Fault::LateData { host, .. }
         | Fault::SlowLink { host, .. }
         | Fault::SlowHost { host, .. }
         | Fault::Unlist { host, .. }
@@ -306,6 +348,9 @@ fn place_of(fault: &Fault) -> Place {
         | Fault::HangStart { host, .. } => Place::agent(host),
         Fault::Discovery { .. }
         | Fault::StopDriver { .. }
+        | Fault::CrashDriver { .. }
+        | Fault::Rack { .. }
+        | Fault::ReplaceDriver { .. }
         | Fault::KillDriver
         | Fault::Interrupt => Place::DRIVER,
     }

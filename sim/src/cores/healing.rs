@@ -5,7 +5,6 @@ use elastic_host_manager::{HostSource, HostState};
 use elastic_protocol::{JobResult, Outcome};
 
 use super::driver::Phase;
-use super::network::End;
 use super::{Happening, MS, World};
 use crate::trace::{Kind, Place};
 
@@ -24,7 +23,7 @@ const LEAVING_LIMIT_NS: u64 = 120_000 * MS;
 
 impl World {
     pub(super) fn is_over(&self) -> bool {
-        self.driver.result.is_some() || !self.driver.is_alive
+        self.driver.result.is_some() || !(self.driver.is_alive() || self.driver.comes_back)
     }
 
     /// Faults stop; hosts of the core are whole again, the others stay as they are.
@@ -32,13 +31,18 @@ impl World {
         self.record(Kind::Heal, Place::DRIVER, (0, 0), String::new);
         self.healed_at = Some(self.now);
         self.oracle.mark_healed();
-        self.driver.lies.clear();
+        self.lies.clear();
+        self.end_former_drivers();
+        if self.driver.comes_back {
+            self.start_driver();
+        }
         self.continue_driver(u32::MAX);
         for host in 0..self.hosts.len() as u32 {
             let is_core = self.scenario.core[host as usize];
             let entry = &mut self.hosts[host as usize];
             entry.slow_times = 1;
             entry.extra_delay = 0;
+            entry.data_delay = 0;
             entry.no_spawn = 0;
             entry.hang_start = 0;
             entry.listed_slots = entry.slots;
@@ -104,7 +108,7 @@ impl World {
         if commits < COMMITS_WANTED {
             return Some(format!("{commits} commits since the faults stopped"));
         }
-        let snapshot = self.hosts_snapshot();
+        let snapshot = self.driver.hosts();
         let mut expected = 0;
         if self.scenario.host_manager.source == HostSource::Script {
             let gone = self.driver.members.iter().find(|process| {
@@ -153,27 +157,10 @@ impl World {
     }
 
     /// As the driver tells it; its actor is asked when the run has ended.
-    fn who_is_waited_for(&self) -> String {
-        if self.hub.is_some() {
-            return String::new();
-        }
+    fn who_is_waited_for(&mut self) -> String {
         let now = self.driver.clock.local(self.now);
-        let status = self.driver.core.status(now, &|time| time.to_string());
-        let states: Vec<String> = status
-            .workers
-            .iter()
-            .map(|worker| format!("{}[{}] {}", worker.host, worker.slot, worker.state))
-            .collect();
-        let hosts: Vec<String> =
-            status.hosts.iter().map(|host| format!("{} {}", host.name, host.state)).collect();
-        format!(
-            "phase {}, generation {}, waiting for {}; workers: {}; hosts: {}",
-            status.phase,
-            status.generation,
-            status.waiting_for.as_deref().unwrap_or("nobody"),
-            states.join(", "),
-            hosts.join(", ")
-        )
+        let Some(cores) = self.driver.cores() else { return String::new() };
+        cores.driver.status(now, &|time| time.to_string()).to_string()
     }
 
     fn check_gone(&mut self, gone_by: u64) {
@@ -200,19 +187,6 @@ impl World {
         }
     }
 
-    /// The driver has ended: it closes its sessions.
-    pub(super) fn close_all_links(&mut self) {
-        for index in 0..self.links.len() as u32 {
-            let session = std::mem::take(&mut self.links[index as usize].driver.session);
-            if session != 0 && self.links[index as usize].is_alive {
-                let delay = self.draw_ns(50_000, 2 * MS);
-                let forget = Happening::Forget { link: index, end: End::Peer, session };
-                self.agenda.push(self.now + delay, forget);
-            }
-        }
-        self.reopen_all();
-    }
-
     /// G-10: a job ends for a reason that there is.
     pub(super) fn check_result(&self, result: &JobResult) -> Result<(), String> {
         match result.outcome {
@@ -220,7 +194,8 @@ impl World {
             Outcome::Succeeded => {
                 let done = self.scenario.epochs.saturating_mul(self.data.length());
                 let has_finished = |process: &super::processes::Process| {
-                    process.program.saved.is_some_and(|saved| saved.model.samples == done)
+                    process.job == self.driver.job
+                        && process.program.saved.is_some_and(|saved| saved.model.samples == done)
                 };
                 if self.processes.iter().any(has_finished) {
                     return Ok(());

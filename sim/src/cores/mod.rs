@@ -19,13 +19,14 @@ mod wire;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use elastic_protocol::{Stamp, Term};
 use elastic_runtime::random::stream;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use self::agents::{Agent, Host};
 use self::collectives::Group;
-use self::driver::DriverNode;
+use self::driver::{Birth, DriverLife};
 use self::network::{End, Lane, Link};
 use self::processes::Process;
 use self::wire::Wiretap;
@@ -34,7 +35,7 @@ use crate::agenda::Agenda;
 use crate::dataset::Dataset;
 use crate::options::Options;
 use crate::oracle::Oracle;
-use crate::plan::{Planned, draw};
+use crate::plan::{Lie, Planned, plan};
 use crate::report::{Failure, Report, Verdict};
 use crate::scenario::Scenario;
 use crate::trace::{Kind, Place, Recording, Trace};
@@ -69,8 +70,17 @@ enum Happening {
         link: u32,
         token: u32,
     },
-    DriverTimer,
-    HostManagerTimer,
+    /// A former driver hears no more from somebody who has turned to the next.
+    Outlived {
+        link: u32,
+        life: u32,
+    },
+    DriverTimer {
+        life: u32,
+    },
+    HostManagerTimer {
+        life: u32,
+    },
     AgentTimer {
         host: u32,
         life: u32,
@@ -78,8 +88,11 @@ enum Happening {
     StateTimer {
         process: u32,
     },
-    Local,
+    Local {
+        life: u32,
+    },
     Discovered {
+        life: u32,
         poll: u64,
     },
     AgentBoot {
@@ -123,29 +136,38 @@ enum Happening {
     },
     Entered {
         process: u32,
-        generation: u64,
+        generation: Stamp,
         operation: u32,
         value: u64,
     },
     Result {
         process: u32,
-        generation: u64,
+        generation: Stamp,
         operation: u32,
         value: u64,
     },
+    /// A collective's deadline may have passed.
+    Overdue {
+        process: u32,
+    },
     PeerBroken {
         process: u32,
-        generation: u64,
+        generation: Stamp,
         rank: u32,
     },
     Fault(u32),
     Mended(u32),
     Heal,
     Check,
+    /// Who was paused for a change that was undone must train again by now.
+    Resumed {
+        process: u32,
+        since: u64,
+    },
     /// A member's death must have been noticed by now.
     Noticed {
         process: u32,
-        generation: u64,
+        generation: Stamp,
     },
 }
 
@@ -165,15 +187,24 @@ pub(crate) struct World {
     net: ChaCha8Rng,
     /// How long processes, threads and collectives take.
     machine: ChaCha8Rng,
-    driver: DriverNode,
+    /// The newest life of the driver.
+    driver: DriverLife,
+    /// How many lives of the driver there were.
+    lives: u32,
+    /// Earlier lives whose processes are still there.
+    former: Vec<DriverLife>,
+    /// How many millionths the driver's clock is too fast.
+    driver_ppm: i64,
+    /// What discovery says instead of the truth, by fault.
+    lies: Vec<(u32, Lie)>,
     hosts: Vec<Host>,
     processes: Vec<Process>,
     links: Vec<Link>,
-    /// The link of each worker's incarnation.
-    by_incarnation: Vec<u32>,
+    /// The link of each worker's incarnation, by job.
+    by_incarnation: Vec<Vec<u32>>,
     /// The link of each agent's incarnation.
     agent_links: Vec<u32>,
-    groups: BTreeMap<u64, Group>,
+    groups: BTreeMap<Stamp, Group>,
     data: Dataset,
     plan: Vec<Planned>,
     /// Faults that wait for a reset: its number, how long after it, which.
@@ -190,38 +221,42 @@ pub(crate) struct World {
 impl World {
     /// A world whose nodes are cores.
     pub(crate) fn new(options: &Options, recording: Recording) -> Self {
-        let mut world = Self::prepare(options, recording);
+        let mut world = Self::prepare(options, recording, None);
         world.begin();
         world
     }
 
-    fn prepare(options: &Options, recording: Recording) -> Self {
+    fn prepare(options: &Options, recording: Recording, hub: Option<&Rc<Hub>>) -> Self {
         let scenario = Scenario::draw(options);
         let seed = options.seed;
         let mut clocks = stream(seed, "clocks", 0);
         let ppm = scenario.clock_ppm;
-        let driver = DriverNode::new(&scenario, seed, clocks.random_range(-ppm..=ppm));
+        let driver_ppm = clocks.random_range(-ppm..=ppm);
+        let birth = Birth { life: 1, job: 1, at: 0, ppm: driver_ppm };
+        let driver = DriverLife::new(hub, &scenario, seed, birth);
+        let mut oracle = Oracle::default();
+        oracle.job_began(Term(1));
         let hosts = (0..options.hosts.max(1))
             .map(|host| {
                 let slots = scenario.slots[host as usize];
                 Host::new(host, slots, clocks.random_range(-ppm..=ppm))
             })
             .collect();
-        let plan = if options.calm {
-            Vec::new()
-        } else {
-            draw(seed, options.hosts.max(1), options.slots, options.seconds)
-        };
+        let plan = plan(options);
         Self {
-            hub: None,
+            hub: hub.map(Rc::clone),
             wiretap: Wiretap::default(),
             now: 0,
             agenda: Agenda::new(),
             trace: Trace::new(recording),
-            oracle: Oracle::default(),
+            oracle,
             net: stream(seed, "net", 0),
             machine: stream(seed, "machine", 0),
             driver,
+            lives: 1,
+            former: Vec::new(),
+            driver_ppm,
+            lies: Vec::new(),
             hosts,
             processes: Vec::new(),
             links: Vec::new(),
@@ -248,9 +283,6 @@ impl World {
             self.agenda.push(at, Happening::AgentBoot { host, life: 0 });
         }
         self.agenda.push(self.options.seconds * 1_000 * MS, Happening::Heal);
-        if let Some(hub) = self.hub.clone() {
-            return self.boot_driver(&hub);
-        }
         self.drain_host_manager();
         self.drain_driver();
     }
@@ -293,12 +325,21 @@ impl World {
             }
             Happening::Forget { link, end, session } => self.handle_forget(link, end, session),
             Happening::Dial { link, token } => self.handle_dial(link, token),
-            Happening::DriverTimer => self.handle_driver_timer(),
-            Happening::HostManagerTimer => self.handle_host_manager_timer(),
+            Happening::Outlived { link, life } => self.handle_outlived(link, life),
+            Happening::DriverTimer { life } => {
+                self.in_life(life, |world| world.handle_driver_timer(life));
+            }
+            Happening::HostManagerTimer { life } => {
+                self.in_life(life, |world| world.handle_host_manager_timer(life));
+            }
             Happening::AgentTimer { host, life } => self.handle_agent_timer(host, life),
             Happening::StateTimer { process } => self.handle_state_timer(process),
-            Happening::Local => self.handle_local(),
-            Happening::Discovered { poll } => self.handle_discovered(poll),
+            Happening::Local { life } => {
+                self.in_life(life, |world| world.handle_local(life));
+            }
+            Happening::Discovered { life, poll } => {
+                self.in_life(life, |world| world.handle_discovered(life, poll));
+            }
             Happening::AgentBoot { host, life } => self.boot_agent(host, life),
             Happening::Spawned { host, life, token } => self.handle_spawned(host, life, token),
             Happening::Booted { process } => self.handle_booted(process),
@@ -315,6 +356,7 @@ impl World {
             Happening::Result { process, generation, operation, value } => {
                 self.handle_result(process, generation, operation, value);
             }
+            Happening::Overdue { process } => self.handle_overdue(process),
             Happening::PeerBroken { process, generation, rank } => {
                 self.handle_peer_broken(process, generation, rank);
             }
@@ -322,6 +364,7 @@ impl World {
             Happening::Mended(index) => self.end_fault(index),
             Happening::Heal => self.heal(),
             Happening::Check => self.check_liveness(),
+            Happening::Resumed { process, since } => self.check_resumed(process, since),
             Happening::Noticed { process, generation } => self.check_noticed(process, generation),
         }
     }
@@ -337,7 +380,7 @@ impl World {
         self.trace.record(self.now, kind, place, numbers, words);
     }
 
-    fn fail_safety(&mut self, reason: String) {
+    pub(crate) fn fail_safety(&mut self, reason: String) {
         self.failure.get_or_insert(Failure { verdict: Verdict::Safety, reason });
     }
 

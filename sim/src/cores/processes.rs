@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use elastic_protocol::{Deadlines, ExitStatus, JobId, NodeId, WorkerId};
+use elastic_protocol::{Deadlines, ExitStatus, NodeId, Stamp, WorkerId};
 use elastic_worker::state::core::{StateConfig, StateCore};
 
+use super::driver::job_id;
 use super::network::{Link, Owner};
 use super::program::Program;
 use super::seats::StateSeat;
@@ -18,6 +19,8 @@ use crate::trace::{Kind, Place};
 pub(super) struct Process {
     pub(super) id: WorkerId,
     pub(super) host: u32,
+    /// Whose worker it is.
+    pub(super) job: u32,
     /// Which life of the agent started it.
     agent_life: u32,
     pub(super) link: u32,
@@ -64,7 +67,12 @@ impl Process {
 
 impl World {
     /// A process is there; its process id is the answer.
-    pub(super) fn start_process(&mut self, host: u32, agent_life: u32, id: WorkerId) -> u32 {
+    pub(super) fn start_process(
+        &mut self,
+        host: u32,
+        (agent_life, job): (u32, u32),
+        id: WorkerId,
+    ) -> u32 {
         let index = self.processes.len() as u32;
         let pid = 1_000 + index;
         let entry = &self.hosts[host as usize];
@@ -74,7 +82,7 @@ impl World {
         self.record(Kind::Start, place, (id.incarnation.0, u64::from(pid)), || id.to_string());
         let port = 10_000 + (index % 50_000) as u16;
         let config = StateConfig {
-            job: JobId(uuid::Uuid::from_u64_pair(self.options.seed, 1)),
+            job: job_id(self.options.seed, job),
             worker: id.clone(),
             pid,
             data_address: SocketAddr::from(([10, (host >> 8) as u8, host as u8, 1], port)),
@@ -93,6 +101,7 @@ impl World {
         self.processes.push(Process {
             id,
             host,
+            job,
             agent_life,
             link: self.links.len() as u32,
             place,
@@ -113,8 +122,8 @@ impl World {
         let boot = self.draw_ns(self.scenario.boot_ns / 2, self.scenario.boot_ns);
         let boot_at = self.now + boot * self.hosts[host as usize].slow_times.min(4);
         let dial_at = if hangs { u64::MAX } else { boot_at };
-        let link = self.add_link(Link::new(owner, host, node, place), dial_at);
-        self.know(incarnation, link);
+        let link = self.add_link(Link::new(owner, host, node, place).of_job(job), dial_at);
+        self.know(job, incarnation, link);
         if !hangs {
             self.agenda.push(boot_at, Happening::Booted { process: index });
         }
@@ -260,16 +269,16 @@ impl World {
             let deadlines = self.scenario.driver.deadlines;
             let bound = deadlines.lost + deadlines.suspect * 2;
             let at = self.now + bound.as_nanos() as u64;
-            let generation = self.driver.stamp.generation.0;
+            let generation = self.driver.stamp;
             self.agenda.push(at, Happening::Noticed { process, generation });
         }
     }
 
-    pub(super) fn check_noticed(&mut self, process: u32, generation: u64) {
+    pub(super) fn check_noticed(&mut self, process: u32, generation: Stamp) {
         use super::driver::Phase;
-        let is_under_way = self.driver.stamp.generation.0 == generation
+        let is_under_way = self.driver.stamp == generation
             && matches!(self.driver.phase, Phase::Form | Phase::Run);
-        if !is_under_way || !self.driver.is_alive {
+        if !is_under_way || !self.driver.is_alive() {
             return;
         }
         let is_excused = self.driver.stopped > 0
@@ -284,7 +293,8 @@ impl World {
         }
         let id = self.processes[process as usize].id.clone();
         self.fail_safety(format!(
-            "G-12: {id} is dead, and generation {generation} still goes on with it"
+            "G-12: {id} is dead, and generation {} still goes on with it",
+            generation.generation
         ));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use elastic_host_manager::{DiscoveryError, HostsSnapshot};
 use elastic_protocol::messages::DriverToWorker;
-use elastic_protocol::{JobId, NodeId, NodeName, Stamp, Step, WorkerId};
+use elastic_protocol::{NodeId, NodeName, Stamp, Step, WorkerId};
 use elastic_runtime::session::Limits;
 use elastic_runtime::transport::{Conversation, LinkEvent, SendErrorReason, TransportEvent};
 use elastic_runtime::{Exit, PanicRecord};
@@ -17,13 +17,14 @@ use elastic_worker::state::core::{Progress, StateConfig, StateCore, TrainingComm
 use elastic_worker::state::training::{Control, ThreadMessage};
 use tokio::sync::oneshot;
 
+use super::driver::DriverLife;
 use super::network::{End, Frame, Lane, Owner};
 use super::program::Program;
 use super::state::Tell;
 use super::wire::Packet;
 use super::{Happening, MS, World};
 use crate::actors::hub::Hub;
-use crate::actors::{AgentNode, DriverNode, Side, StateNode};
+use crate::actors::{AgentNode, Birth, DriverNode, Side, StateNode};
 use crate::dataset::mix;
 use crate::options::Options;
 use crate::report::Verdict;
@@ -85,17 +86,9 @@ impl World {
         recording: Recording,
         hub: &Rc<Hub>,
     ) -> Rc<RefCell<Self>> {
-        let mut world = Self::prepare(options, recording);
-        world.hub = Some(Rc::clone(hub));
+        let mut world = Self::prepare(options, recording, Some(hub));
         world.begin();
         hub.connect(world)
-    }
-
-    pub(super) fn boot_driver(&mut self, hub: &Rc<Hub>) {
-        let seed = mix(self.options.seed, 0);
-        let job = JobId(uuid::Uuid::from_u64_pair(self.options.seed, 1));
-        let (config, hosts) = (self.scenario.driver.clone(), self.scenario.host_manager.clone());
-        self.driver.actor = Some(DriverNode::start(hub, seed, job, config, hosts));
     }
 
     /// Does what is due; the next moment of which something is known, or none if the run is over.
@@ -129,7 +122,7 @@ impl World {
     ) -> Option<impl Future<Output = String> + use<>> {
         let is_asked =
             self.failure.as_ref().is_some_and(|failure| failure.verdict == Verdict::Liveness);
-        let driver = self.driver.actor.as_ref().filter(|_| is_asked && self.driver.runs());
+        let driver = self.driver.node().filter(|_| is_asked && self.driver.runs());
         driver.map(|driver| driver.status(within))
     }
 
@@ -141,7 +134,8 @@ impl World {
 
     /// Drops all nodes, and reports.
     pub(crate) fn end(&mut self) -> crate::report::Report {
-        self.driver.actor = None;
+        self.driver.seat = None;
+        self.former.clear();
         for host in &mut self.hosts {
             host.agent = None;
         }
@@ -164,16 +158,24 @@ impl World {
     fn place_of_end(&self, side: Side, peer: &NodeId) -> Option<(u32, End)> {
         match side {
             Side::Peer { link } => Some((link, End::Peer)),
-            Side::Driver => {
+            Side::Driver { .. } => {
                 let number = peer.incarnation.0;
                 let link = match peer.name {
                     NodeName::Agent(_) => *self.agent_links.get(number as usize)?,
-                    NodeName::Worker(..) => self.link_of_incarnation(number)?,
+                    NodeName::Worker(..) => self.link_of_incarnation(self.driver.job, number)?,
                     _ => return None,
                 };
                 let is_same = self.links[link as usize].node.as_ref() == Some(peer);
                 is_same.then_some((link, End::Driver))
             }
+        }
+    }
+
+    /// Does something as the node that is at this side.
+    pub(crate) fn at_side<R>(&mut self, side: Side, act: impl FnOnce(&mut Self) -> R) -> Option<R> {
+        match side {
+            Side::Driver { life } => self.in_life(life, act),
+            Side::Peer { .. } => Some(act(self)),
         }
     }
 
@@ -185,18 +187,15 @@ impl World {
         bytes: &Bytes,
     ) -> Result<(), SendErrorReason> {
         let frame = self.wiretap.read(bytes);
-        if let Some(Frame::ToWorker(DriverToWorker::Assign(placement))) = &frame {
-            if placement.stamp > self.driver.stamp {
-                let members: Vec<WorkerId> = placement
-                    .assignment
-                    .members
-                    .iter()
-                    .map(|member| member.worker.clone())
-                    .collect();
-                self.open_generation(placement.stamp, &members);
+        if let Some(Frame::ToWorker(DriverToWorker::Assign(formation))) = &frame {
+            if formation.stamp > self.driver.stamp {
+                match self.oracle.members_told(formation) {
+                    Ok(members) => self.open_generation(formation.stamp, &members),
+                    Err(reason) => self.fail_safety(reason),
+                }
             }
             let checked = match self.worker_named(to) {
-                Some(worker) => self.oracle.assigned(placement, &worker),
+                Some(worker) => self.oracle.assigned(formation, &worker),
                 None => Err(format!("an assignment is sent to {to}")),
             };
             self.demand(checked);
@@ -247,7 +246,8 @@ impl World {
     fn tell_node(&self, link: u32, end: End, event: TransportEvent) {
         match (end, self.links[link as usize].owner) {
             (End::Driver, _) => {
-                if let Some(driver) = &self.driver.actor {
+                let life = self.life(self.links[link as usize].life);
+                if let Some(driver) = life.and_then(DriverLife::node) {
                     driver.tell(event);
                 }
             }
@@ -270,7 +270,7 @@ impl World {
     fn other_end(&self, link: u32, end: End) -> Option<NodeId> {
         match end {
             End::Driver => self.links[link as usize].node.clone(),
-            End::Peer => Some(DriverNode::id()),
+            End::Peer => Some(DriverNode::id(self.links[link as usize].life)),
         }
     }
 
@@ -306,11 +306,12 @@ impl World {
 /// The driver's node.
 impl World {
     pub(crate) fn hosts_changed(&mut self, hosts: &HostsSnapshot) {
-        let has_changed = self.driver.hosts.hosts.len() != hosts.hosts.len();
-        if self.driver.hosts_must_stay && has_changed {
+        let Some(actors) = self.driver.actors() else { return };
+        let has_changed = actors.hosts.hosts.len() != hosts.hosts.len();
+        actors.hosts = hosts.clone();
+        if actors.hosts_must_stay && has_changed {
             self.fail_safety("H-15: a discovery that failed changed the list of hosts".to_owned());
         }
-        self.driver.hosts = hosts.clone();
     }
 
     pub(crate) fn discovery_begins(
@@ -318,8 +319,10 @@ impl World {
         limit: Duration,
         answer: oneshot::Sender<Result<String, DiscoveryError>>,
     ) {
-        self.driver.discovery = Some(answer);
-        self.discover(limit.as_nanos() as u64);
+        if let Some(actors) = self.driver.actors() {
+            actors.discovery = Some(answer);
+            self.discover(limit.as_nanos() as u64);
+        }
     }
 }
 
@@ -328,13 +331,13 @@ impl World {
     pub(super) fn start_agent_node(
         &mut self,
         hub: &Rc<Hub>,
-        place: (u32, u32, u32),
+        (host, life, link): (u32, u32, u32),
         settings: elastic_worker::agent::core::AgentSettings,
     ) -> AgentNode {
-        let (_, _, link) = place;
         let id = self.enrol(link);
         let seed = mix(self.options.seed, 1 << 32 | u64::from(link));
-        AgentNode::start(hub, id, seed, place, settings)
+        let (side, ppm) = (Side::Peer { link }, self.hosts[host as usize].ppm);
+        AgentNode::start(hub, Birth { id, seed, side, ppm }, (host, life), settings)
     }
 
     pub(crate) fn agent_spawns(&mut self, host: u32, order: SpawnOrder) {
@@ -344,8 +347,8 @@ impl World {
         self.agenda.push(self.now + wait, Happening::Spawned { host, life, token });
     }
 
-    pub(crate) fn agent_signals(&mut self, worker: &WorkerId, signal: StopSignal) {
-        if let Some(process) = self.process_of(worker) {
+    pub(crate) fn agent_signals(&mut self, host: u32, worker: &WorkerId, signal: StopSignal) {
+        if let Some(process) = self.process_of(self.job_of_agent(host), worker) {
             let wait = self.draw_ns(20_000, 300_000);
             let kills = signal == StopSignal::Kill;
             self.agenda.push(self.now + wait, Happening::Signalled { process, kills });
@@ -369,11 +372,13 @@ impl World {
     pub(super) fn start_state_node(&mut self, process: u32) {
         let Some(hub) = self.hub.clone() else { return };
         let entry = &mut self.processes[process as usize];
-        let link = entry.link;
+        let (side, id) = (Side::Peer { link: entry.link }, NodeId::worker(&entry.id));
+        let ppm = self.hosts[entry.host as usize].ppm;
         let StateSeat::Actor { config, node, .. } = &mut entry.state else { return };
         let Some(config) = config.take() else { return };
         let seed = mix(self.options.seed, 2 << 32 | u64::from(process));
-        *node = Some(StateNode::start(&hub, seed, (process, link), *config));
+        let birth = Birth { id, seed, side, ppm };
+        *node = Some(StateNode::start(&hub, birth, process, *config));
     }
 
     pub(crate) fn state_commands(
@@ -403,7 +408,7 @@ impl World {
     /// The boundary that the thread has reached.
     pub(crate) fn set_pause_flag(&mut self, process: u32, is_set: bool) -> u64 {
         let program = &mut self.processes[process as usize].program;
-        program.pause_flag = is_set;
+        program.set_pause_flag(is_set, self.now);
         program.boundary
     }
 

@@ -124,7 +124,7 @@ impl World {
                 Output::Training(command) => self.command(process, command),
                 Output::Abort { stamp, .. } => self.abort(process, stamp),
                 Output::PauseFlag { on } => {
-                    entry.program.pause_flag = on;
+                    entry.program.set_pause_flag(on, self.now);
                     let now = entry.clock.local(self.now);
                     if let Some(core) = entry.state.core().filter(|_| on) {
                         core.handle_pause_read(now, entry.program.boundary);

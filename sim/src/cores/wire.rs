@@ -1,14 +1,11 @@
 //! Frames as actors send them, and what the world reads of them: the code for the trace, and what the oracle
 //! wants to know.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
+use elastic_protocol::Stamp;
 use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, DriverToWorker, GroupKey, Placement, SyncPlan, Vote,
-    WorkerToDriver, decode,
+    AgentToDriver, DriverToAgent, DriverToWorker, Vote, WorkerToDriver, decode,
 };
-use elastic_protocol::{Assignment, Stamp, Step};
 use elastic_runtime::WireMessage;
 use elastic_runtime::envelope::{Header, decode_header};
 use elastic_runtime::transport::Conversation;
@@ -36,109 +33,66 @@ impl std::fmt::Debug for Packet {
     }
 }
 
-/// Reads what is sent. A generation's table is sent once to each of its members; it is decoded once.
+/// Reads what is sent. What is told to many is one and the same frame, and decoded once.
 #[derive(Debug, Default)]
 pub(super) struct Wiretap {
     /// The newest generation whose members are told to go.
     pub(super) gone: Stamp,
-    table: Option<Table>,
+    last: Option<(Bytes, DriverToWorker)>,
 }
-
-#[derive(Debug)]
-struct Table {
-    /// The message up to the end of the table.
-    prefix: Vec<u8>,
-    stamp: Stamp,
-    assignment: Arc<Assignment>,
-}
-
-/// What comes before the end of the table in an encoded [`DriverToWorker::Assign`], and what comes after it.
-type Head = (u32, Stamp, Assignment);
-type Tail = (u32, SyncPlan, Step, GroupKey);
 
 impl Wiretap {
     /// The message of a frame, if it is one that is told.
-    pub(super) fn read(&mut self, bytes: &[u8]) -> Option<Frame> {
+    pub(super) fn read(&mut self, bytes: &Bytes) -> Option<Frame> {
         let Ok((Header::Tell { kind, .. }, body)) = decode_header(bytes) else { return None };
         match kind {
             AgentToDriver::KIND => decode(body).ok().map(Frame::FromAgent),
             WorkerToDriver::KIND => decode(body).ok().map(Frame::FromWorker),
             Vote::KIND => decode(body).ok().map(Frame::Vote),
             DriverToAgent::KIND => decode(body).ok().map(Frame::ToAgent),
-            DriverToWorker::KIND => self.read_to_worker(body).map(Frame::ToWorker),
+            DriverToWorker::KIND => self.read_to_worker(bytes, body).map(Frame::ToWorker),
             _ => None,
         }
     }
 
-    fn read_to_worker(&mut self, body: &[u8]) -> Option<DriverToWorker> {
-        if let Some(Table { prefix, stamp, assignment }) = &self.table
-            && let Some(rest) = body.strip_prefix(prefix.as_slice())
+    fn read_to_worker(&mut self, bytes: &Bytes, body: &[u8]) -> Option<DriverToWorker> {
+        // The frame is kept, so that no other can have its place in memory.
+        if let Some((frame, message)) = &self.last
+            && (frame.as_ptr(), frame.len()) == (bytes.as_ptr(), bytes.len())
         {
-            let (rank, sync, step, key) = decode::<Tail>(rest).ok()?;
-            let (stamp, assignment) = (*stamp, Arc::clone(assignment));
-            return Some(DriverToWorker::Assign(Placement {
-                stamp,
-                assignment,
-                rank,
-                sync,
-                step,
-                key,
-            }));
+            return Some(message.clone());
         }
         let message: DriverToWorker = decode(body).ok()?;
-        if let DriverToWorker::Assign(placement) = &message
-            && let Ok((_, rest)) = postcard::take_from_bytes::<Head>(body)
-        {
-            self.table = Some(Table {
-                prefix: body[..body.len() - rest.len()].to_vec(),
-                stamp: placement.stamp,
-                assignment: Arc::clone(&placement.assignment),
-            });
-        }
+        self.last = Some((bytes.clone(), message.clone()));
         Some(message)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use elastic_protocol::messages::encode;
-    use elastic_protocol::{GenerationId, HostName, Incarnation, Member, Term, WorkerId};
+    use elastic_protocol::{GenerationId, Term};
     use elastic_runtime::ActorName;
     use elastic_runtime::envelope::frame;
 
     use super::*;
 
     #[test]
-    fn a_table_is_read_the_same_the_first_time_and_after() {
-        let member = |number: u32| Member {
-            worker: WorkerId {
-                host: HostName::new(&format!("h{number}")).expect("a literal"),
-                slot: 0,
-                incarnation: Incarnation(u64::from(number)),
-            },
-            data_address: SocketAddr::from(([10, 0, 0, 1], 7)),
-            local_rank: 0,
-            cross_rank: number,
-        };
-        let assignment = Arc::new(Assignment { members: (0..5).map(member).collect() });
-        let mut reader = Wiretap::default();
-        for rank in 0..5 {
-            let message = DriverToWorker::Assign(Placement {
-                stamp: Stamp { term: Term(1), generation: GenerationId(300) },
-                assignment: Arc::clone(&assignment),
-                rank,
-                sync: SyncPlan::FromRoot { root: 3 },
-                step: Step(1_000),
-                key: GroupKey([7; 32]),
-            });
+    fn a_frame_for_many_is_read_the_same_each_time_and_another_anew() {
+        let of = |generation: u64| {
+            let stamp = Stamp { term: Term(1), generation: GenerationId(generation) };
+            let message = DriverToWorker::Go { stamp };
             let header =
                 Header::Tell { actor: ActorName::STATE, kind: DriverToWorker::KIND, returns: 0 };
-            let bytes = frame(&header, &encode(&message).expect("small"));
-            let Some(Frame::ToWorker(read)) = reader.read(&bytes) else { panic!("rank {rank}") };
-            assert_eq!(read, message);
+            (frame(&header, &encode(&message).expect("small")), message)
+        };
+        let mut reader = Wiretap::default();
+        for generation in [1, 1, 2, 1] {
+            let (bytes, message) = of(generation);
+            for bytes in [bytes.clone(), bytes] {
+                let Some(Frame::ToWorker(read)) = reader.read(&bytes) else { panic!("it is one") };
+                assert_eq!(read, message);
+            }
         }
-        assert!(reader.table.is_some());
     }
 }

@@ -8,7 +8,10 @@ use rand_chacha::ChaCha8Rng;
 use super::{Fault, Lie, Moment, Planned, Way};
 
 /// Kinds of fault that swarm testing switches.
-const KINDS: u32 = 17;
+const KINDS: u32 = 22;
+
+/// The kind that takes the driver away.
+const DRIVER_LOST: u32 = 17;
 
 /// Most faults of a plan.
 const FAULTS_MAX: usize = 400;
@@ -25,6 +28,8 @@ pub(crate) fn draw(seed: u64, hosts: u32, slots: u32, seconds: u64) -> Vec<Plann
     for kind in 0..KINDS {
         let is_on = swarm.random_bool(0.4);
         let mean_us = busy * 1e6 * 2_f64.powf(swarm.random_range(0.0..5.0));
+        // A job that begins anew every few seconds shows little else.
+        let mean_us = if kind == DRIVER_LOST { mean_us * 8.0 } else { mean_us };
         if !is_on {
             continue;
         }
@@ -88,7 +93,13 @@ fn one(kind: u32, host: u32, slot: u32, slots: u32, random: &mut ChaCha8Rng) -> 
         14 => Fault::Slots { host, slots: random.random_range(1..=slots), for_us },
         15 if random.random_bool(0.5) => Fault::NoSpawn { host, for_us },
         15 => Fault::HangStart { host, for_us },
-        _ => Fault::StopDriver { for_us: for_us / 2 },
+        16 => Fault::StopDriver { for_us: for_us / 2 },
+        DRIVER_LOST if random.random_bool(0.7) => Fault::CrashDriver { for_us },
+        DRIVER_LOST => Fault::ReplaceDriver { for_us },
+        18 => Fault::BreakLinks { host },
+        19 => Fault::LateData { host, delay_us: random.random_range(1_000..3_000_000), for_us },
+        20 => Fault::BreakData { host, slot },
+        _ => Fault::Rack { hosts: random.random::<u64>() & random.random::<u64>(), for_us },
     }
 }
 

@@ -7,8 +7,34 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use draw::draw;
 
+use crate::options::Options;
+
+/// The plan of a run, by the numbers of its faults: drawn, or given.
+pub(crate) fn plan(options: &Options) -> Vec<Planned> {
+    match &options.plan {
+        _ if options.calm => Vec::new(),
+        Some(plan) => plan.0.clone(),
+        None => draw(options.seed, options.hosts.max(1), options.slots, options.seconds),
+    }
+}
+
+/// The faults of a run.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Plan(pub(crate) Vec<Planned>);
+
+impl Plan {
+    /// Those of a run that happen.
+    pub fn of(options: &Options) -> Self {
+        let is_kept = |index: &usize| options.keep.as_ref().is_none_or(|keep| keep.contains(index));
+        let numbered = plan(options).into_iter().enumerate();
+        Self(numbered.filter(|(index, _)| is_kept(index)).map(|(_, planned)| planned).collect())
+    }
+}
+
 /// When a fault begins.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Moment {
     /// So many microseconds after the beginning.
     At(u64),
@@ -23,6 +49,7 @@ pub(crate) enum Moment {
 
 /// Which way nothing gets through.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Way {
     /// From the host to the driver.
     ToDriver,
@@ -38,6 +65,7 @@ pub(crate) enum Way {
 
 /// What discovery says instead of the truth.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Lie {
     /// The script fails.
     Fail,
@@ -53,6 +81,7 @@ pub(crate) enum Lie {
 
 /// One fault. Times are microseconds of the world; hosts and slots are counted modulo what there is.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Fault {
     /// SIGKILL to a worker.
     KillWorker { host: u32, slot: u32 },
@@ -74,6 +103,14 @@ pub(crate) enum Fault {
     CrashHost { host: u32, for_us: u64 },
     /// Nothing gets through.
     Cut { host: u32, way: Way, for_us: u64 },
+    /// The sessions of a host's nodes with the driver break, and are made again.
+    BreakLinks { host: u32 },
+    /// What collectives give to a host's workers comes later, perhaps after their generation has ended.
+    LateData { host: u32, delay_us: u64, for_us: u64 },
+    /// A worker's connections to its peers break, and nobody has died.
+    BreakData { host: u32, slot: u32 },
+    /// A rack loses power; all its hosts are back at one moment. Which hosts: bit by number.
+    Rack { hosts: u64, for_us: u64 },
     /// Frames take longer.
     SlowLink { host: u32, delay_us: u64, for_us: u64 },
     /// Everything computes so many times slower.
@@ -90,6 +127,10 @@ pub(crate) enum Fault {
     HangStart { host: u32, for_us: u64 },
     /// The driver's process stands still.
     StopDriver { for_us: u64 },
+    /// The driver's process is killed, and started again later.
+    CrashDriver { for_us: u64 },
+    /// The driver stands still and another is started in its place; later it goes on: there are two.
+    ReplaceDriver { for_us: u64 },
     /// The driver's process is killed, for good.
     KillDriver,
     /// SIGTERM to the driver: the job is to end.

@@ -8,12 +8,16 @@ use elastic_driver::WorkerCredentials;
 use elastic_protocol::{Incarnation, JobId, NodeId, NodeName, Term, WorkerId};
 use elastic_runtime::{NodeHandle, wall_clock};
 use elastic_transport::{
-    Authority, Credentials, ListenError, ListenOptions, PROTOCOL_VERSION, QuicTransport, Validity,
+    AuthorityError, Credentials, JobSecrets, ListenError, ListenOptions, PROTOCOL_VERSION,
+    QuicTransport,
 };
 use uuid::Uuid;
 
 use crate::cli::{DriverPlan, Failure, ResultExt};
 use crate::process::random::system_seed;
+
+/// How many agents and clients may come to one incarnation of the driver, as a power of 2.
+const INCARNATION_BITS: u32 = 40;
 
 /// Everything of a driver that is there before its actors are.
 pub(super) struct Listening {
@@ -27,15 +31,24 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// Begins a new job.
-    pub(super) fn start(plan: &DriverPlan) -> Result<Self, Failure> {
-        let (job, term) = (JobId(Uuid::new_v4()), Term(1));
-        let authority = Authority::new(job, Validity::default(), wall_clock());
-        let authority =
-            Rc::new(authority.failed("the job's certificate authority cannot be made")?);
-        let credentials = Credentials::new(authority.fingerprint(), Incarnation(1));
-        let credentials =
-            Rc::new(RefCell::new(credentials.failed("the job's secrets cannot be made")?));
+    /// A new job's secrets.
+    pub(super) fn new_job() -> Result<JobSecrets, AuthorityError> {
+        JobSecrets::new(JobId(Uuid::new_v4()), wall_clock())
+    }
+
+    /// Listens for the nodes of a job, as its driver of this term.
+    pub(super) fn start(
+        plan: &DriverPlan,
+        secrets: JobSecrets,
+        term: Term,
+    ) -> Result<Self, Failure> {
+        let job = secrets.job();
+        let authority = secrets.authority();
+        let authority = authority.failed("the job's certificate authority cannot be used")?;
+        // Each term has numbers of its own to give out, so that none is given out twice (D-1).
+        let first = Incarnation((term.0 << INCARNATION_BITS) + 1);
+        let credentials = secrets.credentials(&authority, first);
+        let credentials = Rc::new(RefCell::new(credentials));
         let local = NodeId { name: NodeName::Driver, incarnation: Incarnation(term.0) };
         let node = NodeHandle::new(local.clone(), system_seed());
         let admission = Rc::clone(&credentials);
@@ -44,6 +57,7 @@ impl Listening {
             local,
             authority,
             admit: Rc::new(move |request| admission.borrow_mut().admit(request)),
+            secrets: Some(secrets),
             deadlines: plan.config.deadlines,
             wall_clock,
             version: PROTOCOL_VERSION,
@@ -72,7 +86,6 @@ pub(super) struct SharedCredentials(pub(super) Rc<RefCell<Credentials>>);
 
 impl WorkerCredentials for SharedCredentials {
     fn issue(&self, worker: &WorkerId) -> Result<String, String> {
-        let token = self.0.borrow_mut().issue_worker(worker).map_err(|error| error.to_string())?;
-        Ok(token.to_line())
+        Ok(self.0.borrow_mut().issue_worker(worker).to_line())
     }
 }

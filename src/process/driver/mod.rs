@@ -1,5 +1,6 @@
 //! `--role driver` and `run`: the process of the one authority of a job.
 
+mod durable;
 mod listening;
 mod reach;
 
@@ -10,10 +11,12 @@ use std::time::Duration;
 
 use elastic_driver::{Driver, DriverCore, DriverParts, StopJob};
 use elastic_host_manager::{Discovery, HostFileDiscovery, ScriptDiscovery};
-use elastic_protocol::{JobResult, Outcome, WorkerFailure};
-use elastic_runtime::{OffloadPort, system, wall_clock};
+use elastic_protocol::{JobId, JobResult, Outcome, Term, WorkerFailure};
+use elastic_runtime::{OffloadPort, spawn_child, system, wall_clock};
+use elastic_store::actor::Store;
 use tokio::sync::oneshot;
 
+use self::durable::Durable;
 use self::listening::{Listening, SharedCredentials};
 use self::reach::{reached_at, tell_how_to_join};
 use super::event_log::EventLog;
@@ -40,12 +43,11 @@ pub(crate) fn run_driver(plan: DriverPlan, log: &str) -> Result<(), Failure> {
     }
 }
 
-async fn drive(plan: DriverPlan, log: &str) -> Result<JobResult, Failure> {
+async fn drive(mut plan: DriverPlan, log: &str) -> Result<JobResult, Failure> {
     let signals = Signals::new().failed("signals cannot be heard")?;
-    let listening = Listening::start(&plan)?;
+    let Opened { state, listening, durable } = open(&mut plan)?;
     let Listening { job, term, node, transport, credentials, address } = &listening;
     let reached_at = reached_at(&plan, *address);
-    let state = StateDir::open(&state_dir(&plan, *address)?)?;
     let events = state.path().join(EVENTS_FILE);
     let events = EventLog::open(events, wall_clock(), term.0, &job.to_string(), &reached_at)
         .failed("the event log cannot be written")?;
@@ -54,12 +56,26 @@ async fn drive(plan: DriverPlan, log: &str) -> Result<JobResult, Failure> {
     tracing::debug!(?plan, "configuration");
 
     let launcher = launcher(&plan, &reached_at, token_file, log)?;
+    if let (Some(launcher), Some(durable)) = (&launcher, &durable) {
+        launcher.adopt(durable.tenure.image.hosts.iter().map(|host| host.name.clone()));
+    }
     let (tell_result, result) = oneshot::channel();
     let observer = Observer::new(events, launcher.clone(), tell_result);
     let mut config = plan.config;
     config.driver_address = reached_at;
+    if let Some(folder) = plan.log_dir {
+        config.output.directory = Some(log_folder(&folder, config.run_id.as_deref(), *job)?);
+    }
+    let (core, journal) = match durable {
+        Some(Durable { tenure, port, .. }) => {
+            (DriverCore::with_journal(config, tenure, system_rng(), node.now()), Some(port))
+        }
+        None => (DriverCore::new(config, *job, *term, system_rng(), node.now()), None),
+    };
+    let is_durable = journal.is_some();
     let parts = DriverParts {
-        core: DriverCore::new(config, *job, *term, system_rng(), node.now()),
+        core,
+        journal,
         host_manager: plan.hosts,
         discovery: discovery(&plan.discovery),
         credentials: Rc::new(SharedCredentials(Rc::clone(credentials))),
@@ -69,22 +85,85 @@ async fn drive(plan: DriverPlan, log: &str) -> Result<JobResult, Failure> {
     // Nobody waits for it once this function has returned.
     let driver = Driver::start(node, parts, move |exit| drop(tell_fault.send(exit)));
     tokio::task::spawn_local(forward(signals, driver));
+    let store = Store::new(node.clone());
+    let _store =
+        spawn_child(|_| store, |exit| tracing::error!("a fault in the driver: the store {exit}"));
 
     let result = match result.await {
-        Ok(result) => Ok(result),
+        Ok(Ok(result)) => Ok(result),
+        Ok(Err(abandoned)) => {
+            Err(Failure::new("this driver acts no more; the job goes on without it")
+                .source(Abandoned(abandoned))
+                .hint("start it again when the cause is mended"))
+        }
         Err(_dropped) => {
-            Err(Failure::new("a fault in the driver ended the job").hint(match fault.await {
+            Err(Failure::new("a fault in the driver ended it").hint(match fault.await {
                 Ok(exit) => format!("please report this: it {exit}"),
                 Err(_) => "please report this".to_owned(),
             }))
         }
     };
+    if result.is_err() && is_durable {
+        // Whoever starts it again finds the job as it is.
+        transport.shutdown("the driver has ended", GOODBYE).await;
+        return result;
+    }
     state.withdraw();
     transport.shutdown("the job is over", GOODBYE).await;
     if let Some(launcher) = launcher {
         launcher.close(AGENTS_GO_WITHIN).await;
     }
     result
+}
+
+/// What a driver has before its actors are there.
+struct Opened {
+    state: StateDir,
+    listening: Listening,
+    /// None where no successor could find what it left.
+    durable: Option<Durable>,
+}
+
+fn open(plan: &mut DriverPlan) -> Result<Opened, Failure> {
+    if !plan.keeps_journal {
+        let secrets = Listening::new_job().failed("the job's secrets cannot be made")?;
+        let listening = Listening::start(plan, secrets, Term(1))?;
+        let state = StateDir::open(&state_dir(plan, listening.address)?)?;
+        // Nobody will come for those who are left.
+        plan.config.deadlines.orphan_training.get_or_insert(plan.config.deadlines.orphan);
+        return Ok(Opened { state, listening, durable: None });
+    }
+    let state = StateDir::open(&state_dir(plan, plan.bind)?)?;
+    let durable = Durable::open(state.path(), &plan.config.program)?;
+    if let Some(former) = state.address()
+        && durable.tenure.is_takeover()
+        && plan.bind.port() == 0
+    {
+        // There its agents and workers look for it.
+        plan.bind.set_port(former.port());
+    }
+    plan.hosts.known = durable.known_hosts();
+    let listening = Listening::start(plan, durable.secrets.clone(), durable.tenure.image.term)?;
+    for worker in durable.expected_workers() {
+        listening.credentials.borrow_mut().issue_worker(worker);
+    }
+    Ok(Opened { state, listening, durable: Some(durable) })
+}
+
+/// The job's own folder below `--log-dir`, by its name and the beginning of its id, so that no two jobs share one.
+fn log_folder(folder: &Path, run_id: Option<&str>, job: JobId) -> Result<String, Failure> {
+    let name: String = run_id
+        .unwrap_or("none")
+        .chars()
+        .map(|it| if it.is_alphanumeric() { it } else { '_' })
+        .collect();
+    let id: String = job.to_string().chars().take(8).collect();
+    let folder = std::path::absolute(folder.join(format!("{name}_{id}")));
+    let folder = folder.failed("--log-dir is no folder")?;
+    folder
+        .to_str()
+        .map(ToOwned::to_owned)
+        .ok_or_else(|| Failure::usage(format!("--log-dir {} is not UTF-8", folder.display())))
 }
 
 fn state_dir(plan: &DriverPlan, address: SocketAddr) -> Result<PathBuf, Failure> {
@@ -112,6 +191,8 @@ fn launcher(
         program: std::env::current_exe().failed("this program does not find itself")?,
         driver: reached_at.to_owned(),
         token_file,
+        outlives_driver: plan.keeps_journal,
+        role: plan.role.clone(),
         // The driver's log tells of hosts and workers already.
         log: if log == DEFAULT_LOG { "warn".to_owned() } else { log.to_owned() },
     })))
@@ -138,6 +219,11 @@ async fn forward(mut signals: Signals, driver: actix::Addr<Driver>) {
         driver.do_send(StopJob { signal: heard.number });
     }
 }
+
+/// Why a driver acts no more.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Abandoned(String);
 
 /// Why the job did not succeed.
 #[derive(Debug, thiserror::Error)]

@@ -12,8 +12,8 @@ use elastic_runtime::transport::{
     Conversation, LinkEvent, Transport, TransportEvent, TransportSink,
 };
 use elastic_transport::{
-    Authority, ConnectError, ConnectOptions, Credentials, ListenOptions, QuicTransport, Token,
-    Validity,
+    Authority, ConnectError, ConnectOptions, Credentials, JobSecrets, ListenOptions, QuicTransport,
+    Token, Validity,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -131,8 +131,8 @@ pub(crate) fn listen_options(
 }
 
 pub(crate) fn credentials(authority: &Authority) -> Rc<RefCell<Credentials>> {
-    let table = Credentials::new(authority.fingerprint(), Incarnation(1)).expect("random numbers");
-    Rc::new(RefCell::new(table))
+    let secrets = JobSecrets::new(JOB, wall_clock()).expect("random numbers");
+    Rc::new(RefCell::new(secrets.credentials(authority, Incarnation(1))))
 }
 
 impl Driver {

@@ -1,5 +1,7 @@
 //! TR-1 to TR-6 over real connections.
 
+use std::cell::RefCell;
+use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,7 +10,9 @@ use elastic_protocol::{Deadlines, Incarnation, NodeId};
 use elastic_runtime::transport::{
     Conversation, LinkEvent, LossReason, SendErrorReason, Transport, TransportEvent,
 };
-use elastic_transport::{Authority, ConnectOptions, ListenError, QuicTransport, Validity};
+use elastic_transport::{
+    Authority, ConnectOptions, JobSecrets, ListenError, QuicTransport, Validity,
+};
 
 use crate::harness::*;
 use crate::raw::{self, Path, Proxy};
@@ -276,6 +280,97 @@ fn a_client_that_closes_does_not_come_back() {
         driver.events.until_link("Lost", lost).await;
         assert_undisturbed(&driver, "b").await;
         assert_eq!(client.events.links().len(), 2, "Up and Lost: {:?}", client.events.links());
+    });
+}
+
+/// Another incarnation of a driver, at its address, from what was stored; the one before is gone.
+fn start_again(
+    address: SocketAddr,
+    secrets: &JobSecrets,
+    term: u64,
+) -> (Rc<QuicTransport>, Events, NodeId) {
+    let authority = secrets.authority().expect("just stored");
+    let table = Rc::new(RefCell::new(secrets.credentials(&authority, Incarnation(term << 32))));
+    let mut options = listen_options(&authority, &table);
+    options.bind = address;
+    options.secrets = Some(secrets.clone());
+    // Nobody notices within a test that a driver is silent.
+    options.deadlines.lost = Duration::from_secs(60);
+    options.local.incarnation = Incarnation(term);
+    let (events, local) = (Events::default(), options.local.clone());
+    let transport = QuicTransport::listen(options, events.sink()).expect("a free port");
+    (transport, events, local)
+}
+
+/// Waits until a port that was let go of can be taken again.
+async fn until_free(address: SocketAddr) {
+    while UdpSocket::bind(address).is_err() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn a_driver_that_was_killed_and_started_again_is_found_before_its_silence_is() {
+    run(async {
+        let secrets = JobSecrets::new(JOB, wall_clock()).expect("random numbers");
+        let nowhere = "127.0.0.1:0".parse().expect("an address");
+        let (first, events, _) = start_again(nowhere, &secrets, 1);
+        let address = first.local_address().expect("it listens");
+        let authority = secrets.authority().expect("kept");
+        let token = secrets.credentials(&authority, Incarnation(1)).join_token();
+        let proxy = Proxy::start(address).await;
+        let addresses = format!("127.0.0.1:1,{}", proxy.address);
+        let mut options = ConnectOptions::new(addresses, token, agent("a"));
+        options.deadlines.lost = Duration::from_secs(60);
+        let client = Client::join(options).await.expect("let in");
+        events.until_link("Up", |event| *event == LinkEvent::Up).await;
+        // As if killed: its last words reach nobody.
+        proxy.path.set(Path::Cut);
+        drop(first);
+        until_free(address).await;
+        proxy.path.set(Path::Open);
+        let (_second, events, local) = start_again(address, &secrets, 2);
+        events.until_link("Up", |event| *event == LinkEvent::Up).await;
+        let twice = |all: &[TransportEvent]| {
+            let up = |event: &&TransportEvent| {
+                matches!(event, TransportEvent::Link { event: LinkEvent::Up, .. })
+            };
+            all.iter().filter(up).count() == 2
+        };
+        client.events.until("a second session", twice).await;
+        let links = client.events.links();
+        assert!(
+            matches!(links[..], [LinkEvent::Up, LinkEvent::Lost { .. }, LinkEvent::Up]),
+            "{links:?}"
+        );
+        assert_eq!(local.incarnation, Incarnation(2));
+    });
+}
+
+#[test]
+fn a_driver_of_an_earlier_term_is_not_gone_back_to() {
+    run(async {
+        let secrets = JobSecrets::new(JOB, wall_clock()).expect("random numbers");
+        let nowhere = "127.0.0.1:0".parse().expect("an address");
+        let (later, later_events, _) = start_again(nowhere, &secrets, 2);
+        let elsewhere = UdpSocket::bind(nowhere).and_then(|socket| socket.local_addr());
+        let elsewhere = elsewhere.expect("a free port");
+        let address = |transport: &QuicTransport| transport.local_address().expect("it listens");
+        let addresses = format!("{},{elsewhere}", address(&later));
+        let authority = secrets.authority().expect("kept");
+        let token = secrets.credentials(&authority, Incarnation(1)).join_token();
+        let client = Client::join(ConnectOptions::new(addresses, token, agent("a"))).await;
+        let client = client.expect("let in");
+        later_events.until_link("Up", |event| *event == LinkEvent::Up).await;
+        let (_earlier, earlier_events, _) = start_again(elsewhere, &secrets, 1);
+        let place = address(&later);
+        later.shutdown("restart", Duration::from_millis(100)).await;
+        drop(later);
+        until_free(place).await;
+        let (_third, third_events, _) = start_again(place, &secrets, 3);
+        third_events.until_link("Up", |event| *event == LinkEvent::Up).await;
+        assert!(earlier_events.links().is_empty(), "G-2");
+        drop(client);
     });
 }
 

@@ -9,6 +9,7 @@ use super::losses::last_heard;
 use super::output::{DriverOutput, EventKind};
 use super::table::{AgentRecord, Link, PendingJoin, Stance, WorkerRecord};
 use super::timers::Timer;
+use crate::journal::Record;
 
 impl DriverCore {
     /// The link with a node changed.
@@ -23,9 +24,11 @@ impl DriverCore {
     /// An agent said something.
     pub fn handle_agent(&mut self, now: Time, from: &NodeId, message: AgentToDriver) {
         let NodeName::Agent(host) = &from.name else { return self.drop_message() };
-        if let AgentToDriver::Join { host: name, slots, live } = message {
+        if let AgentToDriver::Join { host: name, slots, role, live } = message {
             if name == *host {
-                return self.handle_join(now, from, slots, live);
+                let (node, deadline) = (from.clone(), now);
+                let join = PendingJoin { node, slots, role, live, deadline };
+                return self.handle_join(now, join);
             }
             return self.drop_message();
         }
@@ -35,14 +38,20 @@ impl DriverCore {
         match message {
             AgentToDriver::Join { .. } => {}
             AgentToDriver::Started { worker, pid } => {
-                if let Some(record) = self.workers.get_mut(&worker) {
+                if let Some(record) = self.workers.get_mut_untouched(&worker) {
                     record.pid = Some(pid);
                 }
+                self.process_started(&worker);
             }
             AgentToDriver::StartFailed { worker, reason } => {
                 self.handle_start_failed(now, &worker, &reason);
             }
-            AgentToDriver::Exited { worker, status, killed_after_grace, tail } => {
+            AgentToDriver::Exited { worker, status, killed_after_grace, tail, error } => {
+                let (tail, failed_at) = match error {
+                    Some(error) => (error.message, error.at),
+                    None => (tail, None),
+                };
+                self.sharpen_first_failure(&worker, status, &tail, failed_at);
                 self.handle_exit(now, &worker, status, killed_after_grace, &tail);
             }
             AgentToDriver::Drain { reason } => {
@@ -78,9 +87,10 @@ impl DriverCore {
     }
 
     /// A host's agent is there, for the first time or again.
-    fn handle_join(&mut self, now: Time, from: &NodeId, slots: u32, live: Vec<LiveWorker>) {
-        let NodeName::Agent(host) = &from.name else { return };
-        if self.phase.is_over() {
+    fn handle_join(&mut self, now: Time, join: PendingJoin) {
+        let NodeName::Agent(host) = join.node.name.clone() else { return };
+        let (from, host) = (&join.node, &host);
+        if self.phase.is_over() && self.takeover.is_none() {
             return self.refuse(from, host, "the job is over");
         }
         let taken = self
@@ -91,25 +101,20 @@ impl DriverCore {
             // The one that is known may be dead without our knowing yet: the newcomer waits until that
             // is clear.
             let deadline = now + self.config.deadlines.lost + self.config.deadlines.suspect;
-            let pending = PendingJoin { node: from.clone(), slots, live, deadline };
-            self.pending_joins.insert(host.clone(), pending);
+            self.pending_joins.insert(host.clone(), PendingJoin { deadline, ..join });
             self.timers.set(deadline, Timer::Join(host.clone()));
             return;
         }
-        self.accept_join(now, from, &host.clone(), slots, &live);
+        self.accept_join(now, host, &join);
     }
 
-    fn accept_join(
-        &mut self,
-        now: Time,
-        from: &NodeId,
-        host: &HostName,
-        slots: u32,
-        live: &[LiveWorker],
-    ) {
+    fn accept_join(&mut self, now: Time, host: &HostName, join: &PendingJoin) {
+        let PendingJoin { node: from, slots, role, live, .. } = join;
+        let slots = *slots;
         let record = AgentRecord {
             node: from.clone(),
             slots,
+            role: role.clone(),
             link: Link::Up,
             draining: None,
             dismissed: false,
@@ -118,8 +123,11 @@ impl DriverCore {
         if known.is_none_or(|known| known.node != *from) {
             self.event(EventKind::HostJoined { host: host.clone(), slots });
             let of_host = self.slots.range_mut((host.clone(), 0)..=(host.clone(), u32::MAX));
-            for (_, slot) in of_host {
-                slot.closed = slot.done_without_attaching;
+            // Only where it really is another one: to a new driver every agent is.
+            if self.takeover.is_none() {
+                for slot in of_host {
+                    slot.closed = false;
+                }
             }
         }
         let welcome = DriverToAgent::Welcome {
@@ -127,7 +135,7 @@ impl DriverCore {
             term: self.term,
             program: self.config.program.clone(),
             deadlines: self.config.deadlines,
-            output: self.config.output.clone(),
+            output: Box::new(self.config.output.clone()),
         };
         self.output(DriverOutput::ToAgent { to: from.clone(), message: welcome });
         self.reconcile_processes(now, from, host, live);
@@ -145,6 +153,7 @@ impl DriverCore {
         live: &[LiveWorker],
     ) {
         for process in live {
+            self.stop_if_left_behind(now, &process.worker);
             let wanted = self.workers.get_mut(&process.worker).is_some_and(|record| {
                 record.pid = Some(process.pid);
                 if record.stance == Stance::Lost {
@@ -164,20 +173,23 @@ impl DriverCore {
                 self.output(DriverOutput::ToAgent { to: from.clone(), message });
             }
         }
-        for worker in self.workers_of(host) {
-            if live.iter().all(|process| process.worker != worker) {
-                self.handle_vanished(now, &worker);
-            }
+        let mut vanished = self.workers_of(host);
+        vanished.retain(|worker| live.iter().all(|process| process.worker != *worker));
+        if self.await_reports(now, host, &vanished) {
+            return;
+        }
+        for worker in vanished {
+            self.handle_vanished(now, &worker, "its agent started anew");
         }
     }
 
     /// A worker that its agent knows nothing of: it died with an earlier life of the agent.
-    fn handle_vanished(&mut self, now: Time, worker: &WorkerId) {
-        let cause = ResetCause::HostLost {
-            host: worker.host.clone(),
-            reason: "its agent started anew".to_owned(),
-        };
-        self.lose_member(now, worker, cause, now);
+    pub(crate) fn handle_vanished(&mut self, now: Time, worker: &WorkerId, reason: &str) {
+        if !self.workers.contains_key(worker) {
+            return;
+        }
+        let cause = ResetCause::HostLost { host: worker.host.clone(), reason: reason.to_owned() };
+        self.lose_member(now, worker, &cause, now);
         if self.forget_worker(worker).is_some_and(|record| record.link != Link::Down) {
             self.tell_leave(worker, "its agent knows nothing of it");
         }
@@ -189,7 +201,7 @@ impl DriverCore {
         if free {
             let pending = self.pending_joins.remove(host);
             if let Some(pending) = pending {
-                self.accept_join(now, &pending.node, host, pending.slots, &pending.live);
+                self.accept_join(now, host, &pending);
             }
         } else if pending.deadline <= now {
             let node = pending.node.clone();
@@ -208,26 +220,35 @@ impl DriverCore {
     }
 
     /// An agent went away without being asked to: its workers are lost with it.
-    fn handle_host_lost(&mut self, now: Time, host: &HostName, reason: &str, silent_ms: u64) {
+    pub(crate) fn handle_host_lost(
+        &mut self,
+        now: Time,
+        host: &HostName,
+        reason: &str,
+        silent_ms: u64,
+    ) {
         let reason = reason.to_owned();
         self.event(EventKind::HostLost { host: host.clone(), reason: reason.clone() });
         let evidence = last_heard(now, silent_ms);
         let workers = self.workers_of(host);
         let mut in_reach = Vec::new();
         for worker in &workers {
+            if self.forget_without_process(worker) {
+                continue;
+            }
             let is_member = self.is_member(worker);
             let Some(record) = self.workers.get_mut(worker) else { continue };
             if record.stance != Stance::Leaving {
                 record.take_stance(now, Stance::Lost);
             }
-            if is_member && record.link != Link::Down {
+            if is_member && record.link != Link::Down && record.stage.is_none() {
                 in_reach.push(worker.clone());
             }
         }
-        let stamp = self.stamp();
+        let stamp = self.current_stamp().unwrap_or_default();
         let cause = ResetCause::HostLost { host: host.clone(), reason };
         for worker in &workers {
-            self.lose_member(now, worker, cause.clone(), evidence);
+            self.lose_member(now, worker, &cause, evidence);
         }
         for worker in &in_reach {
             // It may be in reach where its agent is not: it rests until its host is back.
@@ -251,13 +272,19 @@ impl DriverCore {
     }
 
     pub(crate) fn workers_of(&self, host: &HostName) -> Vec<WorkerId> {
+        self.records_of(host).map(|(worker, _)| worker.clone()).collect()
+    }
+
+    pub(crate) fn records_of(
+        &self,
+        host: &HostName,
+    ) -> impl Iterator<Item = (&WorkerId, &WorkerRecord)> {
         let bound = |slot, incarnation| WorkerId {
             host: host.clone(),
             slot,
             incarnation: Incarnation(incarnation),
         };
-        let of_host = self.workers.range(bound(0, 0)..=bound(u32::MAX, u64::MAX));
-        of_host.map(|(worker, _)| worker.clone()).collect()
+        self.workers.range(bound(0, 0)..=bound(u32::MAX, u64::MAX))
     }
 
     /// Removes a worker's record: its process is gone.
@@ -267,6 +294,9 @@ impl DriverCore {
             && slot.worker.as_ref() == Some(worker)
         {
             slot.worker = None;
+        }
+        if self.workers.contains_key(worker) {
+            self.record(&Record::WorkerGone { worker: worker.clone() });
         }
         self.workers.remove(worker)
     }

@@ -16,11 +16,13 @@ pub enum OnFailure {
 /// How workers survive a reset.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Mode {
-    /// A worker that attaches is in process; one that exits with code 0 without attaching is done.
+    /// By restart, until the first worker attaches: then every worker must.
     #[default]
     Auto,
     /// Every worker must attach.
     InProcess,
+    /// Every process lives for one generation; none may attach.
+    Restart,
 }
 
 /// Settings of the driver.
@@ -36,6 +38,8 @@ pub struct DriverConfig {
     pub reset_limit: Option<u32>,
     /// Failures of one slot after which its host is blacklisted. Default 3.
     pub max_restarts: u32,
+    /// Resets that failures may cause in the restart mode before the job fails; none: any number.
+    pub max_job_restarts: Option<u32>,
     /// What becomes of a slot whose worker failed.
     pub on_failure: OnFailure,
     /// How workers survive a reset.
@@ -48,6 +52,8 @@ pub struct DriverConfig {
     pub program: ProgramSpec,
     /// What becomes of their output.
     pub output: OutputSettings,
+    /// What scripts of torch take for the job's name (`TORCHELASTIC_RUN_ID`); none: the job's id.
+    pub run_id: Option<String>,
     /// Where workers reach the driver (`ELASTIC_DRIVER`).
     pub driver_address: String,
 }
@@ -90,12 +96,14 @@ impl DriverConfig {
             max_np: None,
             reset_limit: None,
             max_restarts: 3,
+            max_job_restarts: None,
             on_failure: OnFailure::default(),
             mode: Mode::default(),
             hosts_join: true,
             deadlines: Deadlines::default(),
             program,
             output: OutputSettings::default(),
+            run_id: None,
             driver_address: String::new(),
         }
     }

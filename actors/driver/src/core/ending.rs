@@ -9,6 +9,7 @@ use super::output::{DriverOutput, EventKind};
 use super::phase::Phase;
 use super::table::{Link, Stance};
 use super::timers::Timer;
+use crate::journal::Record;
 
 impl DriverCore {
     /// The operator asks for the end (SIGINT is 2, SIGTERM 15). A second time: at once.
@@ -40,10 +41,7 @@ impl DriverCore {
         }
         let finished =
             self.workers.values().filter(|record| record.stance == Stance::Finished).count();
-        let reason = match finished {
-            0 => "every program ended with exit code 0".to_owned(),
-            finished => format!("{finished} workers finished in generation {}", self.generation),
-        };
+        let reason = format!("{finished} workers finished in generation {}", self.generation);
         let result = self.result(Outcome::Succeeded, 0, reason, None);
         self.end(now, result);
     }
@@ -59,7 +57,29 @@ impl DriverCore {
 
     /// Fails with the first real cause behind the reason.
     pub(crate) fn fail_with_first_cause(&mut self, now: Time, reason: &str) {
-        let reason = match &self.first_failure {
+        if self.phase.is_over() {
+            return;
+        }
+        self.failed_because = Some(reason.to_owned());
+        let reason = self.with_first_cause(reason);
+        self.fail(now, &reason, None);
+    }
+
+    /// The first cause turned out to be another one, after the job had ended with it.
+    pub(crate) fn tell_first_cause_anew(&mut self) {
+        let Some(reason) = &self.failed_because else { return };
+        let reason = self.with_first_cause(reason);
+        let first_failure = self.first_failure.clone();
+        if let Phase::Ending { result, .. } = &mut self.phase
+            && result.outcome == Outcome::Failed
+        {
+            result.reason = reason;
+            result.first_failure = first_failure;
+        }
+    }
+
+    fn with_first_cause(&self, reason: &str) -> String {
+        match &self.first_failure {
             Some(first) => {
                 let how = match first.status {
                     Some(status) if first.message.is_empty() => status.to_string(),
@@ -69,8 +89,7 @@ impl DriverCore {
                 format!("{reason}; first {}: {how}", first.worker)
             }
             None => reason.to_owned(),
-        };
-        self.fail(now, &reason, None);
+        }
     }
 
     fn result(
@@ -87,7 +106,16 @@ impl DriverCore {
         JobResult { outcome, code, reason, hint, generation: self.generation, first_failure }
     }
 
+    /// A former driver had ended the job, and perhaps not told everybody.
+    pub(crate) fn end_again(&mut self, now: Time, result: JobResult) {
+        let window = self.config.deadlines.elastic;
+        let deadline = now + window;
+        self.timers.set(deadline, Timer::Phase);
+        self.phase = Phase::Ending { result, deadline, agents_told: false };
+    }
+
     fn end(&mut self, now: Time, result: JobResult) {
+        self.record(&Record::Ended { result: result.clone() });
         self.event(EventKind::JobEnded { result: result.clone() });
         // Workers that finished well may still have something to write: they are waited for.
         let patience = match result.outcome {
@@ -98,16 +126,17 @@ impl DriverCore {
         let succeeded = result.outcome == Outcome::Succeeded;
         self.timers.set(deadline, Timer::Phase);
         self.phase = Phase::Ending { result: result.clone(), deadline, agents_told: false };
+        self.forget_the_done();
         let workers: Vec<(WorkerId, Stance, Link)> = self
             .workers
             .iter()
             .map(|(worker, record)| (worker.clone(), record.stance, record.link))
             .collect();
+        let in_reach = workers.iter().filter(|(_, _, link)| *link != Link::Down);
+        let in_reach = in_reach.map(|(worker, _, _)| worker.clone()).collect();
+        self.tell_all(in_reach, DriverToWorker::Finished { result });
         for (worker, stance, link) in workers {
-            if link != Link::Down {
-                let message = DriverToWorker::Finished { result: result.clone() };
-                self.tell(&worker, message);
-            } else if succeeded && stance == Stance::Starting {
+            if link == Link::Down && succeeded && stance == Stance::Starting {
                 self.stop_process(now, &worker, self.grace_ms(), "the job is over");
             }
         }
@@ -148,10 +177,14 @@ impl DriverCore {
 
     /// One more process or agent has gone.
     pub(crate) fn continue_ending(&mut self, now: Time) {
-        let Phase::Ending { agents_told, .. } = &self.phase else { return };
+        let Phase::Ending { result, agents_told, .. } = &self.phase else { return };
+        if self.takeover.is_some() {
+            return;
+        }
         if !agents_told {
+            let waits_for_workers = result.outcome == Outcome::Succeeded;
             let still_there = self.workers.keys().any(|worker| self.agent_of(worker).is_some());
-            if still_there {
+            if still_there && waits_for_workers {
                 return;
             }
             self.tell_agents(now);
@@ -182,6 +215,8 @@ impl DriverCore {
             status: Some(status),
             message,
         });
+        let result = result.clone();
+        self.record(&Record::Ended { result });
     }
 
     pub(crate) fn handle_ending_deadline(&mut self, now: Time) {

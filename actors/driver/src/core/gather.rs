@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use elastic_protocol::messages::{DriverToWorker, GroupKey, Placement, SyncPlan};
+use elastic_protocol::messages::{DriverToWorker, Formation, GroupKey, SyncPlan, Table};
 use elastic_protocol::{
     Assignment, CommitId, GenerationId, ResetCause, Stamp, Step, Time, WorkerId,
 };
@@ -13,111 +13,116 @@ use rand::RngCore;
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
 use super::phase::{Generation, Phase};
+use super::seating::CommitOrder;
 use super::table::{Link, Stance, WorkerRecord};
 use super::timers::Timer;
+use crate::journal::Record;
 
 impl DriverCore {
     /// Forms a generation if enough workers are there and nobody is worth waiting for.
     pub(crate) fn try_form(&mut self, now: Time) {
         let Phase::Gather(gather) = &self.phase else { return };
-        if !gather.waiting_for.is_empty() {
+        if !gather.waiting_for.is_empty() || self.is_taking_over(now) {
             return;
         }
+        let Phase::Gather(gather) = &self.phase else { return };
         let changed_at = gather.changed_at;
-        let mut members: Vec<WorkerId> = Vec::new();
-        let mut coming = 0;
-        for slot in self.desired_slots(now) {
-            let worker = self.worker_in(&slot);
-            match worker.and_then(|worker| self.workers.get_key_value(worker)) {
-                Some((worker, record)) if record.is_eligible() && record.leaving.is_none() => {
-                    members.push(worker.clone());
-                }
-                Some((_, record)) if !record.is_wanted() => {}
-                _ => coming += 1,
-            }
-        }
+        self.refresh_seating(now);
         let needed = self.workers_needed() as usize;
-        if members.len() < needed {
+        if self.seating.ready().len() < needed {
             return;
         }
-        if self.is_last_call_open(&members, coming, needed) {
+        if self.is_last_call_open(now, needed) {
             let last_call = changed_at + self.config.deadlines.last_call;
             if now < last_call {
                 self.timers.set(last_call, Timer::LastCall);
                 return;
             }
         }
-        self.invite_best_holder(&mut members);
-        if self.is_holder_coming_back(now, &members) {
+        let invited = self.best_holder_outside();
+        if self.is_holder_coming_back(now, invited.as_ref()) {
             return;
+        }
+        let mut members: Vec<WorkerId> = self.seating.ready().cloned().collect();
+        if let Some(invited) = invited {
+            self.invite(invited, &mut members);
         }
         self.form(now, members);
     }
 
-    /// The highest commit that one of these holds.
-    fn best_commit(&self, members: &[WorkerId]) -> Option<(GenerationId, Step)> {
-        members.iter().filter_map(|worker| self.workers.get(worker)?.commit_order()).max()
+    fn commit_order_of(&self, worker: &WorkerId) -> CommitOrder {
+        self.workers.get(worker).and_then(WorkerRecord::commit_order)
     }
 
     /// Whether somebody who is out of reach, or just back, holds a later commit than all of these: it is
     /// waited for until it is at rest, or must have ended for want of a driver (`orphan`), so that nothing is
     /// rolled back while a holder lives (G-5). Where only its agent is out of reach there is no such end.
-    fn is_holder_coming_back(&mut self, now: Time, members: &[WorkerId]) -> bool {
-        let best_inside = self.best_commit(members);
+    fn is_holder_coming_back(&mut self, now: Time, invited: Option<&WorkerId>) -> bool {
+        let best_outside = invited.and_then(|worker| self.commit_order_of(worker));
+        let best_inside = self.seating.best_ready_commit().max(best_outside);
         let deadlines = &self.config.deadlines;
-        let patience = deadlines.orphan + deadlines.grace + deadlines.lost * 2;
+        let alone = deadlines.orphan.max(deadlines.orphan_training.unwrap_or_default());
+        let patience = alone + deadlines.grace + deadlines.lost * 2;
         let until = |record: &WorkerRecord| match (record.stance, record.link) {
             (Stance::Lost, Link::Up) => Time(u64::MAX),
-            (Stance::Lost | Stance::Starting | Stance::Attached, _) => record.since + patience,
+            (Stance::Lost, _) => record.since + patience,
+            (Stance::Starting | Stance::Attached, _) if !is_planted(Bug::HolderBackForgotten) => {
+                record.since + patience
+            }
             _ => Time::ZERO,
         };
-        let holders = self
-            .workers
-            .values()
-            .filter(|record| until(record) > now && record.commit_order() > best_inside);
+        let away = self.seating.away().iter().filter_map(|worker| self.workers.get(worker));
+        let holders =
+            away.filter(|record| until(record) > now && record.commit_order() > best_inside);
         let Some(until) = holders.map(until).max() else { return false };
         self.timers.set(until, Timer::LastCall);
         true
     }
 
     /// Whether more workers are worth a short wait: never where the survivors are enough by themselves.
-    fn is_last_call_open(&self, members: &[WorkerId], coming: usize, needed: usize) -> bool {
-        let alive = |worker: &&WorkerId| self.is_member(worker);
-        if self.current.is_some() && members.iter().filter(alive).count() >= needed {
+    fn is_last_call_open(&self, now: Time, needed: usize) -> bool {
+        if self.current.is_some() && self.seating.ready_members() >= needed {
             return false;
         }
         let more_hosts_may_join =
             self.current.is_none() && self.config.np.is_none() && self.config.hosts_join;
-        coming > 0 || more_hosts_may_join
+        let more_are_coming = self.seating.wanted() > self.seating.ready().len();
+        more_are_coming || more_hosts_may_join || self.is_room_coming(now)
     }
 
     /// If the highest commit is held only by somebody whose slot is not wanted any more, that worker
     /// takes part once more so that the others can take the commit over (G-5, G-8).
-    fn invite_best_holder(&self, members: &mut Vec<WorkerId>) {
-        let best_inside = self.best_commit(members);
-        let outside = self
-            .workers
-            .iter()
-            .filter(|(worker, record)| record.is_eligible() && !members.contains(worker))
-            .max_by_key(|(_, record)| record.commit_order());
-        if let Some((worker, record)) = outside
-            && record.commit_order() > best_inside
-        {
-            if self.config.max_np.is_some_and(|max| members.len() >= max as usize) {
-                members.pop();
-            }
-            members.insert(0, worker.clone());
+    fn best_holder_outside(&self) -> Option<WorkerId> {
+        let is_eligible =
+            |worker: &&WorkerId| self.workers.get(worker).is_some_and(WorkerRecord::is_eligible);
+        let outside = self.seating.unwanted().iter().filter(is_eligible);
+        let best = outside.max_by_key(|worker| self.commit_order_of(worker))?;
+        (self.commit_order_of(best) > self.seating.best_ready_commit()).then(|| best.clone())
+    }
+
+    /// Among the other members of its host if there are any, else first.
+    fn invite(&self, worker: WorkerId, members: &mut Vec<WorkerId>) {
+        if self.config.max_np.is_some_and(|max| members.len() >= max as usize) {
+            members.pop();
         }
+        let of_host = |member: &WorkerId| member.host == worker.host;
+        let first = members.iter().position(of_host).unwrap_or(0);
+        let before = members[first..]
+            .iter()
+            .take_while(|member| of_host(member) && member.slot < worker.slot)
+            .count();
+        members.insert(first + before, worker);
     }
 
     fn form(&mut self, now: Time, members: Vec<WorkerId>) {
         let reuses = self.generation.0 > 1 && is_planted(Bug::GenerationNumberReused);
         self.generation = GenerationId(self.generation.0 + u64::from(!reuses));
-        let stamp = self.stamp();
+        let stamp = Stamp { term: self.term, generation: self.generation };
         let table = members
             .iter()
             .filter_map(|worker| Some((worker.clone(), self.workers.get(worker)?.data_address?)));
         let assignment = Arc::new(Assignment::new(table));
+        let members: Vec<WorkerId> = assignment.members().map(|member| member.worker).collect();
         let commits: Vec<Option<CommitId>> = members
             .iter()
             .map(|worker| self.workers.get(worker).and_then(|record| record.commit))
@@ -126,25 +131,18 @@ impl DriverCore {
         let mut key = [0; 32];
         self.rng.fill_bytes(&mut key);
         let key = GroupKey(key);
+        let table = Table::Full(Arc::clone(&assignment));
+        let formation = Formation { stamp, table, sync, step, key };
+        self.record(&Record::GenerationOpened { formation: formation.clone() });
         self.output(DriverOutput::OpenGeneration { stamp, members: members.clone() });
-        for (rank, worker) in planted_order((0..).zip(&members).collect()) {
-            let is_twin = rank == 1 && is_planted(Bug::RankGivenTwice);
-            let rank = if is_twin { 0 } else { rank };
+        for worker in &members {
             if let Some(record) = self.workers.get_mut(worker) {
                 record.take_stance(now, Stance::Member);
                 record.accused = false;
                 record.at_rest = false;
             }
-            let placement = Placement {
-                stamp,
-                assignment: Arc::clone(&assignment),
-                rank,
-                sync,
-                step,
-                key: key.clone(),
-            };
-            self.tell(worker, DriverToWorker::Assign(placement));
         }
+        self.tell_formation(&members, &assignment, &formation);
         let root = match sync {
             SyncPlan::Skip => None,
             SyncPlan::FromRoot { root } => Some(root),
@@ -156,10 +154,11 @@ impl DriverCore {
         }
         self.started_with.get_or_insert(assignment.world_size());
         let alive = members.into_iter().collect();
-        self.current = Some(Generation { stamp, assignment, step, alive });
+        self.current = Some(Generation { stamp, assignment, formation, alive });
         let deadline = now + self.config.deadlines.form;
         self.timers.set(deadline, Timer::Phase);
         self.phase = Phase::Form { deadline };
+        self.start_members();
         self.ask_review(now);
     }
 
@@ -169,15 +168,14 @@ impl DriverCore {
         }
         let members: Vec<WorkerId> =
             self.current.iter().flat_map(|current| current.alive.iter().cloned()).collect();
-        for worker in &members {
-            self.tell(worker, DriverToWorker::Go { stamp });
-        }
+        self.tell_all(members, DriverToWorker::Go { stamp });
         if let Some(reset) = &mut self.reset {
             reset.ready_at = Some(now);
         }
         let deadline = now + self.config.deadlines.elastic;
         self.timers.set(deadline, Timer::Phase);
         self.phase = Phase::Sync { deadline };
+        self.sync_processes();
     }
 
     pub(crate) fn handle_all_synced(&mut self, now: Time, stamp: Stamp) {
@@ -185,10 +183,13 @@ impl DriverCore {
             return;
         }
         self.phase = Phase::Run;
+        self.record(&Record::GenerationRunning { stamp });
         self.first_failure = None;
+        self.first_failed_at = None;
         self.note_shared_commit();
         let world_size = self.current.as_ref().map_or(0, |current| current.assignment.world_size());
         self.event(EventKind::GenerationRunning { world_size });
+        self.vote_for_the_done();
         if let Some(mut reset) = self.reset.take() {
             reset.synced_at = Some(now);
             self.event(EventKind::ResetDone {
@@ -209,8 +210,11 @@ impl DriverCore {
         let Some(current) = &self.current else { return };
         let generation = current.stamp.generation;
         for worker in &current.alive {
-            if let Some(record) = self.workers.get_mut(worker) {
-                record.commit = Some(CommitId { generation, step: current.step, digest: 0 });
+            if let Some(record) = self.workers.get_mut(worker)
+                && record.stage.is_none()
+            {
+                record.commit =
+                    Some(CommitId { generation, step: current.formation.step, digest: 0 });
             }
         }
     }
@@ -227,21 +231,21 @@ impl DriverCore {
         };
         let cause =
             ResetCause::DeadlinePassed { phase: phase.to_owned(), waiting_for: missing.clone() };
-        self.evict(now, &missing, cause);
+        self.evict(now, &missing, &cause);
     }
 
     /// Those who did not come in time are out, and the others go on without them (G-9); unless the state
     /// would go with them (G-5): then everybody tries again, for as long as the elastic timeout lets them.
-    fn evict(&mut self, now: Time, missing: &[WorkerId], cause: ResetCause) {
+    fn evict(&mut self, now: Time, missing: &[WorkerId], cause: &ResetCause) {
         if self.phase.is_generation_active() && self.are_last_holders(now, missing) {
-            return self.begin_abort(now, cause, now);
+            return self.begin_abort(now, cause.clone(), now);
         }
+        let reason = cause.to_string();
         for worker in missing {
-            self.lose_member(now, worker, cause.clone(), now);
+            self.lose_member(now, worker, cause, now);
             if self.phase.is_over() {
                 return;
             }
-            let reason = cause.to_string();
             self.stop_process(now, worker, self.grace_ms(), &reason);
             self.handle_missed_start(now, worker, &reason);
         }
@@ -257,14 +261,14 @@ impl DriverCore {
         if is_too_late {
             return false;
         }
+        let missing: BTreeSet<&WorkerId> = missing.iter().collect();
         let (late, others): (Vec<_>, Vec<_>) =
             current.alive.iter().partition(|worker| missing.contains(worker));
         if others.is_empty() {
             return true;
         }
         let best = |workers: &[&WorkerId]| {
-            let held = workers.iter().filter_map(|worker| self.workers.get(*worker)?.commit);
-            held.map(|held| (held.generation, held.step)).max()
+            workers.iter().filter_map(|worker| self.commit_order_of(worker)).max()
         };
         matches!(self.phase, Phase::Form { .. }) && best(&others) < best(&late)
     }
@@ -276,19 +280,14 @@ impl DriverCore {
                 self.handle_gather_deadline(now, late);
             }
             Phase::Form { deadline } | Phase::Sync { deadline } if *deadline <= now => {
-                let stamp = self.stamp();
+                let Some(stamp) = self.current_stamp() else { return };
                 self.output(DriverOutput::NameMissing { stamp });
             }
-            Phase::Pausing { deadline, paused } if *deadline <= now => {
-                let late: Vec<WorkerId> = self
-                    .current
-                    .iter()
-                    .flat_map(|current| current.alive.iter().cloned())
-                    .filter(|worker| !paused.contains_key(worker))
-                    .collect();
+            Phase::Pausing { deadline, waiting_for, .. } if *deadline <= now => {
+                let late = waiting_for.iter().cloned().collect();
                 self.evict_from_interrupt(now, late);
             }
-            Phase::Stopping { deadline, waiting_for } if *deadline <= now => {
+            Phase::Stopping { deadline, waiting_for, .. } if *deadline <= now => {
                 let late = waiting_for.iter().cloned().collect();
                 self.evict_from_interrupt(now, late);
             }
@@ -300,7 +299,7 @@ impl DriverCore {
     fn evict_from_interrupt(&mut self, now: Time, late: Vec<WorkerId>) {
         let phase = "interrupt".to_owned();
         let cause = ResetCause::DeadlinePassed { phase, waiting_for: late.clone() };
-        self.evict(now, &late, cause);
+        self.evict(now, &late, &cause);
     }
 
     /// The elastic timeout: without those who are late if the others are enough, else it is the end.
@@ -308,7 +307,7 @@ impl DriverCore {
         if !late.is_empty() {
             let phase = "gather".to_owned();
             let cause = ResetCause::DeadlinePassed { phase, waiting_for: late.clone() };
-            self.evict(now, &late, cause);
+            self.evict(now, &late, &cause);
             self.try_form(now);
         }
         let Phase::Gather(_) = &self.phase else { return };
@@ -333,7 +332,7 @@ impl DriverCore {
     pub(crate) fn who_is_missing(&self, now: Time, late: &[WorkerId]) -> Vec<String> {
         let mut missing: Vec<String> =
             late.iter().map(|worker| format!("{worker} (has not arrived)")).collect();
-        for (worker, record) in &self.workers {
+        for (worker, record) in self.workers.iter() {
             match record.stance {
                 Stance::Starting => missing.push(format!("{worker} (starting)")),
                 Stance::Attached => missing.push(format!("{worker} (not at rest)")),
@@ -341,7 +340,7 @@ impl DriverCore {
                 _ => {}
             }
         }
-        for ((host, number), slot) in &self.slots {
+        for ((host, number), slot) in self.slots.iter() {
             if slot.worker.is_none() && slot.backoff_until.is_some_and(|until| until > now) {
                 missing.push(format!("{host}[{number}] (in back-off)"));
             }
@@ -384,16 +383,6 @@ fn sync_plan(commits: &[Option<CommitId>]) -> (SyncPlan, Step) {
         SyncPlan::FromRoot { root: u32::try_from(root).unwrap_or(0) }
     };
     (plan, best.1)
-}
-
-/// The order of the ranks, or a planted one that differs from run to run.
-fn planted_order(members: Vec<(u32, &WorkerId)>) -> Vec<(u32, &WorkerId)> {
-    if !is_planted(Bug::RandomOrder) {
-        return members;
-    }
-    #[expect(clippy::disallowed_types, reason = "the bug that the fence is there to prevent")]
-    let walk: std::collections::HashMap<u32, &WorkerId> = members.into_iter().collect();
-    walk.into_iter().collect()
 }
 
 fn list(items: impl Iterator<Item = String>) -> String {

@@ -5,7 +5,7 @@
 //! the next one unheard. The driver then names one boundary beyond all answers (`StopAt`), which every
 //! member can still reach and none has passed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use elastic_protocol::messages::DriverToWorker;
 use elastic_protocol::{ResetCause, Stamp, Time, WorkerId};
@@ -16,6 +16,7 @@ use super::output::EventKind;
 use super::phase::Phase;
 use super::table::Stance;
 use super::timers::Timer;
+use crate::journal::Record;
 
 /// What an interrupt would change.
 struct Change {
@@ -26,33 +27,18 @@ struct Change {
 }
 
 impl DriverCore {
-    fn pending_change(&self, now: Time) -> Change {
+    fn pending_change(&mut self, now: Time) -> Change {
+        self.refresh_seating(now);
         let mut change = Change { added: Vec::new(), removed: Vec::new(), coming: 0 };
         let Some(current) = &self.current else { return change };
-        let mut wanted: BTreeSet<&WorkerId> = BTreeSet::new();
-        for slot in self.desired_slots(now) {
-            let Some(worker) = self.worker_in(&slot) else {
-                change.coming += 1;
-                continue;
-            };
-            let Some((worker, record)) = self.workers.get_key_value(worker) else { continue };
-            if !record.is_wanted() {
-                continue;
-            }
-            wanted.insert(worker);
-            if current.alive.contains(worker) {
-                continue;
-            }
-            if record.is_eligible() {
-                change.added.push(worker.clone());
-            } else {
-                change.coming += 1;
-            }
-        }
-        change.removed =
-            current.alive.iter().filter(|worker| !wanted.contains(worker)).cloned().collect();
-        let survivors = current.alive.len() - change.removed.len();
-        if survivors == 0 && change.added.is_empty() {
+        let alive = &current.alive;
+        let unwanted = self.seating.unwanted().iter().filter(|worker| alive.contains(worker));
+        change.removed = unwanted.cloned().collect();
+        let ready = self.seating.ready().filter(|worker| !alive.contains(worker));
+        change.added = ready.cloned().collect();
+        let survivors = alive.len() - change.removed.len();
+        change.coming = self.seating.wanted().saturating_sub(survivors + change.added.len());
+        if survivors == 0 && change.added.is_empty() && !self.is_by_restart() {
             // Nobody would be left to hold the state (G-5): the leavers train on until somebody comes.
             change.removed.clear();
         }
@@ -66,18 +52,23 @@ impl DriverCore {
             self.change_since = None;
             return;
         }
-        let finishing = self.current.iter().flat_map(|current| &current.alive).any(|worker| {
-            self.workers.get(worker).is_some_and(|record| record.stance == Stance::Finished)
-        });
-        if finishing {
+        if self.seating.finished() > 0 {
             return;
         }
+        let is_by_restart = self.is_by_restart();
         let since = *self.change_since.get_or_insert(now);
         let last_call = since + self.config.deadlines.last_call;
-        if change.coming > 0 && now < last_call {
+        // Where everybody has to start anew for it, who comes a little later is waited for, too.
+        let more_may_come = change.coming > 0 || (is_by_restart && change.removed.is_empty());
+        if more_may_come && now < last_call {
             // Those who come together enter together.
             self.timers.set(last_call, Timer::LastCall);
             return;
+        }
+        if is_by_restart {
+            self.change_since = None;
+            let cause = self.interrupt_cause(change);
+            return self.begin_abort(now, cause, now);
         }
         self.begin_interrupt(now);
     }
@@ -88,11 +79,10 @@ impl DriverCore {
         let members: Vec<WorkerId> = current.alive.iter().cloned().collect();
         let deadline = now + self.config.deadlines.elastic;
         self.timers.set(deadline, Timer::Phase);
-        self.phase = Phase::Pausing { deadline, paused: BTreeMap::new() };
+        let waiting_for = self.training_members();
+        self.phase = Phase::Pausing { deadline, waiting_for, passed: 0 };
         self.interrupt_since = now;
-        for worker in members {
-            self.tell(&worker, DriverToWorker::Pause { stamp });
-        }
+        self.tell_all(members, DriverToWorker::Pause { stamp });
     }
 
     pub(crate) fn handle_paused(
@@ -105,22 +95,28 @@ impl DriverCore {
         if self.current_stamp() != Some(stamp) || !self.is_member(worker) {
             return self.drop_message();
         }
-        if let Phase::Pausing { paused, .. } = &mut self.phase {
-            paused.insert(worker.clone(), boundary);
+        if let Phase::Pausing { waiting_for, passed, .. } = &mut self.phase {
+            waiting_for.remove(worker);
+            *passed = boundary.max(*passed);
             self.check_paused(now);
         }
     }
 
-    fn check_paused(&mut self, now: Time) {
-        let Phase::Pausing { paused, .. } = &self.phase else { return };
-        let Some(current) = &self.current else { return };
-        let mut running = current.alive.iter().filter(|worker| {
+    /// Members whose training functions have not returned.
+    fn training_members(&self) -> BTreeSet<WorkerId> {
+        let alive = self.current.iter().flat_map(|current| &current.alive);
+        let trains = |worker: &&WorkerId| {
             self.workers.get(worker).is_some_and(|record| record.stance == Stance::Member)
-        });
-        if !running.all(|worker| paused.contains_key(worker)) {
+        };
+        alive.filter(trains).cloned().collect()
+    }
+
+    fn check_paused(&mut self, now: Time) {
+        let Phase::Pausing { waiting_for, passed, .. } = &self.phase else { return };
+        if !waiting_for.is_empty() {
             return;
         }
-        let passed = paused.values().max().copied().unwrap_or(0);
+        let passed = *passed;
         let boundary = if is_planted(Bug::StopsInThePast) { passed } else { passed + 1 };
         self.decide_stop(now, boundary);
     }
@@ -132,8 +128,8 @@ impl DriverCore {
         let change = self.pending_change(now);
         self.change_since = None;
         if change.added.is_empty() && change.removed.is_empty() {
-            for worker in &members {
-                self.tell(worker, DriverToWorker::Resume { stamp });
+            if !is_planted(Bug::ResumeNotSent) {
+                self.tell_all(members, DriverToWorker::Resume { stamp });
             }
             let reason = "the change was undone before it took effect".to_owned();
             self.event(EventKind::ResetCalledOff { reason });
@@ -147,19 +143,13 @@ impl DriverCore {
         self.event(EventKind::ResetDecided { cause: cause.clone(), way: "interrupt" });
         self.resets += 1;
         let since = self.interrupt_since;
-        self.start_reset_record(since, cause, since);
-        for worker in &members {
-            self.tell(worker, DriverToWorker::StopAt { stamp, boundary });
-        }
-        let waiting_for = members
-            .into_iter()
-            .filter(|worker| {
-                self.workers.get(worker).is_some_and(|record| record.stance == Stance::Member)
-            })
-            .collect();
+        self.start_reset_record(since, cause.clone(), since);
+        let waiting_for = self.training_members();
+        self.record(&Record::StopDecided { stamp, boundary, cause });
+        self.tell_all(members, DriverToWorker::StopAt { stamp, boundary });
         let deadline = now + self.config.deadlines.elastic;
         self.timers.set(deadline, Timer::Phase);
-        self.phase = Phase::Stopping { deadline, waiting_for };
+        self.phase = Phase::Stopping { deadline, boundary, waiting_for };
         self.check_stopped(now);
     }
 
@@ -178,10 +168,14 @@ impl DriverCore {
         if is_lost && is_planted(Bug::LostStillWaitedFor) {
             return;
         }
+        let by_restart = self.is_by_restart();
         match &mut self.phase {
             Phase::Gather(gather) => {
                 let was_last = gather.waiting_for.remove(worker) && gather.waiting_for.is_empty();
-                if was_last {
+                if was_last && by_restart {
+                    // The slots of those that have ended are still to be given to their next ones.
+                    self.ask_review(now);
+                } else if was_last {
                     self.try_form(now);
                 }
             }
@@ -196,7 +190,10 @@ impl DriverCore {
     /// A member's training function returned while an interrupt was on its way.
     pub(crate) fn finished_during_interrupt(&mut self, now: Time, worker: &WorkerId) {
         match self.phase {
-            Phase::Pausing { .. } => self.check_paused(now),
+            Phase::Pausing { ref mut waiting_for, .. } => {
+                waiting_for.remove(worker);
+                self.check_paused(now);
+            }
             Phase::Stopping { .. } => self.no_longer_waited_for(now, worker),
             _ => {}
         }
@@ -221,11 +218,10 @@ impl DriverCore {
         if !finished.is_empty() && finished.len() == current.alive.len() {
             return;
         }
-        let cause = self.reset.as_ref().map(|reset| reset.cause.clone());
-        for worker in &finished {
-            if let Some(cause) = cause.clone() {
-                self.tell(worker, DriverToWorker::Abort { stamp, cause });
-            }
+        if let Some(cause) = self.reset.as_ref().map(|reset| reset.cause.clone()) {
+            let to = finished.iter().cloned().collect();
+            self.record(&Record::GenerationEnded { stamp, cause: cause.clone() });
+            self.tell_all(to, DriverToWorker::Abort { stamp, cause });
         }
         self.enter_gather(now, finished);
         self.try_form(now);
@@ -235,7 +231,7 @@ impl DriverCore {
     /// was the last holder its state goes with it.
     pub(crate) fn let_the_last_holder_go(&mut self, now: Time, worker: &WorkerId, reason: &str) {
         let cause = ResetCause::WorkerLeaves { worker: worker.clone(), reason: reason.to_owned() };
-        self.lose_member(now, worker, cause, now);
+        self.lose_member(now, worker, &cause, now);
         self.dismiss(now, worker, reason);
         self.ask_review(now);
     }

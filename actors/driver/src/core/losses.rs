@@ -10,11 +10,12 @@ use elastic_runtime::planted::{Bug, is_planted};
 use elastic_runtime::restart::Backoff;
 
 use super::DriverCore;
-use super::config::{Mode, OnFailure};
+use super::config::OnFailure;
 use super::output::{DriverOutput, EventKind};
 use super::phase::{Gather, Phase, ResetRecord};
 use super::table::{Link, Stance};
 use super::timers::Timer;
+use crate::journal::Record;
 
 /// How long a slot whose worker failed stays empty: doubling with every failure.
 const BACKOFF: Backoff = Backoff { base: Duration::from_millis(250), cap: Duration::from_secs(30) };
@@ -57,7 +58,8 @@ impl DriverCore {
             Verdict::AllFailed { stamp, .. } => {
                 // Every worker raised: trying again would raise again (H-10). Deaths by signal are
                 // accidents, and are survived by restarting.
-                if self.current_stamp() == Some(stamp) && self.accident_in != Some(stamp) {
+                let may_go_otherwise = self.accident_in == Some(stamp) || self.is_by_restart();
+                if self.current_stamp() == Some(stamp) && !may_go_otherwise {
                     self.fail_with_first_cause(now, "every worker failed");
                 }
             }
@@ -75,7 +77,7 @@ impl DriverCore {
         }
         let cause = ResetCause::WorkerFailed { worker: worker.clone(), error: shorten(message) };
         self.note_failure(worker, None, message);
-        self.lose_member(now, worker, cause, now);
+        self.lose_member(now, worker, &cause, now);
         if let Some(record) = self.workers.get_mut(worker) {
             record.take_stance(now, Stance::Leaving);
         }
@@ -95,10 +97,11 @@ impl DriverCore {
     ) {
         let Some(record) = self.workers.get(worker) else { return self.drop_message() };
         let stance = record.stance;
-        let has_attached = record.data_address.is_some();
         let was_leaving = record.leaving.is_some();
         let is_over = self.phase.is_over();
-        let expected = matches!(stance, Stance::Leaving | Stance::Lost)
+        let is_done = self.handle_process_done(worker, status);
+        let expected = is_done
+            || matches!(stance, Stance::Leaving | Stance::Lost)
             || (was_leaving && status.is_success())
             || (is_over && status.is_success());
         self.event(EventKind::WorkerExited {
@@ -118,6 +121,9 @@ impl DriverCore {
             }
             return self.continue_ending(now);
         }
+        if is_done {
+            return;
+        }
         let was_member = self.is_member(worker);
         if was_member && !expected {
             self.note_failure(worker, Some(status), tail);
@@ -128,11 +134,11 @@ impl DriverCore {
         }
         let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
         if !is_planted(Bug::DeathIgnored) {
-            self.lose_member(now, worker, cause, now);
+            self.lose_member(now, worker, &cause, now);
         }
         self.forget_worker(worker);
         if !expected && !self.phase.is_over() {
-            self.handle_unexpected_exit(now, worker, has_attached, status, tail);
+            self.handle_unexpected_exit(now, worker, status, tail);
         }
         self.ask_review(now);
     }
@@ -141,18 +147,9 @@ impl DriverCore {
         &mut self,
         now: Time,
         worker: &WorkerId,
-        has_attached: bool,
         status: ExitStatus,
         tail: &str,
     ) {
-        let slot = (worker.host.clone(), worker.slot);
-        let program_may_be_done = !self.program_attaches && self.config.mode == Mode::Auto;
-        if !has_attached && status.is_success() && program_may_be_done {
-            let slot = self.slots.entry(slot).or_default();
-            slot.closed = true;
-            slot.done_without_attaching = true;
-            return;
-        }
         let message =
             if tail.is_empty() { status.to_string() } else { format!("{status}: {tail}") };
         self.note_failure(worker, Some(status), tail);
@@ -160,11 +157,14 @@ impl DriverCore {
     }
 
     pub(crate) fn handle_start_failed(&mut self, now: Time, worker: &WorkerId, reason: &str) {
-        if self.forget_worker(worker).is_none() {
+        if !self.workers.contains_key(worker) {
             return self.drop_message();
         }
         self.event(EventKind::Warning { message: format!("{worker} could not start: {reason}") });
         self.note_failure(worker, None, reason);
+        let cause = ResetCause::WorkerFailed { worker: worker.clone(), error: shorten(reason) };
+        self.lose_member(now, worker, &cause, now);
+        self.forget_worker(worker);
         self.count_failure(now, worker, reason);
         self.ask_review(now);
     }
@@ -194,7 +194,7 @@ impl DriverCore {
         let cause = ResetCause::WorkerSilent { worker: worker.clone(), silent_ms };
         let message = cause.to_string();
         self.note_failure(worker, None, &message);
-        self.lose_member(now, worker, cause, evidence);
+        self.lose_member(now, worker, &cause, evidence);
         self.stop_process(now, worker, 0, &message);
         self.count_failure(now, worker, &message);
         self.ask_review(now);
@@ -214,7 +214,7 @@ impl DriverCore {
         let evidence = last_heard(now, silent_ms);
         let error = format!("its connection ended: {reason}");
         let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
-        self.lose_member(now, worker, cause, evidence);
+        self.lose_member(now, worker, &cause, evidence);
         if let Some(record) = self.workers.get_mut(worker) {
             // It may come back with its commit; if its process has ended, its agent tells.
             record.take_stance(now, Stance::Lost);
@@ -240,7 +240,7 @@ impl DriverCore {
                     .is_some_and(|record| !matches!(record.stance, Stance::Leaving | Stance::Lost));
                 if stays {
                     let cause = ResetCause::HostBlacklisted { host: host.clone() };
-                    self.lose_member(now, &worker, cause, now);
+                    self.lose_member(now, &worker, &cause, now);
                     self.stop_process(now, &worker, self.grace_ms(), "its host was blacklisted");
                 }
             }
@@ -258,15 +258,16 @@ impl DriverCore {
         &mut self,
         now: Time,
         worker: &WorkerId,
-        cause: ResetCause,
+        cause: &ResetCause,
         evidence: Time,
     ) {
         let Some(current) = &mut self.current else { return };
         if !current.alive.remove(worker) {
             return;
         }
+        self.workers.touch(&worker.host);
         if self.phase.is_generation_active() {
-            self.begin_abort(now, cause, evidence);
+            self.begin_abort(now, cause.clone(), evidence);
         } else if let Phase::Gather(_) = self.phase {
             self.sharpen_cause(worker, cause);
         }
@@ -274,36 +275,41 @@ impl DriverCore {
     }
 
     /// A broken link was all that was known of; now it is known what became of the peer.
-    fn sharpen_cause(&mut self, worker: &WorkerId, cause: ResetCause) {
+    fn sharpen_cause(&mut self, worker: &WorkerId, cause: &ResetCause) {
         let Some(reset) = &mut self.reset else { return };
         if let ResetCause::PeerBroken { peer, .. } = &reset.cause
             && peer.as_ref().is_none_or(|peer| peer == worker)
         {
-            reset.cause = cause;
+            reset.cause = cause.clone();
         }
     }
 
     /// Ends the generation under way: everyone rolls back to the last commit and arrives.
     pub(crate) fn begin_abort(&mut self, now: Time, cause: ResetCause, evidence: Time) {
         let Some(stamp) = self.current_stamp() else { return };
-        if self.finished_ones_stand(now) || self.reset_limit_reached(now, &cause) {
+        let is_over = self.finished_ones_stand(now)
+            || self.restarts_are_spent(now, &cause)
+            || self.reset_limit_reached(now, &cause);
+        if is_over {
             return;
         }
-        self.event(EventKind::ResetDecided { cause: cause.clone(), way: "abort" });
+        let way = if self.is_by_restart() { "restart" } else { "abort" };
+        self.event(EventKind::ResetDecided { cause: cause.clone(), way });
         let survivors: Vec<WorkerId> =
             self.current.iter().flat_map(|current| current.alive.iter().cloned()).collect();
+        self.stop_processes(now, &survivors, &cause);
         let waiting_for = survivors
             .iter()
             .filter(|worker| {
-                self.workers.get(worker).is_some_and(|record| {
+                let rests_soon = self.workers.get(worker).is_some_and(|record| {
                     matches!(record.stance, Stance::Member | Stance::Finished)
-                })
+                });
+                rests_soon || self.is_ending(worker)
             })
             .cloned()
             .collect();
-        for worker in &survivors {
-            self.tell(worker, DriverToWorker::Abort { stamp, cause: cause.clone() });
-        }
+        self.record(&Record::GenerationEnded { stamp, cause: cause.clone() });
+        self.tell_all(survivors, DriverToWorker::Abort { stamp, cause: cause.clone() });
         self.open_gather(now, cause, evidence, waiting_for);
     }
 
@@ -354,6 +360,10 @@ impl DriverCore {
     /// Members that finished keep their result when nobody else is left (H-21).
     fn finished_ones_stand(&mut self, now: Time) -> bool {
         let Some(current) = &self.current else { return false };
+        if self.is_by_restart() {
+            // Its processes ended each for itself: without the others' work theirs is not whole.
+            return false;
+        }
         let mut alive =
             current.alive.iter().filter_map(|worker| self.workers.get(worker)).peekable();
         let stands =
@@ -379,8 +389,9 @@ impl DriverCore {
         if self.phase.is_over() {
             return;
         }
+        let is_by_restart = self.is_by_restart();
         let slot_id = (worker.host.clone(), worker.slot);
-        let slot = self.slots.entry(slot_id.clone()).or_default();
+        let slot = self.slots.get_or_default(slot_id.clone());
         slot.failures += 1;
         let is_out = match self.config.on_failure {
             OnFailure::Blacklist => true,
@@ -394,12 +405,20 @@ impl DriverCore {
                 }
             };
             slot.failures = 0;
+            self.record_slot(&worker.host, worker.slot);
             self.output(DriverOutput::HostFailed { host: worker.host.clone(), reason });
             return;
         }
-        let until = now + BACKOFF.wait(slot.failures - 1, &mut self.rng);
+        // Restarting the whole group takes time enough the first time.
+        let earlier = if is_by_restart { slot.failures - 1 } else { slot.failures };
+        let wait = match earlier.checked_sub(1) {
+            Some(earlier) => BACKOFF.wait(earlier, &mut self.rng),
+            None => Duration::ZERO,
+        };
+        let until = now + wait;
         let until = if is_planted(Bug::BackOffNeverEnds) { Time(u64::MAX) } else { until };
         slot.backoff_until = Some(until);
+        self.record_slot(&worker.host, worker.slot);
         self.timers.set(until, Timer::Slot(slot_id));
     }
 
@@ -413,7 +432,34 @@ impl DriverCore {
             Some(WorkerFailure { worker: worker.clone(), rank, status, message: shorten(message) });
     }
 
-    fn vote_for(&mut self, worker: &WorkerId, ballot: Ballot) {
+    /// Of the failures of one generation, the one that its program says came first is the cause: a peer's may be
+    /// reported before it. Only programs that say when they failed can be compared.
+    pub(crate) fn sharpen_first_failure(
+        &mut self,
+        worker: &WorkerId,
+        status: ExitStatus,
+        message: &str,
+        failed_at: Option<u64>,
+    ) {
+        let rank = self.current.as_ref().and_then(|current| current.assignment.rank_of(worker));
+        let (Some(at), Some(_), false) = (failed_at, rank, status.is_success()) else { return };
+        let is_earlier = match (&self.first_failure, self.first_failed_at) {
+            (Some(first), Some(first_at)) => at < first_at && first.worker != *worker,
+            (Some(_), None) => return,
+            (None, _) => true,
+        };
+        if !is_earlier {
+            return;
+        }
+        self.first_failed_at = Some(at);
+        let status = Some(status);
+        let failure =
+            WorkerFailure { worker: worker.clone(), rank, status, message: shorten(message) };
+        self.first_failure = Some(failure);
+        self.tell_first_cause_anew();
+    }
+
+    pub(crate) fn vote_for(&mut self, worker: &WorkerId, ballot: Ballot) {
         if let Some(stamp) = self.current_stamp() {
             let vote = Vote { stamp, worker: worker.clone(), ballot };
             self.output(DriverOutput::Vote(vote));

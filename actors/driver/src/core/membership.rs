@@ -1,45 +1,54 @@
 //! Which slots are to have a worker: level-triggered, from what is true now (G-7), oldest hosts first (G-8).
 
 use elastic_host_manager::HostState;
-use elastic_protocol::{HostName, Time, WorkerId};
+use elastic_protocol::{Assignment, HostName, Time, WorkerId};
 
 use super::DriverCore;
+use super::seating::{HostFacts, WorkerFacts};
 use super::table::{SlotId, Stance};
 
 impl DriverCore {
-    /// Hosts that may have workers now, oldest first, with their slots: listed, not blacklisted, their
-    /// agent there and staying. A list may name more slots than the agent has: those are never filled.
-    fn available_hosts(&self) -> impl Iterator<Item = (&HostName, u32)> {
-        self.snapshot.hosts.iter().filter_map(|entry| {
-            let listed = entry.state == HostState::Listed;
-            let agent = self.agents.get(&entry.name).filter(|agent| agent.is_available())?;
-            listed.then_some((&entry.name, entry.slots.min(agent.slots)))
-        })
+    /// Works out anew what follows from the hosts of which something has changed: to be called before the
+    /// seating is read.
+    ///
+    /// Wanted are slots of hosts that are listed, not blacklisted, and whose agent is there and stays; a list
+    /// may name more slots than the agent has: those are never filled. Of more than `max_np` slots those whose
+    /// worker takes part already come before empty ones, so that an older host's return displaces nobody
+    /// (H-3, H-19).
+    pub(crate) fn refresh_seating(&mut self, now: Time) {
+        let mut hosts = self.seating.take_relisted();
+        hosts.append(&mut self.workers.take_hosts());
+        hosts.append(&mut self.slots.take_hosts());
+        hosts.append(&mut self.agents.take_hosts());
+        for host in hosts {
+            let facts = self.facts_of(&host, now);
+            self.seating.set_host(&host, facts);
+        }
+        self.seating.settle();
     }
 
-    /// The slots that are to have a worker, in rank order.
-    ///
-    /// Up to `max_np`; slots whose worker takes part already come before empty ones, so that an older
-    /// host's return displaces nobody (H-3, H-19).
-    pub(crate) fn desired_slots(&self, now: Time) -> Vec<SlotId> {
-        let mut slots: Vec<SlotId> = self
-            .available_hosts()
-            .flat_map(|(host, slots)| (0..slots).map(|slot| (host.clone(), slot)))
+    pub(crate) fn facts_of(&self, host: &HostName, now: Time) -> HostFacts {
+        let agent = self.agents.get(host);
+        let slots = self.seating.listing(host).map_or(0, |listing| listing.slots);
+        let usable = agent.filter(|agent| agent.is_available()).map_or(0, |agent| agent.slots);
+        let claims = (0..slots.min(usable))
+            .map(|slot| (host.clone(), slot))
             .filter(|slot| self.may_be_filled(slot, now))
+            .map(|slot| (slot.1, self.claim(&slot)))
             .collect();
-        let cap = self.config.max_np.map_or(usize::MAX, |max| max as usize);
-        if slots.len() > cap {
-            let mut by_claim: Vec<usize> = (0..slots.len()).collect();
-            // Cached: a claim is two searches, and this is done at each review.
-            by_claim.sort_by_cached_key(|index| (self.claim(&slots[*index]), *index));
-            let mut kept = vec![false; slots.len()];
-            for index in by_claim.into_iter().take(cap) {
-                kept[index] = true;
-            }
-            let mut kept = kept.into_iter();
-            slots.retain(|_| kept.next() == Some(true));
+        let facts = |(worker, record): (&WorkerId, &super::WorkerRecord)| WorkerFacts {
+            is_eligible: record.is_eligible() && record.leaving.is_none(),
+            is_member: self.is_member(worker),
+            has_finished: record.stance == Stance::Finished,
+            is_away: matches!(record.stance, Stance::Lost | Stance::Starting | Stance::Attached),
+            commit: record.commit_order(),
+            worker: worker.clone(),
+        };
+        HostFacts {
+            claims,
+            workers: self.records_of(host).map(facts).collect(),
+            is_draining: agent.is_some_and(|agent| agent.draining.is_some() && !agent.dismissed),
         }
-        slots
     }
 
     fn may_be_filled(&self, slot: &SlotId, now: Time) -> bool {
@@ -55,7 +64,8 @@ impl DriverCore {
 
     /// Smaller keeps its place before larger.
     fn claim(&self, slot: &SlotId) -> u8 {
-        match self.worker_in(slot).and_then(|worker| self.workers.get(worker)) {
+        let worker = self.slots.get(slot).and_then(|record| record.worker.as_ref());
+        match worker.and_then(|worker| self.workers.get(worker)) {
             Some(record) if record.is_wanted() => match record.stance {
                 Stance::Member | Stance::Finished => 0,
                 Stance::Arrived => 1,
@@ -65,20 +75,15 @@ impl DriverCore {
         }
     }
 
-    /// The worker that a slot has.
-    pub(crate) fn worker_in(&self, slot: &SlotId) -> Option<&WorkerId> {
-        self.slots.get(slot)?.worker.as_ref()
-    }
-
     /// Slots of all hosts that are listed, whether their agents are there or not, up to the cap.
     pub(crate) fn listed_slots(&self) -> u32 {
-        let all = self
-            .snapshot
-            .hosts
-            .iter()
-            .filter(|entry| entry.state == HostState::Listed)
-            .fold(0u32, |sum, entry| sum.saturating_add(entry.slots));
+        let all = self.seating.listed_slots();
         self.config.max_np.map_or(all, |max| all.min(max))
+    }
+
+    /// Most workers that are ever wanted at once.
+    pub(crate) fn workers_max(max_np: Option<u32>) -> usize {
+        max_np.map_or(usize::MAX, |max| max as usize).min(Assignment::WORLD_SIZE_MAX)
     }
 
     /// Workers needed for the next generation: `np` for the first, `min_np` after it.

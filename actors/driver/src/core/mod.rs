@@ -11,16 +11,23 @@ mod ending;
 mod environment;
 mod gather;
 mod interrupt;
+mod journaling;
 mod losses;
 mod membership;
 mod output;
 mod phase;
+mod restart;
 mod review;
+mod seating;
+mod selection;
 mod status;
 mod table;
+mod takeover;
+mod tell;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod touched;
 mod workers;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -36,8 +43,12 @@ use rand_chacha::ChaCha8Rng;
 pub use self::config::{DriverConfig, InvalidDriverConfig, Mode, OnFailure};
 pub use self::output::{DriverOutput, Event, EventKind};
 use self::phase::{Gather, Generation, Phase, ResetRecord};
+use self::seating::Seating;
 use self::table::{AgentRecord, PendingJoin, SlotId, SlotRecord, WorkerRecord};
+use self::takeover::Takeover;
 use self::timers::{Timer, Timers};
+use self::touched::Touched;
+use crate::journal::Ledger;
 
 /// How long a change that may wait is left to gather company before it is acted upon.
 const REVIEW_DELAY: Duration = Duration::from_millis(2);
@@ -56,10 +67,12 @@ pub struct DriverCore {
     incarnation: Incarnation,
     /// Copy of the host manager's.
     snapshot: HostsSnapshot,
-    agents: BTreeMap<HostName, AgentRecord>,
+    agents: Touched<HostName, AgentRecord>,
     pending_joins: BTreeMap<HostName, PendingJoin>,
-    slots: BTreeMap<SlotId, SlotRecord>,
-    workers: BTreeMap<WorkerId, WorkerRecord>,
+    slots: Touched<SlotId, SlotRecord>,
+    workers: Touched<WorkerId, WorkerRecord>,
+    /// What follows from these; see `refresh_seating`.
+    seating: Seating,
     phase: Phase,
     /// The generation formed last.
     current: Option<Generation>,
@@ -68,6 +81,8 @@ pub struct DriverCore {
     /// World size of the first generation.
     started_with: Option<u32>,
     resets: u64,
+    /// Those of them that a failure has caused, in the restart mode.
+    restarts: u64,
     /// When the membership was first seen to need a planned change.
     change_since: Option<Time>,
     /// When the interrupt under way was announced.
@@ -75,12 +90,21 @@ pub struct DriverCore {
     reset: Option<ResetRecord>,
     last_reset: Option<ResetRecord>,
     first_failure: Option<WorkerFailure>,
+    /// When its program says that it failed, in seconds of its host's clock.
+    first_failed_at: Option<u64>,
+    /// What the job failed of, less the first cause.
+    failed_because: Option<String>,
     /// The generation in which a member was ended by a signal last.
     accident_in: Option<Stamp>,
     timers: Timers,
     review_at: Option<Time>,
     dropped_messages: u64,
-    outputs: VecDeque<DriverOutput>,
+    /// What is written down for the next incarnation, if anything is.
+    ledger: Option<Ledger>,
+    /// From its beginning until those who were there before are back or lost.
+    takeover: Option<Takeover>,
+    /// Each with the record that must be stored before.
+    outputs: VecDeque<(u64, DriverOutput)>,
 }
 
 impl DriverCore {
@@ -88,6 +112,7 @@ impl DriverCore {
     /// tests: the keys of the collectives come from it.
     pub fn new(config: DriverConfig, job: JobId, term: Term, rng: ChaCha8Rng, now: Time) -> Self {
         let deadline = now + config.deadlines.elastic;
+        let workers_max = Self::workers_max(config.max_np);
         let mut timers = Timers::default();
         timers.set(deadline, Timer::Phase);
         Self {
@@ -98,10 +123,11 @@ impl DriverCore {
             generation: GenerationId::default(),
             incarnation: Incarnation::default(),
             snapshot: HostsSnapshot::default(),
-            agents: BTreeMap::new(),
+            agents: Touched::default(),
             pending_joins: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            workers: BTreeMap::new(),
+            slots: Touched::default(),
+            workers: Touched::default(),
+            seating: Seating::new(workers_max),
             phase: Phase::Gather(Gather {
                 since: now,
                 deadline,
@@ -112,27 +138,38 @@ impl DriverCore {
             program_attaches: false,
             started_with: None,
             resets: 0,
+            restarts: 0,
             change_since: None,
             interrupt_since: now,
             reset: None,
             last_reset: None,
             first_failure: None,
+            first_failed_at: None,
+            failed_because: None,
             accident_in: None,
             timers,
             review_at: None,
             dropped_messages: 0,
+            ledger: None,
+            takeover: None,
             outputs: VecDeque::new(),
         }
     }
 
-    /// The next thing to do; call until none is left after every input.
+    /// The next thing to do; call until none is left after every input. What depends on a record that is not
+    /// stored yet waits, and all after it.
     pub fn poll_output(&mut self) -> Option<DriverOutput> {
-        self.outputs.pop_front()
+        let (needs, _) = self.outputs.front()?;
+        if self.ledger.as_ref().is_some_and(|ledger| !ledger.is_stored(*needs)) {
+            return None;
+        }
+        self.outputs.pop_front().map(|(_, output)| output)
     }
 
     /// When `handle_timeout` wants to be called next.
     pub fn poll_timeout(&self) -> Option<Time> {
-        [self.timers.next(), self.review_at].into_iter().flatten().min()
+        let retry = self.ledger.as_ref().and_then(Ledger::retry_at);
+        [self.timers.next(), self.review_at, retry].into_iter().flatten().min()
     }
 
     /// The hosts that the job may use, from the host manager.
@@ -151,11 +188,13 @@ impl DriverCore {
                 self.event(EventKind::Warning { message: warning.clone() });
             }
         }
+        self.seating.set_list(&snapshot.hosts);
         self.snapshot = snapshot;
         if !changed {
             return;
         }
         self.event(EventKind::HostsChanged { hosts });
+        self.record_hosts();
         self.expel_blacklisted(now);
         self.gather_changed(now);
         self.ask_review(now);
@@ -164,11 +203,6 @@ impl DriverCore {
     fn next_incarnation(&mut self) -> Incarnation {
         self.incarnation = self.incarnation.next();
         self.incarnation
-    }
-
-    /// The stamp of the generation formed last.
-    fn stamp(&self) -> Stamp {
-        Stamp { term: self.term, generation: self.generation }
     }
 
     fn current_stamp(&self) -> Option<Stamp> {
@@ -180,7 +214,8 @@ impl DriverCore {
     }
 
     fn output(&mut self, output: DriverOutput) {
-        self.outputs.push_back(output);
+        let needs = self.ledger.as_ref().map_or(0, Ledger::waited_for);
+        self.outputs.push_back((needs, output));
     }
 
     fn event(&mut self, kind: EventKind) {

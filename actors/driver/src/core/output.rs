@@ -1,6 +1,6 @@
 //! What the driver's core wants done. Carried out by `actor.rs`, and by the simulation.
 
-use elastic_protocol::messages::{DriverToAgent, DriverToWorker, Vote};
+use elastic_protocol::messages::{DriverToAgent, DriverToWorker, ProcessPlace, Vote};
 use elastic_protocol::{
     ExitStatus, GenerationId, HostName, JobResult, NodeId, ResetCause, Stamp, WorkerId,
 };
@@ -24,11 +24,20 @@ pub enum DriverOutput {
         worker: WorkerId,
         /// With what environment, beside the program's and the credential.
         environment: Vec<(String, String)>,
+        /// Its place in the one generation that it lives for, if it lives for one.
+        place: Option<ProcessPlace>,
     },
     /// Tell a worker.
     ToWorker {
         /// Whom.
         to: WorkerId,
+        /// What.
+        message: DriverToWorker,
+    },
+    /// Tell the same to many workers, in this order: it is encoded once.
+    ToWorkers {
+        /// Whom.
+        to: Vec<WorkerId>,
         /// What.
         message: DriverToWorker,
     },
@@ -69,6 +78,12 @@ pub enum DriverOutput {
     Event(Event),
     /// The job is over and everyone has left, or had the time to: the driver ends with this result.
     Ended(JobResult),
+    /// The journal is lost to this driver, or another acts: it ends at once and says nothing to anybody, and the
+    /// job goes on without it.
+    Abandoned {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// One line of the event log, less its time.
@@ -181,6 +196,20 @@ pub enum EventKind {
         ms: elastic_protocol::messages::PhaseMs,
         /// Steps beyond the last commit that an abort undid (the most of any rank).
         steps_lost: u64,
+    },
+    /// A driver goes on where a former one ended.
+    TakeoverBegun {
+        /// Hosts whose agents are awaited.
+        hosts: usize,
+        /// Workers' processes that were there.
+        workers: usize,
+    },
+    /// Those who were there under the former driver are back or lost.
+    TakeoverDone {
+        /// Hosts and members that did not come back.
+        lost: usize,
+        /// Milliseconds since this driver began.
+        ms: f64,
     },
     /// Something that only somebody outside can mend.
     Warning {

@@ -1,20 +1,18 @@
 //! Where a generation is on its way (design: "The life of a generation, as supervision").
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use elastic_protocol::messages::PhaseMs;
-use elastic_protocol::{
-    Assignment, GenerationId, JobResult, ResetCause, Stamp, Step, Time, WorkerId,
-};
+use elastic_protocol::messages::{Formation, PhaseMs};
+use elastic_protocol::{Assignment, GenerationId, JobResult, ResetCause, Stamp, Time, WorkerId};
 
 /// The generation that was formed last.
 #[derive(Clone, Debug)]
 pub(crate) struct Generation {
     pub(crate) stamp: Stamp,
     pub(crate) assignment: Arc<Assignment>,
-    /// The step that it began at.
-    pub(crate) step: Step,
+    /// What a member is told that asks for the full table.
+    pub(crate) formation: Formation,
     /// Members that were not lost.
     pub(crate) alive: BTreeSet<WorkerId>,
 }
@@ -31,9 +29,14 @@ pub(crate) enum Phase {
     /// Training.
     Run,
     /// A planned end was announced; waiting for every member's boundary.
-    Pausing { deadline: Time, paused: BTreeMap<WorkerId, u64> },
+    Pausing {
+        deadline: Time,
+        waiting_for: BTreeSet<WorkerId>,
+        /// The last boundary that a member has passed.
+        passed: u64,
+    },
     /// The boundary was given out; waiting for everyone to arrive.
-    Stopping { deadline: Time, waiting_for: BTreeSet<WorkerId> },
+    Stopping { deadline: Time, boundary: u64, waiting_for: BTreeSet<WorkerId> },
     /// The job is over; waiting for processes and agents to leave.
     Ending { result: JobResult, deadline: Time, agents_told: bool },
     /// Everything has been said.

@@ -1,29 +1,36 @@
 //! The review: what is wanted against what is, whenever something that may wait has changed; and the timers.
 
-use std::collections::BTreeSet;
-
 use elastic_protocol::messages::DriverToAgent;
-use elastic_protocol::{Time, WorkerId};
+use elastic_protocol::{HostName, Time, WorkerId};
 use elastic_runtime::planted::{Bug, is_planted};
 
 use super::DriverCore;
-use super::config::Mode;
 use super::output::{DriverOutput, EventKind};
 use super::phase::Phase;
 use super::table::{Link, SlotId, Stance, WorkerRecord};
 use super::timers::Timer;
+use crate::journal::Record;
 
 impl DriverCore {
     /// Time has passed; call at or after `poll_timeout`.
     pub fn handle_timeout(&mut self, now: Time) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.handle_timeout(now);
+        }
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Phase => self.handle_phase_deadline(now),
-                Timer::LastCall | Timer::Slot(_) => self.ask_review(now),
+                Timer::LastCall => self.ask_review(now),
+                Timer::Slot((host, _)) => {
+                    self.slots.touch(&host);
+                    self.ask_review(now);
+                }
                 Timer::Start(worker) => self.handle_start_deadline(now, &worker),
                 Timer::Join(host) => self.resolve_pending_join(now, &host),
                 Timer::Silence(worker) => self.handle_silence_deadline(now, &worker),
                 Timer::Departure(worker) => self.handle_departure_deadline(now, &worker),
+                Timer::Takeover => self.handle_takeover_deadline(now),
+                Timer::Reports(host) => self.handle_reports_deadline(now, &host),
             }
         }
         if self.review_at.is_some_and(|at| at <= now) {
@@ -33,16 +40,16 @@ impl DriverCore {
 
     fn review(&mut self, now: Time) {
         self.review_at = None;
-        if self.phase.is_over() {
+        if self.is_taking_over(now) {
             return;
         }
-        let desired = self.desired_slots(now);
-        self.start_missing(now, &desired);
-        self.let_go_of_the_unwanted(now, &desired);
-        self.release_drained_agents();
-        if self.everything_is_done_without_attaching() {
-            return self.succeed(now);
+        if self.phase.is_over() {
+            return self.continue_ending(now);
         }
+        self.refresh_seating(now);
+        self.start_missing(now);
+        self.let_go_of_the_unwanted(now);
+        self.release_drained_agents();
         match self.phase {
             Phase::Gather(_) => self.try_form(now),
             Phase::Run => self.consider_interrupt(now),
@@ -50,49 +57,53 @@ impl DriverCore {
         }
     }
 
-    fn start_missing(&mut self, now: Time, desired: &[SlotId]) {
-        for slot in desired {
-            if self.worker_in(slot).is_some() {
-                continue;
-            }
-            let (host, number) = slot;
-            let Some(agent) = self.agents.get(host).map(|agent| agent.node.clone()) else {
+    fn start_missing(&mut self, now: Time) {
+        let empty = self.seating.empty();
+        if empty.is_empty() {
+            return;
+        }
+        if self.is_by_restart() {
+            return empty.iter().for_each(|slot| self.plan_process(now, slot));
+        }
+        let layout = self.layout(self.seating.wanted_by_host());
+        for slot in empty {
+            let Some(agent) = self.agents.get(&slot.0).map(|agent| agent.node.clone()) else {
                 continue;
             };
-            let worker = WorkerId {
-                host: host.clone(),
-                slot: *number,
-                incarnation: self.next_incarnation(),
-            };
-            let environment = self.worker_environment(&worker, desired);
+            let worker = self.take_slot(&slot);
+            let environment = self.worker_environment(&worker, &layout);
             self.workers.insert(worker.clone(), WorkerRecord::starting(now));
-            let record = self.slots.entry(slot.clone()).or_default();
-            record.worker = Some(worker.clone());
-            record.backoff_until = None;
             let deadline = now + self.config.deadlines.start;
             self.timers.set(deadline, Timer::Start(worker.clone()));
+            self.record(&Record::WorkerStarted { worker: worker.clone() });
             self.event(EventKind::WorkerStarted { worker: worker.to_string() });
-            self.output(DriverOutput::StartWorker { agent, worker, environment });
+            let place = None;
+            self.output(DriverOutput::StartWorker { agent, worker, environment, place });
         }
+    }
+
+    /// A new life on an empty slot.
+    pub(crate) fn take_slot(&mut self, slot: &SlotId) -> WorkerId {
+        let incarnation = self.next_incarnation();
+        let worker = WorkerId { host: slot.0.clone(), slot: slot.1, incarnation };
+        let record = self.slots.get_or_default(slot.clone());
+        record.worker = Some(worker.clone());
+        record.backoff_until = None;
+        worker
     }
 
     /// Workers whose slots are not wanted, and who are no members: those leave here. Members leave by an
     /// interrupt.
-    fn let_go_of_the_unwanted(&mut self, now: Time, desired: &[SlotId]) {
-        let desired: BTreeSet<&SlotId> = desired.iter().collect();
-        let unwanted: Vec<(WorkerId, Stance)> = self
-            .workers
-            .iter()
-            .filter(|(worker, record)| {
-                let slot = (worker.host.clone(), worker.slot);
-                record.leaving.is_some() || !desired.contains(&slot)
-            })
-            .map(|(worker, record)| (worker.clone(), record.stance))
-            .collect();
+    fn let_go_of_the_unwanted(&mut self, now: Time) {
+        let stance = |worker: &WorkerId| Some((worker.clone(), self.workers.get(worker)?.stance));
+        let unwanted: Vec<(WorkerId, Stance)> =
+            self.seating.unwanted().iter().filter_map(stance).collect();
         for (worker, stance) in unwanted {
             match stance {
                 // Unless it was there before, and holds what nobody else does.
-                Stance::Starting if self.is_dispensable(&worker) => {
+                Stance::Starting
+                    if self.is_dispensable(&worker) || is_planted(Bug::HolderBackStopped) =>
+                {
                     self.stop_process(
                         now,
                         &worker,
@@ -113,26 +124,27 @@ impl DriverCore {
     fn lose_nothing(&mut self, now: Time, worker: &WorkerId) {
         if let Some(current) = &mut self.current {
             current.alive.remove(worker);
+            self.workers.touch(&worker.host);
         }
         self.no_longer_waited_for(now, worker);
     }
 
-    /// Whether somebody who stays holds a commit that is as late as this worker's (G-5), or it has none.
+    /// Whether an unwanted worker has no commit, or somebody who stays and is at rest, or trains, holds one
+    /// that is as late (G-5).
     fn is_dispensable(&self, worker: &WorkerId) -> bool {
         let in_the_way = self.is_member(worker) && !matches!(self.phase, Phase::Gather(_));
         let Some(record) = self.workers.get(worker) else { return true };
-        let Some(commit) = record.commit else { return !in_the_way };
-        let mine = (commit.generation, commit.step);
-        let kept = self.workers.iter().any(|(other, record)| {
-            let stays = other != worker && record.is_wanted() && self.holds_slot(other);
-            let newer_generation = matches!(record.stance, Stance::Member | Stance::Finished)
-                && self.phase_has_state()
-                && self.is_member(other);
-            let holds =
-                record.commit.is_some_and(|theirs| (theirs.generation, theirs.step) >= mine);
-            stays && (newer_generation || (record.stance == Stance::Arrived && holds))
-        });
-        kept && !in_the_way
+        let mine = record.commit_order();
+        let is_kept =
+            mine.is_none() || self.seating.best_ready_commit() >= mine || self.some_member_stays();
+        is_kept && !in_the_way
+    }
+
+    /// Whether there is a member that stays, and holds the root's commit or a later one.
+    fn some_member_stays(&self) -> bool {
+        let Some(current) = &self.current else { return false };
+        let stays = |worker: &&WorkerId| !self.seating.unwanted().contains(*worker);
+        self.phase_has_state() && current.alive.iter().any(|worker| stays(&worker))
     }
 
     /// Whether members hold the root's commit: it has been shared.
@@ -140,18 +152,10 @@ impl DriverCore {
         matches!(self.phase, Phase::Run | Phase::Pausing { .. } | Phase::Stopping { .. })
     }
 
-    fn holds_slot(&self, worker: &WorkerId) -> bool {
-        self.worker_in(&(worker.host.clone(), worker.slot)) == Some(worker)
-    }
-
     /// Agents that asked to leave may go once nothing runs on their hosts.
     fn release_drained_agents(&mut self) {
-        let free: Vec<_> = self
-            .agents
-            .iter()
-            .filter(|(_, agent)| agent.draining.is_some() && !agent.dismissed)
-            .map(|(host, agent)| (host.clone(), agent.node.clone()))
-            .collect();
+        let node = |host: &HostName| Some((host.clone(), self.agents.get(host)?.node.clone()));
+        let free: Vec<_> = self.seating.draining().iter().filter_map(node).collect();
         for (host, to) in free {
             if !self.workers_of(&host).is_empty() {
                 continue;
@@ -166,15 +170,6 @@ impl DriverCore {
             self.output(DriverOutput::ToAgent { to, message });
             self.output(DriverOutput::HostLeft { host });
         }
-    }
-
-    /// A program that never attaches, such as `echo`, is done when every slot's process has exited with 0.
-    fn everything_is_done_without_attaching(&self) -> bool {
-        if self.config.mode != Mode::Auto || self.current.is_some() || !self.workers.is_empty() {
-            return false;
-        }
-        let done = self.slots.values().filter(|slot| slot.done_without_attaching).count();
-        done > 0 && done >= self.workers_needed() as usize
     }
 
     fn handle_start_deadline(&mut self, now: Time, worker: &WorkerId) {

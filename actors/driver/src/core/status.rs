@@ -1,5 +1,7 @@
 //! The job at a glance, for `status`.
 
+use std::collections::BTreeMap;
+
 use elastic_host_manager::HostState;
 use elastic_protocol::messages::{HostStatus, ResetStatus, StatusReport, WorkerStatus};
 use elastic_protocol::{Time, WorkerId};
@@ -48,10 +50,7 @@ impl DriverCore {
             let name = entry.name.to_string();
             HostStatus { name, slots: entry.slots, state: state.to_owned(), until }
         });
-        let others = self
-            .agents
-            .iter()
-            .filter(|(host, _)| self.snapshot.hosts.iter().all(|entry| entry.name != **host));
+        let others = self.agents.iter().filter(|(host, _)| self.seating.listing(host).is_none());
         let of_agents = others.map(|(host, agent)| HostStatus {
             name: host.to_string(),
             slots: agent.slots,
@@ -62,10 +61,13 @@ impl DriverCore {
     }
 
     fn worker_statuses(&self, now: Time) -> Vec<WorkerStatus> {
+        let table = self.current.as_ref().map(|current| current.assignment.members());
+        let ranks: BTreeMap<WorkerId, u32> =
+            table.into_iter().flatten().map(|member| member.worker).zip(0..).collect();
         let mut statuses: Vec<WorkerStatus> = self
             .workers
             .iter()
-            .map(|(worker, record)| self.worker_status(worker, record))
+            .map(|(worker, record)| self.worker_status(worker, record, ranks.get(worker)))
             .collect();
         statuses.extend(self.empty_slots(now));
         statuses.sort_by(|a, b| {
@@ -77,12 +79,13 @@ impl DriverCore {
         statuses
     }
 
-    fn worker_status(&self, worker: &WorkerId, record: &WorkerRecord) -> WorkerStatus {
-        let rank = self
-            .current
-            .as_ref()
-            .filter(|current| current.alive.contains(worker))
-            .and_then(|current| current.assignment.rank_of(worker));
+    fn worker_status(
+        &self,
+        worker: &WorkerId,
+        record: &WorkerRecord,
+        rank: Option<&u32>,
+    ) -> WorkerStatus {
+        let rank = rank.copied().filter(|_| self.is_member(worker));
         let state = match (record.stance, &self.phase) {
             (Stance::Leaving, _) => "leaving",
             (Stance::Lost, _) => "lost",

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use elastic_protocol::{CommitId, GenerationId, HostName, NodeId, Step, Time, WorkerId};
 
+use super::restart::Stage;
+
 /// A slot of a host.
 pub(crate) type SlotId = (HostName, u32);
 
@@ -14,6 +16,8 @@ pub(crate) struct AgentRecord {
     pub(crate) node: NodeId,
     /// Slots that it said it has.
     pub(crate) slots: u32,
+    /// The role of its workers.
+    pub(crate) role: String,
     /// How its link is.
     pub(crate) link: Link,
     /// Why it wants to leave, if it does.
@@ -34,6 +38,7 @@ impl AgentRecord {
 pub(crate) struct PendingJoin {
     pub(crate) node: NodeId,
     pub(crate) slots: u32,
+    pub(crate) role: String,
     pub(crate) live: Vec<elastic_protocol::messages::LiveWorker>,
     pub(crate) deadline: Time,
 }
@@ -60,8 +65,6 @@ pub(crate) struct SlotRecord {
     pub(crate) backoff_until: Option<Time>,
     /// Not refilled until its agent joins anew: its worker left of its own accord, or is done.
     pub(crate) closed: bool,
-    /// Its process exited with code 0 without ever attaching.
-    pub(crate) done_without_attaching: bool,
 }
 
 /// One life of a worker's process.
@@ -71,6 +74,8 @@ pub(crate) struct WorkerRecord {
     pub(crate) data_address: Option<SocketAddr>,
     pub(crate) link: Link,
     pub(crate) stance: Stance,
+    /// Where its process stands, if that lives for one generation only.
+    pub(crate) stage: Option<Stage>,
     /// When the stance was taken.
     pub(crate) since: Time,
     /// The commit that it said it holds, when it arrived (copy).
@@ -94,6 +99,7 @@ impl WorkerRecord {
             data_address: None,
             link: Link::Down,
             stance: Stance::Starting,
+            stage: None,
             since: now,
             commit: None,
             step: Step::default(),

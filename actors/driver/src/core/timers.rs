@@ -24,6 +24,10 @@ pub(crate) enum Timer {
     Silence(WorkerId),
     /// A worker that wants to leave must be let go.
     Departure(WorkerId),
+    /// Who was there under a former driver is back or lost.
+    Takeover,
+    /// An agent has had the time to tell how processes ended while there was no driver.
+    Reports(HostName),
 }
 
 #[derive(Clone, Debug, Default)]

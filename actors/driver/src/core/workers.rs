@@ -11,6 +11,7 @@ use super::output::{DriverOutput, EventKind};
 use super::phase::Phase;
 use super::table::{Link, Stance};
 use super::timers::Timer;
+use crate::journal::Record;
 
 impl DriverCore {
     /// A worker said something. `from` is its authenticated node.
@@ -35,15 +36,16 @@ impl DriverCore {
                 self.handle_collective_failed(now, worker, stamp, peer, error);
             }
             WorkerToDriver::Progress { stamp, step, note } => {
-                if self.is_stale(stamp) || stamp != self.stamp() {
+                if self.current_stamp() != Some(stamp) {
                     return self.drop_message();
                 }
-                if let Some(record) = self.workers.get_mut(&worker) {
+                if let Some(record) = self.workers.get_mut_untouched(&worker) {
                     record.step = step;
                     record.note = note;
                 }
             }
             WorkerToDriver::Leaving { reason } => self.handle_leaving(now, &worker, reason),
+            WorkerToDriver::TableWanted { stamp } => self.handle_table_wanted(&worker, stamp),
         }
     }
 
@@ -52,6 +54,10 @@ impl DriverCore {
         let agent_is_heard =
             self.agents.get(&worker.host).is_some_and(|agent| agent.link == Link::Up);
         let Some(record) = self.workers.get_mut(&worker) else { return };
+        if record.stage.is_some() {
+            // It is watched by its agent, until it attaches.
+            return;
+        }
         match event {
             LinkEvent::Up | LinkEvent::Heard => record.link = Link::Up,
             LinkEvent::Silent { silent_ms } => {
@@ -94,6 +100,9 @@ impl DriverCore {
             let message = DriverToWorker::Finished { result: result.clone() };
             return self.tell(worker, message);
         }
+        if !self.adopt(now, worker) {
+            return;
+        }
         let host_is_there = self.agent_of(worker).is_some();
         let Some(record) = self.workers.get_mut(worker) else {
             return self.tell_leave(worker, "its slot has another worker now");
@@ -108,14 +117,14 @@ impl DriverCore {
         if record.stance == Stance::Leaving {
             return self.tell_leave(worker, "it was told to leave");
         }
-        if !std::mem::replace(&mut self.program_attaches, true) {
-            // The others that came to their end without it were stopped before they could.
-            for slot in self.slots.values_mut().filter(|slot| slot.done_without_attaching) {
-                slot.done_without_attaching = false;
-                slot.closed = false;
-            }
-        }
+        self.program_attaches = true;
         record.accused = false;
+        self.record(&Record::WorkerAttached {
+            worker: worker.clone(),
+            data_address: attach.data_address,
+        });
+        self.record_commit(worker, attach.commit);
+        let Some(record) = self.workers.get_mut(worker) else { return };
         let goes_on = matches!(record.stance, Stance::Member | Stance::Finished);
         if !goes_on && host_is_there {
             record.take_stance(now, Stance::Attached);
@@ -132,6 +141,8 @@ impl DriverCore {
             let reason = "it was out of reach, and the others went on without it".to_owned();
             let cause = ResetCause::HostLost { host, reason };
             self.tell(worker, DriverToWorker::Abort { stamp: attach.stamp, cause });
+        } else if goes_on {
+            self.brief_member(worker, attach.stamp, attach.active);
         }
         self.gather_changed(now);
         self.ask_review(now);
@@ -158,6 +169,8 @@ impl DriverCore {
         }
         record.at_rest = true;
         record.commit = commit;
+        self.record_commit(worker, commit);
+        let Some(record) = self.workers.get_mut(worker) else { return };
         record.step = commit.map_or(record.step, |commit| commit.step);
         if matches!(record.stance, Stance::Leaving | Stance::Lost) {
             // It may yet come back with its host, and will not say it again.
@@ -224,7 +237,8 @@ impl DriverCore {
         if record.leaving.is_none() {
             record.leaving = Some(reason);
             let slot = (worker.host.clone(), worker.slot);
-            self.slots.entry(slot).or_default().closed = true;
+            self.slots.get_or_default(slot).closed = true;
+            self.record_slot(&worker.host, worker.slot);
             let deadline = now + self.config.deadlines.grace;
             self.timers.set(deadline, Timer::Departure(worker.clone()));
         }
@@ -236,20 +250,11 @@ impl DriverCore {
         u64::try_from(self.config.deadlines.suspect.as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn is_stale(&self, stamp: Stamp) -> bool {
-        stamp.term < self.term
-    }
-
-    pub(crate) fn tell(&mut self, worker: &WorkerId, message: DriverToWorker) {
-        self.output(DriverOutput::ToWorker { to: worker.clone(), message });
-    }
-
-    pub(crate) fn tell_leave(&mut self, worker: &WorkerId, reason: &str) {
-        self.tell(worker, DriverToWorker::Leave { reason: reason.to_owned() });
-    }
-
     /// Tells a worker to end by itself, and remembers that its exit is expected.
     pub(crate) fn dismiss(&mut self, now: Time, worker: &WorkerId, reason: &str) {
+        if self.workers.get(worker).is_some_and(|record| record.stage.is_some()) {
+            return self.stop_process(now, worker, self.grace_ms(), reason);
+        }
         let Some(record) = self.workers.get_mut(worker) else { return };
         record.take_stance(now, Stance::Leaving);
         self.event(EventKind::WorkerStopped {
@@ -270,6 +275,9 @@ impl DriverCore {
         grace_ms: u64,
         reason: &str,
     ) {
+        if self.forget_without_process(worker) {
+            return;
+        }
         if let Some(record) = self.workers.get_mut(worker) {
             record.take_stance(now, Stance::Leaving);
         }

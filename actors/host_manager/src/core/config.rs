@@ -49,6 +49,17 @@ pub struct HostManagerConfig {
     pub script_timeout: Duration,
     /// How long a blacklisted host stays out. Default: for ever.
     pub cooldown: Option<CooldownRange>,
+    /// The hosts that a former driver had, the oldest first. Default: none.
+    pub known: Vec<KnownHost>,
+}
+
+/// A host that a former driver had.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct KnownHost {
+    /// Its name and slots.
+    pub host: HostSlots,
+    /// Whether it was blacklisted: its stay begins anew.
+    pub is_blacklisted: bool,
 }
 
 /// Settings that cannot be meant.
@@ -102,6 +113,7 @@ impl HostManagerConfig {
             poll_interval: Duration::from_secs(1),
             script_timeout: Duration::from_secs(10),
             cooldown: None,
+            known: Vec::new(),
         }
     }
 

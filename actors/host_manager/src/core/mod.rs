@@ -30,7 +30,9 @@ use elastic_runtime::planted::{Bug, is_planted};
 use rand_chacha::ChaCha8Rng;
 
 use self::blacklist::Blacklist;
-pub use self::config::{CooldownRange, HostManagerConfig, HostSlots, HostSource, InvalidConfig};
+pub use self::config::{
+    CooldownRange, HostManagerConfig, HostSlots, HostSource, InvalidConfig, KnownHost,
+};
 pub use self::decision::{FailureDecision, JoinDecision, JoinRefusal, LeaveDecision};
 pub use self::discovery::{DiscoveryError, DiscoveryFailure};
 use self::limits::{HOSTS_MAX, OUTPUT_BYTES_MAX, SLOTS_MAX};
@@ -68,18 +70,23 @@ impl HostManagerCore {
     ///
     /// `config` is taken as validated. `rng` is for the cooldown's jitter and nothing else.
     pub fn new(config: HostManagerConfig, rng: ChaCha8Rng, now: Time) -> Self {
+        let known = config.known.iter().map(|known| known.host.clone()).collect();
         let (hosts, polling) = match &config.source {
-            HostSource::Script => (Vec::new(), Polling::Due(now)),
+            HostSource::Script => (known, Polling::Due(now)),
             HostSource::Fixed(hosts) => (hosts.clone(), Polling::Off),
-            HostSource::Joined => (Vec::new(), Polling::Off),
+            HostSource::Joined => (known, Polling::Off),
         };
+        let mut blacklist = Blacklist::new(config.cooldown, rng);
+        for known in config.known.iter().filter(|known| known.is_blacklisted) {
+            blacklist.put_out(now, &known.host.name);
+        }
         let mut core = Self {
-            blacklist: Blacklist::new(config.cooldown, rng),
+            discovered_once: !config.known.is_empty(),
+            blacklist,
             config,
             hosts,
             warnings: Vec::new(),
             polling,
-            discovered_once: false,
             requests: VecDeque::new(),
             given: HostsSnapshot::default(),
         };

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::deadlines::Deadlines;
-use crate::ids::{HostName, JobId, Term, WorkerId};
+use crate::ids::{HostName, JobId, Stamp, Term, WorkerId};
 use crate::job::{ExitStatus, ProgramSpec};
+use crate::output::OutputSettings;
 
 /// A process that an agent has.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -13,6 +14,15 @@ pub struct LiveWorker {
     pub worker: WorkerId,
     /// Its process id.
     pub pid: u32,
+}
+
+/// What a program wrote about its own end, as torch's `@record` does.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ProgramError {
+    /// The error, with its traceback; at most [`AgentToDriver::TAIL_BYTES_MAX`] bytes.
+    pub message: String,
+    /// When that was, in seconds of its host's wall clock.
+    pub at: Option<u64>,
 }
 
 /// What an agent tells the driver.
@@ -24,6 +34,8 @@ pub enum AgentToDriver {
         host: HostName,
         /// How many workers it can run at once.
         slots: u32,
+        /// The role of its workers, for scripts of torch that have several; `default` where there is one.
+        role: String,
         /// Processes that it still has: none on first contact.
         live: Vec<LiveWorker>,
     },
@@ -51,6 +63,8 @@ pub enum AgentToDriver {
         killed_after_grace: bool,
         /// The last lines that it wrote to stderr; at most [`AgentToDriver::TAIL_BYTES_MAX`] bytes.
         tail: String,
+        /// What it wrote about its own end, if it did.
+        error: Option<ProgramError>,
     },
     /// This host wants to leave (SIGTERM, spot notice): take its workers out, lose nothing.
     Drain {
@@ -64,11 +78,15 @@ impl AgentToDriver {
     pub const TAIL_BYTES_MAX: usize = 4096;
 }
 
-/// Where and how an agent stores its workers' output.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct OutputSettings {
-    /// One file per worker and incarnation below this folder of the agent's host.
-    pub directory: Option<String>,
+/// The place of a process that lives for one generation (`--mode restart`).
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ProcessPlace {
+    /// Which generation.
+    pub stamp: Stamp,
+    /// Its rank there.
+    pub rank: u32,
+    /// Its number among those of its host, from 0.
+    pub local_rank: u32,
 }
 
 /// What the driver tells an agent.
@@ -85,7 +103,7 @@ pub enum DriverToAgent {
         /// How long waits may last.
         deadlines: Deadlines,
         /// What becomes of their output.
-        output: OutputSettings,
+        output: Box<OutputSettings>,
     },
     /// The answer to a `Join` that is not taken: the agent ends with this reason.
     Refused {
@@ -98,6 +116,8 @@ pub enum DriverToAgent {
         worker: WorkerId,
         /// Its environment beside the program's (RANK, MASTER_ADDR, ELASTIC_WORKER, …).
         environment: Vec<(String, String)>,
+        /// Its place in the one generation that it lives for; none for a worker that goes from one to the next.
+        place: Option<ProcessPlace>,
         /// The secret with which it joins; goes into its environment and nowhere else.
         credential: String,
     },

@@ -1,5 +1,7 @@
 //! Between `elastic-node status` (or any client) and the driver, and the `status --json` object.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobResult;
@@ -52,6 +54,24 @@ pub struct StatusReport {
     /// How the job ended, once it has.
     #[serde(default)]
     pub result: Option<JobResult>,
+}
+
+/// In one line: where the job is, and who is waited for.
+impl fmt::Display for StatusReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waited_for = self.waiting_for.as_deref().unwrap_or("nobody");
+        let Self { phase, generation, .. } = self;
+        write!(formatter, "phase {phase}, generation {generation}, waiting for {waited_for}")?;
+        for (index, worker) in self.workers.iter().enumerate() {
+            let lead = if index == 0 { "; workers: " } else { ", " };
+            write!(formatter, "{lead}{}[{}] {}", worker.host, worker.slot, worker.state)?;
+        }
+        for (index, host) in self.hosts.iter().enumerate() {
+            let lead = if index == 0 { "; hosts: " } else { ", " };
+            write!(formatter, "{lead}{} {}", host.name, host.state)?;
+        }
+        Ok(())
+    }
 }
 
 /// One host.

@@ -9,10 +9,11 @@ mod codec;
 mod vote;
 mod worker;
 
-pub use agent::{AgentToDriver, DriverToAgent, LiveWorker, OutputSettings};
+pub use crate::output::OutputSettings;
+pub use agent::{AgentToDriver, DriverToAgent, LiveWorker, ProcessPlace, ProgramError};
 pub use client::{
     ClientRequest, ClientResponse, HostStatus, PhaseMs, ResetStatus, StatusReport, WorkerStatus,
 };
 pub use codec::{CodecError, FRAME_BYTES_MAX, decode, encode};
 pub use vote::{Ballot, Vote};
-pub use worker::{DriverToWorker, GroupKey, Placement, SyncPlan, WorkerToDriver};
+pub use worker::{DriverToWorker, Formation, GroupKey, Placement, SyncPlan, Table, WorkerToDriver};

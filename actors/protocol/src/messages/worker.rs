@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::assignment::Assignment;
+use crate::assignment::{Assignment, AssignmentDelta};
 use crate::commit::{CommitId, Step};
 use crate::deadlines::Deadlines;
 use crate::ids::{JobId, Stamp, Term};
@@ -70,6 +70,11 @@ pub enum WorkerToDriver {
         /// Why.
         reason: String,
     },
+    /// The delta that it was assigned with is not for the table that it holds: it is to be told the full one.
+    TableWanted {
+        /// The generation.
+        stamp: Stamp,
+    },
 }
 
 impl WorkerToDriver {
@@ -99,14 +104,40 @@ pub enum SyncPlan {
     },
 }
 
-/// Everything a member needs to take part in a generation.
+/// How a member comes to the table of a generation.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum Table {
+    /// By itself.
+    Full(Arc<Assignment>),
+    /// From the table that it was told of last. Whoever holds another one asks for the full table with
+    /// [`WorkerToDriver::TableWanted`].
+    Delta(Arc<AssignmentDelta>),
+}
+
+/// What the members of a new generation are told: the same for all who get the same [`Table`], so that it is
+/// encoded once. A member finds its rank in the table.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Formation {
+    /// The generation.
+    pub stamp: Stamp,
+    /// Who takes part.
+    pub table: Table,
+    /// How state is shared.
+    pub sync: SyncPlan,
+    /// The step at which the generation begins.
+    pub step: Step,
+    /// Key of its collectives.
+    pub key: GroupKey,
+}
+
+/// A [`Formation`] as one member has it: everything that it needs to take part.
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Placement {
     /// The generation.
     pub stamp: Stamp,
-    /// Its table; the same for all members.
+    /// Its table.
     pub assignment: Arc<Assignment>,
-    /// The receiver's rank.
+    /// The member's own rank.
     pub rank: u32,
     /// How state is shared.
     pub sync: SyncPlan,
@@ -129,7 +160,7 @@ pub enum DriverToWorker {
         deadlines: Deadlines,
     },
     /// Form this generation's communicator, then vote READY.
-    Assign(Placement),
+    Assign(Formation),
     /// All are READY: sync, vote SYNCED, train.
     Go {
         /// The generation.

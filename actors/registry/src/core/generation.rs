@@ -16,6 +16,32 @@ pub(super) struct Generation {
     pub(super) members: BTreeMap<WorkerId, MemberState>,
     first_failure: Option<WorkerId>,
     pub(super) told: Told,
+    tally: Tally,
+}
+
+/// How many members have come how far: a vote changes it by its own member only.
+#[derive(Debug, Default)]
+struct Tally {
+    ready: usize,
+    synced: usize,
+    succeeded: usize,
+    failed: usize,
+}
+
+impl Tally {
+    fn add(&mut self, state: &MemberState) {
+        self.ready += usize::from(state.progress >= Progress::Ready);
+        self.synced += usize::from(state.progress >= Progress::Synced);
+        self.succeeded += usize::from(state.is_succeeded());
+        self.failed += usize::from(state.is_failed());
+    }
+
+    fn remove(&mut self, state: &MemberState) {
+        self.ready -= usize::from(state.progress >= Progress::Ready);
+        self.synced -= usize::from(state.progress >= Progress::Synced);
+        self.succeeded -= usize::from(state.is_succeeded());
+        self.failed -= usize::from(state.is_failed());
+    }
 }
 
 /// Verdicts about all members that were given already: each is given once.
@@ -30,7 +56,8 @@ pub(super) struct Told {
 impl Generation {
     /// Nobody has voted.
     pub(super) fn new(stamp: Stamp, members: BTreeMap<WorkerId, MemberState>) -> Self {
-        Self { stamp, members, first_failure: None, told: Told::default() }
+        let (told, tally) = (Told::default(), Tally::default());
+        Self { stamp, members, first_failure: None, told, tally }
     }
 
     pub(super) fn record(&mut self, now: Time, worker: &WorkerId, ballot: &Ballot) -> VoteDecision {
@@ -40,12 +67,14 @@ impl Generation {
         if *ballot == Ballot::Ready && state.rank == 1 && is_planted(Bug::LostVote) {
             return VoteDecision::Taken(Decision::Repeated);
         }
+        self.tally.remove(state);
         let decision = match ballot {
             Ballot::Ready => state.advance(now, Progress::Ready),
             Ballot::Synced => state.advance(now, Progress::Synced),
             Ballot::Success => state.succeed(now),
             Ballot::Failure { status, message } => state.fail(now, *status, message),
         };
+        self.tally.add(state);
         if state.is_failed() && self.first_failure.is_none() {
             self.first_failure = Some(worker.clone());
         }
@@ -53,7 +82,10 @@ impl Generation {
         if is_repeated && is_planted(Bug::RepeatedVoteCountsTwice) {
             let mut others = self.members.values_mut();
             if let Some(other) = others.find(|state| state.progress < Progress::Ready) {
-                return other.advance(now, Progress::Ready);
+                self.tally.remove(other);
+                let decision = other.advance(now, Progress::Ready);
+                self.tally.add(other);
+                return decision;
             }
         }
         decision
@@ -76,7 +108,7 @@ impl Generation {
                 None => {}
             }
         }
-        if !self.told.ready && self.all_alive_at(Progress::Ready) {
+        if !self.told.ready && self.all_ready() {
             self.told.ready = true;
             outputs.push_back(Verdict::AllReady { stamp });
         }
@@ -84,12 +116,12 @@ impl Generation {
             self.told.synced = true;
             outputs.push_back(Verdict::AllSynced { stamp });
         }
-        if !self.told.succeeded && self.members.values().all(MemberState::is_succeeded) {
+        if !self.told.succeeded && self.tally.succeeded == self.members.len() {
             self.told.succeeded = true;
             outputs.push_back(Verdict::AllSucceeded { stamp });
         }
         if !self.told.failed
-            && self.members.values().all(MemberState::is_failed)
+            && self.tally.failed == self.members.len()
             && let Some(first) = self.first_failure()
         {
             self.told.failed = true;
@@ -97,22 +129,16 @@ impl Generation {
         }
     }
 
-    fn all(&self, progress: Progress) -> bool {
-        if progress == Progress::Ready && is_planted(Bug::BarrierOneShort) {
-            let ready = self.members.values().filter(|state| state.progress >= progress);
-            return ready.count() + 1 >= self.members.len();
-        }
-        self.members.values().all(|state| state.progress >= progress)
-    }
-
     /// A barrier that somebody has left by ending must not open: the others would wait for them.
-    fn all_alive_at(&self, progress: Progress) -> bool {
-        self.all(progress) && self.members.values().all(|state| state.result.is_none())
+    fn all_ready(&self) -> bool {
+        let missing = usize::from(is_planted(Bug::BarrierOneShort));
+        let Tally { ready, succeeded, failed, .. } = self.tally;
+        ready + missing >= self.members.len() && succeeded + failed == 0
     }
 
     /// Whoever has synced may have finished already, when there was little to train.
     fn all_synced(&self) -> bool {
-        self.all(Progress::Synced) && !self.members.values().any(MemberState::is_failed)
+        self.tally.synced == self.members.len() && self.tally.failed == 0
     }
 
     fn first_failure(&self) -> Option<WorkerFailure> {

@@ -205,9 +205,9 @@ impl Handler<ProcessEvent> for AgentActor {
                 }
                 self.with_core(ctx, |core, now| core.handle_spawned(now, &worker, result));
             }
-            ProcessEvent::Exited { worker, status, tail } => {
+            ProcessEvent::Exited { worker, status, said } => {
                 info!(%worker, %status, "ended");
-                self.with_core(ctx, |core, _now| core.handle_exited(&worker, status, tail));
+                self.with_core(ctx, |core, _now| core.handle_exited(&worker, status, said));
             }
         }
     }

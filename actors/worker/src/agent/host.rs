@@ -27,11 +27,16 @@ pub fn host_name() -> Result<HostName, HostNameError> {
 
 /// One slot for each NVIDIA GPU of the host; 1 if it has none.
 pub fn slots() -> u32 {
-    gpus(Path::new("/dev")).max(1)
+    gpus().max(1)
+}
+
+/// How many NVIDIA GPUs the host has.
+pub fn gpus() -> u32 {
+    gpus_in(Path::new("/dev"))
 }
 
 /// How many device files `nvidia0`, `nvidia1`, … a folder has.
-fn gpus(devices: &Path) -> u32 {
+fn gpus_in(devices: &Path) -> u32 {
     let Ok(entries) = std::fs::read_dir(devices) else { return 0 };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let gpus = names.filter(|name| {
@@ -50,8 +55,8 @@ mod tests {
         for name in ["nvidia0", "nvidia11", "nvidiactl", "nvidia-uvm", "nvidia", "sda"] {
             std::fs::write(devices.path().join(name), "").expect("a file");
         }
-        assert_eq!(gpus(devices.path()), 2);
-        assert_eq!(gpus(&devices.path().join("none")), 0);
+        assert_eq!(gpus_in(devices.path()), 2);
+        assert_eq!(gpus_in(&devices.path().join("none")), 0);
         assert!(slots() >= 1);
         assert!(host_name().is_ok());
     }

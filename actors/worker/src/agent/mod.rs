@@ -12,4 +12,4 @@ mod tests;
 
 pub use actor::{AgentActor, AgentEnd, Drain};
 pub use output::{OutputSink, OutputStream, StandardStreams};
-pub use process::{ProcessEvent, ProcessPort, SystemProcesses};
+pub use process::{Leaders, ProcessEvent, ProcessPort, SystemProcesses};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler, Recipient};
 use bytes::Bytes;
-use elastic_protocol::messages::{AgentToDriver, DriverToAgent, OutputSettings};
+use elastic_protocol::messages::{AgentToDriver, DriverToAgent};
 use elastic_protocol::{
     Deadlines, ExitStatus, HostName, Incarnation, JobId, NodeId, NodeName, ProgramSpec, Term,
     WorkerId,
@@ -23,7 +23,7 @@ use elastic_runtime::{
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::core::{AgentSettings, SpawnOrder, StopSignal};
+use super::core::{AgentSettings, LastWords, SpawnOrder, StopSignal};
 use super::*;
 
 /// Long enough for a busy machine; nothing waits for it to pass.
@@ -85,7 +85,7 @@ impl ProcessPort for Stubborn {
         }
         if let Some(events) = self.0.remove(worker) {
             let (worker, status) = (worker.clone(), ExitStatus::Signal(9));
-            events.do_send(ProcessEvent::Exited { worker, status, tail: String::new() });
+            events.do_send(ProcessEvent::Exited { worker, status, said: LastWords::default() });
         }
     }
 }
@@ -169,11 +169,14 @@ impl Cluster {
             job: JobId(uuid::Uuid::from_u128(1)),
             term: Term(1),
             program,
-            deadlines: Deadlines::default(),
-            output: OutputSettings::default(),
+            deadlines: Deadlines {
+                orphan_training: Some(Deadlines::default().orphan),
+                ..Deadlines::default()
+            },
+            output: Box::default(),
         });
         let (environment, credential) = (vec![], "s3cret".to_owned());
-        self.order(DriverToAgent::Start { worker: worker(), environment, credential });
+        self.order(DriverToAgent::Start { worker: worker(), environment, place: None, credential });
     }
 
     fn stop(&self, grace_ms: u64) {
@@ -198,11 +201,12 @@ fn killed_after_grace() -> AgentToDriver {
         status: ExitStatus::Signal(9),
         killed_after_grace: true,
         tail: String::new(),
+        error: None,
     }
 }
 
 fn join() -> AgentToDriver {
-    AgentToDriver::Join { host: host(), slots: 1, live: vec![] }
+    AgentToDriver::Join { host: host(), slots: 1, role: "default".to_owned(), live: vec![] }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use elastic_collectives::AbortHandle;
 use elastic_protocol::messages::{DriverToWorker, Vote, WorkerToDriver};
-use elastic_protocol::{Deadlines, NodeId, NodeName, Stamp, Time};
+use elastic_protocol::{Deadlines, NodeId, NodeName, Stamp, Term, Time};
 use elastic_runtime::transport::LinkEvent;
 use elastic_runtime::{
     ActorId, ActorName, Delivery, LinkChanged, NodeHandle, Routes, TimedActor, TimerSlot,
@@ -33,6 +33,8 @@ impl Message for Depart {
 /// The training side, as the actor sees it: [`TrainingThread`], or a simulated training program. What it
 /// tells comes as [`ThreadMessage`]. Nothing here blocks.
 pub trait TrainingPort {
+    /// The actor has started: what stands beside the training thread starts now, as its child.
+    fn started(&mut self) {}
     /// Gives it a command.
     ///
     /// # Errors
@@ -211,6 +213,7 @@ impl Actor for StateActor {
         let routes = Routes::new().tell::<DriverToWorker>(ctx.address().recipient());
         self.node.register(ActorName::STATE, routes);
         self.node.subscribe_links(ctx.address().recipient());
+        self.thread.started();
         self.with_core(ctx, |_core, _now| {});
     }
 }
@@ -262,6 +265,10 @@ impl Handler<Delivery<DriverToWorker>> for StateActor {
     fn handle(&mut self, delivery: Delivery<DriverToWorker>, ctx: &mut Context<Self>) {
         if self.driver.as_ref() != Some(&delivery.from) {
             warn!(from = %delivery.from, "not from this session's driver: dropped (G-2)");
+            return;
+        }
+        if !self.core.heeds(Term(delivery.from.incarnation.0)) {
+            warn!(from = %delivery.from, "a later driver is known: dropped (G-2)");
             return;
         }
         if let DriverToWorker::Welcome { deadlines, .. } = &delivery.message {

@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use super::super::TcpCommunicator;
+use super::super::link::Link;
 use super::{LONG, fabric, fabrics, form, group, spawn};
 use crate::wire::{HELLO_LENGTH, Hello, REPLY_LENGTH, Refusal, Reply};
 use crate::{AbortHandle, Communicator, CommunicatorExt, FormError, ReduceOp};
@@ -11,7 +13,8 @@ use crate::{AbortHandle, Communicator, CommunicatorExt, FormError, ReduceOp};
 const SHORT: Duration = Duration::from_millis(300);
 
 fn hello(generation: u64) -> [u8; HELLO_LENGTH] {
-    Hello { term: 1, generation, world_size: 2, rank: 1, target: 0, nonce: [3; 32] }.encode()
+    Hello { term: 1, generation, world_size: 2, rank: 1, target: 0, part: 0, nonce: [3; 32] }
+        .encode()
 }
 
 #[test]
@@ -168,4 +171,72 @@ fn a_group_without_its_rank_is_refused() {
     assert!(matches!(error, FormError::InvalidGroup(_)));
     assert!(!format!("{:?}", group(1, 0, &[address])).contains("key"));
     assert_eq!(group(1, 0, &[address]).form_deadline, LONG);
+}
+
+/// The connections of a group, by the ports of this side.
+fn ports(group: &TcpCommunicator) -> Vec<u16> {
+    let port = |link: &Link| link.socket.local_addr().unwrap().as_socket().unwrap().port();
+    group.engine.links.iter().map(port).collect()
+}
+
+/// Forms generations 1 and 2, the second of which has the ranks in reverse; `between` runs in the first.
+fn reformed(between: fn(u32, &mut TcpCommunicator)) -> Vec<(Vec<u16>, Vec<u16>)> {
+    let (fabrics, addresses) = fabrics(3);
+    let ranks = fabrics.into_iter().enumerate().map(|(rank, mut fabric)| {
+        let addresses = addresses.clone();
+        spawn(move || {
+            let abort = AbortHandle::new().unwrap();
+            let rank = rank as u32;
+            let mut first = fabric.form(&group(1, rank, &addresses), &abort).unwrap();
+            let before = ports(&first);
+            between(rank, &mut first);
+            drop(first);
+            let reverse: Vec<_> = addresses.iter().rev().copied().collect();
+            let mut second = fabric.form(&group(2, 2 - rank, &reverse), &abort).unwrap();
+            let mut sum = [rank];
+            second.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            assert_eq!(sum, [3]);
+            let mut after = ports(&second);
+            after.reverse();
+            (before, after)
+        })
+    });
+    let ranks: Vec<_> = ranks.collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+#[test]
+fn the_next_generation_forms_over_what_stands() {
+    for (before, after) in reformed(|_, group| group.barrier().unwrap()) {
+        assert_eq!(before, after);
+    }
+    // Also where a collective failed, whose frames were all read.
+    let failing = |rank, group: &mut TcpCommunicator| {
+        group.barrier().unwrap();
+        if rank > 0 {
+            group.receive(&mut [0u8], 0).unwrap_err();
+        }
+    };
+    for (before, after) in reformed(failing) {
+        assert_eq!(before, after);
+    }
+}
+
+#[test]
+fn g4_a_connection_with_late_data_is_not_used_again() {
+    // Rank 2 leaves what rank 1 sends unread.
+    let ranks = reformed(|rank, group| match rank {
+        0 => {
+            group.receive(&mut [0u8], 1).unwrap();
+            group.send(&[1u8], 2).unwrap();
+        }
+        1 => {
+            group.send(&[1u8; 100], 2).unwrap();
+            group.send(&[1u8], 0).unwrap();
+        }
+        _ => group.receive(&mut [0u8], 0).unwrap(),
+    });
+    let [(_, _), (before, after), _] = &ranks[..] else { panic!("three ranks") };
+    assert_eq!(before[0], after[0]);
+    assert_ne!(before[1], after[1]);
 }

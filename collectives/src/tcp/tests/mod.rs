@@ -35,6 +35,7 @@ fn group(generation: u64, rank: u32, peers: &[SocketAddr]) -> GroupSpec {
         rank,
         peers: peers.to_vec(),
         hosts: Vec::new(),
+        host_names: Vec::new(),
         key: KEY,
         form_deadline: LONG,
         operation_deadline: LONG,

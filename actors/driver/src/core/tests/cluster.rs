@@ -2,23 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, DriverToAgent, DriverToWorker, LiveWorker, Placement, SyncPlan, Vote,
-    WorkerToDriver,
+    AgentToDriver, Ballot, DriverToAgent, DriverToWorker, Formation, LiveWorker, Placement,
+    ProgramError, SyncPlan, Table, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
-    CommitId, ExitStatus, HostName, Incarnation, JobId, JobResult, NodeId, NodeName, ProgramSpec,
-    ResetCause, Stamp, Step, Term, Time, WorkerId,
+    Assignment, BaseMismatch, CommitId, ExitStatus, HostName, Incarnation, JobResult, NodeId,
+    NodeName, ProgramSpec, ResetCause, Stamp, Step, Time, WorkerId,
 };
 use elastic_registry::RegistryCore;
 use elastic_runtime::transport::{LinkEvent, LossReason};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::core::{DriverConfig, DriverCore, DriverOutput, EventKind};
+use elastic_journal::Journal as _;
+
+use crate::core::{DriverConfig, DriverCore, DriverOutput, EventKind, Mode};
+use crate::journal::tests::{MemoryJournal, begin};
 
 pub(super) fn host(name: &str) -> HostName {
     HostName::new(name).expect("a literal")
@@ -27,6 +31,7 @@ pub(super) fn host(name: &str) -> HostName {
 #[derive(Default)]
 struct FakeWorker {
     placement: Option<Placement>,
+    table: Arc<Assignment>,
     commit: Option<CommitId>,
     boundary: u64,
     active: bool,
@@ -34,6 +39,10 @@ struct FakeWorker {
 
 pub(super) struct Cluster {
     pub(super) core: DriverCore,
+    config: DriverConfig,
+    journal: MemoryJournal,
+    /// Nothing that is to be stored is.
+    pub(super) disk_hangs: bool,
     registry: RegistryCore,
     pub(super) now: Time,
     workers: BTreeMap<WorkerId, FakeWorker>,
@@ -48,6 +57,8 @@ pub(super) struct Cluster {
     pub(super) sizes: Vec<u32>,
     pub(super) resets: Vec<ResetCause>,
     pub(super) skipped_syncs: u32,
+    /// Members that were told what has changed, and not the full table.
+    pub(super) deltas: u32,
     pub(super) roots: Vec<Option<u32>>,
     pub(super) failed_hosts: Vec<HostName>,
     pub(super) left: Vec<WorkerId>,
@@ -55,19 +66,30 @@ pub(super) struct Cluster {
     pub(super) refused: Vec<String>,
     pub(super) finished: Vec<WorkerId>,
     pub(super) result: Option<JobResult>,
+    /// Processes do not end when they are told to, until they are let go.
+    pub(super) hold_stops: bool,
+    /// Agents that were told to go, and have been held.
+    leaving: Vec<NodeId>,
+    /// Of every process that was ever started.
+    pub(super) environments: BTreeMap<WorkerId, BTreeMap<String, String>>,
 }
 
 impl Cluster {
     pub(super) fn new(change: impl FnOnce(&mut DriverConfig)) -> Self {
         let program = ProgramSpec { argv: vec!["train".to_owned()], environment: Vec::new() };
-        let mut config = DriverConfig { hosts_join: false, ..DriverConfig::new(program) };
+        let mut config =
+            DriverConfig { hosts_join: false, mode: Mode::InProcess, ..DriverConfig::new(program) };
         change(&mut config);
         let config = config.validate().expect("a valid configuration");
         let now = Time::from_ms(1);
-        let job = JobId(uuid::Uuid::from_u128(7));
         let rng = ChaCha8Rng::seed_from_u64(1);
+        let mut journal = MemoryJournal::default();
+        let tenure = begin(&mut journal);
         Self {
-            core: DriverCore::new(config, job, Term(1), rng, now),
+            core: DriverCore::with_journal(config.clone(), tenure, rng, now),
+            config,
+            journal,
+            disk_hangs: false,
             registry: RegistryCore::new(),
             now,
             workers: BTreeMap::new(),
@@ -79,6 +101,7 @@ impl Cluster {
             sizes: Vec::new(),
             resets: Vec::new(),
             skipped_syncs: 0,
+            deltas: 0,
             roots: Vec::new(),
             failed_hosts: Vec::new(),
             left: Vec::new(),
@@ -86,7 +109,48 @@ impl Cluster {
             refused: Vec::new(),
             finished: Vec::new(),
             result: None,
+            hold_stops: false,
+            leaving: Vec::new(),
+            environments: BTreeMap::new(),
         }
+    }
+
+    /// The driver is killed, and started again from what is stored: nobody has found it yet.
+    pub(super) fn restart_driver(&mut self) {
+        self.disk_hangs = false;
+        let tenure = begin(&mut self.journal);
+        let rng = ChaCha8Rng::seed_from_u64(tenure.image.term.0);
+        self.core = DriverCore::with_journal(self.config.clone(), tenure, rng, self.now);
+        self.registry = RegistryCore::new();
+        self.list_hosts();
+        self.settle();
+    }
+
+    /// The agents of these hosts find the driver, and then their workers do.
+    pub(super) fn come_back(&mut self, hosts: &[&str]) {
+        for name in hosts {
+            let node = self.agents[&host(name)].clone();
+            let of_host = self.workers.keys().filter(|worker| worker.host == host(name));
+            let live = of_host.map(|worker| LiveWorker { worker: worker.clone(), pid: 1 });
+            let live = live.collect();
+            self.rejoin(&node, 2, live);
+            let workers: Vec<WorkerId> = self.workers.keys().cloned().collect();
+            for worker in workers.into_iter().filter(|worker| worker.host == host(name)) {
+                self.attach(&worker);
+                self.settle();
+            }
+        }
+        self.settle();
+    }
+
+    /// A worker's process ends while nobody is there to be told.
+    pub(super) fn end_unseen(&mut self, worker: &WorkerId) {
+        self.workers.remove(worker);
+    }
+
+    /// Nobody in a generation has ended it, for whatever reason.
+    pub(super) fn active(&self) -> usize {
+        self.workers.values().filter(|worker| worker.active).count()
     }
 
     /// A host is listed and its agent joins.
@@ -115,7 +179,8 @@ impl Cluster {
     pub(super) fn rejoin(&mut self, node: &NodeId, slots: u32, live: Vec<LiveWorker>) {
         let NodeName::Agent(name) = &node.name else { return };
         self.core.handle_link(self.now, node, &LinkEvent::Up);
-        let join = AgentToDriver::Join { host: name.clone(), slots, live };
+        let join =
+            AgentToDriver::Join { host: name.clone(), slots, role: "default".to_owned(), live };
         self.core.handle_agent(self.now, node, join);
         self.settle();
     }
@@ -145,6 +210,41 @@ impl Cluster {
         self.agents[&host(name)].clone()
     }
 
+    /// The processes that run.
+    pub(super) fn live(&self) -> impl Iterator<Item = &WorkerId> {
+        self.workers.keys()
+    }
+
+    /// The same, of one host, as its agent tells it.
+    pub(super) fn live_on(&self, name: &str) -> Vec<LiveWorker> {
+        let on_host = self.live().filter(|worker| worker.host == host(name));
+        on_host.map(|worker| LiveWorker { worker: worker.clone(), pid: 1 }).collect()
+    }
+
+    /// Whoever was told to end, and has been held, ends.
+    pub(super) fn release_stops(&mut self) {
+        self.hold_stops = false;
+        for (worker, _) in self.stops.clone() {
+            if self.workers.contains_key(&worker) {
+                self.report_exit(&worker, ExitStatus::Signal(15));
+            }
+        }
+        for agent in std::mem::take(&mut self.leaving) {
+            self.leave(&agent);
+        }
+        self.settle();
+    }
+
+    /// An agent stops what it has, and goes.
+    fn leave(&mut self, agent: &NodeId) {
+        let of_agent = |worker: &&WorkerId| agent.name == NodeName::Agent(worker.host.clone());
+        let live: Vec<WorkerId> = self.live().filter(of_agent).cloned().collect();
+        for worker in live {
+            self.report_exit(&worker, ExitStatus::Signal(15));
+        }
+        self.core.handle_link(self.now, agent, &lost());
+    }
+
     /// The live worker on a slot.
     pub(super) fn worker(&self, name: &str, slot: u32) -> WorkerId {
         let of_slot = |worker: &&WorkerId| worker.host == host(name) && worker.slot == slot;
@@ -159,8 +259,15 @@ impl Cluster {
         let active = self.workers.values().filter(|worker| worker.active);
         let newest = active.filter_map(|worker| worker.placement.as_ref()).max_by_key(|p| p.stamp);
         newest.map_or_else(Vec::new, |placement| {
-            placement.assignment.members.iter().map(|member| member.worker.clone()).collect()
+            placement.assignment.members().map(|member| member.worker).collect()
         })
+    }
+
+    /// A worker holds no table any more.
+    pub(super) fn forget_table(&mut self, worker: &WorkerId) {
+        if let Some(worker) = self.workers.get_mut(worker) {
+            worker.table = Arc::default();
+        }
     }
 
     /// Every active member commits `steps` times.
@@ -174,6 +281,18 @@ impl Cluster {
     }
 
     /// A worker's process dies; its agent tells.
+    /// The process that was asked for could not be started; its agent has yet to say so.
+    pub(super) fn fail_to_start(&mut self, worker: &WorkerId) {
+        self.workers.remove(worker);
+    }
+
+    /// The agent of a host says something.
+    pub(super) fn hear_agent(&mut self, host: &str, message: AgentToDriver) {
+        let agent = self.agent(host);
+        self.core.handle_agent(self.now, &agent, message);
+        self.settle();
+    }
+
     pub(super) fn kill(&mut self, worker: &WorkerId) {
         self.exit(worker, ExitStatus::Signal(9));
     }
@@ -184,12 +303,22 @@ impl Cluster {
     }
 
     pub(super) fn report_exit(&mut self, worker: &WorkerId, status: ExitStatus) {
+        self.report_end(worker, status, None);
+    }
+
+    pub(super) fn report_end(
+        &mut self,
+        worker: &WorkerId,
+        status: ExitStatus,
+        error: Option<ProgramError>,
+    ) {
         self.workers.remove(worker);
         let message = AgentToDriver::Exited {
             worker: worker.clone(),
             status,
             killed_after_grace: false,
             tail: String::new(),
+            error,
         };
         let agent = self.agents[&worker.host].clone();
         self.core.handle_agent(self.now, &agent, message);
@@ -247,6 +376,7 @@ impl Cluster {
             self.core.handle_timeout(self.now);
             self.settle_now();
         }
+        self.core.check_seating(self.now);
     }
 
     fn settle_now(&mut self) {
@@ -255,23 +385,43 @@ impl Cluster {
                 self.carry_out(output);
             } else if let Some(verdict) = self.registry.poll_output() {
                 self.core.handle_verdict(self.now, verdict);
-            } else {
+            } else if !self.store() {
                 return;
             }
         }
         panic!("the driver does not come to rest");
     }
 
+    fn store(&mut self) -> bool {
+        if self.disk_hangs {
+            return false;
+        }
+        let Some(batch) = self.core.poll_batch() else { return false };
+        self.journal.append(&batch).expect("memory");
+        self.core.handle_journaled(batch.last());
+        true
+    }
+
     fn carry_out(&mut self, output: DriverOutput) {
         match output {
-            DriverOutput::StartWorker { worker, .. } => {
+            DriverOutput::StartWorker { agent, worker, environment, place } => {
                 self.workers.insert(worker.clone(), FakeWorker::default());
-                if !self.slow_start {
+                self.environments.insert(worker.clone(), environment.into_iter().collect());
+                if place.is_some() {
+                    let started = AgentToDriver::Started { worker: worker.clone(), pid: 1 };
+                    self.core.handle_agent(self.now, &agent, started);
+                }
+                if place.is_none() && !self.slow_start {
                     self.attach(&worker);
                 }
             }
             DriverOutput::ToWorker { to, message } if self.deaf.contains(&to) => drop(message),
             DriverOutput::ToWorker { to, message } => self.tell_worker(&to, message),
+            DriverOutput::ToWorkers { to, message } => {
+                for worker in to {
+                    self.carry_out(DriverOutput::ToWorker { to: worker, message: message.clone() });
+                }
+            }
             DriverOutput::ToAgent { to, message } => self.tell_agent(&to, message),
             DriverOutput::OpenGeneration { stamp, members } => {
                 self.registry.open(self.now, stamp, members).expect("a newer generation");
@@ -295,6 +445,7 @@ impl Cluster {
                 _ => {}
             },
             DriverOutput::Ended(result) => self.result = Some(result),
+            DriverOutput::Abandoned { reason } => panic!("abandoned: {reason}"),
         }
     }
 
@@ -308,6 +459,12 @@ impl Cluster {
         self.say(worker, attach);
         if !active {
             self.say(worker, WorkerToDriver::Arrived { stamp, commit, steps_lost: 0 });
+        } else {
+            // Ready it is at least; what it holds says whether it has synced.
+            self.vote_quietly(worker, Ballot::Ready);
+            if commit.is_some_and(|commit| commit.generation == stamp.generation) {
+                self.vote_quietly(worker, Ballot::Synced);
+            }
         }
     }
 
@@ -315,12 +472,27 @@ impl Cluster {
         let Some(worker) = self.workers.get_mut(to) else { return };
         let stamp = worker.placement.as_ref().map(|placement| placement.stamp);
         match message {
-            DriverToWorker::Assign(placement) => {
-                assert!(Some(placement.stamp) > stamp, "G-2: stamps only grow");
-                if placement.sync == SyncPlan::Skip && placement.rank == 0 {
+            DriverToWorker::Assign(Formation { stamp: of, table, sync, step, key }) => {
+                assert!(Some(of) > stamp, "G-2: stamps only grow");
+                let assignment = match table {
+                    Table::Full(assignment) => assignment,
+                    Table::Delta(delta) => {
+                        self.deltas += 1;
+                        match delta.apply(&worker.table) {
+                            Ok(assignment) => Arc::new(assignment),
+                            Err(BaseMismatch) => {
+                                return self.say(to, WorkerToDriver::TableWanted { stamp: of });
+                            }
+                        }
+                    }
+                };
+                let rank = assignment.rank_of(to).expect("a member has a rank (G-3)");
+                if sync == SyncPlan::Skip && rank == 0 {
                     self.skipped_syncs += 1;
                 }
-                worker.placement = Some(placement);
+                worker.table = Arc::clone(&assignment);
+                let stamp = of;
+                worker.placement = Some(Placement { stamp, assignment, rank, sync, step, key });
                 worker.active = true;
                 worker.boundary = 0;
                 self.vote_quietly(to, Ballot::Ready);
@@ -381,14 +553,13 @@ impl Cluster {
             DriverToAgent::Stop { worker, grace_ms, .. } => {
                 self.stops.push((worker.clone(), grace_ms));
                 self.deaf.remove(&worker);
-                if self.workers.contains_key(&worker) {
+                if self.workers.contains_key(&worker) && !self.hold_stops {
                     let signal = if grace_ms == 0 { 9 } else { 15 };
                     self.report_exit(&worker, ExitStatus::Signal(signal));
                 }
             }
-            DriverToAgent::Leave { .. } => {
-                self.core.handle_link(self.now, to, &lost());
-            }
+            DriverToAgent::Leave { .. } if self.hold_stops => self.leaving.push(to.clone()),
+            DriverToAgent::Leave { .. } => self.leave(to),
             DriverToAgent::Refused { reason } => self.refused.push(reason),
             DriverToAgent::Welcome { .. } | DriverToAgent::Start { .. } => {}
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::Ballot;
+use elastic_protocol::messages::{AgentToDriver, Ballot};
 use elastic_protocol::{ExitStatus, Outcome};
 
 use super::Cluster;
@@ -61,6 +61,22 @@ fn g_10_a_failure_after_the_training_is_not_silent() {
     assert!(result.reason.contains("exit code 3"), "{}", result.reason);
 }
 
+/// Found by the simulation (cores, seed 17178 of 20 hosts): the last one there could not start.
+#[test]
+fn a_job_that_is_over_does_not_wait_for_a_process_that_could_not_start() {
+    let mut cluster = pair(|_| {});
+    cluster.slow_start = true;
+    cluster.add_host("b", 1);
+    let starting = cluster.worker("b", 0);
+    cluster.fail_to_start(&starting);
+    cluster.finish_all();
+    assert!(cluster.result.is_none(), "it is told to stop, and has not");
+    let reason = "no such file".to_owned();
+    cluster.hear_agent("b", AgentToDriver::StartFailed { worker: starting, reason });
+    let result = cluster.result.expect("the job has ended");
+    assert_eq!(result.outcome, Outcome::Succeeded);
+}
+
 #[test]
 fn x_14_a_program_that_never_attaches_is_named() {
     let mut cluster = Cluster::new(|config| {
@@ -74,18 +90,6 @@ fn x_14_a_program_that_never_attaches_is_named() {
     cluster.pass(Duration::from_secs(60));
     let result = cluster.result.expect("the job has ended");
     assert!(result.reason.contains("did not attach within 3 s"), "{}", result.reason);
-}
-
-#[test]
-fn a_program_that_never_attaches_and_exits_with_0_is_done() {
-    let mut cluster = Cluster::new(|config| config.np = Some(2));
-    cluster.slow_start = true;
-    cluster.add_host("a", 2);
-    for slot in 0..2 {
-        let worker = cluster.worker("a", slot);
-        cluster.exit(&worker, ExitStatus::Code(0));
-    }
-    assert_eq!(cluster.result.expect("the job has ended").outcome, Outcome::Succeeded);
 }
 
 #[test]

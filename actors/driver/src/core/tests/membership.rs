@@ -203,3 +203,36 @@ fn g_2_an_arrival_from_an_older_generation_is_dropped() {
     let status = cluster.core.status(cluster.now, &|at| at.to_string());
     assert!(status.dropped_messages > 0, "and it was counted");
 }
+
+fn three_hosts() -> Cluster {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(6);
+        config.min_np = Some(1);
+    });
+    for name in ["a", "b", "c"] {
+        cluster.add_host(name, 2);
+    }
+    cluster
+}
+
+#[test]
+fn who_was_in_the_generation_before_is_told_what_has_changed_and_a_newcomer_everything() {
+    let mut cluster = three_hosts();
+    assert_eq!(cluster.deltas, 0, "nobody has a table yet");
+    cluster.remove_host("b");
+    assert_eq!((cluster.sizes.last(), cluster.deltas), (Some(&4), 4));
+    cluster.add_host("d", 2);
+    assert_eq!((cluster.sizes.last(), cluster.deltas), (Some(&6), 8), "not to the two of d");
+    let order: Vec<String> =
+        cluster.members().iter().map(|worker| worker.host.to_string()).collect();
+    assert_eq!(order, ["a", "a", "c", "c", "d", "d"]);
+}
+
+#[test]
+fn who_holds_another_table_than_it_was_taken_to_hold_is_told_the_full_one() {
+    let mut cluster = three_hosts();
+    let forgetful = cluster.worker("a", 0);
+    cluster.forget_table(&forgetful);
+    cluster.remove_host("b");
+    assert_eq!((cluster.sizes.last(), cluster.members().len()), (Some(&4), 4));
+}

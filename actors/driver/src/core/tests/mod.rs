@@ -5,5 +5,7 @@ mod cluster;
 mod endings;
 mod failures;
 mod membership;
+mod restart;
+mod takeover;
 
 use self::cluster::{Cluster, host};

@@ -25,7 +25,9 @@ use elastic_protocol::{Deadlines, ExitStatus, HostName, JobId, ProgramSpec, Term
 
 use elastic_runtime::planted::{Bug, is_planted};
 
-pub use output::{AgentOutput, AgentWarning, Credential, DriverLink, SpawnOrder, StopSignal};
+pub use output::{
+    AgentOutput, AgentWarning, Credential, DriverLink, LastWords, SpawnOrder, StopSignal,
+};
 use reports::Reports;
 use slot::{Process, Slot, Stop};
 
@@ -36,6 +38,8 @@ pub struct AgentSettings {
     pub host: HostName,
     /// How many workers it can run at once; at least 1.
     pub slots: u32,
+    /// The role of its workers, for scripts of torch that have several. Default: `default`.
+    pub role: String,
     /// How long it waits for its first `Welcome`. Default: [`Deadlines::elastic`]'s default, 600 s.
     pub join_within: Duration,
 }
@@ -43,7 +47,8 @@ pub struct AgentSettings {
 impl AgentSettings {
     /// Settings with defaults.
     pub fn new(host: HostName, slots: u32) -> Self {
-        Self { host, slots, join_within: Deadlines::default().elastic }
+        let role = "default".to_owned();
+        Self { host, slots, role, join_within: Deadlines::default().elastic }
     }
 }
 
@@ -54,7 +59,7 @@ struct Welcome {
     term: Term,
     program: ProgramSpec,
     deadlines: Deadlines,
-    output: OutputSettings,
+    output: Box<OutputSettings>,
 }
 
 /// How far the agent's own end is.
@@ -167,8 +172,8 @@ impl AgentCore {
                 for process in self.processes_mut() {
                     process.announced = process.pid.is_some();
                 }
-                let (host, slots) = (self.settings.host.clone(), self.settings.slots);
-                self.send(AgentToDriver::Join { host, slots, live });
+                let AgentSettings { host, slots, role, .. } = self.settings.clone();
+                self.send(AgentToDriver::Join { host, slots, role, live });
             }
             DriverLink::Lost { reason } => {
                 let was_accepted = self.accepted;
@@ -176,9 +181,9 @@ impl AgentCore {
                 self.accepted = false;
                 self.alone_since.get_or_insert(now);
                 if was_accepted && !self.is_ending() {
-                    let (host, orphan) = (self.settings.host.clone(), self.deadlines().orphan);
-                    let orphan_ms = ms(orphan);
-                    self.warn(AgentWarning::DriverLost { host, reason, orphan_ms });
+                    let host = self.settings.host.clone();
+                    let limit_ms = self.deadlines().orphan_training.map(ms);
+                    self.warn(AgentWarning::DriverLost { host, reason, limit_ms });
                 }
             }
         }
@@ -200,8 +205,14 @@ impl AgentCore {
                 let grace = self.deadlines().grace;
                 self.leave(now, code, reason, Some(grace));
             }
-            DriverToAgent::Start { worker, environment, credential } if self.accepted => {
-                self.start(now, worker, environment, Credential(credential));
+            DriverToAgent::Start { worker, environment, place, credential } if self.accepted => {
+                let (welcome, credential) = (&self.welcome, Credential(credential));
+                let Some(Welcome { program, output, .. }) = welcome else { return };
+                let (program, output) = (program.clone(), OutputSettings::clone(output));
+                self.start(
+                    now,
+                    SpawnOrder { worker, program, environment, place, credential, output },
+                );
             }
             DriverToAgent::Stop { worker, grace_ms, reason } if self.accepted => {
                 self.stop(now, worker, Duration::from_millis(grace_ms), reason);
@@ -244,18 +255,26 @@ impl AgentCore {
         self.end_if_empty();
     }
 
-    /// A process ended; `tail` is the end of what it wrote to stderr.
-    pub fn handle_exited(&mut self, worker: &WorkerId, status: ExitStatus, tail: String) {
+    /// A process ended, with these last words.
+    pub fn handle_exited(
+        &mut self,
+        worker: &WorkerId,
+        status: ExitStatus,
+        said: impl Into<LastWords>,
+    ) {
         let Some(process) = self.process_mut(worker) else {
             self.warn(AgentWarning::UnknownProcess { worker: worker.clone() });
             return;
         };
         let killed_after_grace = process.stop.as_ref().is_some_and(Stop::killed_after_grace);
+        let LastWords { tail, error } = said.into();
         let tail = last_bytes(tail, AgentToDriver::TAIL_BYTES_MAX);
         let exited = worker.clone();
         let is_signal = matches!(status, ExitStatus::Signal(_));
         if !(is_signal && is_planted(Bug::DeathNotReported)) {
-            self.report(AgentToDriver::Exited { worker: exited, status, killed_after_grace, tail });
+            let report =
+                AgentToDriver::Exited { worker: exited, status, killed_after_grace, tail, error };
+            self.report(report);
         }
         self.vacate(worker);
         self.end_if_empty();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use elastic_protocol::messages::{AgentToDriver, OutputSettings};
+use elastic_protocol::messages::{AgentToDriver, OutputSettings, ProcessPlace, ProgramError};
 use elastic_protocol::{HostName, JobId, ProgramSpec, Term, WorkerId};
 
 /// Something the shell has to do, in the order in which it was asked.
@@ -41,6 +41,8 @@ pub struct SpawnOrder {
     pub program: ProgramSpec,
     /// Its environment on top of the program's and the agent's own; later entries win.
     pub environment: Vec<(String, String)>,
+    /// Its place in the one generation that it lives for, if it lives for one.
+    pub place: Option<ProcessPlace>,
     /// With what it joins; its environment only, as `ELASTIC_CREDENTIAL`.
     pub credential: Credential,
     /// What becomes of its output.
@@ -54,6 +56,21 @@ pub struct Credential(pub String);
 impl fmt::Debug for Credential {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Credential(..)")
+    }
+}
+
+/// What a process that ended has left to say.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct LastWords {
+    /// The end of what it wrote to stderr.
+    pub tail: String,
+    /// What it wrote to its error file.
+    pub error: Option<ProgramError>,
+}
+
+impl From<String> for LastWords {
+    fn from(tail: String) -> Self {
+        Self { tail, error: None }
     }
 }
 
@@ -163,13 +180,20 @@ pub enum AgentWarning {
         count: usize,
     },
     /// The driver is gone.
-    #[error("the driver of host {host} is gone ({reason}); its workers stop in {orphan_ms} ms")]
+    #[error("the driver of host {host} is gone ({reason}); its workers {}", fate(*limit_ms))]
     DriverLost {
         /// This host.
         host: HostName,
         /// How that was noticed.
         reason: String,
-        /// For how long the agent waits for it, in milliseconds.
-        orphan_ms: u64,
+        /// How long its workers may train on without one, in milliseconds, if there is a limit.
+        limit_ms: Option<u64>,
     },
+}
+
+fn fate(limit_ms: Option<u64>) -> String {
+    match limit_ms {
+        Some(limit_ms) => format!("stop in {limit_ms} ms"),
+        None => "train on while nobody fails".to_owned(),
+    }
 }

@@ -5,19 +5,14 @@ use std::time::Duration;
 use elastic_protocol::messages::AgentToDriver;
 use elastic_protocol::{Time, WorkerId};
 
-use super::output::{AgentOutput, AgentWarning, Credential, SpawnOrder};
+use super::output::{AgentOutput, AgentWarning, SpawnOrder};
 use super::slot::Process;
 use super::{AgentCore, AgentSettings, Phase};
 
 impl AgentCore {
     /// The driver's order to start a worker.
-    pub(super) fn start(
-        &mut self,
-        now: Time,
-        worker: WorkerId,
-        own: Vec<(String, String)>,
-        credential: Credential,
-    ) {
+    pub(super) fn start(&mut self, now: Time, mut order: SpawnOrder) {
+        let worker = order.worker.clone();
         if let Some(reason) = self.not_ours(&worker) {
             return self.report(AgentToDriver::StartFailed { worker, reason });
         }
@@ -31,11 +26,10 @@ impl AgentCore {
         if let Some(reason) = self.not_now() {
             return self.report(AgentToDriver::StartFailed { worker, reason });
         }
-        let Some(welcome) = &self.welcome else { return };
-        let mut environment = welcome.program.environment.clone();
-        environment.extend(own);
-        let (program, output) = (welcome.program.clone(), welcome.output.clone());
-        self.fill(now, SpawnOrder { worker, program, environment, credential, output });
+        // Later entries win: the worker's own come behind the program's.
+        let own = std::mem::take(&mut order.environment);
+        order.environment = order.program.environment.iter().cloned().chain(own).collect();
+        self.fill(now, order);
     }
 
     /// Why a worker has no place here at all, if it has none.

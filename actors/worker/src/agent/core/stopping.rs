@@ -136,6 +136,8 @@ impl AgentCore {
             return None;
         }
         let patience = match &self.welcome {
+            // Its workers end by themselves when there is nothing left for them to do.
+            Some(_) if self.processes().next().is_some() => self.deadlines().orphan_training?,
             Some(welcome) => welcome.deadlines.orphan,
             None => self.settings.join_within,
         };
@@ -144,9 +146,10 @@ impl AgentCore {
 
     /// Leaves because no driver came, or came back (`--orphan-timeout`).
     pub(super) fn alone_too_long(&mut self, now: Time) {
-        let (grace, orphan) = (self.deadlines().grace, self.deadlines().orphan);
+        let grace = self.deadlines().grace;
+        let alone = self.alone_since.map_or(Duration::ZERO, |since| now.since(since));
         let reason = if self.welcome.is_some() {
-            format!("the driver has been gone for {} ms", ms(orphan))
+            format!("the driver has been gone for {} ms", ms(alone))
         } else {
             format!("no driver welcomed this host within {} ms", ms(self.settings.join_within))
         };

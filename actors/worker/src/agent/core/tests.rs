@@ -1,6 +1,6 @@
 //! The agent's core, one decision at a time.
 
-use elastic_protocol::messages::{AgentToDriver, DriverToAgent, OutputSettings};
+use elastic_protocol::messages::{AgentToDriver, DriverToAgent};
 use elastic_protocol::{
     Deadlines, ExitStatus, HostName, Incarnation, JobId, ProgramSpec, Term, Time, WorkerId,
 };
@@ -28,13 +28,13 @@ pub(super) fn welcome(number: u128, term: u64) -> DriverToAgent {
             environment: vec![("A".to_owned(), "program".to_owned())],
         },
         deadlines: Deadlines::default(),
-        output: OutputSettings::default(),
+        output: Box::default(),
     }
 }
 
 pub(super) fn start(worker: WorkerId) -> DriverToAgent {
     let environment = vec![("RANK".to_owned(), "0".to_owned())];
-    DriverToAgent::Start { worker, environment, credential: "secret".to_owned() }
+    DriverToAgent::Start { worker, environment, place: None, credential: "secret".to_owned() }
 }
 
 pub(super) fn stop(worker: WorkerId, grace_ms: u64) -> DriverToAgent {
@@ -68,6 +68,7 @@ fn exited(worker: WorkerId, status: ExitStatus) -> AgentOutput {
         status,
         killed_after_grace: false,
         tail: String::new(),
+        error: None,
     })
 }
 
@@ -83,7 +84,8 @@ fn exit(code: i32, reason: &str) -> AgentOutput {
 fn it_joins_starts_and_reports() {
     let mut core = AgentCore::new(T0, AgentSettings::new(host(), 2));
     core.handle_link(T0, DriverLink::Up);
-    let join = AgentToDriver::Join { host: host(), slots: 2, live: vec![] };
+    let join =
+        AgentToDriver::Join { host: host(), slots: 2, role: "default".to_owned(), live: vec![] };
     assert_eq!(drain(&mut core), [AgentOutput::ToDriver(join)]);
     core.handle_driver(T0, welcome(1, 1));
     core.handle_driver(T0, start(worker(0, 1)));
@@ -237,7 +239,8 @@ fn an_end_without_a_link_is_reported_to_the_next_driver() {
     core.handle_exited(&worker(0, 1), ExitStatus::Code(3), String::new());
     assert_eq!((drain(&mut core), core.unreported()), (vec![], 1));
     core.handle_link(T0, DriverLink::Up);
-    let join = AgentToDriver::Join { host: host(), slots: 2, live: vec![] };
+    let join =
+        AgentToDriver::Join { host: host(), slots: 2, role: "default".to_owned(), live: vec![] };
     assert_eq!(drain(&mut core), [AgentOutput::ToDriver(join)]);
     core.handle_driver(T0, welcome(1, 1));
     let report = exited(worker(0, 1), ExitStatus::Code(3));
@@ -343,6 +346,15 @@ fn drain_is_told_again_to_a_driver_that_comes_back() {
 #[test]
 fn an_orphan_stops_its_workers_and_ends() {
     let mut core = running();
+    core.handle_link(Time::from_ms(1_000), lost());
+    drain(&mut core);
+    assert_eq!(core.poll_timeout(), None, "its workers train on");
+    let mut limited = welcome(1, 1);
+    if let DriverToAgent::Welcome { deadlines, .. } = &mut limited {
+        deadlines.orphan_training = Some(deadlines.orphan);
+    }
+    core.handle_link(Time::from_ms(1_000), DriverLink::Up);
+    core.handle_driver(Time::from_ms(1_000), limited);
     core.handle_link(Time::from_ms(1_000), lost());
     drain(&mut core);
     assert_eq!(core.poll_timeout(), Some(Time::from_ms(31_000)));

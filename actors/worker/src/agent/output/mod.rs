@@ -8,6 +8,7 @@
 mod file_name;
 mod lines;
 mod lossy_lane;
+mod plan;
 mod pump;
 mod standard;
 mod tail;
@@ -15,9 +16,8 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
-use elastic_protocol::WorkerId;
-
 pub use file_name::file_stem;
+pub(super) use plan::OutputPlan;
 pub use pump::{AttachError, TAIL_PATIENCE};
 pub(super) use pump::{Attached, Pipes, attach};
 pub use standard::StandardStreams;
@@ -44,9 +44,9 @@ impl OutputStream {
 /// Takes lines that workers wrote, to show them. Called on the processes' output threads: it must not wait
 /// for a slow reader.
 pub trait OutputSink: Send + Sync {
-    /// One line, without its end. At most [`LINE_BYTES_MAX`] bytes and a note of what was cut; invalid UTF-8
+    /// One line, without its end, and what is to stand before it. At most [`LINE_BYTES_MAX`] bytes and a note of what was cut; invalid UTF-8
     /// is replaced. The files have all of it as it was.
-    fn line(&self, worker: &WorkerId, stream: OutputStream, line: &str);
+    fn line(&self, prefix: &str, stream: OutputStream, line: &str);
 }
 
 /// How much of a line is shown, in bytes.

@@ -9,14 +9,14 @@ use std::thread;
 use std::time::Duration;
 
 use elastic_protocol::WorkerId;
-use elastic_protocol::messages::OutputSettings;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::oneshot;
 
 use super::lines::Lines;
+use super::plan::{OutputPlan, StreamPlan};
 use super::tail::Tail;
-use super::{OutputSink, OutputStream, file_stem};
+use super::{OutputSink, OutputStream};
 
 /// How long an exit report waits for what the process wrote at last. It is in the pipe already, so only a
 /// slow disk or an overloaded machine makes it wait at all.
@@ -87,11 +87,10 @@ impl Attached {
 /// [`AttachError`] names the folder or file.
 pub(in crate::agent) fn attach(
     worker: &WorkerId,
-    settings: &OutputSettings,
+    plan: &OutputPlan,
     sink: Arc<dyn OutputSink>,
 ) -> Result<(Pipes, Attached), AttachError> {
-    let folder = settings.directory.as_deref().map(Path::new);
-    if let Some(folder) = folder {
+    for folder in plan.folders() {
         std::fs::create_dir_all(folder)
             .map_err(|source| AttachError::Folder { path: folder.to_owned(), source })?;
     }
@@ -99,23 +98,20 @@ pub(in crate::agent) fn attach(
     let (read_stderr, stderr) = pipe()?;
     let (hear_end, process_lives) = pipe()?;
     let tail = Arc::new(Mutex::new(Tail::default()));
-    let source = |stream, pipe, tail| {
-        let file = folder.map(|folder| create(folder, worker, stream)).transpose()?;
-        Ok::<_, AttachError>(Source {
-            stream,
-            pipe: Some(File::from(pipe)),
-            file,
-            lines: Lines::default(),
-            tail,
-        })
+    let source = |stream, of: &StreamPlan, pipe, tail| {
+        let file = of.file.as_deref().map(create).transpose()?;
+        let (pipe, lines) = (Some(File::from(pipe)), of.is_shown.then(Lines::default));
+        Ok::<_, AttachError>(Source { stream, pipe, file, lines, tail })
     };
     let sources = [
-        source(OutputStream::Stdout, read_stdout, None)?,
-        source(OutputStream::Stderr, read_stderr, Some(Arc::clone(&tail)))?,
+        source(OutputStream::Stdout, &plan.stdout, read_stdout, None)?,
+        source(OutputStream::Stderr, &plan.stderr, read_stderr, Some(Arc::clone(&tail)))?,
     ];
     let (told, all_read) = oneshot::channel();
-    let pump = Pump { worker: worker.clone(), sources, sink, end: End::Awaited { hear_end, told } };
-    thread::Builder::new().name(format!("output {}", worker.slot)).spawn(move || pump.run())?;
+    let (worker, prefix) = (worker.clone(), plan.prefix.clone());
+    let slot = worker.slot;
+    let pump = Pump { worker, prefix, sources, sink, end: End::Awaited { hear_end, told } };
+    thread::Builder::new().name(format!("output {slot}")).spawn(move || pump.run())?;
     Ok((Pipes { stdout, stderr }, Attached { tail, all_read, process_lives }))
 }
 
@@ -123,12 +119,8 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(nix::unistd::pipe2(OFlag::O_CLOEXEC)?)
 }
 
-fn create(
-    folder: &Path,
-    worker: &WorkerId,
-    stream: OutputStream,
-) -> Result<(PathBuf, File), AttachError> {
-    let path = folder.join(format!("{}.{}", file_stem(worker), stream.name()));
+fn create(path: &Path) -> Result<(PathBuf, File), AttachError> {
+    let path = path.to_owned();
     let file = OpenOptions::new().create(true).append(true).open(&path);
     match file {
         Ok(file) => Ok((path, file)),
@@ -143,12 +135,14 @@ struct Source {
     pipe: Option<File>,
     /// Until it could not be written.
     file: Option<(PathBuf, File)>,
-    lines: Lines,
+    /// If it is shown.
+    lines: Option<Lines>,
     tail: Option<Arc<Mutex<Tail>>>,
 }
 
 struct Pump {
     worker: WorkerId,
+    prefix: String,
     sources: [Source; 2],
     sink: Arc<dyn OutputSink>,
     end: End,
@@ -171,7 +165,7 @@ impl Pump {
             let (readable, end_heard) = self.wait();
             for (source, readable) in self.sources.iter_mut().zip(readable) {
                 if readable {
-                    source.read(&self.worker, self.sink.as_ref(), &mut buffer);
+                    source.read(&self.worker, &self.prefix, self.sink.as_ref(), &mut buffer);
                 }
             }
             self.end = match std::mem::replace(&mut self.end, End::Told) {
@@ -195,7 +189,7 @@ impl Pump {
     /// Shows lines that have no end, and tells that the process's output is complete.
     fn all_read(&mut self, told: oneshot::Sender<()>) -> End {
         for source in &mut self.sources {
-            source.show_rest(&self.worker, self.sink.as_ref());
+            source.show_rest(&self.prefix, self.sink.as_ref());
         }
         // Nobody listens if the agent is ending.
         let _ = told.send(());
@@ -227,15 +221,15 @@ impl Pump {
 }
 
 impl Source {
-    fn read(&mut self, worker: &WorkerId, sink: &dyn OutputSink, buffer: &mut [u8]) {
+    fn read(&mut self, worker: &WorkerId, prefix: &str, sink: &dyn OutputSink, buffer: &mut [u8]) {
         let Some(pipe) = &mut self.pipe else { return };
         let bytes = match pipe.read(buffer) {
-            Ok(0) => return self.finish(worker, sink),
+            Ok(0) => return self.finish(prefix, sink),
             Ok(length) => &buffer[..length],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return,
             Err(error) => {
                 tracing::warn!(%worker, %error, "its {} cannot be read", self.stream.name());
-                return self.finish(worker, sink);
+                return self.finish(prefix, sink);
             }
         };
         if let Some((path, file)) = &mut self.file
@@ -248,16 +242,20 @@ impl Source {
         if let Some(tail) = &self.tail {
             tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
         }
-        self.lines.feed(bytes, &mut |line: &str| sink.line(worker, self.stream, line));
+        if let Some(lines) = &mut self.lines {
+            lines.feed(bytes, &mut |line: &str| sink.line(prefix, self.stream, line));
+        }
     }
 
     /// The end of the pipe was read.
-    fn finish(&mut self, worker: &WorkerId, sink: &dyn OutputSink) {
+    fn finish(&mut self, prefix: &str, sink: &dyn OutputSink) {
         self.pipe = None;
-        self.show_rest(worker, sink);
+        self.show_rest(prefix, sink);
     }
 
-    fn show_rest(&mut self, worker: &WorkerId, sink: &dyn OutputSink) {
-        self.lines.finish(&mut |line: &str| sink.line(worker, self.stream, line));
+    fn show_rest(&mut self, prefix: &str, sink: &dyn OutputSink) {
+        if let Some(lines) = &mut self.lines {
+            lines.finish(&mut |line: &str| sink.line(prefix, self.stream, line));
+        }
     }
 }

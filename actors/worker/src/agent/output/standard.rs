@@ -5,13 +5,11 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use elastic_protocol::WorkerId;
-
 use super::lossy_lane::LossyLane;
 use super::{OutputSink, OutputStream};
 
-/// Shows workers' stdout on the agent's stdout, their stderr on the agent's stderr, with `[host:slot] ` before
-/// each line. A reader that does not keep up loses lines, and is told how many; the workers notice nothing.
+/// Shows workers' stdout on the agent's stdout, their stderr on the agent's stderr, with what tells them apart
+/// before each line. A reader that does not keep up loses lines, and is told how many; the workers notice nothing.
 ///
 /// At most 1 MiB waits for each of the two. Each has a thread, which sleeps when there is nothing to show.
 #[derive(Debug)]
@@ -55,8 +53,7 @@ impl StandardStreams {
 }
 
 impl OutputSink for StandardStreams {
-    fn line(&self, worker: &WorkerId, stream: OutputStream, line: &str) {
-        let prefix = format!("[{}:{}] ", worker.host, worker.slot);
+    fn line(&self, prefix: &str, stream: OutputStream, line: &str) {
         let lane = match stream {
             OutputStream::Stdout => &self.stdout,
             OutputStream::Stderr => &self.stderr,

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use elastic_protocol::messages::OutputSettings;
-use elastic_protocol::{HostName, Incarnation, WorkerId};
+use elastic_protocol::{HostName, Incarnation, ProgramSpec, WorkerId};
 use nix::unistd::pipe;
 
+use super::super::core::{Credential, SpawnOrder};
 use super::*;
 
 /// Long enough for a busy machine; nothing waits for it to pass.
@@ -19,8 +20,18 @@ fn worker() -> WorkerId {
     WorkerId { host, slot: 1, incarnation: Incarnation(7) }
 }
 
-fn settings(directory: &Path) -> OutputSettings {
-    OutputSettings { directory: directory.to_str().map(str::to_owned) }
+/// The plan for a worker whose output is stored in a folder.
+fn plan(directory: &Path) -> OutputPlan {
+    let directory = directory.to_str().map(str::to_owned);
+    let order = SpawnOrder {
+        worker: worker(),
+        program: ProgramSpec::default(),
+        environment: Vec::new(),
+        place: None,
+        credential: Credential(String::new()),
+        output: OutputSettings { directory, ..OutputSettings::default() },
+    };
+    OutputPlan::new(&order, None)
 }
 
 fn run<F: Future>(test: F) -> F::Output {
@@ -31,7 +42,7 @@ fn run<F: Future>(test: F) -> F::Output {
 struct Collected(Mutex<Vec<(OutputStream, String)>>);
 
 impl OutputSink for Collected {
-    fn line(&self, _worker: &WorkerId, stream: OutputStream, line: &str) {
+    fn line(&self, _prefix: &str, stream: OutputStream, line: &str) {
         self.0.lock().expect("no panic").push((stream, line.to_owned()));
     }
 }
@@ -44,8 +55,7 @@ fn x_16_files_have_every_byte_and_the_view_has_lines() {
     let long = "訓".repeat(400_000);
     let text = [b"a \xff\xfe b\n".as_slice(), long.as_bytes(), b"\nlast"].concat();
     let tail = run(async {
-        let (pipes, attached) =
-            attach(&worker(), &settings(&directory), sink.clone()).expect("pipes");
+        let (pipes, attached) = attach(&worker(), &plan(&directory), sink.clone()).expect("pipes");
         let mut stdout = std::fs::File::from(pipes.stdout);
         for part in text.chunks(1_001) {
             stdout.write_all(part).expect("somebody reads");
@@ -80,7 +90,7 @@ fn x_16_a_reader_that_does_not_read_holds_nobody_up() {
     let lines = 100_000_u64;
     run(async {
         let (pipes, attached) =
-            attach(&worker(), &settings(folder.path()), standard.clone()).expect("pipes");
+            attach(&worker(), &plan(folder.path()), standard.clone()).expect("pipes");
         let mut stdout = std::fs::File::from(pipes.stdout);
         drop(pipes.stderr);
         for _ in 0..lines {
@@ -134,7 +144,7 @@ fn a_view_that_nobody_reads_any_more_is_given_up() {
     drop(reader);
     let writer = Box::new(std::fs::File::from(writer));
     let standard = StandardStreams::with_writers(writer, Box::new(io::sink())).expect("threads");
-    standard.line(&worker(), OutputStream::Stdout, "unheard");
+    standard.line("", OutputStream::Stdout, "unheard");
     assert!(standard.flush(PATIENCE));
 }
 
@@ -143,7 +153,7 @@ fn a_folder_that_cannot_be_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("file");
     std::fs::write(&file, "").expect("a file");
-    let error = attach(&worker(), &settings(&file.join("logs")), Arc::new(Collected::default()));
+    let error = attach(&worker(), &plan(&file.join("logs")), Arc::new(Collected::default()));
     let error = error.expect_err("a file is no folder").to_string();
     assert!(error.starts_with("the output folder ") && error.contains("file/logs"), "{error}");
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use nix::errno::Errno;
@@ -19,11 +20,18 @@ pub(super) const CREDENTIAL_VARIABLE: &str = elastic_protocol::environment::CRED
 /// business.
 const TOKEN_VARIABLE: &str = "ELASTIC_TOKEN";
 
+/// Where torch's `@record` writes why a program failed.
+const ERROR_FILE_VARIABLE: &str = "TORCHELASTIC_ERROR_FILE";
+
 /// Starts the process; the error names the program.
 ///
 /// To be called on the thread that lives as long as the agent: the kernel kills the process when the
 /// *thread* that started it ends (prctl(2), `PR_SET_PDEATHSIG`).
-pub(super) fn start(order: &SpawnOrder, pipes: Pipes) -> Result<Child, String> {
+pub(super) fn start(
+    order: &SpawnOrder,
+    pipes: Pipes,
+    error_file: Option<&Path>,
+) -> Result<Child, String> {
     let Some((program, arguments)) = order.program.argv.split_first() else {
         return Err("the job names no program to run".to_owned());
     };
@@ -36,6 +44,9 @@ pub(super) fn start(order: &SpawnOrder, pipes: Pipes) -> Result<Child, String> {
         .stdin(Stdio::null())
         .stdout(pipes.stdout)
         .stderr(pipes.stderr);
+    if let Some(path) = error_file {
+        command.env(ERROR_FILE_VARIABLE, path);
+    }
     in_own_session(&mut command, Some(getpid()));
     command.spawn().map_err(|error| explain(program, &error))
 }

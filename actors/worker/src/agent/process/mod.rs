@@ -14,6 +14,7 @@
 //! - A descendant that makes a session of its own leaves all this on purpose, and is let go.
 
 mod command;
+mod error_file;
 mod exit_watch;
 mod guard;
 mod system;
@@ -24,8 +25,8 @@ mod tests;
 use actix::{Message, Recipient};
 use elastic_protocol::{ExitStatus, WorkerId};
 
-use super::core::{SpawnOrder, StopSignal};
-pub use system::SystemProcesses;
+use super::core::{LastWords, SpawnOrder, StopSignal};
+pub use system::{Leaders, SystemProcesses};
 
 /// Something happened to a process.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -43,8 +44,8 @@ pub enum ProcessEvent {
         worker: WorkerId,
         /// How.
         status: ExitStatus,
-        /// The end of what it wrote to stderr.
-        tail: String,
+        /// Its last words.
+        said: LastWords,
     },
 }
 

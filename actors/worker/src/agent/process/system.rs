@@ -1,8 +1,9 @@
 //! Real processes.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,12 +13,12 @@ use elastic_protocol::{ExitStatus, WorkerId};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-use super::super::core::{SpawnOrder, StopSignal};
-use super::super::output::{Attached, OutputSink, attach};
+use super::super::core::{LastWords, SpawnOrder, StopSignal};
+use super::super::output::{Attached, OutputPlan, OutputSink, attach};
 use super::command::start;
 use super::exit_watch::ExitWatch;
 use super::guard::Guard;
-use super::{ProcessEvent, ProcessPort};
+use super::{ProcessEvent, ProcessPort, error_file};
 
 /// Processes of this machine.
 ///
@@ -26,6 +27,8 @@ use super::{ProcessEvent, ProcessPort};
 #[derive(Debug)]
 pub struct SystemProcesses {
     sink: SharedSink,
+    /// For error files where no folder is given; goes with the agent.
+    scratch: OnceCell<tempfile::TempDir>,
     live: Rc<RefCell<Live>>,
 }
 
@@ -38,6 +41,18 @@ impl std::fmt::Debug for SharedSink {
     }
 }
 
+/// The workers' own processes: each leads a session and a process group.
+#[derive(Clone, Debug)]
+pub struct Leaders(Rc<RefCell<Live>>);
+
+impl Leaders {
+    /// Those that were started and not reaped, with their process ids.
+    pub fn all(&self) -> Vec<(WorkerId, u32)> {
+        let live = self.0.borrow();
+        live.processes.iter().map(|(it, pid)| (it.clone(), pid.as_raw().unsigned_abs())).collect()
+    }
+}
+
 /// Processes that were started and not reaped: their ids are nobody else's.
 #[derive(Debug, Default)]
 struct Live {
@@ -45,17 +60,47 @@ struct Live {
     guard: Option<Guard>,
 }
 
+/// A process with what has to do with its end.
+struct Started {
+    child: Child,
+    pid: Pid,
+    watch: ExitWatch,
+    output: Attached,
+    error_file: Option<PathBuf>,
+}
+
 impl SystemProcesses {
     /// None yet. `sink` shows what they write.
     pub fn new(sink: Arc<dyn OutputSink>) -> Self {
-        Self { sink: SharedSink(sink), live: Rc::default() }
+        Self { sink: SharedSink(sink), scratch: OnceCell::new(), live: Rc::default() }
     }
 
-    fn start(&self, order: &SpawnOrder) -> Result<(Child, Pid, ExitWatch, Attached), String> {
+    /// Whose processes they are, now and later.
+    pub fn leaders(&self) -> Leaders {
+        Leaders(Rc::clone(&self.live))
+    }
+
+    /// A folder of this agent's own, if the process needs one.
+    fn scratch(&self, order: &SpawnOrder) -> Result<Option<&Path>, String> {
+        if order.place.is_none() || order.output.directory.is_some() {
+            return Ok(None);
+        }
+        if self.scratch.get().is_none() {
+            let folder = tempfile::Builder::new().prefix("elastic-node-").tempdir();
+            let folder = folder.map_err(|error| format!("no folder for error files: {error}"))?;
+            // It was looked at a line above, on this thread.
+            let _ = self.scratch.set(folder);
+        }
+        Ok(self.scratch.get().map(tempfile::TempDir::path))
+    }
+
+    fn start(&self, order: &SpawnOrder) -> Result<Started, String> {
         let sink = Arc::clone(&self.sink.0);
+        let plan = OutputPlan::new(order, self.scratch(order)?);
         let (pipes, output) =
-            attach(&order.worker, &order.output, sink).map_err(|error| error.to_string())?;
-        let mut child = start(order, pipes)?;
+            attach(&order.worker, &plan, sink).map_err(|error| error.to_string())?;
+        let error_file = plan.error_file;
+        let mut child = start(order, pipes, error_file.as_deref())?;
         let pid = Pid::from_raw(child.id().cast_signed());
         let watch = ExitWatch::new(pid).map_err(|error| {
             // Nobody would hear of its end, so it must not live.
@@ -63,7 +108,7 @@ impl SystemProcesses {
             let _ = child.wait();
             format!("the end of a process cannot be watched: {error}")
         })?;
-        Ok((child, pid, watch, output))
+        Ok(Started { child, pid, watch, output, error_file })
     }
 }
 
@@ -72,18 +117,20 @@ impl ProcessPort for SystemProcesses {
         let worker = order.worker.clone();
         let started = self.start(&order);
         let result = match &started {
-            Ok((_, pid, ..)) => Ok(pid.as_raw().unsigned_abs()),
+            Ok(started) => Ok(started.pid.as_raw().unsigned_abs()),
             Err(reason) => Err(reason.clone()),
         };
         events.do_send(ProcessEvent::Spawned { worker: worker.clone(), result });
-        if let Ok((child, pid, watch, output)) = started {
+        if let Ok(Started { child, pid, watch, output, error_file }) = started {
             self.live.borrow_mut().add(worker.clone(), pid);
             let live = Rc::clone(&self.live);
             tokio::task::spawn_local(async move {
                 watch.ended().await;
                 let status = live.borrow_mut().bury(&worker, pid, child);
                 let tail = output.finish().await;
-                events.do_send(ProcessEvent::Exited { worker, status, tail });
+                let error = error_file.as_deref().and_then(error_file::read);
+                let said = LastWords { tail, error };
+                events.do_send(ProcessEvent::Exited { worker, status, said });
             });
         }
     }

@@ -28,7 +28,7 @@ const BE_AGENT: &str = "ELASTIC_TEST_BE_AGENT";
 struct Shown(Mutex<Vec<String>>);
 
 impl OutputSink for Shown {
-    fn line(&self, _worker: &WorkerId, stream: OutputStream, line: &str) {
+    fn line(&self, _prefix: &str, stream: OutputStream, line: &str) {
         self.0.lock().expect("no panic").push(format!("{}:{line}", stream.name()));
     }
 }
@@ -69,6 +69,7 @@ fn order(argv: &[&str]) -> SpawnOrder {
             environment: vec![],
         },
         environment: vec![("RANK".to_owned(), "3".to_owned())],
+        place: None,
         credential: Credential("s3cret".to_owned()),
         output: OutputSettings::default(),
     }
@@ -108,7 +109,7 @@ impl Fixture {
     /// The end of the process.
     async fn end(&mut self) -> (ExitStatus, String) {
         match self.event().await {
-            ProcessEvent::Exited { status, tail, .. } => (status, tail),
+            ProcessEvent::Exited { status, said, .. } => (status, said.tail),
             other => panic!("{other:?}"),
         }
     }

@@ -34,17 +34,13 @@ impl StateCore {
         if self.pending.is_none() {
             match self.training {
                 Training::AtRest => self.say_arrived(),
-                Training::Formed => self.vote(Ballot::Ready),
+                Training::Formed | Training::Syncing => self.vote(Ballot::Ready),
                 Training::Running { .. } => {
                     self.vote(Ballot::Synced);
                     self.say_paused();
                 }
                 Training::Returned => self.vote(Ballot::Success),
-                Training::Starting
-                | Training::Forming
-                | Training::Syncing
-                | Training::Ending
-                | Training::Exited => {}
+                Training::Starting | Training::Forming | Training::Ending | Training::Exited => {}
             }
         }
         self.say_leaving();
@@ -64,6 +60,7 @@ impl StateCore {
     pub(super) fn say_paused(&mut self) {
         if let Some(boundary) = self.pause.promised
             && self.pause.stop_at.is_none()
+            && !self.pause.is_old
         {
             self.tell_driver(WorkerToDriver::Paused { stamp: self.stamp, boundary });
         }

@@ -1,16 +1,24 @@
 //! What the driver says: stamps are checked here, and only here (G-2).
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
-use elastic_protocol::messages::{DriverToWorker, Placement, SyncPlan, WorkerToDriver};
-use elastic_protocol::{Stamp, Time};
+use elastic_protocol::messages::{
+    DriverToWorker, Formation, Placement, SyncPlan, Table, WorkerToDriver,
+};
+use elastic_protocol::{Assignment, Stamp, Time};
 use elastic_runtime::planted::{Bug, is_planted};
 
 use super::{Exit, Link, Output, Pause, StateCore, Training, TrainingCommand, Verdict};
 
 impl StateCore {
     /// The driver said something.
-    pub fn handle_driver(&mut self, _now: Time, message: DriverToWorker) {
+    pub fn handle_driver(&mut self, now: Time, message: DriverToWorker) {
+        self.take_message(message);
+        self.note_waiting(now);
+    }
+
+    fn take_message(&mut self, message: DriverToWorker) {
         match message {
             DriverToWorker::Welcome { job, .. } if job != self.config.job => {
                 let exit = Exit::WrongJob { ours: self.config.job, theirs: job };
@@ -18,12 +26,17 @@ impl StateCore {
             }
             DriverToWorker::Welcome { term, .. } if term < self.term => self.dropped += 1,
             DriverToWorker::Welcome { term, deadlines, .. } => {
+                if term > self.term {
+                    // What a former driver was promised, this one does not build on: it asks itself.
+                    self.pause.asked = false;
+                    self.pause.is_old = true;
+                }
                 self.term = term;
                 self.deadlines = deadlines;
                 self.link = Link::Attached;
                 self.announce();
             }
-            DriverToWorker::Assign(placement) => self.assigned(placement),
+            DriverToWorker::Assign(formation) => self.assigned(formation),
             DriverToWorker::Go { stamp } => {
                 if self.is_current(stamp) {
                     self.go(stamp);
@@ -32,6 +45,7 @@ impl StateCore {
             DriverToWorker::Pause { stamp } => {
                 if self.is_current(stamp) {
                     self.pause.asked = true;
+                    self.pause.is_old = false;
                     self.set_pause_flag();
                 }
             }
@@ -82,24 +96,58 @@ impl StateCore {
         self.is_active()
     }
 
-    fn assigned(&mut self, placement: Placement) {
-        if placement.stamp <= self.stamp || placement.stamp.term < self.term {
+    fn assigned(&mut self, formation: Formation) {
+        let Formation { stamp, table, sync, step, key } = formation;
+        if stamp <= self.stamp {
             self.dropped += 1;
             return;
         }
+        let Some(assignment) = self.resolve(&table) else {
+            self.tell_driver(WorkerToDriver::TableWanted { stamp });
+            return;
+        };
+        let Some(rank) = self.rank_in(&assignment) else {
+            self.dropped += 1;
+            return;
+        };
+        if !is_planted(Bug::ChangeOfWrongTable) {
+            self.table = Arc::clone(&assignment);
+        }
         self.end_generation("a newer generation was assigned");
-        self.stamp = placement.stamp;
+        self.stamp = stamp;
         if !is_planted(Bug::PauseOutlivesGeneration) {
             self.pause = Pause::default();
         }
+        let placement = Placement { stamp, assignment, rank, sync, step, key };
         self.pending = self.exit.is_none().then_some(placement);
         self.go_on();
+    }
+
+    /// The table that is meant; none if it is told as a change of another table than the one held here.
+    fn resolve(&self, table: &Table) -> Option<Arc<Assignment>> {
+        match table {
+            Table::Full(assignment) => Some(Arc::clone(assignment)),
+            Table::Delta(delta) if is_planted(Bug::ChangeOfWrongTable) => {
+                delta.apply_unchecked(&self.table).ok().map(Arc::new)
+            }
+            Table::Delta(delta) => delta.apply(&self.table).ok().map(Arc::new),
+        }
+    }
+
+    fn rank_in(&self, assignment: &Assignment) -> Option<u32> {
+        match assignment.rank_of(&self.config.worker)? {
+            1 if is_planted(Bug::RankGivenTwice) => Some(0),
+            rank => Some(rank),
+        }
     }
 
     fn go(&mut self, stamp: Stamp) {
         let Some(placement) = self.placement.as_ref() else { return };
         if !matches!(self.training, Training::Formed) {
             return;
+        }
+        if is_planted(Bug::ChangeOfWrongTable) {
+            self.table = Arc::clone(&placement.assignment);
         }
         let plan = placement.sync;
         let held = self.commit.map(|commit| commit.step);
@@ -200,7 +248,7 @@ impl StateCore {
     /// The training thread saw the pause flag at this boundary and asks.
     ///
     /// Any answer but [`Verdict::Hold`] is final; after `Hold` the answer comes as a command.
-    pub fn handle_boundary(&mut self, _now: Time, stamp: Stamp, boundary: u64) -> Verdict {
+    pub fn handle_boundary(&mut self, now: Time, stamp: Stamp, boundary: u64) -> Verdict {
         if stamp != self.stamp || !matches!(self.training, Training::Running { .. }) {
             return Verdict::End;
         }
@@ -211,6 +259,7 @@ impl StateCore {
             Verdict::Stop => self.training = self.stopping(),
             Verdict::End => self.overran(boundary),
         }
+        self.note_waiting(now);
         verdict
     }
 

@@ -16,9 +16,10 @@ mod tests;
 mod training;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use elastic_protocol::messages::{Ballot, Placement, Vote, WorkerToDriver};
-use elastic_protocol::{CommitId, Deadlines, Stamp, Term, Time};
+use elastic_protocol::{Assignment, CommitId, Deadlines, Stamp, Term, Time};
 use elastic_runtime::transport::LinkEvent;
 
 pub(in crate::state) use training::prefix;
@@ -68,6 +69,8 @@ struct Pause {
     asked: bool,
     /// The boundary that `Paused` told: it is passed, the next is not.
     promised: Option<u64>,
+    /// Whether the promise was a former driver's: no other is told of it.
+    is_old: bool,
     /// Where the driver said to stop.
     stop_at: Option<u64>,
 }
@@ -86,6 +89,8 @@ pub struct StateCore {
     placement: Option<Placement>,
     /// One that waits until the thread is at rest.
     pending: Option<Placement>,
+    /// The table that was told last: what the next one's delta is against.
+    table: Arc<Assignment>,
     /// What the training thread holds, as it said last.
     commit: Option<CommitId>,
     steps_lost: u64,
@@ -96,6 +101,8 @@ pub struct StateCore {
     exit: Option<Exit>,
     /// Why it wants to leave, if it does.
     leaving: Option<String>,
+    /// Since when its training thread has waited, where it does.
+    waits_since: Option<Time>,
     sent_progress: Option<(Time, Progress)>,
     sample_at: Option<Time>,
     dropped: u64,
@@ -114,12 +121,14 @@ impl StateCore {
             training: Training::Starting,
             placement: None,
             pending: None,
+            table: Arc::default(),
             commit: None,
             steps_lost: 0,
             arrived: false,
             pause: Pause::default(),
             exit: None,
             leaving: None,
+            waits_since: Some(now),
             sent_progress: None,
             sample_at: None,
             dropped: 0,
@@ -143,6 +152,14 @@ impl StateCore {
             }
             LinkEvent::Silent { .. } | LinkEvent::Heard => {}
         }
+        self.note_waiting(now);
+    }
+
+    /// Whether a driver of this term is to be listened to: none of a later one has been met (G-2).
+    pub fn heeds(&mut self, term: Term) -> bool {
+        let heeds = term >= self.term;
+        self.dropped += u64::from(!heeds);
+        heeds
     }
 
     /// SIGTERM, or another notice that this worker will be gone soon: a planned departure. Without
@@ -208,12 +225,24 @@ impl StateCore {
         matches!(self.training, Training::Exited)
     }
 
+    /// When it must end for want of a driver. A generation that goes on trains on; who waits, waits for a driver.
     fn orphan_at(&self) -> Option<Time> {
-        match self.link {
-            _ if self.exit.is_some() || self.is_exited() => None,
-            Link::Attached => None,
-            Link::Down { since } | Link::Attaching { since } => Some(since + self.deadlines.orphan),
+        let (Link::Down { since } | Link::Attaching { since }) = self.link else { return None };
+        if self.exit.is_some() || self.is_exited() {
+            return None;
         }
+        let limit = self.deadlines.orphan_training.map(|limit| since + limit);
+        let waiting = self.waits_since.map(|waits| waits.max(since) + self.deadlines.orphan);
+        limit.into_iter().chain(waiting).min()
+    }
+
+    /// Whether its training thread waits for anything but other members of a generation that trains.
+    const fn waits(&self) -> bool {
+        !matches!(self.training, Training::Running { held: None })
+    }
+
+    fn note_waiting(&mut self, now: Time) {
+        self.waits_since = self.waits().then(|| self.waits_since.unwrap_or(now));
     }
 
     /// Ends the generation at the training thread, if it is in one: from here on it delivers nothing (G-4).

@@ -7,7 +7,7 @@ use elastic_protocol::{CommitId, ResetCause, Stamp, Time};
 use elastic_runtime::transport::{LinkEvent, LossReason};
 use proptest::prelude::*;
 
-use super::tests::{commit, core, placement, stamp, welcome, worker};
+use super::tests::{commit, core, formation, stamp, welcome, worker};
 use super::*;
 
 /// What the thread is doing, as the contract in `port.rs` has it.
@@ -122,11 +122,11 @@ impl World {
                 ) => {}
             Action::Welcome => self.core.handle_driver(now, welcome()),
             Action::Assign(generation) => {
-                let placement = placement(generation, SyncPlan::FromRoot { root: 0 }, 0);
+                let formation = formation(generation, SyncPlan::FromRoot { root: 0 }, 0);
                 if stamp(generation) > self.newest && !self.core.is_exited() {
                     self.stop_at = None;
                 }
-                self.core.handle_driver(now, DriverToWorker::Assign(placement));
+                self.core.handle_driver(now, DriverToWorker::Assign(formation));
             }
             Action::Go(generation) => {
                 self.core.handle_driver(now, DriverToWorker::Go { stamp: stamp(generation) });

@@ -1,11 +1,13 @@
 //! `StateCore` by example: one generation's life, and what may cross it.
 
+use std::time::Duration;
+
 use elastic_protocol::messages::{
-    Ballot, DriverToWorker, GroupKey, Placement, SyncPlan, Vote, WorkerToDriver,
+    Ballot, DriverToWorker, Formation, GroupKey, Placement, SyncPlan, Table, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
-    Assignment, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId, ResetCause, Stamp,
-    Step, Term, Time, WorkerId,
+    Assignment, AssignmentDelta, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId,
+    ResetCause, Stamp, Step, Term, Time, WorkerId,
 };
 use elastic_runtime::transport::{LinkEvent, LossReason};
 
@@ -38,10 +40,29 @@ pub(super) fn commit(generation: u64, step: u64) -> CommitId {
     CommitId { generation: GenerationId(generation), step: Step(step), digest: step }
 }
 
-pub(super) fn placement(generation: u64, sync: SyncPlan, step: u64) -> Placement {
+/// Another worker, with its address.
+fn other(slot: u32) -> (WorkerId, std::net::SocketAddr) {
+    (WorkerId { slot, ..worker() }, ([127, 0, 0, 1], 9).into())
+}
+
+fn table(others: u32) -> Arc<Assignment> {
+    Arc::new(Assignment::new((0..=others).map(other)))
+}
+
+pub(super) fn formation(generation: u64, sync: SyncPlan, step: u64) -> Formation {
+    Formation {
+        stamp: stamp(generation),
+        table: Table::Full(table(0)),
+        sync,
+        step: Step(step),
+        key: GroupKey([0; 32]),
+    }
+}
+
+fn placement(generation: u64, sync: SyncPlan, step: u64) -> Placement {
     Placement {
         stamp: stamp(generation),
-        assignment: Assignment::new([(worker(), ([127, 0, 0, 1], 9).into())]).into(),
+        assignment: table(0),
         rank: 0,
         sync,
         step: Step(step),
@@ -91,7 +112,7 @@ fn attached() -> StateCore {
 fn running(generation: u64) -> StateCore {
     let mut core = attached();
     let root = SyncPlan::FromRoot { root: 0 };
-    core.handle_driver(NOW, DriverToWorker::Assign(placement(generation, root, 0)));
+    core.handle_driver(NOW, DriverToWorker::Assign(formation(generation, root, 0)));
     core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(generation) });
     core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(generation) });
     let event = TrainingEvent::Synced { stamp: stamp(generation), commit: commit(generation, 0) };
@@ -118,13 +139,13 @@ fn the_first_generation_from_attach_to_synced() {
     );
     core.handle_driver(NOW, welcome());
     assert_eq!(outputs(&mut core), [arrived(0, None, 0)]);
-    let placement = placement(1, SyncPlan::FromRoot { root: 0 }, 0);
-    core.handle_driver(NOW, DriverToWorker::Assign(placement.clone()));
+    let root = SyncPlan::FromRoot { root: 0 };
+    core.handle_driver(NOW, DriverToWorker::Assign(formation(1, root, 0)));
     assert_eq!(
         outputs(&mut core),
         [
             Output::PauseFlag { on: false },
-            Output::Training(TrainingCommand::Form(Box::new(placement)))
+            Output::Training(TrainingCommand::Form(Box::new(placement(1, root, 0))))
         ]
     );
     core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(1) });
@@ -155,7 +176,7 @@ fn an_abort_ends_the_generation_and_the_worker_arrives() {
 fn an_abort_while_formed_takes_the_thread_out_of_its_wait() {
     let mut core = attached();
     let root = SyncPlan::FromRoot { root: 0 };
-    core.handle_driver(NOW, DriverToWorker::Assign(placement(1, root, 0)));
+    core.handle_driver(NOW, DriverToWorker::Assign(formation(1, root, 0)));
     core.handle_driver(NOW, DriverToWorker::Abort { stamp: stamp(1), cause: cause() });
     outputs(&mut core);
     core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(1) });
@@ -172,7 +193,7 @@ fn g_2_older_stamps_are_dropped_and_counted() {
     core.handle_driver(NOW, DriverToWorker::Abort { stamp: stamp(2), cause: cause() });
     core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(2) });
     core.handle_driver(NOW, DriverToWorker::StopAt { stamp: stamp(2), boundary: 1 });
-    core.handle_driver(NOW, DriverToWorker::Assign(placement(3, SyncPlan::Skip, 0)));
+    core.handle_driver(NOW, DriverToWorker::Assign(formation(3, SyncPlan::Skip, 0)));
     assert_eq!(outputs(&mut core), []);
     assert_eq!(core.dropped_messages(), 4);
     assert!(core.is_active());
@@ -181,21 +202,24 @@ fn g_2_older_stamps_are_dropped_and_counted() {
 #[test]
 fn an_assignment_over_an_active_generation_aborts_it_first() {
     let mut core = running(1);
-    let next = placement(2, SyncPlan::FromRoot { root: 0 }, 0);
-    core.handle_driver(NOW, DriverToWorker::Assign(next.clone()));
+    let root = SyncPlan::FromRoot { root: 0 };
+    core.handle_driver(NOW, DriverToWorker::Assign(formation(2, root, 0)));
     let reason = "a newer generation was assigned".to_owned();
     assert_eq!(outputs(&mut core), [Output::Abort { stamp: stamp(1), reason }]);
     at_rest(&mut core, Some(commit(1, 2)), 0);
     assert_eq!(
         outputs(&mut core),
-        [Output::PauseFlag { on: false }, Output::Training(TrainingCommand::Form(Box::new(next)))]
+        [
+            Output::PauseFlag { on: false },
+            Output::Training(TrainingCommand::Form(Box::new(placement(2, root, 0))))
+        ]
     );
 }
 
 #[test]
 fn g_6_a_skip_without_proof_is_refused() {
     let mut core = attached();
-    core.handle_driver(NOW, DriverToWorker::Assign(placement(1, SyncPlan::Skip, 5)));
+    core.handle_driver(NOW, DriverToWorker::Assign(formation(1, SyncPlan::Skip, 5)));
     core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(1) });
     outputs(&mut core);
     core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1) });
@@ -257,7 +281,7 @@ fn a_second_pause_keeps_the_first_promise() {
 #[test]
 fn a_pause_before_the_generation_began_here_is_kept() {
     let mut core = running(1);
-    let next = placement(2, SyncPlan::FromRoot { root: 0 }, 0);
+    let next = formation(2, SyncPlan::FromRoot { root: 0 }, 0);
     core.handle_driver(NOW, DriverToWorker::Assign(next));
     core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(2) });
     outputs(&mut core);
@@ -302,7 +326,7 @@ fn h_21_a_finished_worker_stays_and_takes_part_again() {
     assert_eq!(outputs(&mut core), [Output::ToDriver(progress), vote(1, Ballot::Success)]);
     core.handle_driver(NOW, DriverToWorker::Abort { stamp: stamp(1), cause: cause() });
     assert_eq!(outputs(&mut core), [arrived(1, Some(commit(1, 9)), 0)]);
-    core.handle_driver(NOW, DriverToWorker::Assign(placement(2, SyncPlan::Skip, 9)));
+    core.handle_driver(NOW, DriverToWorker::Assign(formation(2, SyncPlan::Skip, 9)));
     assert!(matches!(outputs(&mut core)[1], Output::Training(TrainingCommand::Form(_))));
 }
 
@@ -334,10 +358,66 @@ fn a_new_session_is_told_the_truth() {
 }
 
 #[test]
-fn a_worker_without_a_driver_trains_on_until_the_orphan_deadline() {
+fn a_generation_trains_on_without_a_driver_for_as_long_as_nobody_fails() {
     let mut core = running(1);
     core.handle_link(NOW, &lost());
-    let deadline = NOW + Deadlines::default().orphan;
+    let later = NOW + Duration::from_secs(3_600);
+    core.handle_timeout(later);
+    assert!(core.is_active());
+    let error = "a peer is gone".to_owned();
+    let failed = TrainingEvent::CollectiveFailed { stamp: stamp(1), peer: Some(1), error };
+    core.handle_training(later, failed);
+    let rest = TrainingEvent::AtRest { commit: Some(commit(1, 2)), steps_lost: 0 };
+    core.handle_training(later, rest);
+    let patience = Deadlines::default().orphan;
+    assert_eq!(core.poll_timeout(), Some(later + patience), "a new driver has that long to come");
+    core.handle_timeout(later + patience);
+    let gone_ms = 3_600_000 + 30_000;
+    let exit = Output::Training(TrainingCommand::Exit(Exit::Orphaned { gone_ms }));
+    assert_eq!(outputs(&mut core).last(), Some(&exit));
+}
+
+#[test]
+fn a_rank_that_is_held_for_a_driver_that_is_gone_does_not_wait_for_ever() {
+    let mut core = running(1);
+    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
+    core.handle_pause_read(NOW, 4);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 5), Verdict::Hold);
+    core.handle_link(NOW, &lost());
+    assert_eq!(core.poll_timeout().map(|_| ()), Some(()));
+    core.handle_timeout(NOW + Deadlines::default().orphan);
+    assert!(!core.is_active(), "G-9");
+}
+
+#[test]
+fn what_a_former_driver_was_promised_is_not_told_to_the_next() {
+    let mut core = running(1);
+    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
+    core.handle_pause_read(NOW, 4);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 5), Verdict::Hold);
+    core.handle_link(NOW, &lost());
+    core.handle_link(NOW, &LinkEvent::Up);
+    outputs(&mut core);
+    let (job, deadlines) = (JOB, Deadlines::default());
+    core.handle_driver(NOW, DriverToWorker::Welcome { job, term: Term(2), deadlines });
+    let told = outputs(&mut core);
+    let is_paused =
+        |output: &Output| matches!(output, Output::ToDriver(WorkerToDriver::Paused { .. }));
+    assert!(!told.iter().any(is_paused), "{told:?}");
+    core.handle_driver(NOW, DriverToWorker::Resume { stamp: stamp(1) });
+    assert_eq!(outputs(&mut core).last(), Some(&Output::Training(TrainingCommand::Pass)));
+    assert!(!core.heeds(Term(1)) && core.heeds(Term(2)), "G-2");
+}
+
+#[test]
+fn a_worker_without_a_driver_ends_at_its_limit_where_there_is_one() {
+    let mut core = running(1);
+    let limit = Deadlines::default().orphan;
+    let deadlines = Deadlines { orphan_training: Some(limit), ..Deadlines::default() };
+    core.handle_driver(NOW, DriverToWorker::Welcome { job: JOB, term: Term(1), deadlines });
+    outputs(&mut core);
+    core.handle_link(NOW, &lost());
+    let deadline = NOW + limit;
     core.handle_timeout(NOW + Deadlines::default().lost);
     assert_eq!(outputs(&mut core), [Output::SampleProgress]);
     assert!(core.is_active());
@@ -386,4 +466,34 @@ fn progress_is_told_once_a_beat_and_when_it_changed() {
     core.handle_progress(NOW + beat, at(2));
     core.handle_progress(NOW + beat + beat, at(2));
     assert_eq!(outputs(&mut core).len(), 1);
+}
+
+fn changed(generation: u64, base: &Assignment, next: &Assignment) -> DriverToWorker {
+    let table = Table::Delta(Arc::new(AssignmentDelta::between(base, next)));
+    let root = SyncPlan::FromRoot { root: 0 };
+    DriverToWorker::Assign(Formation { table, ..formation(generation, root, 0) })
+}
+
+#[test]
+fn a_change_of_the_table_is_applied_to_the_one_that_was_told_last() {
+    let mut core = running(1);
+    core.handle_driver(NOW, changed(2, &table(0), &table(3)));
+    at_rest(&mut core, Some(commit(1, 0)), 0);
+    let formed = outputs(&mut core).into_iter().find_map(|output| match output {
+        Output::Training(TrainingCommand::Form(placement)) => Some(placement.assignment),
+        _ => None,
+    });
+    assert_eq!(formed, Some(table(3)));
+}
+
+#[test]
+fn a_change_of_another_table_is_not_obeyed_and_the_full_one_is_asked_for() {
+    let mut core = running(1);
+    core.handle_driver(NOW, changed(3, &table(2), &table(3)));
+    let wanted = WorkerToDriver::TableWanted { stamp: stamp(3) };
+    assert_eq!(outputs(&mut core), [Output::ToDriver(wanted)]);
+    assert_eq!(core.stamp(), stamp(1));
+    let full = Formation { table: Table::Full(table(3)), ..formation(3, SyncPlan::Skip, 0) };
+    core.handle_driver(NOW, DriverToWorker::Assign(full));
+    assert_eq!(core.stamp(), stamp(3));
 }

@@ -24,6 +24,7 @@ impl StateCore {
             }
             TrainingEvent::Failed { stamp, message } => self.failed(stamp, message),
         }
+        self.note_waiting(now);
     }
 
     /// How far training is. Told after [`Output::SampleProgress`](super::Output::SampleProgress), and of

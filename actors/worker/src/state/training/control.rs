@@ -122,7 +122,11 @@ pub struct Control {
     commands: mpsc::Receiver<TrainingCommand>,
     shared: std::sync::Arc<Shared>,
     why_gone: Box<dyn Fn() -> String>,
+    checking: Option<(Duration, Check)>,
 }
+
+/// What is asked again and again while the training thread waits.
+type Check = Box<dyn Fn() -> Result<()>>;
 
 impl Control {
     /// Commands that can be on their way to the training thread at once. The core sends one only to a
@@ -137,7 +141,21 @@ impl Control {
         shared: std::sync::Arc<Shared>,
         why_gone: impl Fn() -> String + 'static,
     ) -> Self {
-        Self { tell: Box::new(tell), commands, shared, why_gone: Box::new(why_gone) }
+        Self {
+            tell: Box::new(tell),
+            commands,
+            shared,
+            why_gone: Box::new(why_gone),
+            checking: None,
+        }
+    }
+
+    /// While the training thread waits, calls `check` with this period; an error ends the wait with it. A binding
+    /// whose language handles signals on this thread needs that.
+    #[must_use]
+    pub fn checking(mut self, period: Duration, check: impl Fn() -> Result<()> + 'static) -> Self {
+        self.checking = Some((period, Box::new(check)));
+        self
     }
 
     pub(super) fn tell(&self, message: ThreadMessage) {
@@ -150,7 +168,16 @@ impl Control {
 
     /// Waits for the next command. Ends when the actor does, so it cannot hang.
     pub(super) fn wait(&self) -> Result<TrainingCommand> {
-        self.commands.recv().map_err(|_| self.gone())
+        let Some((period, check)) = &self.checking else {
+            return self.commands.recv().map_err(|_| self.gone());
+        };
+        loop {
+            match self.commands.recv_timeout(*period) {
+                Ok(command) => return Ok(command),
+                Err(mpsc::RecvTimeoutError::Timeout) => check()?,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.gone()),
+            }
+        }
     }
 
     pub(super) fn gone(&self) -> Error {

@@ -1,14 +1,16 @@
-//! The CPU collectives behind the run loop's port: over shared memory within a machine, else over TCP.
+//! The CPU collectives behind the run loop's port: over shared memory within a machine, over TCP between them.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use elastic_collectives::{
     AbortHandle, Communicator, FormError, GroupSpec, HostFabric, SoloCommunicator, TcpFabric,
 };
+use elastic_protocol::Member;
 use elastic_protocol::messages::Placement;
 
-use super::run_loop::Fabric;
+use super::membership::Fabric;
 
 /// Forms a group for each generation over one listener; a world of one needs none.
 pub struct CpuGroups {
@@ -32,7 +34,7 @@ impl Fabric for CpuGroups {
         deadline: Duration,
     ) -> Result<Box<dyn Communicator>, FormError> {
         let (term, generation) = (placement.stamp.term.0, placement.stamp.generation.0);
-        let members = &placement.assignment.members;
+        let members: Vec<Member> = placement.assignment.members().collect();
         if members.len() == 1 {
             return Ok(Box::new(SoloCommunicator::of_generation(term, generation, &self.abort)));
         }
@@ -42,6 +44,7 @@ impl Fabric for CpuGroups {
             rank: placement.rank,
             peers: members.iter().map(|member| member.data_address).collect(),
             hosts: machines(members.iter().map(|member| member.data_address.ip())),
+            host_names: members.iter().map(|member| member.worker.host.as_str().into()).collect(),
             key: placement.key.0,
             form_deadline: deadline,
             operation_deadline: self.operation_deadline,
@@ -54,13 +57,10 @@ impl Fabric for CpuGroups {
 /// host name, since several names may stand for one machine; whether ranks really share memory is found
 /// out when they form.
 fn machines(addresses: impl Iterator<Item = IpAddr>) -> Vec<u32> {
-    let mut known = Vec::new();
+    let mut known: BTreeMap<IpAddr, u32> = BTreeMap::new();
     let mut number = |address: IpAddr| {
-        let index = known.iter().position(|other| *other == address).unwrap_or_else(|| {
-            known.push(address);
-            known.len() - 1
-        });
-        index as u32
+        let next = known.len() as u32;
+        *known.entry(address).or_insert(next)
     };
     addresses.map(&mut number).collect()
 }

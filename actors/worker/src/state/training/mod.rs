@@ -7,18 +7,24 @@ pub mod bulk;
 mod control;
 mod cpu;
 mod error;
+mod group;
+mod life;
+mod membership;
 mod run_loop;
 mod snapshot;
 mod state;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod worker;
 
 pub use batches::{Batch, Batches, Dataset, Sampler};
 pub use control::{Control, Shared, ThreadMessage};
 pub use cpu::CpuGroups;
 pub use error::{Error, Result};
-pub use run_loop::{Fabric, run_alone, run_loop};
+pub use group::{Group, Pending};
+pub use membership::{Fabric, Membership};
+pub use run_loop::run_loop;
 pub use state::State;
 pub use worker::Worker;

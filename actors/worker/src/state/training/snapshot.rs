@@ -31,10 +31,20 @@ impl Flavor for Blocks {
     }
 }
 
+/// What a commit's bytes are, whatever generation it is labelled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ContentId {
+    pub(super) length: u64,
+    pub(super) step: Step,
+    pub(super) digest: u64,
+}
+
 #[derive(Default)]
 pub(super) struct Snapshot {
     bytes: Vec<u8>,
     spare: Vec<u8>,
+    /// The commit whose first bytes, so many, stand in `spare`: it was on its way when its sources were lost.
+    part: Option<(ContentId, u64)>,
     held: bool,
     step: Step,
     generation: GenerationId,
@@ -53,8 +63,8 @@ impl Snapshot {
     }
 
     /// Lends the commit's bytes to a broadcast, which takes them mutably and leaves the root's as they are.
-    pub(super) fn with_bytes_mut<R>(&mut self, lend: impl FnOnce(&mut [u8]) -> R) -> R {
-        lend(&mut self.bytes)
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
     }
 
     /// Takes a commit.
@@ -65,6 +75,7 @@ impl Snapshot {
         step: Step,
     ) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.spare);
+        self.part = None;
         buffer.clear();
         let buffer = postcard::serialize_with_flavor(content, Blocks(buffer))
             .map_err(|source| Error::State { action: "encoded", source })?;
@@ -72,15 +83,22 @@ impl Snapshot {
         Ok(())
     }
 
-    /// A buffer of this length to receive a commit into; give it back with `replace` or `give_back`.
+    /// The first bytes of a commit that did not come whole.
+    pub(super) const fn part(&self) -> Option<(ContentId, u64)> {
+        self.part
+    }
+
+    /// A buffer of this length to receive a commit into, which begins with the [`part`](Self::part) of it that
+    /// is there; give it back with `replace` or `give_back`.
     pub(super) fn receive_buffer(&mut self, length: usize) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.spare);
+        self.part = None;
         buffer.resize(length, 0);
         buffer
     }
 
-    pub(super) fn give_back(&mut self, buffer: Vec<u8>) {
-        self.spare = buffer;
+    pub(super) fn give_back(&mut self, buffer: Vec<u8>, part: Option<(ContentId, u64)>) {
+        (self.spare, self.part) = (buffer, part);
     }
 
     pub(super) fn replace(
@@ -106,6 +124,12 @@ impl Snapshot {
         }
         let digest = *self.digest.get_or_insert_with(|| xxh3_64(&self.bytes));
         Some(CommitId { generation: self.generation, step: self.step, digest })
+    }
+
+    /// As [`id`](Self::id), without the label.
+    pub(super) fn content_id(&mut self) -> Option<ContentId> {
+        let CommitId { step, digest, .. } = self.id()?;
+        Some(ContentId { length: self.bytes.len() as u64, step, digest })
     }
 
     #[cfg(test)]

@@ -79,7 +79,11 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self.snapshot.step()
     }
 
-    pub(super) fn save(&mut self) -> Result<()> {
+    /// Saves the state, as [`commit`](Self::commit) does, without looking whether the world changes.
+    ///
+    /// # Errors
+    /// [`Error::State`] if the state cannot be encoded.
+    pub fn save(&mut self) -> Result<()> {
         let step = Step(self.snapshot.step().0 + 1);
         self.save_as(step)
     }
@@ -116,7 +120,10 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     }
 
     /// Replaces live state by the last commit. Without a commit there is nothing to go back to.
-    pub(super) fn restore(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::State`] if the commit cannot be decoded.
+    pub fn restore(&mut self) -> Result<()> {
         let Some(bytes) = self.snapshot.bytes() else { return Ok(()) };
         self.live = None;
         let (ledger, live): (Ledger, T) = postcard::from_bytes(bytes)

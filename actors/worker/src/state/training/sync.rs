@@ -1,4 +1,5 @@
-//! How the members of a new generation come to hold one commit.
+//! How the members of a new generation come to hold one commit: everyone says what it holds; who has the root's
+//! commit already is a source, and the others take it from all sources at once ([`super::transfer`]).
 
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt};
 use elastic_protocol::messages::SyncPlan;
@@ -8,10 +9,9 @@ use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::Error;
+use super::snapshot::ContentId;
 use super::state::State;
-
-/// Bytes of a commit that go into one broadcast: an abort is seen, and a peer's loss named, between them.
-const CHUNK_BYTES: usize = 64 << 20;
+use super::transfer::Transfer;
 
 /// Why a sync failed: with the collective, and so with the generation; or at this worker for good.
 pub(super) enum SyncError {
@@ -32,72 +32,135 @@ impl From<Error> for SyncError {
 }
 
 /// Brings this worker's state to the generation's commit. Returns whether training goes on from where it
-/// was, rather than begin.
+/// was, rather than begin. `show` is told how far a transfer is, for people.
 pub(super) fn sync<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     group: &mut dyn Communicator,
     plan: SyncPlan,
     generation: GenerationId,
+    show: &dyn Fn(&str),
 ) -> Result<bool, SyncError> {
     let goes_on = match plan {
         SyncPlan::Skip => true,
-        SyncPlan::FromRoot { root } if root == group.rank() => send(state, group, root)?,
-        SyncPlan::FromRoot { root } => receive(state, group, root)?,
+        SyncPlan::FromRoot { root } => from_root(state, group, root, show)?,
     };
     state.refresh()?;
     state.enter_generation(generation);
     Ok(goes_on)
 }
 
-/// What stands before a commit: length, step, digest, and whether training has begun.
-type Header = [u64; 4];
-
-fn send<T: Serialize + DeserializeOwned>(
-    state: &mut State<T>,
-    group: &mut dyn Communicator,
-    root: u32,
-) -> Result<bool, SyncError> {
-    let goes_on = state.snapshot().bytes().is_some();
-    state.save_initial()?;
-    let snapshot = state.snapshot();
-    let digest = snapshot.id().map_or(0, |id| id.digest);
-    let step = snapshot.step().0;
-    let length = snapshot.bytes().map_or(0, <[u8]>::len) as u64;
-    let mut header: Header = [length, step, digest, u64::from(goes_on)];
-    group.broadcast(&mut header, root)?;
-    snapshot.with_bytes_mut(|bytes| {
-        bytes.chunks_mut(CHUNK_BYTES).try_for_each(|chunk| group.broadcast(chunk, root))
-    })?;
-    Ok(goes_on)
+/// What each rank says: the commit that it holds, and how much it has of one that did not come whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Holding {
+    /// None without a commit.
+    whole: Option<ContentId>,
+    /// Whether training has begun.
+    goes_on: bool,
+    part: Option<(ContentId, u64)>,
 }
 
-fn receive<T: Serialize + DeserializeOwned>(
+type Words = [u64; 9];
+
+impl Holding {
+    fn encode(self) -> Words {
+        let mut words = [0; 9];
+        let flags = [self.whole.is_some(), self.goes_on, self.part.is_some()];
+        words[0] = (0..).zip(flags).map(|(bit, flag)| u64::from(flag) << bit).sum();
+        let id = |id: ContentId| [id.length, id.step.0, id.digest];
+        words[1..4].copy_from_slice(&self.whole.map_or([0; 3], id));
+        if let Some((part, bytes)) = self.part {
+            words[4..7].copy_from_slice(&id(part));
+            words[7] = bytes;
+        }
+        words
+    }
+
+    fn decode(words: &[u64]) -> Self {
+        let flag = |bit: u32| words[0] >> bit & 1 == 1;
+        let id = |at: usize| ContentId {
+            length: words[at],
+            step: Step(words[at + 1]),
+            digest: words[at + 2],
+        };
+        Self {
+            whole: flag(0).then(|| id(1)),
+            goes_on: flag(1),
+            part: flag(2).then(|| (id(4), words[7])),
+        }
+    }
+}
+
+fn from_root<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     group: &mut dyn Communicator,
     root: u32,
+    show: &dyn Fn(&str),
 ) -> Result<bool, SyncError> {
-    let mut header: Header = [0; 4];
-    group.broadcast(&mut header, root)?;
-    let [length, step, digest, goes_on] = header;
-    let length = usize::try_from(length).map_err(|_| Error::Corrupt { root })?;
-    let held = state.commit_id().is_some_and(|id| (id.step.0, id.digest) == (step, digest));
+    let (rank, world) = (group.rank(), group.world_size() as usize);
+    let goes_on = state.snapshot().bytes().is_some();
+    if rank == root {
+        state.save_initial()?;
+    }
+    let whole = state.snapshot().content_id();
+    let own = Holding { whole, goes_on, part: state.snapshot().part() };
+    let mut words: Vec<Words> = vec![[0; 9]; world];
+    group.all_gather(&own.encode(), words.as_flattened_mut())?;
+    let holdings: Vec<Holding> = words.iter().map(|words| Holding::decode(words)).collect();
+    let of_root = holdings[root as usize];
+    let commit = of_root.whole.ok_or(Error::Corrupt { root })?;
+    let length = usize::try_from(commit.length).map_err(|_| Error::Corrupt { root })?;
+    let holds = |rank: &u32| holdings[*rank as usize].whole == Some(commit);
+    let (sources, takers): (Vec<u32>, Vec<u32>) = (0..world as u32).partition(holds);
+    // A part of the same commit that came earlier need not come again.
+    let had = |rank: &u32| match holdings[*rank as usize].part {
+        Some((part, bytes)) if part == commit => bytes as usize,
+        _ => 0,
+    };
+    let done = takers.iter().map(had).min().unwrap_or(0).min(length);
+    let transfer = Transfer { sources, takers, length, done };
+    if !transfer.takers.contains(&rank) {
+        transfer.give(group, state.snapshot().bytes_mut())?;
+        return Ok(of_root.goes_on);
+    }
+    let mut buffer = state.snapshot().receive_buffer(length);
+    let mut arrived = done;
+    let taken = transfer.take(group, &mut buffer, |bytes| {
+        arrived = bytes;
+        show(&progress(bytes, length));
+    });
     let snapshot = state.snapshot();
-    let mut buffer = snapshot.receive_buffer(length);
-    let received =
-        buffer.chunks_mut(CHUNK_BYTES).try_for_each(|chunk| group.broadcast(chunk, root));
-    if let Err(error) = received {
-        snapshot.give_back(buffer);
+    if let Err(error) = taken {
+        snapshot.give_back(buffer, Some((commit, arrived as u64)));
         return Err(error.into());
     }
-    if xxh3_64(&buffer) != digest {
-        snapshot.give_back(buffer);
+    if xxh3_64(&buffer) != commit.digest {
+        snapshot.give_back(buffer, None);
         return Err(Error::Corrupt { root }.into());
     }
     // The label is given by `enter_generation`, once all of it has gone well.
     let generation = GenerationId::default();
-    snapshot.replace(buffer, generation, Step(step), Some(digest));
-    if !held {
-        state.restore()?;
+    snapshot.replace(buffer, generation, commit.step, Some(commit.digest));
+    state.restore()?;
+    Ok(of_root.goes_on)
+}
+
+fn progress(bytes: usize, length: usize) -> String {
+    const MIB: usize = 1 << 20;
+    let percent = (bytes * 100).checked_div(length).unwrap_or(100);
+    format!("takes the state: {percent} % of {} MiB", length.div_ceil(MIB))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_rank_holds_survives_the_wire() {
+        let id = |number| ContentId { length: number, step: Step(number + 1), digest: number + 2 };
+        let whole = Holding { whole: Some(id(5)), goes_on: true, part: None };
+        let part = Holding { whole: None, goes_on: false, part: Some((id(7), 9)) };
+        for holding in [whole, part, Holding::default()] {
+            assert_eq!(Holding::decode(&holding.encode()), holding);
+        }
     }
-    Ok(goes_on != 0)
 }

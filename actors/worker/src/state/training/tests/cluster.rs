@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use elastic_collectives::{AbortHandle, TcpFabric};
 use elastic_protocol::messages::{
-    Ballot, DriverToWorker, GroupKey, Placement, SyncPlan, WorkerToDriver,
+    Ballot, DriverToWorker, Formation, GroupKey, SyncPlan, Table, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId, ResetCause, Stamp,
@@ -17,7 +17,9 @@ use elastic_protocol::{
 };
 use elastic_runtime::transport::LinkEvent;
 
-use super::super::{Control, CpuGroups, Error, Shared, State, ThreadMessage, Worker, run_loop};
+use super::super::{
+    Control, CpuGroups, Error, Membership, Shared, State, ThreadMessage, Worker, run_loop,
+};
 use super::program::Training;
 use crate::state::core::{Output, StateConfig, StateCore, TrainingCommand, Verdict};
 
@@ -81,10 +83,11 @@ impl Cluster {
                 let control = Control::new(tell, receiver, thread_shared, || {
                     "the test dropped it".to_owned()
                 });
-                let mut groups = CpuGroups::new(fabric, thread_abort.clone(), DEADLINE);
+                let groups = CpuGroups::new(fabric, thread_abort.clone(), DEADLINE);
                 let mut state = State::new(Training::default());
                 prepare(&mut state);
-                run_loop(state, control, &thread_abort, &mut groups, function)
+                let mut membership = Membership::new(control, thread_abort, groups);
+                run_loop(state, &mut membership, function)
             });
         let config = StateConfig {
             job: JOB,
@@ -186,16 +189,15 @@ impl Cluster {
         self.stamp.generation = self.stamp.generation.next();
         let table = members.iter().map(|number| (worker_id(*number), self.nodes[number].address));
         let assignment = Arc::new(Assignment::new(table));
-        for (rank, number) in members.iter().enumerate() {
-            let placement = Placement {
-                stamp: self.stamp,
-                assignment: Arc::clone(&assignment),
-                rank: rank as u32,
-                sync,
-                step: Step(step),
-                key: GroupKey([self.stamp.generation.0 as u8; 32]),
-            };
-            self.tell(*number, DriverToWorker::Assign(placement));
+        let formation = Formation {
+            stamp: self.stamp,
+            table: Table::Full(assignment),
+            sync,
+            step: Step(step),
+            key: GroupKey([self.stamp.generation.0 as u8; 32]),
+        };
+        for number in members {
+            self.tell(*number, DriverToWorker::Assign(formation.clone()));
         }
     }
 
@@ -285,8 +287,11 @@ impl Cluster {
         thread.expect("it is joined once").join().expect("the thread did not panic")
     }
 
-    /// Waits for a worker's thread to die of a panic.
-    pub(super) fn bury(&mut self, number: u32) {
+    /// Waits for a worker to say that it panicked, and for its thread to die of it.
+    pub(super) fn bury(&mut self, number: u32, message: &str) {
+        let ballot = Ballot::Failure { status: None, message: format!("panicked: {message}") };
+        self.wait(|cluster| cluster.voted(number, &ballot));
+        self.drain(number);
         let thread = self.nodes.get_mut(&number).and_then(|node| node.thread.take());
         assert!(thread.expect("it is joined once").join().is_err(), "it should have panicked");
         self.nodes.remove(&number);

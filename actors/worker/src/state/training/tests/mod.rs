@@ -2,13 +2,16 @@
 
 mod cluster;
 mod program;
+mod syncing;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use elastic_collectives::ReduceOp;
 use elastic_protocol::messages::{Ballot, DriverToWorker, SyncPlan, WorkerToDriver};
 use elastic_protocol::{GenerationId, JobResult, Outcome};
 
-use super::{Error, State};
+use super::{Error, State, Worker};
 use cluster::{Cluster, Said};
 use program::{Strings, Training};
 
@@ -48,7 +51,7 @@ fn h_7_a_lost_worker_costs_the_steps_since_the_last_commit() {
     let strings = start(&mut cluster, &[0, 1, 2]);
     cluster.begin(&[0, 1, 2], FROM_0, 0);
     Strings::set(&strings[1].die);
-    cluster.bury(1);
+    cluster.bury(1, "told to die");
     let arrivals = cluster.arrivals(&[0, 2]);
     let failed =
         |said: &Said| matches!(said, Said::Driver(WorkerToDriver::CollectiveFailed { .. }));
@@ -175,4 +178,47 @@ fn h_22_a_state_goes_back_to_its_last_commit() {
     state.restore().expect("it decodes");
     assert_eq!((state.counts[3], state.epoch), (8, 0), "modified, committed and restored");
     assert_eq!(state.step().0, 1);
+}
+
+#[test]
+fn sub_groups_and_launched_operations_live_as_long_as_their_generation() {
+    let mut cluster = Cluster::new();
+    let give_up = Strings::default();
+    for number in 0..3 {
+        let give_up = Arc::clone(&give_up.fail);
+        let function = move |worker: &Worker, state: &mut State<Training>| {
+            let rank = worker.rank();
+            let half = worker.split(Some(rank % 2), 0)?.expect("each has a colour");
+            loop {
+                let all = worker.all_reduce_async(vec![rank], ReduceOp::Sum)?;
+                let some = half.all_reduce_async(vec![rank + 1], ReduceOp::Sum)?;
+                if rank == 1 && give_up.swap(false, Ordering::SeqCst) {
+                    some.abort("rank 1 gives up");
+                    assert!(matches!(some.wait(), Err(Error::Aborted { .. })));
+                    return all.wait().map(drop);
+                }
+                assert_eq!(some.wait()?, [if rank == 1 { 2 } else { 4 }]);
+                assert_eq!(all.wait()?, [3]);
+                let (mut first, mut second) = ([1.5_f32], [rank as f32; 2]);
+                worker.all_reduce_many(&mut [&mut first, &mut second], ReduceOp::Max)?;
+                assert_eq!((first, second), ([1.5], [2.0; 2]));
+                state.commit(worker)?;
+            }
+        };
+        cluster.start(number, nothing, function);
+    }
+    let all = [0, 1, 2];
+    cluster.begin(&all, FROM_0, 0);
+    let commits = cluster.interrupt(&all);
+    cluster.begin(&all, SyncPlan::Skip, commits[0].step.0);
+    Strings::set(&give_up.fail);
+    cluster.arrivals(&all);
+    let failed = |said: &Said| match said {
+        Said::Driver(WorkerToDriver::CollectiveFailed { error, .. }) => error == "rank 1 gives up",
+        _ => false,
+    };
+    assert!(cluster.said(1).iter().any(failed), "G-12: the driver is told why");
+    for number in all {
+        cluster.leave(number).expect("G-11");
+    }
 }

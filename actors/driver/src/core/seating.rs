@@ -1,0 +1,373 @@
+//! What follows from who is there, kept up to date host by host: which slots are to have a worker, which of
+//! them are empty, who of their workers could take part now, who is not wanted. So what a review or a
+//! forming costs depends on what has changed, and not on how many hosts there are.
+//!
+//! Only the driver's core writes it, from its own records, in `membership`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use elastic_host_manager::{HostEntry, HostState};
+use elastic_protocol::{GenerationId, HostName, Step, WorkerId};
+
+use super::selection::{Claim, Seat, Selection};
+
+/// A commit's place among commits; none comes before all.
+pub(crate) type CommitOrder = Option<(GenerationId, Step)>;
+
+/// A host as the list has it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Listing {
+    /// Its place among hosts: older ones come before. A host keeps its number while the order allows it.
+    position: u64,
+    /// Its slots as listed; none if it is blacklisted.
+    pub(crate) slots: u32,
+}
+
+/// What is known of a worker.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct WorkerFacts {
+    pub(crate) worker: WorkerId,
+    /// Whether a generation can be formed with it now.
+    pub(crate) is_eligible: bool,
+    /// Whether it is a member of the generation formed last.
+    pub(crate) is_member: bool,
+    /// Whether its training function has returned.
+    pub(crate) has_finished: bool,
+    /// Whether it is out of reach, or just back.
+    pub(crate) is_away: bool,
+    pub(crate) commit: CommitOrder,
+}
+
+/// What is known of a host.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct HostFacts {
+    /// Slots that could have a worker, with the rank of their claims.
+    pub(crate) claims: Vec<(u32, u8)>,
+    pub(crate) workers: Vec<WorkerFacts>,
+    /// Whether its agent has asked to leave and has not been let go.
+    pub(crate) is_draining: bool,
+}
+
+/// What a host adds to the whole.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+struct Share {
+    ready: Vec<(Seat, WorkerFacts)>,
+    empty: Vec<Seat>,
+    unwanted: Vec<WorkerId>,
+    away: Vec<WorkerId>,
+    finished: u32,
+}
+
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+struct HostRecord {
+    claims: Vec<Claim>,
+    facts: HostFacts,
+    share: Share,
+}
+
+/// What follows from who is there.
+#[derive(Clone, Debug)]
+pub(crate) struct Seating {
+    list: BTreeMap<HostName, Listing>,
+    by_position: BTreeMap<u64, HostName>,
+    listed_slots: u32,
+    /// Hosts whose listing has changed.
+    relisted: BTreeSet<HostName>,
+    selection: Selection,
+    hosts: BTreeMap<HostName, HostRecord>,
+    /// Hosts whose share is to be worked out anew.
+    stale: BTreeSet<HostName>,
+    ready: BTreeMap<Seat, WorkerId>,
+    ready_members: usize,
+    ready_commits: BTreeMap<CommitOrder, u32>,
+    empty: BTreeSet<Seat>,
+    unwanted: BTreeSet<WorkerId>,
+    away: BTreeSet<WorkerId>,
+    draining: BTreeSet<HostName>,
+    finished: u32,
+}
+
+impl Seating {
+    /// Nobody is there. At most `cap` slots are to have a worker.
+    pub(crate) fn new(cap: usize) -> Self {
+        Self {
+            list: BTreeMap::new(),
+            by_position: BTreeMap::new(),
+            listed_slots: 0,
+            relisted: BTreeSet::new(),
+            selection: Selection::new(cap),
+            hosts: BTreeMap::new(),
+            stale: BTreeSet::new(),
+            ready: BTreeMap::new(),
+            ready_members: 0,
+            ready_commits: BTreeMap::new(),
+            empty: BTreeSet::new(),
+            unwanted: BTreeSet::new(),
+            away: BTreeSet::new(),
+            draining: BTreeSet::new(),
+            finished: 0,
+        }
+    }
+
+    /// The hosts are these now, the oldest first.
+    pub(crate) fn set_list(&mut self, entries: &[HostEntry]) {
+        let positions = self.positions(entries);
+        let listing = |(entry, position): (&HostEntry, u64)| {
+            let slots = if entry.state == HostState::Listed { entry.slots } else { 0 };
+            (entry.name.clone(), Listing { position, slots })
+        };
+        let list: BTreeMap<HostName, Listing> =
+            entries.iter().zip(positions).map(listing).collect();
+        let gone = self.list.keys().filter(|name| !list.contains_key(*name));
+        let other = list.iter().filter(|(name, now)| self.list.get(*name) != Some(*now));
+        self.relisted.extend(gone.chain(other.map(|(name, _)| name)).cloned());
+        self.by_position =
+            list.iter().map(|(name, listing)| (listing.position, name.clone())).collect();
+        self.listed_slots =
+            list.values().fold(0, |sum: u32, listing| sum.saturating_add(listing.slots));
+        self.list = list;
+    }
+
+    /// Those that were there keep their positions if they stand in the same order, before all that are new.
+    fn positions(&self, entries: &[HostEntry]) -> Vec<u64> {
+        let mut next = self.by_position.last_key_value().map_or(0, |(last, _)| last + 1);
+        let known = |entry: &HostEntry| self.list.get(&entry.name).map(|listing| listing.position);
+        let positions: Vec<u64> = entries
+            .iter()
+            .map(|entry| {
+                known(entry).unwrap_or_else(|| {
+                    next += 1;
+                    next - 1
+                })
+            })
+            .collect();
+        if positions.is_sorted_by(|one, other| one < other) {
+            return positions;
+        }
+        (0..).take(entries.len()).collect()
+    }
+
+    pub(crate) fn listing(&self, host: &HostName) -> Option<&Listing> {
+        self.list.get(host)
+    }
+
+    /// Slots of all hosts that are listed, whether their agents are there or not.
+    pub(crate) const fn listed_slots(&self) -> u32 {
+        self.listed_slots
+    }
+
+    /// The hosts whose listing has changed since this was asked last.
+    pub(crate) fn take_relisted(&mut self) -> BTreeSet<HostName> {
+        std::mem::take(&mut self.relisted)
+    }
+
+    /// What is known of a host is this now. [`Seating::settle`] follows, after the last one.
+    pub(crate) fn set_host(&mut self, host: &HostName, facts: HostFacts) {
+        self.stale.insert(host.clone());
+        let position = self.list.get(host).map(|listing| listing.position);
+        let claims: Vec<Claim> = position
+            .into_iter()
+            .flat_map(|position| {
+                facts.claims.iter().map(move |(slot, rank)| {
+                    let seat = Seat { position, slot: *slot };
+                    Claim { rank: *rank, seat }
+                })
+            })
+            .collect();
+        let record = self.hosts.entry(host.clone()).or_default();
+        let before = std::mem::replace(&mut record.claims, claims.clone());
+        record.facts = facts;
+        let gone = before.iter().filter(|claim| !has(&claims, claim));
+        let followers: Vec<Claim> = gone.filter_map(|claim| self.selection.remove(claim)).collect();
+        let new = claims.iter().filter(|claim| !has(&before, claim));
+        let displaced: Vec<Claim> = new.filter_map(|claim| self.selection.insert(*claim)).collect();
+        for claim in followers.into_iter().chain(displaced) {
+            if let Some(host) = self.by_position.get(&claim.seat.position) {
+                self.stale.insert(host.clone());
+            }
+        }
+    }
+
+    /// Works out what follows from what was set.
+    pub(crate) fn settle(&mut self) {
+        for host in std::mem::take(&mut self.stale) {
+            let Some(mut record) = self.hosts.remove(&host) else { continue };
+            self.withdraw(&record.share);
+            record.share = self.share_of(&record);
+            self.contribute(&record.share);
+            if record.facts.is_draining {
+                self.draining.insert(host.clone());
+            } else {
+                self.draining.remove(&host);
+            }
+            if record != HostRecord::default() {
+                self.hosts.insert(host, record);
+            }
+        }
+    }
+
+    fn share_of(&self, record: &HostRecord) -> Share {
+        let mut share = Share::default();
+        let kept: Vec<Seat> = record
+            .claims
+            .iter()
+            .filter(|claim| self.selection.is_kept(claim))
+            .map(|claim| claim.seat)
+            .collect();
+        for facts in &record.facts.workers {
+            share.finished += u32::from(facts.has_finished);
+            if facts.is_away && facts.commit.is_some() {
+                share.away.push(facts.worker.clone());
+            }
+            match kept.binary_search_by_key(&facts.worker.slot, |seat| seat.slot) {
+                Err(_) => share.unwanted.push(facts.worker.clone()),
+                Ok(index) if facts.is_eligible => share.ready.push((kept[index], facts.clone())),
+                Ok(_) => {}
+            }
+        }
+        let has_worker = |seat: &Seat| {
+            record.facts.workers.binary_search_by_key(&seat.slot, |facts| facts.worker.slot).is_ok()
+        };
+        share.empty = kept.into_iter().filter(|seat| !has_worker(seat)).collect();
+        share
+    }
+
+    fn contribute(&mut self, share: &Share) {
+        for (seat, facts) in &share.ready {
+            self.ready.insert(*seat, facts.worker.clone());
+            self.ready_members += usize::from(facts.is_member);
+            *self.ready_commits.entry(facts.commit).or_default() += 1;
+        }
+        self.empty.extend(&share.empty);
+        self.unwanted.extend(share.unwanted.iter().cloned());
+        self.away.extend(share.away.iter().cloned());
+        self.finished += share.finished;
+    }
+
+    fn withdraw(&mut self, share: &Share) {
+        for (seat, facts) in &share.ready {
+            self.ready.remove(seat);
+            self.ready_members -= usize::from(facts.is_member);
+            if let Some(count) = self.ready_commits.get_mut(&facts.commit) {
+                *count -= 1;
+                if *count == 0 {
+                    self.ready_commits.remove(&facts.commit);
+                }
+            }
+        }
+        for seat in &share.empty {
+            self.empty.remove(seat);
+        }
+        for worker in &share.unwanted {
+            self.unwanted.remove(worker);
+        }
+        for worker in &share.away {
+            self.away.remove(worker);
+        }
+        self.finished -= share.finished;
+    }
+
+    /// How many slots are to have a worker.
+    pub(crate) fn wanted(&self) -> usize {
+        self.selection.len()
+    }
+
+    /// Slots that are to have a worker, by rank, host by host.
+    pub(crate) fn wanted_by_host(&self) -> impl Iterator<Item = (&HostName, Vec<u32>)> {
+        self.by_position.values().filter_map(|host| {
+            let record = self.hosts.get(host)?;
+            let kept = record.claims.iter().filter(|claim| self.selection.is_kept(claim));
+            let slots: Vec<u32> = kept.map(|claim| claim.seat.slot).collect();
+            (!slots.is_empty()).then_some((host, slots))
+        })
+    }
+
+    /// Slots that are to have a worker and have none, by rank.
+    pub(crate) fn empty(&self) -> Vec<(HostName, u32)> {
+        let slot = |seat: &Seat| Some((self.by_position.get(&seat.position)?.clone(), seat.slot));
+        self.empty.iter().filter_map(slot).collect()
+    }
+
+    /// Workers of wanted slots with whom a generation can be formed now, by rank.
+    pub(crate) fn ready(&self) -> impl ExactSizeIterator<Item = &WorkerId> {
+        self.ready.values()
+    }
+
+    /// How many of these are members of the generation formed last.
+    pub(crate) const fn ready_members(&self) -> usize {
+        self.ready_members
+    }
+
+    /// The highest commit that one of these holds.
+    pub(crate) fn best_ready_commit(&self) -> CommitOrder {
+        self.ready_commits.last_key_value().and_then(|(commit, _)| *commit)
+    }
+
+    /// Workers whose slots are not wanted, or who are not.
+    pub(crate) const fn unwanted(&self) -> &BTreeSet<WorkerId> {
+        &self.unwanted
+    }
+
+    /// Workers with a commit that are out of reach, or just back.
+    pub(crate) const fn away(&self) -> &BTreeSet<WorkerId> {
+        &self.away
+    }
+
+    /// Hosts whose agents have asked to leave and have not been let go.
+    pub(crate) const fn draining(&self) -> &BTreeSet<HostName> {
+        &self.draining
+    }
+
+    /// How many workers' training functions have returned.
+    pub(crate) const fn finished(&self) -> u32 {
+        self.finished
+    }
+}
+
+/// Whether a host's claims, which stand in the order of its slots, have this one.
+fn has(claims: &[Claim], claim: &Claim) -> bool {
+    let place = claims.binary_search_by_key(&claim.seat, |other| other.seat);
+    place.is_ok_and(|place| claims[place] == *claim)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use elastic_protocol::Time;
+
+    use super::super::DriverCore;
+    use super::*;
+
+    impl Seating {
+        /// Everything that can be asked of it.
+        fn view(&self) -> impl Debug + PartialEq {
+            let wanted: Vec<(HostName, Vec<u32>)> =
+                self.wanted_by_host().map(|(host, slots)| (host.clone(), slots)).collect();
+            let ready: Vec<WorkerId> = self.ready().cloned().collect();
+            (
+                (wanted, self.wanted(), self.empty(), self.listed_slots()),
+                (ready, self.ready_members(), self.best_ready_commit()),
+                (self.unwanted.clone(), self.away.clone(), self.draining.clone(), self.finished),
+            )
+        }
+    }
+
+    impl DriverCore {
+        /// What was kept up to date is what follows from the records as they are.
+        pub(in crate::core) fn check_seating(&mut self, now: Time) {
+            self.refresh_seating(now);
+            let mut anew = Seating::new(Self::workers_max(self.config.max_np));
+            anew.set_list(&self.snapshot.hosts);
+            let workers = self.workers.keys().map(|worker| &worker.host);
+            let listed = self.snapshot.hosts.iter().map(|entry| &entry.name);
+            let hosts: BTreeSet<HostName> =
+                workers.chain(listed).chain(self.agents.keys()).cloned().collect();
+            for host in hosts {
+                anew.set_host(&host, self.facts_of(&host, now));
+            }
+            anew.settle();
+            assert_eq!(format!("{:#?}", self.seating.view()), format!("{:#?}", anew.view()));
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! `--mode restart`, and `auto` until somebody attaches.
+
+use std::time::Duration;
+
+use elastic_protocol::messages::ProgramError;
+use elastic_protocol::{ExitStatus, Outcome, ResetCause, WorkerId};
+
+use super::cluster::{Cluster, silence};
+use super::host;
+use crate::core::{DriverConfig, Mode};
+
+const FAILED: ExitStatus = ExitStatus::Code(1);
+const DONE: ExitStatus = ExitStatus::Code(0);
+
+/// Two hosts of two slots that run a program which never attaches.
+fn four(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+    let mut cluster = Cluster::new(|config| {
+        config.mode = Mode::Restart;
+        config.np = Some(4);
+        config.min_np = Some(2);
+        change(config);
+    });
+    cluster.add_host("a", 2);
+    cluster.add_host("b", 2);
+    cluster
+}
+
+/// The processes that run, by rank, with what their environment says.
+fn running(cluster: &Cluster, names: &[&str]) -> Vec<Vec<String>> {
+    let mut all: Vec<(u32, Vec<String>)> = cluster
+        .live()
+        .map(|worker| {
+            let environment = &cluster.environments[worker];
+            let rank = environment["RANK"].parse().expect("a number");
+            (rank, names.iter().map(|name| environment[*name].clone()).collect())
+        })
+        .collect();
+    all.sort();
+    all.into_iter().map(|(_, values)| values).collect()
+}
+
+fn all_done(cluster: &mut Cluster) {
+    let live: Vec<WorkerId> = cluster.live().cloned().collect();
+    for worker in live {
+        cluster.exit(&worker, DONE);
+    }
+}
+
+fn reason(cluster: &Cluster) -> &str {
+    &cluster.result.as_ref().expect("the job has ended").reason
+}
+
+#[test]
+fn t_1_processes_start_with_the_environment_of_their_rank() {
+    let cluster = four(|_| {});
+    assert_eq!(cluster.sizes, [4]);
+    let names = ["LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"];
+    let expected = [
+        ["0", "0", "4", "2", "2"],
+        ["1", "0", "4", "2", "2"],
+        ["0", "1", "4", "2", "2"],
+        ["1", "1", "4", "2", "2"],
+    ];
+    assert_eq!(running(&cluster, &names), expected);
+}
+
+#[test]
+fn nothing_starts_before_enough_slots_are_there() {
+    let mut cluster = Cluster::new(|config| {
+        config.mode = Mode::Restart;
+        config.np = Some(4);
+    });
+    cluster.add_host("a", 2);
+    assert_eq!(cluster.environments.len(), 0, "WORLD_SIZE would be wrong");
+    cluster.add_host("b", 2);
+    assert_eq!(cluster.environments.len(), 4);
+}
+
+#[test]
+fn the_job_succeeds_when_every_process_has() {
+    let mut cluster = four(|_| {});
+    let first = cluster.worker("a", 0);
+    cluster.exit(&first, DONE);
+    assert!(cluster.result.is_none());
+    all_done(&mut cluster);
+    let result = cluster.result.expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (Outcome::Succeeded, 0));
+}
+
+#[test]
+fn t_3_the_group_restarts_so_often_and_no_more() {
+    let mut cluster = four(|config| config.max_job_restarts = Some(3));
+    for attempt in 1..=4 {
+        assert_eq!(cluster.environments.len(), 4 * attempt, "attempt {attempt}");
+        let count = (attempt - 1).to_string();
+        assert_eq!(running(&cluster, &["TORCHELASTIC_RESTART_COUNT"]), vec![vec![count]; 4]);
+        let bad = cluster.worker("b", 1);
+        cluster.exit(&bad, FAILED);
+        cluster.pass(Duration::from_secs(2));
+    }
+    assert_eq!(cluster.environments.len(), 16, "4 attempts");
+    assert!(reason(&cluster).starts_with("a worker failed after 3 of 3 restarts; first b[1]#"));
+    assert!(cluster.live().next().is_none());
+}
+
+#[test]
+fn t_3_every_worker_failing_is_no_reason_to_stop_trying() {
+    let mut cluster = Cluster::new(|config| {
+        (config.mode, config.np, config.max_job_restarts) = (Mode::Restart, Some(1), Some(1));
+    });
+    cluster.add_host("a", 1);
+    let worker = cluster.worker("a", 0);
+    cluster.exit(&worker, FAILED);
+    assert!(cluster.result.is_none());
+    let again = cluster.worker("a", 0);
+    assert_ne!(again, worker, "at once: a group needs no back-off the first time");
+    cluster.exit(&again, FAILED);
+    assert_eq!(cluster.result.as_ref().map(|result| result.code), Some(1));
+}
+
+#[test]
+fn t_3_the_first_cause_is_the_one_that_came_first_on_any_host() {
+    let mut cluster = four(|config| config.max_job_restarts = Some(0));
+    let (early, late) = (cluster.worker("b", 0), cluster.worker("a", 0));
+    let error =
+        |message: &str, at| Some(ProgramError { message: message.to_owned(), at: Some(at) });
+    cluster.hold_stops = true;
+    cluster.report_end(&late, FAILED, error("connection closed by peer", 20));
+    cluster.settle();
+    cluster.report_end(&early, FAILED, error("Traceback: out of memory", 10));
+    cluster.settle();
+    cluster.release_stops();
+    cluster.pass(Duration::from_secs(30));
+    assert!(reason(&cluster).contains("out of memory"), "{}", reason(&cluster));
+}
+
+#[test]
+fn t_4_membership_changes_are_no_restarts_and_come_together() {
+    let mut cluster = four(|config| config.max_job_restarts = Some(0));
+    cluster.add_host("c", 1);
+    cluster.pass(Duration::from_millis(300));
+    assert_eq!(cluster.sizes, [4], "more may come");
+    cluster.add_host("d", 1);
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.sizes, [4, 6]);
+    cluster.remove_host("a");
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.sizes, [4, 6, 4]);
+    let names = ["TORCHELASTIC_RESTART_COUNT", "GROUP_RANK"];
+    assert_eq!(running(&cluster, &names), [["0", "0"], ["0", "0"], ["0", "1"], ["0", "2"]]);
+    all_done(&mut cluster);
+    assert_eq!(cluster.result.map(|result| result.code), Some(0));
+}
+
+#[test]
+fn t_4_whoever_is_stopped_takes_part_again_at_once() {
+    let mut cluster = Cluster::new(|config| {
+        (config.mode, config.np, config.min_np) = (Mode::Restart, Some(1), Some(1));
+    });
+    cluster.add_host("a", 1);
+    cluster.hold_stops = true;
+    cluster.add_host("b", 1);
+    cluster.pass(Duration::from_secs(2));
+    cluster.release_stops();
+    assert_eq!(cluster.sizes, [1, 2]);
+}
+
+#[test]
+fn t_5_t_8_a_lost_host_is_not_waited_for() {
+    let mut cluster = four(|config| config.max_job_restarts = Some(0));
+    let agent = cluster.agent("a");
+    cluster.core.handle_link(cluster.now, &agent, &silence(2_000));
+    cluster.settle();
+    assert_eq!(cluster.sizes, [4, 2], "at once, though max-np would let more in");
+    assert!(matches!(cluster.resets[..], [ResetCause::HostLost { .. }]));
+    let survivors: Vec<&WorkerId> = cluster.live().filter(|it| it.host == host("b")).collect();
+    assert_eq!(survivors.len(), 2);
+    assert_eq!(cluster.environments[survivors[0]]["RANK"], "0", "who is left is numbered anew");
+}
+
+#[test]
+fn a_host_that_comes_back_has_its_old_processes_killed() {
+    let mut cluster = four(|_| {});
+    let (agent, old) = (cluster.agent("a"), cluster.worker("a", 0));
+    cluster.core.handle_link(cluster.now, &agent, &silence(2_000));
+    cluster.settle();
+    let live = cluster.live_on("a");
+    cluster.stops.clear();
+    cluster.rejoin(&agent, 2, live);
+    assert!(cluster.stops.contains(&(old, 0)), "{:?}", cluster.stops);
+    cluster.pass(Duration::from_secs(3));
+    assert_eq!(cluster.sizes, [4, 2, 4]);
+}
+
+#[test]
+fn a_process_that_ignores_sigterm_is_waited_for() {
+    let mut cluster = four(|_| {});
+    cluster.hold_stops = true;
+    let bad = cluster.worker("b", 1);
+    cluster.exit(&bad, FAILED);
+    cluster.pass(Duration::from_secs(3));
+    assert_eq!(cluster.sizes, [4], "one generation's processes at a time");
+    cluster.release_stops();
+    cluster.pass(Duration::from_secs(1));
+    assert_eq!(cluster.sizes, [4, 4]);
+}
+
+#[test]
+fn in_auto_mode_the_first_that_attaches_keeps_every_process() {
+    let mut cluster = four(|config| config.mode = Mode::Auto);
+    let live: Vec<WorkerId> = cluster.live().cloned().collect();
+    assert_eq!((live.len(), &cluster.sizes[..]), (4, &[4][..]));
+    for worker in &live {
+        cluster.attach(worker);
+        cluster.settle();
+    }
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.environments.len(), 4, "no process was started anew");
+    assert_eq!(cluster.members().len(), 4);
+    assert_eq!(cluster.resets, []);
+    cluster.kill(&live[0]);
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!(cluster.environments.len(), 5, "and now only the lost one is");
+}
+
+#[test]
+fn in_auto_mode_a_program_that_never_attaches_restarts_as_a_group() {
+    let mut cluster = four(|config| config.mode = Mode::Auto);
+    let bad = cluster.worker("b", 1);
+    cluster.exit(&bad, ExitStatus::Signal(9));
+    assert_eq!(cluster.environments.len(), 8);
+    all_done(&mut cluster);
+    assert_eq!(cluster.result.map(|result| result.outcome), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn in_restart_mode_a_program_of_the_library_is_refused_with_the_way_out() {
+    let mut cluster = four(|_| {});
+    let worker = cluster.worker("a", 0);
+    cluster.attach(&worker);
+    cluster.pass(Duration::from_secs(30));
+    assert!(reason(&cluster).contains("elastic in process"), "{}", reason(&cluster));
+}

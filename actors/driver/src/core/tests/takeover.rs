@@ -1,0 +1,214 @@
+//! A driver that is killed and started again (D-1 to D-4).
+
+use std::time::Duration;
+
+use elastic_protocol::messages::Ballot;
+use elastic_protocol::{ExitStatus, Outcome, Stamp, Term};
+
+use super::Cluster;
+use super::cluster::lost;
+use crate::core::DriverConfig;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn two_by_two(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(4);
+        config.min_np = Some(1);
+        change(config);
+    });
+    cluster.add_host("a", 2);
+    cluster.add_host("b", 2);
+    cluster.train(10);
+    cluster
+}
+
+/// Generations that were ended before their time.
+fn aborts(cluster: &Cluster) -> usize {
+    cluster.resets.iter().filter(|cause| !cause.is_planned()).count()
+}
+
+#[test]
+fn d_3_a_generation_whose_members_all_come_back_is_left_alone() {
+    let mut cluster = two_by_two(|_| {});
+    let (stamp, members) = (cluster.stamp(), cluster.members());
+    for _ in 0..3 {
+        cluster.restart_driver();
+        cluster.train(10);
+        cluster.come_back(&["a", "b"]);
+        cluster.pass(LONG);
+    }
+    assert_eq!((cluster.stamp(), cluster.active()), (stamp, 4));
+    assert!(cluster.resets.is_empty() && cluster.stops.is_empty(), "{:?}", cluster.resets);
+    // What comes after is numbered on, under the new term.
+    let victim = cluster.worker("b", 1);
+    cluster.kill(&victim);
+    cluster.pass(LONG);
+    assert_eq!(cluster.sizes, [4, 3, 4]);
+    assert!(cluster.stamp() > Stamp { term: Term(4), generation: stamp.generation });
+    let newest = cluster.worker("b", 1);
+    assert!(members.iter().all(|old| old.incarnation < newest.incarnation), "D-1");
+}
+
+#[test]
+fn what_ended_while_there_was_no_driver_is_found() {
+    let mut cluster = two_by_two(|_| {});
+    let victim = cluster.worker("b", 1);
+    cluster.end_unseen(&victim);
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    cluster.pass(LONG);
+    assert!(cluster.resets[0].to_string().contains("while there was no driver"));
+    assert_eq!((aborts(&cluster), cluster.sizes.last()), (1, Some(&4)));
+}
+
+#[test]
+fn an_agent_that_tells_how_a_process_ended_meanwhile_is_believed() {
+    let mut cluster = two_by_two(|_| {});
+    let victim = cluster.worker("b", 1);
+    cluster.restart_driver();
+    cluster.end_unseen(&victim);
+    cluster.come_back(&["a", "b"]);
+    cluster.report_exit(&victim, ExitStatus::Signal(9));
+    cluster.pass(LONG);
+    assert!(cluster.resets[0].to_string().contains("signal 9"), "{:?}", cluster.resets);
+    assert_eq!(aborts(&cluster), 1);
+    assert_eq!(cluster.sizes, [4, 3, 4], "it is refilled after a back-off");
+}
+
+#[test]
+fn a_host_that_does_not_come_back_is_lost() {
+    let mut cluster = two_by_two(|_| {});
+    cluster.restart_driver();
+    cluster.come_back(&["a"]);
+    cluster.pass(LONG);
+    assert_eq!(cluster.resets.len(), 1, "{:?}", cluster.resets);
+    assert!(cluster.resets[0].to_string().contains("host b lost"));
+    assert_eq!(cluster.sizes, [4, 2]);
+}
+
+#[test]
+fn a_driver_killed_while_a_reset_forms_goes_on_with_it() {
+    // Before the generation was stored, after it, and after some were told: the disk decides.
+    for hangs in [true, false] {
+        let mut cluster = two_by_two(|_| {});
+        let victim = cluster.worker("b", 1);
+        cluster.disk_hangs = hangs;
+        cluster.kill(&victim);
+        cluster.restart_driver();
+        cluster.come_back(&["b", "a"]);
+        cluster.pass(LONG);
+        assert_eq!(cluster.active(), 4, "the disk hangs: {hangs}");
+        assert_eq!(cluster.sizes.last(), Some(&4));
+    }
+}
+
+#[test]
+fn a_member_that_was_not_told_of_its_generation_is_told_by_the_next_driver() {
+    let mut cluster = two_by_two(|_| {});
+    let (victim, late) = (cluster.worker("b", 1), cluster.worker("a", 1));
+    cluster.deaf.insert(late.clone());
+    cluster.kill(&victim);
+    cluster.deaf.clear();
+    cluster.arrive(&late, 0);
+    cluster.deaf.insert(late.clone());
+    cluster.settle();
+    assert_eq!(cluster.sizes, [4], "one of three has not heard of its generation");
+    cluster.restart_driver();
+    cluster.deaf.clear();
+    cluster.come_back(&["a", "b"]);
+    assert_eq!(cluster.sizes[..2], [4, 3]);
+    assert_eq!(aborts(&cluster), 1, "D-3: {:?}", cluster.resets);
+}
+
+#[test]
+fn a_stop_that_some_have_heard_of_is_heard_by_all() {
+    let mut cluster = two_by_two(|_| {});
+    let late = cluster.worker("a", 1);
+    cluster.deaf.insert(late.clone());
+    cluster.add_host("c", 1);
+    let boundary = 10;
+    cluster.say(
+        &late,
+        elastic_protocol::messages::WorkerToDriver::Paused { stamp: cluster.stamp(), boundary },
+    );
+    cluster.settle();
+    assert_eq!(cluster.active(), 1, "the others have stopped");
+    cluster.restart_driver();
+    cluster.deaf.clear();
+    cluster.come_back(&["a", "b", "c"]);
+    cluster.pass(LONG);
+    assert_eq!(cluster.sizes, [4, 5]);
+    assert_eq!(cluster.resets.len(), 1, "{:?}", cluster.resets);
+}
+
+#[test]
+fn d_1_nothing_leaves_before_its_record_is_stored() {
+    let mut cluster = two_by_two(|_| {});
+    let victim = cluster.worker("b", 1);
+    let stamp = cluster.stamp();
+    cluster.disk_hangs = true;
+    cluster.kill(&victim);
+    cluster.pass(Duration::from_millis(100));
+    assert_eq!(
+        cluster.stamp(),
+        stamp,
+        "no generation is told of that a successor could give out again"
+    );
+    assert_eq!(cluster.active(), 0, "an end needs no record first");
+    cluster.disk_hangs = false;
+    cluster.settle();
+    assert!(cluster.stamp() > stamp);
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_for_a_while_stops_nobody() {
+    let mut cluster = two_by_two(|_| {});
+    cluster.disk_hangs = true;
+    cluster.add_host("c", 1);
+    cluster.pass(LONG);
+    let batch = cluster.core.poll_batch().expect("a worker was to be started");
+    cluster.core.handle_journal_failed(cluster.now, "no space is left", true);
+    assert_eq!((cluster.active(), cluster.sizes.len()), (4, 1));
+    assert_eq!(cluster.core.poll_batch(), None, "not at once");
+    cluster.pass(Duration::from_secs(2));
+    let again = cluster.core.poll_batch().expect("tried again");
+    assert_eq!(again.first, batch.first);
+    cluster.core.handle_journal_failed(cluster.now, "no space is left", true);
+    cluster.disk_hangs = false;
+    cluster.pass(LONG);
+    assert_eq!(cluster.sizes, [4, 5]);
+}
+
+#[test]
+fn the_end_is_told_to_those_who_have_not_heard_it() {
+    let mut cluster = two_by_two(|_| {});
+    for worker in cluster.members() {
+        cluster.deaf.insert(worker);
+    }
+    cluster.finish_all();
+    cluster.restart_driver();
+    cluster.deaf.clear();
+    assert_eq!(cluster.result, None, "they must hear of it first");
+    cluster.come_back(&["a", "b"]);
+    for name in ["a", "b"] {
+        let node = cluster.agent(name);
+        cluster.core.handle_link(cluster.now, &node, &lost());
+    }
+    cluster.pass(LONG);
+    let result = cluster.result.clone().expect("the end");
+    assert_eq!((result.outcome, result.code), (Outcome::Succeeded, 0));
+    assert_eq!(cluster.finished.len(), 4);
+}
+
+#[test]
+fn a_worker_that_finishes_while_there_is_no_driver_has_finished() {
+    let mut cluster = two_by_two(|_| {});
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    for worker in cluster.members() {
+        cluster.vote(&worker, Ballot::Success);
+    }
+    cluster.pass(LONG);
+    assert_eq!(cluster.result.as_ref().map(|result| result.outcome), Some(Outcome::Succeeded));
+}

@@ -1,0 +1,103 @@
+//! Records and images: what is written is what is read, and a snapshot says what its records said.
+
+use std::convert::Infallible;
+
+use elastic_journal::{Batch, Journal, JournalError, Loaded};
+use elastic_protocol::{
+    CommitId, GenerationId, HostName, Incarnation, JobId, ProgramSpec, Step, Term, WorkerId,
+};
+use uuid::Uuid;
+
+use super::{Founding, Image, JobSecretsBytes, Record, Tenure, TenureError};
+
+/// A journal in memory.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryJournal(pub(crate) Loaded);
+
+impl Journal for MemoryJournal {
+    fn load(&mut self) -> Result<Loaded, JournalError> {
+        Ok(self.0.clone())
+    }
+
+    fn append(&mut self, batch: &Batch) -> Result<(), JournalError> {
+        let last = self.0.last();
+        assert!(batch.first <= last + 1, "a gap");
+        let known = usize::try_from(last + 1 - batch.first).expect("few");
+        self.0.records.extend(batch.records.iter().skip(known).cloned());
+        if let Some(snapshot) = &batch.snapshot {
+            let kept = usize::try_from(self.0.last() - snapshot.upto).expect("few");
+            let count = self.0.records.len();
+            self.0.records.drain(..count - kept);
+            self.0.snapshot = Some(snapshot.clone());
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn program() -> ProgramSpec {
+    ProgramSpec { argv: vec!["train".to_owned()], environment: Vec::new() }
+}
+
+pub(crate) fn begin(journal: &mut MemoryJournal) -> Tenure {
+    let founding = || {
+        let secrets = JobSecretsBytes(vec![1, 2, 3]);
+        Ok::<_, Infallible>(Founding { job: JobId(Uuid::from_u128(7)), secrets })
+    };
+    Tenure::begin(journal, &program(), founding).expect("a journal")
+}
+
+fn worker(incarnation: u64) -> WorkerId {
+    let host = HostName::new("a").expect("a literal");
+    WorkerId { host, slot: 0, incarnation: Incarnation(incarnation) }
+}
+
+#[test]
+fn d_1_every_incarnation_has_a_term_of_its_own_and_the_same_secrets() {
+    let mut journal = MemoryJournal::default();
+    let first = begin(&mut journal);
+    assert_eq!((first.image.term, first.is_takeover()), (Term(1), false));
+    let second = begin(&mut journal);
+    assert_eq!((second.image.term, second.is_takeover()), (Term(2), true));
+    assert_eq!((second.job, &second.image.secrets), (first.job, &first.image.secrets));
+    assert!(!format!("{second:?}").contains("[1, 2, 3]"), "secrets are not printed");
+    let other = ProgramSpec { argv: vec!["other".to_owned()], environment: Vec::new() };
+    let founding = || -> Result<Founding, Infallible> { unreachable!("a job is there") };
+    let error = Tenure::begin(&mut journal, &other, founding).expect_err("not that job");
+    assert!(matches!(error, TenureError::OtherProgram { .. }));
+    assert!(error.to_string().contains("`train`, not `other`"), "{error}");
+}
+
+#[test]
+fn a_snapshot_says_what_its_records_said() {
+    let commit = CommitId { generation: GenerationId(1), step: Step(4), digest: 9 };
+    let records = [
+        Record::WorkerStarted { worker: worker(1) },
+        Record::WorkerAttached { worker: worker(1), data_address: ([127, 0, 0, 1], 9).into() },
+        Record::CommitHeld { worker: worker(1), commit },
+        Record::WorkerStarted { worker: worker(2) },
+        Record::WorkerGone { worker: worker(1) },
+    ];
+    let mut image = Image::default();
+    for record in &records {
+        let read = Record::decode(&record.encode()).expect("just written");
+        assert_eq!(read, *record);
+        image.apply(&read);
+        assert_eq!(Image::decode(&image.encode()).as_ref(), Ok(&image));
+    }
+    assert_eq!(image.incarnation, Incarnation(2));
+    assert_eq!(image.workers.keys().collect::<Vec<_>>(), [&worker(2)]);
+}
+
+#[test]
+fn a_journal_that_makes_no_sense_is_told_and_not_taken_for_another() {
+    let mut journal = MemoryJournal::default();
+    begin(&mut journal);
+    journal.0.records.push(vec![0xff; 9]);
+    let founding = || -> Result<Founding, Infallible> { unreachable!("a job is there") };
+    let error = Tenure::begin(&mut journal, &program(), founding).expect_err("damaged");
+    assert!(matches!(error, TenureError::Journal(JournalError::Corrupt(_))), "{error}");
+    let only = vec![Record::Term { term: Term(3) }.encode()];
+    let mut journal = MemoryJournal(Loaded { snapshot: None, records: only });
+    let error = Tenure::begin(&mut journal, &program(), founding).expect_err("no job");
+    assert!(error.to_string().contains("first record is missing"), "{error}");
+}

@@ -1,0 +1,276 @@
+//! One generation's keys, queues, waits and barriers.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::ClientKey;
+use crate::limits::{ENTRY_BYTES, NAMESPACE_BYTES_MAX, REQUEST_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::wire::{Reply, Request};
+
+/// What becomes of a request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Answer {
+    /// Carried out: bytes for the client.
+    Done(Vec<u8>),
+    /// Too much; the client is to be turned away.
+    Refused(String),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Namespace {
+    values: BTreeMap<Vec<u8>, Vec<u8>>,
+    queues: BTreeMap<Vec<u8>, VecDeque<Vec<u8>>>,
+    /// Of keys, values, and queued values.
+    bytes: usize,
+    /// Who waits, and for which keys that are not there yet.
+    waits: BTreeMap<ClientKey, BTreeSet<Vec<u8>>>,
+    /// Who waits for a key.
+    waiters: BTreeMap<Vec<u8>, BTreeSet<ClientKey>>,
+    /// Who has come to a barrier.
+    barriers: BTreeMap<Vec<u8>, Vec<ClientKey>>,
+    answers: VecDeque<(ClientKey, Answer)>,
+}
+
+/// A request that asks for too much, or for what cannot be.
+struct Refusal(String);
+
+impl Namespace {
+    pub(super) fn poll_answer(&mut self) -> Option<(ClientKey, Answer)> {
+        self.answers.pop_front()
+    }
+
+    pub(super) fn handle(&mut self, client: &ClientKey, request: Request) {
+        let answer = match self.carry_out(client, request) {
+            Ok(Some(reply)) => Answer::Done(reply.encode()),
+            Ok(None) => return,
+            Err(Refusal(reason)) => Answer::Refused(reason),
+        };
+        self.answers.push_back((client.clone(), answer));
+    }
+
+    /// A client has gone.
+    pub(super) fn forget(&mut self, client: &ClientKey) {
+        self.stop_waiting(client);
+        self.barriers.retain(|_, there| {
+            there.retain(|other| other != client);
+            !there.is_empty()
+        });
+    }
+
+    /// The answer, if there is one now.
+    fn carry_out(
+        &mut self,
+        client: &ClientKey,
+        request: Request,
+    ) -> Result<Option<Reply>, Refusal> {
+        Ok(Some(match request {
+            Request::Set { key, value } => {
+                self.set(key, value)?;
+                return Ok(self.acknowledge(client));
+            }
+            Request::MultiSet { entries } => {
+                for (key, value) in entries {
+                    self.set(key, value)?;
+                }
+                return Ok(self.acknowledge(client));
+            }
+            Request::Append { key, value } => {
+                let mut whole = self.values.get(&key).cloned().unwrap_or_default();
+                whole.extend(value);
+                self.set(key, whole)?;
+                return Ok(self.acknowledge(client));
+            }
+            Request::QueuePush { key, value } => {
+                self.grow(value.len() + key.len() + ENTRY_BYTES)?;
+                self.queues.entry(key.clone()).or_default().push_back(value);
+                self.release(&key);
+                return Ok(self.acknowledge(client));
+            }
+            Request::CompareSet { key, expected, desired } => {
+                let current = self.values.get(&key);
+                if current.map_or(expected.is_empty(), |current| *current == expected) {
+                    self.set(key, desired.clone())?;
+                    Reply::Value(desired)
+                } else {
+                    Reply::Value(current.cloned().unwrap_or(expected))
+                }
+            }
+            Request::Get { key } => Reply::Value(self.value(&key)),
+            Request::Add { key, amount } => Reply::Number(self.add(key, amount)?),
+            Request::Check { keys } => Reply::Ready(keys.iter().all(|key| self.is_there(key))),
+            Request::Wait { keys } => {
+                let missing: BTreeSet<Vec<u8>> =
+                    keys.into_iter().filter(|key| !self.is_there(key)).collect();
+                if !missing.is_empty() {
+                    self.wait(client, missing);
+                    return Ok(None);
+                }
+                Reply::Released
+            }
+            Request::CancelWait => {
+                if self.stop_waiting(client) {
+                    // The wait is a request, too, and has its end with this one.
+                    self.answers.push_back((client.clone(), Answer::Done(Vec::new())));
+                }
+                Reply::Cancelled
+            }
+            Request::CountKeys => Reply::Number(count(self.values.len())),
+            Request::Delete { key } => Reply::Number(self.delete(&key)),
+            Request::MultiGet { keys } => {
+                let values: Vec<Vec<u8>> = keys.iter().map(|key| self.value(key)).collect();
+                fits(&values)?;
+                Reply::Values(values)
+            }
+            Request::Ping { nonce } => Reply::Nonce(nonce),
+            Request::QueuePop { key } => Reply::Popped(self.pop(&key)),
+            Request::QueueLength { key } => {
+                Reply::Number(count(self.queues.get(&key).map_or(0, VecDeque::len)))
+            }
+            Request::ListKeys => {
+                let keys: Vec<Vec<u8>> = self.values.keys().cloned().collect();
+                fits(&keys)?;
+                Reply::Keys(keys)
+            }
+            Request::Barrier { key, world_size } => {
+                self.meet(client, key, world_size);
+                return Ok(None);
+            }
+        }))
+    }
+
+    /// A request without an answer was carried out: the relay hears of it, the client reads nothing.
+    fn acknowledge(&mut self, client: &ClientKey) -> Option<Reply> {
+        self.answers.push_back((client.clone(), Answer::Done(Vec::new())));
+        None
+    }
+
+    fn value(&self, key: &[u8]) -> Vec<u8> {
+        self.values.get(key).cloned().unwrap_or_default()
+    }
+
+    fn is_there(&self, key: &[u8]) -> bool {
+        self.values.contains_key(key) || self.queues.contains_key(key)
+    }
+
+    fn set(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Refusal> {
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Refusal(format!(
+                "a value of {} bytes; at most {VALUE_BYTES_MAX} are allowed",
+                value.len()
+            )));
+        }
+        let before = self.values.get(&key).map_or(0, |old| cost(&key, old));
+        let after = cost(&key, &value);
+        self.bytes -= before;
+        if let Err(refusal) = self.grow(after) {
+            self.bytes += before;
+            return Err(refusal);
+        }
+        self.values.insert(key.clone(), value);
+        self.release(&key);
+        Ok(())
+    }
+
+    fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
+        if self.bytes + bytes > NAMESPACE_BYTES_MAX {
+            let reason = format!("its generation stores more than {NAMESPACE_BYTES_MAX} bytes");
+            return Err(Refusal(reason));
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    fn add(&mut self, key: Vec<u8>, amount: i64) -> Result<i64, Refusal> {
+        let number = match self.values.get(&key) {
+            None => Some(0),
+            Some(value) => {
+                std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok())
+            }
+        };
+        let sum = number.and_then(|number| number.checked_add(amount)).ok_or_else(|| {
+            Refusal(format!("{:?} holds no number to add to", String::from_utf8_lossy(&key)))
+        })?;
+        self.set(key, sum.to_string().into_bytes())?;
+        Ok(sum)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> i64 {
+        let value = self.values.remove(key);
+        self.bytes -= value.as_ref().map_or(0, |value| cost(key, value));
+        i64::from(value.is_some())
+    }
+
+    fn pop(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        let queue = self.queues.get_mut(key)?;
+        let value = queue.pop_front()?;
+        self.bytes -= cost(key, &value);
+        if queue.is_empty() {
+            self.queues.remove(key);
+        }
+        Some(value)
+    }
+
+    fn wait(&mut self, client: &ClientKey, missing: BTreeSet<Vec<u8>>) {
+        // A client waits once at a time: a second wait takes the place of the first.
+        if self.stop_waiting(client) {
+            self.answers.push_back((client.clone(), Answer::Done(Vec::new())));
+        }
+        for key in &missing {
+            self.waiters.entry(key.clone()).or_default().insert(client.clone());
+        }
+        self.waits.insert(client.clone(), missing);
+    }
+
+    /// Whether it waited.
+    fn stop_waiting(&mut self, client: &ClientKey) -> bool {
+        let Some(missing) = self.waits.remove(client) else { return false };
+        for key in missing {
+            if let Some(waiters) = self.waiters.get_mut(&key) {
+                waiters.remove(client);
+                if waiters.is_empty() {
+                    self.waiters.remove(&key);
+                }
+            }
+        }
+        true
+    }
+
+    /// A key is there: whoever waited for nothing else goes on.
+    fn release(&mut self, key: &[u8]) {
+        for client in self.waiters.remove(key).unwrap_or_default() {
+            let Some(missing) = self.waits.get_mut(&client) else { continue };
+            missing.remove(key);
+            if missing.is_empty() {
+                self.waits.remove(&client);
+                self.answers.push_back((client, Answer::Done(Reply::Released.encode())));
+            }
+        }
+    }
+
+    fn meet(&mut self, client: &ClientKey, key: Vec<u8>, world_size: i64) {
+        let there = self.barriers.entry(key.clone()).or_default();
+        there.push(client.clone());
+        if count(there.len()) < world_size {
+            return;
+        }
+        for client in self.barriers.remove(&key).unwrap_or_default() {
+            self.answers.push_back((client, Answer::Done(Reply::Released.encode())));
+        }
+    }
+}
+
+fn cost(key: &[u8], value: &[u8]) -> usize {
+    key.len() + value.len() + ENTRY_BYTES
+}
+
+fn count(length: usize) -> i64 {
+    i64::try_from(length).unwrap_or(i64::MAX)
+}
+
+fn fits(values: &[Vec<u8>]) -> Result<(), Refusal> {
+    let bytes = Reply::bytes_of(values);
+    if bytes > REQUEST_BYTES_MAX {
+        let reason = format!("an answer of {bytes} bytes; at most {REQUEST_BYTES_MAX} are allowed");
+        return Err(Refusal(reason));
+    }
+    Ok(())
+}

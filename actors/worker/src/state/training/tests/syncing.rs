@@ -1,0 +1,140 @@
+//! Commits that come from several holders, over real sockets.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use elastic_collectives::{AbortHandle, GroupSpec, TcpFabric};
+use elastic_protocol::messages::SyncPlan;
+use elastic_protocol::{CommitId, GenerationId};
+use serde::{Deserialize, Serialize};
+
+use super::super::State;
+use super::super::sync::{SyncError, sync};
+use super::super::transfer::ROUND_BYTES;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+struct Weights {
+    #[serde(with = "crate::state::training::bulk")]
+    numbers: Vec<u64>,
+}
+
+/// Of several rounds.
+fn weights() -> Vec<u64> {
+    (0..(2 * ROUND_BYTES / 8 + 1000) as u64).map(|index| index.wrapping_mul(0x9E37_79B9)).collect()
+}
+
+/// What a worker of a test does: it is in these generations, with these ranks.
+struct Part {
+    holds: bool,
+    generations: Vec<(u64, u32)>,
+}
+
+/// What became of it: how each sync ended, and what it holds at the end.
+struct Outcome {
+    syncs: Vec<Result<bool, SyncError>>,
+    commit: Option<CommitId>,
+    is_right: bool,
+}
+
+/// Runs workers, each in a thread. `show` is told the progress of takers, and may abort their generation.
+fn run(
+    parts: Vec<Part>,
+    show: impl Fn(&str, &AbortHandle) + Clone + Send + 'static,
+) -> Vec<Outcome> {
+    let bind = |_| TcpFabric::bind(([127, 0, 0, 1], 0).into()).expect("a port is free");
+    let fabrics: Vec<TcpFabric> = parts.iter().map(bind).collect();
+    let mut worlds: BTreeMap<u64, BTreeMap<u32, SocketAddr>> = BTreeMap::new();
+    for (part, fabric) in parts.iter().zip(&fabrics) {
+        for (generation, rank) in &part.generations {
+            let world = worlds.entry(*generation).or_default();
+            world.insert(*rank, fabric.local_address());
+        }
+    }
+    let threads = parts.into_iter().zip(fabrics).map(|(part, fabric)| {
+        let (worlds, show) = (worlds.clone(), show.clone());
+        let body = move || part.run(fabric, &worlds, &show);
+        std::thread::Builder::new().spawn(body).expect("a thread")
+    });
+    let threads: Vec<_> = threads.collect();
+    threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+}
+
+impl Part {
+    fn run(
+        self,
+        mut fabric: TcpFabric,
+        worlds: &BTreeMap<u64, BTreeMap<u32, SocketAddr>>,
+        show: &impl Fn(&str, &AbortHandle),
+    ) -> Outcome {
+        let abort = AbortHandle::new().expect("a descriptor");
+        let mut state = State::new(Weights::default());
+        if self.holds {
+            state.numbers = weights();
+            state.save().expect("it encodes");
+        }
+        let sync = |(generation, rank)| {
+            let group = GroupSpec {
+                term: 1,
+                generation,
+                rank,
+                peers: worlds[&generation].values().copied().collect(),
+                hosts: Vec::new(),
+                host_names: Vec::new(),
+                key: [3; 32],
+                form_deadline: DEADLINE,
+                operation_deadline: DEADLINE,
+            };
+            let mut group = fabric.form(&group, &abort).expect("all are there");
+            let plan = SyncPlan::FromRoot { root: 0 };
+            let show = |text: &str| show(text, &abort);
+            sync(&mut state, &mut group, plan, GenerationId(generation), &show)
+        };
+        let syncs = self.generations.into_iter().map(sync).collect();
+        let (commit, is_right) = (state.commit_id(), state.numbers == weights());
+        Outcome { syncs, commit, is_right }
+    }
+}
+
+fn check(outcomes: &[Outcome]) {
+    let commit = outcomes[0].commit;
+    assert!(commit.is_some());
+    for outcome in outcomes {
+        assert!(matches!(outcome.syncs.last(), Some(Ok(true))), "training goes on");
+        assert!(outcome.is_right);
+        assert_eq!(outcome.commit, commit, "G-6: one step, one digest");
+    }
+}
+
+#[test]
+fn newcomers_take_the_state_from_all_who_hold_it() {
+    for (holders, newcomers) in [(2, 1), (1, 2), (2, 3)] {
+        let part = |rank| Part { holds: rank < holders, generations: vec![(1, rank)] };
+        check(&run((0..holders + newcomers).map(part).collect(), |_, _| {}));
+    }
+}
+
+#[test]
+fn a_transfer_goes_on_where_its_lost_source_left_it() {
+    let parts = vec![
+        Part { holds: true, generations: vec![(1, 0), (2, 0)] },
+        Part { holds: true, generations: vec![(1, 1)] },
+        Part { holds: false, generations: vec![(1, 2), (2, 1)] },
+    ];
+    let (shown, seen) = mpsc::channel();
+    // The newcomer's first generation ends once the first round is there.
+    let show = move |text: &str, abort: &AbortHandle| {
+        abort.abort(1, 1, "a source was lost");
+        drop(shown.send(text.to_owned()));
+    };
+    let mut outcomes = run(parts, show);
+    assert!(outcomes[2].syncs[0].is_err());
+    outcomes.remove(1);
+    check(&outcomes);
+    let shown: Vec<String> = seen.iter().collect();
+    let due = ["49", "99", "100"].map(|percent| format!("takes the state: {percent} % of 65 MiB"));
+    assert_eq!(shown, due);
+}

@@ -1,0 +1,220 @@
+//! `bench abort`: SIGKILL of a rank in the middle of a large all-reduce, at random moments. How long after the
+//! kernel reported the end the survivors return, whether all name the same reason, whether the next
+//! generation works, and whether anything is left behind.
+//!
+//! Nobody tells the survivors: no agent and no driver runs here. In a job these are a second way to know.
+
+mod rank;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use crate::cluster::{kill_9, pause};
+use crate::monotonic::now_ns;
+use crate::statistics::{median, percentile};
+
+pub(crate) use rank::{RankOptions, run as run_rank};
+
+/// What the mapping of a segment shows.
+const SEGMENT: &str = "memfd:elastic-collectives";
+
+/// Flags.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// How many ranks, each a process.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64))]
+    world: u32,
+    /// How many of them are killed on each path, one after the other.
+    #[arg(long, default_value_t = 200)]
+    kills: usize,
+    /// The paths that are measured.
+    #[arg(long, value_delimiter = ',', default_value = "shm,tcp")]
+    paths: Vec<Path>,
+    /// Bytes of the all-reduce.
+    #[arg(long, default_value_t = 64 << 20)]
+    bytes: usize,
+    /// A kill comes at most this long after the generation's first all-reduce, in milliseconds.
+    #[arg(long, default_value_t = 150)]
+    within_ms: u64,
+    /// Of the random moments and victims.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Only the result, as one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What carries the data.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Path {
+    /// Shared memory.
+    Shm,
+    /// TCP over loopback.
+    Tcp,
+}
+
+/// The result.
+#[derive(Debug, Serialize)]
+struct Report {
+    world: u32,
+    kills: usize,
+    bytes: usize,
+    paths: Vec<PathReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct PathReport {
+    path: Path,
+    /// From the kernel's report of the end to the return of a survivor's all-reduce; 0 where it was before.
+    median_ms: f64,
+    p95_ms: f64,
+    max_ms: f64,
+    /// Kills after which all survivors named the killed rank.
+    same_reason: usize,
+    /// Generations whose first all-reduce was right.
+    next_right: usize,
+    /// Segments that are mapped, descriptors that are open, and files in /dev/shm, beyond those at the start.
+    left_behind: usize,
+}
+
+/// A rank's process; killed when dropped.
+struct Rank {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    address: String,
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // It has ended already where it was the victim.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Rank {
+    fn start(options: &Options) -> anyhow::Result<Rank> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["abort-rank", &options.bytes.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("a rank cannot be started")?;
+        let input = child.stdin.take().context("stdin is a pipe")?;
+        let output = BufReader::new(child.stdout.take().context("stdout is a pipe")?);
+        let mut rank = Rank { child, input, output, address: String::new() };
+        rank.address = rank.line()?;
+        Ok(rank)
+    }
+
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        ensure!(self.output.read_line(&mut line)? > 0, "a rank ended early");
+        Ok(line.trim().to_owned())
+    }
+
+    /// Segments that it maps, and descriptors that it holds, without those of the listener's backlog.
+    fn holds(&self) -> anyhow::Result<(usize, usize)> {
+        let folder = format!("/proc/{}", self.child.id());
+        let maps = std::fs::read_to_string(format!("{folder}/maps"))?;
+        Ok((maps.matches(SEGMENT).count(), std::fs::read_dir(format!("{folder}/fd"))?.count()))
+    }
+}
+
+/// Measures and prints.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    ensure!(options.kills > 0 && options.bytes.is_multiple_of(4), "a kill, and whole float32s");
+    let mut paths = Vec::new();
+    for path in &options.paths {
+        paths.push(measure(options, *path)?);
+    }
+    let Options { world, kills, bytes, .. } = *options;
+    let report = Report { world, kills, bytes, paths };
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
+    Ok(())
+}
+
+fn measure(options: &Options, path: Path) -> anyhow::Result<PathReport> {
+    let mut random = ChaCha8Rng::seed_from_u64(options.seed);
+    let mut ranks = Vec::new();
+    for _ in 0..options.world {
+        ranks.push(Rank::start(options)?);
+    }
+    let files = files_in_dev_shm()?;
+    let (mut times_ms, mut same_reason, mut next_right) = (Vec::new(), 0, 0);
+    let mut held = Vec::new();
+    for generation in 0..options.kills {
+        next_right += usize::from(form(&mut ranks, generation, path)?);
+        let victim = random.random_range(0..ranks.len());
+        pause(Duration::from_micros(random.random_range(0..=options.within_ms * 1000)));
+        let reported_ns = kill(&mut ranks[victim])?;
+        let mut reasons = BTreeSet::new();
+        for (number, rank) in ranks.iter_mut().enumerate() {
+            if number == victim {
+                continue;
+            }
+            let line = rank.line()?;
+            let (at_ns, reason) = line.split_once(' ').context("a time and a reason")?;
+            times_ms.push(at_ns.parse::<u64>()?.saturating_sub(reported_ns) as f64 / 1e6);
+            reasons.insert(reason.to_owned());
+        }
+        let due = format!("rank {victim} was lost");
+        let is_same = reasons.iter().eq([&due]);
+        same_reason += usize::from(is_same);
+        if !options.json {
+            let shown: Vec<_> = reasons.into_iter().collect();
+            writeln!(std::io::stderr(), "{path:?} kill {}: {}", generation + 1, shown.join("; "))?;
+        }
+        if generation == 0 || generation + 1 == options.kills {
+            let survivors = ranks.iter().enumerate().filter(|(number, _)| *number != victim);
+            let holds =
+                survivors.map(|(_, rank)| rank.holds()).collect::<anyhow::Result<Vec<_>>>()?;
+            let most = |of: fn(&(usize, usize)) -> usize| holds.iter().map(of).max().unwrap_or(0);
+            held.push((most(|holds| holds.0), most(|holds| holds.1)));
+        }
+        ranks[victim] = Rank::start(options)?;
+    }
+    let (first, last) = held.first().zip(held.last()).context("there was a kill")?;
+    let descriptors = last.1.saturating_sub(first.1);
+    let left_behind = last.0 + descriptors + files_in_dev_shm()?.saturating_sub(files);
+    let of = |share| percentile(&times_ms, share).context("there are measurements");
+    let median_ms = median(&times_ms).context("there are measurements")?;
+    let (p95_ms, max_ms) = (of(0.95)?, of(1.0)?);
+    Ok(PathReport { path, median_ms, p95_ms, max_ms, same_reason, next_right, left_behind })
+}
+
+/// Forms a generation; whether its first all-reduce was right on all ranks.
+fn form(ranks: &mut [Rank], generation: usize, path: Path) -> anyhow::Result<bool> {
+    let peers: Vec<String> = ranks.iter().map(|rank| rank.address.clone()).collect();
+    let peers = peers.join(",");
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        let shares = path == Path::Shm;
+        writeln!(rank.input, "{generation} {number} {shares} {peers}")?;
+    }
+    let mut is_right = true;
+    for rank in ranks {
+        is_right &= rank.line()? == "right";
+    }
+    Ok(is_right)
+}
+
+/// Kills a rank; when the kernel reported its end.
+fn kill(rank: &mut Rank) -> anyhow::Result<u64> {
+    kill_9(rank.child.id())?;
+    rank.child.wait()?;
+    Ok(now_ns()?)
+}
+
+fn files_in_dev_shm() -> anyhow::Result<usize> {
+    Ok(std::fs::read_dir("/dev/shm")?.count())
+}

@@ -1,0 +1,242 @@
+//! A program under measurement: its ranks, each with a channel for commands, and rank 0's results.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, bail, ensure};
+use nix::sys::stat::Mode;
+use nix::unistd::{Uid, mkfifo};
+use tempfile::TempDir;
+
+use super::namespaces::Namespaces;
+use super::rank::Plan;
+use super::{Collective, Options, Peer};
+use crate::monotonic::now_ns;
+
+/// The scripts of the peers.
+const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
+
+/// Processes that are killed when dropped, so that none outlives a failed measurement.
+struct Processes(Vec<Child>);
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // It has ended already where all went well.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// One program.
+pub(super) enum Contestant {
+    /// Ranks that are other processes.
+    Ranks(Box<Ranks>),
+    /// This process copies.
+    Memcpy,
+}
+
+/// The ranks of one program.
+pub(super) struct Ranks {
+    commands: Vec<Box<dyn Write>>,
+    results: Box<dyn BufRead>,
+    _processes: Processes,
+    _folder: Option<TempDir>,
+}
+
+/// The program of a peer, running and ready.
+pub(super) fn peer(
+    peer: Peer,
+    collective: Collective,
+    options: &Options,
+    namespaces: Option<&Namespaces>,
+) -> anyhow::Result<Contestant> {
+    let is_form = collective == Collective::Form;
+    match peer {
+        Peer::Tcp => Contestant::ours(options, namespaces, true),
+        Peer::Gloo => gloo(options, namespaces),
+        Peer::Mpi if namespaces.is_some() => bail!("mpirun does not span network namespaces"),
+        Peer::Mpi if is_form => bail!("MPI forms its world once"),
+        Peer::Mpi => mpi(options),
+        Peer::Memcpy if is_form => bail!("a copy forms nothing"),
+        Peer::Memcpy => Ok(Contestant::Memcpy),
+    }
+}
+
+impl Contestant {
+    /// Elastic Node's ranks. They share memory where they share a host, unless `tcp_alone`.
+    pub(super) fn ours(
+        options: &Options,
+        namespaces: Option<&Namespaces>,
+        tcp_alone: bool,
+    ) -> anyhow::Result<Contestant> {
+        let mut processes = Processes(Vec::new());
+        let (mut commands, mut outputs): (Vec<Box<dyn Write>>, _) = (Vec::new(), Vec::new());
+        for rank in 0..options.world {
+            let program = std::env::current_exe()?;
+            let mut command = in_namespace(namespaces, rank, options.world, &program);
+            command
+                .args(["collective-rank", &address(namespaces, rank, options.world).to_string()]);
+            let (input, output) = spawn(&mut processes, &mut command)?;
+            commands.push(Box::new(input));
+            outputs.push(BufReader::new(output));
+        }
+        let mut peers = Vec::new();
+        for output in &mut outputs {
+            peers.push(line(output)?.parse::<SocketAddr>()?);
+        }
+        let host = |rank| namespaces.map_or(0, |_| Namespaces::side(rank, options.world));
+        let hosts = if tcp_alone { Vec::new() } else { (0..options.world).map(host).collect() };
+        for (rank, input) in (0..).zip(&mut commands) {
+            let plan = Plan { rank, peers: peers.clone(), hosts: hosts.clone() };
+            writeln!(input, "{}", serde_json::to_string(&plan)?)?;
+        }
+        let results = Box::new(outputs.swap_remove(0));
+        Ok(Contestant::ranks(commands, results, processes, None))
+    }
+
+    fn ranks(
+        commands: Vec<Box<dyn Write>>,
+        results: Box<dyn BufRead>,
+        processes: Processes,
+        folder: Option<TempDir>,
+    ) -> Contestant {
+        let (_processes, _folder) = (processes, folder);
+        Contestant::Ranks(Box::new(Ranks { commands, results, _processes, _folder }))
+    }
+
+    /// Microseconds of each of `calls` calls.
+    pub(super) fn measure(
+        &mut self,
+        collective: Collective,
+        bytes: usize,
+        calls: usize,
+    ) -> anyhow::Result<Vec<f64>> {
+        let Contestant::Ranks(ranks) = self else { return copy(bytes, calls) };
+        for command in &mut ranks.commands {
+            writeln!(command, "{} {bytes} {calls}", collective.name())?;
+            command.flush()?;
+        }
+        let times: Vec<f64> = line(&mut ranks.results)?
+            .split(' ')
+            .map(|time| Ok(time.parse::<f64>()? / 1e3))
+            .collect::<anyhow::Result<_>>()?;
+        ensure!(times.len() == calls, "{} calls were asked for, {} measured", calls, times.len());
+        Ok(times)
+    }
+}
+
+/// A rank's command, in its namespace.
+fn in_namespace(namespaces: Option<&Namespaces>, rank: u32, world: u32, program: &Path) -> Command {
+    match namespaces {
+        Some(namespaces) => namespaces.command(Namespaces::side(rank, world), program),
+        None => Command::new(program),
+    }
+}
+
+fn address(namespaces: Option<&Namespaces>, rank: u32, world: u32) -> IpAddr {
+    match namespaces {
+        Some(_) => Namespaces::address(Namespaces::side(rank, world)),
+        None => Ipv4Addr::LOCALHOST.into(),
+    }
+}
+
+fn spawn(
+    processes: &mut Processes,
+    command: &mut Command,
+) -> anyhow::Result<(impl Write + use<>, impl std::io::Read + use<>)> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("{:?} cannot be started", command.get_program()))?;
+    let pipes = child.stdin.take().zip(child.stdout.take());
+    processes.0.push(child);
+    pipes.context("stdin and stdout are pipes")
+}
+
+/// The next line; an error where the rank has ended.
+fn line(output: &mut impl BufRead) -> anyhow::Result<String> {
+    let mut line = String::new();
+    ensure!(output.read_line(&mut line)? > 0, "a rank ended early");
+    Ok(line.trim().to_owned())
+}
+
+fn gloo(options: &Options, namespaces: Option<&Namespaces>) -> anyhow::Result<Contestant> {
+    let found = Command::new(&options.python)
+        .args(["-c", "import torch.distributed as d; raise SystemExit(not d.is_gloo_available())"])
+        .stderr(Stdio::null())
+        .status();
+    let is_there = found.is_ok_and(|status| status.success());
+    ensure!(is_there, "{} has no torch with gloo", options.python.display());
+    let mut processes = Processes(Vec::new());
+    let (mut commands, mut results): (Vec<Box<dyn Write>>, _) = (Vec::new(), None);
+    let master = address(namespaces, 0, options.world);
+    // Of another namespace, or free a moment ago: a collision shows as a failed start.
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+    for rank in 0..options.world {
+        let mut command = in_namespace(namespaces, rank, options.world, &options.python);
+        command
+            .arg(Path::new(PEERS).join("gloo.py"))
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", options.world.to_string())
+            .env("MASTER_ADDR", master.to_string())
+            .env("MASTER_PORT", port.to_string())
+            .env("GLOO_SOCKET_IFNAME", namespaces.map_or("lo", |_| Namespaces::INTERFACE));
+        let (input, output) = spawn(&mut processes, &mut command)?;
+        commands.push(Box::new(input));
+        results.get_or_insert(output);
+    }
+    let results = Box::new(BufReader::new(results.context("there is a rank 0")?));
+    Ok(Contestant::ranks(commands, results, processes, None))
+}
+
+fn mpi(options: &Options) -> anyhow::Result<Contestant> {
+    let folder = TempDir::with_prefix("elastic-node-bench-mpi-")?;
+    let program = folder.path().join("mpi");
+    let built = Command::new("mpicc")
+        .args(["-O2", "-o"])
+        .arg(&program)
+        .arg(Path::new(PEERS).join("mpi.c"))
+        .status()
+        .context("mpicc is not installed")?;
+    ensure!(built.success(), "mpi.c cannot be built");
+    // Both ends at once, so that neither side waits for the other to open it.
+    let fifo = |path: PathBuf| -> anyhow::Result<File> {
+        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        Ok(OpenOptions::new().read(true).write(true).open(path)?)
+    };
+    let mut commands: Vec<Box<dyn Write>> = Vec::new();
+    for rank in 0..options.world {
+        commands.push(Box::new(fifo(folder.path().join(rank.to_string()))?));
+    }
+    let results = Box::new(BufReader::new(fifo(folder.path().join("results"))?));
+    let mut mpirun = Command::new("mpirun");
+    if Uid::effective().is_root() {
+        mpirun.arg("--allow-run-as-root");
+    }
+    let child = mpirun
+        .args(["--oversubscribe", "-n", &options.world.to_string()])
+        .arg(program)
+        .arg(folder.path())
+        .stdin(Stdio::null())
+        .spawn()
+        .context("mpirun is not installed")?;
+    Ok(Contestant::ranks(commands, results, Processes(vec![child]), Some(folder)))
+}
+
+fn copy(bytes: usize, calls: usize) -> anyhow::Result<Vec<f64>> {
+    let (source, mut target) = (vec![1u8; bytes], vec![0u8; bytes]);
+    let mut times = Vec::with_capacity(calls);
+    for _ in 0..calls {
+        let before = now_ns()?;
+        target.copy_from_slice(std::hint::black_box(&source));
+        std::hint::black_box(&mut target);
+        times.push((now_ns()? - before) as f64 / 1e3);
+    }
+    Ok(times)
+}

@@ -1,0 +1,159 @@
+//! `bench allreduce`, `broadcast`, `allgather` and `form`: how long a collective takes over real processes of
+//! this machine, by size, beside other programs that do the same.
+//!
+//! All programs run from the start to the end, and take turns: while one is measured the ranks of the others
+//! sleep on their next command. Times are those of rank 0, of calls back to back.
+
+mod contestant;
+mod namespaces;
+mod plot;
+mod rank;
+mod report;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::statistics::median;
+use contestant::Contestant;
+use namespaces::Namespaces;
+use report::{Measured, Report};
+
+pub(crate) use rank::{RankOptions, run as run_rank};
+
+/// How often the programs take turns at each size.
+const ROUNDS: u32 = 5;
+/// Bounds of the measured calls of one turn.
+const CALLS: std::ops::RangeInclusive<usize> = 3..=4_000;
+/// Calls that tell how many a turn has.
+const TRIAL_CALLS: usize = 3;
+
+/// Flags of the collectives with a size.
+#[derive(Args, Debug)]
+pub(crate) struct SizedOptions {
+    /// Lengths of the buffers in bytes, whole float32s (allgather: of one rank's part).
+    #[arg(long, value_delimiter = ',', default_value = "4,1024,65536,1048576,16777216,67108864")]
+    sizes: Vec<usize>,
+    /// Draw the medians by size into this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Flags of all.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// How many ranks, each a process.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64))]
+    world: u32,
+    /// What ours is compared with, where it is installed: see docs/performance.md.
+    #[arg(long, value_delimiter = ',')]
+    vs: Vec<Peer>,
+    /// How long each program is measured at each size, about, in milliseconds.
+    #[arg(long, default_value_t = 2000)]
+    time_ms: u64,
+    /// The ranks run in two network namespaces that a veth pair joins, half of them in each; needs root.
+    #[arg(long)]
+    netns: bool,
+    /// The Python that has torch, for gloo.
+    #[arg(long, default_value = "python3", env = "ELASTIC_BENCH_PYTHON")]
+    python: PathBuf,
+    /// Only the result, as one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Collective {
+    /// The sum of every rank's buffer, to all.
+    Allreduce,
+    /// One rank's buffer, to all; each rank in turn.
+    Broadcast,
+    /// Every rank's buffer, to all.
+    Allgather,
+    /// A new generation's group, of processes that were in the last one.
+    Form,
+}
+
+impl Collective {
+    /// Its name in commands.
+    fn name(self) -> &'static str {
+        match self {
+            Collective::Allreduce => "allreduce",
+            Collective::Broadcast => "broadcast",
+            Collective::Allgather => "allgather",
+            Collective::Form => "form",
+        }
+    }
+}
+
+/// What ours is compared with.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Peer {
+    /// torch.distributed with gloo.
+    Gloo,
+    /// Open MPI.
+    Mpi,
+    /// Ours, over TCP alone.
+    Tcp,
+    /// One copy of the same bytes by one process.
+    Memcpy,
+}
+
+/// Measures a collective with a size, and prints.
+pub(crate) fn run(collective: Collective, options: &SizedOptions) -> anyhow::Result<()> {
+    let whole = options.sizes.iter().all(|bytes| *bytes > 0 && bytes.is_multiple_of(4));
+    ensure!(whole, "--sizes: whole float32s, at least one");
+    let report = measure(collective, &options.sizes, &options.options)?;
+    if let Some(file) = &options.plot {
+        plot::draw(&report, file).with_context(|| format!("cannot draw {}", file.display()))?;
+    }
+    report.print(options.options.json)
+}
+
+/// Measures forming, and prints.
+pub(crate) fn run_form(options: &Options) -> anyhow::Result<()> {
+    measure(Collective::Form, &[0], options)?.print(options.json)
+}
+
+fn measure(collective: Collective, sizes: &[usize], options: &Options) -> anyhow::Result<Report> {
+    let namespaces = options.netns.then(Namespaces::create).transpose()?;
+    let mut contestants = vec![(None, Contestant::ours(options, namespaces.as_ref(), false)?)];
+    for peer in &options.vs {
+        match contestant::peer(*peer, collective, options, namespaces.as_ref()) {
+            Ok(contestant) => contestants.push((Some(*peer), contestant)),
+            // The others are measured all the same.
+            Err(error) => writeln!(std::io::stderr(), "{peer:?} is left out: {error:#}")?,
+        }
+    }
+    let mut report = Report::new(collective, options.world);
+    for bytes in sizes {
+        let mut measured = Vec::new();
+        for (peer, contestant) in &mut contestants {
+            let trial = contestant.measure(collective, *bytes, TRIAL_CALLS)?;
+            let each_us = median(&trial).context("a trial has calls")?;
+            let turn_us = options.time_ms as f64 * 1e3 / f64::from(ROUNDS);
+            let calls = (turn_us / each_us.max(0.1)) as usize;
+            let calls = calls.clamp(*CALLS.start(), *CALLS.end());
+            measured.push((calls, Measured { peer: *peer, times_us: Vec::new() }));
+        }
+        for _ in 0..ROUNDS {
+            for ((_, contestant), (calls, measured)) in contestants.iter_mut().zip(&mut measured) {
+                measured.times_us.extend(contestant.measure(collective, *bytes, *calls)?);
+            }
+        }
+        let measured: Vec<Measured> = measured.into_iter().map(|(_, measured)| measured).collect();
+        if !options.json {
+            writeln!(std::io::stderr(), "measured {bytes} bytes")?;
+        }
+        report.add(*bytes, &measured).context("every program was measured")?;
+    }
+    Ok(report)
+}

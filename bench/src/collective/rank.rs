@@ -1,0 +1,142 @@
+//! One of our ranks under `bench`: says where it listens, reads its plan, and carries out commands.
+
+use std::io::{BufRead as _, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use elastic_collectives::{
+    AbortHandle, Communicator, CommunicatorExt as _, GroupSpec, HostFabric, ReduceOp, TcpFabric,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::monotonic::now_ns;
+
+/// Calls before the measurement: caches, pages and the scheduler settle.
+const WARM_UP: usize = 2;
+const DEADLINE: Duration = Duration::from_secs(60);
+/// All ranks are children of one process, on this machine, for a few seconds.
+const KEY: [u8; 32] = [42; 32];
+
+/// Flags.
+#[derive(Args, Debug)]
+pub(crate) struct RankOptions {
+    /// Where it listens.
+    address: IpAddr,
+}
+
+/// What a rank must know; the first line on its stdin.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Plan {
+    pub(super) rank: u32,
+    pub(super) peers: Vec<SocketAddr>,
+    pub(super) hosts: Vec<u32>,
+}
+
+/// A rank's group, and what it takes to form the next one.
+struct Rank {
+    plan: Plan,
+    abort: AbortHandle,
+    fabric: HostFabric,
+    generation: u64,
+    group: Box<dyn Communicator>,
+}
+
+impl Rank {
+    fn join(plan: Plan, mut fabric: HostFabric) -> anyhow::Result<Rank> {
+        let abort = AbortHandle::new()?;
+        let group = fabric.form(&spec(&plan, 0), &abort)?;
+        Ok(Rank { plan, abort, fabric, generation: 0, group })
+    }
+
+    /// The next generation's group, of the same ranks.
+    fn form(&mut self) -> anyhow::Result<()> {
+        self.generation += 1;
+        self.group.close();
+        self.group = self.fabric.form(&spec(&self.plan, self.generation), &self.abort)?;
+        Ok(())
+    }
+}
+
+fn spec(plan: &Plan, generation: u64) -> GroupSpec {
+    GroupSpec {
+        term: 0,
+        generation,
+        rank: plan.rank,
+        peers: plan.peers.clone(),
+        hosts: plan.hosts.clone(),
+        host_names: Vec::new(),
+        key: KEY,
+        form_deadline: DEADLINE,
+        operation_deadline: DEADLINE,
+    }
+}
+
+/// Runs one rank until its stdin ends.
+pub(crate) fn run(options: &RankOptions) -> anyhow::Result<()> {
+    let tcp = TcpFabric::bind(SocketAddr::from((options.address, 0)))?;
+    writeln!(std::io::stdout(), "{}", tcp.local_address())?;
+    let mut lines = std::io::stdin().lock().lines();
+    let plan = lines.next().context("a plan comes first")??;
+    let mut rank = Rank::join(serde_json::from_str(&plan)?, HostFabric::new(tcp))?;
+    for command in lines {
+        let command = command?;
+        let mut words = command.split(' ');
+        let mut next = || words.next().context("a command is COLLECTIVE BYTES CALLS");
+        let (collective, bytes, calls) = (next()?, next()?.parse()?, next()?.parse()?);
+        let times = measure(&mut rank, collective, bytes, calls)?;
+        if rank.plan.rank == 0 {
+            let times: Vec<String> = times.iter().map(u64::to_string).collect();
+            writeln!(std::io::stdout(), "{}", times.join(" "))?;
+        }
+    }
+    Ok(())
+}
+
+fn measure(
+    rank: &mut Rank,
+    collective: &str,
+    bytes: usize,
+    calls: usize,
+) -> anyhow::Result<Vec<u64>> {
+    let world = rank.group.world_size();
+    let mut data = vec![0.0f32; bytes / size_of::<f32>()];
+    match collective {
+        "allreduce" => {
+            data.fill((rank.plan.rank + 1) as f32);
+            rank.group.all_reduce(&mut data, ReduceOp::Sum)?;
+            let due = (world * (world + 1) / 2) as f32;
+            ensure!(data.iter().all(|value| *value == due), "the sum of {bytes} bytes is wrong");
+            // Zeros stay zeros, so that no number of calls overflows.
+            data.fill(0.0);
+            time(calls, 1, || Ok(rank.group.all_reduce(&mut data, ReduceOp::Sum)?))
+        }
+        "allgather" => {
+            let mut gathered = vec![0.0f32; data.len() * world as usize];
+            time(calls, 1, || Ok(rank.group.all_gather(&data, &mut gathered)?))
+        }
+        "broadcast" => time(calls, u64::from(world), || {
+            // Each rank is the root once, so that none runs ahead of the others.
+            (0..world).try_for_each(|root| Ok(rank.group.broadcast(&mut data, root)?))
+        }),
+        "form" => time(calls, 1, || rank.form()),
+        other => anyhow::bail!("there is no {other}"),
+    }
+}
+
+/// Nanoseconds of each call, over `divisor`.
+fn time(
+    calls: usize,
+    divisor: u64,
+    mut call: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<u64>> {
+    (0..WARM_UP).try_for_each(|_| call())?;
+    let mut times = Vec::with_capacity(calls);
+    for _ in 0..calls {
+        let before = now_ns()?;
+        call()?;
+        times.push((now_ns()? - before) / divisor);
+    }
+    Ok(times)
+}

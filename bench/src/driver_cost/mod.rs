@@ -1,0 +1,164 @@
+//! `bench driver-cost`: what a reset costs the driver, by the number of hosts.
+//!
+//! The driver's core and the registry's, fed with encoded messages of a cluster that does what it is told, and
+//! with every output encoded as its actor does it. CPU time of the thread is counted while they work; the
+//! cluster's own work is not, nor is what the transport does with a frame. Three things happen to the job: it
+//! starts with all hosts at once; a host is lost and the others go on; the host comes back and takes part.
+
+mod cluster;
+mod workers;
+
+use std::io::Write as _;
+
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use serde::Serialize;
+
+use self::cluster::{Cluster, Cost};
+use crate::statistics::median;
+
+/// Flags.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Numbers of hosts.
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1_000, 10_000])]
+    hosts: Vec<u32>,
+    /// Slots of each host.
+    #[arg(long, default_value_t = 4)]
+    slots: u32,
+    /// How many times a host is lost and comes back; the medians are given.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Only the result, as one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The result.
+#[derive(Debug, Serialize)]
+struct Report {
+    slots: u32,
+    rounds: usize,
+    sizes: Vec<Size>,
+}
+
+/// One number of hosts.
+#[derive(Debug, Serialize)]
+struct Size {
+    hosts: u32,
+    workers: u32,
+    start: Reset,
+    loss: Reset,
+    comeback: Reset,
+}
+
+/// What a reset costs, from its cause until all train.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Reset {
+    cpu_ms: f64,
+    messages_in: u64,
+    messages_out: u64,
+    bytes_out: u64,
+    /// Of these, tables and changes of tables.
+    table_bytes: u64,
+    /// What those would be if each member were sent the full table.
+    full_table_bytes: u64,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    ensure!(options.rounds > 0, "at least one round is needed");
+    let mut out = std::io::stdout().lock();
+    if !options.json {
+        writeln!(
+            out,
+            "{:>7} {:>8}  {:<9} {:>10} {:>10} {:>9} {:>11} {:>13}",
+            "hosts",
+            "workers",
+            "reset",
+            "CPU ms",
+            "µs/worker",
+            "MB out",
+            "MB of table",
+            "if all full"
+        )?;
+    }
+    let mut sizes = Vec::new();
+    for hosts in &options.hosts {
+        let size = measure(*hosts, options).with_context(|| format!("with {hosts} hosts"))?;
+        if !options.json {
+            for (name, reset) in
+                [("start", size.start), ("loss", size.loss), ("comeback", size.comeback)]
+            {
+                writeln!(
+                    out,
+                    "{:>7} {:>8}  {name:<9} {:>10.2} {:>10.2} {:>9.2} {:>11.2} {:>13.2}",
+                    size.hosts,
+                    size.workers,
+                    reset.cpu_ms,
+                    reset.cpu_ms * 1e3 / f64::from(size.workers),
+                    reset.bytes_out as f64 / 1e6,
+                    reset.table_bytes as f64 / 1e6,
+                    reset.full_table_bytes as f64 / 1e6,
+                )?;
+            }
+        }
+        sizes.push(size);
+    }
+    let report = Report { slots: options.slots, rounds: options.rounds, sizes };
+    if options.json {
+        serde_json::to_writer(&mut out, &report)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn measure(hosts: u32, options: &Options) -> anyhow::Result<Size> {
+    let workers = hosts.checked_mul(options.slots).context("too many workers")?;
+    ensure!(hosts > 1 && options.slots > 0, "a host must be there when another one is lost");
+    let mut cluster = Cluster::new(hosts, options.slots)?;
+    let start = cluster.start(workers)?;
+    let mut losses = Vec::new();
+    let mut comebacks = Vec::new();
+    for round in 0..options.rounds {
+        // One from the middle of the list, another one each time.
+        let host = (hosts / 2 + u32::try_from(round)? * 7) % hosts;
+        losses.push(cluster.lose(host, workers - options.slots)?);
+        comebacks.push(cluster.come_back(host, workers)?);
+    }
+    Ok(Size {
+        hosts,
+        workers,
+        start: reset(&[start])?,
+        loss: reset(&losses)?,
+        comeback: reset(&comebacks)?,
+    })
+}
+
+fn reset(costs: &[Cost]) -> anyhow::Result<Reset> {
+    let cpu_ms: Vec<f64> = costs.iter().map(|cost| cost.cpu_ns as f64 / 1e6).collect();
+    let last = costs.last().context("there was none")?;
+    Ok(Reset {
+        cpu_ms: median(&cpu_ms).context("there was none")?,
+        messages_in: last.messages_in,
+        messages_out: last.messages_out,
+        bytes_out: last.bytes_out,
+        table_bytes: last.table_bytes,
+        full_table_bytes: last.full_table_bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_sends_what_has_changed_and_not_the_table() {
+        let options = Options { hosts: vec![20], slots: 2, rounds: 2, json: true };
+        let size = measure(20, &options).expect("it trains again each time");
+        assert_eq!(size.workers, 40);
+        assert_eq!(size.start.table_bytes, size.start.full_table_bytes, "nobody has one before");
+        assert!(size.loss.table_bytes * 4 < size.loss.full_table_bytes);
+        // Two of the forty are new and get it whole.
+        assert!(size.comeback.table_bytes * 3 < size.comeback.full_table_bytes);
+    }
+}

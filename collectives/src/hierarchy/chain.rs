@@ -1,0 +1,164 @@
+//! The reduction of large messages over hosts: partial sums go down the chain of hosts, results come back up,
+//! piece by piece.
+//!
+//! Host h folds what comes from host h - 1 with the contributions of its own ranks, so that the fold is in rank
+//! order, as on every other path. In each round a host folds one piece, hands it on, and hands one result back.
+//! Each link carries the data once in each direction, which for two hosts is the least that any algorithm needs,
+//! and for many at most twice that.
+
+use std::ops::Range;
+
+use crate::tcp::{Flow, Incoming, Outgoing};
+
+/// Pieces have about this many parts of the data: few enough that a round is worth its messages.
+const PIECES: usize = 8;
+const PIECE_LEAST: usize = 128 * 1024;
+const PIECE_MOST: usize = 512 * 1024;
+
+/// What one host does in one round.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Round {
+    /// The piece that it folds, and then hands on unless it is the last host.
+    pub(super) fold: Option<usize>,
+    /// The piece whose partial sum comes in, to be folded in the next round.
+    pub(super) carry: Option<usize>,
+    /// The piece whose result comes in.
+    pub(super) result: Option<usize>,
+    /// The piece whose result it hands back.
+    pub(super) back: Option<usize>,
+}
+
+/// Who does what when, for `hosts` hosts and `pieces` pieces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Schedule {
+    pub(super) host: usize,
+    pub(super) hosts: usize,
+    pub(super) pieces: usize,
+}
+
+impl Schedule {
+    pub(super) fn rounds(self) -> usize {
+        self.pieces + 2 * self.hosts - 3
+    }
+
+    pub(super) fn round(self, round: usize) -> Round {
+        let Schedule { host, hosts, pieces } = self;
+        let piece = |earlier: usize| round.checked_sub(earlier).filter(|piece| *piece < pieces);
+        let (first, last) = (host == 0, host == hosts - 1);
+        Round {
+            fold: piece(host),
+            carry: if first { None } else { piece(host - 1) },
+            result: if last { None } else { piece(2 * hosts - 3 - host) },
+            back: if first { None } else { piece(2 * hosts - 2 - host) },
+        }
+    }
+}
+
+/// The pieces of data of this length, in bytes; whole elements of any type.
+pub(super) fn piece_length(length: usize) -> usize {
+    (length / PIECES).next_multiple_of(4096).clamp(PIECE_LEAST, PIECE_MOST)
+}
+
+/// The messages of a host's leader in one round.
+pub(super) struct Messages<'a> {
+    pub(super) data: &'a mut [u8],
+    /// The partial sum to hand on, where it does not stand in the data.
+    pub(super) partial: Option<&'a [u8]>,
+    pub(super) carry: &'a mut [u8],
+    pub(super) previous: Option<u32>,
+    pub(super) next: Option<u32>,
+    /// To the next leader: a partial sum, in the data.
+    pub(super) forward: Option<Range<usize>>,
+    /// To the previous leader: a result.
+    pub(super) back: Option<Range<usize>>,
+    /// From the previous leader: the length of a partial sum.
+    pub(super) carried: Option<usize>,
+    /// From the next leader: a result.
+    pub(super) result: Option<Range<usize>>,
+}
+
+impl Messages<'_> {
+    fn to(&self, rank: u32) -> Option<&[u8]> {
+        if self.next == Some(rank) {
+            let forward = self.forward.clone()?;
+            Some(self.partial.unwrap_or(&self.data[forward]))
+        } else if self.previous == Some(rank) {
+            Some(&self.data[self.back.clone()?])
+        } else {
+            None
+        }
+    }
+
+    fn from(&mut self, rank: u32) -> Option<&mut [u8]> {
+        if self.previous == Some(rank) {
+            Some(&mut self.carry[..self.carried?])
+        } else if self.next == Some(rank) {
+            Some(&mut self.data[self.result.clone()?])
+        } else {
+            None
+        }
+    }
+}
+
+impl Flow for Messages<'_> {
+    fn sends_to(&self, rank: u32) -> bool {
+        self.to(rank).is_some()
+    }
+
+    fn receives_from(&self, rank: u32) -> bool {
+        self.previous == Some(rank) && self.carried.is_some()
+            || self.next == Some(rank) && self.result.is_some()
+    }
+
+    fn outgoing(&self, rank: u32, moved: usize) -> Outgoing<'_> {
+        match self.to(rank) {
+            Some(bytes) if moved < bytes.len() => Outgoing::Ready(&bytes[moved..]),
+            _ => Outgoing::Done,
+        }
+    }
+
+    fn incoming(&mut self, rank: u32, moved: usize) -> Incoming<'_> {
+        match self.from(rank) {
+            Some(bytes) if moved < bytes.len() => Incoming::Ready(&mut bytes[moved..]),
+            _ => Incoming::Done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a host sends in a round its neighbour receives in that round; each piece is folded by all hosts in
+    /// order, and its result reaches all of them.
+    #[test]
+    fn rounds_of_neighbours_fit() {
+        for hosts in 2..6 {
+            for pieces in 1..5 {
+                let schedule = |host| Schedule { host, hosts, pieces };
+                let mut folded = vec![0; pieces];
+                let mut results = vec![0; pieces];
+                for round in 0..schedule(0).rounds() {
+                    for host in 0..hosts {
+                        let now = schedule(host).round(round);
+                        if let Some(piece) = now.fold {
+                            assert_eq!(folded[piece], host);
+                            folded[piece] += 1;
+                        }
+                        results.iter_mut().enumerate().for_each(|(piece, count)| {
+                            *count += usize::from(now.result == Some(piece));
+                        });
+                        if host + 1 < hosts {
+                            let next = schedule(host + 1).round(round);
+                            assert_eq!(next.carry, now.fold);
+                            assert_eq!(next.back, now.result);
+                        } else if let Some(piece) = now.back {
+                            assert_eq!(folded[piece], hosts, "its result is known");
+                        }
+                    }
+                }
+                assert_eq!((folded, results), (vec![hosts; pieces], vec![hosts - 1; pieces]));
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! [`HostFabric`]: forms each generation over the fastest path that all its ranks have.
+
+use std::net::SocketAddr;
+
+use crate::abort::AbortHandle;
+use crate::clock;
+use crate::communicator::Communicator;
+use crate::error::{CollectiveError, FormError, MissingPeer};
+use crate::hierarchy;
+use crate::shm::{self, ShmCommunicator};
+use crate::tcp::{GroupSpec, TcpFabric};
+
+/// Forms groups over a [`TcpFabric`], and lets them share memory where all ranks are on one host.
+#[derive(Debug)]
+pub struct HostFabric {
+    tcp: TcpFabric,
+}
+
+impl HostFabric {
+    /// Over a bound listener, which lives as long as the worker process.
+    pub fn new(tcp: TcpFabric) -> HostFabric {
+        HostFabric { tcp }
+    }
+
+    /// Where the listener is bound.
+    pub fn local_address(&self) -> SocketAddr {
+        self.tcp.local_address()
+    }
+
+    /// Connects all ranks of `group` as [`TcpFabric::form`] does. Where [`GroupSpec::hosts`] says that all
+    /// are on one host, collectives go through memory that they share; where several of them are on each of
+    /// several hosts, by memory within a host and one leader per host between them; else, and where a rank
+    /// cannot open its host's memory, over the connections. The results have the same bits.
+    ///
+    /// # Errors
+    ///
+    /// See [`FormError`]. The fabric can form the next generation after any of them. A peer that is lost
+    /// when it was connected already shows in the first operation, as [`CollectiveError::PeerLost`].
+    pub fn form(
+        &mut self,
+        group: &GroupSpec,
+        abort: &AbortHandle,
+    ) -> Result<Box<dyn Communicator>, FormError> {
+        let formed = self.form_best(group, abort);
+        self.tcp.standing.clear();
+        formed
+    }
+
+    fn form_best(
+        &mut self,
+        group: &GroupSpec,
+        abort: &AbortHandle,
+    ) -> Result<Box<dyn Communicator>, FormError> {
+        let due = clock::now() + group.form_deadline;
+        if !group.hosts.is_empty() && group.hosts.len() != group.peers.len() {
+            let (hosts, ranks) = (group.hosts.len(), group.peers.len());
+            let reason = format!("{hosts} hosts are given for {ranks} ranks: give none, or each");
+            return Err(FormError::InvalidGroup(reason));
+        }
+        let mut tcp = self.tcp.form(group, abort)?;
+        let world = tcp.world_size();
+        let together = group.hosts.windows(2).all(|pair| pair[0] == pair[1]);
+        if !together {
+            let left = due.saturating_duration_since(clock::now());
+            return hierarchy::form(tcp, &mut self.tcp, left, abort);
+        }
+        if !shm::serves(world) || group.hosts.is_empty() {
+            return Ok(Box::new(tcp));
+        }
+        let left = due.saturating_duration_since(clock::now());
+        let shared = tcp.agree(left, |tcp| ShmCommunicator::share(tcp, &self.tcp.random));
+        let (term, generation) = (group.term, group.generation);
+        match shared {
+            Ok(Some(segment)) => {
+                tracing::debug!(term, generation, world, "the group shares memory");
+                Ok(Box::new(ShmCommunicator::new(tcp, segment)))
+            }
+            Ok(None) => {
+                tracing::info!(term, generation, world, "no shared memory: the group uses TCP");
+                Ok(Box::new(tcp))
+            }
+            Err(CollectiveError::Aborted { term, generation, reason }) => {
+                Err(FormError::Aborted { term, generation, reason })
+            }
+            Err(CollectiveError::DeadlinePassed { waiting_for, .. }) => {
+                let last_seen = "it connected, and said nothing more".to_owned();
+                let peer = |rank| MissingPeer { rank, last_seen: last_seen.clone() };
+                let missing = waiting_for.into_iter().map(peer).collect();
+                Err(FormError::DeadlinePassed { missing })
+            }
+            // The communicator has failed, and says so at its first operation.
+            Err(_) => Ok(Box::new(tcp)),
+        }
+    }
+}

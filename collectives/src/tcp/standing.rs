@@ -1,0 +1,47 @@
+//! Connections that outlive their generation: the next one forms over them, and need not dial.
+//!
+//! Both ends of a connection leave one here when nothing but a farewell is on its way, and shut it down otherwise.
+//! Whoever finds anything else in it than farewells and the next handshake drops it (G-4), and dials anew.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use socket2::Socket;
+
+/// A connection that was left in good order.
+#[derive(Debug)]
+pub(crate) struct Left {
+    pub(crate) socket: Socket,
+    /// The peer's farewell was read already; else it comes first.
+    pub(crate) parted: bool,
+}
+
+/// By the part of a generation that they served, and the peer's listener. At most one for each rank of the last
+/// generation. Clones share them: a fabric's communicators give back what they were formed of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Standing {
+    sockets: Arc<Mutex<BTreeMap<(u32, SocketAddr), Left>>>,
+}
+
+impl Standing {
+    pub(crate) fn put(&self, part: u32, peer: SocketAddr, left: Left) {
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        sockets.insert((part, peer), left);
+    }
+
+    /// Takes all that served this part.
+    pub(crate) fn take(&self, part: u32) -> BTreeMap<SocketAddr, Left> {
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = std::mem::take(&mut *sockets);
+        let (taken, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            all.into_iter().partition(|((of, _), _)| *of == part);
+        *sockets = others;
+        taken.into_iter().map(|((_, peer), left)| (peer, left)).collect()
+    }
+
+    /// Drops what no part of the new generation has taken.
+    pub(crate) fn clear(&self) {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}

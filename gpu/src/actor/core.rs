@@ -1,0 +1,557 @@
+//! What the GPU actor decides, without I/O: which communicators there are, what becomes of each when a generation
+//! ends, what the GPU's thread does next, and when something hangs. Communicators are numbers here; the shell has
+//! what they stand for.
+//!
+//! One piece of work is under way at a time. What the training thread waits for goes before spares that are formed
+//! in the background, and cancels one that is under way.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use elastic_protocol::{Stamp, Time, WorkerId};
+
+use crate::nccl::Features;
+use crate::offer::{Health, How, Offer, Parent, Plan, Spare};
+
+/// Pieces of work that wait at most. What ends communicators is bounded by how many there are, and the training
+/// thread asks for one thing at a time.
+pub const WORK_MAX: usize = 64;
+/// Spares at most.
+pub const SPARES_MAX: u32 = 8;
+/// How often progress is looked at while a generation runs.
+pub const SAMPLE_EVERY: Duration = Duration::from_millis(100);
+/// How much longer than its own deadline a piece of work may take before its thread is left behind.
+pub const GRACE: Duration = Duration::from_secs(2);
+/// How long a communicator whose work may still be under way is kept for a shrink.
+pub const INTERRUPTED_MAX: Duration = Duration::from_secs(5);
+/// How long ending, or revoking, a communicator may take.
+pub const END_MAX: Duration = Duration::from_secs(1);
+
+/// A communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CommId(pub u64);
+
+/// A question of the training thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// A piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct JobId(pub u64);
+
+/// What the GPU's thread does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// Make a meeting point: to grow this communicator, or for a new one.
+    Identify(Option<CommId>),
+    /// Form a communicator as planned, from `parent` where there is one; its number will be `into`.
+    Form {
+        /// Its number.
+        into: CommId,
+        /// What it comes of.
+        parent: Option<CommId>,
+        /// How, and with which ranks.
+        how: How,
+        /// The rank in it.
+        rank: u32,
+        /// Its number of ranks.
+        world: u32,
+        /// The generation: its abort ends the wait.
+        stamp: Stamp,
+        /// Until when.
+        due: Time,
+    },
+    /// Form a spare, by the meeting point of this number.
+    FormSpare {
+        /// Its number.
+        into: CommId,
+        /// Which of the generation's spares.
+        number: u32,
+        /// The rank in it.
+        rank: u32,
+        /// Its number of ranks.
+        world: u32,
+        /// Until when.
+        due: Time,
+    },
+    /// End what is under way.
+    Revoke(CommId),
+    /// End it at once.
+    End(CommId),
+}
+
+/// What the shell must do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Answer the training thread.
+    Answer(Ticket, Answer),
+    /// Give the GPU's thread this work.
+    Do(JobId, Work),
+    /// Ask it to give this work up: the job still ends by an outcome.
+    Cancel(JobId),
+    /// The GPU's thread is stuck in this: take another one.
+    LeaveBehind(JobId),
+    /// Look at the progress of this generation.
+    Sample(Stamp),
+    /// This generation cannot go on here.
+    Fail(Stamp, String),
+}
+
+/// What the training thread is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// What this member brings.
+    Offer(Offer),
+    /// The shell has the meeting point, or why not.
+    Identified(Result<(), String>),
+    /// The generation's communicator, or why not.
+    Formed(Result<CommId, String>),
+}
+
+/// How work ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// It failed. What was to be formed is not there.
+    Failed(String),
+}
+
+/// How a generation ended at the training thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// Nothing is under way.
+    InOrder,
+    /// Something failed, or was aborted.
+    Broken,
+}
+
+/// How far a generation is, as the shell sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// For how long the oldest operation has been under way, and which it is.
+    pub oldest: Option<(Duration, String)>,
+    /// What NCCL told late.
+    pub error: Option<String>,
+}
+
+/// What the core is told at its start.
+#[derive(Clone, Debug)]
+pub struct CoreConfig {
+    /// Who this is.
+    pub worker: WorkerId,
+    /// What NCCL can do.
+    pub features: Features,
+    /// Its version, as NCCL counts.
+    pub version: u32,
+    /// How long an operation may take.
+    pub operation_deadline: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    comm: CommId,
+    stamp: Stamp,
+    members: Vec<WorkerId>,
+    health: Health,
+    /// When an interrupted one is given up.
+    due: Option<Time>,
+}
+
+#[derive(Clone, Debug)]
+struct HeldSpare {
+    comm: CommId,
+    stamp: Stamp,
+    number: u32,
+    members: Vec<WorkerId>,
+    rank: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Waits {
+    Nobody,
+    Identify(Ticket),
+    Form { ticket: Ticket, held: Held },
+    Spare(HeldSpare),
+    Revoke(CommId),
+}
+
+#[derive(Clone, Debug)]
+struct Job {
+    id: JobId,
+    waits: Waits,
+    due: Time,
+    cancelled: bool,
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub struct GpuCore {
+    config: CoreConfig,
+    held: Option<Held>,
+    spares: Vec<HeldSpare>,
+    queue: VecDeque<(Work, Waits)>,
+    background: VecDeque<(Work, HeldSpare)>,
+    job: Option<Job>,
+    /// The generation that the training thread is in.
+    running: Option<Stamp>,
+    /// The newest generation heard of (G-2).
+    newest: Stamp,
+    sample_due: Option<Time>,
+    next: u64,
+    outputs: VecDeque<Output>,
+}
+
+impl GpuCore {
+    /// Nothing is held yet.
+    pub fn new(config: CoreConfig) -> GpuCore {
+        GpuCore {
+            config,
+            held: None,
+            spares: Vec::new(),
+            queue: VecDeque::new(),
+            background: VecDeque::new(),
+            job: None,
+            running: None,
+            newest: Stamp::default(),
+            sample_due: None,
+            next: 0,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// The training thread forms a generation of these members: what can this one bring?
+    pub fn handle_offer(&mut self, now: Time, ticket: Ticket, stamp: Stamp, members: &[WorkerId]) {
+        self.newest = self.newest.max(stamp);
+        self.stop_running(now, Close::Broken);
+        self.stop_background();
+        let own = |members: &[WorkerId]| {
+            let index = members.iter().position(|member| *member == self.config.worker)?;
+            u32::try_from(index).ok()
+        };
+        let parent = self.held.as_ref().and_then(|held| {
+            let world = u32::try_from(held.members.len()).ok()?;
+            let rank = own(&held.members)?;
+            Some(Parent { stamp: held.stamp, rank, world, health: held.health })
+        });
+        let spare = self.spares.iter().find(|spare| are_same(&spare.members, members));
+        let spare =
+            spare.map(|spare| Spare { stamp: spare.stamp, number: spare.number, rank: spare.rank });
+        let (features, version) = (self.config.features, self.config.version);
+        let offer = Offer { usable: true, features, version, parent, spare };
+        self.outputs.push_back(Output::Answer(ticket, Answer::Offer(offer)));
+        self.go_on(now);
+    }
+
+    /// This member serves the meeting point of the plan.
+    pub fn handle_identify(&mut self, now: Time, ticket: Ticket, plan: &Plan) {
+        let parent = match plan.how {
+            How::Grow => self.held.as_ref().map(|held| held.comm),
+            _ => None,
+        };
+        self.push(Work::Identify(parent), Waits::Identify(ticket));
+        self.go_on(now);
+    }
+
+    /// Form the generation's communicator as all have worked out, by `due`.
+    pub fn handle_form(
+        &mut self,
+        now: Time,
+        ticket: Ticket,
+        stamp: Stamp,
+        members: &[WorkerId],
+        plan: &Plan,
+        due: Time,
+    ) {
+        let place = members.iter().position(|member| *member == self.config.worker);
+        let Some(rank) = place.and_then(|place| plan.ranks.get(place).copied()) else {
+            let reason = "this worker is not among the members".to_owned();
+            return self.answer_formed(ticket, Err(reason));
+        };
+        if stamp < self.newest {
+            let reason = "a newer generation is forming (G-2)".to_owned();
+            return self.answer_formed(ticket, Err(reason));
+        }
+        let mut by_rank = members.to_vec();
+        for (member, rank) in members.iter().zip(&plan.ranks) {
+            by_rank[*rank as usize] = member.clone();
+        }
+        let parent = match plan.how {
+            How::Init => None,
+            How::Spare => {
+                let at = self.spares.iter().position(|spare| are_same(&spare.members, members));
+                let spare = at.map(|at| self.spares.remove(at));
+                self.release_held();
+                let result = match spare {
+                    Some(spare) => {
+                        self.hold(now, spare.comm, stamp, by_rank);
+                        Ok(spare.comm)
+                    }
+                    None => Err("the spare is gone".to_owned()),
+                };
+                self.answer_formed(ticket, result);
+                return self.go_on(now);
+            }
+            How::Keep | How::Shrink { .. } | How::Grow => self.held.as_ref().map(|held| held.comm),
+        };
+        if plan.how == How::Keep {
+            let result = parent.ok_or_else(|| "the communicator is gone".to_owned());
+            if let Ok(comm) = result {
+                self.hold(now, comm, stamp, by_rank);
+            }
+            self.answer_formed(ticket, result);
+            return self.go_on(now);
+        }
+        if plan.how == How::Init {
+            self.release_held();
+        }
+        let into = CommId(self.number());
+        let world = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        let how = plan.how.clone();
+        let work = Work::Form { into, parent, how, rank, world, stamp, due };
+        let health = Health::Healthy;
+        let held = Held { comm: into, stamp, members: by_rank, health, due: None };
+        self.push(work, Waits::Form { ticket, held });
+        self.go_on(now);
+    }
+
+    /// The generation runs: form its spares in the background, each with its number and its members by rank.
+    pub fn handle_spares(
+        &mut self,
+        now: Time,
+        stamp: Stamp,
+        spares: &[(u32, Vec<WorkerId>)],
+        due: Time,
+    ) {
+        if self.running != Some(stamp) {
+            return;
+        }
+        for (number, members) in spares.iter().take(SPARES_MAX as usize) {
+            let own = members.iter().position(|member| *member == self.config.worker);
+            let Some(rank) = own.and_then(|own| u32::try_from(own).ok()) else { continue };
+            let (comm, number, members) = (CommId(self.number()), *number, members.clone());
+            let world = u32::try_from(members.len()).unwrap_or(u32::MAX);
+            let work = Work::FormSpare { into: comm, number, rank, world, due };
+            self.background.push_back((work, HeldSpare { comm, stamp, number, members, rank }));
+        }
+        self.go_on(now);
+    }
+
+    /// The State aborts this generation, and all before it.
+    pub fn handle_abort(&mut self, now: Time, stamp: Stamp) {
+        if self.running.is_some_and(|running| running <= stamp) {
+            self.stop_running(now, Close::Broken);
+            self.stop_background();
+            self.go_on(now);
+        }
+    }
+
+    /// The training thread has left the generation.
+    pub fn handle_close(&mut self, now: Time, stamp: Stamp, close: Close) {
+        if self.running == Some(stamp) {
+            self.stop_running(now, close);
+            self.go_on(now);
+        }
+    }
+
+    /// Work has ended.
+    pub fn handle_done(&mut self, now: Time, id: JobId, outcome: Outcome) {
+        // What was left behind may still end some time.
+        let Some(job) = self.job.take_if(|job| job.id == id) else { return };
+        match (job.waits, outcome) {
+            (Waits::Nobody, _) | (Waits::Spare(_), Outcome::Failed(_)) => {}
+            (Waits::Identify(ticket), outcome) => {
+                let result = result_of(outcome);
+                self.outputs.push_back(Output::Answer(ticket, Answer::Identified(result)));
+            }
+            (Waits::Form { ticket, held }, Outcome::Done) => {
+                self.release_held();
+                let comm = held.comm;
+                self.hold(now, comm, held.stamp, held.members);
+                // The generation may have been given up meanwhile.
+                if held.stamp < self.newest {
+                    self.stop_running(now, Close::Broken);
+                }
+                self.answer_formed(ticket, Ok(comm));
+            }
+            (Waits::Form { ticket, .. }, Outcome::Failed(reason)) => {
+                self.release_held();
+                self.answer_formed(ticket, Err(reason));
+            }
+            (Waits::Spare(spare), Outcome::Done) => self.spares.push(spare),
+            (Waits::Revoke(_), Outcome::Done) => {}
+            (Waits::Revoke(comm), Outcome::Failed(_)) => {
+                if self.held.as_ref().is_some_and(|held| held.comm == comm) {
+                    self.release_held();
+                }
+            }
+        }
+        self.go_on(now);
+    }
+
+    /// What the shell saw when it was asked to look.
+    pub fn handle_sample(&mut self, now: Time, stamp: Stamp, sample: Sample) {
+        if self.running != Some(stamp) {
+            return;
+        }
+        let deadline = self.config.operation_deadline;
+        let reason = match sample {
+            Sample { error: Some(error), .. } => error,
+            Sample { oldest: Some((time, operation)), .. } if time > deadline => {
+                format!("{operation} has been under way for {} ms", time.as_millis())
+            }
+            _ => return,
+        };
+        self.outputs.push_back(Output::Fail(stamp, reason));
+        self.stop_running(now, Close::Broken);
+        self.go_on(now);
+    }
+
+    /// The deadline of [`GpuCore::poll_timeout`] has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.held.as_ref().is_some_and(|held| held.due.is_some_and(|due| due <= now)) {
+            self.release_held();
+        }
+        if let Some(job) = self.job.take_if(|job| job.due <= now) {
+            self.outputs.push_back(Output::LeaveBehind(job.id));
+            let reason = "the GPU's thread does not come back from it".to_owned();
+            match job.waits {
+                Waits::Form { ticket, .. } => {
+                    // What it comes of is being used in the thread that is stuck.
+                    self.held = None;
+                    self.answer_formed(ticket, Err(reason));
+                }
+                Waits::Identify(ticket) => {
+                    let answer = Answer::Identified(Err(reason));
+                    self.outputs.push_back(Output::Answer(ticket, answer));
+                }
+                Waits::Revoke(comm) => {
+                    self.held.take_if(|held| held.comm == comm);
+                }
+                Waits::Nobody | Waits::Spare(_) => {}
+            }
+        }
+        if self.sample_due.is_some_and(|due| due <= now) {
+            self.sample_due = self.running.map(|_| now + SAMPLE_EVERY);
+            self.outputs.extend(self.running.map(Output::Sample));
+        }
+        self.go_on(now);
+    }
+
+    /// When [`GpuCore::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let held = self.held.as_ref().and_then(|held| held.due);
+        let job = self.job.as_ref().map(|job| job.due);
+        [held, job, self.sample_due].into_iter().flatten().min()
+    }
+
+    /// What the shell must do next.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// The generation is over here; what becomes of its communicator.
+    fn stop_running(&mut self, now: Time, close: Close) {
+        let Some(stamp) = self.running.take() else { return };
+        self.sample_due = None;
+        let Some(held) = self.held.as_mut().filter(|held| held.stamp == stamp) else { return };
+        if close == Close::InOrder {
+            return;
+        }
+        let comm = held.comm;
+        if self.config.features.revoke {
+            held.health = Health::Revoked;
+            self.push(Work::Revoke(comm), Waits::Revoke(comm));
+        } else if self.config.features.shrink {
+            held.health = Health::Interrupted;
+            held.due = Some(now + INTERRUPTED_MAX);
+        } else {
+            self.release_held();
+        }
+    }
+
+    fn hold(&mut self, now: Time, comm: CommId, stamp: Stamp, members: Vec<WorkerId>) {
+        let health = Health::Healthy;
+        self.held = Some(Held { comm, stamp, members, health, due: None });
+        self.running = Some(stamp);
+        self.sample_due = Some(now + SAMPLE_EVERY);
+    }
+
+    /// Spares of before serve no other world than theirs, and the ones not formed yet serve nobody.
+    fn stop_background(&mut self) {
+        self.background.clear();
+        self.cancel_spare();
+    }
+
+    fn release_held(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.push_end(held.comm);
+        }
+        let stale: Vec<CommId> = self.spares.drain(..).map(|spare| spare.comm).collect();
+        stale.into_iter().for_each(|comm| self.push_end(comm));
+    }
+
+    /// Others may be gone, so it is ended at once, which needs nobody else.
+    fn push_end(&mut self, comm: CommId) {
+        self.push(Work::End(comm), Waits::Nobody);
+    }
+
+    fn push(&mut self, work: Work, waits: Waits) {
+        debug_assert!(self.queue.len() < WORK_MAX, "the training thread waits for each answer");
+        self.queue.push_back((work, waits));
+    }
+
+    /// Gives the GPU's thread what is next.
+    fn go_on(&mut self, now: Time) {
+        if self.job.is_some() {
+            if !self.queue.is_empty() {
+                self.cancel_spare();
+            }
+            return;
+        }
+        let (work, waits) = match self.queue.pop_front() {
+            Some(next) => next,
+            None => match self.background.pop_front() {
+                Some((work, spare)) => (work, Waits::Spare(spare)),
+                None => return,
+            },
+        };
+        let due = match &work {
+            Work::Form { due, .. } | Work::FormSpare { due, .. } => *due + GRACE,
+            Work::Identify(_) | Work::Revoke(_) | Work::End(_) => now + END_MAX + GRACE,
+        };
+        let id = JobId(self.number());
+        self.job = Some(Job { id, waits, due, cancelled: false });
+        self.outputs.push_back(Output::Do(id, work));
+    }
+
+    fn cancel_spare(&mut self) {
+        if let Some(job) = self.job.as_mut()
+            && matches!(job.waits, Waits::Spare(_))
+            && !job.cancelled
+        {
+            job.cancelled = true;
+            self.outputs.push_back(Output::Cancel(job.id));
+        }
+    }
+
+    fn answer_formed(&mut self, ticket: Ticket, result: Result<CommId, String>) {
+        self.outputs.push_back(Output::Answer(ticket, Answer::Formed(result)));
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+fn result_of(outcome: Outcome) -> Result<(), String> {
+    match outcome {
+        Outcome::Done => Ok(()),
+        Outcome::Failed(reason) => Err(reason),
+    }
+}
+
+fn are_same(spare: &[WorkerId], members: &[WorkerId]) -> bool {
+    spare.len() == members.len() && spare.iter().all(|member| members.contains(member))
+}

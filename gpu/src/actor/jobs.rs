@@ -1,0 +1,91 @@
+//! What runs in the GPU's thread: the calls that may block, each with a reason to stop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use elastic_collectives::AbortHandle;
+use elastic_protocol::Stamp;
+
+use super::core::END_MAX;
+use crate::nccl::{Comm, CommError, Ending, Maker, Patience, UniqueId};
+use crate::offer::How;
+
+/// When a job is to stop.
+pub(super) struct Limits {
+    pub(super) patience: Duration,
+    /// The abort word, and the generation whose abort ends the job.
+    pub(super) abort: Option<(AbortHandle, Stamp)>,
+    pub(super) cancelled: Arc<AtomicBool>,
+}
+
+impl Limits {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the GPU's thread is outside of the deterministic world"
+    )]
+    fn wait<T>(&self, call: impl FnOnce(&Patience<'_>) -> T) -> T {
+        let stop = || {
+            if self.cancelled.load(Ordering::Relaxed) {
+                return Some("something else is more urgent".to_owned());
+            }
+            let (abort, stamp) = self.abort.as_ref()?;
+            let abort = abort.aborted(stamp.term.0, stamp.generation.0)?;
+            Some(format!("the generation was aborted: {}", abort.reason))
+        };
+        call(&Patience { due: Instant::now() + self.patience, stop: &stop })
+    }
+}
+
+/// Makes a meeting point.
+pub(super) fn identify(maker: &Maker, parent: Option<&Comm>) -> Result<UniqueId, CommError> {
+    match parent {
+        Some(parent) => parent.grow_id(),
+        None => Ok(maker.nccl.unique_id()?),
+    }
+}
+
+/// A communicator to form.
+pub(super) struct Form {
+    pub(super) how: How,
+    pub(super) parent: Option<Arc<Comm>>,
+    pub(super) id: Option<UniqueId>,
+    /// Whether this rank has made the meeting point.
+    pub(super) hosts_id: bool,
+    pub(super) rank: u32,
+    pub(super) world: u32,
+}
+
+/// Forms it.
+pub(super) fn form(maker: &Maker, form: Form, limits: &Limits) -> Result<Comm, String> {
+    let Form { how, parent, id, hosts_id, rank, world } = form;
+    limits
+        .wait(|patience| match (how, parent, id) {
+            (How::Shrink { excluded, abort }, Some(parent), _) => {
+                Ok(parent.shrink(&excluded, abort, patience))
+            }
+            (How::Grow, Some(parent), Some(id)) => {
+                Ok(parent.grow(world, hosts_id.then_some(&id), patience))
+            }
+            (How::Grow, None, Some(id)) => Ok(maker.join(&id, world, rank, patience)),
+            (How::Init, _, Some(id)) => Ok(maker.init(&id, world, rank, patience)),
+            (how, ..) => Err(format!("{how:?} lacks what it comes of")),
+        })?
+        .map_err(|error| error.to_string())
+}
+
+/// Ends what is under way in a communicator. One that cannot be revoked is ended.
+pub(super) fn revoke(comm: &Comm, limits: &Limits) -> Result<(), String> {
+    limits.wait(|patience| comm.revoke(patience)).map_err(|error| {
+        let ended = end(comm);
+        ended.err().unwrap_or_else(|| error.to_string())
+    })
+}
+
+/// Ends a communicator.
+pub(super) fn end(comm: &Comm) -> Result<(), String> {
+    comm.end(Ending::Abort).map_err(|error| error.to_string())
+}
+
+/// How long calls may take that need nobody else.
+pub(super) const ALONE: Duration = END_MAX;

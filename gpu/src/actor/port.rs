@@ -1,0 +1,116 @@
+//! How the training thread reaches the GPU actor: questions with a channel for the answer, which it waits for.
+
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use actix::{Message, Recipient};
+use elastic_protocol::{Stamp, WorkerId};
+
+use super::core::Close;
+use crate::nccl::UniqueId;
+use crate::offer::{Offer, Plan};
+use crate::session::Session;
+
+/// What the actor is asked and told.
+#[derive(Debug)]
+pub enum GpuRequest {
+    /// What does this member bring to a generation of these members?
+    Offer {
+        /// The generation.
+        stamp: Stamp,
+        /// By rank.
+        members: Vec<WorkerId>,
+        /// The answer.
+        reply: SyncSender<Result<Offer, String>>,
+    },
+    /// Make the meeting point of this plan.
+    Identify {
+        /// The plan.
+        plan: Plan,
+        /// The answer.
+        reply: SyncSender<Result<UniqueId, String>>,
+    },
+    /// Form the generation's communicator.
+    Form {
+        /// The generation.
+        stamp: Stamp,
+        /// By rank.
+        members: Vec<WorkerId>,
+        /// What all have worked out.
+        plan: Plan,
+        /// Where they meet, if the plan needs that.
+        id: Option<UniqueId>,
+        /// How long it may take.
+        patience: Duration,
+        /// The answer.
+        reply: SyncSender<Result<Arc<Session>, String>>,
+    },
+    /// The generation runs: form these in the background.
+    Spares {
+        /// The generation.
+        stamp: Stamp,
+        /// The number of each, which all its members know, its members by rank, and where they meet.
+        spares: Vec<(u32, Vec<WorkerId>, UniqueId)>,
+        /// How long each may take.
+        patience: Duration,
+    },
+    /// The training thread has left the generation.
+    Close {
+        /// The generation.
+        stamp: Stamp,
+        /// How.
+        close: Close,
+    },
+    /// The State aborts the generation.
+    Abort {
+        /// The generation.
+        stamp: Stamp,
+    },
+}
+
+impl Message for GpuRequest {
+    type Result = ();
+}
+
+/// The training thread's way to the actor, which is started on another thread, and may be started again.
+#[derive(Clone, Default)]
+pub struct GpuPort {
+    actor: Arc<Mutex<Option<Recipient<GpuRequest>>>>,
+}
+
+impl GpuPort {
+    /// The actor is there.
+    pub fn open(&self, actor: Recipient<GpuRequest>) {
+        *self.actor.lock().unwrap_or_else(PoisonError::into_inner) = Some(actor);
+    }
+
+    /// Tells it something; nothing where it is gone, since its end ends the generation too.
+    pub fn tell(&self, request: GpuRequest) {
+        let actor = self.actor.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(actor) = actor.as_ref() {
+            actor.do_send(request);
+        }
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) fn ask<T>(
+        &self,
+        patience: Duration,
+        request: impl FnOnce(SyncSender<Result<T, String>>) -> GpuRequest,
+    ) -> Result<T, String> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.tell(request(reply));
+        match answer.recv_timeout(patience) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => Err("the GPU actor does not answer".to_owned()),
+            Err(RecvTimeoutError::Disconnected) => Err("the GPU actor is gone".to_owned()),
+        }
+    }
+}
+
+impl std::fmt::Debug for GpuPort {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("GpuPort")
+    }
+}

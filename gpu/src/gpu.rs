@@ -1,0 +1,121 @@
+//! The GPU of this worker, with the libraries that serve it: opened once in a process, or the one clear line that
+//! says why there is none.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::cuda::{Cuda, CudaError, Device};
+use crate::load::{LoadError, Search};
+use crate::nccl::{Bounded, Features, Maker, Nccl};
+
+/// The variable that lets several ranks use one GPU, from NCCL 2.30.3 on.
+pub const SEVERAL_RANKS_PER_GPU: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
+
+/// Why there is no GPU to use.
+#[derive(Debug, Error)]
+pub enum NoGpu {
+    /// The machine has no driver.
+    #[error("no CUDA driver (libcuda.so.1) is installed")]
+    NoDriver,
+    /// The driver sees no GPU.
+    #[error("the CUDA driver sees no GPU")]
+    NoDevice,
+    /// The worker's slot has no GPU of its own.
+    #[error(
+        "slot {slot} has no GPU of its own: {count} are there, and several ranks on one need NCCL 2.30.3 and \
+         NCCL_MULTI_RANK_GPU_ENABLE=1"
+    )]
+    NoneLeft {
+        /// The worker's slot.
+        slot: u32,
+        /// How many GPUs there are.
+        count: u32,
+    },
+    /// The machine has no NCCL.
+    #[error("no NCCL (libnccl.so.2) is installed, on the system or in a Python environment")]
+    NoNccl,
+    /// A library is there and cannot be used.
+    #[error(transparent)]
+    Broken(#[from] LoadError),
+    /// CUDA refused.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+}
+
+/// A GPU, and what is needed to use it.
+#[derive(Debug)]
+pub struct Gpu {
+    cuda: Arc<Cuda>,
+    maker: Maker,
+}
+
+impl Gpu {
+    /// Opens the libraries, and takes the GPU of a slot into use. With `may_share`, slots beyond the last GPU start
+    /// from the first one again, where NCCL can do that.
+    ///
+    /// # Errors
+    ///
+    /// [`NoGpu`] says in one line why there is none.
+    pub fn open(search: &Search, slot: u32, may_share: bool) -> Result<Gpu, NoGpu> {
+        let cuda = Arc::new(Cuda::open(search)?.ok_or(NoGpu::NoDriver)?);
+        let count = Device::count(&cuda)?;
+        if count == 0 {
+            return Err(NoGpu::NoDevice);
+        }
+        let nccl = Arc::new(Nccl::open(search)?.ok_or(NoGpu::NoNccl)?);
+        let shares = may_share && nccl.features().several_ranks_per_gpu;
+        if slot >= count && !shares {
+            return Err(NoGpu::NoneLeft { slot, count });
+        }
+        let device = Device::open(Arc::clone(&cuda), slot % count)?;
+        let reaper = Arc::new(Bounded::new("gpu-reaper"));
+        Ok(Gpu { cuda, maker: Maker { nccl, device, reaper } })
+    }
+
+    /// The driver.
+    pub fn cuda(&self) -> &Cuda {
+        &self.cuda
+    }
+
+    /// What communicators are made with.
+    pub const fn maker(&self) -> &Maker {
+        &self.maker
+    }
+
+    /// The GPU.
+    pub const fn device(&self) -> &Arc<Device> {
+        &self.maker.device
+    }
+
+    /// What this NCCL can do.
+    pub fn features(&self) -> Features {
+        self.maker.nccl.features()
+    }
+
+    /// What was taken, for people.
+    pub fn describe(&self) -> String {
+        let Maker { nccl, device, .. } = &self.maker;
+        let facts = device.facts();
+        format!(
+            "{} ({}), CUDA driver {}, NCCL {} of {}, found {}",
+            facts.name,
+            facts.bus,
+            self.cuda.version(),
+            nccl.version(),
+            nccl.file().display(),
+            nccl.how()
+        )
+    }
+}
+
+/// An error with its causes, on one line.
+pub fn describe_error(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

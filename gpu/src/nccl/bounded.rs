@@ -1,0 +1,156 @@
+//! A thread for calls that may never return: who asked stops waiting after a while, and the thread is left behind.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+/// A call did not return in time. Its thread is left behind, and nothing that it holds is touched again.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("{call} has not returned after {} ms, and is left behind", patience.as_millis())]
+pub struct Stuck {
+    /// What was called.
+    pub call: &'static str,
+    /// How long was waited.
+    pub patience: Duration,
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+/// Work that whoever gave up on it takes back if it has not begun.
+type Place = Arc<Mutex<Option<Work>>>;
+
+/// One thread, started when it is first needed, and replaced when a call is stuck in it.
+#[derive(Debug)]
+pub struct Bounded {
+    name: &'static str,
+    thread: Mutex<Option<Sender<Place>>>,
+    left_behind: AtomicU32,
+}
+
+impl Bounded {
+    /// A thread of this name, not started yet.
+    pub const fn new(name: &'static str) -> Bounded {
+        Bounded { name, thread: Mutex::new(None), left_behind: AtomicU32::new(0) }
+    }
+
+    /// How many threads were left behind so far.
+    pub fn left_behind(&self) -> u32 {
+        self.left_behind.load(Ordering::Relaxed)
+    }
+
+    /// Runs `work` and gives its result, unless that takes longer than `patience`.
+    ///
+    /// # Errors
+    ///
+    /// It takes longer, or the system gives no thread.
+    #[expect(clippy::disallowed_methods, reason = "this is outside of the deterministic world")]
+    pub fn run<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        patience: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Stuck> {
+        let due = Instant::now() + patience;
+        let (result, received) = mpsc::sync_channel(1);
+        let work: Work = Box::new(move || {
+            // Whoever asked may have stopped waiting.
+            let _ = result.send(work());
+        });
+        let place = Arc::new(Mutex::new(Some(work)));
+        let stuck = Stuck { call, patience };
+        self.hand_over(&place).map_err(|_| stuck)?;
+        match received.recv_timeout(patience) {
+            Ok(result) => return Ok(result),
+            // It panicked; the thread has ended with it.
+            Err(RecvTimeoutError::Disconnected) => return Err(stuck),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        self.leave_thread_behind();
+        // What hangs is something before it: it runs on the new thread.
+        let taken_back = lock(&place).take();
+        let Some(work) = taken_back else { return Err(stuck) };
+        self.hand_over(&Arc::new(Mutex::new(Some(work)))).map_err(|_| stuck)?;
+        let patience = patience.max(due.saturating_duration_since(Instant::now()));
+        received.recv_timeout(patience).map_err(|_| {
+            self.leave_thread_behind();
+            stuck
+        })
+    }
+
+    /// Runs `work` some time; nobody waits for it.
+    pub(super) fn post(&self, work: impl FnOnce() + Send + 'static) {
+        // Where the system gives no thread, there is nobody to tell.
+        let _ = self.hand_over(&Arc::new(Mutex::new(Some(Box::new(work)))));
+    }
+
+    fn hand_over(&self, place: &Place) -> std::io::Result<()> {
+        let mut thread = lock(&self.thread);
+        if let Some(sender) = thread.as_ref()
+            && sender.send(Arc::clone(place)).is_ok()
+        {
+            return Ok(());
+        }
+        let (sender, places) = mpsc::channel::<Place>();
+        let _ = sender.send(Arc::clone(place));
+        std::thread::Builder::new().name(self.name.to_owned()).spawn(move || {
+            for place in places {
+                let work = lock(&place).take();
+                if let Some(work) = work {
+                    work();
+                }
+            }
+        })?;
+        *thread = Some(sender);
+        Ok(())
+    }
+
+    /// The next call gets another thread; this one ends when what it hangs in does.
+    fn leave_thread_behind(&self) {
+        if lock(&self.thread).take().is_some() {
+            self.left_behind.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(50);
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn calls_run_on_one_thread() {
+        let bounded = Bounded::new("test");
+        let thread = || std::thread::current().id();
+        let first = bounded.run("a", LONG, thread).expect("it returns");
+        assert_eq!(bounded.run("b", LONG, thread), Ok(first));
+        assert_eq!(bounded.left_behind(), 0);
+    }
+
+    #[test]
+    fn a_call_that_hangs_is_left_behind_and_the_next_one_runs() {
+        let bounded = Bounded::new("test");
+        let (release, held) = mpsc::channel::<()>();
+        let hangs = bounded.run("hangs", SHORT, move || held.recv().is_err());
+        assert_eq!(hangs, Err(Stuck { call: "hangs", patience: SHORT }));
+        assert_eq!(bounded.left_behind(), 1);
+        assert_eq!(bounded.run("works", LONG, || 5), Ok(5));
+        drop(release);
+    }
+
+    #[test]
+    fn what_waits_behind_a_posted_call_that_hangs_runs_all_the_same() {
+        let bounded = Bounded::new("test");
+        let (release, held) = mpsc::channel::<()>();
+        bounded.post(move || held.recv().unwrap_or_default());
+        assert_eq!(bounded.run("works", SHORT, || 5), Ok(5));
+        drop(release);
+    }
+}

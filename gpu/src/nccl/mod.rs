@@ -1,0 +1,11 @@
+//! NCCL, safely: the library ([`Nccl`]) and a communicator ([`Comm`]) that any thread may abort.
+
+mod api;
+mod bounded;
+mod comm;
+mod operations;
+
+pub use api::{Features, Nccl, NcclError, UniqueId, Version};
+pub use bounded::{Bounded, Stuck};
+pub use comm::{Comm, CommError, Ending, Maker, Patience};
+pub use operations::{Operations, Region};

@@ -1,0 +1,204 @@
+//! The operations that can be queued: NCCL's collectives on memory of a GPU.
+
+#![expect(unsafe_code, reason = "NCCL is a C library")]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ops::Range;
+
+use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t};
+use elastic_collectives::{DataType, ReduceOp};
+
+use super::api::{Functions, Nccl, NcclError};
+use crate::cuda::{DeviceBuffer, Stream};
+
+/// A part of a buffer, in bytes. It must outlive what is queued on it; [`DeviceBuffer`]'s end waits for the GPU.
+#[derive(Clone, Debug)]
+pub struct Region<'a> {
+    buffer: &'a DeviceBuffer,
+    range: Range<usize>,
+}
+
+impl<'a> Region<'a> {
+    /// These bytes of `buffer`.
+    ///
+    /// # Panics
+    ///
+    /// If the buffer is shorter.
+    pub fn new(buffer: &'a DeviceBuffer, range: Range<usize>) -> Region<'a> {
+        assert!(range.start <= range.end && range.end <= buffer.len(), "a region is in its buffer");
+        Region { buffer, range }
+    }
+
+    fn address(&self) -> *mut c_void {
+        (self.buffer.address() as usize + self.range.start) as *mut c_void
+    }
+
+    fn count(&self, data_type: DataType) -> usize {
+        self.range.len() / data_type.size_bytes()
+    }
+}
+
+/// What operations are queued with; made by [`super::Comm::enqueue`]. Ranks are NCCL's.
+pub struct Operations<'a> {
+    nccl: &'a Nccl,
+    comm: ncclComm_t,
+    stream: &'a Stream,
+}
+
+type Queued = Result<(), NcclError>;
+
+impl<'a> Operations<'a> {
+    pub(super) fn new(nccl: &'a Nccl, comm: ncclComm_t, stream: &'a Stream) -> Operations<'a> {
+        Operations { nccl, comm, stream }
+    }
+
+    fn queue(&self, call: &'static str, queue: impl FnOnce(&Functions) -> c_uint) -> Queued {
+        let queued = queue(self.nccl.functions());
+        self.nccl.check(call, queued, self.comm)
+    }
+
+    /// Reduces all ranks' `from` into everybody's `to`, which may be the same.
+    pub fn all_reduce(
+        &self,
+        from: &Region<'_>,
+        to: &Region<'_>,
+        of: DataType,
+        op: ReduceOp,
+    ) -> Queued {
+        let count = same(from, to, 1, of);
+        let (source, target, stream) = (from.address(), to.address(), self.stream.raw());
+        self.queue("ncclAllReduce", |functions| {
+            // SAFETY: both regions are in buffers that live, and are as long.
+            unsafe {
+                let (of, op) = (data_type(of), reduce_op(op));
+                (functions.all_reduce)(source, target, count, of, op, self.comm, stream)
+            }
+        })
+    }
+
+    /// Reduces all ranks' `from` into `root`'s `to`.
+    pub fn reduce(
+        &self,
+        from: &Region<'_>,
+        to: &Region<'_>,
+        of: DataType,
+        op: ReduceOp,
+        root: u32,
+    ) -> Queued {
+        let count = same(from, to, 1, of);
+        let (source, target, stream) = (from.address(), to.address(), self.stream.raw());
+        self.queue("ncclReduce", |functions| {
+            // SAFETY: as above.
+            unsafe {
+                let (of, op, root) = (data_type(of), reduce_op(op), root as c_int);
+                (functions.reduce)(source, target, count, of, op, root, self.comm, stream)
+            }
+        })
+    }
+
+    /// Copies `root`'s `from` into everybody's `to`.
+    pub fn broadcast(&self, from: &Region<'_>, to: &Region<'_>, of: DataType, root: u32) -> Queued {
+        let count = same(from, to, 1, of);
+        let (source, target, stream) = (from.address(), to.address(), self.stream.raw());
+        self.queue("ncclBroadcast", |functions| {
+            // SAFETY: as above.
+            unsafe {
+                let (of, root) = (data_type(of), root as c_int);
+                (functions.broadcast)(source, target, count, of, root, self.comm, stream)
+            }
+        })
+    }
+
+    /// Puts every rank's `from` into everybody's `to`, by NCCL's rank; `to` is `world` times as long.
+    pub fn all_gather(
+        &self,
+        from: &Region<'_>,
+        to: &Region<'_>,
+        of: DataType,
+        world: u32,
+    ) -> Queued {
+        let count = same(from, to, world, of);
+        let (source, target, stream) = (from.address(), to.address(), self.stream.raw());
+        self.queue("ncclAllGather", |functions| {
+            // SAFETY: as above, and the target is as long as all sources.
+            unsafe {
+                (functions.all_gather)(source, target, count, data_type(of), self.comm, stream)
+            }
+        })
+    }
+
+    /// Reduces all ranks' `from`, and puts this rank's part, by NCCL's rank, into `to`; `from` is `world` times as
+    /// long.
+    pub fn reduce_scatter(
+        &self,
+        from: &Region<'_>,
+        to: &Region<'_>,
+        of: DataType,
+        op: ReduceOp,
+        world: u32,
+    ) -> Queued {
+        let count = same(to, from, world, of);
+        let (source, target, stream) = (from.address(), to.address(), self.stream.raw());
+        self.queue("ncclReduceScatter", |functions| {
+            // SAFETY: as above.
+            unsafe {
+                let (of, op) = (data_type(of), reduce_op(op));
+                (functions.reduce_scatter)(source, target, count, of, op, self.comm, stream)
+            }
+        })
+    }
+
+    /// Sends to one rank.
+    pub fn send(&self, from: &Region<'_>, of: DataType, to: u32) -> Queued {
+        let (source, count) = (from.address(), from.count(of));
+        let stream = self.stream.raw();
+        self.queue("ncclSend", |functions| {
+            // SAFETY: the region is in a buffer that lives.
+            unsafe {
+                (functions.send)(source, count, data_type(of), to as c_int, self.comm, stream)
+            }
+        })
+    }
+
+    /// Receives from one rank.
+    pub fn receive(&self, to: &Region<'_>, of: DataType, from: u32) -> Queued {
+        let (target, count) = (to.address(), to.count(of));
+        let stream = self.stream.raw();
+        self.queue("ncclRecv", |functions| {
+            // SAFETY: as above.
+            unsafe {
+                (functions.receive)(target, count, data_type(of), from as c_int, self.comm, stream)
+            }
+        })
+    }
+}
+
+/// The elements of `part`, of which `whole` has `times` as many.
+fn same(part: &Region<'_>, whole: &Region<'_>, times: u32, of: DataType) -> usize {
+    assert_eq!(part.range.len() * times as usize, whole.range.len(), "the lengths fit");
+    part.count(of)
+}
+
+fn data_type(of: DataType) -> ncclDataType_t {
+    match of {
+        DataType::F32 => ncclDataType_t::ncclFloat32,
+        DataType::F64 => ncclDataType_t::ncclFloat64,
+        DataType::F16 => ncclDataType_t::ncclFloat16,
+        DataType::Bf16 => ncclDataType_t::ncclBfloat16,
+        DataType::U8 => ncclDataType_t::ncclUint8,
+        DataType::I32 => ncclDataType_t::ncclInt32,
+        DataType::I64 => ncclDataType_t::ncclInt64,
+        DataType::U32 => ncclDataType_t::ncclUint32,
+        DataType::U64 => ncclDataType_t::ncclUint64,
+    }
+}
+
+fn reduce_op(op: ReduceOp) -> ncclRedOp_t {
+    match op {
+        ReduceOp::Sum => ncclRedOp_t::ncclSum,
+        ReduceOp::Mean => ncclRedOp_t::ncclAvg,
+        ReduceOp::Min => ncclRedOp_t::ncclMin,
+        ReduceOp::Max => ncclRedOp_t::ncclMax,
+        ReduceOp::Prod => ncclRedOp_t::ncclProd,
+    }
+}

@@ -1,0 +1,183 @@
+//! What NCCL may do wrong, and what is made of it: calls that fail, hang, or fail late; ends that never return.
+
+use std::time::{Duration, Instant};
+
+use elastic_collectives::{CollectiveError, Communicator};
+
+use crate::support::{LONG, Options, World, describe, faults, sum};
+
+/// Long for a collective, short for a test.
+const SHORT: Duration = Duration::from_millis(500);
+
+fn short() -> Options {
+    Options { operation_deadline: SHORT, ..Options::default() }
+}
+
+fn error(result: Result<f32, CollectiveError>) -> CollectiveError {
+    result.expect_err("it must fail")
+}
+
+#[test]
+fn a_call_that_fails_is_told_and_the_next_generation_works() {
+    let faults = faults();
+    let mut world = World::new(0..2, Options::default());
+    world.form();
+    world.check();
+    faults.set("call=ncclAllReduce rank=1 do=fail:3");
+    let other = world.seats[&0].with_group(sum);
+    let failed = world.seats[&1].with_group(sum).recv_timeout(LONG).expect("it returns");
+    let text = describe(&error(failed));
+    assert!(text.contains("all_reduce #1") && text.contains("ncclAllReduce"), "{text}");
+    faults.set("");
+    world.abort();
+    assert!(other.recv_timeout(LONG).expect("it returns").is_err());
+    world.form();
+    world.check();
+}
+
+#[test]
+fn an_error_that_comes_late_is_seen_without_a_call() {
+    let faults = faults();
+    let mut world = World::new(0..2, Options::default());
+    world.form();
+    world.check();
+    faults.set("call=ncclAllReduce do=late:6");
+    let started = Instant::now();
+    for result in world.collective(sum) {
+        let text = describe(&error(result));
+        assert!(text.contains("all_reduce #1"), "{text}");
+    }
+    assert!(started.elapsed() < LONG / 4, "long before its deadline");
+    faults.set("");
+    world.abort();
+    world.form();
+    world.check();
+}
+
+#[test]
+fn x_15_who_does_not_come_is_named_by_those_who_wait() {
+    let _turn = faults();
+    let mut world = World::new(0..3, short());
+    world.form();
+    world.check();
+    let waiting: Vec<_> = [0, 2].iter().map(|rank| world.seats[rank].with_group(sum)).collect();
+    for result in waiting {
+        let error = error(result.recv_timeout(LONG).expect("it returns"));
+        let CollectiveError::DeadlinePassed { sequence, waiting_for, .. } = &error else {
+            panic!("it hangs: {error}");
+        };
+        assert_eq!((*sequence, waiting_for.as_slice()), (1, [1].as_slice()), "{error}");
+    }
+    world.abort();
+    world.form();
+    world.check();
+}
+
+#[test]
+fn a_hang_in_which_all_take_part_is_told_as_such() {
+    let faults = faults();
+    let mut world = World::new(0..2, short());
+    world.form();
+    faults.set("call=ncclAllReduce do=hang");
+    for result in world.collective(sum) {
+        let error = error(result);
+        assert!(
+            matches!(&error, CollectiveError::DeadlinePassed { waiting_for, .. } if waiting_for.is_empty()),
+            "{error}"
+        );
+    }
+    faults.set("");
+    world.abort();
+    world.form();
+    world.check();
+}
+
+#[test]
+fn a_call_that_does_not_return_is_freed_by_the_abort() {
+    let faults = faults();
+    let mut world = World::new(0..2, Options::default());
+    world.form();
+    world.check();
+    faults.set("call=ncclAllReduce do=block");
+    let blocked: Vec<_> = world.seats.values().map(|seat| seat.with_group(sum)).collect();
+    // They are in the call once nothing else can be done with the communicator; a moment is enough.
+    std::thread::sleep(Duration::from_millis(100));
+    let started = Instant::now();
+    for seat in world.seats.values() {
+        seat.end(world.generation());
+    }
+    for result in blocked {
+        assert!(result.recv_timeout(LONG).expect("it returns").is_err());
+    }
+    // It takes some 0.3 s; a machine that is busy gets more.
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    faults.set("");
+    world.abort();
+    world.form();
+    world.check();
+}
+
+#[test]
+fn ends_that_never_return_cost_a_thread_and_not_the_worker() {
+    let faults = faults();
+    let mut world = World::new(0..2, Options::default());
+    faults.set("version=22304");
+    world.form();
+    world.check();
+    faults.set("version=22304\ncall=ncclCommAbort do=stick");
+    world.abort();
+    faults.set("version=22304");
+    world.form();
+    world.check();
+}
+
+#[test]
+fn where_forming_fails_for_one_all_are_told() {
+    let faults = faults();
+    let mut world = World::new(0..2, Options::default());
+    faults.set("call=ncclCommInitRankConfig rank=1 do=fail:2");
+    for seat in world.try_form() {
+        let reason = seat.expect_err("one cannot");
+        assert!(reason.contains("NCCL") || reason.contains("aborted"), "{reason}");
+    }
+    faults.set("");
+    world.form();
+    world.check();
+}
+
+#[test]
+fn an_abort_ends_the_forming_at_once() {
+    let faults = faults();
+    let mut world = World::new(0..2, Options::default());
+    faults.set("call=ncclCommInitRankConfig rank=1 do=hang");
+    let ends: Vec<_> =
+        world.seats.values().map(|seat| (seat.abort.clone(), seat.port.clone())).collect();
+    let ender = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        for (abort, port) in ends {
+            crate::support::Rank::end(&abort, &port, 1);
+        }
+    });
+    let started = Instant::now();
+    for formed in world.try_form() {
+        assert!(formed.is_err());
+    }
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    ender.join().expect("it does not panic");
+    faults.set("");
+    world.form();
+    world.check();
+}
+
+#[test]
+fn g_4_an_aborted_group_delivers_nothing_more() {
+    let _turn = faults();
+    let mut world = World::new(0..2, Options::default());
+    world.form();
+    for seat in world.seats.values() {
+        seat.end(1);
+    }
+    for result in world.collective(|group: &mut dyn Communicator| group.barrier()) {
+        assert!(matches!(result, Err(CollectiveError::Aborted { generation: 1, .. })));
+    }
+}

@@ -1,0 +1,117 @@
+//! Communicators that go from one generation to the next: shrunk, grown, kept, or formed ahead.
+
+use std::time::{Duration, Instant};
+
+use elastic_collectives::CollectiveError;
+
+use crate::support::{LONG, Options, World, communicators, faults, sum};
+
+/// Versions of NCCL: without anything, with shrink, with revoke too, with grow too.
+const VERSIONS: [u32; 4] = [22_304, 22_703, 22_809, 23_003];
+
+/// Long before any deadline, on a machine that has other things to do too.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+#[test]
+fn survivors_of_a_loss_train_on_with_every_version() {
+    let faults = faults();
+    for version in VERSIONS {
+        faults.set(&format!("version={version}"));
+        let mut world = World::new(0..3, Options::default());
+        world.form();
+        world.check();
+        // Two are in a collective that the third never enters, because it is gone.
+        let blocked: Vec<_> =
+            [0, 1].iter().map(|number| world.seats[number].with_group(sum)).collect();
+        world.seats.remove(&2);
+        let started = Instant::now();
+        for seat in world.seats.values() {
+            seat.end(world.generation());
+        }
+        for result in blocked {
+            let result = result.recv_timeout(LONG).expect("it returns");
+            assert!(matches!(result, Err(CollectiveError::Aborted { .. })), "{result:?}");
+        }
+        assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
+        world.form();
+        world.check();
+    }
+}
+
+#[test]
+fn newcomers_are_taken_in_with_every_version() {
+    let faults = faults();
+    for version in VERSIONS {
+        faults.set(&format!("version={version}"));
+        let mut world = World::new(0..2, Options::default());
+        world.form();
+        world.check();
+        world.collective(|group| group.close());
+        world.join(2);
+        world.form();
+        world.check();
+        world.collective(|group| group.close());
+        world.seats.remove(&0);
+        world.form();
+        world.check();
+    }
+}
+
+#[test]
+fn a_generation_of_the_same_members_needs_no_new_communicator() {
+    let _turn = faults();
+    let mut world = World::new(0..2, Options::default());
+    for _ in 0..3 {
+        world.form();
+        world.check();
+        world.collective(|group| group.close());
+    }
+}
+
+#[test]
+fn after_an_abort_without_a_loss_it_is_formed_from_nothing() {
+    let _turn = faults();
+    let mut world = World::new(0..2, Options::default());
+    for _ in 0..3 {
+        world.form();
+        world.check();
+        world.abort();
+    }
+}
+
+#[test]
+fn where_the_cheaper_way_fails_for_one_all_start_from_nothing() {
+    let faults = faults();
+    let mut world = World::new(0..3, Options::default());
+    world.form();
+    world.check();
+    world.abort();
+    world.seats.remove(&1);
+    faults.set("call=ncclCommShrink rank=2 do=fail:3");
+    world.form();
+    world.check();
+}
+
+#[test]
+fn a_world_that_was_formed_ahead_is_there_at_once() {
+    let faults = faults();
+    let mut world = World::new(0..3, Options { spares: 3, ..Options::default() });
+    world.form();
+    // Three worlds of two form while the generation works; forming anything from then on fails.
+    let due = Instant::now() + LONG;
+    while communicators() < 3 + 3 * 2 {
+        assert!(Instant::now() < due, "the spares form");
+        world.check();
+    }
+    // The last one is there; its thread tells the actor in a moment, beside a few more steps.
+    (0..100).for_each(|_| world.check());
+    faults.set("call=ncclCommInitRankConfig do=fail:3\ncall=ncclCommShrink do=fail:3");
+    world.abort();
+    world.seats.remove(&1);
+    let formed = world.try_form();
+    // The spares of the next generation fail, which is nobody's harm.
+    for formed in formed {
+        formed.expect("the spare is there");
+    }
+    world.check();
+}

@@ -1,0 +1,110 @@
+//! [`JournalError`]: why a journal cannot be read or written.
+
+use std::io;
+
+/// Why a journal cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// No space is left.
+    #[error("the journal cannot be written: no space is left on its disk")]
+    Full(#[source] io::Error),
+    /// It may not be written.
+    #[error("the journal cannot be written: it is read-only")]
+    ReadOnly(#[source] io::Error),
+    /// What is there is not what was written.
+    #[error("the journal is damaged: {0}")]
+    Corrupt(String),
+    /// Another process has it open.
+    #[error("another driver has the journal open")]
+    InUse,
+    /// Another driver has taken over: this one must not act any more.
+    #[error("another driver has taken over: {0}")]
+    Fenced(String),
+    /// Anything else of the system's.
+    #[error("the journal cannot be reached")]
+    Io(#[source] io::Error),
+}
+
+impl JournalError {
+    /// Whether the same may succeed later, when somebody has made room or mended the disk.
+    pub const fn may_pass(&self) -> bool {
+        matches!(self, Self::Full(_) | Self::ReadOnly(_) | Self::Io(_))
+    }
+
+    /// What to do about it.
+    pub const fn hint(&self) -> &'static str {
+        match self {
+            Self::Full(_) => "make room on that disk",
+            Self::ReadOnly(_) => {
+                "make the state directory writable, or give another with --state-dir"
+            }
+            Self::Corrupt(_) => {
+                "put an intact copy in its place; or remove it to begin a new job: workers of the old one \
+                 then end by themselves"
+            }
+            Self::InUse | Self::Fenced(_) => "leave the job to that driver",
+            Self::Io(_) => "see what the system says of that disk",
+        }
+    }
+}
+
+impl From<io::Error> for JournalError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => Self::Full(error),
+            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+                Self::ReadOnly(error)
+            }
+            _ => Self::Io(error),
+        }
+    }
+}
+
+impl From<redb::StorageError> for JournalError {
+    fn from(error: redb::StorageError) -> Self {
+        match error {
+            redb::StorageError::Io(error) => error.into(),
+            redb::StorageError::Corrupted(what) => Self::Corrupt(what),
+            other => Self::Io(io::Error::other(other)),
+        }
+    }
+}
+
+impl From<redb::DatabaseError> for JournalError {
+    fn from(error: redb::DatabaseError) -> Self {
+        match error {
+            redb::DatabaseError::DatabaseAlreadyOpen => Self::InUse,
+            redb::DatabaseError::Storage(error) => error.into(),
+            other => Self::Corrupt(other.to_string()),
+        }
+    }
+}
+
+impl From<redb::TransactionError> for JournalError {
+    fn from(error: redb::TransactionError) -> Self {
+        match error {
+            redb::TransactionError::Storage(error) => error.into(),
+            other => Self::Io(io::Error::other(other)),
+        }
+    }
+}
+
+impl From<redb::TableError> for JournalError {
+    fn from(error: redb::TableError) -> Self {
+        match error {
+            redb::TableError::Storage(error) => error.into(),
+            other => Self::Corrupt(other.to_string()),
+        }
+    }
+}
+
+impl From<redb::CommitError> for JournalError {
+    fn from(error: redb::CommitError) -> Self {
+        match error {
+            redb::CommitError::Storage(error) => error.into(),
+            other => Self::Io(io::Error::other(other)),
+        }
+    }
+}

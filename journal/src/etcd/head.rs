@@ -1,0 +1,70 @@
+//! [`Head`]: which records and which snapshot count. One key, written last: what it does not name was never
+//! acknowledged. Called by `journal`.
+
+use crate::{JournalError, seal};
+
+const FORM: u8 = 1;
+const BYTES: usize = 1 + 3 * size_of::<u64>();
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Head {
+    /// The number of the first record that is there, if any is: the one after the snapshot's.
+    pub(super) first: u64,
+    /// The number of the last record.
+    pub(super) last: u64,
+    /// The number of the snapshot; 0: there is none.
+    pub(super) snapshot: u64,
+}
+
+impl Head {
+    pub(super) const fn empty() -> Self {
+        Self { first: 1, last: 0, snapshot: 0 }
+    }
+
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut bytes = vec![FORM];
+        for number in [self.first, self.last, self.snapshot] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        seal::seal(self.last, &bytes)
+    }
+
+    pub(super) fn decode(sealed: &[u8]) -> Result<Self, JournalError> {
+        let damaged = || JournalError::Corrupt("its head is not what was written".to_owned());
+        // The seal is over the number that is inside: it is read first, and then proven.
+        let bytes = sealed.get(size_of::<u64>()..).ok_or_else(damaged)?;
+        if bytes.len() != BYTES {
+            return Err(damaged());
+        }
+        let (form, numbers) = bytes.split_first().ok_or_else(damaged)?;
+        let mut numbers = numbers
+            .chunks_exact(size_of::<u64>())
+            .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("chunks of eight bytes")));
+        let mut next = || numbers.next().ok_or_else(damaged);
+        let head = Self { first: next()?, last: next()?, snapshot: next()? };
+        seal::open(head.last, sealed).ok_or_else(damaged)?;
+        if *form != FORM {
+            let what = format!("its head has form {form}; this program knows form {FORM}");
+            return Err(JournalError::Corrupt(what));
+        }
+        Ok(head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_turned_bit_is_seen() {
+        let head = Head { first: 5, last: 9, snapshot: 4 };
+        let sealed = head.encode();
+        assert_eq!(Head::decode(&sealed).expect("as written"), head);
+        for bit in 0..sealed.len() * 8 {
+            let mut damaged = sealed.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(Head::decode(&damaged), Err(JournalError::Corrupt(_))), "bit {bit}");
+        }
+        assert!(Head::decode(&sealed[1..]).is_err() && Head::decode(&[]).is_err());
+    }
+}

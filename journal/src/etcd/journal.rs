@@ -1,0 +1,262 @@
+//! [`EtcdJournal`]: the journal of the driver that holds the leader key. Made by [`super::Candidate::campaign`].
+
+use std::time::Duration;
+
+use super::gateway::Gateway;
+use super::head::Head;
+use super::wire::{Bytes, Compare, KeyValue, Number, Operation, RangeRequest, TxnRequest, end_of};
+use crate::{Batch, Journal, JournalError, Loaded, Snapshot, seal};
+
+/// How long a read or write may take, over all members.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The most bytes in a part. etcd takes requests of 1.5 MiB, with base64 around them in JSON on the way.
+const PART_BYTES: usize = 512 << 10;
+
+/// The most parts written in one transaction. etcd takes 128 operations in one.
+const BATCH_PARTS: usize = 64;
+
+/// How many parts are read in one call.
+const PAGE_PARTS: i64 = 16;
+
+/// A journal in etcd, written as long as its driver holds the leader key.
+#[derive(Debug)]
+pub struct EtcdJournal {
+    gateway: Gateway,
+    keys: Keys,
+    /// At which revision this driver made the leader key: no other driver's has the same.
+    won_at: Number,
+    head: Option<Head>,
+}
+
+/// The keys of one job.
+#[derive(Clone, Debug)]
+pub(super) struct Keys(String);
+
+impl Keys {
+    pub(super) fn new(prefix: &str, job: &str) -> Self {
+        Self(format!("{prefix}/{job}/"))
+    }
+
+    pub(super) fn leader(&self) -> String {
+        format!("{}leader", self.0)
+    }
+
+    pub(super) fn standbys(&self) -> String {
+        format!("{}standby/", self.0)
+    }
+
+    pub(super) fn standby(&self, id: &str) -> String {
+        format!("{}standby/{id}", self.0)
+    }
+
+    fn head(&self) -> String {
+        format!("{}head", self.0)
+    }
+
+    /// Where the parts of what has this number begin. Keys sort as the numbers do.
+    fn numbered(&self, kind: &str, number: u64) -> String {
+        format!("{}{kind}/{number:020}/", self.0)
+    }
+}
+
+const RECORD: &str = "record";
+const SNAPSHOT: &str = "snapshot";
+
+impl EtcdJournal {
+    pub(super) const fn new(gateway: Gateway, keys: Keys, won_at: Number) -> Self {
+        Self { gateway, keys, won_at, head: None }
+    }
+
+    /// Writes, if this driver still holds the leader key.
+    fn write(&mut self, operations: Vec<Operation>) -> Result<(), JournalError> {
+        let leader = self.keys.leader();
+        let request = TxnRequest {
+            compare: vec![Compare::created_at(&leader, self.won_at)],
+            success: operations,
+            failure: vec![Operation::get(&leader)],
+        };
+        let response = self.gateway.transact(&request, PATIENCE)?;
+        if response.succeeded {
+            return Ok(());
+        }
+        let range = response.responses.into_iter().find_map(|response| response.response_range);
+        let leader = range.and_then(|range| range.kvs.into_iter().next());
+        Err(JournalError::Fenced(match leader {
+            Some(key) => String::from_utf8_lossy(&key.value.0).into_owned(),
+            None => "its lease has ended, nobody holds it now".to_owned(),
+        }))
+    }
+
+    fn head(&mut self) -> Result<Head, JournalError> {
+        if let Some(head) = self.head {
+            return Ok(head);
+        }
+        let key = Bytes::from(self.keys.head().as_str());
+        let range =
+            self.gateway.range(&RangeRequest { key, ..RangeRequest::default() }, PATIENCE)?;
+        let head = match range.kvs.first() {
+            Some(found) => Head::decode(&found.value.0)?,
+            None => Head::empty(),
+        };
+        self.head = Some(head);
+        Ok(head)
+    }
+
+    /// Reads all parts of one kind between two numbers, both included, joined and unsealed.
+    fn read(&mut self, kind: &str, first: u64, last: u64) -> Result<Vec<Vec<u8>>, JournalError> {
+        let end = Bytes::from(end_of(&self.keys.numbered(kind, last)).as_str());
+        let mut from = Bytes::from(self.keys.numbered(kind, first).as_str());
+        let mut whole = Vec::new();
+        let mut parts = Parts::new(kind, first);
+        loop {
+            let range = self.gateway.range(
+                &RangeRequest {
+                    key: from.clone(),
+                    range_end: Some(end.clone()),
+                    limit: Some(Number(PAGE_PARTS)),
+                    revision: None,
+                },
+                PATIENCE,
+            )?;
+            let Some(latest) = range.kvs.last() else { break };
+            // The next key in order: the same with a zero byte behind it.
+            from.0.clone_from(&latest.key.0);
+            from.0.push(0);
+            for part in &range.kvs {
+                whole.extend(parts.add(&self.keys, part)?);
+            }
+            if !range.more {
+                break;
+            }
+        }
+        parts.finish(last)?;
+        Ok(whole)
+    }
+
+    /// Writes all but the head: it does not count until the head says so.
+    fn write_parts(&mut self, parts: Vec<(String, Vec<u8>)>) -> Result<(), JournalError> {
+        let mut pending: Vec<Operation> = Vec::new();
+        let mut bytes = 0;
+        for (key, value) in parts {
+            if pending.len() == BATCH_PARTS || bytes + value.len() > PART_BYTES {
+                self.write(std::mem::take(&mut pending))?;
+                bytes = 0;
+            }
+            bytes += value.len();
+            pending.push(Operation::put(&key, value));
+        }
+        if pending.is_empty() { Ok(()) } else { self.write(pending) }
+    }
+
+    fn parts_of(&self, kind: &str, number: u64, bytes: &[u8], parts: &mut Vec<(String, Vec<u8>)>) {
+        let sealed = seal::seal(number, bytes);
+        let prefix = self.keys.numbered(kind, number);
+        let last = sealed.len().div_ceil(PART_BYTES) - 1;
+        for (part, chunk) in sealed.chunks(PART_BYTES).enumerate() {
+            // The last part says that it is the last: a longer one that was never finished may have stood there.
+            let more = u8::from(part < last);
+            parts.push((format!("{prefix}{part:05}"), [&[more], chunk].concat()));
+        }
+    }
+}
+
+impl Journal for EtcdJournal {
+    fn load(&mut self) -> Result<Loaded, JournalError> {
+        self.head = None;
+        let head = self.head()?;
+        let mut loaded = Loaded::default();
+        if head.snapshot > 0 {
+            let bytes = self.read(SNAPSHOT, head.snapshot, head.snapshot)?.pop();
+            loaded.snapshot = bytes.map(|bytes| Snapshot { upto: head.snapshot, bytes });
+        }
+        if head.first <= head.last {
+            loaded.records = self.read(RECORD, head.first, head.last)?;
+        }
+        Ok(loaded)
+    }
+
+    fn append(&mut self, batch: &Batch) -> Result<(), JournalError> {
+        let head = self.head()?;
+        if batch.first > head.last + 1 {
+            let what = format!("it ends at record {}, not at {}", head.last, batch.first - 1);
+            return Err(JournalError::Corrupt(what));
+        }
+        let mut parts = Vec::new();
+        let numbered = (batch.first..).zip(&batch.records);
+        for (number, record) in numbered.filter(|(number, _)| *number > head.last) {
+            self.parts_of(RECORD, number, record, &mut parts);
+        }
+        let mut next = Head { last: head.last.max(batch.last()), ..head };
+        let snapshot = batch.snapshot.as_ref().filter(|snapshot| snapshot.upto > head.snapshot);
+        if let Some(Snapshot { upto, bytes }) = snapshot {
+            self.parts_of(SNAPSHOT, *upto, bytes, &mut parts);
+            next = Head { first: upto + 1, last: next.last.max(*upto), snapshot: *upto };
+        }
+        let changes = next != head;
+        // Whatever happens from here on, what is there is read again.
+        self.head = None;
+        self.write_parts(parts)?;
+        if changes {
+            let mut operations = vec![Operation::put(&self.keys.head(), next.encode())];
+            if snapshot.is_some() {
+                for (kind, first) in [(RECORD, next.first), (SNAPSHOT, next.snapshot)] {
+                    let (from, to) = (self.keys.numbered(kind, 0), self.keys.numbered(kind, first));
+                    operations.push(Operation::delete_from(&from, &to));
+                }
+            }
+            self.write(operations)?;
+        } else {
+            // Nothing new to store; but it must still be this driver's to say so.
+            self.write(Vec::new())?;
+        }
+        self.head = Some(next);
+        Ok(())
+    }
+}
+
+/// Joins the parts of consecutive numbers, in the order in which a range gives them.
+struct Parts<'a> {
+    kind: &'a str,
+    number: u64,
+    part: usize,
+    joined: Vec<u8>,
+}
+
+impl<'a> Parts<'a> {
+    const fn new(kind: &'a str, first: u64) -> Self {
+        Self { kind, number: first, part: 0, joined: Vec::new() }
+    }
+
+    /// Takes the next part; gives what is whole with it.
+    fn add(&mut self, keys: &Keys, part: &KeyValue) -> Result<Option<Vec<u8>>, JournalError> {
+        let expected = format!("{}{:05}", keys.numbered(self.kind, self.number), self.part);
+        if part.key.0 != expected.as_bytes() {
+            // What follows the last part of a number is left of one that was never finished.
+            if self.part == 0 && part.key.0 < expected.into_bytes() {
+                return Ok(None);
+            }
+            return Err(self.damaged());
+        }
+        let (more, chunk) = part.value.0.split_first().ok_or_else(|| self.damaged())?;
+        self.joined.extend_from_slice(chunk);
+        if *more == 1 {
+            self.part += 1;
+            return Ok(None);
+        }
+        let whole = seal::open(self.number, &self.joined).ok_or_else(|| self.damaged())?.to_vec();
+        self.joined.clear();
+        self.number += 1;
+        self.part = 0;
+        Ok(Some(whole))
+    }
+
+    fn finish(self, last: u64) -> Result<(), JournalError> {
+        if self.number == last + 1 && self.part == 0 { Ok(()) } else { Err(self.damaged()) }
+    }
+
+    fn damaged(&self) -> JournalError {
+        let (kind, number) = (self.kind, self.number);
+        JournalError::Corrupt(format!("{kind} {number} in etcd is not what was written"))
+    }
+}

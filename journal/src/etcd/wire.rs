@@ -1,0 +1,248 @@
+//! etcd's JSON messages, as far as they are used: bytes are base64, 64-bit numbers are strings, and what has its default
+//! value is left out. From etcd's `rpc.proto` and the rules of its JSON gateway. Called by the other files of this room.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// Bytes, as base64.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Bytes(pub(super) Vec<u8>);
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        STANDARD.decode(text.as_bytes()).map(Self).map_err(D::Error::custom)
+    }
+}
+
+impl From<&str> for Bytes {
+    fn from(text: &str) -> Self {
+        Self(text.as_bytes().to_vec())
+    }
+}
+
+/// A 64-bit number, as a string.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Number(pub(super) i64);
+
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(D::Error::custom)
+    }
+}
+
+/// Reads a key, or all keys from `key` to `range_end`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct RangeRequest {
+    pub(super) key: Bytes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) range_end: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit: Option<Number>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) revision: Option<Number>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ResponseHeader {
+    pub(super) revision: Number,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct KeyValue {
+    pub(super) key: Bytes,
+    pub(super) value: Bytes,
+    pub(super) create_revision: Number,
+    pub(super) lease: Number,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct RangeResponse {
+    pub(super) header: ResponseHeader,
+    pub(super) kvs: Vec<KeyValue>,
+    pub(super) more: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PutRequest {
+    pub(super) key: Bytes,
+    pub(super) value: Bytes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lease: Option<Number>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct DeleteRangeRequest {
+    pub(super) key: Bytes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) range_end: Option<Bytes>,
+}
+
+/// That a key was created at this revision; revision 0: that it is not there.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Compare {
+    result: &'static str,
+    target: &'static str,
+    key: Bytes,
+    create_revision: Number,
+}
+
+impl Compare {
+    pub(super) fn created_at(key: &str, revision: Number) -> Self {
+        Self { result: "EQUAL", target: "CREATE", key: key.into(), create_revision: revision }
+    }
+
+    pub(super) fn absent(key: &str) -> Self {
+        Self::created_at(key, Number(0))
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) enum Operation {
+    #[serde(rename = "request_range")]
+    Range(RangeRequest),
+    #[serde(rename = "request_put")]
+    Put(PutRequest),
+    #[serde(rename = "request_delete_range")]
+    DeleteRange(DeleteRangeRequest),
+}
+
+impl Operation {
+    pub(super) fn put(key: &str, value: Vec<u8>) -> Self {
+        Self::Put(PutRequest { key: key.into(), value: Bytes(value), lease: None })
+    }
+
+    pub(super) fn put_leased(key: &str, value: Vec<u8>, lease: Number) -> Self {
+        Self::Put(PutRequest { key: key.into(), value: Bytes(value), lease: Some(lease) })
+    }
+
+    pub(super) fn delete(key: &str) -> Self {
+        Self::DeleteRange(DeleteRangeRequest { key: key.into(), range_end: None })
+    }
+
+    /// All keys from `first` to before `end`.
+    pub(super) fn delete_from(first: &str, end: &str) -> Self {
+        let range_end = Some(end.into());
+        Self::DeleteRange(DeleteRangeRequest { key: first.into(), range_end })
+    }
+
+    pub(super) fn get(key: &str) -> Self {
+        Self::Range(RangeRequest { key: key.into(), ..RangeRequest::default() })
+    }
+}
+
+/// All or nothing: `success` if all of `compare` hold, else `failure`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct TxnRequest {
+    pub(super) compare: Vec<Compare>,
+    pub(super) success: Vec<Operation>,
+    pub(super) failure: Vec<Operation>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct TxnResponse {
+    pub(super) header: ResponseHeader,
+    pub(super) succeeded: bool,
+    pub(super) responses: Vec<OperationResponse>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct OperationResponse {
+    pub(super) response_range: Option<RangeResponse>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct LeaseGrantRequest {
+    #[serde(rename = "TTL")]
+    pub(super) ttl: Number,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct LeaseGrantResponse {
+    #[serde(rename = "ID")]
+    pub(super) id: Number,
+    #[serde(rename = "TTL")]
+    pub(super) ttl: Number,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct LeaseRequest {
+    #[serde(rename = "ID")]
+    pub(super) id: Number,
+}
+
+/// One message of the stream that answers keep-alives.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct LeaseKeepAliveResponse {
+    pub(super) result: LeaseGrantResponse,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Nothing {}
+
+/// The first key after all that begin with this.
+pub(super) fn end_of(prefix: &str) -> String {
+    let mut end = prefix.to_owned();
+    // Prefixes here end in `/`, which has a successor.
+    let last = end.pop().map_or('\u{1}', |last| char::from_u32(last as u32 + 1).unwrap_or(last));
+    end.push(last);
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_read_as_etcd_wants_them() {
+        let request = TxnRequest {
+            compare: vec![Compare::absent("a")],
+            success: vec![Operation::put_leased("a", b"x".to_vec(), Number(7))],
+            failure: vec![Operation::get("a")],
+        };
+        let json = serde_json::to_value(&request).expect("plain data");
+        let expected = serde_json::json!({
+            "compare": [{"result": "EQUAL", "target": "CREATE", "key": "YQ==", "create_revision": "0"}],
+            "success": [{"request_put": {"key": "YQ==", "value": "eA==", "lease": "7"}}],
+            "failure": [{"request_range": {"key": "YQ=="}}],
+        });
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn responses_may_leave_out_what_is_zero() {
+        let text = r#"{"header":{"revision":"12"},"responses":[{"response_range":{"kvs":[{"key":"YQ=="}]}}]}"#;
+        let response: TxnResponse = serde_json::from_str(text).expect("as etcd prints it");
+        assert!(!response.succeeded);
+        assert_eq!(response.header.revision, Number(12));
+        let range = response.responses[0].response_range.as_ref().expect("a range was asked for");
+        assert_eq!(range.kvs[0].key, Bytes::from("a"));
+    }
+
+    #[test]
+    fn the_end_of_a_prefix_is_after_all_its_keys() {
+        assert!("a/record/999" < end_of("a/record/").as_str());
+        assert!("a/snapshot/0" > end_of("a/record/").as_str());
+    }
+}

@@ -1,0 +1,20 @@
+//! Seals: a record's bytes carry a checksum over its number and themselves, so that a bit that has turned
+//! over, or a record in another's place, is seen whatever the store below it checks. Called by `file`.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+const SEAL_BYTES: usize = size_of::<u64>();
+
+/// The bytes to store for a record or snapshot of this number.
+pub(crate) fn seal(number: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut sealed = Vec::with_capacity(SEAL_BYTES + bytes.len());
+    sealed.extend_from_slice(&xxh3_64_with_seed(bytes, number).to_le_bytes());
+    sealed.extend_from_slice(bytes);
+    sealed
+}
+
+/// What was sealed under this number, if this is it.
+pub(crate) fn open(number: u64, sealed: &[u8]) -> Option<&[u8]> {
+    let (sum, bytes) = sealed.split_first_chunk::<SEAL_BYTES>()?;
+    (u64::from_le_bytes(*sum) == xxh3_64_with_seed(bytes, number)).then_some(bytes)
+}

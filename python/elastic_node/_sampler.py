@@ -1,0 +1,122 @@
+"""`ElasticSampler`: deals a data set out to the ranks, over any changes of the world."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sized
+
+from . import _context, _native
+
+
+class Batch(NamedTuple):
+    """This rank's part of one step."""
+
+    #: The numbers of its samples in the data set; none where fewer are left than there are ranks.
+    indices: List[int]
+    #: By how much a mean over this batch is to be multiplied so that the average over ranks is the mean over all
+    #: samples of the step: 1, but in the last step of an epoch.
+    weight: float
+
+
+class ElasticSampler:
+    """Gives each rank its share of a data set. How far an epoch is belongs to the state: keep the sampler in it.
+
+    Two ways to use it:
+
+    - ``for batch in sampler.batches(32)`` gives every sample to one rank once an epoch, whatever happens to the
+      world. A batch that was given out counts as done with the next commit.
+    - As Horovod's, and as the sampler of a torch `DataLoader`: it yields numbers of samples, and each step says what
+      is done with ``record_batch(number, batch_size)``. So that all ranks make equally many steps, up to one
+      sample less than there are ranks is given out twice at the end of an epoch.
+
+    Args:
+        dataset: anything with a length.
+        shuffle: another order in each epoch, the same on every rank; else the data set's own.
+        seed: of that order.
+
+    `set_epoch` at the end of an epoch begins the next one.
+    """
+
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.seed = seed
+        #: The epoch.
+        self.epoch = 0
+        #: Samples of the epoch that are done, on all ranks together.
+        self.processed_num = 0
+        self._order: Optional[List[int]] = None
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank; 0 before `init`."""
+        return _context.place()[0] if _context.is_initialized() else 0
+
+    @property
+    def num_replicas(self) -> int:
+        """How many ranks share the data set; 1 before `init`."""
+        return _context.place()[1] if _context.is_initialized() else 1
+
+    @property
+    def remaining_indices(self) -> List[int]:
+        """The samples of the epoch that are left, on all ranks together, in order."""
+        return self._epoch_order()[self.processed_num :]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begins an epoch."""
+        self.epoch = epoch
+        self.processed_num = 0
+        self._order = None
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """Every rank has done a batch of this size. `batch_idx` is there for Horovod's sake."""
+        done = self.processed_num + batch_size * self.num_replicas
+        self.processed_num = min(done, len(self.dataset))
+
+    def batches(self, batch_size: int) -> Iterator[Batch]:
+        """The batches of the epoch that are left, `batch_size` samples on each rank; all ranks get equally many.
+
+        The last one deals out evenly what is left, so it may be smaller, or empty: take part in the step's
+        collectives all the same.
+        """
+        while True:
+            share = _native.share(
+                self.processed_num, len(self.dataset), batch_size, self.num_replicas, self.rank
+            )
+            if share is None:
+                return
+            first, end, step_end, weight = share
+            self.processed_num = step_end
+            yield Batch(self._epoch_order()[first:end], weight)
+
+    def reset(self) -> None:
+        """The world has changed: what is left is dealt out anew. Ranks are looked up when it is walked through."""
+
+    def state_dict(self) -> Dict[str, Any]:
+        """How far it is."""
+        return {"epoch": self.epoch, "processed_num": self.processed_num}
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Goes on from there."""
+        self.set_epoch(state_dict["epoch"])
+        self.processed_num = state_dict["processed_num"]
+
+    def __iter__(self) -> Iterator[int]:
+        left = self.remaining_indices
+        due = len(self) * self.num_replicas
+        if left:
+            # Whole rounds of what is left, until every rank has as many.
+            left = (left * (due // len(left) + 1))[:due]
+        return iter(left[self.rank :: self.num_replicas])
+
+    def __len__(self) -> int:
+        left = len(self.dataset) - self.processed_num
+        return -(-left // self.num_replicas)
+
+    def _epoch_order(self) -> List[int]:
+        if self._order is None:
+            length = len(self.dataset)
+            if self.shuffle:
+                self._order = _native.permutation(length, self.seed, self.epoch)
+            else:
+                self._order = list(range(length))
+        return self._order

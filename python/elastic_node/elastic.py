@@ -1,0 +1,209 @@
+"""Elastic training in process: the run loop, the state that survives, the sampler. With Horovod's names."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sized, Tuple, TypeVar
+
+from . import _codec, _context, _native
+from ._native import CollectiveError, HostsUpdatedInterrupt
+from ._sampler import Batch, ElasticSampler
+
+__all__ = [
+    "Batch",
+    "CollectiveError",
+    "ElasticSampler",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "run",
+]
+
+Result = TypeVar("Result")
+
+
+def run(func: Callable[..., Result]) -> Callable[..., Optional[Result]]:
+    """Makes a training function elastic: `train(state, …)` is called in every generation that this worker takes part
+    in, until it has returned on every rank, or this worker is told to leave.
+
+    Before each call the ranks are new, and the state is in step with all others. When a worker is lost, the
+    collectives in it raise `CollectiveError`, and the state goes back to the last commit; when the world changes as
+    planned, a commit raises `HostsUpdatedInterrupt`, and live state is kept. Let both pass. So it begins where the
+    state says, not at the beginning.
+
+    The first argument is a `State`. Returns what the function returned last; `None` on a worker that was told to
+    leave before.
+
+    Raises:
+        Exception: what the function raised of its own.
+        ElasticError: the job failed, or the driver is gone.
+        TypeError: the first argument is no `State`.
+    """
+
+    @functools.wraps(func)
+    def train(state: "State", *args: Any, **kwargs: Any) -> Optional[Result]:
+        if not isinstance(state, State):
+            raise TypeError(f"the first argument must be a State, not {type(state).__name__}")
+        session = _context.begin_run(state)
+        state._session = session
+        result = None
+        try:
+            while True:
+                goes_on = session.enter()
+                if goes_on is None:
+                    return result
+                _context.entered(session)
+                raised: Optional[BaseException] = None
+                try:
+                    if goes_on:
+                        state.on_reset()
+                    result = func(state, *args, **kwargs)
+                except BaseException as error:
+                    raised = error
+                _context.leaving()
+                session.conclude(raised)
+                del raised
+        finally:
+            state._session = None
+            _context.end_run()
+
+    return train
+
+
+class State:
+    """Training state that survives the loss of any worker, and moves as one unit.
+
+    Derive from it, and say what it consists of: `capture` and `apply`. `ObjectState` does that for attributes,
+    `elastic_node.torch.TorchState` for modules and optimisers.
+    """
+
+    _session: Optional[_native.Session] = None
+    _saved: Optional[Tuple[bytes, List[bytes]]] = None
+
+    def __init__(self) -> None:
+        self._reset_callbacks: List[Callable[[], None]] = []
+
+    def capture(self) -> Any:
+        """Everything that must survive, as an object that pickle takes. Large arrays in it are not copied."""
+        raise NotImplementedError
+
+    def apply(self, content: Any) -> None:
+        """Takes what `capture` gave, here or on another rank. May keep the arrays in it."""
+        raise NotImplementedError
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        """Adds functions that are called, in order, whenever training goes on in a new generation: when the state
+        and the new ranks are there, before the training function. On every rank, newcomers too."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Training goes on in a new generation."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def reset(self) -> None:
+        """For deriving classes: adapt to the new world."""
+
+    def commit(self) -> None:
+        """Saves the state, which what is lost later goes back to, and lets a planned change of the world take
+        effect. Every rank commits at the same step. Costs a copy of the state and, unless the world is about to
+        change, no message.
+
+        Raises:
+            HostsUpdatedInterrupt: the world changes here; the commit is kept. Let it pass.
+            CollectiveError: the generation has ended; nothing was committed. Let it pass.
+        """
+        if self._session is None:
+            self.save()
+        else:
+            self._session.commit()
+
+    def save(self) -> None:
+        """Saves the state, without a look at the world. Every rank does at the same step."""
+        if self._session is not None:
+            self._session.save()
+        else:
+            header, buffers = self._capture()
+            self._saved = header, [bytes(buffer) for buffer in buffers]
+
+    def restore(self) -> None:
+        """Goes back to what was saved last. `run` does that by itself when a worker was lost."""
+        if self._session is not None:
+            self._session.restore()
+        elif self._saved is not None:
+            header, buffers = self._saved
+            self._apply(header, [bytearray(buffer) for buffer in buffers])
+
+    def check_host_updates(self) -> None:
+        """Lets a planned change of the world take effect, without a commit: live state is kept. Every rank calls it
+        at the same step.
+
+        Raises:
+            HostsUpdatedInterrupt, CollectiveError: as `commit`.
+        """
+        if self._session is not None:
+            self._session.check_host_updates()
+
+    def sync(self) -> None:
+        """Takes rank 0's state over, on every rank. `run` keeps states in step by itself.
+
+        Raises:
+            CollectiveError: a worker was lost, or the generation was aborted.
+        """
+        from ._collectives import broadcast_object
+
+        rank = _context.world().rank
+        content = broadcast_object(self.capture() if rank == 0 else None, root_rank=0)
+        if rank != 0:
+            self.apply(content)
+
+    def _capture(self) -> Tuple[bytes, List[Any]]:
+        return _codec.encode(self.capture())
+
+    def _apply(self, header: bytes, buffers: List[bytearray]) -> None:
+        self.apply(_codec.decode(header, buffers))
+
+
+class ObjectState(State):
+    """State in attributes: `ObjectState(epoch=0, weights=array)` has `state.epoch` and `state.weights`.
+
+    What has `state_dict` and `load_state_dict`, such as an `ElasticSampler` or a torch module, stays the same
+    object; any other value is replaced when the state goes back or is taken over, so always reach it through the
+    state. Changes inside of a list or an array are saved as assignments are.
+
+    Attributes that are added later are part of the state, unless their name begins with an underscore.
+    """
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
+        # The first two are what Horovod's class is given; nothing is needed of them.
+        super().__init__()
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+
+    def capture(self) -> Dict[str, Any]:
+        public = sorted(name for name in self.__dict__ if not name.startswith("_"))
+        return {name: _content_of(self.__dict__[name]) for name in public}
+
+    def apply(self, content: Dict[str, Any]) -> None:
+        for name, value in content.items():
+            holder = self.__dict__.get(name)
+            if _is_holder(holder):
+                holder.load_state_dict(value)
+            else:
+                setattr(self, name, value)
+
+    def reset(self) -> None:
+        for value in list(self.__dict__.values()):
+            if isinstance(value, ElasticSampler):
+                value.reset()
+
+
+def _is_holder(value: Any) -> bool:
+    return callable(getattr(value, "load_state_dict", None)) and callable(
+        getattr(value, "state_dict", None)
+    )
+
+
+def _content_of(value: Any) -> Any:
+    return value.state_dict() if _is_holder(value) else value

@@ -1,0 +1,60 @@
+"""`TorchState`: everything of a torch training that must survive, as one unit."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+import torch
+
+from ..elastic import ObjectState
+
+
+class TorchState(ObjectState):
+    """State of a torch training: `TorchState(model=model, optimizer=optimizer, epoch=0, batch=0)`.
+
+    Modules, optimisers, learning-rate schedulers, gradient scalers, `torch.Generator`s and samplers stay the objects
+    that they are, and are given their content; other values (numbers, tensors, lists) are replaced, so reach them
+    through the state. All of it is saved, restored and taken over together, so weights never run ahead of counters.
+
+    A module in `DistributedDataParallel` is saved as the module within. Tensors on other devices are saved in main
+    memory.
+
+    Args:
+        model: a module, or several by other names.
+        optimizer: its optimiser, or several by other names.
+        kwargs: everything else.
+    """
+
+    def __init__(
+        self,
+        model: Optional[torch.nn.Module] = None,
+        optimizer: Optional[torch.optim.Optimizer] = None,
+        **kwargs: Any,
+    ) -> None:
+        given = {"model": model, "optimizer": optimizer}
+        super().__init__(**{name: value for name, value in given.items() if value is not None})
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+
+    def capture(self) -> Dict[str, Any]:
+        content = super().capture()
+        for name in content:
+            value = self.__dict__[name]
+            if isinstance(value, torch.Generator):
+                content[name] = value.get_state()
+            elif isinstance(value, torch.nn.parallel.DistributedDataParallel):
+                content[name] = value.module.state_dict()
+        return content
+
+    def apply(self, content: Dict[str, Any]) -> None:
+        others = {}
+        for name, value in content.items():
+            holder = self.__dict__.get(name)
+            if isinstance(holder, torch.Generator):
+                # A generator keeps no memory of the tensor, and wants one of its own.
+                holder.set_state(value.clone())
+            elif isinstance(holder, torch.nn.parallel.DistributedDataParallel):
+                holder.module.load_state_dict(value)
+            else:
+                others[name] = value
+        super().apply(others)

@@ -1,0 +1,180 @@
+//! `Array`: the memory of a Python object, as collectives take it. NumPy arrays, `bytearray`, `array.array` and
+//! `memoryview` show it by the buffer protocol, tensors of torch and JAX by DLPack. Nothing is copied.
+
+use std::ptr::NonNull;
+
+use elastic_collectives::{DataType, ReduceOp};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::buffer::Buffer;
+use crate::dlpack::{Borrowed, ElementType};
+
+/// What the elements are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Elements {
+    /// Numbers that collectives reduce.
+    Numbers(DataType),
+    /// Truth values, one byte each: their least and greatest are "and" and "or".
+    Truths,
+    /// Of this size in bytes: they are moved, and not reduced.
+    Opaque(usize),
+}
+
+/// Who keeps the memory alive.
+enum Owner {
+    Buffer(#[expect(dead_code, reason = "dropping it gives the memory back")] Buffer),
+    Tensor(#[expect(dead_code, reason = "dropping it gives the memory back")] Borrowed),
+}
+
+/// Contiguous memory of a Python object.
+pub(crate) struct Array {
+    address: NonNull<u8>,
+    length_bytes: usize,
+    elements: Elements,
+    _owner: Owner,
+}
+
+#[expect(unsafe_code, reason = "collectives run on a thread of their own")]
+// SAFETY: the memory stays where it is while the owner is held, and the owners may be dropped anywhere.
+unsafe impl Send for Array {}
+
+/// Where an empty array stands: aligned for every type.
+const NOWHERE: NonNull<u8> = NonNull::<u64>::dangling().cast();
+
+impl Array {
+    /// The memory of `object`.
+    ///
+    /// # Errors
+    /// It has neither protocol, is not contiguous, not in main memory, or not writable where that is needed.
+    pub(crate) fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Array> {
+        if let Some(buffer) = Buffer::of(object, writable)? {
+            let elements = of_format(buffer.format(), buffer.item_bytes());
+            let address = buffer.address().unwrap_or(NOWHERE);
+            let length_bytes = buffer.length_bytes();
+            return Ok(Array { address, length_bytes, elements, _owner: Owner::Buffer(buffer) });
+        }
+        let Some(tensor) = Borrowed::of(object)? else {
+            let name = object.get_type().name()?;
+            let error = format!(
+                "{name} has no memory to share: give a NumPy array, a torch tensor, or another object with \
+                 the buffer protocol or DLPack"
+            );
+            return Err(PyTypeError::new_err(error));
+        };
+        let elements = of_dlpack(tensor.element())?;
+        let length_bytes = tensor.count() * elements.size_bytes();
+        let address = tensor.address().filter(|_| length_bytes > 0).unwrap_or(NOWHERE);
+        Ok(Array { address, length_bytes, elements, _owner: Owner::Tensor(tensor) })
+    }
+
+    /// The type as which the elements are moved, and how many of that type make one of theirs.
+    pub(crate) const fn moved_as(&self) -> (DataType, usize) {
+        match self.elements {
+            Elements::Numbers(data_type) => (data_type, 1),
+            Elements::Truths => (DataType::U8, 1),
+            Elements::Opaque(size) => (DataType::U8, size),
+        }
+    }
+
+    /// The type as which the elements are reduced.
+    ///
+    /// # Errors
+    /// `ValueError`: they are not, or not so.
+    pub(crate) fn reduced_as(&self, op: ReduceOp) -> PyResult<DataType> {
+        match (self.elements, op) {
+            (Elements::Numbers(data_type), _) => Ok(data_type),
+            (Elements::Truths, ReduceOp::Min | ReduceOp::Max) => Ok(DataType::U8),
+            (Elements::Truths, _) => Err(PyValueError::new_err(
+                "truth values have no sum: take Min (all) or Max (any), or convert them to integers",
+            )),
+            (Elements::Opaque(size), _) => Err(PyValueError::new_err(format!(
+                "elements of this type ({size} bytes) cannot be reduced: convert them to float16, bfloat16, \
+                 float32, float64, uint8, int32, int64, uint32 or uint64"
+            ))),
+        }
+    }
+
+    /// Whether both hold the same type of elements.
+    pub(crate) fn is_like(&self, other: &Array) -> bool {
+        self.elements == other.elements
+    }
+
+    pub(crate) fn overlaps(&self, other: &Array) -> bool {
+        let (start, other_start) = (self.address.addr().get(), other.address.addr().get());
+        start < other_start + other.length_bytes && other_start < start + self.length_bytes
+    }
+
+    /// The memory. Who launched the operation promised to leave it alone until it is done.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        #[expect(unsafe_code, reason = "the memory belongs to a Python object")]
+        // SAFETY: the owner keeps it in place; the address is never null.
+        unsafe {
+            std::slice::from_raw_parts(self.address.as_ptr(), self.length_bytes)
+        }
+    }
+
+    /// The memory, to be written to.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        #[expect(unsafe_code, reason = "the memory belongs to a Python object")]
+        // SAFETY: as for `bytes`; arrays of one operation that overlap are told apart before it is launched.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length_bytes)
+        }
+    }
+}
+
+impl Elements {
+    const fn size_bytes(self) -> usize {
+        match self {
+            Elements::Numbers(data_type) => data_type.size_bytes(),
+            Elements::Truths => 1,
+            Elements::Opaque(size) => size,
+        }
+    }
+}
+
+/// By the notation of Python's `struct`, where the size tells the variants of a letter apart.
+fn of_format(format: &str, size: usize) -> Elements {
+    let letters = format.trim_start_matches([
+        '@',
+        '=',
+        if cfg!(target_endian = "little") { '<' } else { '>' },
+    ]);
+    match (letters, size) {
+        ("?", 1) => Elements::Truths,
+        ("e", 2) => Elements::Numbers(DataType::F16),
+        ("f", 4) => Elements::Numbers(DataType::F32),
+        ("d", 8) => Elements::Numbers(DataType::F64),
+        ("B" | "c", 1) => Elements::Numbers(DataType::U8),
+        ("i" | "l", 4) => Elements::Numbers(DataType::I32),
+        ("l" | "q" | "n", 8) => Elements::Numbers(DataType::I64),
+        ("I" | "L", 4) => Elements::Numbers(DataType::U32),
+        ("L" | "Q" | "N", 8) => Elements::Numbers(DataType::U64),
+        (_, size) => Elements::Opaque(size.max(1)),
+    }
+}
+
+/// By the codes of `DLDataTypeCode`.
+fn of_dlpack(element: ElementType) -> PyResult<Elements> {
+    let ElementType { code, bits, lanes } = element;
+    Ok(match (code, bits, lanes) {
+        (2, 16, 1) => Elements::Numbers(DataType::F16),
+        (2, 32, 1) => Elements::Numbers(DataType::F32),
+        (2, 64, 1) => Elements::Numbers(DataType::F64),
+        (4, 16, 1) => Elements::Numbers(DataType::Bf16),
+        (1, 8, 1) => Elements::Numbers(DataType::U8),
+        (0, 32, 1) => Elements::Numbers(DataType::I32),
+        (0, 64, 1) => Elements::Numbers(DataType::I64),
+        (1, 32, 1) => Elements::Numbers(DataType::U32),
+        (1, 64, 1) => Elements::Numbers(DataType::U64),
+        (6, 8, 1) => Elements::Truths,
+        (_, bits, 1) if bits > 0 && bits.is_multiple_of(8) => {
+            Elements::Opaque(usize::from(bits / 8))
+        }
+        _ => {
+            let error = format!("elements of DLPack type ({code}, {bits}, {lanes}) are not known");
+            return Err(PyTypeError::new_err(error));
+        }
+    })
+}

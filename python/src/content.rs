@@ -1,0 +1,76 @@
+//! `Content`: the training state of a Python program, as the Rust API's `State` holds it. The Python object says
+//! what it consists of (`_capture`), in a header and large buffers, which go into the commit without a copy on
+//! the way; what a commit brings comes back to it by `_apply`.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyList};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_bytes::{ByteBuf, Bytes};
+
+use crate::array::Array;
+use crate::errors::keep;
+
+/// The state.
+pub(crate) enum Content {
+    /// There is none: the program keeps no state.
+    Nothing,
+    /// It is in this object.
+    Live(Py<PyAny>),
+    /// A commit took its place, and the object has not been told yet.
+    Committed { header: ByteBuf, buffers: Vec<ByteBuf> },
+}
+
+type Encoded = (ByteBuf, Vec<ByteBuf>);
+
+impl Content {
+    /// Gives a commit's content to the object.
+    pub(crate) fn apply(self, object: &Bound<'_, PyAny>) -> PyResult<()> {
+        let Content::Committed { header, buffers } = self else { return Ok(()) };
+        let py = object.py();
+        let list = PyList::empty(py);
+        for buffer in buffers {
+            // Arrays and tensors are made over these, so they must be writable.
+            list.append(PyByteArray::new(py, &buffer))?;
+        }
+        object.call_method1("_apply", (PyBytes::new(py, &header), list))?;
+        Ok(())
+    }
+}
+
+impl Serialize for Content {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Content::Nothing => (Bytes::new(&[]), Vec::<&Bytes>::new()).serialize(serializer),
+            Content::Committed { header, buffers } => (header, buffers).serialize(serializer),
+            Content::Live(object) => Python::attach(|py| {
+                let captured = capture(object.bind(py)).map_err(|error| {
+                    let text = error.to_string();
+                    keep(error);
+                    S::Error::custom(text)
+                })?;
+                let (header, arrays) = &captured;
+                let buffers: Vec<&Bytes> =
+                    arrays.iter().map(|array| Bytes::new(array.bytes())).collect();
+                (Bytes::new(header.as_bytes()), buffers).serialize(serializer)
+            }),
+        }
+    }
+}
+
+fn capture<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, Vec<Array>)> {
+    let captured = object.call_method0("_capture")?;
+    let (header, buffers): (Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>) = captured.extract()?;
+    let arrays = buffers.iter().map(|buffer| Array::of(buffer, false)).collect::<PyResult<_>>()?;
+    Ok((header, arrays))
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Content, D::Error> {
+        let (header, buffers) = Encoded::deserialize(deserializer)?;
+        if header.is_empty() {
+            return Ok(Content::Nothing);
+        }
+        Ok(Content::Committed { header, buffers })
+    }
+}

@@ -1,0 +1,93 @@
+//! `Meeting`: how ranks that know each other through a key-value store form a group, without a driver. It is what
+//! `torch.distributed` gives a backend: under stock torchrun, under our launcher, and for each sub-group.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use elastic_collectives::{
+    AbortHandle, AsyncCommunicator, Communicator, GroupSpec, HostFabric, Progress,
+    SoloCommunicator, TcpFabric,
+};
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::communicator::Group;
+use crate::errors::CollectiveError;
+use crate::handle::Failure;
+use crate::unlocked::unlocked;
+
+/// A rank that listens for the others of its group to be.
+#[pyclass(module = "elastic_node._native")]
+pub(crate) struct Meeting {
+    fabric: Option<HostFabric>,
+    address: SocketAddr,
+    progress: Progress,
+}
+
+fn malformed(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+#[pymethods]
+impl Meeting {
+    /// Listens on this address, at a free port.
+    #[new]
+    fn new(address: &str) -> PyResult<Meeting> {
+        let ip = address.parse::<IpAddr>().map_err(malformed)?;
+        let tcp = TcpFabric::bind(SocketAddr::new(ip, 0))
+            .map_err(|error| PyOSError::new_err(format!("listening on {ip}: {error}")))?;
+        let address = tcp.local_address();
+        Ok(Meeting { fabric: Some(HostFabric::new(tcp)), address, progress: Progress::new() })
+    }
+
+    /// Where the others reach it.
+    #[getter]
+    fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Connects all ranks, whose addresses are given by rank. `key` is the group's secret of 32 bytes. Blocks.
+    fn form(
+        &mut self,
+        py: Python<'_>,
+        rank: u32,
+        addresses: Vec<String>,
+        key: [u8; 32],
+        timeout_s: f64,
+    ) -> PyResult<Group> {
+        let Some(mut fabric) = self.fabric.take() else {
+            return Err(PyValueError::new_err("a meeting forms one group"));
+        };
+        let peers = addresses
+            .iter()
+            .map(|address| address.parse::<SocketAddr>())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(malformed)?;
+        let timeout = Duration::try_from_secs_f64(timeout_s).map_err(malformed)?;
+        let abort = AbortHandle::new().map_err(|error| PyOSError::new_err(error.to_string()))?;
+        let mut machines: Vec<IpAddr> = peers.iter().map(SocketAddr::ip).collect();
+        machines.sort_unstable();
+        machines.dedup();
+        let machine = |peer: &SocketAddr| machines.iter().position(|ip| *ip == peer.ip());
+        let spec = GroupSpec {
+            term: 0,
+            generation: 0,
+            rank,
+            hosts: peers.iter().filter_map(machine).map(|number| number as u32).collect(),
+            host_names: peers.iter().map(|peer| peer.ip().to_string().into()).collect(),
+            peers,
+            key,
+            form_deadline: timeout,
+            operation_deadline: timeout,
+        };
+        let formed: Result<Box<dyn Communicator>, _> = unlocked(py, || {
+            if spec.peers.len() == 1 {
+                return Ok(Box::new(SoloCommunicator::of_generation(0, 0, &abort)) as _);
+            }
+            fabric.form(&spec, &abort)
+        });
+        let group = formed.map_err(|error| CollectiveError::new_err(error.to_string()))?;
+        let communicator = AsyncCommunicator::new(group, Some(abort), &self.progress);
+        Ok(Group::of_all(communicator, Failure::default()))
+    }
+}

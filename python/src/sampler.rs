@@ -1,0 +1,24 @@
+//! The order and the shares of an epoch's samples, as the Rust API's sampler has them.
+
+use elastic_worker::state::sampler;
+use pyo3::prelude::*;
+
+/// The order of `length` samples in an epoch: the same on every machine.
+#[pyfunction]
+pub(crate) fn permutation(length: u64, seed: u64, epoch: u64) -> Vec<u64> {
+    sampler::permutation(length, seed, epoch)
+}
+
+/// One rank's part of the step that follows `consumed` samples of `length`, as
+/// `(first, end, end of the step, weight)`, or `None` at the end of the epoch.
+#[pyfunction]
+pub(crate) fn share(
+    consumed: u64,
+    length: u64,
+    batch: u64,
+    world: u32,
+    rank: u32,
+) -> Option<(u64, u64, u64, f32)> {
+    let share = sampler::share(consumed, length, batch, world, rank)?;
+    Some((share.local.start, share.local.end, share.global.end, share.weight(world)))
+}

@@ -1,0 +1,237 @@
+//! `Session`: this process's part in its job. The Python side's loop calls it; all of it happens on the training
+//! thread.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use elastic_node::{AttachOptions, Attachment, Error, State, WhileWaiting, Worker, attach};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::communicator::Group;
+use crate::content::Content;
+use crate::errors::{ElasticError, raise};
+use crate::handle::{Failure, LOOK_EVERY};
+use crate::unlocked::unlocked;
+
+/// `(rank, size, local rank, local size, cross rank, cross size)`.
+type Place = (u32, u32, u32, u32, u32, u32);
+
+/// One generation here.
+struct Generation {
+    worker: Worker,
+    group: Py<Group>,
+    failure: Failure,
+}
+
+/// This process's part in its job; without a driver a world of one.
+#[pyclass(unsendable, module = "elastic_node._native")]
+pub(crate) struct Session {
+    attachment: Option<Attachment>,
+    state: State<Content>,
+    /// The Python object that the state is in.
+    object: Option<Py<PyAny>>,
+    generation: Option<Generation>,
+    /// Whether training goes on from where it was, in the generation that was entered last.
+    goes_on: Rc<Cell<bool>>,
+}
+
+thread_local! {
+    /// Whether a signal's exception, such as KeyboardInterrupt, has ended a wait for the driver.
+    static SIGNALLED: Cell<bool> = const { Cell::new(false) };
+}
+
+fn check_signals() -> elastic_node::Result<()> {
+    Python::attach(|py| py.check_signals()).map_err(|raised| {
+        SIGNALLED.set(true);
+        Error::user(raised)
+    })
+}
+
+#[pymethods]
+impl Session {
+    /// Attaches to the driver that the environment names. Blocks.
+    #[new]
+    fn new(py: Python<'_>) -> PyResult<Session> {
+        let options = AttachOptions {
+            // Python's own handler raises KeyboardInterrupt in the training function.
+            watch_interrupt: false,
+            while_waiting: Some(WhileWaiting { period: LOOK_EVERY, check: check_signals }),
+        };
+        let attachment = unlocked(py, || attach(options)).map_err(raise)?;
+        let goes_on = Rc::<Cell<bool>>::default();
+        let mut state = elastic_node::state(Content::Nothing);
+        let seen = Rc::clone(&goes_on);
+        state.on_reset(move |_worker, _content| seen.set(true));
+        let attachment = Some(attachment);
+        Ok(Session { attachment, state, object: None, generation: None, goes_on })
+    }
+
+    #[getter]
+    fn has_driver(&self) -> bool {
+        self.attachment.as_ref().is_some_and(Attachment::has_driver)
+    }
+
+    #[getter]
+    fn in_generation(&self) -> bool {
+        self.generation.is_some()
+    }
+
+    /// Number of the generation.
+    #[getter]
+    fn generation(&self) -> Option<u64> {
+        self.generation.as_ref().map(|generation| generation.worker.generation())
+    }
+
+    /// Commits so far.
+    #[getter]
+    fn step(&self) -> u64 {
+        self.state.step().0
+    }
+
+    #[getter]
+    fn place(&self) -> Option<Place> {
+        let worker = &self.generation.as_ref()?.worker;
+        Some((
+            worker.rank(),
+            worker.size(),
+            worker.local_rank(),
+            worker.local_size(),
+            worker.cross_rank(),
+            worker.cross_size(),
+        ))
+    }
+
+    #[getter]
+    fn group(&self, py: Python<'_>) -> Option<Py<Group>> {
+        self.generation.as_ref().map(|generation| generation.group.clone_ref(py))
+    }
+
+    /// Keeps the training state in `object` from here on.
+    fn keep(&mut self, object: Py<PyAny>, py: Python<'_>) {
+        *self.state = Content::Live(object.clone_ref(py));
+        self.object = Some(object);
+    }
+
+    /// Waits for the next generation, and brings the state's object in step with its members. Returns whether
+    /// training goes on there from where it was, rather than begin; `None` when it is over. Blocks.
+    fn enter(&mut self, py: Python<'_>) -> PyResult<Option<bool>> {
+        let Some(attachment) = &mut self.attachment else {
+            return Err(ElasticError::new_err("this process has left its job"));
+        };
+        self.goes_on.set(false);
+        let state = &mut self.state;
+        match unlocked(py, || attachment.membership().enter(state)) {
+            Ok(Some(worker)) => {
+                let failure = Failure::default();
+                let communicator = worker.communicator().clone();
+                let group = Py::new(py, Group::of_all(communicator, failure.clone()))?;
+                self.generation = Some(Generation { worker, group, failure });
+                self.apply(py)?;
+                Ok(Some(self.goes_on.get()))
+            }
+            Ok(None) => self.finish(py, Ok(())).map(|()| None),
+            Err(error) => self.finish(py, Err(error)).map(|()| None),
+        }
+    }
+
+    /// The training function has ended, with this exception or without one.
+    fn conclude(&mut self, py: Python<'_>, raised: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+        let Some(generation) = self.generation.take() else { return Ok(()) };
+        let Some(attachment) = &mut self.attachment else { return Ok(()) };
+        let Generation { worker, group, failure } = generation;
+        if let Some(error) = failure.take() {
+            let _ = worker.failed(error);
+        }
+        let result = match raised {
+            Some(raised) => Err(Error::user(PyErr::from_value(raised))),
+            None => Ok(()),
+        };
+        let (state, group) = (&mut self.state, group.get());
+        let concluded = unlocked(py, || {
+            let concluded = attachment.membership().conclude(state, &worker, result);
+            drop(worker);
+            group.close_all();
+            concluded
+        });
+        match concluded {
+            Ok(()) => Ok(()),
+            Err(error) => self.finish(py, Err(error)),
+        }
+    }
+
+    /// Saves the state, and lets a planned change of the world take effect.
+    fn commit(&mut self, py: Python<'_>) -> PyResult<()> {
+        let generation = current(self.generation.as_ref())?;
+        generation.check()?;
+        let state = &mut self.state;
+        unlocked(py, || state.commit(&generation.worker)).map_err(raise)
+    }
+
+    /// Saves the state.
+    fn save(&mut self, py: Python<'_>) -> PyResult<()> {
+        let state = &mut self.state;
+        unlocked(py, || state.save()).map_err(raise)
+    }
+
+    /// Brings the state's object back to the last commit.
+    fn restore(&mut self, py: Python<'_>) -> PyResult<()> {
+        let state = &mut self.state;
+        unlocked(py, || state.restore()).map_err(raise)?;
+        self.apply(py)
+    }
+
+    /// Lets a planned change of the world take effect, without a commit.
+    fn check_host_updates(&self, py: Python<'_>) -> PyResult<()> {
+        let generation = current(self.generation.as_ref())?;
+        generation.check()?;
+        unlocked(py, || generation.worker.check_host_updates()).map_err(raise)
+    }
+
+    /// Shows a short text beside this worker in `elastic-node status`.
+    fn note(&self, text: &str) {
+        if let Some(generation) = &self.generation {
+            generation.worker.note(text);
+        }
+    }
+}
+
+impl Session {
+    /// Gives the object what a commit brought.
+    fn apply(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Some(object) = &self.object else { return Ok(()) };
+        if matches!(*self.state, Content::Committed { .. }) {
+            let live = Content::Live(object.clone_ref(py));
+            std::mem::replace(&mut *self.state, live).apply(object.bind(py))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the job.
+    fn finish(&mut self, py: Python<'_>, result: elastic_node::Result<()>) -> PyResult<()> {
+        match self.attachment.take() {
+            // The driver has not let this process go, and will hear of its end from the agent.
+            Some(_) if SIGNALLED.get() => result.map_err(raise),
+            Some(attachment) => unlocked(py, || attachment.finish(result)).map_err(raise),
+            None => result.map_err(raise),
+        }
+    }
+}
+
+impl Generation {
+    /// Raises what failed in a collective before.
+    fn check(&self) -> PyResult<()> {
+        match self.failure.take() {
+            Some(error) => Err(raise(self.worker.failed(error))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn current(generation: Option<&Generation>) -> PyResult<&Generation> {
+    generation.ok_or_else(|| {
+        PyRuntimeError::new_err(
+            "outside of a generation: call it within the function that elastic_node.elastic.run runs",
+        )
+    })
+}

@@ -1,0 +1,119 @@
+"""Jobs for the tests: real drivers, agents and workers on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+#: How long a job may take.
+PATIENCE_S = 120
+
+#: A worker's line of JSON, behind its prefix.
+SAID = re.compile(r"\[[^\]]*\]:? (\{.*)")
+
+
+def binary() -> Path:
+    """`elastic-node`: the one that is named in the environment, or that of the development build."""
+    found = Path(os.environ.get("ELASTIC_NODE_BINARY", ROOT / "target" / "debug" / "elastic-node"))
+    if not found.exists():
+        pytest.fail(f"{found} is not there: run `cargo build`, or name it in ELASTIC_NODE_BINARY")
+    return found
+
+
+class Finished:
+    """A job that has ended."""
+
+    def __init__(self, code: int, output: str, events: List[Dict[str, Any]]) -> None:
+        self.code, self.output, self.events = code, output, events
+
+    def kinds(self, kind: str) -> List[Dict[str, Any]]:
+        return [event for event in self.events if event["kind"] == kind]
+
+    def said(self) -> List[Dict[str, Any]]:
+        """The lines of JSON that its workers have printed."""
+        lines = (SAID.match(line) for line in self.output.splitlines())
+        return [json.loads(line[1]) for line in lines if line]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., Finished]:
+    """Runs a program as a job: `job("name.py", workers=3, flags=[…])`."""
+
+    def run(program: str, *arguments: str, workers: int = 2, flags: Any = (), root: Path = PROGRAMS) -> Finished:
+        state = tmp_path / "state"
+        command = [str(binary()), "run", "--np", str(workers), "--state-dir", str(state), *flags, "--"]
+        command += [sys.executable, "-u", str(root / program), *arguments]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONTROL": str(tmp_path)}
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                # The driver ends its agents, and those their workers.
+                process.terminate()
+                output, _ = process.communicate()
+                pytest.fail(f"the job did not end within {PATIENCE_S} s:\n{output}")
+        events = (state / "events.jsonl").read_text().splitlines()
+        return Finished(process.returncode, output, [json.loads(event) for event in events])
+
+    return run
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Callable[..., List[str]]:
+    """Runs a program on several ranks as torchrun would start them, without a driver; what each printed."""
+
+    def run(program: str, *arguments: str, size: int = 2) -> List[str]:
+        port = _free_port()
+        processes = []
+        for rank in range(size):
+            environment = {
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(size),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+            }
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, str(PROGRAMS / program), *arguments],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=environment,
+                )
+            )
+        outputs = []
+        try:
+            for process in processes:
+                output, errors = process.communicate(timeout=PATIENCE_S)
+                assert process.returncode == 0, errors
+                outputs.append(output)
+        finally:
+            for process in processes:
+                process.kill()
+        return outputs
+
+    return run
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

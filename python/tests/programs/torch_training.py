@@ -1,0 +1,44 @@
+"""An unmodified torch.distributed training: `torch_training.py BACKEND (ddp|fsdp)`. Rank 0 prints loss and checksum."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+backend, kind = sys.argv[1:]
+dist.init_process_group(backend)
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+middle = nn.BatchNorm1d(64) if kind == "ddp" else nn.Identity()
+layers = nn.Sequential(
+    nn.Linear(16, 64), nn.ReLU(), middle, nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)
+)
+if kind == "ddp":
+    model = nn.parallel.DistributedDataParallel(layers)
+else:
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    model = fully_shard(layers)
+
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+random = torch.Generator().manual_seed(100 + rank)
+for _ in range(30):
+    x = torch.randn(8, 16, generator=random)
+    loss = nn.functional.cross_entropy(model(x), x[:, :4].argmax(1))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+total = loss.detach().clone()
+dist.all_reduce(total)
+checksum = 0.0
+for parameter in model.parameters():
+    whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+    checksum += float(whole.detach().double().sum())
+if rank == 0:
+    print(f"loss {float(total) / size!r} checksum {checksum!r}", flush=True)
+dist.destroy_process_group()

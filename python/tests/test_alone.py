@@ -1,0 +1,204 @@
+"""A world of one, without a driver: everything works, so that a program can be debugged by itself."""
+
+import array
+import subprocess
+import sys
+
+import numpy
+import pytest
+
+import elastic_node as en
+
+
+@pytest.fixture(autouse=True)
+def initialized():
+    en.init()
+    yield
+    en.shutdown()
+
+
+def test_it_is_rank_0_of_1():
+    assert (en.rank(), en.size()) == (0, 1)
+    assert (en.local_rank(), en.local_size(), en.cross_rank(), en.cross_size()) == (0, 1, 0, 1)
+    en.init()
+    assert en.is_initialized()
+
+
+def test_nothing_is_there_before_init():
+    en.shutdown()
+    assert not en.is_initialized()
+    with pytest.raises(ValueError, match="init"):
+        en.rank()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        numpy.arange(6, dtype=numpy.float32).reshape(2, 3),
+        numpy.arange(6, dtype=numpy.float64),
+        numpy.arange(6, dtype=numpy.float16),
+        numpy.arange(6, dtype=numpy.uint8),
+        numpy.arange(6, dtype=numpy.int32),
+        numpy.arange(6, dtype=numpy.int64),
+        numpy.array(3.5),
+        numpy.zeros((0, 4)),
+    ],
+    ids=lambda values: f"{values.dtype}{values.shape}",
+)
+def test_arrays_of_every_type_go_through_in_place(values):
+    memory = values.copy()
+    result = en.allreduce_(memory, op=en.Sum)
+    assert result is memory
+    numpy.testing.assert_array_equal(memory, values)
+    numpy.testing.assert_array_equal(en.allreduce(values, op=en.Max), values)
+    numpy.testing.assert_array_equal(en.broadcast(values, 0), values)
+
+
+def test_other_memory_goes_through():
+    numbers = array.array("d", [1.0, 2.0])
+    en.allreduce_(numbers)
+    assert list(numbers) == [1.0, 2.0]
+    en.broadcast_(bytearray(b"abc"), 0)
+    assert en.allreduce(3, op=en.Sum) == 3
+    assert en.allreduce(0.5) == 0.5
+
+
+def test_what_cannot_be_done_is_said():
+    with pytest.raises(ValueError, match="mean"):
+        en.allreduce(numpy.arange(3))
+    with pytest.raises(ValueError, match="contiguous"):
+        en.allreduce_(numpy.ones((4, 4))[:, ::2])
+    with pytest.raises(ValueError, match="cannot be reduced"):
+        en.allreduce(numpy.arange(3, dtype=numpy.int16), op=en.Sum)
+    with pytest.raises(ValueError, match="truth values"):
+        en.allreduce(numpy.array([True]), op=en.Sum)
+    with pytest.raises(TypeError, match="no memory to share"):
+        en.allreduce_(object())
+    with pytest.raises(ValueError, match="no reduction"):
+        en.allreduce(numpy.ones(1), op="middle")
+    read_only = numpy.ones(2)
+    read_only.flags.writeable = False
+    with pytest.raises((BufferError, ValueError)):
+        en.allreduce_(read_only)
+
+
+def test_objects_and_process_sets():
+    assert en.broadcast_object({"a": [1]}) == {"a": [1]}
+    assert en.allgather_object("x") == ["x"]
+    only = en.add_process_set([0])
+    assert (only.included(), only.rank(), only.size()) == (True, 0, 1)
+    assert en.allreduce(2.0, process_set=only) == 2.0
+    assert en.remove_process_set(only)
+    with pytest.raises(ValueError, match="add_process_set"):
+        en.allreduce(2.0, process_set=only)
+    with pytest.raises(ValueError, match="no different ranks"):
+        en.add_process_set([0, 1])
+
+
+def test_handles():
+    memory = numpy.ones(3)
+    handle = en.allreduce_async_(memory)
+    assert en.synchronize(handle) is memory
+    assert en.poll(handle)
+    assert en.synchronize(handle) is memory, "a second wait is no error"
+
+
+def test_a_state_goes_back_to_what_was_saved():
+    """Horovod's quirk 6: changes inside of a value survived there."""
+    state = en.elastic.ObjectState(numbers=[1], weights=numpy.zeros(2), step=0)
+    state.save()
+    state.numbers.append(2)
+    state.weights += 1
+    state.step = 5
+    state.restore()
+    assert (state.numbers, state.step) == ([1], 0)
+    numpy.testing.assert_array_equal(state.weights, [0, 0])
+    state.weights += 1
+    state.commit()
+    state.weights += 1
+    state.restore()
+    numpy.testing.assert_array_equal(state.weights, [1, 1])
+
+
+def test_run_returns_what_the_function_returns():
+    calls = []
+
+    @en.elastic.run
+    def train(state, factor, offset=0):
+        calls.append(state.step)
+        state.step += 1
+        state.commit()
+        state.step = 100
+        state.restore()
+        return state.step * factor + offset
+
+    assert train(en.elastic.ObjectState(step=0), 10, offset=3) == 13
+    assert calls == [0]
+
+
+def test_the_functions_own_error_goes_through():
+    @en.elastic.run
+    def train(state):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        train(en.elastic.ObjectState(step=0))
+
+
+def test_a_state_that_cannot_be_saved_says_why():
+    @en.elastic.run
+    def train(state):
+        state.handle = open(__file__)
+        state.commit()
+
+    with pytest.raises(TypeError, match="pickle"):
+        train(en.elastic.ObjectState())
+
+
+def test_run_wants_a_state():
+    with pytest.raises(TypeError, match="State"):
+        en.elastic.run(lambda state: None)({"step": 0})
+
+
+def test_equal_content_gives_equal_bytes():
+    """G-6: ranks prove by a digest that they hold the same; what was taken over counts as what was computed."""
+    from elastic_node import _codec
+
+    original = {"name": "a" * 3, "other": "aaa", "weights": numpy.arange(5.0), "list": [1, (2, 3)]}
+    header, buffers = _codec.encode(original)
+    copied = _codec.decode(header, [bytearray(buffer) for buffer in buffers])
+    again, buffers_again = _codec.encode(copied)
+    assert header == again
+    assert [bytes(buffer) for buffer in buffers] == [bytes(buffer) for buffer in buffers_again]
+
+
+def test_what_refers_to_itself_is_encoded_all_the_same():
+    from elastic_node import _codec
+
+    loop = [1]
+    loop.append(loop)
+    copied = _codec.decode(*_codec.encode(loop))
+    assert copied[1] is copied
+
+
+def test_ctrl_c_ends_a_wait():
+    """The other rank never comes to the barrier."""
+    program = """
+import threading, os, signal
+from elastic_node import _native
+meetings = [_native.Meeting("127.0.0.1") for _ in range(2)]
+addresses = [meeting.address for meeting in meetings]
+groups = [None, None]
+def form(rank):
+    groups[rank] = meetings[rank].form(rank, addresses, [7] * 32, 60.0)
+threads = [threading.Thread(target=form, args=(rank,)) for rank in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    groups[0].barrier().wait()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "interrupted\n", done.stderr

@@ -1,0 +1,26 @@
+"""Jobs under a driver: the collectives, and what survives."""
+
+
+def test_every_collective(job):
+    done = job("operations.py", workers=3)
+    assert done.code == 0, done.output
+    assert sorted(said["rank"] for said in done.said()) == [0, 1, 2], done.output
+
+
+def test_h_7_a_killed_worker_costs_its_step_and_no_process_of_a_survivor(job):
+    done = job("survivor.py", workers=3, flags=["--min-np", "1"])
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert len({(said["steps"], said["weight"]) for said in ends}) == 1, "G-5: one history"
+    assert all(said["weight"] == said["steps"] for said in ends), "no step was made twice"
+    assert all(said["exact"] for said in ends), "H-23: each sample once"
+    assert any(said["calls"] >= 2 for said in ends), "the function is entered anew in the same process"
+    assert all(said["resets"] >= 1 for said in ends), "H-24"
+    killed = [event for event in done.kinds("worker_exited") if "signal 9" in str(event)]
+    assert len(killed) == 1, done.output
+
+
+def test_g_10_an_error_of_the_training_function_is_the_jobs_reason(job):
+    done = job("failing.py", workers=2, flags=["--max-restarts", "0"])
+    assert done.code == 1, done.output
+    assert "ArithmeticError: the loss is not finite" in done.output

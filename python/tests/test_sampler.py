@@ -1,0 +1,89 @@
+"""H-23: every sample is given to one rank once an epoch, whatever happens to the world."""
+
+import random
+
+import pytest
+
+from elastic_node import _context
+from elastic_node.elastic import ElasticSampler
+
+
+class World:
+    """Stands for the session: places are looked up here."""
+
+    def __init__(self, monkeypatch):
+        self.rank, self.size = 0, 1
+        monkeypatch.setattr(_context, "is_initialized", lambda: True)
+        monkeypatch.setattr(_context, "place", lambda: (self.rank, self.size, 0, 1, 0, 1))
+
+
+@pytest.fixture
+def world(monkeypatch):
+    return World(monkeypatch)
+
+
+def take(world, samplers, batch_size):
+    """One step on every rank; the samples, and the weights."""
+    world.size = len(samplers)
+    batches = []
+    for world.rank, sampler in enumerate(samplers):
+        batches.append(next(sampler.batches(batch_size), None))
+    return batches
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_sample_once_over_changing_worlds(world, seed):
+    random.seed(seed)
+    length = random.randrange(1, 200)
+    state = {"epoch": 3, "processed_num": 0}
+    seen = []
+    while True:
+        size, batch_size = random.randrange(1, 6), random.randrange(1, 9)
+        samplers = [ElasticSampler(range(length), seed=5) for _ in range(size)]
+        for sampler in samplers:
+            sampler.load_state_dict(state)
+        batches = take(world, samplers, batch_size)
+        assert len({batch is None for batch in batches}) == 1, "all ranks make the step, or none"
+        if batches[0] is None:
+            break
+        seen += [index for batch in batches for index in batch.indices]
+        assert sum(batch.weight for batch in batches) == pytest.approx(size)
+        state = samplers[0].state_dict()
+        assert all(sampler.state_dict() == state for sampler in samplers)
+    assert sorted(seen) == list(range(length))
+
+
+@pytest.mark.parametrize("length, size", [(9, 4), (1, 4), (8, 4), (0, 2), (10, 3)])
+def test_as_a_loaders_sampler_all_ranks_get_equally_many(world, length, size):
+    """Horovod's quirk 7: 9 samples, of which 8 are done, on 4 ranks failed there."""
+    world.size = size
+    given = []
+    for world.rank in range(size):
+        sampler = ElasticSampler(range(length), shuffle=False)
+        given.append(list(sampler))
+        assert len(given[-1]) == len(sampler)
+    together = [index for part in given for index in part]
+    assert set(together) == set(range(length))
+    assert len(together) - length < size
+
+
+def test_recorded_batches_are_not_given_again(world):
+    sampler = ElasticSampler(range(10), shuffle=False)
+    world.size = 2
+    sampler.record_batch(0, 2)
+    assert sampler.remaining_indices == list(range(4, 10))
+    copy = ElasticSampler(range(10), shuffle=False)
+    copy.load_state_dict(sampler.state_dict())
+    world.size = 3
+    assert list(copy) == [4, 7]
+    sampler.set_epoch(1)
+    assert len(sampler.remaining_indices) == 10
+
+
+def test_epochs_have_orders_of_their_own(world):
+    sampler = ElasticSampler(range(50), seed=1)
+    first = list(sampler)
+    assert first == list(sampler)
+    sampler.set_epoch(1)
+    assert first != list(sampler)
+    assert sorted(first) == list(range(50))

@@ -1,0 +1,198 @@
+//! What comes to the driver's node where it is cores: frames, timers, and what its cores tell each other.
+
+use elastic_host_manager::JoinDecision;
+use elastic_protocol::messages::{AgentToDriver, Vote, WorkerToDriver};
+use elastic_protocol::{NodeId, Time};
+use elastic_registry::Verdict;
+use elastic_runtime::transport::LinkEvent;
+
+use super::super::{Happening, World};
+use super::{DriverCores, Local};
+use crate::trace::{Kind, Place};
+
+impl World {
+    fn with_driver(&mut self, input: impl FnOnce(&mut DriverCores, Time)) {
+        let now = self.driver_now();
+        if let Some(cores) = self.driver.cores() {
+            input(cores, now);
+            self.drain_driver();
+        }
+    }
+
+    fn with_driver_of(&mut self, link: u32, input: impl FnOnce(&mut DriverCores, Time, &NodeId)) {
+        let now = self.driver_now();
+        let Some(node) = self.links[link as usize].node.as_ref() else { return };
+        if let Some(cores) = self.driver.cores() {
+            input(cores, now, node);
+            self.drain_driver();
+        }
+    }
+
+    pub(in crate::cores) fn driver_hears_agent(&mut self, link: u32, message: AgentToDriver) {
+        self.with_driver_of(link, |cores, now, node| cores.driver.handle_agent(now, node, message));
+    }
+
+    pub(in crate::cores) fn driver_hears_worker(&mut self, link: u32, message: WorkerToDriver) {
+        self.with_driver_of(link, |cores, now, node| {
+            cores.driver.handle_worker(now, node, message);
+        });
+    }
+
+    pub(in crate::cores) fn driver_link_event(&mut self, link: u32, event: &LinkEvent) {
+        self.with_driver_of(link, |cores, now, node| cores.driver.handle_link(now, node, event));
+    }
+
+    pub(in crate::cores) fn registry_hears(&mut self, link: u32, vote: &Vote) {
+        self.oracle.voted(vote);
+        self.with_driver_of(link, |cores, now, node| {
+            let _decision = cores.registry.handle_vote_from(now, node, vote);
+        });
+        self.drain_registry();
+    }
+
+    /// SIGTERM to the driver: the job is to end.
+    pub(in crate::cores) fn stop_job(&mut self) {
+        if let Some(node) = self.driver.node() {
+            return node.stop_job(15);
+        }
+        self.with_driver(|cores, now| cores.driver.handle_stop(now, 15));
+    }
+
+    fn drain_registry(&mut self) {
+        while let Some(verdict) = self.driver.cores().and_then(|cores| cores.registry.poll_output())
+        {
+            self.local(Local::Verdict(verdict));
+        }
+    }
+
+    pub(super) fn local(&mut self, message: Local) {
+        let life = self.driver.life;
+        if let Some(cores) = self.driver.cores() {
+            cores.local.push_back(message);
+            self.agenda.push(self.now + self.scenario.local_ns, Happening::Local { life });
+        }
+    }
+
+    pub(in crate::cores) fn handle_local(&mut self, life: u32) {
+        if self.driver.stopped > 0 {
+            return self.driver.frozen.push(Happening::Local { life });
+        }
+        let now = self.driver_now();
+        let Some(cores) = self.driver.cores() else { return };
+        let Some(message) = cores.local.pop_front() else { return };
+        let code = match &message {
+            Local::Open { .. } => 0,
+            Local::Vote(_) => 1,
+            Local::NameMissing(_) => 2,
+            Local::Joined { .. } => 3,
+            Local::Left(_) => 4,
+            Local::Failed { .. } => 5,
+            Local::Verdict(_) => 6,
+            Local::Missing { .. } => 7,
+            Local::Hosts(_) => 8,
+            Local::Fatal { .. } => 9,
+        };
+        self.record(Kind::Local, Place::DRIVER, (code, 0), || format!("{message:?}"));
+        if let Local::Verdict(Verdict::AllReady { stamp }) = &message {
+            let checked = self.oracle.barrier_opened(*stamp);
+            self.demand(checked);
+        }
+        self.take_local(now, message);
+    }
+
+    fn take_local(&mut self, now: Time, message: Local) {
+        let Some(cores) = self.driver.cores() else { return };
+        match message {
+            Local::Open { stamp, members } => {
+                if let Err(error) = cores.registry.open(now, stamp, members) {
+                    self.fail_safety(format!(
+                        "G-2/G-3: the registry refused a generation: {error}"
+                    ));
+                }
+                self.drain_registry();
+            }
+            Local::Vote(vote) => {
+                let _decision = cores.registry.handle_vote(now, &vote);
+                self.drain_registry();
+            }
+            Local::NameMissing(stamp) => {
+                if cores.registry.open_stamp() == Some(stamp) {
+                    let missing = cores.registry.missing();
+                    self.local(Local::Missing { stamp, missing });
+                }
+            }
+            Local::Joined { host, slots } => {
+                let decision = cores.host_manager.handle_joined(now, host, slots);
+                if let JoinDecision::Refused(refusal) = decision {
+                    self.record(Kind::Log, Place::DRIVER, (50, 0), || refusal.to_string());
+                }
+                self.drain_host_manager();
+            }
+            Local::Left(host) => {
+                let _decision = cores.host_manager.handle_left(now, &host);
+                self.drain_host_manager();
+            }
+            Local::Failed { host, reason } => {
+                let _decision = cores.host_manager.handle_failure(now, &host, &reason);
+                self.drain_host_manager();
+            }
+            Local::Verdict(verdict) => {
+                self.with_driver(|cores, now| cores.driver.handle_verdict(now, verdict));
+            }
+            Local::Missing { stamp, missing } => {
+                self.with_driver(|cores, now| cores.driver.handle_missing(now, stamp, missing));
+            }
+            Local::Hosts(snapshot) => {
+                self.with_driver(|cores, now| cores.driver.handle_hosts(now, snapshot));
+            }
+            Local::Fatal { reason, hint } => {
+                self.with_driver(|cores, now| cores.driver.handle_fatal(now, &reason, Some(hint)));
+            }
+        }
+    }
+
+    pub(in crate::cores) fn handle_driver_timer(&mut self, life: u32) {
+        let (now, world, stopped) = (self.driver_now(), self.now, self.driver.stopped > 0);
+        let Some(cores) = self.driver.cores().filter(|cores| cores.armed == world) else { return };
+        if stopped {
+            return self.driver.frozen.push(Happening::DriverTimer { life });
+        }
+        cores.armed = u64::MAX;
+        if cores.driver.poll_timeout().is_some_and(|at| at <= now) {
+            cores.driver.handle_timeout(now);
+            self.record(Kind::Timer, Place::DRIVER, (0, 0), String::new);
+        }
+        self.drain_driver();
+    }
+
+    pub(in crate::cores) fn handle_host_manager_timer(&mut self, life: u32) {
+        let (now, world, stopped) = (self.driver_now(), self.now, self.driver.stopped > 0);
+        let cores = self.driver.cores();
+        let Some(cores) = cores.filter(|cores| cores.host_manager_armed == world) else { return };
+        if stopped {
+            return self.driver.frozen.push(Happening::HostManagerTimer { life });
+        }
+        cores.host_manager_armed = u64::MAX;
+        if cores.host_manager.poll_timeout().is_some_and(|at| at <= now) {
+            cores.host_manager.handle_timeout(now);
+            self.record(Kind::Timer, Place::DRIVER, (1, 0), String::new);
+        }
+        self.drain_host_manager();
+    }
+
+    /// Puts the timers that came while the driver stood still onto the agenda.
+    pub(in crate::cores) fn thaw_driver(&mut self) {
+        if let Some(node) = self.driver.node() {
+            node.set_stopped(false);
+        }
+        let now = self.now;
+        for happening in std::mem::take(&mut self.driver.frozen) {
+            match (happening, self.driver.cores()) {
+                (Happening::DriverTimer { .. }, Some(cores)) => cores.armed = now,
+                (Happening::HostManagerTimer { .. }, Some(cores)) => cores.host_manager_armed = now,
+                _ => {}
+            }
+            self.agenda.push(now, happening);
+        }
+    }
+}

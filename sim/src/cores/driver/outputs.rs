@@ -1,0 +1,169 @@
+//! What the driver's core wants done, and what the oracle says to it.
+
+use elastic_driver::DriverOutput;
+use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
+use elastic_protocol::{HostName, NodeId, Stamp, Term, WorkerId};
+
+use super::super::network::{Frame, Lane, Owner};
+use super::super::{Happening, NONE, World};
+use super::{Local, Phase};
+use crate::trace::{Kind, Place};
+
+impl World {
+    pub(in crate::cores) fn drain_driver(&mut self) {
+        let mut outputs = 0_usize;
+        while let Some(output) = self.driver.cores().and_then(|cores| cores.driver.poll_output()) {
+            outputs += 1;
+            self.carry_out(output);
+        }
+        let bound = 256 + 64 * (self.hosts.len() * (2 + self.options.slots as usize));
+        if outputs > bound {
+            self.fail_safety(format!("one input of the driver gave {outputs} outputs"));
+        }
+        let (now, life, clock) = (self.now, self.driver.life, self.driver.clock);
+        let waits = matches!(self.driver.phase, Phase::Gather | Phase::Form);
+        let Some(cores) = self.driver.cores() else { return };
+        if let Some(at) = cores.driver.poll_timeout() {
+            let at = clock.world(at).max(now);
+            if at < cores.armed {
+                cores.armed = at;
+                self.agenda.push(at, Happening::DriverTimer { life });
+            }
+        } else if waits {
+            self.fail_safety("G-9: the driver waits without a deadline".to_owned());
+        }
+    }
+
+    fn carry_out(&mut self, output: DriverOutput) {
+        match output {
+            DriverOutput::ToAgent { to, message } => self.tell_agent(&to, message),
+            DriverOutput::StartWorker { agent, worker, environment, place } => {
+                self.know(self.driver.job, worker.incarnation.0, NONE);
+                let credential = String::new();
+                let message = DriverToAgent::Start { worker, environment, place, credential };
+                self.tell_agent(&agent, message);
+            }
+            DriverOutput::ToWorker { to, message } => self.tell_worker(&to, message),
+            DriverOutput::ToWorkers { to, message } => {
+                for worker in &to {
+                    self.tell_worker(worker, message.clone());
+                }
+            }
+            DriverOutput::OpenGeneration { stamp, members } => {
+                self.open_generation(stamp, &members);
+                self.local(Local::Open { stamp, members });
+            }
+            DriverOutput::Vote(vote) => self.local(Local::Vote(vote)),
+            DriverOutput::NameMissing { stamp } => self.local(Local::NameMissing(stamp)),
+            DriverOutput::HostJoined { host, slots } => self.local(Local::Joined { host, slots }),
+            DriverOutput::HostLeft { host } => self.local(Local::Left(host)),
+            DriverOutput::HostFailed { host, reason } => {
+                // What is on a blacklisted host goes with it: that is what the user has asked for.
+                let of_host = self.hosts.iter().find(|entry| entry.name == host);
+                for process in of_host.into_iter().flat_map(|entry| &entry.processes) {
+                    self.processes[*process as usize].is_leaving = true;
+                }
+                self.local(Local::Failed { host, reason });
+            }
+            DriverOutput::Event(event) => self.driver_event(event.kind),
+            DriverOutput::Ended(result) => self.driver_ended(result),
+            DriverOutput::Abandoned { reason } => {
+                self.fail_safety(format!("the driver gave its job up: {reason}"));
+            }
+        }
+    }
+
+    pub(in crate::cores) fn link_of_incarnation(&self, job: u32, incarnation: u64) -> Option<u32> {
+        let link = *self.by_incarnation.get(job as usize)?.get(incarnation as usize)?;
+        (link != NONE).then_some(link)
+    }
+
+    fn tell_agent(&mut self, to: &NodeId, message: DriverToAgent) {
+        let Some(link) = self.agent_links.get(to.incarnation.0 as usize).copied() else { return };
+        let _undelivered = self.send(link, Lane::ToPeer, Frame::ToAgent(message));
+    }
+
+    fn tell_worker(&mut self, to: &WorkerId, message: DriverToWorker) {
+        if let DriverToWorker::Assign(formation) = &message {
+            let checked = self.oracle.assigned(formation, to);
+            self.demand(checked);
+        }
+        let Some(link) = self.link_of_incarnation(self.driver.job, to.incarnation.0) else {
+            return;
+        };
+        let _undelivered = self.send(link, Lane::ToPeer, Frame::ToWorker(message));
+    }
+
+    /// The process of a job's worker, if it was ever started.
+    pub(in crate::cores) fn process_of(&self, job: u32, worker: &WorkerId) -> Option<u32> {
+        let link = self.link_of_incarnation(job, worker.incarnation.0)?;
+        match self.links[link as usize].owner {
+            Owner::Worker { process } => Some(process),
+            Owner::Agent { .. } => None,
+        }
+    }
+
+    pub(in crate::cores) fn open_generation(&mut self, stamp: Stamp, members: &[WorkerId]) {
+        let job = self.driver.job;
+        let processes: Vec<u32> =
+            members.iter().map(|worker| self.process_of(job, worker).unwrap_or(NONE)).collect();
+        self.record(Kind::Form, Place::DRIVER, (stamp.generation.0, members.len() as u64), || {
+            members.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        });
+        // A member that has died unseen counts: its generation breaks, and nothing is lost by having tried.
+        let held = |process: &u32| {
+            let program = &self.processes.get(*process as usize)?.program;
+            program.saved.as_ref().map(|saved| saved.model.samples)
+        };
+        let best = processes.iter().filter_map(held).max();
+        let checked = self.oracle.formed(stamp, members, &processes, best);
+        self.demand(checked);
+        let checked = self.check_commit_kept(best);
+        self.demand(checked);
+        self.driver.phase = Phase::Form;
+        self.driver.stamp = stamp;
+        self.driver.members = processes;
+        for index in 0..self.driver.members.len() {
+            let process = self.driver.members[index];
+            if process != NONE && self.processes[process as usize].has_died() {
+                self.expect_notice(process);
+            }
+        }
+    }
+
+    /// G-5, at the moment when a generation is formed: what every rank of an earlier one acknowledged is in the
+    /// hands of a member, or of nobody whom the driver hears.
+    fn check_commit_kept(&self, best: Option<u64>) -> Result<(), String> {
+        let term = Term(u64::from(self.driver.life));
+        let Some(acknowledged) = self.oracle.acknowledged(term) else { return Ok(()) };
+        let progress = |process: u32| {
+            self.processes.get(process as usize).and_then(|process| process.saved_progress())
+        };
+        if best >= Some(acknowledged) {
+            return Ok(());
+        }
+        let length = self.scenario.length;
+        let snapshot = self.driver.hosts();
+        let is_blacklisted = |name: &HostName| {
+            snapshot.hosts.iter().any(|entry| entry.name == *name && entry.usable_slots() == 0)
+        };
+        // What a blacklisted host holds goes with it: that is what the user has asked for.
+        for host in self.hosts.iter().filter(|host| !is_blacklisted(&host.name)) {
+            for process in &host.processes {
+                if self.processes[*process as usize].job == self.driver.job
+                    && self.processes[*process as usize].stays()
+                    && progress(*process) >= Some(acknowledged)
+                {
+                    return Err(format!(
+                        "G-5: generation {} begins from {:?} samples of {length}, but {} holds the \
+                         acknowledged commit at {acknowledged}",
+                        self.driver.stamp.generation.0 + 1,
+                        best,
+                        self.processes[*process as usize].id,
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

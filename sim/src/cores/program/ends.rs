@@ -1,0 +1,104 @@
+//! How a generation ends at a training thread: at the agreed boundary, by the abort word, by a collective that
+//! fails; and how the process ends.
+
+use elastic_protocol::{CommitId, Outcome, Stamp};
+use elastic_runtime::planted::{Bug, is_planted};
+use elastic_worker::state::core::{Exit, TrainingEvent, Verdict};
+
+use super::super::{Happening, MS, World};
+use super::Stage;
+
+impl World {
+    /// Saves live state as the commit that an interrupt, or the end, leaves behind.
+    pub(super) fn keep(&mut self, process: u32) -> CommitId {
+        if self.program(process).steps_since_commit > 0 {
+            self.commit(process);
+        }
+        self.program(process).saved.map(|saved| saved.id).unwrap_or_default()
+    }
+
+    pub(super) fn keep_and_rest(&mut self, process: u32) {
+        self.keep(process);
+        self.leave_group(process, false);
+        self.rest(process, 0);
+    }
+
+    pub(super) fn roll_back(&mut self, process: u32) {
+        self.leave_group(process, true);
+        let program = self.program(process);
+        let steps_lost = program.steps_since_commit;
+        program.steps_since_commit = 0;
+        let weights = program.live.weights;
+        program.live = program.saved.map(|saved| saved.model).unwrap_or_default();
+        if is_planted(Bug::RollbackKeepsWeights) {
+            program.live.weights = weights;
+            if let Some(saved) = &mut program.saved {
+                saved.model.weights = weights;
+            }
+        }
+        self.rest(process, steps_lost);
+    }
+
+    pub(in crate::cores) fn take_verdict(&mut self, process: u32, verdict: Verdict) {
+        if self.program(process).stage != Stage::Asking {
+            return;
+        }
+        match verdict {
+            Verdict::Pass => self.go_on(process),
+            Verdict::Hold => {
+                self.enter_stage(process, Stage::Held);
+                self.handle_command(process);
+            }
+            Verdict::Stop => self.keep_and_rest(process),
+            Verdict::End => self.roll_back(process),
+        }
+    }
+
+    /// The abort word is set: a blocked collective returns at once.
+    pub(crate) fn abort(&mut self, process: u32, stamp: Stamp) {
+        let hop = self.hop();
+        let program = self.program(process);
+        program.aborted = program.aborted.max(stamp);
+        let watches = !is_planted(Bug::AbortWordIgnored);
+        if watches && program.waits_in_collective() && program.stamp <= stamp {
+            let token = program.token;
+            self.agenda.push(self.now + hop, Happening::AbortSeen { process, token });
+        }
+    }
+
+    pub(in crate::cores) fn handle_abort_seen(&mut self, process: u32, token: u32) {
+        if self.freeze(process, Happening::AbortSeen { process, token }) {
+            return;
+        }
+        if self.program(process).token == token {
+            self.roll_back(process);
+        }
+    }
+
+    /// A collective failed at this thread.
+    pub(in crate::cores) fn collective_failed(
+        &mut self,
+        process: u32,
+        peer: Option<u32>,
+        why: &str,
+    ) {
+        let program = self.program(process);
+        let stamp = program.stamp;
+        if program.aborted < stamp {
+            let event = TrainingEvent::CollectiveFailed { stamp, peer, error: why.to_owned() };
+            self.tell_event(process, event);
+        }
+        self.roll_back(process);
+    }
+
+    pub(super) fn exit(&mut self, process: u32, exit: &Exit) {
+        let code = match exit {
+            Exit::Left { .. } => 0,
+            Exit::Finished { result } => i32::from(result.outcome == Outcome::Failed),
+            Exit::Failed | Exit::Orphaned { .. } | Exit::WrongJob { .. } => 1,
+        };
+        self.enter_stage(process, Stage::Exiting);
+        let wait = self.draw_ns(200_000, 20 * MS);
+        self.agenda.push(self.now + wait, Happening::Exited { process, code });
+    }
+}

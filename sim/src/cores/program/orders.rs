@@ -1,0 +1,147 @@
+//! What the State tells the training thread: to form, to sync, to rest.
+
+use elastic_protocol::messages::{Placement, SyncPlan};
+use elastic_protocol::{CommitId, Step};
+use elastic_runtime::planted::{Bug, is_planted};
+use elastic_worker::state::core::{TrainingCommand, TrainingEvent};
+
+use super::super::{Happening, World};
+use super::{Model, Saved, Stage};
+use crate::trace::Kind;
+
+impl World {
+    pub(in crate::cores) fn handle_booted(&mut self, process: u32) {
+        if self.freeze(process, Happening::Booted { process }) {
+            return;
+        }
+        self.processes[process as usize].has_booted = true;
+        self.start_state_node(process);
+        self.rest(process, 0);
+    }
+
+    pub(super) fn rest(&mut self, process: u32, steps_lost: u64) {
+        self.enter_stage(process, Stage::AtRest);
+        let commit = self.program(process).saved.map(|saved| saved.id);
+        self.tell_event(process, TrainingEvent::AtRest { commit, steps_lost });
+        self.handle_command(process);
+    }
+
+    /// Reads a command, if the thread waits for one.
+    pub(in crate::cores) fn handle_command(&mut self, process: u32) {
+        if self.freeze(process, Happening::Command { process }) {
+            return;
+        }
+        let now = self.now;
+        let program = self.program(process);
+        let waits = matches!(
+            program.stage,
+            Stage::AtRest | Stage::Formed | Stage::Held | Stage::Returned | Stage::Failed
+        );
+        if !waits {
+            return;
+        }
+        // What is still on its way from the other thread has an event of its own.
+        let is_there = program.commands.items.front().is_some_and(|(at, _)| *at <= now);
+        if !is_there {
+            return;
+        }
+        let Some((_, command)) = program.commands.items.pop_front() else { return };
+        let stage = program.stage;
+        let place = self.processes[process as usize].place;
+        let code = match &command {
+            TrainingCommand::Form(_) => 0,
+            TrainingCommand::Sync { .. } => 1,
+            TrainingCommand::Pass => 2,
+            TrainingCommand::Stop => 3,
+            TrainingCommand::End => 4,
+            TrainingCommand::Exit(_) => 5,
+        };
+        self.record(Kind::Thread, place, (1, code), || format!("{command:?}"));
+        match (stage, command) {
+            (Stage::AtRest | Stage::Returned, TrainingCommand::Form(placement)) => {
+                self.form(process, placement);
+            }
+            (Stage::AtRest | Stage::Returned | Stage::Failed, TrainingCommand::Exit(exit)) => {
+                self.exit(process, &exit);
+            }
+            (Stage::Formed, TrainingCommand::Sync { plan, .. }) => self.sync(process, plan),
+            (Stage::Formed | Stage::Held, TrainingCommand::End) => self.roll_back(process),
+            (Stage::Held, TrainingCommand::Pass) => self.go_on(process),
+            (Stage::Held, TrainingCommand::Stop) => self.keep_and_rest(process),
+            (stage, command) => {
+                let id = self.processes[process as usize].id.clone();
+                self.fail_safety(format!(
+                    "the training thread of {id} was told {command:?} while {stage:?}"
+                ));
+            }
+        }
+    }
+
+    pub(super) fn form(&mut self, process: u32, placement: Box<Placement>) {
+        let checked = self.oracle.placed(&placement, &self.processes[process as usize].id);
+        self.demand(checked);
+        let program = self.program(process);
+        program.stamp = placement.stamp;
+        program.generation = placement.stamp;
+        program.rank = placement.rank;
+        if program.world_size == 0 || !is_planted(Bug::SamplerKeepsWorldSize) {
+            program.world_size = placement.assignment.world_size();
+        }
+        program.boundary = 0;
+        program.operation = 0;
+        program.has_told_commit = false;
+        self.enter_stage(process, Stage::Forming);
+        self.join_group(process, &placement);
+        self.program(process).placement = Some(placement);
+        self.enter_collective(process, 0);
+    }
+
+    pub(super) fn sync(&mut self, process: u32, plan: SyncPlan) {
+        match plan {
+            SyncPlan::Skip => {
+                let model = self.program(process).model_to_share();
+                self.take_over(process, model);
+            }
+            SyncPlan::FromRoot { .. } => {
+                self.program(process).operation = 1;
+                self.enter_stage(process, Stage::Syncing);
+                self.enter_collective(process, 0);
+            }
+        }
+    }
+
+    /// It holds the generation's commit, and enters the user's function.
+    pub(super) fn take_over(&mut self, process: u32, model: Model) {
+        let program = self.program(process);
+        program.operation = 1;
+        program.live = model;
+        program.steps_since_commit = 0;
+        let stamp = program.stamp;
+        let commit = CommitId {
+            generation: stamp.generation,
+            step: Step(model.step),
+            digest: model.digest(),
+        };
+        program.saved = Some(Saved { id: commit, model });
+        let id = self.processes[process as usize].id.clone();
+        let checked = self.oracle.synced(stamp, commit.digest, model.samples, &id);
+        self.demand(checked);
+        self.check_model(process, &model);
+        self.tell_event(process, TrainingEvent::Synced { stamp, commit });
+        self.go_on(process);
+    }
+
+    /// The weights are those of a run without faults that has seen as many samples.
+    pub(super) fn check_model(&mut self, process: u32, model: &Model) {
+        let expected = self.data.weights(model.epoch, model.consumed);
+        let samples = model.epoch * self.data.length() + model.consumed;
+        if model.weights != expected || model.samples != samples {
+            let id = self.processes[process as usize].id.clone();
+            self.fail_safety(format!(
+                "{id} has not trained every sample exactly once: epoch {}, {} samples, {} in all: \
+                 weights {:x}, expected {expected:x}",
+                model.epoch, model.consumed, model.samples, model.weights
+            ));
+        }
+    }
+}

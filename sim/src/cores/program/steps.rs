@@ -1,0 +1,151 @@
+//! The user's function: compute, reduce, apply, commit.
+
+use elastic_protocol::{CommitId, Step};
+use elastic_worker::state::core::TrainingEvent;
+use elastic_worker::state::sampler::share;
+
+use super::super::state::Tell;
+use super::super::{Happening, World};
+use super::{Model, Saved, Stage};
+use crate::trace::Kind;
+
+impl World {
+    /// The next step, or the end of the user's function.
+    pub(super) fn go_on(&mut self, process: u32) {
+        let epochs = self.scenario.epochs;
+        let program = self.program(process);
+        if program.live.epoch >= epochs {
+            let commit = self.keep(process);
+            self.leave_group(process, false);
+            self.enter_stage(process, Stage::Returned);
+            let stamp = self.program(process).stamp;
+            let note = String::new();
+            self.tell_event(process, TrainingEvent::Returned { stamp, commit, note });
+            return self.handle_command(process);
+        }
+        let token = self.enter_stage(process, Stage::Computing);
+        let host = self.processes[process as usize].host;
+        let slow = self.hosts[host as usize].slow_times;
+        let step = self.scenario.step_ns;
+        let takes = self.draw_ns(step - step / 8, step + step / 8) * slow;
+        self.agenda.push(self.now + takes, Happening::Computed { process, token });
+    }
+
+    pub(in crate::cores) fn handle_computed(&mut self, process: u32, token: u32) {
+        if self.freeze(process, Happening::Computed { process, token }) {
+            return;
+        }
+        let program = self.program(process);
+        if program.token != token {
+            return;
+        }
+        if program.raises {
+            program.raises = false;
+            program.has_raised = true;
+            let stamp = program.stamp;
+            self.enter_stage(process, Stage::Failed);
+            self.leave_group(process, true);
+            let message = "simulated error".to_owned();
+            self.tell_event(process, TrainingEvent::Failed { stamp, message });
+            return self.handle_command(process);
+        }
+        if program.aborted >= program.stamp {
+            return self.roll_back(process);
+        }
+        let (epoch, consumed) = (program.live.epoch, program.live.consumed);
+        let (world_size, rank) = (program.world_size, program.rank);
+        program.operation += 1;
+        let Some(part) = share(consumed, self.data.length(), self.scenario.batch, world_size, rank)
+        else {
+            return self.fail_safety(format!("no samples are left at {epoch} {consumed}"));
+        };
+        let value = self.data.contribution(epoch, part.local.start, part.local.end);
+        self.enter_stage(process, Stage::Reducing);
+        self.enter_collective(process, value);
+    }
+
+    /// A collective has returned a result to the thread.
+    pub(in crate::cores) fn collective_returned(
+        &mut self,
+        process: u32,
+        value: u64,
+        shared: Option<Model>,
+    ) {
+        let stage = self.program(process).stage;
+        match stage {
+            Stage::Forming => {
+                let stamp = self.program(process).stamp;
+                self.enter_stage(process, Stage::Formed);
+                self.tell_event(process, TrainingEvent::Formed { stamp });
+                self.handle_command(process);
+            }
+            Stage::Syncing => {
+                if let Some(model) = shared {
+                    self.take_over(process, model);
+                }
+            }
+            Stage::Reducing => self.apply(process, value),
+            _ => {}
+        }
+    }
+
+    pub(super) fn apply(&mut self, process: u32, value: u64) {
+        let (length, batch) = (self.data.length(), self.scenario.batch);
+        let commit_every = self.scenario.commit_every;
+        let checks = self.scenario.checks_every_step;
+        let program = self.program(process);
+        let Some(part) =
+            share(program.live.consumed, length, batch, program.world_size, program.rank)
+        else {
+            return;
+        };
+        let live = &mut program.live;
+        live.weights = live.weights.wrapping_add(value);
+        live.samples += part.global.end - part.global.start;
+        live.consumed = part.global.end;
+        let ends_epoch = live.consumed >= length;
+        if ends_epoch {
+            live.epoch += 1;
+            live.consumed = 0;
+        }
+        program.steps_since_commit += 1;
+        let model = *live;
+        let commits = program.steps_since_commit >= commit_every || ends_epoch;
+        self.check_model(process, &model);
+        if commits {
+            self.commit(process);
+        }
+        if !(commits || checks) {
+            return self.go_on(process);
+        }
+        let program = self.program(process);
+        program.boundary += 1;
+        if program.pause_flag {
+            let boundary = program.boundary;
+            let stage = if self.answers_by_command() { Stage::Held } else { Stage::Asking };
+            self.enter_stage(process, stage);
+            self.tell(process, Tell::Boundary(boundary));
+        } else {
+            self.go_on(process);
+        }
+    }
+
+    pub(super) fn commit(&mut self, process: u32) {
+        let program = self.program(process);
+        program.live.step += 1;
+        program.steps_since_commit = 0;
+        let (model, generation) = (program.live, program.generation);
+        let digest = model.digest();
+        let id = CommitId { generation: generation.generation, step: Step(model.step), digest };
+        program.saved = Some(Saved { id, model });
+        let tells = !std::mem::replace(&mut program.has_told_commit, true);
+        let place = self.processes[process as usize].place;
+        self.record(Kind::Commit, place, (model.step, digest), String::new);
+        let worker = &self.processes[process as usize].id;
+        let checked = self.oracle.committed(generation, model.step, digest, model.samples, worker);
+        self.demand(checked);
+        if tells {
+            self.tell(process, Tell::Progress);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What a disk keeps, as properties over random histories; and the journal's store on it.
+
+use std::collections::BTreeMap;
+
+use elastic_journal::{Batch, FileJournal, Journal, JournalError, Snapshot};
+use elastic_runtime::random::stream;
+use proptest::prelude::*;
+
+use super::{Condition, Disk, SECTOR_BYTES};
+
+fn disk(seed: u64) -> Disk {
+    Disk::new(stream(seed, "disk", 0))
+}
+
+fn bytes(disk: &Disk, name: &str) -> Vec<u8> {
+    let file = disk.open(name).expect("it is sound");
+    let mut out = vec![0; file.len().expect("there is power") as usize];
+    file.read(0, &mut out).expect("all of it");
+    out
+}
+
+/// A file of a kilobyte that is safe, by name.
+fn safe_file(disk: &Disk, name: &str) {
+    let file = disk.open(name).expect("it is sound");
+    file.write(0, &[1; 1024]).expect("there is room");
+    file.sync().expect("it is sound");
+    disk.sync_directory().expect("it is sound");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What is synced survives; of what is not, each sector is in some state that it had since.
+    #[test]
+    fn what_is_synced_survives_and_the_rest_may(
+        seed: u64,
+        writes in prop::collection::vec((0_u64..3000, 1_usize..1500, any::<u8>(), any::<bool>()), 1..20),
+    ) {
+        let disk = disk(seed);
+        let file = disk.open("f").expect("it is sound");
+        disk.sync_directory().expect("it is sound");
+        // The states of each sector since the last sync, and the lengths.
+        let mut states: BTreeMap<usize, Vec<Vec<u8>>> = BTreeMap::new();
+        let (mut now, mut lengths) = (Vec::new(), vec![0]);
+        for (offset, length, byte, syncs) in writes {
+            let (offset, end) = (offset as usize, offset as usize + length);
+            now.resize(now.len().max(end), 0_u8);
+            now[offset..end].fill(byte);
+            file.write(offset as u64, &vec![byte; length]).expect("there is room");
+            lengths.push(now.len());
+            if syncs {
+                file.sync().expect("it is sound");
+                states.clear();
+                lengths = vec![now.len()];
+            }
+            for number in 0..9 {
+                let start = (number * SECTOR_BYTES).min(now.len());
+                let end = (start + SECTOR_BYTES).min(now.len());
+                let mut sector = now[start..end].to_vec();
+                sector.resize(SECTOR_BYTES, 0);
+                states.entry(number).or_insert_with(|| vec![vec![0; SECTOR_BYTES]; usize::from(!syncs)]).push(sector);
+            }
+        }
+        disk.lose_power();
+        let found = bytes(&disk, "f");
+        prop_assert!(lengths.contains(&found.len()));
+        for (number, part) in found.chunks(SECTOR_BYTES).enumerate() {
+            let known = states[&number].iter().any(|state| state.starts_with(part) || is_cut(state, part));
+            prop_assert!(known, "sector {number} is in a state that it never had");
+        }
+    }
+
+    /// The journal's store on it: what `append` has acknowledged is there after any crash, in order, and
+    /// whatever more is there was given to it.
+    #[test]
+    fn d_4_what_the_journal_acknowledged_survives(
+        seed: u64,
+        steps in prop::collection::vec((0_u8..10, 1_usize..4), 1..12),
+    ) {
+        let disk = disk(seed);
+        let mut journal = open(&disk).expect("an empty disk");
+        let (mut acknowledged, mut given) = (0_u64, 0_u64);
+        for (kind, count) in steps {
+            let condition = match kind {
+                0 => Condition::Full,
+                1 => Condition::ReadOnly,
+                2 => Condition::FailsSyncs,
+                _ => Condition::Sound,
+            };
+            disk.set_condition(condition);
+            // What was not acknowledged is given again, with more at its end.
+            let records: Vec<Vec<u8>> =
+                (acknowledged + 1..=given + count as u64).map(record).collect();
+            let batch = Batch { first: acknowledged + 1, snapshot: snapshot(kind, acknowledged), records };
+            given = batch.last();
+            match journal.append(&batch) {
+                Ok(()) => acknowledged = given,
+                Err(error) => prop_assert!(condition != Condition::Sound, "{error}"),
+            }
+            disk.set_condition(Condition::Sound);
+            if kind >= 8 {
+                drop(journal);
+                disk.lose_power();
+                journal = open(&disk).expect("what was acknowledged");
+            }
+            let loaded = journal.load().expect("nothing is damaged");
+            prop_assert!((acknowledged..=given).contains(&loaded.last()), "{loaded:?}");
+            let from = loaded.snapshot.as_ref().map_or(0, |snapshot| snapshot.upto);
+            for (number, found) in (from + 1..).zip(&loaded.records) {
+                prop_assert_eq!(found, &record(number));
+            }
+            // What is there counts: a driver goes on from what it has read.
+            (acknowledged, given) = (loaded.last(), loaded.last());
+        }
+    }
+}
+
+/// Whether the file's end has cut this sector short.
+fn is_cut(state: &[u8], part: &[u8]) -> bool {
+    part.len() < SECTOR_BYTES && state[..part.len()] == *part
+}
+
+fn record(number: u64) -> Vec<u8> {
+    vec![number as u8; 40 + number as usize % 700]
+}
+
+fn snapshot(kind: u8, upto: u64) -> Option<Snapshot> {
+    (kind == 5 && upto > 0).then(|| Snapshot { upto, bytes: record(upto) })
+}
+
+fn open(disk: &Disk) -> Result<FileJournal, JournalError> {
+    let disk = disk.clone();
+    disk.open("journal")?;
+    disk.sync_directory()?;
+    FileJournal::open_on(move || disk.open("journal").expect("the file is there"))
+}
+
+#[test]
+fn a_name_that_was_not_synced_may_be_lost_and_contents_with_it() {
+    let found: Vec<bool> = (0..20)
+        .map(|seed| {
+            let disk = disk(seed);
+            let file = disk.open("f").expect("it is sound");
+            file.write(0, b"x").expect("there is room");
+            file.sync().expect("it is sound");
+            disk.lose_power();
+            disk.exists("f")
+        })
+        .collect();
+    assert!(found.contains(&true) && found.contains(&false));
+}
+
+#[test]
+fn a_rename_is_there_whole_or_not_at_all() {
+    for seed in 0..20 {
+        let disk = disk(seed);
+        safe_file(&disk, "draft");
+        disk.rename("draft", "f").expect("it is there");
+        disk.lose_power();
+        assert_ne!(disk.exists("draft"), disk.exists("f"));
+    }
+}
+
+#[test]
+fn a_sync_that_fails_loses_what_the_next_one_does_not_write() {
+    let lost = (0..20).filter(|seed| {
+        let disk = disk(*seed);
+        safe_file(&disk, "f");
+        let file = disk.open("f").expect("it is there");
+        file.write(0, &[2; SECTOR_BYTES]).expect("there is room");
+        disk.set_condition(Condition::FailsSyncs);
+        file.sync().expect_err("it fails");
+        disk.set_condition(Condition::Sound);
+        file.sync().expect("there is nothing left to write");
+        assert_eq!(bytes(&disk, "f")[0], 2, "readers see it as long as there is power");
+        disk.lose_power();
+        bytes(&disk, "f")[0] == 1
+    });
+    assert!((1..20).contains(&lost.count()));
+}
+
+#[test]
+fn a_full_disk_takes_no_more_and_a_read_only_one_nothing() {
+    let disk = disk(1);
+    safe_file(&disk, "f");
+    let file = disk.open("f").expect("it is there");
+    disk.set_condition(Condition::Full);
+    file.write(0, b"in its place").expect("that needs no room");
+    let error = file.write(1020, b"longer").expect_err("that does");
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    disk.set_condition(Condition::ReadOnly);
+    let error = file.write(0, b"x").expect_err("not now");
+    assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert!(disk.rename("f", "g").is_err() && disk.remove("f").is_err());
+}
+
+#[test]
+fn what_rots_is_one_bit() {
+    let disk = disk(7);
+    safe_file(&disk, "f");
+    let before = bytes(&disk, "f");
+    assert!(disk.rot("f"));
+    let after = bytes(&disk, "f");
+    let flipped: u32 = before.iter().zip(&after).map(|(a, b)| (a ^ b).count_ones()).sum();
+    assert_eq!(flipped, 1);
+}
+
+#[test]
+fn a_journal_that_rots_is_not_read_as_if_it_were_whole() {
+    let mut noticed = 0;
+    for seed in 0..40 {
+        let disk = disk(seed);
+        let mut journal = open(&disk).expect("an empty disk");
+        let records: Vec<Vec<u8>> = (1..=20).map(record).collect();
+        journal
+            .append(&Batch { first: 1, records: records.clone(), snapshot: None })
+            .expect("room");
+        drop(journal);
+        disk.rot("journal");
+        match open(&disk).and_then(|mut journal| journal.load()) {
+            Ok(loaded) => assert_eq!(loaded.records, records, "what is told is what was written"),
+            Err(error) => {
+                assert!(matches!(error, JournalError::Corrupt(_)), "{error}");
+                noticed += 1;
+            }
+        }
+    }
+    assert!(noticed > 0);
+}
+
+#[test]
+fn a_seed_is_a_fate() {
+    let fate = |seed| {
+        let disk = disk(seed);
+        let file = disk.open("f").expect("it is sound");
+        disk.sync_directory().expect("it is sound");
+        for at in 0..50 {
+            file.write(at * 100, &[at as u8 + 1; 100]).expect("there is room");
+        }
+        disk.lose_power();
+        bytes(&disk, "f")
+    };
+    let fates: std::collections::BTreeSet<_> = (0..20).map(fate).collect();
+    assert!(fates.len() > 5);
+    assert_eq!(fate(3), fate(3));
+}

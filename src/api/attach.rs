@@ -1,0 +1,90 @@
+//! A process's attachment to its job: what `run` is made of. Bindings of other languages, which own their
+//! loop, use it directly.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use elastic_worker::state::environment::WorkerEnvironment;
+use elastic_worker::state::training::{Error, Membership, Result};
+
+use super::process::ThreadEnd;
+use super::start;
+
+/// How a process attaches.
+#[derive(Debug)]
+pub struct AttachOptions {
+    /// Whether SIGINT is a notice that this worker is to go, as SIGTERM always is. Otherwise it is left as it is.
+    /// Default: it is.
+    pub watch_interrupt: bool,
+    /// What is asked again and again while the training thread waits for the driver. Default: nothing.
+    pub while_waiting: Option<WhileWaiting>,
+}
+
+/// What is asked again and again while the training thread waits for the driver.
+#[derive(Clone, Copy, Debug)]
+pub struct WhileWaiting {
+    /// How often.
+    pub period: Duration,
+    /// An error ends the wait with it.
+    pub check: fn() -> Result<()>,
+}
+
+impl Default for AttachOptions {
+    fn default() -> Self {
+        Self { watch_interrupt: true, while_waiting: None }
+    }
+}
+
+/// A process's attachment to its job.
+pub struct Attachment {
+    membership: Membership,
+    /// Ends when the worker leaves; with what went wrong, if it did. `None` without a driver.
+    thread: Option<JoinHandle<ThreadEnd>>,
+}
+
+/// Attaches this process to the driver that its environment names; without one it is a world of one. Under a
+/// driver a process does that once.
+///
+/// # Errors
+/// [`Error::RanBefore`]; [`Error::Environment`] and [`Error::Start`] say what was missing.
+pub fn attach(options: AttachOptions) -> Result<Attachment> {
+    static ATTACHED: AtomicBool = AtomicBool::new(false);
+    let Some(environment) = WorkerEnvironment::parse(|name| std::env::var(name).ok())? else {
+        return Ok(Attachment { membership: Membership::alone(), thread: None });
+    };
+    if ATTACHED.swap(true, Ordering::SeqCst) {
+        return Err(Error::RanBefore);
+    }
+    let started = start::start(environment, options)?;
+    let membership = Membership::new(started.control, started.abort, started.fabric);
+    Ok(Attachment { membership, thread: Some(started.thread) })
+}
+
+impl Attachment {
+    /// Its part in the job's generations.
+    pub const fn membership(&mut self) -> &mut Membership {
+        &mut self.membership
+    }
+
+    /// Whether there is a driver.
+    pub const fn has_driver(&self) -> bool {
+        self.thread.is_some()
+    }
+
+    /// Leaves, once the membership is over: what was said last, such as a vote, gets its moment to be heard.
+    ///
+    /// # Errors
+    /// That of `result`, with what is known of its cause.
+    pub fn finish(self, result: Result<()>) -> Result<()> {
+        drop(self.membership);
+        let Some(thread) = self.thread else { return result };
+        match (result, thread.join()) {
+            (Err(Error::ActorsGone { .. }), Ok(Err(reason))) => Err(Error::ActorsGone { reason }),
+            (Err(Error::ActorsGone { .. }), Err(_)) => {
+                Err(Error::ActorsGone { reason: "it panicked".to_owned() })
+            }
+            (result, _) => result,
+        }
+    }
+}

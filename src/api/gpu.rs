@@ -1,0 +1,186 @@
+//! The GPU of a worker, if it has one: opened before the first generation, owned by the GPU actor, which is a child
+//! of the State's, and asked by the training thread when it forms a group.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use elastic_collectives::{AbortHandle, Communicator, FormError};
+use elastic_gpu::actor::core::CoreConfig;
+use elastic_gpu::load::Search;
+use elastic_gpu::{
+    Backend, Generation, Gpu, GpuActor, GpuConfig, GpuGroups, GpuPort, GpuRequest, GroupConfig,
+    NoGpu, SEVERAL_RANKS_PER_GPU, Settings,
+};
+use elastic_protocol::messages::Placement;
+use elastic_protocol::{Deadlines, Stamp, WorkerId};
+use elastic_runtime::child::ChildHandle;
+use elastic_runtime::restart::{Lifetime, RestartPolicy};
+use elastic_runtime::{ChildSpec, Exit, NodeHandle, SupervisorSpec};
+use elastic_worker::state::actor::{TrainingPort, TrainingThread};
+use elastic_worker::state::core::{Progress, TrainingCommand};
+use elastic_worker::state::training::{CpuGroups, Error, Fabric, Result};
+use tracing::{error, info, warn};
+
+/// The configuration of this worker's GPU actor; `None` where it has no GPU to use.
+pub(super) type GpuSide = Option<GpuConfig>;
+
+/// Opens the GPU of a slot as the environment says, and gives the actor's side and the training thread's.
+pub(super) fn open(
+    worker: &WorkerId,
+    abort: &AbortHandle,
+    operation_deadline: Duration,
+) -> Result<(GpuSide, GpuGroups)> {
+    let lookup = |name: &str| std::env::var(name).ok();
+    let settings = Settings::parse(lookup).map_err(|source| Error::Start {
+        what: "reading the environment".to_owned(),
+        source: source.into(),
+    })?;
+    let port = GpuPort::default();
+    let group = GroupConfig {
+        backend: settings.backend,
+        scope: settings.scope,
+        spares: settings.spares,
+        operation_deadline,
+    };
+    if settings.backend == Backend::Cpu {
+        let unused = Err("--backend cpu is given".to_owned());
+        return Ok((None, GpuGroups::new(group, unused, port, abort.clone())));
+    }
+    let search = Search::from_environment(lookup);
+    let may_share = lookup(SEVERAL_RANKS_PER_GPU).is_some_and(|value| value == "1");
+    let gpu = match Gpu::open(&search, worker.slot, may_share) {
+        Ok(gpu) => Arc::new(gpu),
+        Err(none) => {
+            let reason = absent(&none, settings.backend, &search)?;
+            return Ok((None, GpuGroups::new(group, Err(reason), port, abort.clone())));
+        }
+    };
+    info!("{}", gpu.describe());
+    if let Some(fault) = gpu.maker().nccl.known_fault() {
+        warn!("{fault}");
+    }
+    let core = CoreConfig {
+        worker: worker.clone(),
+        features: gpu.features(),
+        version: gpu.maker().nccl.version().code(),
+        operation_deadline,
+    };
+    let groups = GpuGroups::new(group, Ok(Arc::clone(&gpu)), port.clone(), abort.clone());
+    Ok((Some(GpuConfig { gpu, core, abort: abort.clone(), port }), groups))
+}
+
+/// Why the CPU's collectives are used, said once; an error where NCCL, or this very library, was demanded.
+fn absent(none: &NoGpu, backend: Backend, search: &Search) -> Result<String> {
+    let is_broken = matches!(none, NoGpu::Broken(_));
+    let is_demanded = search.nccl.is_some() || search.cuda.is_some();
+    let reason = elastic_gpu::describe_error(none);
+    if backend == Backend::Nccl || is_broken && is_demanded {
+        let what = format!("opening the GPU (--backend {backend})");
+        return Err(Error::Start { what, source: reason.into() });
+    }
+    if is_broken {
+        error!("the CPU's collectives are used: {reason}");
+    } else {
+        info!("the CPU's collectives are used: {reason}");
+    }
+    Ok(reason)
+}
+
+/// The collectives of this process: NCCL's beside the CPU's.
+pub(super) struct Groups {
+    pub(super) cpu: CpuGroups,
+    pub(super) gpu: GpuGroups,
+}
+
+impl Fabric for Groups {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the training thread is outside of the deterministic world"
+    )]
+    fn form(
+        &mut self,
+        placement: &Placement,
+        deadline: Duration,
+    ) -> Result<Box<dyn Communicator>, FormError> {
+        let due = Instant::now() + deadline;
+        let group = self.cpu.form(placement, deadline)?;
+        let members: Vec<WorkerId> =
+            placement.assignment.members().map(|member| member.worker).collect();
+        let generation = Generation { stamp: placement.stamp, members: &members, due };
+        self.gpu.form(group, generation)
+    }
+}
+
+/// The training thread as the State sees it, with the GPU actor beside it.
+pub(super) struct WithGpu {
+    thread: TrainingThread,
+    gpu: GpuSide,
+    node: NodeHandle,
+    supervisor: Option<ChildHandle>,
+}
+
+impl WithGpu {
+    pub(super) fn new(thread: TrainingThread, gpu: GpuSide, node: NodeHandle) -> Self {
+        Self { thread, gpu, node, supervisor: None }
+    }
+}
+
+impl TrainingPort for WithGpu {
+    fn started(&mut self) {
+        let Some(config) = self.gpu.clone() else { return };
+        let (node, abort) = (self.node.clone(), config.abort.clone());
+        let actor = ChildSpec::new(
+            "gpu",
+            Lifetime::Permanent,
+            move |_: &mut actix::Context<GpuActor>| GpuActor::new(node.clone(), config.clone()),
+            |_address| {},
+        );
+        let policy = RestartPolicy { restarts_max: 3, ..RestartPolicy::default() };
+        let given_up = move |exit: Exit| {
+            if let Exit::Failed(reason) = exit {
+                // Nobody owns the communicators any more: this worker ends, and a new one takes its slot.
+                abort.abort(u64::MAX, u64::MAX, format!("the GPU actor has failed: {reason}"));
+            }
+        };
+        let spec = SupervisorSpec::new("gpu", policy).child(actor);
+        self.supervisor = Some(spec.start(&self.node, given_up).1);
+    }
+
+    fn command(&mut self, command: TrainingCommand) -> Result<(), String> {
+        self.thread.command(command)
+    }
+
+    fn abort(&mut self, stamp: Stamp, reason: String) {
+        self.thread.abort(stamp, reason);
+        if let Some(gpu) = &self.gpu {
+            gpu.port.tell(GpuRequest::Abort { stamp });
+        }
+    }
+
+    fn pause(&mut self) -> u64 {
+        self.thread.pause()
+    }
+
+    fn unpause(&mut self) {
+        self.thread.unpause();
+    }
+
+    fn begin_generation(&mut self) {
+        self.thread.begin_generation();
+    }
+
+    fn progress(&self) -> Progress {
+        self.thread.progress()
+    }
+
+    fn set_deadlines(&mut self, deadlines: &Deadlines) {
+        self.thread.set_deadlines(deadlines);
+    }
+
+    fn release(&mut self) {
+        self.thread.release();
+        if let Some(supervisor) = self.supervisor.take() {
+            supervisor.terminate();
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! A driver that is killed and started again: nobody stops for it (D-1 to D-4).
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::{Job, Random, binary, signal, wait_until};
+
+fn job(flags: &[&str]) -> Job {
+    let mut job = Job::start(flags, &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    job
+}
+
+/// Waits until a driver of this term has everybody back.
+fn wait_for_takeover(job: &mut Job, term: u64) -> Value {
+    job.wait(&format!("the takeover of term {term}"), |job| {
+        job.events_of("takeover_done").into_iter().find(|event| event["term"] == term)
+    })
+}
+
+#[test]
+fn d_3_a_driver_killed_at_any_moment_costs_nobody_anything() {
+    let mut job = job(&["-n", "2"]);
+    let pids = [job.pid("a", 0), job.pid("b", 0)];
+    let mut random = Random::new(7);
+    for term in 2..=4 {
+        let away_ms = random.below(1_500);
+        job.kill_driver();
+        job.pass_ms(away_ms);
+        job.start_driver_again();
+        let done = wait_for_takeover(&mut job, term);
+        assert_eq!(done["lost"], 0);
+        job.pass_ms(random.below(300));
+    }
+    job.wait_for_progress();
+    assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "no worker was started again");
+    assert_eq!(job.status().expect("a status")["term"], 4);
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [2], "no generation but the first");
+    assert!(job.events_of("reset_decided").is_empty(), "D-3");
+    assert_eq!(job.events_of("worker_started").len(), 2, "D-1");
+    for host in ["a", "b"] {
+        assert_eq!(job.agent_end(host).code(), Some(0), "agent {host}");
+    }
+    job.assert_exact();
+    assert!(!job.path("state/journal.redb").exists(), "the job is over");
+}
+
+#[test]
+fn a_worker_that_dies_with_the_driver_is_found_missing() {
+    let mut job = job(&["-n", "2", "--min-np", "1"]);
+    let victim = job.pid("b", 0);
+    job.kill_driver();
+    signal(victim, Signal::SIGKILL);
+    job.start_driver_again();
+    job.wait("a generation of two again", |job| {
+        (job.sizes().last() == Some(&2) && job.sizes().len() > 1).then_some(())
+    });
+    job.wait_for_progress();
+    // What the agent tells, or what the survivor has seen: whichever is told first.
+    let cause = job.events_of("reset_done")[0]["cause"].to_string();
+    assert!(cause.contains("b[0]#") || cause.contains("host b"), "{cause}");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn a_host_that_dies_with_the_driver_is_found_missing() {
+    let mut job = job(&["-n", "2", "--min-np", "1"]);
+    job.kill_driver();
+    job.kill_agent("b");
+    job.start_driver_again();
+    job.wait("a generation of one", |job| (job.sizes().last() == Some(&1)).then_some(()));
+    job.wait_for_progress();
+    job.agent("c", 1);
+    job.wait("a generation of two", |job| (job.sizes().last() == Some(&2)).then_some(()));
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn a_driver_killed_while_a_reset_forms_goes_on_with_it() {
+    let mut job = job(&["-n", "2", "--min-np", "1"]);
+    let victim = job.pid("b", 0);
+    signal(victim, Signal::SIGKILL);
+    job.wait("the decision", |job| job.events_of("reset_decided").pop());
+    job.kill_driver();
+    job.start_driver_again();
+    job.wait("a generation of two again", |job| {
+        (job.sizes().last() == Some(&2) && job.sizes().len() > 1).then_some(())
+    });
+    job.wait_for_progress();
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn agents_of_the_local_launcher_go_on_and_are_taken_over() {
+    let flags = ["-n", "2", "--launcher", "local", "--hosts", "a:1,b:1"];
+    let mut job = Job::start(&flags, &[]);
+    job.wait_for_sizes(&[2]);
+    let pids = [job.pid("a", 0), job.pid("b", 0)];
+    job.kill_driver();
+    job.pass_ms(300);
+    job.start_driver_again();
+    wait_for_takeover(&mut job, 2);
+    assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids);
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [2]);
+    wait_until("the agents' end", || (!job.has_processes()).then_some(()));
+}
+
+#[test]
+fn a_damaged_journal_and_a_strangers_are_refused() {
+    let mut job = job(&["-n", "2"]);
+    job.kill_driver();
+    let journal = job.path("state/journal.redb");
+    let whole = fs::read(&journal).expect("a journal");
+    let state = job.path("state").display().to_string();
+    let start = |program: &str| {
+        let flags = ["--role", "driver", "--bind", "127.0.0.1:0", "--state-dir", &state, "--"];
+        let output = std::process::Command::new(binary()).args(flags).arg(program).output();
+        let output = output.expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, stderr) = start("/bin/true");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("unfinished job") && stderr.contains("hint:"), "{stderr}");
+    for length in [0, whole.len() / 3] {
+        fs::write(&journal, &whole[..length]).expect("cut");
+        let (code, stderr) = start("/bin/true");
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(stderr.contains("damaged") && stderr.contains("hint:"), "{stderr}");
+    }
+    fs::write(&journal, &whole).expect("mended");
+    job.start_driver_again();
+    wait_for_takeover(&mut job, 2);
+    assert_eq!(job.finish(), 0);
+}
