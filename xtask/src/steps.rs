@@ -44,7 +44,7 @@ pub(crate) fn test() -> anyhow::Result<()> {
     })?;
     step("tests", || {
         let _etcd = shell.push_env("ELASTIC_REQUIRE_ETCD", "1");
-        Ok(cmd!(shell, "cargo test --locked --workspace").run()?)
+        Ok(cmd!(shell, "cargo test --locked --workspace --no-fail-fast").run()?)
     })?;
     step("tests in Python", || python::test(&shell))?;
     step("shared memory's protocol, over all interleavings", || {
