@@ -47,10 +47,12 @@ impl DriverCore {
         if let Some(invited) = invited {
             self.invite(invited, &mut members);
         }
-        self.form(now, members);
+        if !self.leaves_a_quarreller_out(&members) {
+            self.form(now, members);
+        }
     }
 
-    fn commit_order_of(&self, worker: &WorkerId) -> CommitOrder {
+    pub(crate) fn commit_order_of(&self, worker: &WorkerId) -> CommitOrder {
         self.workers.get(worker).and_then(WorkerRecord::commit_order)
     }
 

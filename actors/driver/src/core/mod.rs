@@ -16,6 +16,7 @@ mod losses;
 mod membership;
 mod output;
 mod phase;
+mod quarrels;
 mod restart;
 mod review;
 mod seating;
@@ -43,6 +44,7 @@ use rand_chacha::ChaCha8Rng;
 pub use self::config::{DriverConfig, InvalidDriverConfig, Mode, OnFailure};
 pub use self::output::{DriverOutput, Event, EventKind};
 use self::phase::{Gather, Generation, Phase, ResetRecord};
+use self::quarrels::Quarrels;
 use self::seating::Seating;
 use self::table::{AgentRecord, PendingJoin, SlotId, SlotRecord, WorkerRecord};
 use self::takeover::Takeover;
@@ -96,6 +98,7 @@ pub struct DriverCore {
     failed_because: Option<String>,
     /// The generation in which a member was ended by a signal last.
     accident_in: Option<Stamp>,
+    quarrels: Quarrels,
     timers: Timers,
     review_at: Option<Time>,
     dropped_messages: u64,
@@ -147,6 +150,7 @@ impl DriverCore {
             first_failed_at: None,
             failed_because: None,
             accident_in: None,
+            quarrels: Quarrels::default(),
             timers,
             review_at: None,
             dropped_messages: 0,

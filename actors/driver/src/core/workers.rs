@@ -218,6 +218,7 @@ impl DriverCore {
             && let Some(record) = self.workers.get_mut(peer)
         {
             record.accused = true;
+            self.quarrels.note(&worker, peer);
             if record.link == Link::Silent {
                 self.handle_silent_worker(now, peer, self.silent_ms());
             }

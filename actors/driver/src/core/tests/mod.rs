@@ -5,6 +5,7 @@ mod cluster;
 mod endings;
 mod failures;
 mod membership;
+mod quarrels;
 mod restart;
 mod takeover;
 

@@ -74,7 +74,8 @@ impl Shared {
 
     /// Actor: the driver said how long waits may last.
     pub fn set_deadlines(&self, deadlines: &Deadlines) {
-        let form_ms = u64::try_from(deadlines.form.as_millis()).unwrap_or(u64::MAX);
+        // Before the driver's own deadline, which only knows who is not ready: here it is known who was not reached.
+        let form_ms = u64::try_from((deadlines.form * 3 / 4).as_millis()).unwrap_or(u64::MAX);
         self.form_ms.store(form_ms, Ordering::Relaxed);
     }
 

@@ -1,0 +1,118 @@
+//! Hosts that do not reach each other while the driver hears both (G-9): one of them is left out.
+
+use std::time::Duration;
+
+use elastic_protocol::WorkerId;
+use elastic_protocol::messages::WorkerToDriver;
+
+use super::cluster::{Cluster, host};
+
+fn of(hosts: &[&str], min_np: u32) -> Cluster {
+    let mut cluster = Cluster::new(|config| config.min_np = Some(min_np));
+    for name in hosts {
+        cluster.add_host(name, 2);
+    }
+    cluster.pass(Duration::from_secs(2));
+    // Those of the hosts' coming are of no interest.
+    cluster.sizes.drain(..cluster.sizes.len() - 1);
+    cluster
+}
+
+impl Cluster {
+    /// The generation breaks between these hosts: the first worker of `reporter` cannot reach that of `peer`.
+    fn break_between(&mut self, reporter: &str, peer: &str) {
+        let (reporter, peer) = (self.worker(reporter, 0), self.worker(peer, 0));
+        self.accuse(&reporter, &peer);
+        self.settle();
+        self.pass(Duration::from_secs(1));
+    }
+
+    fn accuse(&mut self, reporter: &WorkerId, peer: &WorkerId) {
+        let rank = self.members().iter().position(|member| member == peer);
+        let peer = Some(u32::try_from(rank.expect("it is a member")).expect("a small world"));
+        let (stamp, error) = (self.stamp(), "no route to it".to_owned());
+        self.say(reporter, WorkerToDriver::CollectiveFailed { stamp, peer, error });
+    }
+}
+
+#[test]
+fn g_9_generations_that_break_between_two_hosts_go_on_without_the_younger_one() {
+    let mut cluster = of(&["a", "b", "c"], 2);
+    assert_eq!(cluster.sizes, [6]);
+    cluster.break_between("c", "b");
+    cluster.break_between("b", "c");
+    assert_eq!(cluster.sizes, [6, 6, 6], "twice may be chance");
+    assert!(cluster.failed_hosts.is_empty());
+    cluster.break_between("c", "b");
+    assert_eq!(cluster.failed_hosts, [host("c")]);
+    assert_eq!(cluster.sizes, [6, 6, 6, 4]);
+}
+
+#[test]
+fn who_quarrels_with_most_is_left_out() {
+    let mut cluster = of(&["a", "b", "c", "d"], 2);
+    for _ in 0..3 {
+        let (cut_off, others) = (cluster.worker("b", 0), ["a", "c", "d"]);
+        for other in others {
+            let reporter = cluster.worker(other, 0);
+            cluster.accuse(&reporter, &cut_off);
+        }
+        cluster.settle();
+        cluster.pass(Duration::from_secs(1));
+    }
+    assert_eq!(cluster.failed_hosts, [host("b")]);
+    assert_eq!(cluster.sizes.last(), Some(&6));
+}
+
+#[test]
+fn a_host_that_was_left_out_is_tried_once_more_when_it_is_back() {
+    let mut cluster = of(&["a", "b", "c"], 2);
+    for _ in 0..3 {
+        cluster.break_between("c", "b");
+    }
+    assert_eq!(cluster.sizes, [6, 6, 6, 4]);
+    for entry in &mut cluster.hosts {
+        entry.state = elastic_host_manager::HostState::Listed;
+    }
+    cluster.list_hosts();
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.sizes.last(), Some(&6));
+    cluster.break_between("b", "c");
+    assert_eq!(cluster.failed_hosts, [host("c"), host("c")]);
+    assert_eq!(cluster.sizes.last(), Some(&4));
+}
+
+#[test]
+fn breaks_between_which_training_gets_on_are_not_counted_together() {
+    let mut cluster = of(&["a", "b"], 2);
+    for _ in 0..5 {
+        cluster.train(3);
+        cluster.break_between("b", "a");
+    }
+    assert!(cluster.failed_hosts.is_empty());
+    assert_eq!(cluster.sizes, [4; 6]);
+}
+
+#[test]
+fn a_peer_that_turns_out_to_be_dead_is_no_quarrel() {
+    let mut cluster = of(&["a", "b"], 2);
+    for _ in 0..3 {
+        let (reporter, victim) = (cluster.worker("a", 0), cluster.worker("b", 0));
+        cluster.deaf.insert(victim.clone());
+        cluster.accuse(&reporter, &victim);
+        cluster.settle();
+        cluster.kill(&victim);
+        cluster.pass(Duration::from_secs(40));
+    }
+    assert!(cluster.failed_hosts.is_empty());
+}
+
+#[test]
+fn nobody_is_left_out_whom_the_job_needs() {
+    let mut cluster = of(&["a", "b"], 4);
+    for _ in 0..6 {
+        cluster.break_between("b", "a");
+    }
+    assert!(cluster.failed_hosts.is_empty());
+    assert_eq!(cluster.sizes, [4; 7], "it tries again for as long as the limits let it");
+}
