@@ -36,7 +36,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 200)]
     kills: usize,
     /// The paths that are measured.
-    #[arg(long, value_delimiter = ',', default_value = "shm,tcp")]
+    #[arg(long, value_delimiter = ',', default_value = "shm,tcp,hierarchy")]
     paths: Vec<Path>,
     /// Bytes of the all-reduce.
     #[arg(long, default_value_t = 64 << 20)]
@@ -60,6 +60,19 @@ enum Path {
     Shm,
     /// TCP over loopback.
     Tcp,
+    /// Both, as of hosts with two ranks each.
+    Hierarchy,
+}
+
+impl Path {
+    /// The host of a rank.
+    fn host(self, rank: usize) -> usize {
+        match self {
+            Path::Shm => 0,
+            Path::Tcp => rank,
+            Path::Hierarchy => rank / 2,
+        }
+    }
 }
 
 /// The result.
@@ -197,9 +210,10 @@ fn measure(options: &Options, path: Path) -> anyhow::Result<PathReport> {
 fn form(ranks: &mut [Rank], generation: usize, path: Path) -> anyhow::Result<bool> {
     let peers: Vec<String> = ranks.iter().map(|rank| rank.address.clone()).collect();
     let peers = peers.join(",");
+    let hosts: Vec<String> = (0..ranks.len()).map(|rank| path.host(rank).to_string()).collect();
+    let hosts = hosts.join(",");
     for (number, rank) in ranks.iter_mut().enumerate() {
-        let shares = path == Path::Shm;
-        writeln!(rank.input, "{generation} {number} {shares} {peers}")?;
+        writeln!(rank.input, "{generation} {number} {hosts} {peers}")?;
     }
     let mut is_right = true;
     for rank in ranks {

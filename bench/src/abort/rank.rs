@@ -51,18 +51,18 @@ pub(crate) fn run(options: &RankOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The group of a line: generation, rank, whether memory is shared, addresses.
+/// The group of a line: generation, rank, the ranks' hosts, their addresses.
 fn spec(line: &str) -> anyhow::Result<GroupSpec> {
     let mut words = line.split(' ');
-    let mut next = || words.next().context("a line is GENERATION RANK SHARED PEERS");
-    let (generation, rank, shares) = (next()?.parse()?, next()?.parse()?, next()? == "true");
-    let peers: Vec<SocketAddr> =
-        next()?.split(',').map(|peer| Ok(peer.parse()?)).collect::<anyhow::Result<_>>()?;
+    let mut next = || words.next().context("a line is GENERATION RANK HOSTS PEERS");
+    let (generation, rank) = (next()?.parse()?, next()?.parse()?);
+    let hosts = next()?.split(',').map(|host| Ok(host.parse()?)).collect::<anyhow::Result<_>>()?;
+    let peers = next()?.split(',').map(|peer| Ok(peer.parse()?)).collect::<anyhow::Result<_>>()?;
     Ok(GroupSpec {
         term: 0,
         generation,
         rank,
-        hosts: if shares { vec![0; peers.len()] } else { Vec::new() },
+        hosts,
         host_names: Vec::new(),
         peers,
         key: [7; 32],

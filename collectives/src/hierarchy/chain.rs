@@ -123,6 +123,10 @@ impl Flow for Messages<'_> {
             _ => Incoming::Done,
         }
     }
+
+    fn length_to(&self, rank: u32) -> u64 {
+        self.to(rank).map_or(0, |bytes| bytes.len() as u64)
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 
+use super::farewell::Farewell;
 use super::flow::Flow;
-use super::link::{Farewell, Link, LinkFault, Told};
+use super::link::{Leave, Link, LinkFault, Told};
 use crate::abort::AbortHandle;
 use crate::clock;
 use crate::error::{CollectiveError, PeerLoss, WaitDetails};
@@ -18,6 +19,12 @@ use crate::wire::{Bye, ByeCause, FrameHeader, Operation, OperationKind};
 pub(crate) const ABORT_TOKEN: u64 = u64::MAX;
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 64;
+const GRACE_LEAST: Duration = Duration::from_secs(1);
+const GRACE_MOST: Duration = Duration::from_secs(30);
+/// How long a rank that fails in the middle of a payload waits for room to say why.
+const FAREWELL_PATIENCE: Duration = Duration::from_millis(10);
+/// How long a rank that is told of an abort waits for its own, which says why.
+const ABORT_PATIENCE: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -74,6 +81,7 @@ impl Engine {
         kind: OperationKind,
         result: Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
+        let result = result.map_err(|error| self.settle(error));
         match &result {
             Ok(()) if kind == OperationKind::SendReceive => {}
             Ok(()) => self.sequence += 1,
@@ -99,7 +107,7 @@ impl Engine {
             };
             let ours = sends.then(|| header(to_number, flow.length_to(link.rank)));
             let expected = receives.then(|| header(from_number, flow.length_from(link.rank)));
-            link.begin(ours, expected);
+            link.begin(ours, flow.length_to(link.rank), expected);
         }
         for index in 0..self.links.len() {
             let link = &self.links[index];
@@ -137,12 +145,17 @@ impl Engine {
             }
             if !moved {
                 let now = clock::now();
-                let deadline = *deadline.get_or_insert_with(|| now + self.operation_deadline);
-                if now >= deadline {
-                    let entered = self.absent().is_empty();
+                let operation_deadline = self.operation_deadline;
+                let mut due = *deadline.get_or_insert_with(|| now + operation_deadline);
+                let entered = self.absent().is_empty();
+                // Where all whom this rank hears have come, and wait themselves, another one knows who has not.
+                if entered && flow.may_defer() {
+                    due += grace(operation_deadline);
+                }
+                if now >= due {
                     return Err(self.deadline_passed(operation.kind, self.waiting_for(), entered));
                 }
-                self.wait(deadline - now)?;
+                self.wait(due - now)?;
                 for index in 0..self.links.len() {
                     let link = &self.links[index];
                     if link.has_news() && !link.receiving {
@@ -195,6 +208,21 @@ impl Engine {
                 Ok(())
             }
             Some(abort) => Err(abort.into()),
+        }
+    }
+
+    /// The error that all ranks give alike: that of the generation's abort, where there is one.
+    fn settle(&mut self, error: CollectiveError) -> CollectiveError {
+        let told = matches!(error, CollectiveError::PeerLost { source: PeerLoss::Aborted, .. });
+        let deadline = clock::now() + if told { ABORT_PATIENCE } else { Duration::ZERO };
+        loop {
+            if let Err(abort) = self.check_abort() {
+                return abort;
+            }
+            let left = deadline.saturating_duration_since(clock::now());
+            if left.is_zero() || self.wait(left).is_err() {
+                return error;
+            }
         }
     }
 
@@ -274,16 +302,13 @@ impl Engine {
             LinkFault::Closed => PeerLoss::Closed,
             LinkFault::Connection(error) => PeerLoss::Connection(Arc::new(error)),
         };
-        // A survivor that gave up mid-frame looks like a dead peer. So gather what the other links tell:
-        // a farewell from before the end of this operation explains it, and else the first end counts.
+        // What the other links tell may explain it: a survivor that gave up for the sake of another rank says so, be
+        // it in the middle of a payload. Of ends without a word the first counts.
         if self.wait(Duration::ZERO).is_ok() {
-            for link in self.links.iter().filter(|link| link.has_news()) {
-                match link.probe() {
-                    Ok(Some(Told::Farewell(told))) if told.bye.sequence <= self.sequence => {
-                        return self.told(link.rank, operation, &told, self.waiting_for());
-                    }
-                    _ => {}
-                }
+            self.links.iter_mut().for_each(Link::drain);
+            let told = self.links.iter().find_map(|link| Some((link.rank, self.heard(link)?)));
+            if let Some((by, told)) = told {
+                return self.told(by, operation, &told, self.waiting_for());
             }
             let unfinished = self.links.iter().filter(|link| link.receiving || link.rank == rank);
             let first = unfinished.filter(|link| link.hangup.is_some()).min_by_key(|l| l.hangup);
@@ -292,6 +317,15 @@ impl Engine {
             }
         }
         CollectiveError::PeerLost { rank, source }
+    }
+
+    /// The farewell that a link holds, from before the end of this operation.
+    fn heard(&self, link: &Link) -> Option<Farewell> {
+        let told = link.told_in_payload().or_else(|| match link.probe() {
+            Ok(Some(Told::Farewell(told))) if link.has_news() => Some(told),
+            _ => None,
+        });
+        told.filter(|told| told.bye.sequence <= self.sequence)
     }
 
     /// Looks at the links without waiting, for an operation that does not go over them: whether one of the
@@ -330,12 +364,8 @@ impl Engine {
     /// Looks at the links without waiting: the error that a farewell there means for an operation, if one does.
     pub(crate) fn explain(&mut self, operation: Operation) -> Option<CollectiveError> {
         self.wait(Duration::ZERO).ok()?;
-        self.links.iter().filter(|link| link.has_news()).find_map(|link| match link.probe() {
-            Ok(Some(Told::Farewell(told))) if told.bye.sequence <= self.sequence => {
-                Some(self.told(link.rank, operation, &told, vec![link.rank]))
-            }
-            _ => None,
-        })
+        let (by, told) = self.links.iter().find_map(|link| Some((link.rank, self.heard(link)?)))?;
+        Some(self.told(by, operation, &told, vec![by]))
     }
 
     /// What it means that `by` said this over a link.
@@ -400,14 +430,44 @@ impl Engine {
             CollectiveError::Mismatch { ours, theirs, .. } => Some([**ours, **theirs]),
             _ => None,
         };
+        let farewell = Farewell { bye, evidence };
+        self.links.iter_mut().for_each(|link| link.part(&farewell));
+        self.finish_parting();
         let Origin { group, part, standing, .. } = &*self.origin;
         for link in &mut self.links {
-            if let Some(left) = link.leave(&Farewell { bye, evidence }) {
-                standing.put(*part, group.peers[link.rank as usize], left);
+            match link.leave() {
+                Leave::Standing(left) => {
+                    standing.put(*part, group.peers[link.rank as usize], left);
+                }
+                Leave::Ending(socket) => standing.keep(socket),
+                Leave::Nothing => {}
             }
         }
         self.failure = Some(error);
     }
+
+    /// Waits a little for room where a farewell stands in the middle of a payload. Peers that have failed too make
+    /// room for it, as this rank does for theirs.
+    fn finish_parting(&mut self) {
+        let deadline = clock::now() + FAREWELL_PATIENCE;
+        loop {
+            let mut done = true;
+            for link in &mut self.links {
+                done &= link.finish_parting();
+            }
+            let left = deadline.saturating_duration_since(clock::now());
+            if done || left.is_zero() || self.wait(left).is_err() {
+                return;
+            }
+            self.links.iter_mut().for_each(Link::drain);
+        }
+    }
+}
+
+/// By how much the wait of a rank outlasts those for which it waits, so that who is missed is named by those who miss
+/// it, and not who waits for it too.
+pub(crate) fn grace(operation_deadline: Duration) -> Duration {
+    (operation_deadline / 8).min(GRACE_MOST) + GRACE_LEAST
 }
 
 /// What the peers are told of an error.

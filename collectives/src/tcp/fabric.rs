@@ -138,6 +138,7 @@ impl TcpFabric {
         }
         self.newest = Some((term, generation, part));
         let engine = Forming::new(self, group, world, part, abort)?.run()?;
+        self.standing.close_ending();
         tracing::debug!(term, generation, rank = group.rank, world, "group formed");
         Ok(TcpCommunicator::new(engine, world))
     }

@@ -39,11 +39,9 @@ pub(crate) trait Flow {
     fn may_defer(&self) -> bool {
         false
     }
-    /// The length of what goes to `rank`, which its header announces where lengths differ by pair.
-    fn length_to(&self, _rank: u32) -> u64 {
-        0
-    }
-    /// The length of what `rank` sends here.
+    /// The length of all that goes to `rank`, in bytes. Its header announces it where lengths differ by pair.
+    fn length_to(&self, rank: u32) -> u64;
+    /// The length of what `rank` sends here, where lengths differ by pair.
     fn length_from(&self, _rank: u32) -> u64 {
         0
     }
@@ -158,6 +156,10 @@ impl Flow for Chain<'_> {
 
     fn received(&mut self, _rank: u32, moved: usize) {
         self.valid = moved;
+    }
+
+    fn length_to(&self, _rank: u32) -> u64 {
+        self.data.len() as u64
     }
 
     fn may_defer(&self) -> bool {

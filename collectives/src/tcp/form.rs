@@ -25,8 +25,10 @@ const LISTENER_TOKEN: u64 = ABORT_TOKEN - 1;
 const FIRST_HANDSHAKE_TOKEN: u64 = 1 << 32;
 /// How long a peer that dialed may take for its handshake.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(2);
-/// How long the answer over a connection of the last generation may take.
-const STANDING_DEADLINE: Duration = Duration::from_millis(250);
+/// The part of the forming's deadline that the answer over a connection of the last generation may take. A peer that
+/// ended it shows at once, and one that is late would be late on a new one too: so this is for a network that has
+/// forgotten the connection, and leaves time to dial anew.
+const STANDING_SHARE: u32 = 2;
 /// Unfinished handshakes of peers that dialed, beside one for each rank; the oldest gives way.
 const PENDING_BOUND: usize = 128;
 /// Connections kept for a newer generation; the oldest gives way, and dials again.
@@ -134,7 +136,8 @@ impl<'a> Forming<'a> {
             let Some(left) = standing.remove(&self.group.peers[rank as usize]) else { continue };
             let dials = (rank < self.group.rank).then_some(rank);
             // A peer that is still in the old generation, or has left the connection, is dialed anew.
-            let deadline = dials.map(|_| clock::now() + STANDING_DEADLINE);
+            let due = clock::now() + self.group.form_deadline / STANDING_SHARE;
+            let deadline = dials.map(|_| due);
             let random = &self.fabric.random;
             match Connection::again(&self.identity, dials, left, deadline, random) {
                 Ok(connection) => {

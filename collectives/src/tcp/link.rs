@@ -6,17 +6,10 @@ use std::os::fd::AsRawFd;
 use nix::sys::socket::{MsgFlags, recv};
 use socket2::Socket;
 
+use super::farewell::{EVIDENCE_LENGTH, Farewell, Tail, evidence};
 use super::flow::{Flow, Incoming, Outgoing};
 use super::standing::Left;
-use crate::wire::{Bye, FRAME_LENGTH, Frame, FrameHeader, WireError};
-
-/// A farewell, and for a mismatch what the peer was in and what it saw instead: those of its neighbours that
-/// did not see it themselves can name it too.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Farewell {
-    pub(crate) bye: Bye,
-    pub(crate) evidence: Option<[FrameHeader; 2]>,
-}
+use crate::wire::{FRAME_LENGTH, Frame, FrameHeader, WireError};
 
 /// What a link's next frame says.
 #[derive(Debug)]
@@ -27,8 +20,10 @@ pub(crate) enum Told {
 
 /// Where a header says that it only announces, and that another one follows.
 const DEFERRED_AT: usize = 12;
-/// The bytes of a farewell's evidence.
-const EVIDENCE_LENGTH: usize = 2 * FRAME_LENGTH;
+/// What is read at a time of a payload that nobody needs any more, in bytes.
+const DRAINED: usize = 64 * 1024;
+/// Reads of one such payload at a time, so that a peer that goes on sending does not hold this rank.
+const DRAINS: usize = 256;
 
 /// Why a link cannot go on.
 #[derive(Debug)]
@@ -38,6 +33,16 @@ pub(crate) enum LinkFault {
     Farewell(Farewell),
     Mismatch { ours: FrameHeader, theirs: FrameHeader },
     Malformed(WireError),
+}
+
+/// What is left of a link.
+pub(crate) enum Leave {
+    /// A connection that may serve the next generation, since nothing else is on its way from here, and nothing was
+    /// read of what stands before the peer's farewell.
+    Standing(Left),
+    /// One on which what this rank has said may still be on its way.
+    Ending(Socket),
+    Nothing,
 }
 
 #[derive(Debug)]
@@ -63,6 +68,16 @@ pub(crate) struct Link {
     header_received: usize,
     payload_sent: usize,
     payload_received: usize,
+    /// What goes out in this operation, in bytes.
+    payload_due: u64,
+    /// The last of what came in.
+    tail: Tail,
+    /// The rest of a farewell that stands in the middle of a payload.
+    parting: Vec<u8>,
+    /// Nothing more comes, or can be sent.
+    ended: bool,
+    /// The farewell went out between two frames, and nothing after it.
+    clean: bool,
     /// The header that is out only announces the operation: another one, or a farewell, comes before the
     /// payload, for which this rank waits itself.
     deferred: bool,
@@ -91,6 +106,11 @@ impl Link {
             header_received: 0,
             payload_sent: 0,
             payload_received: 0,
+            payload_due: 0,
+            tail: Tail::new(),
+            parting: Vec::new(),
+            ended: false,
+            clean: false,
             deferred: false,
             announced: false,
             messages_sent: 0,
@@ -98,8 +118,13 @@ impl Link {
         }
     }
 
-    /// Starts an operation here: `ours` is what goes out, `expected` what must come in.
-    pub(crate) fn begin(&mut self, ours: Option<FrameHeader>, expected: Option<FrameHeader>) {
+    /// Starts an operation here: `ours` is what goes out, with a payload of `due` bytes, `expected` what must come in.
+    pub(crate) fn begin(
+        &mut self,
+        ours: Option<FrameHeader>,
+        due: u64,
+        expected: Option<FrameHeader>,
+    ) {
         self.sending = ours.is_some();
         self.receiving = expected.is_some();
         if let Some(header) = ours {
@@ -108,6 +133,8 @@ impl Link {
         self.expected = expected;
         (self.header_sent, self.header_received) = (0, 0);
         (self.payload_sent, self.payload_received) = (0, 0);
+        self.payload_due = due;
+        self.tail.clear();
         (self.deferred, self.announced) = (false, false);
     }
 
@@ -117,7 +144,7 @@ impl Link {
     }
 
     /// Whether a farewell can be sent: no frame is half out.
-    pub(crate) fn at_boundary(&self) -> bool {
+    fn at_boundary(&self) -> bool {
         !self.sending || self.header_sent == 0 || self.deferred && self.header_sent == FRAME_LENGTH
     }
 
@@ -197,14 +224,16 @@ impl Link {
             (&self.socket).read_vectored(&mut parts)
         };
         let count = match read {
-            Ok(0) => return Err(LinkFault::Closed),
+            Ok(0) => return Err(self.last_words().unwrap_or(LinkFault::Closed)),
             Ok(count) => count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.readable = false;
                 return Ok(false);
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(true),
-            Err(error) => return Err(LinkFault::Connection(error)),
+            Err(error) => {
+                return Err(self.last_words().unwrap_or(LinkFault::Connection(error)));
+            }
         };
         // A short read empties the buffer (epoll(7)), but the end of the stream gives no further edge.
         if count < room && self.hangup.is_none() {
@@ -224,6 +253,7 @@ impl Link {
             }
         }
         if count > of_header {
+            self.tail.push(&payload[..count - of_header]);
             self.payload_received += count - of_header;
             flow.received(self.rank, self.payload_received);
         }
@@ -295,36 +325,96 @@ impl Link {
         self.hangup.is_some() || self.news
     }
 
-    /// Says farewell where that is possible, without waiting. Returns the connection where it may serve the next
-    /// generation, since nothing else is on its way from here, and nothing was read of what stands before the
-    /// peer's farewell; else sends nothing more.
-    pub(crate) fn leave(&mut self, farewell: &Farewell) -> Option<Left> {
-        let headers = farewell.evidence.iter().flatten().map(|header| Frame::Operation(*header));
-        let frames = std::iter::once(Frame::Bye(farewell.bye)).chain(headers);
-        let bytes: Vec<u8> = frames.flat_map(|frame| frame.encode()).collect();
-        let flags = MsgFlags::MSG_NOSIGNAL.bits();
-        // The peer finds the end of the stream where the farewell does not reach it.
-        let told = self.at_boundary()
-            && self.socket.send_with_flags(&bytes, flags).is_ok_and(|count| count == bytes.len());
-        let unread = !self.receiving || self.header_received == 0 || self.parted;
-        let clean = told && unread && self.hangup.is_none() && farewell.evidence.is_none();
-        if let (true, Ok(socket)) = (clean, self.socket.try_clone()) {
-            return Some(Left { socket, parted: self.parted });
-        }
-        let _ = self.socket.shutdown(std::net::Shutdown::Write);
-        None
+    /// The farewell with which the payload ended, if it did.
+    fn last_words(&self) -> Option<LinkFault> {
+        self.told_in_payload().map(LinkFault::Farewell)
     }
-}
 
-/// The headers that follow a farewell, if both do.
-fn evidence(bytes: &[u8]) -> Option<[FrameHeader; 2]> {
-    let header = |at: usize| {
-        let mut frame = [0; FRAME_LENGTH];
-        frame.copy_from_slice(bytes.get(at..at + FRAME_LENGTH)?);
-        match Frame::decode(&frame) {
-            Ok(Frame::Operation(header)) => Some(header),
-            _ => None,
+    /// The farewell with which the payload that came last ends.
+    pub(crate) fn told_in_payload(&self) -> Option<Farewell> {
+        self.tail.farewell(self.expected?.generation)
+    }
+
+    /// Takes, without waiting, what is left of a payload that nobody needs any more: only its end matters, and the
+    /// peer can say its own last words when there is room again. What stands between frames is left alone.
+    pub(crate) fn drain(&mut self) {
+        if !self.receiving || self.ended || self.parted {
+            return;
         }
-    };
-    Some([header(0)?, header(FRAME_LENGTH)?])
+        if self.header_received == 0 {
+            match self.probe() {
+                Ok(Some(Told::Operation(theirs))) if self.expected == Some(theirs) => {}
+                Ok(_) => return,
+                Err(_) => {
+                    self.ended = true;
+                    return;
+                }
+            }
+        }
+        let mut scrap = vec![0; DRAINED];
+        for _ in 0..DRAINS {
+            let header = FRAME_LENGTH - self.header_received;
+            let room = if header > 0 { header } else { scrap.len() };
+            match (&self.socket).read(&mut scrap[..room]) {
+                Ok(0) => self.ended = true,
+                Ok(count) if header > 0 => {
+                    self.header_received += count;
+                    continue;
+                }
+                Ok(count) => {
+                    self.tail.push(&scrap[..count]);
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
+                Err(_) => self.ended = true,
+            }
+            return;
+        }
+    }
+
+    /// Begins to say farewell: between frames at once, in the middle of a payload behind what is sent of it. The peer
+    /// finds the end of the stream where neither can be.
+    pub(crate) fn part(&mut self, farewell: &Farewell) {
+        let bytes = farewell.encode();
+        self.clean = false;
+        if self.at_boundary() {
+            let flags = MsgFlags::MSG_NOSIGNAL.bits();
+            let sent = self.socket.send_with_flags(&bytes, flags);
+            let told = sent.is_ok_and(|count| count == bytes.len());
+            self.clean = told && farewell.evidence.is_none();
+        } else if self.header_sent == FRAME_LENGTH {
+            let left = self.payload_due.saturating_sub(self.payload_sent as u64);
+            // The peer must not take it for the end of the payload.
+            if left > bytes.len() as u64 {
+                self.parting = bytes;
+            }
+        }
+    }
+
+    /// Goes on with a farewell in the middle of a payload. Returns whether there is nothing more to do.
+    pub(crate) fn finish_parting(&mut self) -> bool {
+        while !self.parting.is_empty() && !self.ended && self.told_in_payload().is_none() {
+            let flags = MsgFlags::MSG_NOSIGNAL.bits();
+            match self.socket.send_with_flags(&self.parting, flags) {
+                Ok(count) => drop(self.parting.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                Err(_) => self.ended = true,
+            }
+        }
+        true
+    }
+
+    /// Ends the link once it has parted, and returns its connection, if the peer has not ended it.
+    pub(crate) fn leave(&mut self) -> Leave {
+        // Whatever was read of what stands before the peer's farewell is missing.
+        let unread = !self.receiving || self.header_received == 0 || self.parted;
+        let Ok(socket) = self.socket.try_clone() else { return Leave::Nothing };
+        if self.clean && unread && self.hangup.is_none() {
+            return Leave::Standing(Left { socket, parted: self.parted });
+        }
+        let _ = socket.shutdown(std::net::Shutdown::Write);
+        if self.ended { Leave::Nothing } else { Leave::Ending(socket) }
+    }
 }

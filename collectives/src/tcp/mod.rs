@@ -5,6 +5,7 @@ mod communicator;
 mod connection;
 mod engine;
 mod fabric;
+mod farewell;
 mod flow;
 mod form;
 mod handshake;
@@ -14,8 +15,8 @@ mod standing;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use communicator::SMALL;
 pub use communicator::TcpCommunicator;
+pub(crate) use communicator::SMALL;
 pub(crate) use engine::{Engine, cause};
 pub use fabric::{DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, GroupSpec, TcpFabric};
 pub(crate) use flow::{Chain, Exchange, Flow, Incoming, Outgoing};

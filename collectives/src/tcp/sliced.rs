@@ -238,6 +238,14 @@ impl Flow for Sliced<'_> {
             self.fold();
         }
     }
+
+    fn length_to(&self, rank: u32) -> u64 {
+        let gathered = match &self.buffers {
+            Buffers::InPlace(_) => self.region(self.own).len(),
+            Buffers::Scatter { .. } => 0,
+        };
+        (self.region(rank).len() + gathered) as u64
+    }
 }
 
 #[cfg(test)]

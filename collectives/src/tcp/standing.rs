@@ -1,7 +1,8 @@
 //! Connections that outlive their generation: the next one forms over them, and need not dial.
 //!
 //! Both ends of a connection leave one here when nothing but a farewell is on its way, and shut it down otherwise.
-//! Whoever finds anything else in it than farewells and the next handshake drops it (G-4), and dials anew.
+//! Others are kept, unused, until all have left the old generation: closing one that the peer still sends on would take
+//! back what was said on it last. Whoever finds anything else in it than farewells and the next handshake drops it (G-4), and dials anew.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,12 +23,24 @@ pub(crate) struct Left {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Standing {
     sockets: Arc<Mutex<BTreeMap<(u32, SocketAddr), Left>>>,
+    /// At most one for each rank of the generation that ended last.
+    ending: Arc<Mutex<Vec<Socket>>>,
 }
 
 impl Standing {
     pub(crate) fn put(&self, part: u32, peer: SocketAddr, left: Left) {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.insert((part, peer), left);
+    }
+
+    /// Keeps a connection whose peer may not have read everything.
+    pub(crate) fn keep(&self, socket: Socket) {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+    }
+
+    /// Closes those that were kept: whoever is in the new generation has left the old one.
+    pub(crate) fn close_ending(&self) {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Takes all that served this part.

@@ -9,12 +9,10 @@ use crate::{AbortHandle, CollectiveError, CommunicatorExt, PeerLoss, ReduceOp};
 /// Elements that no socket buffer holds.
 const LARGE: usize = 8 << 20;
 
-/// The lost rank is named, unless another survivor gave up in mid-message before: its end looks the same.
+/// Every survivor names the rank that was lost, and not another survivor that gave up before it.
 fn assert_lost(error: &CollectiveError, lost: u32) {
-    let CollectiveError::PeerLost { rank, source } = error else { panic!("{error:?}") };
-    let ended = matches!(source, PeerLoss::Closed | PeerLoss::Connection(_));
-    let reported = matches!(source, PeerLoss::Reported { .. });
-    assert!(*rank == lost || ended || reported, "{error:?}");
+    let CollectiveError::PeerLost { rank, .. } = error else { panic!("{error:?}") };
+    assert_eq!(*rank, lost, "{error:?}");
 }
 
 #[test]
@@ -188,6 +186,44 @@ fn x15_a_mismatch_is_named_by_ranks_that_are_no_neighbours_of_it() {
             let due = if rank == 0 { 100_001 } else { 100_000 };
             assert_eq!((rank == 0, theirs.operation.bytes), (*other != 0, due), "{path:?}");
         }
+    }
+}
+
+/// Beyond the size from which small messages go by doubling, where each rank hears of few others.
+#[test]
+fn x15_and_g9_a_rank_of_many_is_named_by_all() {
+    const WORLD: u32 = 17;
+    let errors = world(Path::Tcp, WORLD, LONG, |communicator, _| {
+        communicator.barrier().unwrap();
+        let elements = if communicator.rank() == 5 { 3 } else { 4 };
+        communicator.all_reduce(&mut vec![1.0f32; elements], ReduceOp::Sum).unwrap_err()
+    });
+    for (rank, error) in errors.iter().enumerate() {
+        let CollectiveError::Mismatch { rank: other, .. } = error else {
+            panic!("rank {rank}: {error:?}")
+        };
+        assert_eq!(rank == 5, *other != 5, "rank {rank}: {error:?}");
+    }
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+    let errors = world(Path::Tcp, WORLD, LONG, move |communicator, _| {
+        communicator.barrier().unwrap();
+        communicator.set_operation_deadline(Duration::from_secs(2));
+        if communicator.rank() == 3 {
+            // Alive, but elsewhere until all others have given up.
+            let wait = wait.lock().unwrap();
+            (1..WORLD).for_each(|_| wait.recv_timeout(LONG).unwrap());
+            return None;
+        }
+        let error = communicator.all_reduce(&mut [1.0f32], ReduceOp::Sum).unwrap_err();
+        done.send(()).unwrap();
+        Some(error)
+    });
+    for error in errors.into_iter().flatten() {
+        let CollectiveError::DeadlinePassed { waiting_for, .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert!(waiting_for.contains(&3), "{error:?}");
     }
 }
 
