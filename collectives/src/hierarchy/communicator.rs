@@ -15,7 +15,10 @@ use crate::error::{CollectiveError, FormError, PeerLoss};
 use crate::reduce::{ReduceOp, accumulates_wide, divide, fold_ranks, narrow, widen};
 use crate::shm::ShmCommunicator;
 use crate::split::Ancestry;
-use crate::tcp::{Chain, Exchange, Flow, Incoming, Outgoing, SMALL, TcpCommunicator, TcpFabric};
+use crate::tcp::{
+    Chain, DOUBLING_RANKS, Doubling, Exchange, Flow, Incoming, Outgoing, SMALL, TcpCommunicator,
+    TcpFabric, grace,
+};
 use crate::wire::{FrameHeader, Operation};
 
 /// Contributions of all ranks together, in bytes, up to which leaders exchange them instead of partial sums: one
@@ -25,9 +28,6 @@ const GATHERED: usize = 64 * 1024;
 const SHORT_CHAIN: usize = 4;
 /// What a broadcast hands on at a time, in bytes.
 const BROADCAST_PIECE: usize = 1024 * 1024;
-/// By how much the wait of one phase outlasts that of the phase before.
-const GRACE_LEAST: Duration = Duration::from_secs(1);
-const GRACE_MOST: Duration = Duration::from_secs(30);
 /// The part of a generation that a host's ranks form.
 const LOCAL_PART: u32 = 1;
 
@@ -121,7 +121,7 @@ enum Phase {
 
 impl Phase {
     fn deadline(self, operation: Duration) -> Duration {
-        let grace = (operation / 8).min(GRACE_MOST) + GRACE_LEAST;
+        let grace = grace(operation);
         match self {
             Phase::Within => operation,
             Phase::Between => operation + grace,
@@ -283,11 +283,16 @@ impl HierarchicalCommunicator {
         Reduction { data_type, op }: Reduction,
     ) -> Part {
         let Membership { world, .. } = self.membership();
-        let (length, ranks) = (data.len(), self.hosts.ranks(self.hosts.own()));
+        let length = data.len();
         let mut scratch = std::mem::take(&mut self.scratch);
         let gathered = bytes(&mut scratch, length * world as usize);
-        let place = |rank: u32| rank as usize * length..(rank as usize + 1) * length;
-        let own = place(ranks.start).start..place(ranks.end).start;
+        // This host's contributions stand first, then those of the hosts behind it, and around the world.
+        let first = self.hosts.leader(self.hosts.own());
+        let place = |rank: u32| {
+            let at = (rank + world - first) % world;
+            at as usize * length..(at as usize + 1) * length
+        };
+        let own = 0..self.hosts.ranks(self.hosts.own()).len() * length;
         let result = (|| {
             if self.local.is_some() {
                 let (input, output) = (&*data, &mut gathered[own]);
@@ -298,14 +303,7 @@ impl HierarchicalCommunicator {
                 gathered[own].copy_from_slice(data);
             }
             if self.leads() {
-                let hosts = self.hosts.clone();
-                let places = |host: usize| {
-                    let ranks = hosts.ranks(host);
-                    place(ranks.start).start..place(ranks.end).start
-                };
-                let data_of_all = &mut *gathered;
-                let (hosts, places) = (&hosts, &places);
-                self.between(operation, &mut Regions { data: data_of_all, hosts, places })?;
+                self.gather_between(operation, gathered, length)?;
                 data.copy_from_slice(&gathered[place(0)]);
                 fold_ranks(data_type, op, data, 0, world, |rank| &gathered[place(rank)]);
             }
@@ -313,6 +311,28 @@ impl HierarchicalCommunicator {
         })();
         self.scratch = scratch;
         result
+    }
+
+    /// All leaders get the contributions of all hosts, `length` bytes a rank, in the order of hosts from the own one on.
+    fn gather_between(&mut self, operation: Operation, gathered: &mut [u8], length: usize) -> Part {
+        let hosts = self.hosts.clone();
+        let (own, count) = (hosts.own(), hosts.count());
+        let mut starts = vec![0];
+        for behind in 0..count {
+            let ranks = hosts.ranks((own + behind) % count).len();
+            starts.push(starts[behind] + ranks * length);
+        }
+        if count >= DOUBLING_RANKS && length > 0 {
+            let leaders: Vec<u32> = (0..count).map(|host| hosts.leader(host)).collect();
+            let mut flow = Doubling::new(gathered, &starts, &leaders, own);
+            return self.between(operation, &mut flow);
+        }
+        let places = |host: usize| {
+            let behind = (host + count - own) % count;
+            starts[behind]..starts[behind + 1]
+        };
+        let (hosts, places) = (&hosts, &places);
+        self.between(operation, &mut Regions { data: gathered, hosts, places })
     }
 
     /// Partial sums go down the chain of hosts: see [`super::chain`].

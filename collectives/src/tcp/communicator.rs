@@ -1,11 +1,12 @@
 //! [`TcpCommunicator`]: the collectives of one generation over its mesh of connections.
 //!
-//! Messages up to [`SMALL`] bytes go from everyone to everyone in one hop; larger reductions go by
-//! [`super::sliced`], larger broadcasts down a pipelined chain.
+//! Messages up to [`SMALL`] bytes go from everyone to everyone in one hop, or among many ranks in ⌈log₂ n⌉ hops by
+//! [`super::doubling`]; larger reductions go by [`super::sliced`], larger broadcasts down a pipelined chain.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::doubling::Doubling;
 use super::engine::Engine;
 use super::flow::{Chain, Exchange};
 use super::sliced::{Buffers, Sliced, piece_length, scratch_length};
@@ -17,6 +18,9 @@ use crate::wire::Operation;
 
 /// The largest message, in bytes, that is sent whole to every rank.
 pub(crate) const SMALL: usize = 16 * 1024;
+/// From how many ranks on small messages go by doubling: with fewer, one hop with a message for each peer is sooner
+/// done than several hops one after the other.
+pub(crate) const DOUBLING_RANKS: usize = 16;
 
 /// The group of one generation over TCP. [`crate::TcpFabric::form`] makes it; dropping it says farewell
 /// to the peers and closes the connections.
@@ -65,6 +69,14 @@ impl TcpCommunicator {
         operation: Operation,
         Reduction { data_type, op }: Reduction,
     ) -> Done {
+        if self.is_doubled(data.len()) {
+            let (own, world, length) = (self.engine.rank, self.world, data.len());
+            let (blocks, at) = self.gather_by_doubling(operation, data)?;
+            fold_ranks(data_type, op, data, own, world, |rank| {
+                &blocks[at(rank)..at(rank) + length]
+            });
+            return Ok(());
+        }
         // Whole words a rank keep every contribution aligned.
         let (length, stride) = (data.len(), data.len().next_multiple_of(8));
         self.reserve_scratch(stride * self.world as usize);
@@ -79,6 +91,29 @@ impl TcpCommunicator {
         self.engine.run(operation, &mut flow)?;
         fold_ranks(data_type, op, data, self.engine.rank, self.world, |rank| &scratch[place(rank)]);
         Ok(())
+    }
+
+    /// Small messages of all ranks to all, by doubling. Returns them, and where that of each rank begins.
+    fn gather_by_doubling(
+        &mut self,
+        operation: Operation,
+        input: &[u8],
+    ) -> Result<(&[u8], impl Fn(u32) -> usize + use<>), CollectiveError> {
+        let (own, world) = (self.engine.rank as usize, self.world as usize);
+        // Whole words keep every contribution aligned, and one at least is waited for.
+        let stride = input.len().next_multiple_of(8).max(8);
+        self.reserve_scratch(stride * world);
+        let blocks: &mut [u8] = bytemuck::cast_slice_mut(&mut self.scratch);
+        let blocks = &mut blocks[..stride * world];
+        blocks[..input.len()].copy_from_slice(input);
+        let starts: Vec<usize> = (0..=world).map(|block| block * stride).collect();
+        let members: Vec<u32> = (0..self.world).collect();
+        self.engine.run(operation, &mut Doubling::new(blocks, &starts, &members, own))?;
+        Ok((blocks, move |rank: u32| (rank as usize + world - own) % world * stride))
+    }
+
+    fn is_doubled(&self, bytes: usize) -> bool {
+        bytes <= SMALL && self.world as usize >= DOUBLING_RANKS
     }
 
     fn reduce_large(
@@ -118,6 +153,14 @@ impl Backend for TcpCommunicator {
         output: &mut [u8],
         places: &Places,
     ) -> Done {
+        if self.is_doubled(input.len()) && !operation.kind.lengths_differ() {
+            let (ranks, length) = (0..self.world, input.len());
+            let (blocks, at) = self.gather_by_doubling(operation, input)?;
+            for rank in ranks {
+                output[places.of(rank)].copy_from_slice(&blocks[at(rank)..at(rank) + length]);
+            }
+            return Ok(());
+        }
         output[places.of(self.own())].copy_from_slice(input);
         let to = |_| Some(0..input.len());
         let from = |rank: u32| Some(places.of(rank));
@@ -164,6 +207,9 @@ impl Backend for TcpCommunicator {
     }
 
     fn barrier(&mut self, operation: Operation) -> Done {
+        if self.is_doubled(0) {
+            return self.gather_by_doubling(operation, &[]).map(|_| ());
+        }
         let (to, from) = (|_| Some(0..0), |_| Some(0..0));
         self.engine.run(operation, &mut Exchange { input: &[], output: &mut [], to, from })
     }

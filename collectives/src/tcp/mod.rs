@@ -3,6 +3,7 @@
 
 mod communicator;
 mod connection;
+mod doubling;
 mod engine;
 mod fabric;
 mod farewell;
@@ -16,8 +17,9 @@ mod standing;
 mod tests;
 
 pub use communicator::TcpCommunicator;
-pub(crate) use communicator::SMALL;
-pub(crate) use engine::{Engine, cause};
+pub(crate) use communicator::{DOUBLING_RANKS, SMALL};
+pub(crate) use doubling::Doubling;
+pub(crate) use engine::{Engine, cause, grace};
 pub use fabric::{DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, GroupSpec, TcpFabric};
 pub(crate) use flow::{Chain, Exchange, Flow, Incoming, Outgoing};
 #[cfg(test)]

@@ -125,6 +125,35 @@ proptest! {
     }
 }
 
+/// Beyond the number of ranks, or of hosts, from which small messages go by doubling.
+#[test]
+fn small_messages_among_many_have_the_bits_of_a_fold_in_rank_order() {
+    for (path, size) in [(Path::Tcp, 16), (Path::Tcp, 19), (Path::Hierarchy, 33)] {
+        for elements in [0, 1, 3, 1000] {
+            let (data_type, op) = (DataType::F32, ReduceOp::Sum);
+            let inputs: Vec<_> =
+                (0..size).map(|rank| content(data_type, elements, rank, 7)).collect();
+            let reduced = reference(data_type, op, &inputs, elements);
+            let gathered: Vec<u8> =
+                inputs.iter().flat_map(|input| bytes(input, elements * 4).to_vec()).collect();
+            let results = world(path, size, LONG, move |communicator, _| {
+                let input = content(data_type, elements, communicator.rank(), 7);
+                let input = bytes(&input, elements * 4);
+                let mut all = vec![0u8; input.len() * size as usize];
+                communicator.all_gather(input, &mut all).unwrap();
+                let mut words: Vec<f32> = bytemuck::cast_slice(input).to_vec();
+                communicator.all_reduce(&mut words, op).unwrap();
+                communicator.barrier().unwrap();
+                (bytemuck::cast_slice::<f32, u8>(&words).to_vec(), all)
+            });
+            for (rank, (data, all)) in results.into_iter().enumerate() {
+                assert!(data == reduced, "{path:?}, rank {rank} of {size}, {elements} elements");
+                assert!(all == gathered, "{path:?}, rank {rank} of {size}, {elements} elements");
+            }
+        }
+    }
+}
+
 #[test]
 fn messages_arrive_in_order_beside_collectives() {
     for path in Path::ALL {
