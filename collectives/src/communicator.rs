@@ -3,6 +3,7 @@
 //! The core speaks bytes, so that it is object-safe and a training program can hold a
 //! `Box<dyn Communicator>` whatever carries the data. Training code calls the typed methods.
 
+use std::any::Any;
 use std::time::Duration;
 
 use crate::element::{DataType, Element};
@@ -195,6 +196,11 @@ pub trait Communicator: Send {
         let _ = (colour, key);
         let reason = "this backend has no sub-groups".to_owned();
         Err(CollectiveError::InvalidArgument { operation: OperationKind::Split, reason })
+    }
+
+    /// The backend itself, for callers who know more of it than this trait says; none by default.
+    fn as_any_mut(&mut self) -> Option<&mut dyn Any> {
+        None
     }
 
     /// How long each further operation may take. A backend without deadlines of its own ignores it.

@@ -64,6 +64,7 @@ fn main() -> Result<(), Failure> {
             Ok(state.before_update(&compute)?)
         })?;
         state.finish_commit(&patience)?;
+        state.keep_commit();
         let copied = state.cost().copied / u32::try_from(state.cost().commits)?;
         if rank == 0 {
             println!(
@@ -142,6 +143,7 @@ fn form(gpu: &Arc<Gpu>, rank: u32, world: u32, port: u16) -> Result<Box<NcclGrou
         scope: Scope::World,
         spares: 0,
         operation_deadline: DEADLINE,
+        roll_call: DEADLINE,
     };
     let stamp = Stamp { term: Term(1), generation: GenerationId(1) };
     let generation = Generation { stamp, members: &members, due: Instant::now() + DEADLINE };

@@ -1,9 +1,12 @@
 //! Training state on the GPU: a commit is copied to the host beside the next step, not before it.
 //!
-//! A commit begins behind the step that is queued so far, on a stream of its own, and goes into page-locked
-//! memory. The step after it may read the state meanwhile; before it *changes* the state it waits, on the GPU and not
-//! on the host, for the copy ([`DeviceState::before_update`]). Two host copies take turns, so that the last
-//! finished commit is whole while the next one is being copied (G-5).
+//! A commit begins once the step before it is done: what an abort may still spoil is none. The copy goes on a stream
+//! of its own into page-locked memory. The next step may read the state meanwhile; before it *changes* the state it
+//! waits, on the GPU and not on the host, for the copy ([`DeviceState::before_update`]). Two host copies take turns, so
+//! that the last commit is whole while the next one is being copied (G-5); several parts of one state finish theirs
+//! first and keep them then, so that all are of one step (H-22).
+//!
+//! Called by the Rust API (`src/api/device.rs`) for a `State`, and by measurements.
 
 #![expect(unsafe_code, reason = "copies to and from a GPU go on behind the call that queues them")]
 
@@ -22,22 +25,29 @@ pub struct DeviceState {
     stepped: Event,
     /// Behind the copy.
     copied: Event,
-    /// The last finished commit, and the one that is being copied.
+    /// The last commit, and the one that is being copied.
     hosts: [PinnedBuffer; 2],
     newest: usize,
     committed: bool,
-    copying: Option<Instant>,
+    copying: Option<Copying>,
     cost: CommitCost,
+}
+
+/// A commit that is not one yet.
+#[derive(Clone, Copy, Debug)]
+enum Copying {
+    UnderWay(Instant),
+    Finished,
 }
 
 /// What commits have cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommitCost {
-    /// Commits that were finished.
+    /// Commits that were kept.
     pub commits: u64,
-    /// Time for which the training thread waited in them: the part of the step that they took.
+    /// Time for which the training thread waited for copies: the part of the step that they took.
     pub waited: Duration,
-    /// Time from the beginning of each to its end, which overlaps with the next step.
+    /// Time from the beginning of each copy to where its end was seen, which overlaps with the next step.
     pub copied: Duration,
 }
 
@@ -66,7 +76,7 @@ impl DeviceState {
         &self.buffer
     }
 
-    /// The last finished commit, if there is one.
+    /// The last commit, if there is one.
     pub fn committed(&self) -> Option<&[u8]> {
         self.committed.then(|| self.hosts[self.newest].as_slice())
     }
@@ -76,55 +86,75 @@ impl DeviceState {
         self.cost
     }
 
-    /// Begins to copy the state as `compute` leaves it with what is queued there so far. Returns at once, unless the
-    /// copy of before is still under way: that is waited for first.
+    /// Waits until what is queued on `compute` is done, and begins to copy the state. A copy of before that nobody has
+    /// kept is kept first.
     ///
     /// # Errors
     ///
-    /// What CUDA refused; or the wait for the copy of before was given up.
+    /// What CUDA refused; or a wait was given up, also where the work that was waited for is done by then: it may have
+    /// been aborted. Nothing was begun.
     pub fn begin_commit(
         &mut self,
         compute: &Stream,
         patience: &Patience<'_>,
     ) -> Result<(), CommError> {
         self.finish_commit(patience)?;
+        self.keep_commit();
         self.stepped.record(compute)?;
-        self.side.wait_for(&self.stepped)?;
+        patience.wait("the step before a commit", || Ok(self.stepped.is_passed()?))?;
         let host = &self.hosts[1 - self.newest];
         // SAFETY: this object keeps both; `host` is read only once the copy is finished, and the drop waits for it.
         unsafe { self.side.copy_to_host(&self.buffer, 0, host, self.buffer.len()) }?;
         self.copied.record(&self.side)?;
-        self.copying = Some(now());
+        self.copying = Some(Copying::UnderWay(now()));
         Ok(())
     }
 
-    /// What is queued on `compute` from here on may change the state: it waits for the copy, the host does not.
+    /// What is queued on `stream` from here on may change the state: it waits for the copy, the host does not.
     ///
     /// # Errors
     ///
     /// What CUDA refused.
-    pub fn before_update(&self, compute: &Stream) -> Result<(), CudaError> {
+    pub fn before_update(&self, stream: &Stream) -> Result<(), CudaError> {
         match self.copying {
-            Some(_) => compute.wait_for(&self.copied),
-            None => Ok(()),
+            Some(Copying::UnderWay(_)) => stream.wait_for(&self.copied),
+            Some(Copying::Finished) | None => Ok(()),
         }
     }
 
-    /// Waits for the copy that is under way, if one is; then it is the last commit.
+    /// Waits for the copy that is under way, if one is. It is the last commit once it is kept.
     ///
     /// # Errors
     ///
-    /// What CUDA refused; or the wait was given up, and the commit of before stands.
+    /// What CUDA refused; or the wait was given up, and may be taken up again.
     pub fn finish_commit(&mut self, patience: &Patience<'_>) -> Result<(), CommError> {
-        let Some(begun) = self.copying else { return Ok(()) };
+        let Some(Copying::UnderWay(begun)) = self.copying else { return Ok(()) };
         let started = now();
         patience.wait("a commit", || Ok(self.copied.is_passed()?))?;
-        self.copying = None;
-        self.newest = 1 - self.newest;
-        self.committed = true;
-        self.cost.commits += 1;
+        self.copying = Some(Copying::Finished);
         self.cost.waited += started.elapsed();
         self.cost.copied += begun.elapsed();
+        Ok(())
+    }
+
+    /// The copy that was finished takes the last commit's place.
+    pub fn keep_commit(&mut self) {
+        if let Some(Copying::Finished) = self.copying {
+            self.copying = None;
+            self.newest = 1 - self.newest;
+            self.committed = true;
+            self.cost.commits += 1;
+        }
+    }
+
+    /// What was begun and not kept does not count.
+    ///
+    /// # Errors
+    ///
+    /// What CUDA refused; or the wait for the end of its copy was given up.
+    pub fn give_up_commit(&mut self, patience: &Patience<'_>) -> Result<(), CommError> {
+        patience.wait("a commit", || Ok(self.copied.is_passed()?))?;
+        self.copying = None;
         Ok(())
     }
 
@@ -134,47 +164,96 @@ impl DeviceState {
     ///
     /// What CUDA refused; or the wait for the copy was given up.
     pub fn restore(&mut self, compute: &Stream, patience: &Patience<'_>) -> Result<(), CommError> {
-        self.settle(patience)?;
+        self.give_up_commit(patience)?;
         if !self.committed {
             return Ok(());
         }
-        self.upload(compute, patience)
-    }
-
-    /// Replaces the state, and its last commit, by these bytes: another member's commit.
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceState::restore`].
-    ///
-    /// # Panics
-    ///
-    /// If there are more or fewer bytes.
-    pub fn replace(
-        &mut self,
-        bytes: &[u8],
-        compute: &Stream,
-        patience: &Patience<'_>,
-    ) -> Result<(), CommError> {
-        self.settle(patience)?;
-        self.hosts[self.newest].as_mut_slice().copy_from_slice(bytes);
-        self.committed = true;
-        self.upload(compute, patience)
-    }
-
-    /// Waits until no copy is under way; what it copied does not count.
-    fn settle(&mut self, patience: &Patience<'_>) -> Result<(), CommError> {
-        patience.wait("a commit", || Ok(self.copied.is_passed()?))?;
-        self.copying = None;
-        Ok(())
-    }
-
-    fn upload(&mut self, compute: &Stream, patience: &Patience<'_>) -> Result<(), CommError> {
         let host = &self.hosts[self.newest];
         // SAFETY: this object keeps both, and waits for the end of the copy.
         unsafe { compute.copy_to_device(host, self.buffer.len(), &self.buffer, 0) }?;
         self.copied.record(compute)?;
         patience.wait("a restore", || Ok(self.copied.is_passed()?))
+    }
+
+    /// Replaces the last commit by these bytes, which are another member's; [`DeviceState::restore`] takes them to the
+    /// GPU.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceState::give_up_commit`].
+    ///
+    /// # Panics
+    ///
+    /// If there are more or fewer bytes.
+    pub fn replace_commit(
+        &mut self,
+        bytes: &[u8],
+        patience: &Patience<'_>,
+    ) -> Result<(), CommError> {
+        self.give_up_commit(patience)?;
+        self.hosts[self.newest].as_mut_slice().copy_from_slice(bytes);
+        self.committed = true;
+        Ok(())
+    }
+
+    /// Replaces the state, not its commit, by these bytes, behind what is queued on `compute`.
+    ///
+    /// # Errors
+    ///
+    /// What CUDA refused; or the wait was given up.
+    ///
+    /// # Panics
+    ///
+    /// If there are more or fewer bytes.
+    pub fn write(
+        &self,
+        bytes: &[u8],
+        compute: &Stream,
+        patience: &Patience<'_>,
+    ) -> Result<(), CommError> {
+        self.before_update(compute)?;
+        let mut host = PinnedBuffer::new(self.buffer.device(), bytes.len())?;
+        host.as_mut_slice().copy_from_slice(bytes);
+        assert_eq!(bytes.len(), self.buffer.len(), "the state keeps its length");
+        self.pass(host, compute, patience, |host| {
+            // SAFETY: `pass` keeps the host's side, and this object the GPU's, until the copy is done.
+            unsafe { compute.copy_to_device(host, host.len(), &self.buffer, 0) }
+        })
+        .map(drop)
+    }
+
+    /// The state as the work that is queued on `compute` leaves it.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceState::write`].
+    pub fn read(&self, compute: &Stream, patience: &Patience<'_>) -> Result<Vec<u8>, CommError> {
+        let host = PinnedBuffer::new(self.buffer.device(), self.buffer.len())?;
+        let host = self.pass(host, compute, patience, |host| {
+            // SAFETY: as in `write`.
+            unsafe { compute.copy_to_host(&self.buffer, 0, host, host.len()) }
+        })?;
+        Ok(host.as_slice().to_vec())
+    }
+
+    /// Queues a copy and waits for it. Where the wait is given up, the host's side is given up with it.
+    fn pass(
+        &self,
+        host: PinnedBuffer,
+        compute: &Stream,
+        patience: &Patience<'_>,
+        queue: impl FnOnce(&PinnedBuffer) -> Result<(), CudaError>,
+    ) -> Result<PinnedBuffer, CommError> {
+        let passed = Event::new(self.buffer.device())?;
+        queue(&host)?;
+        passed.record(compute)?;
+        match patience.wait("a copy", || Ok(passed.is_passed()?)) {
+            Ok(()) => Ok(host),
+            Err(error) => {
+                std::mem::forget(host);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -184,7 +263,7 @@ impl Drop for DeviceState {
     fn drop(&mut self) {
         const COPY_MAX: Duration = Duration::from_secs(5);
         let patience = Patience { due: now() + COPY_MAX, stop: &|| None };
-        if self.settle(&patience).is_err() {
+        if self.give_up_commit(&patience).is_err() {
             let device = self.buffer.device();
             for host in &mut self.hosts {
                 if let Ok(empty) = PinnedBuffer::new(device, 0) {

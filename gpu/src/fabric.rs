@@ -38,6 +38,8 @@ pub struct GroupConfig {
     pub spares: u32,
     /// How long an operation may take.
     pub operation_deadline: Duration,
+    /// How long those who hang in one wait for each other, to name who does not ([`crate::roll_call_deadline`]).
+    pub roll_call: Duration,
 }
 
 /// A generation, as its members know it.
@@ -152,6 +154,7 @@ impl GpuGroups {
             lane,
             home: self.lane.clone(),
             operation_deadline: self.config.operation_deadline,
+            roll_call: self.config.roll_call,
         })))
     }
 

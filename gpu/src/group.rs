@@ -4,6 +4,7 @@
 //!
 //! NCCL reduces in an order of its own: the bits may differ from those of the CPU's collectives, and between worlds.
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,8 +21,14 @@ use crate::lane::{LANE_BYTES, Lane, LaneHome};
 use crate::nccl::{CommError, NcclError, Operations, Patience, Region};
 use crate::session::Session;
 
-/// How long the members that hang in an operation wait for each other at the roll call.
-pub const ROLL_CALL: Duration = Duration::from_secs(1);
+/// How long the members that hang in an operation wait for each other at the roll call, at least.
+const ROLL_CALL_MIN: Duration = Duration::from_secs(1);
+
+/// How long the members that hang in an operation wait for each other at the roll call: those who entered it later than
+/// others pass its deadline later, too.
+pub fn roll_call_deadline(operation_deadline: Duration) -> Duration {
+    ROLL_CALL_MIN.max(operation_deadline / 20)
+}
 
 type Done = Result<(), CollectiveError>;
 
@@ -36,6 +43,7 @@ pub struct NcclGroup {
     lane: Option<Lane>,
     home: LaneHome,
     operation_deadline: Duration,
+    roll_call: Duration,
     failed: Option<CollectiveError>,
     is_closed: bool,
 }
@@ -49,11 +57,12 @@ pub(crate) struct Parts {
     pub(crate) lane: Lane,
     pub(crate) home: LaneHome,
     pub(crate) operation_deadline: Duration,
+    pub(crate) roll_call: Duration,
 }
 
 impl NcclGroup {
     pub(crate) fn new(parts: Parts) -> NcclGroup {
-        let Parts { session, control, abort, port, lane, home, operation_deadline } = parts;
+        let Parts { session, control, abort, port, lane, home, operation_deadline, roll_call } = parts;
         NcclGroup {
             session,
             control,
@@ -62,6 +71,7 @@ impl NcclGroup {
             lane: Some(lane),
             home,
             operation_deadline,
+            roll_call,
             failed: None,
             is_closed: false,
         }
@@ -154,6 +164,11 @@ impl NcclGroup {
         })
     }
 
+    /// Why the communicator cannot go on, where the actor has seen that it cannot.
+    pub fn verdict(&self) -> Option<&str> {
+        self.session.verdict()
+    }
+
     /// NCCL's rank of a member.
     pub fn nccl_rank(&self, rank: u32) -> u32 {
         self.session.nccl_rank(rank)
@@ -214,7 +229,7 @@ impl NcclGroup {
 
     /// Who hangs in the operation meets here; who does not come is missing.
     fn roll_call(&mut self, operation: OperationKind, sequence: u64) -> CollectiveError {
-        self.control.set_operation_deadline(ROLL_CALL);
+        self.control.set_operation_deadline(self.roll_call);
         match self.control.barrier() {
             Err(CollectiveError::DeadlinePassed { waiting_for, details, .. }) => {
                 let details = Box::new(WaitDetails { entered: false, ..*details });
@@ -559,6 +574,10 @@ impl Communicator for NcclGroup {
     ) -> Result<Option<Box<dyn Communicator>>, CollectiveError> {
         self.enter()?;
         self.control.split(colour, key)
+    }
+
+    fn as_any_mut(&mut self) -> Option<&mut dyn Any> {
+        Some(self)
     }
 
     fn set_operation_deadline(&mut self, deadline: Duration) {

@@ -29,7 +29,7 @@ pub use actor::{GpuActor, GpuConfig, GpuPort, GpuRequest};
 pub use device_state::{CommitCost, DeviceState};
 pub use fabric::{Generation, GpuGroups, GroupConfig};
 pub use gpu::{Gpu, NoGpu, SEVERAL_RANKS_PER_GPU, describe_error};
-pub use group::{NcclGroup, ROLL_CALL};
+pub use group::{NcclGroup, roll_call_deadline};
 pub use hierarchy::HierarchicalGroup;
 pub use lane::{LANE_BYTES, Lane};
 pub use offer::{Health, How, MalformedOffer, Offer, Parent, Plan, Spare, plan};

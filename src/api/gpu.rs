@@ -1,7 +1,7 @@
 //! The GPU of a worker, if it has one: opened before the first generation, owned by the GPU actor, which is a child
 //! of the State's, and asked by the training thread when it forms a group.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use elastic_collectives::{AbortHandle, Communicator, FormError};
@@ -24,41 +24,64 @@ use tracing::{error, info, warn};
 /// The configuration of this worker's GPU actor; `None` where it has no GPU to use.
 pub(super) type GpuSide = Option<GpuConfig>;
 
-/// Opens the GPU of a slot as the environment says, and gives the actor's side and the training thread's.
-pub(super) fn open(
-    worker: &WorkerId,
-    abort: &AbortHandle,
-    operation_deadline: Duration,
-) -> Result<(GpuSide, GpuGroups)> {
+/// What the environment says, and the GPU of a slot, opened once in this process; or in one line why there is none.
+pub(super) type Opened = (Settings, Result<Arc<Gpu>, String>);
+
+/// Opens the GPU of this process's slot, if that was not done before.
+pub(super) fn opened(slot: u32) -> Result<Opened> {
+    static OPENED: OnceLock<Opened> = OnceLock::new();
+    if let Some(opened) = OPENED.get() {
+        return Ok(opened.clone());
+    }
     let lookup = |name: &str| std::env::var(name).ok();
     let settings = Settings::parse(lookup).map_err(|source| Error::Start {
         what: "reading the environment".to_owned(),
         source: source.into(),
     })?;
+    let gpu = match settings.backend {
+        Backend::Cpu => Err("--backend cpu is given".to_owned()),
+        backend => {
+            let search = Search::from_environment(lookup);
+            let may_share = lookup(SEVERAL_RANKS_PER_GPU).is_some_and(|value| value == "1");
+            match Gpu::open(&search, slot, may_share) {
+                Ok(gpu) => Ok(described(gpu)),
+                Err(none) => Err(absent(&none, backend, &search)?),
+            }
+        }
+    };
+    Ok(OPENED.get_or_init(|| (settings, gpu)).clone())
+}
+
+/// Says what was taken.
+fn described(gpu: Gpu) -> Arc<Gpu> {
+    info!("{}", gpu.describe());
+    if let Some(fault) = gpu.maker().nccl.known_fault() {
+        warn!("{fault}");
+    }
+    Arc::new(gpu)
+}
+
+/// The actor's side of the GPU of a worker, and the training thread's.
+pub(super) fn open(
+    worker: &WorkerId,
+    abort: &AbortHandle,
+    operation_deadline: Duration,
+) -> Result<(GpuSide, GpuGroups)> {
+    let (settings, gpu) = opened(worker.slot)?;
     let port = GpuPort::default();
     let group = GroupConfig {
         backend: settings.backend,
         scope: settings.scope,
         spares: settings.spares,
         operation_deadline,
+        roll_call: elastic_gpu::roll_call_deadline(operation_deadline),
     };
-    if settings.backend == Backend::Cpu {
-        let unused = Err("--backend cpu is given".to_owned());
-        return Ok((None, GpuGroups::new(group, unused, port, abort.clone())));
-    }
-    let search = Search::from_environment(lookup);
-    let may_share = lookup(SEVERAL_RANKS_PER_GPU).is_some_and(|value| value == "1");
-    let gpu = match Gpu::open(&search, worker.slot, may_share) {
-        Ok(gpu) => Arc::new(gpu),
-        Err(none) => {
-            let reason = absent(&none, settings.backend, &search)?;
+    let gpu = match gpu {
+        Ok(gpu) => gpu,
+        Err(reason) => {
             return Ok((None, GpuGroups::new(group, Err(reason), port, abort.clone())));
         }
     };
-    info!("{}", gpu.describe());
-    if let Some(fault) = gpu.maker().nccl.known_fault() {
-        warn!("{fault}");
-    }
     let core = CoreConfig {
         worker: worker.clone(),
         features: gpu.features(),

@@ -1,6 +1,7 @@
 //! The Rust API of a training program: `state`, `run`, and what the training function is given.
 
 mod attach;
+pub(crate) mod device;
 mod gpu;
 mod process;
 mod start;

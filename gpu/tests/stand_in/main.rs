@@ -2,10 +2,12 @@
 
 #![expect(clippy::disallowed_methods, reason = "ranks are threads with clocks of their own")]
 
+mod communicators;
 mod device_state;
 mod failures;
 mod generations;
 mod loading;
 mod operations;
+mod processes;
 mod resets;
 mod support;

@@ -24,6 +24,10 @@ use tokio::sync::oneshot;
 
 /// Long enough for a machine that has other things to do.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// No operation lasts so long: what returns within [`LONG`] does so for another reason.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(600);
+/// How long those who hang wait for each other: ranks whose threads come late are not missing.
+const ROLL_CALL: Duration = Duration::from_secs(10);
 
 /// The stand-in's file: cargo puts it beside the tests that depend on it.
 pub(crate) fn library() -> PathBuf {
@@ -68,7 +72,10 @@ pub(crate) fn faults() -> Faults {
 
 impl Faults {
     pub(crate) fn set(&self, text: &str) {
-        std::fs::write(&self.file, text).expect("the faults are written");
+        // At once: the stand-in reads it at each of its calls, on other threads.
+        let next = self.file.with_extension("next");
+        std::fs::write(&next, text).expect("the faults are written");
+        std::fs::rename(&next, &self.file).expect("they take the others' place");
     }
 }
 
@@ -89,7 +96,7 @@ pub(crate) struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { scope: Scope::World, spares: 0, operation_deadline: LONG, host: |_| "a" }
+        Options { scope: Scope::World, spares: 0, operation_deadline: DEADLINE, host: |_| "a" }
     }
 }
 
@@ -118,10 +125,15 @@ impl Drop for Actor {
     }
 }
 
+/// The worker of this number on a host.
+pub(crate) fn worker(number: u32, host: &str) -> WorkerId {
+    let host = HostName::new(host).expect("a literal");
+    WorkerId { host, slot: number, incarnation: Incarnation(1) }
+}
+
 impl Rank {
     pub(crate) fn new(number: u32, options: &Options) -> Rank {
-        let host = HostName::new((options.host)(number)).expect("a literal");
-        let worker = WorkerId { host, slot: number, incarnation: Incarnation(1) };
+        let worker = worker(number, (options.host)(number));
         let gpu = Arc::new(Gpu::open(&search(), number, false).expect("the stand-in works"));
         let abort = AbortHandle::new().expect("a descriptor is free");
         let port = GpuPort::default();
@@ -138,6 +150,7 @@ impl Rank {
             scope: options.scope,
             spares: options.spares,
             operation_deadline: options.operation_deadline,
+            roll_call: ROLL_CALL,
         };
         let groups = GpuGroups::new(group, Ok(gpu), port.clone(), abort.clone());
         let local = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -6,6 +6,7 @@ use std::io;
 
 use elastic_collectives::CollectiveError;
 
+use super::device::DeviceError;
 use crate::state::environment::InvalidEnvironment;
 
 /// The result of everything that a training program calls.
@@ -45,6 +46,23 @@ pub enum Error {
         /// What postcard said.
         #[source]
         source: postcard::Error,
+    },
+    /// The state's memory on the GPU cannot be committed or restored.
+    #[error("the state's memory on the GPU cannot be {action}")]
+    Device {
+        /// `committed`, `restored` or `replaced`.
+        action: &'static str,
+        /// What the device said.
+        #[source]
+        source: DeviceError,
+    },
+    /// A commit is of a program whose state has other memory on the GPU.
+    #[error("the state has {ours:?} bytes of memory on the GPU, and the commit that came {theirs:?}: every rank runs one program")]
+    OtherDeviceMemory {
+        /// Lengths in bytes, in the order in which they were added.
+        ours: Vec<u64>,
+        /// The commit's.
+        theirs: Vec<u64>,
     },
     /// What came from the root is not what it announced.
     #[error("the commit that came from rank {root} is not the one that it announced")]

@@ -6,8 +6,9 @@
 use elastic_protocol::{CommitId, GenerationId, Step};
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::Xxh3;
 
+use super::device::DeviceMemory;
 use super::error::{Error, Result};
 
 /// Appends to a buffer that is used again; whole blocks at a time, which postcard's own `to_extend` does not.
@@ -58,29 +59,17 @@ impl Snapshot {
     }
 
     /// The last commit, if there is one.
-    pub(super) fn bytes(&self) -> Option<&[u8]> {
-        self.held.then_some(&self.bytes)
+    pub(super) const fn bytes(&self) -> Option<&[u8]> {
+        if self.held { Some(self.bytes.as_slice()) } else { None }
     }
 
-    /// Lends the commit's bytes to a broadcast, which takes them mutably and leaves the root's as they are.
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-
-    /// Takes a commit.
-    pub(super) fn save(
-        &mut self,
-        content: &impl Serialize,
-        generation: GenerationId,
-        step: Step,
-    ) -> Result<()> {
+    /// Encodes into the spare buffer; give it back with `replace` or `give_back`.
+    pub(super) fn encode(&mut self, content: &impl Serialize) -> Result<Vec<u8>> {
         let mut buffer = std::mem::take(&mut self.spare);
         self.part = None;
         buffer.clear();
-        let buffer = postcard::serialize_with_flavor(content, Blocks(buffer))
-            .map_err(|source| Error::State { action: "encoded", source })?;
-        self.replace(buffer, generation, step, None);
-        Ok(())
+        postcard::serialize_with_flavor(content, Blocks(buffer))
+            .map_err(|source| Error::State { action: "encoded", source })
     }
 
     /// The first bytes of a commit that did not come whole.
@@ -117,19 +106,40 @@ impl Snapshot {
         self.generation = generation;
     }
 
-    /// What the last commit is; hashes it if that was not done yet.
-    pub(super) fn id(&mut self) -> Option<CommitId> {
+    /// What the last commit is, with what memory beside it holds; hashes it if that was not done yet.
+    pub(super) fn id(&mut self, beside: &[Box<dyn DeviceMemory>]) -> Option<CommitId> {
         if !self.held {
             return None;
         }
-        let digest = *self.digest.get_or_insert_with(|| xxh3_64(&self.bytes));
+        let digest = *self.digest.get_or_insert_with(|| {
+            let mut hash = Xxh3::new();
+            hash.update(&self.bytes);
+            beside.iter().for_each(|memory| memory.read_commit(&mut |bytes| hash.update(bytes)));
+            hash.digest()
+        });
         Some(CommitId { generation: self.generation, step: self.step, digest })
     }
 
     /// As [`id`](Self::id), without the label.
-    pub(super) fn content_id(&mut self) -> Option<ContentId> {
-        let CommitId { step, digest, .. } = self.id()?;
-        Some(ContentId { length: self.bytes.len() as u64, step, digest })
+    pub(super) fn content_id(&mut self, beside: &[Box<dyn DeviceMemory>]) -> Option<ContentId> {
+        let CommitId { step, digest, .. } = self.id(beside)?;
+        let length = self.bytes.len() + beside.iter().map(|memory| memory.length_bytes()).sum::<usize>();
+        Some(ContentId { length: length as u64, step, digest })
+    }
+
+    /// Lends the whole commit to a broadcast, which takes it mutably and leaves it as it is: with memory beside it,
+    /// all of it one after the other in the spare buffer.
+    pub(super) fn whole_mut(&mut self, beside: &[Box<dyn DeviceMemory>]) -> &mut [u8] {
+        if beside.is_empty() {
+            return &mut self.bytes;
+        }
+        self.part = None;
+        self.spare.clear();
+        self.spare.extend_from_slice(&self.bytes);
+        for memory in beside {
+            memory.read_commit(&mut |bytes| self.spare.extend_from_slice(bytes));
+        }
+        &mut self.spare
     }
 
     #[cfg(test)]
@@ -142,16 +152,21 @@ impl Snapshot {
 mod tests {
     use super::*;
 
+    fn save(snapshot: &mut Snapshot, content: &impl Serialize, step: u64) {
+        let buffer = snapshot.encode(content).expect("it encodes");
+        snapshot.replace(buffer, GenerationId(1), Step(step), None);
+    }
+
     #[test]
     fn x_10_many_commits_take_no_more_memory_than_two() {
         let mut snapshot = Snapshot::default();
         let state = vec![1.5_f64; 10_000];
         for step in 0..2 {
-            snapshot.save(&state, GenerationId(1), Step(step)).expect("it encodes");
+            save(&mut snapshot, &state, step);
         }
         let before = snapshot.capacity_bytes();
         for step in 2..1_000 {
-            snapshot.save(&state, GenerationId(1), Step(step)).expect("it encodes");
+            save(&mut snapshot, &state, step);
         }
         assert_eq!(snapshot.capacity_bytes(), before);
     }
@@ -159,11 +174,11 @@ mod tests {
     #[test]
     fn a_digest_tells_contents_apart_and_nothing_else() {
         let (mut one, mut other) = (Snapshot::default(), Snapshot::default());
-        assert_eq!(one.id(), None);
-        one.save(&[1_u8, 2], GenerationId(1), Step(3)).expect("it encodes");
-        other.save(&[1_u8, 2], GenerationId(1), Step(3)).expect("it encodes");
-        assert_eq!(one.id(), other.id());
-        other.save(&[1_u8, 3], GenerationId(1), Step(3)).expect("it encodes");
-        assert_ne!(one.id(), other.id());
+        assert_eq!(one.id(&[]), None);
+        save(&mut one, &[1_u8, 2], 3);
+        save(&mut other, &[1_u8, 2], 3);
+        assert_eq!(one.id(&[]), other.id(&[]));
+        save(&mut other, &[1_u8, 3], 3);
+        assert_ne!(one.id(&[]), other.id(&[]));
     }
 }

@@ -8,9 +8,11 @@ use std::rc::Rc;
 use elastic_protocol::{CommitId, GenerationId, Step};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tracing::warn;
 
+use super::device::DeviceMemory;
 use super::error::{Error, Result};
-use super::snapshot::Snapshot;
+use super::snapshot::{ContentId, Snapshot};
 use super::worker::Worker;
 use crate::state::sampler::Ledger;
 
@@ -24,6 +26,9 @@ type ResetCallback<T> = Box<dyn FnMut(&Worker, &mut T)>;
 ///
 /// Memory: the live `T`, and up to two encoded copies. `T` is encoded with postcard; a type that skips
 /// fields, or needs a self-describing format (`#[serde(untagged)]`, `flatten`), does not survive that.
+///
+/// Memory on a GPU that was added with [`add_device_memory`](Self::add_device_memory) is part of it: copied beside the
+/// next step, and committed, restored and given to newcomers with the rest or not at all.
 pub struct State<T> {
     /// Absent only while a commit is decoded in its place.
     live: Option<T>,
@@ -33,9 +38,18 @@ pub struct State<T> {
     /// generation's sync is known, which may bring another commit: large states are decoded once.
     stale: bool,
     snapshot: Snapshot,
+    device: Vec<Box<dyn DeviceMemory>>,
+    /// The commit whose device memory is being copied: its encoded part waits here.
+    pending: Option<Pending>,
     generation: GenerationId,
     ledger: Rc<RefCell<Ledger>>,
     callbacks: Vec<ResetCallback<T>>,
+}
+
+struct Pending {
+    bytes: Vec<u8>,
+    generation: GenerationId,
+    step: Step,
 }
 
 impl<T: Serialize + DeserializeOwned> State<T> {
@@ -46,6 +60,8 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             changed: true,
             stale: false,
             snapshot: Snapshot::default(),
+            device: Vec::new(),
+            pending: None,
             generation: GenerationId::default(),
             ledger: Rc::default(),
             callbacks: Vec::new(),
@@ -60,9 +76,17 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self
     }
 
+    /// Adds memory beside `T`, such as a GPU's: from here on it is part of the state. Every rank adds the same, in the
+    /// same order, before training begins.
+    pub fn add_device_memory(&mut self, memory: impl DeviceMemory + 'static) -> &mut Self {
+        self.device.push(Box::new(memory));
+        self
+    }
+
     /// Saves the state: what is aborted later goes back to here. Every rank commits at the same step.
     ///
-    /// Costs one encoding of the state and, unless the world is about to change, no message.
+    /// Costs one encoding of the state and, unless the world is about to change, no message. Memory on a GPU is copied
+    /// once the step's work there is done, which is waited for; the copy itself goes on beside the next step.
     ///
     /// # Errors
     /// [`Error::Interrupted`] when the world changes here: the commit is kept. [`Error::Aborted`] when the
@@ -70,34 +94,64 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// be encoded.
     pub fn commit(&mut self, worker: &Worker) -> Result<()> {
         worker.alive()?;
-        self.save()?;
-        worker.committed(self.step())
+        let next = Step(self.step().0 + 1);
+        let stop = || worker.alive().err().map(|error| error.to_string());
+        self.save_as(next, &stop).map_err(|error| worker.alive().err().unwrap_or(error))?;
+        worker.committed(next)
     }
 
     /// How many commits the state has seen since the job began.
     pub fn step(&self) -> Step {
-        self.snapshot.step()
+        self.pending.as_ref().map_or(self.snapshot.step(), |pending| pending.step)
     }
 
     /// Saves the state, as [`commit`](Self::commit) does, without looking whether the world changes.
     ///
     /// # Errors
-    /// [`Error::State`] if the state cannot be encoded.
+    /// [`Error::State`] if the state cannot be encoded; [`Error::Device`] if memory on a GPU cannot be copied.
     pub fn save(&mut self) -> Result<()> {
-        let step = Step(self.snapshot.step().0 + 1);
-        self.save_as(step)
+        self.save_as(Step(self.step().0 + 1), &|| None)
     }
 
     /// Saves the initial state, if there is no commit yet: step 0.
     pub(super) fn save_initial(&mut self) -> Result<()> {
-        if self.snapshot.bytes().is_none() { self.save_as(Step(0)) } else { Ok(()) }
+        if self.holds_commit() { Ok(()) } else { self.save_as(Step(0), &|| None) }
     }
 
-    fn save_as(&mut self, step: Step) -> Result<()> {
+    /// Encodes, and begins to copy what is beside it; with nothing beside it, it is the last commit at once.
+    fn save_as(&mut self, step: Step, stop: &dyn Fn() -> Option<String>) -> Result<()> {
+        self.settle();
         let live = self.live.as_ref().expect(LIVE);
-        self.snapshot.save(&(&*self.ledger.borrow(), live), self.generation, step)?;
+        let lengths = lengths_of(&self.device);
+        let bytes = self.snapshot.encode(&(&lengths, &*self.ledger.borrow(), live))?;
+        let begun = self.device.iter_mut().try_for_each(|memory| memory.begin_commit(stop));
+        if let Err(source) = begun {
+            self.give_up(bytes);
+            return Err(Error::Device { action: "committed", source });
+        }
+        self.pending = Some(Pending { bytes, generation: self.generation, step });
         self.changed = false;
+        if self.device.is_empty() {
+            self.settle();
+        }
         Ok(())
+    }
+
+    /// What was committed becomes the last commit, all of it or nothing (H-22). Waits for copies that are under way.
+    pub(super) fn settle(&mut self) {
+        let Some(Pending { bytes, generation, step }) = self.pending.take() else { return };
+        if let Err(error) = self.device.iter_mut().try_for_each(|memory| memory.finish_commit()) {
+            // Whatever needs the device next fails, and is told; the commit of before may be good enough for others.
+            warn!(%error, step = step.0, "a commit is lost: it cannot be copied from the GPU");
+            return self.give_up(bytes);
+        }
+        self.device.iter_mut().for_each(|memory| memory.keep_commit());
+        self.snapshot.replace(bytes, generation, step, None);
+    }
+
+    fn give_up(&mut self, bytes: Vec<u8>) {
+        self.device.iter_mut().for_each(|memory| memory.give_up_commit());
+        self.snapshot.give_back(bytes, None);
     }
 
     /// Live state is not to be used any more: the last commit takes its place before training goes on.
@@ -107,8 +161,8 @@ impl<T: Serialize + DeserializeOwned> State<T> {
 
     /// The generation ended at a boundary where live state was saved. What the training function changed
     /// afterwards, on its way out, does not count.
-    pub(super) const fn keep_live(&mut self) {
-        self.stale |= self.changed;
+    pub(super) fn keep_live(&mut self) {
+        self.stale |= self.changed || self.device.iter().any(|memory| memory.is_changed());
     }
 
     /// Brings live state to the last commit, if it is not there.
@@ -122,20 +176,64 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// Replaces live state by the last commit. Without a commit there is nothing to go back to.
     ///
     /// # Errors
-    /// [`Error::State`] if the commit cannot be decoded.
+    /// [`Error::State`] if the commit cannot be decoded; [`Error::Device`] if memory on a GPU cannot be written.
     pub fn restore(&mut self) -> Result<()> {
+        self.settle();
         let Some(bytes) = self.snapshot.bytes() else { return Ok(()) };
         self.live = None;
-        let (ledger, live): (Ledger, T) = postcard::from_bytes(bytes)
+        let (theirs, ledger, live): (Vec<u64>, Ledger, T) = postcard::from_bytes(bytes)
             .map_err(|source| Error::State { action: "decoded", source })?;
+        let ours = lengths_of(&self.device);
+        if ours != theirs {
+            return Err(Error::OtherDeviceMemory { ours, theirs });
+        }
+        for memory in &mut self.device {
+            memory.restore().map_err(|source| Error::Device { action: "restored", source })?;
+        }
         *self.ledger.borrow_mut() = ledger;
         self.live = Some(live);
         (self.changed, self.stale) = (false, false);
         Ok(())
     }
 
+    /// Whether there is a commit to go back to.
+    pub(super) const fn holds_commit(&self) -> bool {
+        self.pending.is_some() || self.snapshot.bytes().is_some()
+    }
+
     pub(super) fn commit_id(&mut self) -> Option<CommitId> {
-        self.snapshot.id()
+        self.settle();
+        self.snapshot.id(&self.device)
+    }
+
+    pub(super) fn content_id(&mut self) -> Option<ContentId> {
+        self.settle();
+        self.snapshot.content_id(&self.device)
+    }
+
+    /// Lends the last commit to a transfer, which leaves it as it is.
+    pub(super) fn whole_commit_mut(&mut self) -> &mut [u8] {
+        self.snapshot.whole_mut(&self.device)
+    }
+
+    /// Takes the commit of another rank, as [`whole_commit_mut`](Self::whole_commit_mut) gave it there, in place of
+    /// the own one and of live state.
+    pub(super) fn take_over(&mut self, mut bytes: Vec<u8>, commit: ContentId) -> Result<()> {
+        let beside: u64 = lengths_of(&self.device).iter().sum();
+        let mut at = bytes.len().saturating_sub(beside as usize);
+        let encoded = at;
+        for memory in &mut self.device {
+            let end = at + memory.length_bytes();
+            let part = bytes.get(at..end).ok_or_else(|| "the commit is shorter than it".into());
+            let replaced = part.and_then(|part| memory.replace_commit(part));
+            replaced.map_err(|source| Error::Device { action: "replaced", source })?;
+            at = end;
+        }
+        bytes.truncate(encoded);
+        // The label is given by `enter_generation`, once all of it has gone well.
+        let generation = GenerationId::default();
+        self.snapshot.replace(bytes, generation, commit.step, Some(commit.digest));
+        self.restore()
     }
 
     pub(super) const fn snapshot(&mut self) -> &mut Snapshot {
@@ -158,6 +256,10 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             callback(worker, live);
         }
     }
+}
+
+fn lengths_of(device: &[Box<dyn DeviceMemory>]) -> Vec<u64> {
+    device.iter().map(|memory| memory.length_bytes() as u64).collect()
 }
 
 const LIVE: &str = "a state that could not be decoded has ended the run loop";

@@ -97,11 +97,11 @@ fn from_root<T: Serialize + DeserializeOwned>(
     show: &dyn Fn(&str),
 ) -> Result<bool, SyncError> {
     let (rank, world) = (group.rank(), group.world_size() as usize);
-    let goes_on = state.snapshot().bytes().is_some();
+    let goes_on = state.holds_commit();
     if rank == root {
         state.save_initial()?;
     }
-    let whole = state.snapshot().content_id();
+    let whole = state.content_id();
     let own = Holding { whole, goes_on, part: state.snapshot().part() };
     let mut words: Vec<Words> = vec![[0; 9]; world];
     group.all_gather(&own.encode(), words.as_flattened_mut())?;
@@ -119,7 +119,7 @@ fn from_root<T: Serialize + DeserializeOwned>(
     let done = takers.iter().map(had).min().unwrap_or(0).min(length);
     let transfer = Transfer { sources, takers, length, done };
     if !transfer.takers.contains(&rank) {
-        transfer.give(group, state.snapshot().bytes_mut())?;
+        transfer.give(group, state.whole_commit_mut())?;
         return Ok(of_root.goes_on);
     }
     let mut buffer = state.snapshot().receive_buffer(length);
@@ -137,10 +137,7 @@ fn from_root<T: Serialize + DeserializeOwned>(
         snapshot.give_back(buffer, None);
         return Err(Error::Corrupt { root }.into());
     }
-    // The label is given by `enter_generation`, once all of it has gone well.
-    let generation = GenerationId::default();
-    snapshot.replace(buffer, generation, commit.step, Some(commit.digest));
-    state.restore()?;
+    state.take_over(buffer, commit)?;
     Ok(of_root.goes_on)
 }
 

@@ -1,6 +1,7 @@
 //! The run loop with real threads, real sockets, and a driver that does what the test says.
 
 mod cluster;
+mod device;
 mod program;
 mod syncing;
 

@@ -1,0 +1,173 @@
+//! Memory beside the live state: it moves with the rest, or not at all.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::super::device::{DeviceError, DeviceMemory};
+use super::super::{Error, State};
+
+/// Memory that copies when it is told to finish: whoever reads a commit before that reads the one of before.
+#[derive(Default)]
+struct Content {
+    live: Vec<u8>,
+    copying: Option<Vec<u8>>,
+    committed: Vec<u8>,
+    changed: bool,
+    /// The copy that is under way fails.
+    fails: bool,
+}
+
+#[derive(Clone, Default)]
+struct Fake(Rc<RefCell<Content>>);
+
+impl Fake {
+    fn of(bytes: &[u8]) -> Self {
+        let fake = Self::default();
+        fake.set(bytes);
+        fake
+    }
+
+    fn set(&self, bytes: &[u8]) {
+        let mut content = self.0.borrow_mut();
+        (content.live, content.changed) = (bytes.to_vec(), true);
+    }
+
+    fn live(&self) -> Vec<u8> {
+        self.0.borrow().live.clone()
+    }
+
+    fn fail(&self) {
+        self.0.borrow_mut().fails = true;
+    }
+}
+
+impl DeviceMemory for Fake {
+    fn length_bytes(&self) -> usize {
+        self.0.borrow().live.len()
+    }
+
+    fn begin_commit(&mut self, stop: &dyn Fn() -> Option<String>) -> Result<(), DeviceError> {
+        if let Some(reason) = stop() {
+            return Err(reason.into());
+        }
+        let mut content = self.0.borrow_mut();
+        assert!(content.copying.is_none(), "one copy at a time");
+        content.copying = Some(content.live.clone());
+        content.changed = false;
+        Ok(())
+    }
+
+    fn finish_commit(&mut self) -> Result<(), DeviceError> {
+        if std::mem::take(&mut self.0.borrow_mut().fails) { Err("told to fail".into()) } else { Ok(()) }
+    }
+
+    fn keep_commit(&mut self) {
+        let mut content = self.0.borrow_mut();
+        content.committed = content.copying.take().expect("one was begun");
+    }
+
+    fn give_up_commit(&mut self) {
+        self.0.borrow_mut().copying = None;
+    }
+
+    fn read_commit(&self, read: &mut dyn FnMut(&[u8])) {
+        read(&self.0.borrow().committed);
+    }
+
+    fn replace_commit(&mut self, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.0.borrow_mut().committed = bytes.to_vec();
+        Ok(())
+    }
+
+    fn restore(&mut self) -> Result<(), DeviceError> {
+        let mut content = self.0.borrow_mut();
+        (content.live, content.changed) = (content.committed.clone(), false);
+        Ok(())
+    }
+
+    fn is_changed(&self) -> bool {
+        self.0.borrow().changed
+    }
+}
+
+fn state_of(memories: &[&Fake]) -> State<u64> {
+    let mut state = State::new(0);
+    for memory in memories {
+        state.add_device_memory((*memory).clone());
+    }
+    state
+}
+
+#[test]
+fn h_22_what_is_on_the_device_goes_back_with_the_rest() {
+    let memory = Fake::of(&[1, 1]);
+    let mut state = state_of(&[&memory]);
+    *state = 1;
+    state.save().expect("it begins");
+    *state = 2;
+    memory.set(&[2, 2]);
+    state.restore().expect("there is a commit");
+    assert_eq!((*state, memory.live()), (1, vec![1, 1]));
+}
+
+#[test]
+fn h_22_a_copy_that_fails_leaves_the_commit_of_before_whole() {
+    let (first, second) = (Fake::of(&[1]), Fake::of(&[1]));
+    let mut state = state_of(&[&first, &second]);
+    *state = 1;
+    state.save().expect("it begins");
+    let before = state.commit_id();
+    *state = 2;
+    first.set(&[2]);
+    second.set(&[2]);
+    state.save().expect("it begins");
+    assert_eq!(state.step().0, 2);
+    second.fail();
+    assert_eq!(state.commit_id(), before, "one part is lost, so all of it is");
+    state.restore().expect("there is a commit");
+    assert_eq!((*state, first.live(), second.live()), (1, vec![1], vec![1]));
+    assert_eq!(state.step().0, 1);
+}
+
+#[test]
+fn what_the_device_changed_after_a_planned_end_does_not_count() {
+    let memory = Fake::of(&[1]);
+    let mut state = state_of(&[&memory]);
+    state.save().expect("it begins");
+    memory.set(&[2]);
+    state.keep_live();
+    state.refresh().expect("there is a commit");
+    assert_eq!(memory.live(), [1]);
+}
+
+#[test]
+fn h_4_a_commit_goes_to_another_rank_as_one() {
+    let memories = [Fake::of(&[1, 2, 3]), Fake::of(&[4])];
+    let mut root = state_of(&[&memories[0], &memories[1]]);
+    *root = 7;
+    root.save().expect("it begins");
+    let commit = root.content_id().expect("there is one");
+    let whole = root.whole_commit_mut().to_vec();
+    assert_eq!(commit.length, whole.len() as u64);
+    assert_eq!(commit.digest, xxhash_rust::xxh3::xxh3_64(&whole), "takers hash what came");
+
+    let others = [Fake::of(&[0, 0, 0]), Fake::of(&[0])];
+    let mut taker = state_of(&[&others[0], &others[1]]);
+    taker.take_over(whole, commit).expect("it is the same program");
+    assert_eq!((*taker, others[0].live(), others[1].live()), (7, vec![1, 2, 3], vec![4]));
+    assert_eq!(taker.content_id(), Some(commit));
+    assert_eq!(taker.step(), root.step());
+}
+
+#[test]
+fn a_commit_of_a_program_with_other_memory_is_refused() {
+    let memory = Fake::of(&[1, 2]);
+    let mut root = state_of(&[&memory]);
+    root.save().expect("it begins");
+    let commit = root.content_id().expect("there is one");
+    let whole = root.whole_commit_mut().to_vec();
+    let other = Fake::of(&[0]);
+    let mut taker = state_of(&[&other, &other]);
+    let error = taker.take_over(whole, commit).expect_err("it is another program");
+    assert!(matches!(error, Error::OtherDeviceMemory { .. } | Error::State { .. }), "{error:?}");
+}
