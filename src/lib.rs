@@ -49,7 +49,8 @@ pub mod gpu {
 
 pub use api::{AttachOptions, Attachment, WhileWaiting, attach, run, state};
 pub use elastic_collectives::{
-    CollectiveError, Communicator, CommunicatorExt, DataType, Element, ReduceOp, wire::OperationKind,
+    CollectiveError, Communicator, CommunicatorExt, DataType, Element, ReduceOp,
+    wire::OperationKind,
 };
 pub use elastic_worker::state::training::{
     Batch, Batches, Dataset, DeviceError, DeviceMemory, Error, Group, Pending, Result, Sampler,

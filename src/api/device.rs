@@ -56,7 +56,8 @@ pub fn with_nccl<T>(
             Some(nccl) => operation(nccl),
             None => Err(CollectiveError::InvalidArgument {
                 operation: OperationKind::AllReduce,
-                reason: "data on the GPU needs NCCL in all of the world, and it is not used".to_owned(),
+                reason: "data on the GPU needs NCCL in all of the world, and it is not used"
+                    .to_owned(),
             }),
         }
     })
@@ -109,7 +110,11 @@ impl DeviceArray {
     ///
     /// # Errors
     /// [`Error::Device`]: CUDA refused.
-    pub fn change_by<T>(&self, stream: &Stream, work: impl FnOnce(&DeviceBuffer) -> T) -> Result<T> {
+    pub fn change_by<T>(
+        &self,
+        stream: &Stream,
+        work: impl FnOnce(&DeviceBuffer) -> T,
+    ) -> Result<T> {
         let mut inner = self.0.borrow_mut();
         inner.is_changed = true;
         inner.state.before_update(stream).map_err(|source| failed("changed", source))?;

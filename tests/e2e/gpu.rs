@@ -189,14 +189,18 @@ fn h_7_h_22_state_on_gpus_survives_a_kill_as_one_with_the_rest() {
     let first = job.wait_for_world(3, 0);
     let log = job.log();
     let victim = log.iter().find(|line| line["rank"] == 1).expect("rank 1 is at work");
-    let (victim, step) = (victim["pid"].clone(), log.iter().filter_map(|l| l["step"].as_u64()).max());
+    let (victim, step) =
+        (victim["pid"].clone(), log.iter().filter_map(|l| l["step"].as_u64()).max());
     signal(victim.as_i64().expect("a number") as i32, Signal::SIGKILL);
     let step = step.expect("there are steps");
     // The slot is filled again, by a process that takes the weights over.
     let newcomer_is_at_work = || {
         let log = job.log();
-        let old: Vec<_> =
-            log.iter().filter(|line| line["generation"] == first).map(|line| &line["pid"]).collect();
+        let old: Vec<_> = log
+            .iter()
+            .filter(|line| line["generation"] == first)
+            .map(|line| &line["pid"])
+            .collect();
         log.iter().find(|line| !old.contains(&&line["pid"])).cloned()
     };
     let taken_over = wait_until("a new process is at work", newcomer_is_at_work);

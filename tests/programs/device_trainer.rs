@@ -1,6 +1,6 @@
 //! The training program of the end-to-end tests with state on a GPU: weights that are all equal to the number of steps
 //! that have been made, and so show whatever is torn from the rest. It writes a line for each step to its log folder,
-//! and ends once `finish` is in its control folder.
+//! and ends once `finish` is in its control folder, or after so many steps. `bench/gpu.sh` measures commits with it.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -23,6 +23,9 @@ struct Flags {
     /// Length of the weights, in bytes.
     #[arg(long, default_value_t = 1 << 20)]
     bytes: usize,
+    /// End after so many steps; 0: when it is told to.
+    #[arg(long, default_value_t = 0)]
+    steps: u64,
     /// Least time of a step, in milliseconds.
     #[arg(long, default_value_t = 10)]
     step_ms: u64,
@@ -76,9 +79,10 @@ fn main() -> Result<()> {
             values.iter_mut().for_each(|value| *value += slope);
             weights.write(&bytes_of(&values))?;
             state.step += 1;
-            let mut finish = [u32::from(flags.control.join("finish").exists())];
+            let is_last = state.step == flags.steps || flags.control.join("finish").exists();
+            let mut finish = [u32::from(is_last)];
             worker.all_reduce(&mut finish, ReduceOp::Max)?;
-            log(&flags, worker, state.step, &weights)?;
+            log(&flags, worker, state.step, started.elapsed(), &weights)?;
             if finish[0] > 0 {
                 return Ok(());
             }
@@ -90,7 +94,13 @@ fn main() -> Result<()> {
     })
 }
 
-fn log(flags: &Flags, worker: &Worker, step: u64, weights: &DeviceArray) -> Result<()> {
+fn log(
+    flags: &Flags,
+    worker: &Worker,
+    step: u64,
+    took: Duration,
+    weights: &DeviceArray,
+) -> Result<()> {
     let cost = weights.commit_cost();
     let line = serde_json::json!({
         "pid": std::process::id(),
@@ -98,6 +108,7 @@ fn log(flags: &Flags, worker: &Worker, step: u64, weights: &DeviceArray) -> Resu
         "rank": worker.rank(),
         "size": worker.size(),
         "step": step,
+        "step_us": took.as_micros() as u64,
         "commits": cost.commits,
         "waited_us": cost.waited.as_micros() as u64,
         "copied_us": cost.copied.as_micros() as u64,

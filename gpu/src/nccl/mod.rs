@@ -4,8 +4,10 @@ mod api;
 mod bounded;
 mod comm;
 mod operations;
+mod patience;
 
 pub use api::{Features, Nccl, NcclError, UniqueId, Version};
 pub use bounded::{Bounded, Stuck};
-pub use comm::{Comm, CommError, Ending, Maker, Patience};
+pub use comm::{Comm, Ending, Maker};
 pub use operations::{Operations, Region};
+pub use patience::{CommError, Patience};

@@ -98,7 +98,8 @@ fn x_15_who_does_not_come_is_named_by_those_who_wait() {
     let mut world = World::new(0..3, Options::default());
     world.form();
     world.check();
-    let waiting: Vec<_> = [0, 2].iter().map(|rank| world.seats[rank].with_group(short_sum)).collect();
+    let waiting: Vec<_> =
+        [0, 2].iter().map(|rank| world.seats[rank].with_group(short_sum)).collect();
     for result in waiting {
         let error = error(result.recv_timeout(LONG).expect("it returns"));
         let CollectiveError::DeadlinePassed { sequence, waiting_for, .. } = &error else {

@@ -59,6 +59,9 @@ fn a_slot_beyond_the_last_gpu_shares_one_only_where_that_is_wanted_and_can_be() 
     assert!(Gpu::open(&search(), 1, true).is_err(), "this version cannot");
 }
 
+/// Names a Python environment with an `nvidia-nccl` wheel.
+const ENVIRONMENT: &str = "ELASTIC_TEST_NCCL_ENVIRONMENT";
+
 /// NCCL itself, where a Python environment has it: neither a GPU nor a driver is needed for these two calls. It is
 /// loaded in a process of its own, which it leaves with a thread that waits for ranks.
 #[test]
@@ -69,14 +72,19 @@ fn nccls_own_wheel_tells_its_version_and_makes_a_unique_id() {
         let mut child = Command::new(this);
         child.args(["--exact", name, "--nocapture"]).env("WITH_NCCLS_OWN", "1");
         child.env("NCCL_SOCKET_IFNAME", "lo");
+        if let Some(environment) = std::env::var_os(ENVIRONMENT) {
+            child.env("VIRTUAL_ENV", environment);
+        }
         let output = child.output().expect("it starts");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{text}");
+        say(text.trim());
         return;
     }
     let search = Search::from_environment(|name| std::env::var(name).ok());
     let Some(nccl) = Nccl::open(&search).expect("what is installed works") else {
-        say("skipped: no NCCL is installed (pip install nvidia-nccl-cu12 makes this test run)");
+        assert!(std::env::var_os(ENVIRONMENT).is_none(), "{ENVIRONMENT} has no NCCL");
+        say("skipped: no NCCL is installed (docs/gpu.md says how to make this test run)");
         return;
     };
     assert!(nccl.version().major >= 2, "{nccl:?}");

@@ -57,7 +57,9 @@ pub enum Error {
         source: DeviceError,
     },
     /// A commit is of a program whose state has other memory on the GPU.
-    #[error("the state has {ours:?} bytes of memory on the GPU, and the commit that came {theirs:?}: every rank runs one program")]
+    #[error(
+        "the state has {ours:?} bytes of memory on the GPU, and the commit that came {theirs:?}: every rank runs one program"
+    )]
     OtherDeviceMemory {
         /// Lengths in bytes, in the order in which they were added.
         ours: Vec<u64>,

@@ -123,7 +123,8 @@ impl Snapshot {
     /// As [`id`](Self::id), without the label.
     pub(super) fn content_id(&mut self, beside: &[Box<dyn DeviceMemory>]) -> Option<ContentId> {
         let CommitId { step, digest, .. } = self.id(beside)?;
-        let length = self.bytes.len() + beside.iter().map(|memory| memory.length_bytes()).sum::<usize>();
+        let length =
+            self.bytes.len() + beside.iter().map(|memory| memory.length_bytes()).sum::<usize>();
         Some(ContentId { length: length as u64, step, digest })
     }
 

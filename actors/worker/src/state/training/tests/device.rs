@@ -58,7 +58,11 @@ impl DeviceMemory for Fake {
     }
 
     fn finish_commit(&mut self) -> Result<(), DeviceError> {
-        if std::mem::take(&mut self.0.borrow_mut().fails) { Err("told to fail".into()) } else { Ok(()) }
+        if std::mem::take(&mut self.0.borrow_mut().fails) {
+            Err("told to fail".into())
+        } else {
+            Ok(())
+        }
     }
 
     fn keep_commit(&mut self) {

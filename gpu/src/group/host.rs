@@ -1,257 +1,19 @@
-//! NCCL as a [`Communicator`]. Data of the host passes through a [`Lane`]; data on the GPU goes by
-//! [`NcclGroup::launch`]. Beside NCCL stands the CPU group of the same generation, by which the members call the roll
-//! when one of them does not come.
-//!
-//! NCCL reduces in an order of its own: the bits may differ from those of the CPU's collectives, and between worlds.
+//! Collectives on data of the host: it passes through the group's [`Lane`](crate::lane::Lane), in pieces that fit.
 
 use std::any::Any;
 use std::ops::Range;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use elastic_collectives::wire::OperationKind;
-use elastic_collectives::{
-    AbortHandle, CollectiveError, Communicator, DataType, ReduceOp, WaitDetails, check,
-};
+use elastic_collectives::{CollectiveError, Communicator, DataType, ReduceOp, check};
 
+use super::{Done, NcclGroup};
 use crate::actor::core::Close;
-use crate::actor::{GpuPort, GpuRequest};
-use crate::cuda::{DeviceBuffer, Stream};
-use crate::lane::{LANE_BYTES, Lane, LaneHome};
-use crate::nccl::{CommError, NcclError, Operations, Patience, Region};
-use crate::session::Session;
-
-/// How long the members that hang in an operation wait for each other at the roll call, at least.
-const ROLL_CALL_MIN: Duration = Duration::from_secs(1);
-
-/// How long the members that hang in an operation wait for each other at the roll call: those who entered it later than
-/// others pass its deadline later, too.
-pub fn roll_call_deadline(operation_deadline: Duration) -> Duration {
-    ROLL_CALL_MIN.max(operation_deadline / 20)
-}
-
-type Done = Result<(), CollectiveError>;
-
-/// The members of one generation, over NCCL.
-pub struct NcclGroup {
-    session: Arc<Session>,
-    /// The same members over CPU collectives.
-    control: Box<dyn Communicator>,
-    abort: AbortHandle,
-    port: GpuPort,
-    /// Lent by [`LaneHome`]; taken out while an operation passes through it.
-    lane: Option<Lane>,
-    home: LaneHome,
-    operation_deadline: Duration,
-    roll_call: Duration,
-    failed: Option<CollectiveError>,
-    is_closed: bool,
-}
-
-/// What a group is made of.
-pub(crate) struct Parts {
-    pub(crate) session: Arc<Session>,
-    pub(crate) control: Box<dyn Communicator>,
-    pub(crate) abort: AbortHandle,
-    pub(crate) port: GpuPort,
-    pub(crate) lane: Lane,
-    pub(crate) home: LaneHome,
-    pub(crate) operation_deadline: Duration,
-    pub(crate) roll_call: Duration,
-}
+use crate::cuda::DeviceBuffer;
+use crate::lane::LANE_BYTES;
+use crate::nccl::{NcclError, Operations, Region};
 
 impl NcclGroup {
-    pub(crate) fn new(parts: Parts) -> NcclGroup {
-        let Parts { session, control, abort, port, lane, home, operation_deadline, roll_call } = parts;
-        NcclGroup {
-            session,
-            control,
-            abort,
-            port,
-            lane: Some(lane),
-            home,
-            operation_deadline,
-            roll_call,
-            failed: None,
-            is_closed: false,
-        }
-    }
-
-    /// Queues operations on memory of the GPU, and returns their number without waiting for them. The actor watches
-    /// them; [`NcclGroup::wait`] waits. Ranks in `queue` are those of the generation, as [`NcclGroup::nccl_rank`]
-    /// translates them.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    pub fn launch(
-        &mut self,
-        kind: OperationKind,
-        queue: impl FnOnce(&Operations<'_>) -> Result<(), NcclError>,
-    ) -> Result<u64, CollectiveError> {
-        self.with_lane(|group, lane| group.launch_on(lane, kind, queue))
-    }
-
-    fn launch_on(
-        &mut self,
-        lane: &Lane,
-        kind: OperationKind,
-        queue: impl FnOnce(&Operations<'_>) -> Result<(), NcclError>,
-    ) -> Result<u64, CollectiveError> {
-        self.enter()?;
-        let session = Arc::clone(&self.session);
-        let queued = self.patiently(|patience| session.queue(kind, lane.stream(), patience, queue));
-        queued.map_err(|error| self.fail(kind, error))
-    }
-
-    /// Lends the lane to `body`.
-    fn with_lane<T>(
-        &mut self,
-        body: impl FnOnce(&mut Self, &mut Lane) -> Result<T, CollectiveError>,
-    ) -> Result<T, CollectiveError> {
-        let mut lane = self.lane.take().ok_or(CollectiveError::Closed)?;
-        let result = body(self, &mut lane);
-        self.lane = Some(lane);
-        result
-    }
-
-    /// Waits for an operation that was launched, and for all before it.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    pub fn wait(&mut self, kind: OperationKind, sequence: u64) -> Done {
-        self.enter()?;
-        let session = Arc::clone(&self.session);
-        let waited = self
-            .patiently(|patience| patience.wait("the GPU", || Ok(session.has_passed(sequence)?)));
-        waited.map_err(|error| self.fail(kind, error))
-    }
-
-    /// Reduces a buffer of the GPU over all ranks, in place. Returns once it is queued.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    pub fn all_reduce_device(
-        &mut self,
-        buffer: &DeviceBuffer,
-        data_type: DataType,
-        op: ReduceOp,
-    ) -> Result<u64, CollectiveError> {
-        check::reduction(OperationKind::AllReduce, data_type, op)?;
-        let all = Region::new(buffer, 0..buffer.len());
-        self.launch(OperationKind::AllReduce, |operations| {
-            operations.all_reduce(&all, &all, data_type, op)
-        })
-    }
-
-    /// Replaces a buffer of the GPU by that of `root`. Returns once it is queued.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    pub fn broadcast_device(
-        &mut self,
-        buffer: &DeviceBuffer,
-        data_type: DataType,
-        root: u32,
-    ) -> Result<u64, CollectiveError> {
-        check::rank(OperationKind::Broadcast, root, self.control.world_size())?;
-        let (all, root) = (Region::new(buffer, 0..buffer.len()), self.nccl_rank(root));
-        self.launch(OperationKind::Broadcast, |operations| {
-            operations.broadcast(&all, &all, data_type, root)
-        })
-    }
-
-    /// Why the communicator cannot go on, where the actor has seen that it cannot.
-    pub fn verdict(&self) -> Option<&str> {
-        self.session.verdict()
-    }
-
-    /// NCCL's rank of a member.
-    pub fn nccl_rank(&self, rank: u32) -> u32 {
-        self.session.nccl_rank(rank)
-    }
-
-    /// The stream that operations are queued on, for kernels that come before or after them.
-    pub fn stream(&self) -> Option<&Stream> {
-        self.lane.as_ref().map(Lane::stream)
-    }
-
-    fn enter(&self) -> Done {
-        if self.is_closed {
-            return Err(CollectiveError::Closed);
-        }
-        if let Some(failed) = &self.failed {
-            return Err(failed.clone());
-        }
-        let stamp = self.session.stamp();
-        match self.abort.aborted(stamp.term.0, stamp.generation.0) {
-            Some(abort) => Err(abort.into()),
-            None => Ok(()),
-        }
-    }
-
-    /// A wait that ends with the generation, with the communicator, or at the deadline.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the training thread is outside of the deterministic world"
-    )]
-    fn patiently<T>(&self, call: impl FnOnce(&Patience<'_>) -> T) -> T {
-        let stamp = self.session.stamp();
-        let stop = || {
-            let abort = self.abort.aborted(stamp.term.0, stamp.generation.0);
-            let aborted = abort.map(|abort| abort.reason.to_string());
-            aborted.or_else(|| self.session.verdict().map(str::to_owned))
-        };
-        call(&Patience { due: Instant::now() + self.operation_deadline, stop: &stop })
-    }
-
-    /// The communicator has failed; what that means, and what to tell. The actor ends what is under way.
-    fn fail(&mut self, kind: OperationKind, error: CommError) -> CollectiveError {
-        let stamp = self.session.stamp();
-        let aborted = self.abort.aborted(stamp.term.0, stamp.generation.0);
-        let hung = self.session.oldest().filter(|(_, _, time)| *time >= self.operation_deadline);
-        let is_late = matches!(error, CommError::DeadlinePassed { .. }) || hung.is_some();
-        let (operation, sequence) = self.session.culprit(kind);
-        let failed = match aborted {
-            Some(abort) => abort.into(),
-            None if is_late => self.roll_call(operation, sequence),
-            None => {
-                let source: Arc<dyn std::error::Error + Send + Sync> = Arc::new(error);
-                CollectiveError::Device { operation, sequence, source }
-            }
-        };
-        self.leave(Close::Broken);
-        self.failed.insert(failed).clone()
-    }
-
-    /// Who hangs in the operation meets here; who does not come is missing.
-    fn roll_call(&mut self, operation: OperationKind, sequence: u64) -> CollectiveError {
-        self.control.set_operation_deadline(self.roll_call);
-        match self.control.barrier() {
-            Err(CollectiveError::DeadlinePassed { waiting_for, details, .. }) => {
-                let details = Box::new(WaitDetails { entered: false, ..*details });
-                CollectiveError::DeadlinePassed { operation, sequence, waiting_for, details }
-            }
-            Err(error) => error,
-            // Everybody is in it: the hang is the network's, or NCCL's.
-            Ok(()) => {
-                let waiting_for = Vec::new();
-                let others = self.control.world_size().saturating_sub(1);
-                let details = Box::new(WaitDetails { hosts: Vec::new(), entered: true, others });
-                CollectiveError::DeadlinePassed { operation, sequence, waiting_for, details }
-            }
-        }
-    }
-
-    fn leave(&mut self, close: Close) {
-        if !self.is_closed && self.failed.is_none() {
-            self.port.tell(GpuRequest::Close { stamp: self.session.stamp(), close });
-        }
-    }
-
     /// One operation on data of the host: `fill` puts it into the lane, `queue` works on the first `up` bytes of the
     /// lane's GPU side, and the result is `down` of it.
     fn pass(
@@ -322,6 +84,65 @@ impl NcclGroup {
         data.copy_from_slice(&result);
         Ok(())
     }
+
+    /// Messages between all pairs, in rounds of what fits into the lane.
+    fn exchange(
+        &mut self,
+        kind: OperationKind,
+        input: &[u8],
+        sent: &[Range<usize>],
+        output: &mut [u8],
+        received: &[Range<usize>],
+        of: DataType,
+    ) -> Done {
+        let (world, own) = (self.world_size() as usize, self.rank() as usize);
+        output[received[own].clone()].copy_from_slice(&input[sent[own].clone()]);
+        let round = share(2 * world);
+        let longest = sent.iter().chain(received).map(Range::len).max().unwrap_or_default();
+        for start in (0..longest).step_by(round.max(1)) {
+            let part = |range: &Range<usize>| {
+                let (from, to) = (range.start + start, range.start + start + round);
+                from.min(range.end)..to.min(range.end)
+            };
+            let peers: Vec<u32> = (0..world as u32).map(|rank| self.nccl_rank(rank)).collect();
+            let others = || (0..world).filter(|rank| *rank != own);
+            let inbound = world * round;
+            self.pass(
+                kind,
+                inbound,
+                inbound..2 * inbound,
+                |host| {
+                    for rank in others() {
+                        let part = part(&sent[rank]);
+                        host[rank * round..rank * round + part.len()].copy_from_slice(&input[part]);
+                    }
+                },
+                |operations, device| {
+                    for rank in others() {
+                        let (out, back) = (part(&sent[rank]).len(), part(&received[rank]).len());
+                        let at = rank * round;
+                        if out > 0 {
+                            operations.send(&Region::new(device, at..at + out), of, peers[rank])?;
+                        }
+                        let at = inbound + at;
+                        if back > 0 {
+                            let to = Region::new(device, at..at + back);
+                            operations.receive(&to, of, peers[rank])?;
+                        }
+                    }
+                    Ok(())
+                },
+                |host| {
+                    for rank in others() {
+                        let part = part(&received[rank]);
+                        let from = rank * round..rank * round + part.len();
+                        output[part].copy_from_slice(&host[from]);
+                    }
+                },
+            )?;
+        }
+        Ok(())
+    }
 }
 
 /// `length` bytes in pieces of at most `piece`.
@@ -332,6 +153,17 @@ fn pieces(length: usize, piece: usize) -> impl Iterator<Item = Range<usize>> {
 /// As many bytes of a part as fit into the lane `times` times, in whole elements of any type.
 fn share(times: usize) -> usize {
     (LANE_BYTES / times.max(1)) & !63
+}
+
+/// Parts of these counts, one after the other, in bytes.
+fn places(counts: &[usize], data_type: DataType) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let place = |count: &usize| {
+        let start = end;
+        end += count * data_type.size_bytes();
+        start..end
+    };
+    counts.iter().map(place).collect()
 }
 
 impl Communicator for NcclGroup {
@@ -589,85 +421,4 @@ impl Communicator for NcclGroup {
         self.is_closed = true;
         self.control.close();
     }
-}
-
-impl NcclGroup {
-    /// Messages between all pairs, in rounds of what fits into the lane.
-    fn exchange(
-        &mut self,
-        kind: OperationKind,
-        input: &[u8],
-        sent: &[Range<usize>],
-        output: &mut [u8],
-        received: &[Range<usize>],
-        of: DataType,
-    ) -> Done {
-        let (world, own) = (self.world_size() as usize, self.rank() as usize);
-        output[received[own].clone()].copy_from_slice(&input[sent[own].clone()]);
-        let round = share(2 * world);
-        let longest = sent.iter().chain(received).map(Range::len).max().unwrap_or_default();
-        for start in (0..longest).step_by(round.max(1)) {
-            let part = |range: &Range<usize>| {
-                let (from, to) = (range.start + start, range.start + start + round);
-                from.min(range.end)..to.min(range.end)
-            };
-            let peers: Vec<u32> = (0..world as u32).map(|rank| self.nccl_rank(rank)).collect();
-            let others = || (0..world).filter(|rank| *rank != own);
-            let inbound = world * round;
-            self.pass(
-                kind,
-                inbound,
-                inbound..2 * inbound,
-                |host| {
-                    for rank in others() {
-                        let part = part(&sent[rank]);
-                        host[rank * round..rank * round + part.len()].copy_from_slice(&input[part]);
-                    }
-                },
-                |operations, device| {
-                    for rank in others() {
-                        let (out, back) = (part(&sent[rank]).len(), part(&received[rank]).len());
-                        let at = rank * round;
-                        if out > 0 {
-                            operations.send(&Region::new(device, at..at + out), of, peers[rank])?;
-                        }
-                        let at = inbound + at;
-                        if back > 0 {
-                            let to = Region::new(device, at..at + back);
-                            operations.receive(&to, of, peers[rank])?;
-                        }
-                    }
-                    Ok(())
-                },
-                |host| {
-                    for rank in others() {
-                        let part = part(&received[rank]);
-                        let from = rank * round..rank * round + part.len();
-                        output[part].copy_from_slice(&host[from]);
-                    }
-                },
-            )?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for NcclGroup {
-    fn drop(&mut self) {
-        self.leave(Close::InOrder);
-        if let Some(lane) = self.lane.take() {
-            self.home.give_back(lane);
-        }
-    }
-}
-
-/// Parts of these counts, one after the other, in bytes.
-fn places(counts: &[usize], data_type: DataType) -> Vec<Range<usize>> {
-    let mut end = 0;
-    let place = |count: &usize| {
-        let start = end;
-        end += count * data_type.size_bytes();
-        start..end
-    };
-    counts.iter().map(place).collect()
 }

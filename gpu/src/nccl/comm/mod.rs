@@ -5,111 +5,26 @@
 
 #![expect(unsafe_code, reason = "NCCL is a C library")]
 
+mod derive;
+
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use cudarc::nccl::sys::{ncclComm, ncclComm_t};
-use thiserror::Error;
-
 use super::api::{IN_PROGRESS, Nccl, NcclError, SUCCESS, UniqueId};
 use super::bounded::{Bounded, Stuck};
 use super::operations::Operations;
-use crate::cuda::{CudaError, Device, Stream};
+use super::patience::{CommError, EAGER_POLLS, POLL_EVERY, Patience};
+use crate::cuda::{Device, Stream};
+use cudarc::nccl::sys::{ncclComm, ncclComm_t};
 
 /// How long a call waits for one that another thread is in. NCCL's calls return at once; one that does not is
 /// only freed by an abort, which waits as long, and then no more.
 const CALL_PATIENCE: Duration = Duration::from_millis(150);
 /// How long an abort may take before its thread is left behind: with [`CALL_PATIENCE`] less than a second.
 const ABORT_PATIENCE: Duration = Duration::from_millis(800);
-/// Polls without a pause, for what is done in microseconds.
-const EAGER_POLLS: u32 = 64;
-/// The pause between later polls.
-const POLL_EVERY: Duration = Duration::from_micros(50);
-/// `NCCL_SHRINK_ABORT`: end what the parent has under way first.
-const SHRINK_ABORT: c_int = 1;
-/// `NCCL_SPLIT_NOCOLOR`.
-const NO_COLOUR: c_int = -1;
-
-/// Why a call of a communicator failed.
-#[derive(Clone, Debug, Error)]
-pub enum CommError {
-    /// CUDA refused.
-    #[error(transparent)]
-    Cuda(#[from] CudaError),
-    /// NCCL refused, or told of an error that came later.
-    #[error(transparent)]
-    Nccl(#[from] NcclError),
-    /// The communicator was ended, by this thread or another one.
-    #[error("the communicator was ended")]
-    Ended,
-    /// Something else ended the wait.
-    #[error("{call} was given up: {reason}")]
-    GivenUp {
-        /// What was waited for.
-        call: &'static str,
-        /// Why.
-        reason: String,
-    },
-    /// The deadline passed (G-9).
-    #[error("{call} passed its deadline")]
-    DeadlinePassed {
-        /// What was waited for.
-        call: &'static str,
-    },
-    /// A call does not return.
-    #[error(transparent)]
-    Stuck(#[from] Stuck),
-    /// The version that was loaded cannot do this.
-    #[error("NCCL {version} has no {call}")]
-    Missing {
-        /// What is missing.
-        call: &'static str,
-        /// The version.
-        version: String,
-    },
-}
-
-/// How long a wait may last.
-pub struct Patience<'a> {
-    /// Until when.
-    pub due: Instant,
-    /// Asked again and again: a reason to stop earlier.
-    pub stop: &'a dyn Fn() -> Option<String>,
-}
-
-impl Patience<'_> {
-    /// Waits until `done` says so. What was aborted counts as done for the GPU, whatever its buffers hold: so a
-    /// reason to stop is asked for after it, too (G-4).
-    #[expect(clippy::disallowed_methods, reason = "this is outside of the deterministic world")]
-    pub(crate) fn wait(
-        &self,
-        call: &'static str,
-        mut done: impl FnMut() -> Result<bool, CommError>,
-    ) -> Result<(), CommError> {
-        let mut polls = 0;
-        loop {
-            let is_done = done()?;
-            if let Some(reason) = (self.stop)() {
-                return Err(CommError::GivenUp { call, reason });
-            }
-            if is_done {
-                return Ok(());
-            }
-            polls += 1;
-            if polls <= EAGER_POLLS {
-                std::hint::spin_loop();
-                continue;
-            }
-            if Instant::now() >= self.due {
-                return Err(CommError::DeadlinePassed { call });
-            }
-            std::thread::sleep(POLL_EVERY);
-        }
-    }
-}
 
 /// How a communicator is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,108 +214,6 @@ impl Comm {
         })
     }
 
-    /// Makes sub-communicators: one for each colour, whose ranks go by `key`. A rank without a colour takes part
-    /// in the call only. `place` is this rank's, and the number of ranks, in its own.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CommError`].
-    pub fn split(
-        &self,
-        colour: Option<u32>,
-        key: u32,
-        place: (u32, u32),
-        patience: &Patience<'_>,
-    ) -> Result<Option<Comm>, CommError> {
-        const CALL: &str = "ncclCommSplit";
-        let split = self.shared.maker.nccl.functions().split;
-        let split = split.ok_or_else(|| self.shared.maker.missing(CALL))?;
-        let (number, key) = (colour.map_or(NO_COLOUR, as_int), as_int(key));
-        let raw = self.derive(CALL, patience, |parent, child| {
-            let mut config = Nccl::non_blocking();
-            // SAFETY: it is the communicator's turn; child and configuration are live.
-            unsafe { split(parent, number, key, child, &mut config) }
-        })?;
-        let Some(_) = colour else { return Ok(None) };
-        let comm = self.shared.maker.comm(raw, place.0, place.1);
-        comm.settle(CALL, patience)?;
-        Ok(Some(comm))
-    }
-
-    /// Makes a communicator of the others: called by those who are not in `excluded`. Ranks close up. `abort`
-    /// ends what is under way first; the parent can only be aborted then.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CommError`].
-    pub fn shrink(
-        &self,
-        excluded: &[u32],
-        abort: bool,
-        patience: &Patience<'_>,
-    ) -> Result<Comm, CommError> {
-        const CALL: &str = "ncclCommShrink";
-        let shrink = self.shared.maker.nccl.functions().shrink;
-        let shrink = shrink.ok_or_else(|| self.shared.maker.missing(CALL))?;
-        let mut list: Vec<c_int> = excluded.iter().map(|rank| as_int(*rank)).collect();
-        let flags = if abort { SHRINK_ABORT } else { 0 };
-        let raw = self.derive(CALL, patience, |parent, child| {
-            let mut config = Nccl::non_blocking();
-            let count = c_int::try_from(list.len()).unwrap_or(c_int::MAX);
-            // SAFETY: it is the communicator's turn; list, child and configuration are live.
-            unsafe { shrink(parent, list.as_mut_ptr(), count, child, &mut config, flags) }
-        })?;
-        let before = excluded.iter().filter(|rank| **rank < self.rank).count() as u32;
-        let world = self.world - excluded.len() as u32;
-        let comm = self.shared.maker.comm(raw, self.rank - before, world);
-        comm.settle(CALL, patience)?;
-        Ok(comm)
-    }
-
-    /// What newcomers join by. Asked for by one rank, which then gives it to [`Comm::grow`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`CommError`].
-    pub fn grow_id(&self) -> Result<UniqueId, CommError> {
-        const CALL: &str = "ncclCommGetUniqueId";
-        let maker = &self.shared.maker;
-        let grow_id = maker.nccl.functions().grow_id.ok_or_else(|| maker.missing(CALL))?;
-        let turn = self.shared.enter()?;
-        let mut raw = UniqueId([0; UniqueId::BYTES]).raw();
-        // SAFETY: it is the communicator's turn; the id is a live variable.
-        let made = unsafe { grow_id(turn.raw, &mut raw) };
-        maker.nccl.check(CALL, made, turn.raw)?;
-        Ok(UniqueId::of_raw(&raw))
-    }
-
-    /// Makes a communicator of `world` ranks, in which all of this one keep their rank and newcomers follow. Only
-    /// the rank that asked for the id gives it. Nothing may be under way.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CommError`].
-    pub fn grow(
-        &self,
-        world: u32,
-        id: Option<&UniqueId>,
-        patience: &Patience<'_>,
-    ) -> Result<Comm, CommError> {
-        const CALL: &str = "ncclCommGrow";
-        let grow = self.shared.maker.nccl.functions().grow;
-        let grow = grow.ok_or_else(|| self.shared.maker.missing(CALL))?;
-        let id = id.map(UniqueId::raw);
-        let raw = self.derive(CALL, patience, |parent, child| {
-            let mut config = Nccl::non_blocking();
-            let id = id.as_ref().map_or(ptr::null(), ptr::from_ref);
-            // SAFETY: it is the communicator's turn; id, child and configuration are live.
-            unsafe { grow(parent, as_int(world), id, -1, child, &mut config) }
-        })?;
-        let comm = self.shared.maker.comm(raw, self.rank, world);
-        comm.settle(CALL, patience)?;
-        Ok(comm)
-    }
-
     /// Ends what is under way, here and at the others that do the same, and keeps the communicator for
     /// [`Comm::shrink`].
     ///
@@ -418,37 +231,6 @@ impl Comm {
             maker.nccl.check(CALL, begun, turn.raw)?;
         }
         self.settle(CALL, patience)
-    }
-
-    /// Calls what makes a communicator out of this one, and waits until the parent is at rest.
-    fn derive(
-        &self,
-        call: &'static str,
-        patience: &Patience<'_>,
-        make: impl FnOnce(ncclComm_t, *mut ncclComm_t) -> c_uint,
-    ) -> Result<ncclComm_t, CommError> {
-        // The library writes to it until the parent has settled, which may be after this call has given up.
-        let child = Box::into_raw(Box::new(ptr::null_mut::<ncclComm>()));
-        let begun = self.shared.enter().and_then(|turn| {
-            let begun = make(turn.raw, child);
-            Ok(self.shared.maker.nccl.check(call, begun, turn.raw)?)
-        });
-        let settled = begun.and_then(|()| self.settle(call, patience));
-        let ended = match &settled {
-            Ok(()) => Ok(()),
-            Err(_) => self.end(Ending::Abort),
-        };
-        if ended.is_err() {
-            // The parent could not be ended, and may write still: the few bytes are given up.
-            return settled.map(|()| ptr::null_mut());
-        }
-        // SAFETY: made above; the library has stopped using it.
-        let raw = *unsafe { Box::from_raw(child) };
-        if let Err(error) = settled {
-            drop(self.shared.maker.comm(raw, 0, 0));
-            return Err(error);
-        }
-        Ok(raw)
     }
 
     /// Whether it was ended.
