@@ -2,6 +2,8 @@
 //! that have been made, and so show whatever is torn from the rest. It writes a line for each step to its log folder,
 //! and ends once `finish` is in its control folder, or after so many steps. `bench/gpu.sh` measures commits with it.
 
+#![expect(clippy::disallowed_methods, reason = "a program, which lives in real time")]
+
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
@@ -73,7 +75,7 @@ fn main() -> Result<()> {
     state.add_device_memory(weights.clone());
     elastic_node::run(state, |worker, state| {
         loop {
-            let started = now();
+            let started = Instant::now();
             let mut values = check(&weights, state.step)?;
             let slope = slope(worker, &gradient)?;
             values.iter_mut().for_each(|value| *value += slope);
@@ -117,9 +119,4 @@ fn log(
     fs::create_dir_all(&flags.log).map_err(Error::from)?;
     let mut file = OpenOptions::new().create(true).append(true).open(name)?;
     Ok(writeln!(file, "{line}")?)
-}
-
-#[expect(clippy::disallowed_methods, reason = "a program, which lives in real time")]
-fn now() -> Instant {
-    Instant::now()
 }
