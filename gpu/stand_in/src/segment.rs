@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Ranks at most.
 pub const RANKS_MAX: usize = 32;
 /// Bytes of a rank's slot.
-pub const SLOT: usize = 256 << 10;
+pub const SLOT: usize = 1 << 20;
 /// Bytes of a mailbox.
 pub const MAIL: usize = 16 << 10;
 const POLL: Duration = Duration::from_micros(20);

@@ -23,7 +23,7 @@ use elastic_runtime::{NodeHandle, spawn_child_with_handle, system};
 use tokio::sync::oneshot;
 
 /// Long enough for a machine that has other things to do.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(180);
 /// No operation lasts so long: what returns within [`LONG`] does so for another reason.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(600);
 /// How long those who hang wait for each other: ranks whose threads come late are not missing.
