@@ -297,7 +297,7 @@ impl Engine {
             }
             LinkFault::Malformed(source) => return CollectiveError::Protocol { rank, source },
             LinkFault::Farewell(farewell) => {
-                return self.told(rank, operation, &farewell, self.waiting_for());
+                return self.told(rank, operation, &farewell, self.absent());
             }
             LinkFault::Closed => PeerLoss::Closed,
             LinkFault::Connection(error) => PeerLoss::Connection(Arc::new(error)),
@@ -308,7 +308,7 @@ impl Engine {
             self.links.iter_mut().for_each(Link::drain);
             let told = self.links.iter().find_map(|link| Some((link.rank, self.heard(link)?)));
             if let Some((by, told)) = told {
-                return self.told(by, operation, &told, self.waiting_for());
+                return self.told(by, operation, &told, self.absent());
             }
             let unfinished = self.links.iter().filter(|link| link.receiving || link.rank == rank);
             let first = unfinished.filter(|link| link.hangup.is_some()).min_by_key(|l| l.hangup);
