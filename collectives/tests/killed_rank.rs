@@ -145,7 +145,8 @@ fn say(line: &str) {
     std::io::stdout().write_all(format!("{MARK}{line}\n").as_bytes()).unwrap();
 }
 
-/// The host of each rank: one of them all, two, or unknown, so that each path is killed on.
+/// The host of each rank: one of them all, two, or unknown, so that each path is killed on; and of the last, one of two
+/// is encrypted.
 fn hosts(generation: u64) -> Vec<u32> {
     match generation % 5 {
         2 => (0..WORLD as u32).map(|rank| rank / 2).collect(),
@@ -176,6 +177,7 @@ fn rank() {
             peers,
             host_names: Vec::new(),
             key: [generation as u8; 32],
+            encrypts: generation % 5 == 3,
             form_deadline: DEADLINE,
             operation_deadline: DEADLINE,
         };

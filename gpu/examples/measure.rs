@@ -132,6 +132,7 @@ fn form(gpu: &Arc<Gpu>, rank: u32, world: u32, port: u16) -> Result<Box<NcclGrou
                 hosts: Vec::new(),
                 host_names: Vec::new(),
                 key: [0; 32],
+                encrypts: false,
                 form_deadline: DEADLINE,
                 operation_deadline: DEADLINE,
             },

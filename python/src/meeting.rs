@@ -77,6 +77,7 @@ impl Meeting {
             host_names: peers.iter().map(|peer| peer.ip().to_string().into()).collect(),
             peers,
             key,
+            encrypts: false,
             form_deadline: timeout,
             operation_deadline: timeout,
         };

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use elastic_gpu::Backend;
 
@@ -92,6 +93,9 @@ pub(crate) struct DriverFlags {
     /// [default: auto]
     #[arg(long, env = elastic_gpu::BACKEND, value_enum)]
     pub(crate) backend: Option<BackendFlag>,
+    /// Encrypt what workers send each other from host to host; with the CPU's collectives, since NCCL cannot
+    #[arg(long, env = "ELASTIC_ENCRYPT_DATA", value_parser = BoolishValueParser::new())]
+    pub(crate) encrypt_data: bool,
     /// One log file per worker and incarnation, below this folder of each host
     #[arg(long, env = "ELASTIC_OUTPUT_DIR", value_name = "FOLDER")]
     pub(crate) output_dir: Option<PathBuf>,

@@ -13,7 +13,7 @@ use elastic_protocol::{Deadlines, HostName, ProgramSpec};
 use elastic_worker::agent::host;
 
 use super::arguments::RunArguments;
-use super::driver_flags::{DriverFlags, LauncherFlag, ModeFlag, OnFailureFlag};
+use super::driver_flags::{BackendFlag, DriverFlags, LauncherFlag, ModeFlag, OnFailureFlag};
 use super::failure::{Failure, ResultExt};
 use super::torch_plan::{is_script, read_torch, with_python};
 use super::values::DEFAULT_PORT;
@@ -213,7 +213,15 @@ fn driver_config(
                 .hint("give a folder whose name is UTF-8: it is told to agents of other machines")
         })
     });
-    let backend = flags.backend.map(|flag| flag.backend().to_string());
+    let backend = match (flags.encrypt_data, flags.backend) {
+        (true, Some(BackendFlag::Nccl)) => {
+            return Err(Failure::usage("--encrypt-data and --backend nccl contradict each other")
+                .hint("NCCL sends in the clear: take --backend cpu, or leave one of both out"));
+        }
+        (true, _) => Some(BackendFlag::Cpu),
+        (false, backend) => backend,
+    };
+    let backend = backend.map(|flag| flag.backend().to_string());
     let environment =
         backend.map(|backend| (elastic_gpu::BACKEND.to_owned(), backend)).into_iter().collect();
     let program = ProgramSpec { argv: program.to_vec(), environment };
@@ -223,6 +231,7 @@ fn driver_config(
         min_np: flags.min_np,
         max_np: flags.max_np,
         reset_limit: flags.reset_limit,
+        encrypt_data: flags.encrypt_data,
         max_job_restarts: flags.max_job_restarts,
         max_restarts: flags.max_restarts.unwrap_or(defaults.max_restarts),
         on_failure: match flags.on_failure {
@@ -306,6 +315,18 @@ mod tests {
         let name = HostName::new("localhost").expect("a literal");
         assert_eq!(plan.hosts.source, HostSource::Fixed(vec![HostSlots { name, slots: 4 }]));
         assert_eq!((plan.launcher, plan.bind.port()), (Launcher::Local, 0));
+    }
+
+    #[test]
+    fn encrypted_data_does_not_go_by_nccl() {
+        let flags = DriverFlags { encrypt_data: true, ..DriverFlags::default() };
+        let plan = plan_driver(&flags, &program()).expect("nothing to refuse");
+        assert!(plan.config.encrypt_data);
+        let backend = plan.config.program.environment.iter();
+        let backend: Vec<_> = backend.filter(|(name, _)| name == elastic_gpu::BACKEND).collect();
+        assert_eq!(backend, [&(elastic_gpu::BACKEND.to_owned(), "cpu".to_owned())]);
+        let nccl = DriverFlags { backend: Some(BackendFlag::Nccl), ..flags };
+        assert_eq!(refused(&nccl), "--encrypt-data and --backend nccl contradict each other");
     }
 
     #[test]

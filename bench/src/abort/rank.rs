@@ -66,6 +66,7 @@ fn spec(line: &str) -> anyhow::Result<GroupSpec> {
         host_names: Vec::new(),
         peers,
         key: [7; 32],
+        encrypts: false,
         form_deadline: DEADLINE,
         operation_deadline: DEADLINE,
     })

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
@@ -40,6 +40,17 @@ pub(super) enum Contestant {
     Memcpy,
 }
 
+/// What carries the data of our ranks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Path {
+    /// Memory within a host, TCP between hosts.
+    Best,
+    /// TCP alone.
+    Tcp,
+    /// TCP alone, encrypted.
+    Encrypted,
+}
+
 /// The ranks of one program.
 pub(super) struct Ranks {
     commands: Vec<Box<dyn Write>>,
@@ -57,7 +68,8 @@ pub(super) fn peer(
 ) -> anyhow::Result<Contestant> {
     let is_form = collective == Collective::Form;
     match peer {
-        Peer::Tcp => Contestant::ours(options, namespaces, true),
+        Peer::Tcp => Contestant::ours(options, namespaces, Path::Tcp),
+        Peer::Encrypted => Contestant::ours(options, namespaces, Path::Encrypted),
         Peer::Gloo => gloo(options, namespaces),
         Peer::Mpi if namespaces.is_some() => bail!("mpirun does not span network namespaces"),
         Peer::Mpi if is_form => bail!("MPI forms its world once"),
@@ -68,11 +80,11 @@ pub(super) fn peer(
 }
 
 impl Contestant {
-    /// Elastic Node's ranks. They share memory where they share a host, unless `tcp_alone`.
+    /// Elastic Node's ranks.
     pub(super) fn ours(
         options: &Options,
         namespaces: Option<&Namespaces>,
-        tcp_alone: bool,
+        path: Path,
     ) -> anyhow::Result<Contestant> {
         let mut processes = Processes(Vec::new());
         let (mut commands, mut outputs): (Vec<Box<dyn Write>>, _) = (Vec::new(), Vec::new());
@@ -90,9 +102,13 @@ impl Contestant {
             peers.push(line(output)?.parse::<SocketAddr>()?);
         }
         let host = |rank| namespaces.map_or(0, |_| Namespaces::side(rank, options.world));
-        let hosts = if tcp_alone { Vec::new() } else { (0..options.world).map(host).collect() };
+        let hosts = match path {
+            Path::Best => (0..options.world).map(host).collect(),
+            Path::Tcp | Path::Encrypted => Vec::new(),
+        };
+        let encrypts = path == Path::Encrypted;
         for (rank, input) in (0..).zip(&mut commands) {
-            let plan = Plan { rank, peers: peers.clone(), hosts: hosts.clone() };
+            let plan = Plan { rank, peers: peers.clone(), hosts: hosts.clone(), encrypts };
             writeln!(input, "{}", serde_json::to_string(&plan)?)?;
         }
         let results = Box::new(outputs.swap_remove(0));
@@ -131,7 +147,12 @@ impl Contestant {
 }
 
 /// A rank's command, in its namespace.
-fn in_namespace(namespaces: Option<&Namespaces>, rank: u32, world: u32, program: &Path) -> Command {
+fn in_namespace(
+    namespaces: Option<&Namespaces>,
+    rank: u32,
+    world: u32,
+    program: &std::path::Path,
+) -> Command {
     match namespaces {
         Some(namespaces) => namespaces.command(Namespaces::side(rank, world), program),
         None => Command::new(program),
@@ -181,7 +202,7 @@ fn gloo(options: &Options, namespaces: Option<&Namespaces>) -> anyhow::Result<Co
     for rank in 0..options.world {
         let mut command = in_namespace(namespaces, rank, options.world, &options.python);
         command
-            .arg(Path::new(PEERS).join("gloo.py"))
+            .arg(PathBuf::from(PEERS).join("gloo.py"))
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", options.world.to_string())
             .env("MASTER_ADDR", master.to_string())
@@ -201,7 +222,7 @@ fn mpi(options: &Options) -> anyhow::Result<Contestant> {
     let built = Command::new("mpicc")
         .args(["-O2", "-o"])
         .arg(&program)
-        .arg(Path::new(PEERS).join("mpi.c"))
+        .arg(PathBuf::from(PEERS).join("mpi.c"))
         .status()
         .context("mpicc is not installed")?;
     ensure!(built.success(), "mpi.c cannot be built");

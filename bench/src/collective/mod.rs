@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::median;
-use contestant::Contestant;
+use contestant::{Contestant, Path};
 use namespaces::Namespaces;
 use report::{Measured, Report};
 
@@ -103,6 +103,8 @@ enum Peer {
     Mpi,
     /// Ours, over TCP alone.
     Tcp,
+    /// Ours, over TCP alone, encrypted.
+    Encrypted,
     /// One copy of the same bytes by one process.
     Memcpy,
 }
@@ -125,7 +127,7 @@ pub(crate) fn run_form(options: &Options) -> anyhow::Result<()> {
 
 fn measure(collective: Collective, sizes: &[usize], options: &Options) -> anyhow::Result<Report> {
     let namespaces = options.netns.then(Namespaces::create).transpose()?;
-    let mut contestants = vec![(None, Contestant::ours(options, namespaces.as_ref(), false)?)];
+    let mut contestants = vec![(None, Contestant::ours(options, namespaces.as_ref(), Path::Best)?)];
     for peer in &options.vs {
         match contestant::peer(*peer, collective, options, namespaces.as_ref()) {
             Ok(contestant) => contestants.push((Some(*peer), contestant)),

@@ -32,6 +32,7 @@ pub(super) struct Plan {
     pub(super) rank: u32,
     pub(super) peers: Vec<SocketAddr>,
     pub(super) hosts: Vec<u32>,
+    pub(super) encrypts: bool,
 }
 
 /// A rank's group, and what it takes to form the next one.
@@ -68,6 +69,7 @@ fn spec(plan: &Plan, generation: u64) -> GroupSpec {
         hosts: plan.hosts.clone(),
         host_names: Vec::new(),
         key: KEY,
+        encrypts: plan.encrypts,
         form_deadline: DEADLINE,
         operation_deadline: DEADLINE,
     }

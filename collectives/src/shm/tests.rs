@@ -48,6 +48,7 @@ fn group(generation: u64, rank: usize, peers: &[SocketAddr], hosts: &[u32]) -> G
         hosts: hosts.to_vec(),
         host_names: Vec::new(),
         key: [5; 32],
+        encrypts: false,
         form_deadline: DEADLINE,
         operation_deadline: DEADLINE,
     }

@@ -9,16 +9,19 @@ use ring::rand::{SecureRandom, SystemRandom};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::handshake::{Identity, LONGEST, Stage, Step, prefix};
+use super::seal::{Seal, Secret};
 use super::standing::Left;
 use crate::wire::{FRAME_LENGTH, Frame, MAGIC_LENGTH};
 
+const CLOSED: &str = "it closed the handshake's connection";
+const LATE_DATA: &str = "data of an older generation is left in its connection";
+
 /// How far an attempt to go on came.
-#[derive(Debug)]
 pub(crate) enum Outcome {
     /// It waits for the peer.
     Pending,
-    /// The link to this rank stands.
-    Established(u32),
+    /// The link to this rank stands, and its ends share a secret.
+    Established(u32, Secret),
     /// The peer is in a newer generation: keep the connection with its hello.
     Park,
     /// It is over.
@@ -35,6 +38,8 @@ pub(crate) struct Connection {
     connecting: bool,
     /// It served another generation before, whose farewell may come first.
     served: bool,
+    /// What that generation encrypted it with.
+    seal: Option<Box<Seal>>,
     stage: Stage,
     input: [u8; LONGEST],
     filled: usize,
@@ -52,6 +57,7 @@ impl Connection {
             deadline: Some(deadline),
             connecting: false,
             served: false,
+            seal: None,
             stage: Stage::Hello,
             input: [0; LONGEST],
             filled: 0,
@@ -82,6 +88,7 @@ impl Connection {
             deadline: None,
             connecting: true,
             served: false,
+            seal: None,
             stage,
             input: [0; LONGEST],
             filled: 0,
@@ -93,7 +100,7 @@ impl Connection {
     pub(crate) fn again(
         identity: &Identity,
         target: Option<u32>,
-        Left { socket, parted }: Left,
+        Left { socket, parted, seal }: Left,
         deadline: Option<Instant>,
         random: &SystemRandom,
     ) -> io::Result<Connection> {
@@ -104,17 +111,44 @@ impl Connection {
         // Who dials waits for the farewell: until then the peer reads for its old generation.
         let (connecting, served) = (false, !parted);
         let (input, filled) = ([0; LONGEST], 0);
-        Ok(Connection {
+        let mut connection = Connection {
             socket,
             target,
             deadline,
             connecting,
             served,
+            seal,
             stage,
             input,
             filled,
             output,
-        })
+        };
+        if parted {
+            connection.unseal();
+        }
+        Ok(connection)
+    }
+
+    /// From here on nothing is encrypted: what was read beyond the last record is the handshake's.
+    fn unseal(&mut self) {
+        if let Some(seal) = self.seal.take() {
+            let beyond = seal.beyond();
+            self.input[..beyond.len()].copy_from_slice(beyond);
+            self.filled = beyond.len();
+        }
+    }
+
+    /// Reads the farewell of the generation that has encrypted the connection. Returns why it cannot serve, if so.
+    fn read_sealed_farewell(&mut self) -> io::Result<Option<String>> {
+        let Some(seal) = &mut self.seal else { return Ok(None) };
+        let mut frame = [0; FRAME_LENGTH];
+        let count = seal.read(&self.socket, [&mut frame, &mut []])?;
+        if count == FRAME_LENGTH && matches!(Frame::decode(&frame), Ok(Frame::Bye(_))) {
+            self.served = false;
+            self.unseal();
+            return Ok(None);
+        }
+        Ok(Some(if count == 0 { CLOSED } else { LATE_DATA }.to_owned()))
     }
 
     /// The bytes that are due; of a connection that served before, enough to tell a farewell first.
@@ -160,6 +194,9 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
+        if let Some(why) = self.read_sealed_farewell()? {
+            return Ok(Outcome::Failed(why));
+        }
         loop {
             if !self.served || self.target.is_none() {
                 self.flush()?;
@@ -168,7 +205,7 @@ impl Connection {
             if self.filled < due {
                 match (&self.socket).read(&mut self.input[self.filled..due]) {
                     Ok(0) => {
-                        return Ok(Outcome::Failed("it closed the handshake's connection".into()));
+                        return Ok(Outcome::Failed(CLOSED.to_owned()));
                     }
                     Ok(count) => self.filled += count,
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -178,8 +215,7 @@ impl Connection {
             }
             if self.served && Frame::starts(&self.input) {
                 let Ok(Frame::Bye(_)) = Frame::decode(&prefix(&self.input)) else {
-                    let why = "data of an older generation is left in its connection";
-                    return Ok(Outcome::Failed(why.to_owned()));
+                    return Ok(Outcome::Failed(LATE_DATA.to_owned()));
                 };
                 (self.filled, self.served) = (0, false);
                 continue;
@@ -190,11 +226,11 @@ impl Connection {
                     self.output = output;
                     self.filled = 0;
                 }
-                Step::Established(rank, output) => {
+                Step::Established(rank, output, secret) => {
                     // A few bytes always fit the empty buffer of a new connection.
                     self.output = output;
                     self.flush()?;
-                    return Ok(Outcome::Established(rank));
+                    return Ok(Outcome::Established(rank, secret));
                 }
                 // The hello stays in `input`, and is judged again by the next generation.
                 Step::Park => return Ok(Outcome::Park),

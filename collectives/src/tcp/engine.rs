@@ -289,7 +289,7 @@ impl Engine {
     fn fault(&mut self, index: usize, operation: Operation, fault: LinkFault) -> CollectiveError {
         let rank = self.links[index].rank;
         // A mismatch explains why others give up, and may stand unread behind their ends.
-        let shown = self.links.iter().find_map(|link| Some((link.rank, link.mismatch()?)));
+        let shown = self.links.iter_mut().find_map(|link| Some((link.rank, link.mismatch()?)));
         let (rank, fault) = shown.unwrap_or((rank, fault));
         let source = match fault {
             LinkFault::Mismatch { ours, theirs } => {
@@ -306,8 +306,7 @@ impl Engine {
         // it in the middle of a payload. Of ends without a word the first counts.
         if self.wait(Duration::ZERO).is_ok() {
             self.links.iter_mut().for_each(Link::drain);
-            let told = self.links.iter().find_map(|link| Some((link.rank, self.heard(link)?)));
-            if let Some((by, told)) = told {
+            if let Some((by, told)) = self.heard() {
                 return self.told(by, operation, &told, self.absent());
             }
             let unfinished = self.links.iter().filter(|link| link.receiving || link.rank == rank);
@@ -319,13 +318,16 @@ impl Engine {
         CollectiveError::PeerLost { rank, source }
     }
 
-    /// The farewell that a link holds, from before the end of this operation.
-    fn heard(&self, link: &Link) -> Option<Farewell> {
-        let told = link.told_in_payload().or_else(|| match link.probe() {
-            Ok(Some(Told::Farewell(told))) if link.has_news() => Some(told),
-            _ => None,
-        });
-        told.filter(|told| told.bye.sequence <= self.sequence)
+    /// A farewell that one of the links holds, from before the end of this operation, and who says it.
+    fn heard(&mut self) -> Option<(u32, Farewell)> {
+        let sequence = self.sequence;
+        self.links.iter_mut().find_map(|link| {
+            let told = link.told_in_payload().or_else(|| match link.probe() {
+                Ok(Some(Told::Farewell(told))) if link.has_news() => Some(told),
+                _ => None,
+            });
+            told.filter(|told| told.bye.sequence <= sequence).map(|told| (link.rank, told))
+        })
     }
 
     /// Looks at the links without waiting, for an operation that does not go over them: whether one of the
@@ -364,7 +366,7 @@ impl Engine {
     /// Looks at the links without waiting: the error that a farewell there means for an operation, if one does.
     pub(crate) fn explain(&mut self, operation: Operation) -> Option<CollectiveError> {
         self.wait(Duration::ZERO).ok()?;
-        let (by, told) = self.links.iter().find_map(|link| Some((link.rank, self.heard(link)?)))?;
+        let (by, told) = self.heard()?;
         Some(self.told(by, operation, &told, vec![by]))
     }
 

@@ -42,6 +42,8 @@ pub struct GroupSpec {
     pub host_names: Vec<Arc<str>>,
     /// The generation's secret: who does not hold it is refused.
     pub key: [u8; 32],
+    /// Whether data is encrypted on its way to another host, or to any rank where hosts are unknown. All ranks say the same.
+    pub encrypts: bool,
     /// How long forming may take ([`DEFAULT_FORM_DEADLINE`]).
     pub form_deadline: Duration,
     /// How long one operation may take ([`DEFAULT_OPERATION_DEADLINE`]).
@@ -58,9 +60,18 @@ impl fmt::Debug for GroupSpec {
             .field("peers", &self.peers)
             .field("hosts", &self.hosts)
             .field("host_names", &self.host_names)
+            .field("encrypts", &self.encrypts)
             .field("form_deadline", &self.form_deadline)
             .field("operation_deadline", &self.operation_deadline)
             .finish_non_exhaustive()
+    }
+}
+
+impl GroupSpec {
+    /// Whether the link to `rank` is encrypted.
+    pub(crate) fn encrypts_to(&self, rank: u32) -> bool {
+        let host = |rank: u32| self.hosts.get(rank as usize);
+        self.encrypts && (host(rank).is_none() || host(rank) != host(self.rank))
     }
 }
 

@@ -15,6 +15,7 @@ use super::engine::{ABORT_TOKEN, Engine, epoll_timeout};
 use super::fabric::{GroupSpec, TcpFabric};
 use super::handshake::Identity;
 use super::link::Link;
+use super::seal::{Seal, Secret};
 use crate::abort::AbortHandle;
 use crate::clock;
 use crate::error::{FormError, MissingPeer};
@@ -237,7 +238,10 @@ impl<'a> Forming<'a> {
         let Some(connection) = self.handshakes.remove(&token) else { return Ok(()) };
         match outcome {
             Outcome::Pending => {}
-            Outcome::Established(rank) => self.establish(rank, connection.socket)?,
+            Outcome::Established(rank, secret) => {
+                let dialed = connection.target.is_some();
+                self.establish(rank, connection.socket, &secret, dialed)?;
+            }
             Outcome::Park => {
                 self.epoll.delete(connection.socket.as_fd()).map_err(system)?;
                 if self.fabric.parked.len() == PARKED_BOUND {
@@ -254,10 +258,18 @@ impl<'a> Forming<'a> {
     }
 
     /// A peer that dials again has lost the connection before, so the new one counts.
-    fn establish(&mut self, rank: u32, socket: Socket) -> Result<(), FormError> {
+    fn establish(
+        &mut self,
+        rank: u32,
+        socket: Socket,
+        secret: &Secret,
+        dialed: bool,
+    ) -> Result<(), FormError> {
         let mut event = EpollEvent::new(edges(), u64::from(rank));
         self.epoll.modify(socket.as_fd(), &mut event).map_err(system)?;
-        self.links.insert(rank, Link::new(rank, socket));
+        let seal = self.group.encrypts_to(rank).then(|| Seal::new(secret, dialed)).transpose();
+        let seal = seal.map_err(system)?.map(Box::new);
+        self.links.insert(rank, Link::new(rank, socket, seal));
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use ring::hmac;
 
+use super::seal::Secret;
 use crate::wire::{HELLO_LENGTH, Hello, PROOF_LENGTH, Proof, REPLY_LENGTH, Refusal, Reply};
 
 /// The longest handshake message, in bytes.
@@ -9,6 +10,7 @@ pub(crate) const LONGEST: usize = HELLO_LENGTH;
 
 const LABEL_ACCEPTOR: &[u8] = b"elastic-collectives acceptor";
 const LABEL_DIALER: &[u8] = b"elastic-collectives dialer";
+const LABEL_SECRET: &[u8] = b"elastic-collectives secret";
 
 /// The group as a handshake sees it.
 pub(crate) struct Identity {
@@ -35,6 +37,11 @@ impl Identity {
         proof
     }
 
+    /// What the link is encrypted with, if it is.
+    fn secret(&self, hello: &[u8], nonce: &[u8]) -> Secret {
+        Secret(self.sign(LABEL_SECRET, hello, nonce))
+    }
+
     /// Compares in constant time.
     fn verify(&self, label: &[u8], hello: &[u8], nonce: &[u8], proof: &[u8; 32]) -> bool {
         let parts = [label, hello, nonce].concat();
@@ -46,8 +53,8 @@ impl Identity {
 pub(crate) enum Step {
     /// Send this, if anything, and wait for the next message.
     Continue(Vec<u8>),
-    /// Send this, if anything; the link to this rank stands.
-    Established(u32, Vec<u8>),
+    /// Send this, if anything; the link to this rank stands, and its ends share a secret.
+    Established(u32, Vec<u8>, Secret),
     /// Keep the connection and its hello for the next generation.
     Park,
     /// Send this, if anything, and close; the text says why.
@@ -100,7 +107,7 @@ impl Stage {
                 let accepted = Proof::decode(&prefix(message))
                     .is_ok_and(|proof| identity.verify(LABEL_DIALER, hello, nonce, &proof.proof));
                 if accepted {
-                    Step::Established(*rank, Vec::new())
+                    Step::Established(*rank, Vec::new(), identity.secret(hello, nonce))
                 } else {
                     Step::Refuse(Vec::new(), format!("the proof of rank {rank} is wrong"))
                 }
@@ -121,7 +128,8 @@ impl Stage {
                             return refuse("its key is not the generation's".to_owned());
                         }
                         let proof = identity.sign(LABEL_DIALER, &hello, &nonce);
-                        Step::Established(target, Proof { proof }.encode().to_vec())
+                        let secret = identity.secret(&hello, &nonce);
+                        Step::Established(target, Proof { proof }.encode().to_vec(), secret)
                     }
                 }
             }

@@ -8,6 +8,7 @@ use socket2::Socket;
 
 use super::farewell::{EVIDENCE_LENGTH, Farewell, Tail, evidence};
 use super::flow::{Flow, Incoming, Outgoing};
+use super::seal::Seal;
 use super::standing::Left;
 use crate::wire::{FRAME_LENGTH, Frame, FrameHeader, WireError};
 
@@ -49,6 +50,8 @@ pub(crate) enum Leave {
 pub(crate) struct Link {
     pub(crate) rank: u32,
     pub(crate) socket: Socket,
+    /// What encrypts the stream, where it is encrypted.
+    seal: Option<Box<Seal>>,
     /// The last attempt did not find the socket's buffer empty, or full. Edge-triggered events set these.
     pub(crate) readable: bool,
     pub(crate) writable: bool,
@@ -88,10 +91,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(rank: u32, socket: Socket) -> Link {
+    pub(crate) fn new(rank: u32, socket: Socket, seal: Option<Box<Seal>>) -> Link {
         Link {
             rank,
             socket,
+            seal,
             readable: true,
             writable: true,
             hangup: None,
@@ -166,18 +170,23 @@ impl Link {
                 Outgoing::Ready(_) if self.deferred => &[],
                 Outgoing::Ready(payload) => payload,
                 Outgoing::Done if header.is_empty() => {
-                    self.sending = false;
-                    return Ok(true);
+                    self.sending = !self.flush()?;
+                    return Ok(moved || !self.sending);
                 }
-                Outgoing::Blocked if header.is_empty() => break,
+                Outgoing::Blocked if header.is_empty() => {
+                    self.flush()?;
+                    break;
+                }
                 Outgoing::Done | Outgoing::Blocked => &[],
             };
             let flags = MsgFlags::MSG_NOSIGNAL.bits();
-            let sent = if header.is_empty() {
-                self.socket.send_with_flags(payload, flags)
-            } else {
-                let parts = [IoSlice::new(header), IoSlice::new(payload)];
-                self.socket.send_vectored_with_flags(&parts, flags)
+            let sent = match &mut self.seal {
+                Some(seal) => seal.send(&self.socket, [header, payload]),
+                None if header.is_empty() => self.socket.send_with_flags(payload, flags),
+                None => {
+                    let parts = [IoSlice::new(header), IoSlice::new(payload)];
+                    self.socket.send_vectored_with_flags(&parts, flags)
+                }
             };
             match sent {
                 Ok(count) => {
@@ -192,6 +201,14 @@ impl Link {
             }
         }
         Ok(moved)
+    }
+
+    /// Hands on what is sealed. Returns whether nothing is left of it.
+    fn flush(&mut self) -> Result<bool, LinkFault> {
+        let Some(seal) = &mut self.seal else { return Ok(true) };
+        let flushed = seal.flush(&self.socket).map_err(LinkFault::Connection)?;
+        self.writable &= flushed;
+        Ok(flushed)
     }
 
     /// Reads once what the socket has and the flow takes. Returns whether anything moved.
@@ -217,11 +234,13 @@ impl Link {
         // Until it is known whether the payload follows, only the header is read where it may be deferred.
         let payload = if header.is_empty() || !may_defer { payload } else { &mut [] };
         let (header_room, room) = (header.len(), header.len() + payload.len());
-        let read = if header_room == 0 {
-            (&self.socket).read(payload)
-        } else {
-            let mut parts = [IoSliceMut::new(header), IoSliceMut::new(payload)];
-            (&self.socket).read_vectored(&mut parts)
+        let read = match &mut self.seal {
+            Some(seal) => seal.read(&self.socket, [header, payload]),
+            None if header_room == 0 => (&self.socket).read(payload),
+            None => {
+                let mut parts = [IoSliceMut::new(header), IoSliceMut::new(payload)];
+                (&self.socket).read_vectored(&mut parts)
+            }
         };
         let count = match read {
             Ok(0) => return Err(self.last_words().unwrap_or(LinkFault::Closed)),
@@ -235,8 +254,9 @@ impl Link {
                 return Err(self.last_words().unwrap_or(LinkFault::Connection(error)));
             }
         };
-        // A short read empties the buffer (epoll(7)), but the end of the stream gives no further edge.
-        if count < room && self.hangup.is_none() {
+        // A short read empties the buffer (epoll(7)), but the end of the stream gives no further edge. A sealed one may
+        // just be the end of a record.
+        if count < room && self.hangup.is_none() && self.seal.is_none() {
             self.readable = false;
         }
         let of_header = count.min(header_room);
@@ -261,7 +281,7 @@ impl Link {
     }
 
     /// Compares the header that came in with the one due; `rest` was read after it.
-    fn verify(&self, rest: &[u8]) -> Result<(), LinkFault> {
+    fn verify(&mut self, rest: &[u8]) -> Result<(), LinkFault> {
         let theirs = match Frame::decode(&self.header_in) {
             Ok(Frame::Operation(theirs)) => theirs,
             Ok(Frame::Bye(bye)) => {
@@ -280,14 +300,17 @@ impl Link {
         }
     }
 
-    fn peek(&self, bytes: &mut [u8]) -> Result<usize, nix::Error> {
+    fn peek(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if let Some(seal) = &mut self.seal {
+            return seal.peek(&self.socket, bytes);
+        }
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-        recv(self.socket.as_raw_fd(), bytes, flags)
+        Ok(recv(self.socket.as_raw_fd(), bytes, flags)?)
     }
 
     /// What the next unread frame says, without taking it, where this link is between two frames. An end of
     /// the stream is a fault; nothing means that too little has come, or payload stands next.
-    pub(crate) fn probe(&self) -> Result<Option<Told>, LinkFault> {
+    pub(crate) fn probe(&mut self) -> Result<Option<Told>, LinkFault> {
         let mut bytes = [0; FRAME_LENGTH + EVIDENCE_LENGTH];
         match self.peek(&mut bytes) {
             Ok(0) => Err(LinkFault::Closed),
@@ -305,13 +328,16 @@ impl Link {
                     Err(_) => None,
                 })
             }
-            Ok(_) | Err(nix::Error::EAGAIN | nix::Error::EINTR) => Ok(None),
-            Err(error) => Err(LinkFault::Connection(error.into())),
+            Ok(_) => Ok(None),
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(None),
+                _ => Err(LinkFault::Connection(error)),
+            },
         }
     }
 
     /// The mismatch that an unread header of this link shows, if it does.
-    pub(crate) fn mismatch(&self) -> Option<LinkFault> {
+    pub(crate) fn mismatch(&mut self) -> Option<LinkFault> {
         match (self.absent(), self.expected, self.probe()) {
             (true, Some(ours), Ok(Some(Told::Operation(theirs)))) if ours != theirs => {
                 Some(LinkFault::Mismatch { ours, theirs })
@@ -355,7 +381,11 @@ impl Link {
         for _ in 0..DRAINS {
             let header = FRAME_LENGTH - self.header_received;
             let room = if header > 0 { header } else { scrap.len() };
-            match (&self.socket).read(&mut scrap[..room]) {
+            let read = match &mut self.seal {
+                Some(seal) => seal.read(&self.socket, [&mut scrap[..room], &mut []]),
+                None => (&self.socket).read(&mut scrap[..room]),
+            };
+            match read {
                 Ok(0) => self.ended = true,
                 Ok(count) if header > 0 => {
                     self.header_received += count;
@@ -379,9 +409,8 @@ impl Link {
         let bytes = farewell.encode();
         self.clean = false;
         if self.at_boundary() {
-            let flags = MsgFlags::MSG_NOSIGNAL.bits();
-            let sent = self.socket.send_with_flags(&bytes, flags);
-            let told = sent.is_ok_and(|count| count == bytes.len());
+            let told = self.say(&bytes).is_ok_and(|count| count == bytes.len());
+            let told = told && self.flush().unwrap_or(false);
             self.clean = told && farewell.evidence.is_none();
         } else if self.header_sent == FRAME_LENGTH {
             let left = self.payload_due.saturating_sub(self.payload_sent as u64);
@@ -392,15 +421,30 @@ impl Link {
         }
     }
 
+    fn say(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.seal {
+            Some(seal) => seal.send(&self.socket, [bytes, &[]]),
+            None => self.socket.send_with_flags(bytes, MsgFlags::MSG_NOSIGNAL.bits()),
+        }
+    }
+
     /// Goes on with a farewell in the middle of a payload. Returns whether there is nothing more to do.
     pub(crate) fn finish_parting(&mut self) -> bool {
-        while !self.parting.is_empty() && !self.ended && self.told_in_payload().is_none() {
-            let flags = MsgFlags::MSG_NOSIGNAL.bits();
-            match self.socket.send_with_flags(&self.parting, flags) {
-                Ok(count) => drop(self.parting.drain(..count)),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-                Err(_) => self.ended = true,
+        while !self.ended && self.told_in_payload().is_none() {
+            if self.parting.is_empty() {
+                return self.flush().unwrap_or(true);
+            }
+            let parting = std::mem::take(&mut self.parting);
+            match self.say(&parting) {
+                Ok(count) => self.parting = parting[count..].to_vec(),
+                Err(error) => {
+                    self.parting = parting;
+                    match error.kind() {
+                        ErrorKind::Interrupted => {}
+                        ErrorKind::WouldBlock => return false,
+                        _ => self.ended = true,
+                    }
+                }
             }
         }
         true
@@ -412,7 +456,7 @@ impl Link {
         let unread = !self.receiving || self.header_received == 0 || self.parted;
         let Ok(socket) = self.socket.try_clone() else { return Leave::Nothing };
         if self.clean && unread && self.hangup.is_none() {
-            return Leave::Standing(Left { socket, parted: self.parted });
+            return Leave::Standing(Left { socket, parted: self.parted, seal: self.seal.take() });
         }
         let _ = socket.shutdown(std::net::Shutdown::Write);
         if self.ended { Leave::Nothing } else { Leave::Ending(socket) }

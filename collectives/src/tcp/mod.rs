@@ -11,6 +11,7 @@ mod flow;
 mod form;
 mod handshake;
 mod link;
+mod seal;
 mod sliced;
 mod standing;
 #[cfg(test)]

@@ -10,12 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use socket2::Socket;
 
+use super::seal::Seal;
+
 /// A connection that was left in good order.
 #[derive(Debug)]
 pub(crate) struct Left {
     pub(crate) socket: Socket,
     /// The peer's farewell was read already; else it comes first.
     pub(crate) parted: bool,
+    /// What the generation encrypted it with: the farewell too, where it is not read.
+    pub(crate) seal: Option<Box<Seal>>,
 }
 
 /// By the part of a generation that they served, and the peer's listener. At most one for each rank of the last

@@ -20,20 +20,26 @@ enum Path {
     SharedMemory,
     /// Hosts of two ranks each, and one more where the world is odd.
     Hierarchy,
-    /// Hosts of one, three, two and two ranks.
+    /// Hosts of one, three, two and two ranks, with encryption between them.
     UnevenHierarchy,
+    /// TCP with encryption.
+    Encrypted,
 }
 
 impl Path {
-    const ALL: [Path; 3] = [Path::Tcp, Path::SharedMemory, Path::Hierarchy];
+    const ALL: [Path; 4] = [Path::Tcp, Path::SharedMemory, Path::Hierarchy, Path::Encrypted];
 
     /// With the odd ones, for tests over all kinds of data.
-    const EVERY: [Path; 4] =
-        [Path::Tcp, Path::SharedMemory, Path::Hierarchy, Path::UnevenHierarchy];
+    const EVERY: [Path; 5] =
+        [Path::Tcp, Path::SharedMemory, Path::Hierarchy, Path::UnevenHierarchy, Path::Encrypted];
+
+    fn encrypts(self) -> bool {
+        matches!(self, Path::UnevenHierarchy | Path::Encrypted)
+    }
 
     fn hosts(self, world: u32) -> Vec<u32> {
         match self {
-            Path::Tcp => Vec::new(),
+            Path::Tcp | Path::Encrypted => Vec::new(),
             Path::SharedMemory => vec![3; world as usize],
             Path::UnevenHierarchy => vec![0, 1, 1, 1, 2, 2, 3, 3][..world as usize].to_vec(),
             Path::Hierarchy => (0..world).map(|rank| rank / 2).collect(),
@@ -69,6 +75,7 @@ fn world<T: Send + 'static>(
                 hosts,
                 host_names: Vec::new(),
                 key: [7; 32],
+                encrypts: path.encrypts(),
                 form_deadline: LONG,
                 operation_deadline,
             };
@@ -76,7 +83,7 @@ fn world<T: Send + 'static>(
             // It is there by its mapping alone, which has no name in any file system.
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             let shares = maps.contains("memfd:elastic-collectives");
-            let alone = world < [u32::MAX, 2, 2, 3][path as usize];
+            let alone = world < [u32::MAX, 2, 2, 3, u32::MAX][path as usize];
             assert!(alone || shares, "the ranks share no memory");
             body(&mut *communicator, &abort)
         })

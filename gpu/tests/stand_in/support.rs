@@ -183,6 +183,7 @@ impl Rank {
                     hosts: Vec::new(),
                     host_names: workers.iter().map(|worker| worker.host.as_str().into()).collect(),
                     key: [7; 32],
+                    encrypts: false,
                     form_deadline: LONG,
                     operation_deadline: self.options.operation_deadline,
                 },

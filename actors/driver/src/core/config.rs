@@ -46,6 +46,8 @@ pub struct DriverConfig {
     pub mode: Mode,
     /// Whether hosts may still join of themselves when every known one is out.
     pub hosts_join: bool,
+    /// Whether workers encrypt what they send each other from host to host. Default: no.
+    pub encrypt_data: bool,
     /// How long waits may last.
     pub deadlines: Deadlines,
     /// What workers run.
@@ -95,6 +97,7 @@ impl DriverConfig {
             min_np: None,
             max_np: None,
             reset_limit: None,
+            encrypt_data: false,
             max_restarts: 3,
             max_job_restarts: None,
             on_failure: OnFailure::default(),

@@ -134,7 +134,8 @@ impl DriverCore {
         self.rng.fill_bytes(&mut key);
         let key = GroupKey(key);
         let table = Table::Full(Arc::clone(&assignment));
-        let formation = Formation { stamp, table, sync, step, key };
+        let encrypts = self.config.encrypt_data;
+        let formation = Formation { stamp, table, sync, step, key, encrypts };
         self.record(&Record::GenerationOpened { formation: formation.clone() });
         self.output(DriverOutput::OpenGeneration { stamp, members: members.clone() });
         for worker in &members {

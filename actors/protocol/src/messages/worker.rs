@@ -128,6 +128,8 @@ pub struct Formation {
     pub step: Step,
     /// Key of its collectives.
     pub key: GroupKey,
+    /// Whether they encrypt data between hosts.
+    pub encrypts: bool,
 }
 
 /// A [`Formation`] as one member has it: everything that it needs to take part.
@@ -145,6 +147,8 @@ pub struct Placement {
     pub step: Step,
     /// Key of its collectives.
     pub key: GroupKey,
+    /// Whether they encrypt data between hosts.
+    pub encrypts: bool,
 }
 
 /// What the driver tells a worker.

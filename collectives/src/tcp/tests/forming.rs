@@ -8,7 +8,7 @@ use super::super::TcpCommunicator;
 use super::super::link::Link;
 use super::{LONG, fabric, fabrics, form, group, spawn};
 use crate::wire::{HELLO_LENGTH, Hello, REPLY_LENGTH, Refusal, Reply};
-use crate::{AbortHandle, Communicator, CommunicatorExt, FormError, ReduceOp};
+use crate::{AbortHandle, Communicator, CommunicatorExt, FormError, GroupSpec, ReduceOp};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -180,19 +180,20 @@ fn ports(group: &TcpCommunicator) -> Vec<u16> {
 }
 
 /// Forms generations 1 and 2, the second of which has the ranks in reverse; `between` runs in the first.
-fn reformed(between: fn(u32, &mut TcpCommunicator)) -> Vec<(Vec<u16>, Vec<u16>)> {
+fn reformed(encrypts: bool, between: fn(u32, &mut TcpCommunicator)) -> Vec<(Vec<u16>, Vec<u16>)> {
     let (fabrics, addresses) = fabrics(3);
     let ranks = fabrics.into_iter().enumerate().map(|(rank, mut fabric)| {
         let addresses = addresses.clone();
         spawn(move || {
             let abort = AbortHandle::new().unwrap();
             let rank = rank as u32;
-            let mut first = fabric.form(&group(1, rank, &addresses), &abort).unwrap();
+            let of = |group: GroupSpec| GroupSpec { encrypts, ..group };
+            let mut first = fabric.form(&of(group(1, rank, &addresses)), &abort).unwrap();
             let before = ports(&first);
             between(rank, &mut first);
             drop(first);
             let reverse: Vec<_> = addresses.iter().rev().copied().collect();
-            let mut second = fabric.form(&group(2, 2 - rank, &reverse), &abort).unwrap();
+            let mut second = fabric.form(&of(group(2, 2 - rank, &reverse)), &abort).unwrap();
             let mut sum = [rank];
             second.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
             assert_eq!(sum, [3]);
@@ -207,9 +208,6 @@ fn reformed(between: fn(u32, &mut TcpCommunicator)) -> Vec<(Vec<u16>, Vec<u16>)>
 
 #[test]
 fn the_next_generation_forms_over_what_stands() {
-    for (before, after) in reformed(|_, group| group.barrier().unwrap()) {
-        assert_eq!(before, after);
-    }
     // Also where a collective failed, whose frames were all read.
     let failing = |rank, group: &mut TcpCommunicator| {
         group.barrier().unwrap();
@@ -217,15 +215,19 @@ fn the_next_generation_forms_over_what_stands() {
             group.receive(&mut [0u8], 0).unwrap_err();
         }
     };
-    for (before, after) in reformed(failing) {
-        assert_eq!(before, after);
+    for encrypts in [false, true] {
+        for between in [|_, group: &mut TcpCommunicator| group.barrier().unwrap(), failing] {
+            for (before, after) in reformed(encrypts, between) {
+                assert_eq!(before, after);
+            }
+        }
     }
 }
 
 #[test]
 fn g4_a_connection_with_late_data_is_not_used_again() {
     // Rank 2 leaves what rank 1 sends unread.
-    let ranks = reformed(|rank, group| match rank {
+    let late = |rank, group: &mut TcpCommunicator| match rank {
         0 => {
             group.receive(&mut [0u8], 1).unwrap();
             group.send(&[1u8], 2).unwrap();
@@ -235,8 +237,11 @@ fn g4_a_connection_with_late_data_is_not_used_again() {
             group.send(&[1u8], 0).unwrap();
         }
         _ => group.receive(&mut [0u8], 0).unwrap(),
-    });
-    let [(_, _), (before, after), _] = &ranks[..] else { panic!("three ranks") };
-    assert_eq!(before[0], after[0]);
-    assert_ne!(before[1], after[1]);
+    };
+    for encrypts in [false, true] {
+        let ranks = reformed(encrypts, late);
+        let [(_, _), (before, after), _] = &ranks[..] else { panic!("three ranks") };
+        assert_eq!(before[0], after[0]);
+        assert_ne!(before[1], after[1]);
+    }
 }

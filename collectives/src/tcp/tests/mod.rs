@@ -1,5 +1,6 @@
 //! Forming over loopback, with threads of this process as ranks.
 
+mod encryption;
 mod forming;
 
 use std::net::SocketAddr;
@@ -37,6 +38,7 @@ fn group(generation: u64, rank: u32, peers: &[SocketAddr]) -> GroupSpec {
         hosts: Vec::new(),
         host_names: Vec::new(),
         key: KEY,
+        encrypts: false,
         form_deadline: LONG,
         operation_deadline: LONG,
     }

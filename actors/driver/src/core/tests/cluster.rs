@@ -355,6 +355,12 @@ impl Cluster {
         placements.map(|placement| placement.stamp).max().unwrap_or_default()
     }
 
+    /// Whether each worker with a place was told to encrypt data.
+    pub(super) fn encrypts(&self) -> Vec<bool> {
+        let placements = self.workers.values().filter_map(|worker| worker.placement.as_ref());
+        placements.map(|placement| placement.encrypts).collect()
+    }
+
     /// Lets time pass, with everything that falls due.
     pub(super) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
@@ -472,7 +478,7 @@ impl Cluster {
         let Some(worker) = self.workers.get_mut(to) else { return };
         let stamp = worker.placement.as_ref().map(|placement| placement.stamp);
         match message {
-            DriverToWorker::Assign(Formation { stamp: of, table, sync, step, key }) => {
+            DriverToWorker::Assign(Formation { stamp: of, table, sync, step, key, encrypts }) => {
                 assert!(Some(of) > stamp, "G-2: stamps only grow");
                 let assignment = match table {
                     Table::Full(assignment) => assignment,
@@ -492,7 +498,8 @@ impl Cluster {
                 }
                 worker.table = Arc::clone(&assignment);
                 let stamp = of;
-                worker.placement = Some(Placement { stamp, assignment, rank, sync, step, key });
+                worker.placement =
+                    Some(Placement { stamp, assignment, rank, sync, step, key, encrypts });
                 worker.active = true;
                 worker.boundary = 0;
                 self.vote_quietly(to, Ballot::Ready);

@@ -30,6 +30,16 @@ fn h_1_all_slots_take_part_host_by_host() {
 }
 
 #[test]
+fn all_members_are_told_alike_whether_they_encrypt() {
+    for encrypt_data in [false, true] {
+        let mut cluster = Cluster::new(|config| config.encrypt_data = encrypt_data);
+        cluster.add_host("a", 2);
+        cluster.train(10);
+        assert_eq!(cluster.encrypts(), [encrypt_data; 2]);
+    }
+}
+
+#[test]
 fn h_3_the_slot_beyond_the_cap_is_spare_until_one_is_lost() {
     let mut cluster = Cluster::new(|config| {
         config.np = Some(3);

@@ -56,6 +56,7 @@ pub(super) fn formation(generation: u64, sync: SyncPlan, step: u64) -> Formation
         sync,
         step: Step(step),
         key: GroupKey([0; 32]),
+        encrypts: false,
     }
 }
 
@@ -67,6 +68,7 @@ fn placement(generation: u64, sync: SyncPlan, step: u64) -> Placement {
         sync,
         step: Step(step),
         key: GroupKey([0; 32]),
+        encrypts: false,
     }
 }
 

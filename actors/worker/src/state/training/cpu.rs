@@ -46,6 +46,7 @@ impl Fabric for CpuGroups {
             hosts: machines(members.iter().map(|member| member.data_address.ip())),
             host_names: members.iter().map(|member| member.worker.host.as_str().into()).collect(),
             key: placement.key.0,
+            encrypts: placement.encrypts,
             form_deadline: deadline,
             operation_deadline: self.operation_deadline,
         };

@@ -195,6 +195,7 @@ impl Cluster {
             sync,
             step: Step(step),
             key: GroupKey([self.stamp.generation.0 as u8; 32]),
+            encrypts: false,
         };
         for number in members {
             self.tell(*number, DriverToWorker::Assign(formation.clone()));

@@ -85,6 +85,7 @@ impl Part {
                 hosts: Vec::new(),
                 host_names: Vec::new(),
                 key: [3; 32],
+                encrypts: false,
                 form_deadline: DEADLINE,
                 operation_deadline: DEADLINE,
             };
