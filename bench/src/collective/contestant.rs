@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use nix::sys::stat::Mode;
@@ -14,17 +15,28 @@ use tempfile::TempDir;
 use super::namespaces::Namespaces;
 use super::rank::Plan;
 use super::{Collective, Options, Peer};
+use crate::cluster::pause;
 use crate::monotonic::now_ns;
 
 /// The scripts of the peers.
 const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
-/// Processes that are killed when dropped, so that none outlives a failed measurement.
+/// How long ranks whose commands have ended may take to end.
+const ENDING_MS: u64 = 3_000;
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Processes that are ended when dropped, so that none outlives a failed measurement. They have heard by then that no
+/// command comes any more, and end by themselves: a rank of Open MPI that is killed leaves a file in /dev/shm.
 struct Processes(Vec<Child>);
 
 impl Drop for Processes {
     fn drop(&mut self) {
+        let now_ms = || now_ns().map_or(u64::MAX, |now_ns| now_ns / 1_000_000);
+        let due_ms = now_ms().saturating_add(ENDING_MS);
         for child in &mut self.0 {
+            while now_ms() < due_ms && matches!(child.try_wait(), Ok(None)) {
+                pause(LOOK_EVERY);
+            }
             // It has ended already where all went well.
             let _ = child.kill();
             let _ = child.wait();
