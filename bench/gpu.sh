@@ -141,7 +141,7 @@ PYTHON
 say "two ranks on one GPU, one of them killed: the survivor trains on"
 state=$(mktemp -d)
 CUDA_VISIBLE_DEVICES=0 NCCL_MULTI_RANK_GPU_ENABLE=1 "$node" run -n 2 --min-np 1 --backend nccl \
-    --state-dir "$state" --max-restarts 0 -- "$digits" --epochs 40 --step-ms 20 >"$results/killed.log" 2>&1 &
+    --state-dir "$state" -- "$digits" --epochs 40 --step-ms 20 >"$results/killed.log" 2>&1 &
 job=$!
 victim=
 for _ in $(seq 100); do
