@@ -1,7 +1,7 @@
 //! The `HostManager`: which hosts exist, their slots and order, and who is blacklisted until when.
 //!
 //! `core` decides, without I/O: discovery output, arrivals and failures in, snapshots out. `actor` is its
-//! shell in the driver's process, `discovery` runs scripts and reads host files for it. The driver is told of
+//! shell in the driver's process, `discovery` runs scripts, reads host files and asks DNS for it. The driver is told of
 //! each change as a whole [`HostsSnapshot`], never as a difference that could be lost (G-7).
 
 pub mod actor;
@@ -15,4 +15,7 @@ pub use crate::core::{
     HostState, HostUpdate, HostsSnapshot, InvalidConfig, JoinDecision, JoinRefusal, KnownHost,
     LeaveDecision, LineError, LineProblem, parse_host_list, parse_hosts,
 };
-pub use crate::discovery::{Discovery, DiscoveryRun, HostFileDiscovery, ScriptDiscovery};
+pub use crate::discovery::{
+    Discovery, DiscoveryRun, DnsDiscovery, DnsTarget, HostFileDiscovery, InvalidDnsTarget,
+    ScriptDiscovery,
+};

@@ -25,6 +25,14 @@ pub enum DiscoveryError {
         /// What the system said.
         message: String,
     },
+    /// DNS gave no hosts, and it is not that there are none yet.
+    #[error("the addresses of {name} cannot be had: {message}")]
+    NoAddresses {
+        /// The name.
+        name: String,
+        /// What went wrong.
+        message: String,
+    },
     /// The script ended otherwise than with exit code 0.
     #[error("{command} ended with {status}{}", after_stderr(stderr))]
     Failed {
@@ -76,6 +84,10 @@ impl DiscoveryError {
             }
             Self::CannotRead { .. } => {
                 "give --hostfile the path of a file that the driver can read"
+            }
+            Self::NoAddresses { .. } => {
+                "give --discovery the name of a service as dns://NAME, or dns://SERVER:PORT/NAME to ask \
+                 another name server"
             }
             Self::Failed { .. } => {
                 "run the script by hand: it must print one host:slots a line and end with exit code 0"

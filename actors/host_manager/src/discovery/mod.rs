@@ -1,6 +1,7 @@
 //! How hosts are discovered: the port that the host manager's actor uses, and what stands behind it in
 //! production. The simulation and tests give their own.
 
+mod dns;
 mod file;
 mod process;
 mod script;
@@ -10,6 +11,7 @@ mod tests;
 use std::pin::Pin;
 use std::time::Duration;
 
+pub use self::dns::{DnsDiscovery, DnsTarget, InvalidDnsTarget};
 pub use self::file::HostFileDiscovery;
 pub use self::script::ScriptDiscovery;
 use crate::core::DiscoveryError;

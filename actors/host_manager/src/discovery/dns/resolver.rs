@@ -1,0 +1,130 @@
+//! Who is asked for which names, as the system's `resolv.conf` has it. It is read at each poll: it may change.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use rand::Rng as _;
+use rand_chacha::ChaCha8Rng;
+use resolv_conf::Config;
+use tokio::time::timeout;
+
+use super::query::{Family, QueryError, ask};
+use super::target::DnsTarget;
+
+/// The system's settings.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+/// The port of its name servers.
+const PORT: u16 = 53;
+
+/// How long one server may take for one answer, until the next one is asked.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// No server gave an answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ResolveError {
+    #[error("{}", with_source(.0))]
+    Query(QueryError),
+    #[error("{server} does not answer within {ANSWER_WITHIN:?}")]
+    Silent { server: SocketAddr },
+    #[error("{RESOLV_CONF} names no server")]
+    NoServer,
+}
+
+fn with_source(error: &QueryError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+/// One poll's questions.
+#[derive(Debug)]
+pub(super) struct Resolver {
+    names: Vec<String>,
+    servers: Vec<SocketAddr>,
+    id: u16,
+}
+
+impl Resolver {
+    pub(super) fn new(target: &DnsTarget, rng: &mut ChaCha8Rng) -> Self {
+        // Without the file there is one server, on this machine, as resolv.conf(5) has it.
+        let text = std::fs::read(RESOLV_CONF).unwrap_or_default();
+        let (config, _lines_that_are_none) = Config::parse_with_errors(&text);
+        let servers = match target.server {
+            Some(server) => vec![server],
+            None => servers(&config),
+        };
+        Self { names: names(&target.name, &config), servers, id: rng.random() }
+    }
+
+    /// Of the first of the names that has any; IPv6's where there are none of IPv4, so that a host that has both is
+    /// one host.
+    pub(super) async fn addresses(&self) -> Result<BTreeSet<IpAddr>, ResolveError> {
+        for name in &self.names {
+            for family in [Family::V4, Family::V6] {
+                let addresses = self.ask_servers(name, family).await?;
+                if !addresses.is_empty() {
+                    return Ok(addresses);
+                }
+            }
+        }
+        Ok(BTreeSet::new())
+    }
+
+    /// The first server's answer that is one.
+    async fn ask_servers(
+        &self,
+        name: &str,
+        family: Family,
+    ) -> Result<BTreeSet<IpAddr>, ResolveError> {
+        let mut failure = ResolveError::NoServer;
+        for &server in &self.servers {
+            match timeout(ANSWER_WITHIN, ask(server, self.id, name, family)).await {
+                Ok(Ok(addresses)) => return Ok(addresses),
+                Ok(Err(error)) => failure = ResolveError::Query(error),
+                Err(_elapsed) => failure = ResolveError::Silent { server },
+            }
+        }
+        Err(failure)
+    }
+}
+
+fn servers(config: &Config) -> Vec<SocketAddr> {
+    let servers = config.get_nameservers_or_local();
+    servers.into_iter().map(|server| SocketAddr::new(server.into(), PORT)).collect()
+}
+
+/// What a name may stand for: itself, and below each domain of the search list; which comes first says `ndots`.
+fn names(name: &str, config: &Config) -> Vec<String> {
+    if let Some(whole) = name.strip_suffix('.') {
+        return vec![whole.to_owned()];
+    }
+    let domains = config.get_last_search_or_domain().map(|domain| domain.trim_matches('.'));
+    let below =
+        domains.filter(|domain| !domain.is_empty()).map(|domain| format!("{name}.{domain}"));
+    let dots = name.bytes().filter(|byte| *byte == b'.').count();
+    let is_first = dots >= usize::try_from(config.ndots).unwrap_or(usize::MAX);
+    let mut names: Vec<String> = below.collect();
+    names.insert(if is_first { 0 } else { names.len() }, name.to_owned());
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_looked_for_where_the_system_looks() {
+        let pod = "nameserver 10.96.0.10\nsearch ns.svc.cluster.local svc.cluster.local\noptions ndots:5\n";
+        let config = Config::parse(pod).expect("a pod's");
+        assert_eq!(servers(&config), ["10.96.0.10:53".parse().expect("an address")]);
+        let searched = ["workers.ns.svc.cluster.local", "workers.svc.cluster.local", "workers"];
+        assert_eq!(names("workers", &config), searched);
+        assert_eq!(names("workers.ns.", &config), ["workers.ns"]);
+        let plain = Config::parse("search example.org\n").expect("a plain one");
+        assert_eq!(names("a.b", &plain), ["a.b", "a.b.example.org"]);
+        assert_eq!(names("a", &plain), ["a.example.org", "a"]);
+    }
+}
