@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use elastic_gpu::Backend;
+use elastic_host_manager::DnsTarget;
 
 use super::values::{address, count, seconds};
 
@@ -38,6 +39,10 @@ pub(crate) struct DriverFlags {
     /// A program that prints one `host` or `host:slots` a line; run again every second
     #[arg(long, env = "ELASTIC_HOST_DISCOVERY_SCRIPT", value_name = "FILE")]
     pub(crate) host_discovery_script: Option<PathBuf>,
+    /// A name whose addresses are the hosts, such as a headless service of Kubernetes: dns://NAME, or
+    /// dns://SERVER[:PORT]/NAME; asked for again every second. Each has --slots-per-host slots, else 1
+    #[arg(long, env = "ELASTIC_DISCOVERY", value_name = "URL")]
+    pub(crate) discovery: Option<DnsTarget>,
     /// Slots of a host that is named without any
     #[arg(long, env = "ELASTIC_SLOTS_PER_HOST", value_name = "N", value_parser = count)]
     pub(crate) slots_per_host: Option<u32>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use elastic_driver::{DriverConfig, InvalidDriverConfig, Mode, OnFailure};
 use elastic_host_manager::{
-    CooldownRange, HostManagerConfig, HostSlots, HostSource, parse_host_list,
+    CooldownRange, DnsTarget, HostManagerConfig, HostSlots, HostSource, parse_host_list,
 };
 use elastic_protocol::messages::OutputSettings;
 use elastic_protocol::{Deadlines, HostName, ProgramSpec};
@@ -15,6 +15,7 @@ use elastic_worker::agent::host;
 use super::arguments::RunArguments;
 use super::driver_flags::{BackendFlag, DriverFlags, LauncherFlag, ModeFlag, OnFailureFlag};
 use super::failure::{Failure, ResultExt};
+use super::slurm::slurm_job;
 use super::torch_plan::{is_script, read_torch, with_python};
 use super::values::DEFAULT_PORT;
 
@@ -35,7 +36,7 @@ pub(crate) struct DriverPlan {
     /// What stands behind [`HostSource::Script`].
     pub(crate) discovery: DiscoveryPlan,
     /// How agents get onto hosts.
-    pub(crate) launcher: Launcher,
+    pub(crate) launcher: LauncherPlan,
     /// Where output is stored in a folder of the job's own.
     pub(crate) log_dir: Option<PathBuf>,
     /// The role of the workers of agents that the driver starts itself.
@@ -56,38 +57,44 @@ pub(crate) enum DiscoveryPlan {
     Script(PathBuf),
     /// By a file.
     File(PathBuf),
+    /// By the addresses of a name.
+    Dns(DnsTarget),
 }
 
 /// How an agent gets onto a host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Launcher {
+pub(crate) enum LauncherPlan {
     /// It joins by itself.
     Join,
     /// A process of this machine for each host.
     Local,
+    /// Over ssh.
+    Ssh,
 }
 
 /// `--role driver`.
 pub(crate) fn plan_driver(flags: &DriverFlags, program: &[String]) -> Result<DriverPlan, Failure> {
-    let bind = flags.bind.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT)));
+    let bind = flags.bind.unwrap_or_else(|| default_bind(flags, DEFAULT_PORT));
     let program = if is_script(program) { with_python(false, program) } else { program.to_vec() };
-    plan(flags, &program, bind, Launcher::Join, None)
+    plan(flags, &program, bind, LauncherPlan::Join, None)
 }
 
 /// `run`: on any free port, with agents of its own, on one host if no others are named.
 pub(crate) fn plan_run(run: &RunArguments) -> Result<DriverPlan, Failure> {
     let (flags, torch, program) = read_torch(run)?;
     let flags = &flags;
-    let bind = flags.bind.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
+    let bind = flags.bind.unwrap_or_else(|| default_bind(flags, 0));
     if flags.launcher == Some(LauncherFlag::Join) {
         return Err(Failure::usage("`run` starts its agents itself, so --launcher join cannot be")
             .hint("leave --launcher out, or use --role driver"));
     }
     let name = HostName::new(RUN_HOST).usage("the default host")?;
     let slots = flags.max_np.or(flags.np).unwrap_or_else(host::slots);
-    let mut plan = plan(flags, &program, bind, Launcher::Local, Some(HostSlots { name, slots }))?;
+    // Over ssh, the hosts must be named.
+    let host = (flags.launcher != Some(LauncherFlag::Ssh)).then_some(HostSlots { name, slots });
+    let mut plan = plan(flags, &program, bind, LauncherPlan::Local, host)?;
     plan.config.max_job_restarts = torch.max_job_restarts.or(plan.config.max_job_restarts);
-    plan.config.run_id = torch.run_id;
+    plan.config.run_id = torch.run_id.or(plan.config.run_id);
     let directory = plan.config.output.directory.take();
     plan.config.output = OutputSettings { directory, ..torch.output };
     plan.log_dir = torch.log_dir;
@@ -99,19 +106,14 @@ fn plan(
     flags: &DriverFlags,
     program: &[String],
     bind: SocketAddr,
-    launcher: Launcher,
+    launcher: LauncherPlan,
     default_host: Option<HostSlots>,
 ) -> Result<DriverPlan, Failure> {
     let launcher = match flags.launcher {
         None => launcher,
-        Some(LauncherFlag::Join) => Launcher::Join,
-        Some(LauncherFlag::Local) => Launcher::Local,
-        Some(LauncherFlag::Ssh) => {
-            return Err(Failure::usage("--launcher ssh is not available yet").hint(
-                "use --launcher join and start `elastic-node --role worker` on each host, or \
-                 --launcher local for hosts that are names for this machine",
-            ));
-        }
+        Some(LauncherFlag::Join) => LauncherPlan::Join,
+        Some(LauncherFlag::Local) => LauncherPlan::Local,
+        Some(LauncherFlag::Ssh) => LauncherPlan::Ssh,
     };
     if program.is_empty() {
         return Err(Failure::usage("no program is given")
@@ -119,7 +121,9 @@ fn plan(
     }
     let (source, discovery) = host_source(flags, launcher, default_host)?;
     let mut hosts = HostManagerConfig::new(source);
-    hosts.default_slots = flags.slots_per_host;
+    // DNS knows addresses only.
+    let default_slots = matches!(discovery, DiscoveryPlan::Dns(_)).then_some(1);
+    hosts.default_slots = flags.slots_per_host.or(default_slots);
     hosts.cooldown = cooldown(flags)?;
     let hosts = hosts.validate().usage("the hosts cannot be used")?;
     let config = driver_config(flags, program, &hosts.source)?;
@@ -147,13 +151,14 @@ fn plan(
 
 fn host_source(
     flags: &DriverFlags,
-    launcher: Launcher,
+    launcher: LauncherPlan,
     default_host: Option<HostSlots>,
 ) -> Result<(HostSource, DiscoveryPlan), Failure> {
     let given: Vec<&str> = [
         ("--hosts", flags.hosts.is_some()),
         ("--hostfile", flags.hostfile.is_some()),
         ("--host-discovery-script", flags.host_discovery_script.is_some()),
+        ("--discovery", flags.discovery.is_some()),
     ]
     .into_iter()
     .filter_map(|(name, given)| given.then_some(name))
@@ -166,8 +171,8 @@ fn host_source(
     }
     if given.is_empty() && flags.slots_per_host.is_some() {
         return Err(Failure::usage("--slots-per-host is given, but no hosts").hint(
-            "add --hosts, --hostfile or --host-discovery-script; hosts that join say their slots \
-             themselves (--slots)",
+            "add --hosts, --hostfile, --host-discovery-script or --discovery; hosts that join say their \
+             slots themselves (--slots)",
         ));
     }
     if let Some(list) = &flags.hosts {
@@ -180,11 +185,27 @@ fn host_source(
     if let Some(script) = &flags.host_discovery_script {
         return Ok((HostSource::Script, DiscoveryPlan::Script(script.clone())));
     }
+    if let Some(target) = &flags.discovery {
+        return Ok((HostSource::Script, DiscoveryPlan::Dns(target.clone())));
+    }
     match (default_host, launcher) {
         (Some(host), _) => Ok((HostSource::Fixed(vec![host]), DiscoveryPlan::None)),
-        (None, Launcher::Join) => Ok((HostSource::Joined, DiscoveryPlan::None)),
-        (None, Launcher::Local) => Err(Failure::usage("--launcher local needs to know the hosts")
-            .hint("name them with --hosts a:2,b:2, --hostfile or --host-discovery-script")),
+        (None, LauncherPlan::Join) => Ok((HostSource::Joined, DiscoveryPlan::None)),
+        (None, LauncherPlan::Local) => Err(needs_hosts("local")),
+        (None, LauncherPlan::Ssh) => Err(needs_hosts("ssh")),
+    }
+}
+
+fn needs_hosts(launcher: &str) -> Failure {
+    Failure::usage(format!("--launcher {launcher} needs to know the hosts"))
+        .hint("name them with --hosts a:2,b:2, --hostfile, --host-discovery-script or --discovery")
+}
+
+/// Agents of other machines do not reach a driver that listens on the loopback.
+fn default_bind(flags: &DriverFlags, port: u16) -> SocketAddr {
+    match flags.launcher {
+        Some(LauncherFlag::Ssh) => SocketAddr::from(([0, 0, 0, 0], port)),
+        _ => SocketAddr::from(([127, 0, 0, 1], port)),
     }
 }
 
@@ -242,6 +263,7 @@ fn driver_config(
         hosts_join: *source == HostSource::Joined,
         deadlines: deadlines(flags),
         output: OutputSettings { directory: output_dir.transpose()?, ..OutputSettings::default() },
+        run_id: slurm_job(&|name| std::env::var(name).ok()),
         ..defaults
     };
     config.validate().map_err(|error| {
@@ -298,7 +320,7 @@ mod tests {
         let plan = plan_driver(&DriverFlags::default(), &program()).expect("nothing to refuse");
         assert_eq!(plan.bind.to_string(), "127.0.0.1:7070");
         assert_eq!(plan.hosts.source, HostSource::Joined);
-        assert_eq!((plan.launcher, plan.config.max_restarts), (Launcher::Join, 3));
+        assert_eq!((plan.launcher, plan.config.max_restarts), (LauncherPlan::Join, 3));
         assert_eq!(plan.config.deadlines, Deadlines::default());
         assert!(plan.config.hosts_join);
     }
@@ -314,7 +336,34 @@ mod tests {
         let plan = plan_run(&run).expect("nothing to refuse");
         let name = HostName::new("localhost").expect("a literal");
         assert_eq!(plan.hosts.source, HostSource::Fixed(vec![HostSlots { name, slots: 4 }]));
-        assert_eq!((plan.launcher, plan.bind.port()), (Launcher::Local, 0));
+        assert_eq!((plan.launcher, plan.bind.port()), (LauncherPlan::Local, 0));
+    }
+
+    #[test]
+    fn each_address_of_a_name_is_a_host_with_a_slot_unless_more_are_said() {
+        let discovery = "dns://workers".parse().ok();
+        let flags = DriverFlags { discovery, ..DriverFlags::default() };
+        let plan = plan_driver(&flags, &program()).expect("nothing to refuse");
+        assert_eq!((plan.hosts.source, plan.hosts.default_slots), (HostSource::Script, Some(1)));
+        assert!(matches!(plan.discovery, DiscoveryPlan::Dns(_)));
+        let flags = DriverFlags { slots_per_host: Some(8), ..flags };
+        let plan = plan_driver(&flags, &program()).expect("nothing to refuse");
+        assert_eq!(plan.hosts.default_slots, Some(8));
+    }
+
+    #[test]
+    fn over_ssh_the_driver_listens_where_other_machines_reach_it() {
+        let hosts = Some("a:1".to_owned());
+        let launcher = Some(LauncherFlag::Ssh);
+        let flags = DriverFlags { hosts, launcher, ..DriverFlags::default() };
+        let plan = plan_driver(&flags, &program()).expect("nothing to refuse");
+        assert_eq!(
+            (plan.launcher, plan.bind.to_string()),
+            (LauncherPlan::Ssh, "0.0.0.0:7070".into())
+        );
+        let flags = DriverFlags { bind: "127.0.0.1:1".parse().ok(), ..flags };
+        let plan = plan_driver(&flags, &program()).expect("nothing to refuse");
+        assert_eq!(plan.bind.to_string(), "127.0.0.1:1");
     }
 
     #[test]
@@ -333,7 +382,7 @@ mod tests {
     fn contradictions_are_refused_with_the_flag() {
         let base = DriverFlags::default;
         let ssh = DriverFlags { launcher: Some(LauncherFlag::Ssh), ..base() };
-        assert_eq!(refused(&ssh), "--launcher ssh is not available yet");
+        assert_eq!(refused(&ssh), "--launcher ssh needs to know the hosts");
         let local = DriverFlags { launcher: Some(LauncherFlag::Local), ..base() };
         assert_eq!(refused(&local), "--launcher local needs to know the hosts");
         let hosts = Some("a:1".to_owned());

@@ -9,8 +9,8 @@ use super::arguments::{Cli, Command, Role};
 use super::failure::Failure;
 
 /// Flags of `--role worker`.
-const WORKER_FLAGS: [&str; 7] =
-    ["join", "token", "token_file", "host", "slots", "role_name", "launched"];
+const WORKER_FLAGS: [&str; 8] =
+    ["join", "token", "token_file", "host", "slots", "role_name", "launched", "leash"];
 /// Flags that are neither role's own.
 const COMMON_FLAGS: [&str; 4] = ["role", "log", "state_dir", "program"];
 

@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use elastic_protocol::HostName;
 use elastic_worker::agent::host;
 
 use super::arguments::RoleArguments;
 use super::failure::{Failure, ResultExt};
+use super::slurm::SlurmTask;
 use super::values::{count, host_and_port};
-use crate::process::TokenSource;
+use crate::process::{TokenSource, read_token_from_launcher};
 
 /// Where the token may come from, if from no file.
 pub(crate) const TOKEN_VARIABLE: &str = "ELASTIC_TOKEN";
@@ -28,10 +29,11 @@ pub(crate) struct WorkerFlags {
     /// own machine]
     #[arg(long, env = "ELASTIC_TOKEN_FILE", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
-    /// This host's name [default: the system's]
+    /// This host's name [default: the node's within Slurm, else the system's]
     #[arg(long, env = "ELASTIC_HOST", value_name = "NAME")]
     pub(crate) host: Option<String>,
-    /// Workers that this host can run at once [default: one per GPU, else 1]
+    /// Workers that this host can run at once [default: within Slurm one per GPU, else per task, else per
+    /// task's CPUs; elsewhere one per GPU, else 1]
     #[arg(long, env = "ELASTIC_SLOTS", value_name = "N", value_parser = count)]
     pub(crate) slots: Option<u32>,
     /// The role of its workers, for scripts of torch that have several [default: default]
@@ -40,6 +42,28 @@ pub(crate) struct WorkerFlags {
     /// Started by the driver's launcher, which says itself how the job ended
     #[arg(long, env = "ELASTIC_LAUNCHED", hide = true)]
     pub(crate) launched: bool,
+    /// Its launcher holds its stdin, and sends its token there
+    #[arg(long, env = "ELASTIC_LEASH", hide = true, value_enum)]
+    pub(crate) leash: Option<Leash>,
+}
+
+/// `--leash`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Leash {
+    /// Whose launcher is gone leaves.
+    Tight,
+    /// It waits for another.
+    Loose,
+}
+
+impl Leash {
+    /// As the flag's value.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tight => "tight",
+            Self::Loose => "loose",
+        }
+    }
 }
 
 impl std::fmt::Debug for WorkerFlags {
@@ -53,6 +77,7 @@ impl std::fmt::Debug for WorkerFlags {
             .field("slots", &self.slots)
             .field("role_name", &self.role_name)
             .field("launched", &self.launched)
+            .field("leash", &self.leash)
             .finish()
     }
 }
@@ -72,6 +97,10 @@ pub(crate) struct WorkerPlan {
     pub(crate) role: String,
     /// Whether the driver beside it says how the job ended.
     pub(crate) is_launched: bool,
+    /// How its launcher holds it, if it does.
+    pub(crate) leash: Option<Leash>,
+    /// Another task of the same Slurm node is its agent, with a slot for this one.
+    pub(crate) is_spare: bool,
 }
 
 /// Fills in the defaults, or says what is missing.
@@ -87,14 +116,25 @@ pub(crate) fn plan_worker(arguments: &RoleArguments) -> Result<WorkerPlan, Failu
     }
     let driver =
         host_and_port(join).map_err(|reason| Failure::usage(format!("--join: {reason}")))?;
-    let host = match &flags.host {
-        Some(name) => HostName::new(name).usage("--host")?,
-        None => host::host_name().usage("this host has no name")?,
+    let slurm = SlurmTask::read(&|name| std::env::var(name).ok())?;
+    let is_spare = flags.host.is_none() && slurm.as_ref().is_some_and(|task| task.local_id > 0);
+    let host = match (&flags.host, &slurm) {
+        (Some(name), _) => HostName::new(name).usage("--host")?,
+        (None, Some(task)) => task.node.clone(),
+        (None, None) => host::host_name().usage("this host has no name")?,
     };
+    let slots = flags.slots.or(slurm.map(|task| task.slots)).unwrap_or_else(host::slots);
     let state_dir = arguments.driver.state_dir.as_deref();
-    let token =
-        TokenSource::new(&driver, flags.token.as_deref(), flags.token_file.as_deref(), state_dir)?;
-    let (slots, is_launched) = (flags.slots.unwrap_or_else(host::slots), flags.launched);
+    let token = match flags.leash {
+        Some(_) => TokenSource::given(&driver, read_token_from_launcher()?),
+        None => TokenSource::new(
+            &driver,
+            flags.token.as_deref(),
+            flags.token_file.as_deref(),
+            state_dir,
+        )?,
+    };
+    let is_launched = flags.launched;
     let role = flags.role_name.clone().unwrap_or_else(|| "default".to_owned());
-    Ok(WorkerPlan { driver, token, host, slots, role, is_launched })
+    Ok(WorkerPlan { driver, token, host, slots, role, is_launched, leash: flags.leash, is_spare })
 }

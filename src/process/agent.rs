@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::driver_address::DriverAddress;
+use super::leash::obey;
 use super::random::system_seed;
 use super::signals::{Heard, Signals};
 use super::store_service::StoreService;
@@ -30,6 +31,10 @@ const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Runs the agent until its job is over.
 pub(crate) fn run_agent(plan: WorkerPlan) -> Result<(), Failure> {
+    if plan.is_spare {
+        tracing::info!(host = %plan.host, "this node's first task is its agent, with a slot for this one");
+        return Ok(());
+    }
     let is_launched = plan.is_launched;
     let end = system::run(serve(plan)).failed("the system refuses what the agent needs")??;
     match end.code {
@@ -67,7 +72,10 @@ async fn serve(plan: WorkerPlan) -> Result<AgentEnd, Failure> {
         |_| AgentActor::new(node, settings, processes, on_end),
         move |exit| drop(tell_fault.send(exit)),
     );
-    tokio::task::spawn_local(forward(signals, agent));
+    tokio::task::spawn_local(forward(signals, agent.clone()));
+    if let Some(leash) = plan.leash {
+        tokio::task::spawn_local(obey(leash, agent));
+    }
     let end = match end.await {
         Ok(end) => end,
         Err(_closed) => AgentEnd { code: 1, reason: fault_of(fault.await) },

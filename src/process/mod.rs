@@ -6,7 +6,8 @@ mod driver;
 mod driver_address;
 mod event_log;
 mod event_text;
-mod local_launcher;
+mod launcher;
+mod leash;
 mod observer;
 mod random;
 mod signals;
@@ -18,6 +19,7 @@ mod token_source;
 
 pub(crate) use agent::run_agent;
 pub(crate) use driver::run_driver;
+pub(crate) use leash::read_token as read_token_from_launcher;
 pub(crate) use signals::{Heard, Signals};
 pub(crate) use state_dir::{ADDRESS_FILE, EVENTS_FILE};
 pub(crate) use status_client::StatusClient;

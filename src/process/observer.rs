@@ -12,12 +12,12 @@ use tokio::sync::oneshot;
 
 use super::event_log::EventLog;
 use super::event_text::log_event;
-use super::local_launcher::LocalLauncher;
+use super::launcher::Launcher;
 
 /// The observer of a driver's process.
 pub(crate) struct Observer {
     log: EventLog,
-    launcher: Option<Rc<LocalLauncher>>,
+    launcher: Option<Rc<Launcher>>,
     /// Processes of each host, as the events tell.
     processes: BTreeMap<HostName, BTreeSet<String>>,
     /// The job's result, or why the driver acts no more.
@@ -28,7 +28,7 @@ impl Observer {
     /// Writes to `log`, tells `launcher` of hosts, and `ended` of the result.
     pub(crate) fn new(
         log: EventLog,
-        launcher: Option<Rc<LocalLauncher>>,
+        launcher: Option<Rc<Launcher>>,
         ended: oneshot::Sender<Result<JobResult, String>>,
     ) -> Self {
         Self { log, launcher, processes: BTreeMap::new(), ended: Some(ended) }
@@ -80,7 +80,7 @@ impl DriverObserver for Observer {
                 .hosts
                 .iter()
                 .map(|entry| (entry.name.clone(), entry.state == HostState::Listed));
-            launcher.set_hosts(listed.collect());
+            launcher.set_hosts(&listed.collect());
         }
     }
 

@@ -53,6 +53,11 @@ impl TokenSource {
         Ok(Self { driver: driver.to_owned(), kind })
     }
 
+    /// One that is known.
+    pub(crate) fn given(driver: &str, token: Token) -> Self {
+        Self { driver: driver.to_owned(), kind: Kind::Given(token) }
+    }
+
     /// The token as it is now.
     pub(crate) fn read(&self) -> Result<Token, Failure> {
         match &self.kind {

@@ -31,19 +31,39 @@ pub(crate) struct Job {
     pub(crate) address: String,
     /// What starts the driver.
     command: Vec<String>,
+    /// What it has in its environment beside the test's own.
+    environment: Vec<(String, String)>,
 }
 
 impl Job {
     /// Starts a driver of the trainer with these flags, and waits until it listens.
     pub(crate) fn start(driver_flags: &[&str], trainer_flags: &[&str]) -> Self {
+        Self::start_in(&[], driver_flags, trainer_flags)
+    }
+
+    /// The same with more in the driver's environment.
+    pub(crate) fn start_in(
+        environment: &[(&str, &str)],
+        driver_flags: &[&str],
+        trainer_flags: &[&str],
+    ) -> Self {
         let mut command = vec![program("trainer").display().to_string()];
         command.extend(["--control", "CONTROL", "--log", "LOG"].map(ToOwned::to_owned));
         command.extend(trainer_flags.iter().map(|flag| (*flag).to_owned()));
-        Self::start_program(&[driver_flags, &["--mode", "in-process"]].concat(), &command)
+        let driver_flags = [driver_flags, &["--mode", "in-process"]].concat();
+        Self::start_program_in(environment, &driver_flags, &command)
     }
 
     /// The same with another program. In all flags, CONTROL, LOG and DIR stand for the test's folders.
     pub(crate) fn start_program(driver_flags: &[&str], program: &[String]) -> Self {
+        Self::start_program_in(&[], driver_flags, program)
+    }
+
+    pub(crate) fn start_program_in(
+        environment: &[(&str, &str)],
+        driver_flags: &[&str],
+        program: &[String],
+    ) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         for name in ["control", "log", "state"] {
             fs::create_dir(folder.path().join(name)).expect("a folder");
@@ -62,9 +82,11 @@ impl Job {
         command.extend(driver_flags.iter().map(|flag| fill(flag)));
         command.push("--".to_owned());
         command.extend(program.iter().map(|part| fill(part)));
-        let driver = start_driver(folder.path(), &command);
+        let environment: Vec<(String, String)> =
+            environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let driver = start_driver(folder.path(), &command, &environment);
         let (agents, address) = (BTreeMap::new(), String::new());
-        let mut job = Self { folder, driver, agents, address, command };
+        let mut job = Self { folder, driver, agents, address, command, environment };
         let file = job.path("state/address");
         job.address = job.wait("the driver's address", |job| {
             // The file goes with the driver, which may have ended already.
@@ -85,7 +107,7 @@ impl Job {
 
     /// Starts the driver again as it was started first.
     pub(crate) fn start_driver_again(&mut self) {
-        self.driver = start_driver(self.folder.path(), &self.command);
+        self.driver = start_driver(self.folder.path(), &self.command, &self.environment);
     }
 
     /// SIGKILL to an agent; its workers go with it.
@@ -322,13 +344,14 @@ impl Drop for Job {
     }
 }
 
-fn start_driver(folder: &Path, command: &[String]) -> Child {
+fn start_driver(folder: &Path, command: &[String], environment: &[(String, String)]) -> Child {
     let file = |name: &str| {
         let file = fs::OpenOptions::new().create(true).append(true).open(folder.join(name));
         file.expect("a file")
     };
     Command::new(binary())
         .args(command)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(file("driver.stdout"))
         .stderr(file("driver.stderr"))

@@ -16,6 +16,17 @@ pub(crate) struct Component {
 pub(crate) const ETCD: Component =
     Component { program: "etcd", check: &["--version"], packages: &["etcd-server", "etcd-client"] };
 
+/// What `--launcher ssh` gets in by.
+pub(crate) const SSHD: Component = Component {
+    program: "/usr/sbin/sshd",
+    check: &["-V"],
+    packages: &["openssh-server", "openssh-client"],
+};
+
+/// A name server.
+pub(crate) const DNSMASQ: Component =
+    Component { program: "dnsmasq", check: &["--version"], packages: &["dnsmasq-base"] };
+
 /// The interpreter, with what makes virtual environments.
 pub(crate) const PYTHON: Component = Component {
     program: "python3",

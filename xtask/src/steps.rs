@@ -40,10 +40,14 @@ pub(crate) fn test() -> anyhow::Result<()> {
     })?;
     step("what the tests run beside", || {
         debian::install(&shell, debian::ETCD)?;
+        debian::install(&shell, debian::SSHD)?;
+        debian::install(&shell, debian::DNSMASQ)?;
         debian::install(&shell, debian::PYTHON)
     })?;
     step("tests", || {
         let _etcd = shell.push_env("ELASTIC_REQUIRE_ETCD", "1");
+        let _sshd = shell.push_env("ELASTIC_REQUIRE_SSHD", "1");
+        let _dnsmasq = shell.push_env("ELASTIC_REQUIRE_DNSMASQ", "1");
         Ok(cmd!(shell, "cargo test --locked --workspace --no-fail-fast").run()?)
     })?;
     step("tests in Python", || python::test(&shell))?;

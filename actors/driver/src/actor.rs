@@ -17,7 +17,7 @@ use elastic_journal::{Batch, Journal, JournalError};
 use elastic_protocol::messages::{
     AgentToDriver, ClientRequest, ClientResponse, DriverToAgent, ProcessPlace, WorkerToDriver,
 };
-use elastic_protocol::{JobResult, NodeId, Time, WorkerId};
+use elastic_protocol::{HostName, JobResult, NodeId, Time, WorkerId};
 use elastic_registry::{AskMissing, OpenGeneration, Registry, RegistryReport};
 use elastic_runtime::{
     ActorId, ActorName, Delivery, Exit, LinkChanged, NodeHandle, OffloadError, OffloadPort,
@@ -36,7 +36,7 @@ pub trait WorkerCredentials {
     fn issue(&self, worker: &WorkerId) -> Result<String, String>;
 }
 
-/// Whoever wants to know what the driver does: the event log, the local launcher, the process itself.
+/// Whoever wants to know what the driver does: the event log, the launcher, the process itself.
 pub trait DriverObserver {
     /// Something happened.
     fn event(&mut self, at: SystemTime, event: &Event);
@@ -107,6 +107,19 @@ pub struct StopJob {
 }
 
 impl Message for StopJob {
+    type Result = ();
+}
+
+/// No agent can be started on a host.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LaunchFailed {
+    /// Which host.
+    pub host: HostName,
+    /// Why not.
+    pub reason: String,
+}
+
+impl Message for LaunchFailed {
     type Result = ();
 }
 
@@ -399,6 +412,15 @@ impl Handler<StopJob> for Driver {
 
     fn handle(&mut self, stop: StopJob, ctx: &mut Context<Self>) {
         self.core.handle_stop(self.now(), stop.signal);
+        self.drain(ctx);
+    }
+}
+
+impl Handler<LaunchFailed> for Driver {
+    type Result = ();
+
+    fn handle(&mut self, failed: LaunchFailed, ctx: &mut Context<Self>) {
+        self.core.handle_launch_failed(&failed.host, &failed.reason);
         self.drain(ctx);
     }
 }

@@ -6,7 +6,7 @@ pub mod core;
 pub mod journal;
 
 pub use self::actor::{
-    Driver, DriverObserver, DriverParts, JournalPort, StopJob, WorkerCredentials,
+    Driver, DriverObserver, DriverParts, JournalPort, LaunchFailed, StopJob, WorkerCredentials,
 };
 pub use self::core::{
     DriverConfig, DriverCore, DriverOutput, Event, EventKind, InvalidDriverConfig, Mode, OnFailure,

@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use elastic_driver::{Driver, DriverCore, DriverParts, StopJob};
-use elastic_host_manager::{Discovery, HostFileDiscovery, ScriptDiscovery};
+use elastic_host_manager::{Discovery, DnsDiscovery, HostFileDiscovery, ScriptDiscovery};
 use elastic_protocol::{JobId, JobResult, Outcome, Term, WorkerFailure};
-use elastic_runtime::{OffloadPort, spawn_child, system, wall_clock};
+use elastic_runtime::{NodeHandle, OffloadPort, spawn_child, system, wall_clock};
 use elastic_store::actor::Store;
 use tokio::sync::oneshot;
 
@@ -20,17 +20,17 @@ use self::durable::Durable;
 use self::listening::{Listening, SharedCredentials};
 use self::reach::{reached_at, tell_how_to_join};
 use super::event_log::EventLog;
-use super::local_launcher::{AgentCommand, LocalLauncher};
+use super::launcher::{AgentCommand, Launcher, Way};
 use super::observer::Observer;
 use super::random::system_rng;
 use super::signals::Signals;
 use super::state_dir::{EVENTS_FILE, StateDir, default_state_dir};
-use crate::cli::{DiscoveryPlan, DriverPlan, Failure, Launcher, ResultExt};
+use crate::cli::{DiscoveryPlan, DriverPlan, Failure, LauncherPlan, ResultExt};
 
 /// How long the last words to agents may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// How long local agents have to end once their job is over.
+/// How long agents that the driver started have to end once their job is over.
 const AGENTS_GO_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs a job to its end.
@@ -51,11 +51,22 @@ async fn drive(mut plan: DriverPlan, log: &str) -> Result<JobResult, Failure> {
     let events = state.path().join(EVENTS_FILE);
     let events = EventLog::open(events, wall_clock(), term.0, &job.to_string(), &reached_at)
         .failed("the event log cannot be written")?;
-    let token_file = state.publish(&credentials.borrow().join_token(), *address)?;
+    let token = credentials.borrow().join_token();
+    let token_file = state.publish(&token, *address)?;
     tracing::info!(%job, %address, events = %events.path().display(), "the driver listens");
     tracing::debug!(?plan, "configuration");
 
-    let launcher = launcher(&plan, &reached_at, token_file, log)?;
+    let command = AgentCommand {
+        program: std::env::current_exe().failed("this program does not find itself")?,
+        driver: reached_at.clone(),
+        token_file,
+        token: token.to_line(),
+        outlives_driver: plan.keeps_journal,
+        role: plan.role.clone(),
+        // The driver's log tells of hosts and workers already.
+        log: if log == DEFAULT_LOG { "warn".to_owned() } else { log.to_owned() },
+    };
+    let launcher = launcher(&plan, command, node);
     if let (Some(launcher), Some(durable)) = (&launcher, &durable) {
         launcher.adopt(durable.tenure.image.hosts.iter().map(|host| host.name.clone()));
     }
@@ -77,13 +88,16 @@ async fn drive(mut plan: DriverPlan, log: &str) -> Result<JobResult, Failure> {
         core,
         journal,
         host_manager: plan.hosts,
-        discovery: discovery(&plan.discovery),
+        discovery: discovery(&plan.discovery, node),
         credentials: Rc::new(SharedCredentials(Rc::clone(credentials))),
         observer: Box::new(observer),
     };
     let (tell_fault, fault) = oneshot::channel();
     // Nobody waits for it once this function has returned.
     let driver = Driver::start(node, parts, move |exit| drop(tell_fault.send(exit)));
+    if let Some(launcher) = &launcher {
+        launcher.report_to(driver.clone());
+    }
     tokio::task::spawn_local(forward(signals, driver));
     let store = Store::new(node.clone());
     let _store =
@@ -177,35 +191,29 @@ fn state_dir(plan: &DriverPlan, address: SocketAddr) -> Result<PathBuf, Failure>
 }
 
 /// Has agents join: by people who are told how, or by itself.
-fn launcher(
-    plan: &DriverPlan,
-    reached_at: &str,
-    token_file: PathBuf,
-    log: &str,
-) -> Result<Option<Rc<LocalLauncher>>, Failure> {
-    if plan.launcher == Launcher::Join {
-        tell_how_to_join(plan, reached_at, &token_file);
-        return Ok(None);
-    }
-    Ok(Some(LocalLauncher::new(AgentCommand {
-        program: std::env::current_exe().failed("this program does not find itself")?,
-        driver: reached_at.to_owned(),
-        token_file,
-        outlives_driver: plan.keeps_journal,
-        role: plan.role.clone(),
-        // The driver's log tells of hosts and workers already.
-        log: if log == DEFAULT_LOG { "warn".to_owned() } else { log.to_owned() },
-    })))
+fn launcher(plan: &DriverPlan, command: AgentCommand, node: &NodeHandle) -> Option<Rc<Launcher>> {
+    let way = match plan.launcher {
+        LauncherPlan::Join => {
+            tell_how_to_join(plan, &command.driver, &command.token_file);
+            return None;
+        }
+        LauncherPlan::Local => Way::Local,
+        LauncherPlan::Ssh => Way::Ssh { failures_max: plan.config.max_restarts },
+    };
+    Some(Launcher::start(command, way, node))
 }
 
 /// `--log` where none is given.
 const DEFAULT_LOG: &str = "info";
 
-fn discovery(plan: &DiscoveryPlan) -> Box<dyn Discovery> {
+fn discovery(plan: &DiscoveryPlan, node: &NodeHandle) -> Box<dyn Discovery> {
     match plan {
         DiscoveryPlan::Script(path) => Box::new(ScriptDiscovery::new(path)),
         // Where nothing is discovered, nobody asks.
         DiscoveryPlan::None => Box::new(ScriptDiscovery::new(Path::new(""))),
+        DiscoveryPlan::Dns(target) => {
+            Box::new(DnsDiscovery::new(target.clone(), node.random("discovery: DNS", 0)))
+        }
         DiscoveryPlan::File(path) => {
             Box::new(HostFileDiscovery::new(path, OffloadPort::blocking_threads()))
         }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::cli::{DriverPlan, Launcher};
+use crate::cli::{DriverPlan, LauncherPlan};
 
 /// Where workers and agents reach the driver.
 pub(super) fn reached_at(plan: &DriverPlan, address: SocketAddr) -> String {
@@ -19,7 +19,9 @@ pub(super) fn reached_at(plan: &DriverPlan, address: SocketAddr) -> String {
         SocketAddr::V6(_) => SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], address.port())),
     };
     match (plan.launcher, nix::unistd::gethostname()) {
-        (Launcher::Join, Ok(name)) => format!("{}:{}", name.to_string_lossy(), address.port()),
+        (LauncherPlan::Join | LauncherPlan::Ssh, Ok(name)) => {
+            format!("{}:{}", name.to_string_lossy(), address.port())
+        }
         _ => loopback.to_string(),
     }
 }

@@ -5,7 +5,7 @@ use elastic_protocol::{HostName, Incarnation, NodeId, NodeName, ResetCause, Time
 use elastic_runtime::transport::LinkEvent;
 
 use super::DriverCore;
-use super::losses::last_heard;
+use super::losses::{last_heard, shorten};
 use super::output::{DriverOutput, EventKind};
 use super::table::{AgentRecord, Link, PendingJoin, Stance, WorkerRecord};
 use super::timers::Timer;
@@ -217,6 +217,17 @@ impl DriverCore {
         self.event(EventKind::HostRefused { host: host.clone(), reason: reason.to_owned() });
         let message = DriverToAgent::Refused { reason: reason.to_owned() };
         self.output(DriverOutput::ToAgent { to: agent.clone(), message });
+    }
+
+    /// The launcher cannot start an agent on a host: the host is at fault, not the job.
+    pub fn handle_launch_failed(&mut self, host: &HostName, reason: &str) {
+        if self.phase.is_over() {
+            return;
+        }
+        let message = format!("no agent can be started on host {host}: {}", shorten(reason));
+        self.event(EventKind::Warning { message: message.clone() });
+        self.first_launch_failure.get_or_insert(message);
+        self.output(DriverOutput::HostFailed { host: host.clone(), reason: reason.to_owned() });
     }
 
     /// An agent went away without being asked to: its workers are lost with it.

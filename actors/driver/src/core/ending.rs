@@ -88,7 +88,10 @@ impl DriverCore {
                 };
                 format!("{reason}; first {}: {how}", first.worker)
             }
-            None => reason.to_owned(),
+            None => match &self.first_launch_failure {
+                Some(failure) => format!("{reason}; first {failure}"),
+                None => reason.to_owned(),
+            },
         }
     }
 

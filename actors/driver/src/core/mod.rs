@@ -92,6 +92,8 @@ pub struct DriverCore {
     reset: Option<ResetRecord>,
     last_reset: Option<ResetRecord>,
     first_failure: Option<WorkerFailure>,
+    /// Why the first host had no agent on which none could be started.
+    first_launch_failure: Option<String>,
     /// When its program says that it failed, in seconds of its host's clock.
     first_failed_at: Option<u64>,
     /// What the job failed of, less the first cause.
@@ -147,6 +149,7 @@ impl DriverCore {
             reset: None,
             last_reset: None,
             first_failure: None,
+            first_launch_failure: None,
             first_failed_at: None,
             failed_because: None,
             accident_in: None,

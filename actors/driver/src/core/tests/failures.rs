@@ -66,6 +66,20 @@ fn h_10_every_worker_raises() {
 }
 
 #[test]
+fn a_host_on_which_no_agent_can_be_started_is_blacklisted_and_the_job_goes_on_without_it() {
+    let mut cluster = two_by_two(|config| config.min_np = Some(2));
+    cluster.core.handle_launch_failed(&host("b"), "ssh: Permission denied");
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(cluster.failed_hosts, [host("b")]);
+    assert!(cluster.result.is_none(), "the job goes on");
+    cluster.core.handle_launch_failed(&host("a"), "ssh: Connection refused");
+    cluster.pass(Duration::from_secs(60));
+    let reason = cluster.result.expect("nobody is left").reason;
+    assert!(reason.contains("every host is blacklisted: a, b"), "{reason}");
+    assert!(reason.contains("host b: ssh: Permission denied"), "what came first: {reason}");
+}
+
+#[test]
 fn h_11_every_host_is_blacklisted() {
     let mut cluster = two_by_two(|config| config.on_failure = OnFailure::Blacklist);
     for name in ["a", "b"] {

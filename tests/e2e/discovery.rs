@@ -1,0 +1,147 @@
+//! Hosts by DNS (`--discovery dns://…`), against a real name server on the loopback.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::support::{Job, signal, wait_until};
+
+/// A dnsmasq of the test's own, which knows the names of a file.
+struct NameServer {
+    folder: TempDir,
+    port: u16,
+    process: Child,
+}
+
+impl NameServer {
+    /// Knows the addresses of `workers.test`; none if this machine has no dnsmasq.
+    #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
+    fn start(addresses: &[&str]) -> Option<Self> {
+        if let Err(error) = Command::new("dnsmasq").arg("--version").output() {
+            let hint = format!("dnsmasq cannot be run ({error}); install Debian's dnsmasq-base");
+            assert!(std::env::var_os("ELASTIC_REQUIRE_DNSMASQ").is_none(), "{hint}");
+            eprintln!("not shown: {hint}");
+            return None;
+        }
+        let folder = TempDir::new().expect("a temporary folder");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+        let port = listener.local_addr().expect("it is bound").port();
+        drop(listener);
+        let process = serve(&folder.path().join("hosts"), port, addresses);
+        Some(Self { folder, port, process })
+    }
+
+    /// The addresses are others now.
+    fn change(&self, addresses: &[&str]) {
+        write(&self.file(), addresses);
+        let pid = i32::try_from(self.process.id()).expect("a process id");
+        signal(pid, Signal::SIGHUP);
+    }
+
+    fn stop(&mut self) {
+        self.process.kill().expect("it runs");
+        self.process.wait().expect("it was ours");
+    }
+
+    fn start_again(&mut self, addresses: &[&str]) {
+        self.process = serve(&self.file(), self.port, addresses);
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("hosts")
+    }
+
+    fn url(&self) -> String {
+        format!("dns://127.0.0.1:{}/workers.test", self.port)
+    }
+}
+
+impl Drop for NameServer {
+    fn drop(&mut self) {
+        // It may have been stopped.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn write(file: &std::path::Path, addresses: &[&str]) {
+    let lines: Vec<String> = addresses.iter().map(|it| format!("{it} workers.test\n")).collect();
+    fs::write(file, lines.concat()).expect("a file");
+}
+
+fn serve(file: &std::path::Path, port: u16, addresses: &[&str]) -> Child {
+    write(file, addresses);
+    let process = Command::new("dnsmasq")
+        .args(["--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts"])
+        .args(["--listen-address=127.0.0.1", "--bind-interfaces", "--pid-file="])
+        // It reads the file again, which is this user's.
+        .args(["--local=/test/", &format!("--user={}", user())])
+        .args([format!("--port={port}"), format!("--addn-hosts={}", file.display())])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it could be run just now");
+    wait_until("dnsmasq listens", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
+    process
+}
+
+fn user() -> String {
+    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).expect("a user database");
+    user.expect("this user stands in it").name
+}
+
+fn has_warning(job: &Job) -> Option<bool> {
+    Some(!job.status()?["warnings"].as_array()?.is_empty())
+}
+
+#[test]
+fn addresses_of_a_name_are_hosts_and_a_change_of_the_answer_is_a_change_of_hosts() {
+    let Some(server) = NameServer::start(&[]) else { return };
+    let mut job = Job::start(&["--discovery", &server.url(), "--min-np", "1"], &[]);
+    job.agent("10.9.0.1", 4);
+    job.wait("a poll without hosts", |job| {
+        (job.status()?["phase"] == "gather" && has_warning(job) == Some(false)).then_some(())
+    });
+    server.change(&["10.9.0.1"]);
+    job.wait_for_sizes(&[1]);
+    server.change(&["10.9.0.2", "10.9.0.1"]);
+    job.agent("10.9.0.2", 1);
+    job.wait_for_sizes(&[1, 2]);
+    server.change(&["10.9.0.2"]);
+    job.wait_for_sizes(&[1, 2, 1]);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn h_15_failures_of_dns_change_nothing_and_are_seen() {
+    let Some(mut server) = NameServer::start(&["10.9.0.1", "10.9.0.2"]) else { return };
+    let mut job = Job::start(&["--discovery", &server.url(), "--min-np", "1"], &[]);
+    job.agent("10.9.0.1", 1);
+    job.agent("10.9.0.2", 1);
+    job.wait_for_sizes(&[2]);
+    server.stop();
+    job.wait("a warning", |job| has_warning(job).filter(|is_there| *is_there));
+    server.start_again(&["10.9.0.2", "10.9.0.1"]);
+    job.wait("no warning", |job| has_warning(job).filter(|is_there| !*is_there));
+    // A server that has forgotten the name is no better than none.
+    server.change(&[]);
+    job.wait("a warning", |job| has_warning(job).filter(|is_there| *is_there));
+    job.wait_for_progress();
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [2]);
+}
+
+#[test]
+fn h_15_the_first_answer_is_needed() {
+    let Some(mut server) = NameServer::start(&[]) else { return };
+    server.stop();
+    let mut job = Job::start(&["--discovery", &server.url()], &[]);
+    assert_eq!(job.end(), 1);
+    let stderr = job.stderr();
+    assert!(stderr.contains(&server.url()) && stderr.contains("hint:"), "{stderr}");
+}
