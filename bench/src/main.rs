@@ -7,6 +7,7 @@ mod driver_cost;
 mod monotonic;
 mod record;
 mod recovery;
+mod rendezvous;
 mod statistics;
 mod worker;
 
@@ -44,6 +45,8 @@ enum Bench {
     DriverCost(driver_cost::Options),
     /// kill -9 of one of four workers, in process: the time to the next step that all survivors committed.
     Recovery(recovery::Options),
+    /// Many agents become one group, over QUIC on the loopback: time, bytes and memory.
+    Rendezvous(rendezvous::Options),
     /// The training program of the benchmarks.
     #[command(hide = true)]
     Worker(worker::Options),
@@ -60,6 +63,7 @@ fn main() -> anyhow::Result<()> {
         Bench::AbortRank(options) => abort::run_rank(&options),
         Bench::DriverCost(options) => driver_cost::run(&options),
         Bench::Recovery(options) => recovery::run(&options),
+        Bench::Rendezvous(options) => rendezvous::run(&options),
         Bench::Worker(options) => worker::run(&options),
     }
 }

@@ -57,6 +57,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "elastic-protocol",
             "elastic-registry",
             "elastic-runtime",
+            "elastic-transport",
+            "elastic-worker",
         ],
     ),
     ("xtask", &[]),

@@ -1,0 +1,99 @@
+//! The driver's side: a real driver that listens for agents, by restart, so that an assignment is a process's start.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use elastic_driver::{
+    Driver, DriverConfig, DriverCore, DriverObserver, DriverParts, Event, Mode, WorkerCredentials,
+};
+use elastic_host_manager::{HostManagerConfig, HostSource, HostsSnapshot, ScriptDiscovery};
+use elastic_protocol::{
+    Incarnation, JobId, JobResult, NodeId, NodeName, ProgramSpec, Term, WorkerId,
+};
+use elastic_runtime::{NodeHandle, system, wall_clock};
+use elastic_transport::{Credentials, JobSecrets, ListenOptions, QuicTransport, Token};
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha8Rng;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+/// Where a driver listens, and what lets agents in.
+#[derive(Clone, Debug)]
+pub(super) struct Listening {
+    pub(super) address: SocketAddr,
+    pub(super) token: Token,
+}
+
+/// Drives until it is over.
+pub(super) fn run(
+    count: u32,
+    tell: mpsc::Sender<Listening>,
+    over: oneshot::Receiver<()>,
+) -> anyhow::Result<()> {
+    system::run(async move {
+        let secrets = JobSecrets::new(JobId(Uuid::from_u128(1)), wall_clock())?;
+        let authority = secrets.authority()?;
+        let credentials = secrets.credentials(&authority, Incarnation(1));
+        let credentials = Rc::new(RefCell::new(credentials));
+        let local = NodeId { name: NodeName::Driver, incarnation: Incarnation(1) };
+        let node = NodeHandle::new(local.clone(), 1);
+        let admission = Rc::clone(&credentials);
+        let admit = Rc::new(move |request: &_| admission.borrow_mut().admit(request));
+        let bind = SocketAddr::from(([127, 0, 0, 1], 0));
+        let options = ListenOptions::new(bind, local, authority, admit, wall_clock);
+        let transport = QuicTransport::listen(options, node.sink())?;
+        node.attach(transport.clone());
+        let address = transport.local_address().context("it listens")?;
+        let program = ProgramSpec { argv: vec!["train".to_owned()], ..ProgramSpec::default() };
+        let config = DriverConfig {
+            np: Some(count),
+            min_np: Some(count),
+            mode: Mode::Restart,
+            driver_address: address.to_string(),
+            ..DriverConfig::new(program)
+        };
+        let parts = DriverParts {
+            core: DriverCore::new(
+                config.validate()?,
+                secrets.job(),
+                Term(1),
+                ChaCha8Rng::seed_from_u64(1),
+                node.now(),
+            ),
+            host_manager: HostManagerConfig::new(HostSource::Joined),
+            discovery: Box::new(ScriptDiscovery::new(Path::new(""))),
+            credentials: Rc::new(Issue(Rc::clone(&credentials))),
+            observer: Box::new(Nobody),
+            journal: None,
+        };
+        let token = credentials.borrow().join_token();
+        // Its end is that of this function.
+        let _driver = Driver::start(&node, parts, drop);
+        tell.send(Listening { address, token }).context("nobody wants to know")?;
+        // Whoever waits for it may have failed.
+        let _ = over.await;
+        Ok(())
+    })?
+}
+
+struct Issue(Rc<RefCell<Credentials>>);
+
+impl WorkerCredentials for Issue {
+    fn issue(&self, worker: &WorkerId) -> Result<String, String> {
+        Ok(self.0.borrow_mut().issue_worker(worker).to_line())
+    }
+}
+
+struct Nobody;
+
+impl DriverObserver for Nobody {
+    fn event(&mut self, _: SystemTime, _: &Event) {}
+    fn hosts(&mut self, _: &HostsSnapshot) {}
+    fn ended(&mut self, _: &JobResult) {}
+    fn abandoned(&mut self, _: &str) {}
+}

@@ -1,0 +1,178 @@
+//! `bench rendezvous`: how long many hosts take to become one group, and what it costs.
+//!
+//! A driver and all agents are the real ones, over real QUIC on the loopback: each agent enrols, joins, and is told
+//! its rank; only the process that it would start then is left out. The driver has a thread, the agents have another.
+//! Time is from before the driver listens until the last agent has its rank. Bytes are those of the loopback of
+//! a network namespace of our own, headers included, so that torchrun's are counted alike; that needs root.
+
+mod agents;
+mod driver;
+mod isolation;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use self::isolation::{Isolation, open_files_max, peak_memory_bytes};
+use crate::monotonic::now_ns;
+use crate::statistics::median;
+
+/// How long all of it may take.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Flags.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// How many agents, each of a host with one slot.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    agents: u32,
+    /// How often; the medians are given.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// What ours is compared with, once, where it is installed.
+    #[arg(long, value_delimiter = ',')]
+    vs: Vec<Peer>,
+    /// The Python that has torch.
+    #[arg(long, default_value = "python3", env = "ELASTIC_BENCH_PYTHON")]
+    python: PathBuf,
+    /// Only the result, as one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Who else forms groups.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Peer {
+    /// torchrun's c10d rendezvous: its handlers, as threads of two processes.
+    Torchrun,
+}
+
+/// The result.
+#[derive(Debug, Serialize)]
+struct Report {
+    agents: u32,
+    rounds: usize,
+    ours: Cost,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    torchrun: Option<Cost>,
+}
+
+/// What one rendezvous costs.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Cost {
+    seconds: f64,
+    /// Of the loopback, if it was ours alone.
+    bytes: Option<u64>,
+    packets: Option<u64>,
+    /// Most resident memory of all of it, driver and agents; not counted for peers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_bytes: Option<u64>,
+}
+
+/// Measures and prints.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    ensure!(options.rounds > 0, "--rounds must be at least 1");
+    open_files_max()?;
+    let isolation = Isolation::enter();
+    let mut stderr = std::io::stderr();
+    if let Err(error) = &isolation {
+        writeln!(stderr, "bytes are not counted: {error:#}")?;
+    }
+    let isolation = isolation.ok();
+    let mut costs = Vec::with_capacity(options.rounds);
+    for _round in 0..options.rounds {
+        let cost = measure(isolation.as_ref(), || ours(options.agents))?;
+        if !options.json {
+            writeln!(stderr, "ours: {}", told(&cost))?;
+        }
+        costs.push(cost);
+    }
+    let of = |value: fn(&Cost) -> f64| median(&costs.iter().map(value).collect::<Vec<f64>>());
+    let count = |value: fn(&Cost) -> Option<u64>| {
+        let mut counts: Vec<u64> = costs.iter().filter_map(value).collect();
+        counts.sort_unstable();
+        counts.get(counts.len() / 2).copied()
+    };
+    let ours = Cost {
+        seconds: of(|cost| cost.seconds).context("there are measurements")?,
+        bytes: count(|cost| cost.bytes),
+        packets: count(|cost| cost.packets),
+        memory_bytes: peak_memory_bytes(),
+    };
+    let mut torchrun = None;
+    if options.vs.contains(&Peer::Torchrun) {
+        let cost = measure(isolation.as_ref(), || peer(&options.python, options.agents))?;
+        if !options.json {
+            writeln!(stderr, "torchrun: {}", told(&cost))?;
+        }
+        torchrun = Some(cost);
+    }
+    let report = Report { agents: options.agents, rounds: options.rounds, ours, torchrun };
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
+    Ok(())
+}
+
+fn told(cost: &Cost) -> String {
+    let bytes = cost.bytes.map_or_else(String::new, |bytes| {
+        format!(", {:.2} MB in {} packets", bytes as f64 / 1e6, cost.packets.unwrap_or_default())
+    });
+    format!("{:.2} s{bytes}", cost.seconds)
+}
+
+/// What the network carries while something gives its seconds.
+fn measure(
+    isolation: Option<&Isolation>,
+    rendezvous: impl FnOnce() -> anyhow::Result<f64>,
+) -> anyhow::Result<Cost> {
+    let before = isolation.map(Isolation::traffic).transpose()?;
+    let seconds = rendezvous()?;
+    let after = isolation.map(Isolation::traffic).transpose()?;
+    let traffic = before.zip(after);
+    Ok(Cost {
+        seconds,
+        bytes: traffic.map(|(before, after)| after.bytes - before.bytes),
+        packets: traffic.map(|(before, after)| after.packets - before.packets),
+        memory_bytes: None,
+    })
+}
+
+/// Seconds until the last of our agents has its rank.
+fn ours(count: u32) -> anyhow::Result<f64> {
+    let started = now_ns()?;
+    let (tell_address, address) = mpsc::channel();
+    let (tell_assigned, assigned) = mpsc::channel();
+    let (tell_over, over) = tokio::sync::oneshot::channel();
+    let driving = std::thread::Builder::new()
+        .name("driver".to_owned())
+        .spawn(move || driver::run(count, tell_address, over))?;
+    let listening = address.recv_timeout(PATIENCE).context("the driver does not listen")?;
+    let joining = std::thread::Builder::new()
+        .name("agents".to_owned())
+        .spawn(move || agents::run(count, &listening, PATIENCE, tell_assigned))?;
+    let all = assigned.recv_timeout(PATIENCE).context("not every agent has a rank");
+    let ended = now_ns()?;
+    // Whoever has ended early says why itself.
+    let _ = tell_over.send(());
+    let joined = joining.join().map_err(|_| anyhow::anyhow!("the agents panicked"))?;
+    driving.join().map_err(|_| anyhow::anyhow!("the driver panicked"))??;
+    joined?;
+    all?;
+    Ok(Duration::from_nanos(ended - started).as_secs_f64())
+}
+
+/// Seconds that a peer's program prints.
+fn peer(python: &Path, count: u32) -> anyhow::Result<f64> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/rendezvous.py");
+    let output = Command::new(python).arg(script).arg(count.to_string()).output();
+    let output = output.with_context(|| format!("{} cannot be run", python.display()))?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "torchrun's rendezvous failed: {stderr}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.trim().parse().with_context(|| format!("{text:?} is no time; {stderr}"))
+}
