@@ -75,9 +75,6 @@ async fn start(
     let joined = join(options).await?;
     let node = joined.node.clone();
     let settings = AgentSettings::new(host, 1);
-    let agent = spawn_child(
-        |_| AgentActor::new(node, settings, Box::new(Noted(roll)), drop),
-        drop,
-    );
+    let agent = spawn_child(|_| AgentActor::new(node, settings, Box::new(Noted(roll)), drop), drop);
     Ok((joined, agent))
 }

@@ -20,9 +20,13 @@ pub(super) struct Traffic {
 impl Isolation {
     /// Enters one; needs root.
     pub(super) fn enter() -> anyhow::Result<Self> {
-        unshare(CloneFlags::CLONE_NEWNET).context("no network namespace can be made: that needs root")?;
+        unshare(CloneFlags::CLONE_NEWNET)
+            .context("no network namespace can be made: that needs root")?;
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
-        ensure!(up.context("`ip` is not installed")?.success(), "the loopback cannot be brought up");
+        ensure!(
+            up.context("`ip` is not installed")?.success(),
+            "the loopback cannot be brought up"
+        );
         Ok(Self(()))
     }
 
