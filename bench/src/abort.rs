@@ -17,8 +17,8 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-use crate::cluster::{kill_9, pause};
 use crate::monotonic::now_ns;
+use crate::process::{kill_9, pause};
 use crate::statistics::{median, percentile};
 
 pub(crate) use rank::{RankOptions, run as run_rank};

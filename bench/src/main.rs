@@ -1,10 +1,10 @@
 //! Benchmarks: `cargo run --release -p bench -- recovery --json`. The last line of stdout is the result.
 
 mod abort;
-mod cluster;
 mod collective;
 mod driver_cost;
 mod monotonic;
+mod process;
 mod record;
 mod recovery;
 mod rendezvous;
@@ -43,7 +43,7 @@ enum Bench {
     AbortRank(abort::RankOptions),
     /// What a start, the loss of a host and its return cost the driver, by the number of hosts; no processes.
     DriverCost(driver_cost::Options),
-    /// kill -9 of one of four workers, in process: the time to the next step that all survivors committed.
+    /// kill -9 of one of four workers: the time to the next step that all have committed.
     Recovery(recovery::Options),
     /// Many agents become one group, over QUIC on the loopback: time, bytes and memory.
     Rendezvous(rendezvous::Options),

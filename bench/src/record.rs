@@ -58,6 +58,36 @@ pub(crate) fn read(folder: &Path, pid: u32) -> Vec<Record> {
     whole.iter().map(Record::from_bytes).collect()
 }
 
+/// The records of all workers so far, by process id.
+pub(crate) fn all(folder: &Path) -> Vec<(u32, Vec<Record>)> {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let pids = files.filter_map(|file| file.file_name().to_str()?.parse().ok());
+    pids.map(|pid| (pid, read(folder, pid))).collect()
+}
+
+/// When a process of a script came how far, in nanoseconds on `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Marks {
+    /// Its first line.
+    pub(crate) began_ns: u64,
+    /// Its imports are done.
+    pub(crate) imported_ns: u64,
+    /// It is in a process group.
+    pub(crate) joined_ns: u64,
+}
+
+/// What a process marked: three numbers in one file, beside its records.
+pub(crate) fn marks(folder: &Path, pid: u32) -> Option<Marks> {
+    let bytes = fs::read(folder.join(format!("{pid}.marks"))).ok()?;
+    let ([began, imported, joined], []) = bytes.as_chunks::<8>() else { return None };
+    let number = |bytes: &[u8; 8]| u64::from_ne_bytes(*bytes);
+    Some(Marks {
+        began_ns: number(began),
+        imported_ns: number(imported),
+        joined_ns: number(joined),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-"""`torch.distributed` on our collectives, and DDP that survives."""
+"""`torch.distributed` on our collectives; several ranks of what torch adds; what survives."""
 
 import pytest
 
@@ -24,3 +24,30 @@ def test_ddp_survives_the_death_of_a_rank_in_place(job):
     survivors = [said for said in ends if said["aborted"]]
     assert survivors, "the step was aborted in a process that went on"
     assert all(said["aborted"] == 1 for said in survivors), done.output
+
+
+def test_a_distributed_optimizer_averages_as_one_process_would(job):
+    done = job("averaged_gradients.py", workers=3)
+    assert done.code == 0, done.output
+    said = done.said()
+    assert sorted(of["rank"] for of in said) == [0, 1, 2]
+    assert all(of["is_same_on_all"] for of in said)
+    for of in said:
+        assert of["buckets"] > 3
+        # Beside the backward pass: all but those that wait for a gradient which this rank does not have.
+        assert all(count > 0 for count in of["launched_in_backward"]), of
+
+
+def test_a_torch_state_goes_back_as_one_unit_when_a_worker_is_killed(job):
+    """Horovod's quirk 4: the weights ran ahead of counters, schedulers and random numbers there."""
+    done = job("torch_survivor.py", workers=3, flags=["--min-np", "1"])
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert ends and len({of["step"] for of in ends}) == 1, "G-5: one history"
+    for of in ends:
+        assert of["weight"] == of["scheduled"] == of["step"], of
+        assert of["drawn_in_order"], of
+        assert of["exact"], "H-23: each sample once an epoch"
+    assert any(of["calls"] >= 2 for of in ends), "the function is entered anew in the same process"
+    killed = [event for event in done.kinds("worker_exited") if "signal 9" in str(event)]
+    assert len(killed) == 1, done.output

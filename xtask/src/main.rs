@@ -15,12 +15,16 @@ struct Arguments {
     task: Task,
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 enum Task {
     /// Everything that has to pass: format, lints, documentation, tests, dependencies.
     Test,
-    /// The tests of the Python package alone.
-    Python,
+    /// The tests that need Python alone: of the package, and of unmodified torch scripts.
+    Python {
+        /// The torch to test with, such as 2.8; by default the newest that is pinned.
+        #[arg(long)]
+        torch: Option<String>,
+    },
     /// What is quick: format, lints, the direction of dependencies.
     Check,
 }
@@ -28,7 +32,7 @@ enum Task {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().task {
         Task::Test => steps::test(),
-        Task::Python => steps::python(),
+        Task::Python { torch } => steps::python(torch.as_deref()),
         Task::Check => steps::check(),
     }
 }

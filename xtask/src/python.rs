@@ -1,15 +1,44 @@
-//! The tests of the Python package: in a virtual environment below `target/`, with the package installed from its
+//! The tests that need Python: in a virtual environment below `target/`, with the package installed from its
 //! wheel, and a real torch. Called by `steps`.
 
 use std::path::PathBuf;
 
+use anyhow::ensure;
 use xshell::{Shell, cmd};
 
 use crate::steps::root;
 
-/// Makes the environment where it is missing, installs what is not there yet, builds the wheel, and runs pytest.
-pub(crate) fn test(shell: &Shell) -> anyhow::Result<()> {
-    let python = environment(shell)?;
+/// Where the tests of unmodified torch scripts find their interpreter (`tests/e2e/torch.rs`).
+pub(crate) const TEST_PYTHON: &str = "ELASTIC_TEST_PYTHON";
+
+/// Makes the environment where it is missing, and installs what is not there yet, but for the package itself; its
+/// interpreter. `torch` is the release to test with: the newest, where none is named.
+///
+/// # Errors
+/// Something cannot be installed, or there are no requirements for this torch.
+pub(crate) fn environment(shell: &Shell, torch: Option<&str>) -> anyhow::Result<PathBuf> {
+    let of_release = torch.map(|release| format!("-{release}")).unwrap_or_default();
+    let requirements = format!("python/tests/requirements-torch{of_release}.txt");
+    ensure!(
+        root()?.join(&requirements).exists(),
+        "there is no {requirements}\nhint: write one, after that of the newest torch"
+    );
+    let folder = root()?.join("target").join("python").join(format!("venv{of_release}"));
+    let python = folder.join("bin").join("python");
+    if !python.exists() {
+        cmd!(shell, "python3 -m venv {folder}").run()?;
+    }
+    let pip = || cmd!(shell, "{python} -m pip install --quiet --disable-pip-version-check");
+    pip().args(["--requirement", "python/tests/requirements.txt"]).run()?;
+    pip().args(["--no-deps", "--requirement", &requirements]).run()?;
+    Ok(python)
+}
+
+/// Builds the wheel, installs it, and runs pytest.
+///
+/// # Errors
+/// A build or a test failed.
+pub(crate) fn test_package(shell: &Shell, python: &PathBuf) -> anyhow::Result<()> {
     let wheels = root()?.join("target").join("python").join("wheels");
     shell.remove_path(&wheels)?;
     // Of the development profile, whose dependencies the other tests have built.
@@ -24,15 +53,11 @@ pub(crate) fn test(shell: &Shell) -> anyhow::Result<()> {
     Ok(tests.env("ELASTIC_NODE_BINARY", binary).run()?)
 }
 
-/// The environment's interpreter.
-fn environment(shell: &Shell) -> anyhow::Result<PathBuf> {
-    let folder = root()?.join("target").join("python").join("venv");
-    let python = folder.join("bin").join("python");
-    if !python.exists() {
-        cmd!(shell, "python3 -m venv {folder}").run()?;
-    }
-    let pip = || cmd!(shell, "{python} -m pip install --quiet --disable-pip-version-check");
-    pip().args(["--requirement", "python/tests/requirements.txt"]).run()?;
-    pip().args(["--no-deps", "--requirement", "python/tests/requirements-torch.txt"]).run()?;
-    Ok(python)
+/// Unmodified scripts of torch under the launcher.
+///
+/// # Errors
+/// A test failed.
+pub(crate) fn test_scripts(shell: &Shell, python: &PathBuf) -> anyhow::Result<()> {
+    let tests = cmd!(shell, "cargo test --locked --package elastic-node --test e2e torch::");
+    Ok(tests.env(TEST_PYTHON, python).run()?)
 }

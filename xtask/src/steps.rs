@@ -38,19 +38,21 @@ pub(crate) fn test() -> anyhow::Result<()> {
         Ok(cmd!(shell, "cargo doc --locked --workspace --no-deps --document-private-items")
             .run()?)
     })?;
-    step("what the tests run beside", || {
+    let interpreter = step("what the tests run beside", || {
         debian::install(&shell, debian::ETCD)?;
         debian::install(&shell, debian::SSHD)?;
         debian::install(&shell, debian::DNSMASQ)?;
-        debian::install(&shell, debian::PYTHON)
+        debian::install(&shell, debian::PYTHON)?;
+        python::environment(&shell, None)
     })?;
     step("tests", || {
         let _etcd = shell.push_env("ELASTIC_REQUIRE_ETCD", "1");
         let _sshd = shell.push_env("ELASTIC_REQUIRE_SSHD", "1");
         let _dnsmasq = shell.push_env("ELASTIC_REQUIRE_DNSMASQ", "1");
+        let _python = shell.push_env(python::TEST_PYTHON, &interpreter);
         Ok(cmd!(shell, "cargo test --locked --workspace --no-fail-fast").run()?)
     })?;
-    step("tests in Python", || python::test(&shell))?;
+    step("tests in Python", || python::test_package(&shell, &interpreter))?;
     step("shared memory's protocol, over all interleavings", || {
         // A build of its own: all crates see the flag.
         let _flags = shell.push_env("RUSTFLAGS", "--cfg loom");
@@ -77,11 +79,13 @@ pub(crate) fn test() -> anyhow::Result<()> {
     })
 }
 
-/// The Python package's tests.
-pub(crate) fn python() -> anyhow::Result<()> {
+/// The tests that need Python, with this torch.
+pub(crate) fn python(torch: Option<&str>) -> anyhow::Result<()> {
     let shell = shell()?;
     debian::install(&shell, debian::PYTHON)?;
-    python::test(&shell)
+    let interpreter = python::environment(&shell, torch)?;
+    python::test_package(&shell, &interpreter)?;
+    python::test_scripts(&shell, &interpreter)
 }
 
 fn sweep(shell: &Shell, mode: &str, seeds: &str, twice: &str) -> anyhow::Result<()> {
@@ -108,13 +112,13 @@ pub(crate) fn root() -> anyhow::Result<PathBuf> {
     Ok(here.parent().context("this package stands in the workspace")?.to_owned())
 }
 
-fn step(name: &str, run: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+fn step<T>(name: &str, run: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let mut stderr = std::io::stderr();
     writeln!(stderr, "\n== {name}")?;
     let started = now();
-    run().with_context(|| format!("{name} failed"))?;
+    let result = run().with_context(|| format!("{name} failed"))?;
     writeln!(stderr, "== {name}: passed in {:.0} s", started.elapsed().as_secs_f64())?;
-    Ok(())
+    Ok(result)
 }
 
 #[expect(clippy::disallowed_methods, reason = "tells a person how long a step took")]

@@ -7,6 +7,9 @@ import torch.distributed as dist
 from torch import nn
 
 backend, kind = sys.argv[1:]
+if backend == "elastic" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
+    import elastic_node.torch  # noqa: F401: these do not look for backends that are installed
+
 dist.init_process_group(backend)
 rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)

@@ -1,0 +1,150 @@
+//! Who is measured by `recovery`: jobs of ours, and the same training under other launchers.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
+
+/// Workers of each job.
+pub(crate) const WORKERS: u32 = 4;
+
+/// Our ways to go on without a worker.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Mode {
+    /// The Rust API, in process.
+    InProcess,
+    /// The Python package, in process, with torch's DistributedDataParallel.
+    Python,
+    /// An unmodified script of torch, started again with its group.
+    Restart,
+}
+
+/// Others that do this. Each is a Python package of the interpreter that `--python` names.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Peer {
+    /// torch's own launcher, which starts the group again.
+    Torchrun,
+    /// torchft's managers and lighthouse, in process.
+    Torchft,
+}
+
+/// What survivors do when a worker is lost.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Survivors {
+    /// They go on in the same process.
+    Stay,
+    /// They are started again, with everybody.
+    Restart,
+}
+
+/// One job to be measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Contestant {
+    /// What starts it; behind it comes what the training program is told.
+    pub(crate) command: Vec<OsString>,
+    pub(crate) survivors: Survivors,
+    /// Whether `elastic-node`'s event log tells more about a reset.
+    pub(crate) has_events: bool,
+}
+
+impl Contestant {
+    /// Ours, with its state below `folder`.
+    ///
+    /// # Errors
+    /// `elastic-node` cannot be built.
+    pub(crate) fn ours(mode: Mode, python: &Path, folder: &Path) -> anyhow::Result<Self> {
+        let (by, survivors) = match mode {
+            Mode::InProcess | Mode::Python => ("in-process", Survivors::Stay),
+            Mode::Restart => ("restart", Survivors::Restart),
+        };
+        let mut command: Vec<OsString> = vec![build()?.into()];
+        command.extend(["run", "--np", &WORKERS.to_string(), "--mode", by].map(Into::into));
+        if survivors == Survivors::Stay {
+            command.extend(["--min-np", "1"].map(Into::into));
+        }
+        command.extend(["--max-restarts", "1000000", "--state-dir"].map(Into::into));
+        command.extend([folder.join("state").into(), "--".into()]);
+        match mode {
+            Mode::InProcess => command.extend([std::env::current_exe()?.into(), "worker".into()]),
+            Mode::Python => command.extend([python.into(), script("python/worker.py").into()]),
+            Mode::Restart => command.extend([python.into(), script("peers/ddp.py").into()]),
+        }
+        Ok(Self { command, survivors, has_events: survivors == Survivors::Stay })
+    }
+
+    /// Another's.
+    pub(crate) fn peer(peer: Peer, python: &Path) -> Self {
+        let mut command: Vec<OsString> = vec![python.into()];
+        let survivors = match peer {
+            Peer::Torchrun => {
+                let workers = format!("--nproc-per-node={WORKERS}");
+                command.extend(["-m", "torch.distributed.run", "--standalone"].map(Into::into));
+                command.extend([workers.as_str(), "--max-restarts=1000000"].map(Into::into));
+                command.push(script("peers/ddp.py").into());
+                Survivors::Restart
+            }
+            Peer::Torchft => {
+                command.extend([script("peers/torchft_ddp.py").into(), "--replicas".into()]);
+                command.push(WORKERS.to_string().into());
+                Survivors::Stay
+            }
+        };
+        Self { command, survivors, has_events: false }
+    }
+}
+
+impl Peer {
+    /// Its name, for a person and in the report.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Torchrun => "torchrun",
+            Self::Torchft => "torchft",
+        }
+    }
+
+    /// What must be importable, and how it comes there.
+    fn package(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Torchrun => ("torch.distributed.run", "torch"),
+            Self::Torchft => ("torchft", "torchft-nightly"),
+        }
+    }
+
+    /// Why it cannot be measured with this interpreter, and the way out; none if it can.
+    pub(crate) fn missing(self, python: &Path) -> Option<String> {
+        let (module, package) = self.package();
+        let imported = Command::new(python)
+            .args(["-c", &format!("import {module}")])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        let is_there = imported.is_ok_and(|status| status.success());
+        let (name, python) = (self.name(), python.display());
+        (!is_there).then(|| {
+            format!("{name} is not installed for {python}: {python} -m pip install {package}")
+        })
+    }
+}
+
+/// A file of this package.
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// Builds `elastic-node` where it is missing or old, in the profile that this program is of.
+fn build() -> anyhow::Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    let built = Command::new(cargo)
+        .args(["build", "--quiet", "--package", "elastic-node", "--bin", "elastic-node"])
+        .args(["--profile", profile, "--manifest-path"])
+        .arg(script("../Cargo.toml"))
+        .status()
+        .context("cargo cannot be started")?;
+    ensure!(built.success(), "elastic-node cannot be built");
+    let here = std::env::current_exe()?;
+    let folder = here.parent().context("this program lies in a folder")?;
+    Ok(folder.join("elastic-node"))
+}

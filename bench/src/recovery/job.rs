@@ -1,0 +1,121 @@
+//! A job under measurement: one process that has started all others, and what its files tell.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail, ensure};
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use super::contestant::Contestant;
+use crate::process::{now, pause, terminate};
+
+/// How long anything may take that is waited for.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How often files are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A line of the event log, as far as it matters here.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Event {
+    pub(crate) t: String,
+    pub(crate) kind: String,
+    pub(crate) cause: Option<String>,
+    pub(crate) from: Option<u64>,
+    pub(crate) generation: u64,
+    pub(crate) ms: Option<PhaseMs>,
+}
+
+/// Milliseconds of a reset, by phase.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct PhaseMs {
+    pub(crate) form: f64,
+    pub(crate) sync: f64,
+}
+
+impl Event {
+    /// When it was written.
+    pub(crate) fn at(&self) -> anyhow::Result<SystemTime> {
+        humantime::parse_rfc3339(&self.t).with_context(|| format!("{:?} is no time", self.t))
+    }
+}
+
+/// A running job; dropped, it is stopped.
+pub(crate) struct Job {
+    folder: TempDir,
+    launcher: Child,
+}
+
+impl Job {
+    /// Starts the job that `contestant` describes for its folder. The training program is told where its records go,
+    /// and how long a step is.
+    pub(crate) fn start(
+        step_ms: u64,
+        contestant: impl FnOnce(&Path) -> anyhow::Result<Contestant>,
+    ) -> anyhow::Result<(Self, Contestant)> {
+        let folder = TempDir::with_prefix("elastic-node-bench-")?;
+        fs::create_dir(folder.path().join("records"))?;
+        let log = fs::File::create(folder.path().join("log"))?;
+        let contestant = contestant(folder.path())?;
+        let (program, arguments) =
+            contestant.command.split_first().context("a command has a program")?;
+        let launcher = Command::new(program)
+            .args(arguments)
+            .args(["--step-ms", &step_ms.to_string(), "--records"])
+            .arg(folder.path().join("records"))
+            // As torchrun sets it: they share the machine's cores.
+            .env("OMP_NUM_THREADS", "1")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("{} cannot be started", program.display()))?;
+        Ok((Self { folder, launcher }, contestant))
+    }
+
+    /// Where workers' records are.
+    pub(crate) fn records(&self) -> PathBuf {
+        self.folder.path().join("records")
+    }
+
+    /// `elastic-node`'s event log so far.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        let path = self.folder.path().join("state").join("events.jsonl");
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Waits for a condition on the files.
+    pub(crate) fn wait<T>(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut(&Self) -> Option<T>,
+    ) -> anyhow::Result<T> {
+        let deadline = now() + PATIENCE;
+        loop {
+            if let Some(value) = condition(self) {
+                return Ok(value);
+            }
+            if let Some(status) = self.launcher.try_wait()? {
+                bail!("the job ended ({status}) before there was {what}\n{}", self.log());
+            }
+            ensure!(now() < deadline, "waited in vain for {what}\n{}", self.log());
+            pause(LOOK_EVERY);
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nobody to stop or to wait for.
+        let _ = terminate(self.launcher.id());
+        let _ = self.launcher.wait();
+    }
+}
