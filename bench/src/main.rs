@@ -8,6 +8,7 @@ mod process;
 mod record;
 mod recovery;
 mod rendezvous;
+mod start;
 mod statistics;
 mod worker;
 
@@ -47,6 +48,8 @@ enum Bench {
     Recovery(recovery::Options),
     /// Many agents become one group, over QUIC on the loopback: time, bytes and memory.
     Rendezvous(rendezvous::Options),
+    /// From the command to the first line of a trivial Python script, and the agent's memory.
+    Start(start::Options),
     /// The training program of the benchmarks.
     #[command(hide = true)]
     Worker(worker::Options),
@@ -64,6 +67,7 @@ fn main() -> anyhow::Result<()> {
         Bench::DriverCost(options) => driver_cost::run(&options),
         Bench::Recovery(options) => recovery::run(&options),
         Bench::Rendezvous(options) => rendezvous::run(&options),
+        Bench::Start(options) => start::run(&options),
         Bench::Worker(options) => worker::run(&options),
     }
 }

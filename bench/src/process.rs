@@ -1,9 +1,28 @@
-//! Signals and waits, as the benchmarks with real processes need them.
+//! Processes, signals and waits, as the benchmarks with real processes need them.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+/// Builds `elastic-node` where it is missing or old, in the profile that this program is of.
+pub(crate) fn elastic_node() -> anyhow::Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    let built = Command::new(cargo)
+        .args(["build", "--quiet", "--package", "elastic-node", "--bin", "elastic-node"])
+        .args(["--profile", profile, "--manifest-path"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"))
+        .status()
+        .context("cargo cannot be started")?;
+    ensure!(built.success(), "elastic-node cannot be built");
+    let here = std::env::current_exe()?;
+    let folder = here.parent().context("this program lies in a folder")?;
+    Ok(folder.join("elastic-node"))
+}
 
 /// `kill -9`.
 pub(crate) fn kill_9(pid: u32) -> anyhow::Result<()> {

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
+
+use crate::process::elastic_node;
 
 /// Workers of each job.
 pub(crate) const WORKERS: u32 = 4;
@@ -59,7 +60,7 @@ impl Contestant {
             Mode::InProcess | Mode::Python => ("in-process", Survivors::Stay),
             Mode::Restart => ("restart", Survivors::Restart),
         };
-        let mut command: Vec<OsString> = vec![build()?.into()];
+        let mut command: Vec<OsString> = vec![elastic_node()?.into()];
         command.extend(["run", "--np", &WORKERS.to_string(), "--mode", by].map(Into::into));
         if survivors == Survivors::Stay {
             command.extend(["--min-np", "1"].map(Into::into));
@@ -131,20 +132,4 @@ impl Peer {
 /// A file of this package.
 fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
-}
-
-/// Builds `elastic-node` where it is missing or old, in the profile that this program is of.
-fn build() -> anyhow::Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-    let built = Command::new(cargo)
-        .args(["build", "--quiet", "--package", "elastic-node", "--bin", "elastic-node"])
-        .args(["--profile", profile, "--manifest-path"])
-        .arg(script("../Cargo.toml"))
-        .status()
-        .context("cargo cannot be started")?;
-    ensure!(built.success(), "elastic-node cannot be built");
-    let here = std::env::current_exe()?;
-    let folder = here.parent().context("this program lies in a folder")?;
-    Ok(folder.join("elastic-node"))
 }
