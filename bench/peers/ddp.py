@@ -12,6 +12,7 @@ import struct  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import torch  # noqa: E402
+import torch._dynamo  # noqa: E402, F401: an optimiser's first step imports it; here it counts as what it is
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
