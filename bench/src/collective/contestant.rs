@@ -15,8 +15,8 @@ use tempfile::TempDir;
 use super::namespaces::Namespaces;
 use super::rank::Plan;
 use super::{Collective, Options, Peer};
-use crate::cluster::pause;
 use crate::monotonic::now_ns;
+use crate::process::pause;
 
 /// The scripts of the peers.
 const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");

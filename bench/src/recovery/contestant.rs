@@ -45,6 +45,7 @@ pub(crate) enum Survivors {
 pub(crate) struct Contestant {
     /// What starts it; behind it comes what the training program is told.
     pub(crate) command: Vec<OsString>,
+    pub(crate) environment: Vec<(&'static str, &'static str)>,
     pub(crate) survivors: Survivors,
     /// Whether `elastic-node`'s event log tells more about a reset.
     pub(crate) has_events: bool,
@@ -72,18 +73,23 @@ impl Contestant {
             Mode::Python => command.extend([python.into(), script("python/worker.py").into()]),
             Mode::Restart => command.extend([python.into(), script("peers/ddp.py").into()]),
         }
-        Ok(Self { command, survivors, has_events: survivors == Survivors::Stay })
+        let has_events = survivors == Survivors::Stay;
+        Ok(Self { command, environment: Vec::new(), survivors, has_events })
     }
 
     /// Another's.
     pub(crate) fn peer(peer: Peer, python: &Path) -> Self {
         let mut command: Vec<OsString> = vec![python.into()];
+        let mut environment = Vec::new();
         let survivors = match peer {
             Peer::Torchrun => {
                 let workers = format!("--nproc-per-node={WORKERS}");
                 command.extend(["-m", "torch.distributed.run", "--standalone"].map(Into::into));
                 command.extend([workers.as_str(), "--max-restarts=1000000"].map(Into::into));
                 command.push(script("peers/ddp.py").into());
+                // Else torch 2.15 shares one store among all attempts, and the next one reads addresses of dead peers
+                // in it: it was not back within five minutes.
+                environment.push(("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"));
                 Survivors::Restart
             }
             Peer::Torchft => {
@@ -92,7 +98,7 @@ impl Contestant {
                 Survivors::Stay
             }
         };
-        Self { command, survivors, has_events: false }
+        Self { command, environment, survivors, has_events: false }
     }
 }
 

@@ -68,6 +68,7 @@ impl Job {
             .arg(folder.path().join("records"))
             // As torchrun sets it: they share the machine's cores.
             .env("OMP_NUM_THREADS", "1")
+            .envs(contestant.environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
