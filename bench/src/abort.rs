@@ -95,7 +95,8 @@ struct PathReport {
     same_reason: usize,
     /// Generations whose first all-reduce was right.
     next_right: usize,
-    /// Segments that are mapped, descriptors that are open, and files in /dev/shm, beyond those at the start.
+    /// Segments that are mapped after the last kill, descriptors that a rank of the last generation has beyond those of
+    /// an early one, and new files in /dev/shm.
     left_behind: usize,
 }
 
@@ -136,11 +137,15 @@ impl Rank {
         Ok(line.trim().to_owned())
     }
 
-    /// Segments that it maps, and descriptors that it holds, without those of the listener's backlog.
-    fn holds(&self) -> anyhow::Result<(usize, usize)> {
-        let folder = format!("/proc/{}", self.child.id());
-        let maps = std::fs::read_to_string(format!("{folder}/maps"))?;
-        Ok((maps.matches(SEGMENT).count(), std::fs::read_dir(format!("{folder}/fd"))?.count()))
+    /// Segments that it maps.
+    fn segments(&self) -> anyhow::Result<usize> {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id()))?;
+        Ok(maps.matches(SEGMENT).count())
+    }
+
+    /// Descriptors that it holds, without those of the listener's backlog.
+    fn descriptors(&self) -> anyhow::Result<usize> {
+        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
     }
 }
 
@@ -165,9 +170,14 @@ fn measure(options: &Options, path: Path) -> anyhow::Result<PathReport> {
     }
     let files = files_in_dev_shm()?;
     let (mut times_ms, mut same_reason, mut next_right) = (Vec::new(), 0, 0);
-    let mut held = Vec::new();
+    let (mut descriptors, mut segments) = (Vec::new(), 0);
     for generation in 0..options.kills {
         next_right += usize::from(form(&mut ranks, generation, path)?);
+        // Of generations that stand, since between two some connections are kept, and others are not.
+        if generation == 1 || generation + 1 == options.kills {
+            let held = ranks.iter().map(Rank::descriptors).collect::<anyhow::Result<Vec<_>>>()?;
+            descriptors.extend(held.into_iter().max());
+        }
         let victim = random.random_range(0..ranks.len());
         pause(Duration::from_micros(random.random_range(0..=options.within_ms * 1000)));
         let reported_ns = kill(&mut ranks[victim])?;
@@ -188,18 +198,16 @@ fn measure(options: &Options, path: Path) -> anyhow::Result<PathReport> {
             let shown: Vec<_> = reasons.into_iter().collect();
             writeln!(std::io::stderr(), "{path:?} kill {}: {}", generation + 1, shown.join("; "))?;
         }
-        if generation == 0 || generation + 1 == options.kills {
+        if generation + 1 == options.kills {
             let survivors = ranks.iter().enumerate().filter(|(number, _)| *number != victim);
-            let holds =
-                survivors.map(|(_, rank)| rank.holds()).collect::<anyhow::Result<Vec<_>>>()?;
-            let most = |of: fn(&(usize, usize)) -> usize| holds.iter().map(of).max().unwrap_or(0);
-            held.push((most(|holds| holds.0), most(|holds| holds.1)));
+            let mapped = survivors.map(|(_, rank)| rank.segments());
+            segments = mapped.collect::<anyhow::Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
         }
         ranks[victim] = Rank::start(options)?;
     }
-    let (first, last) = held.first().zip(held.last()).context("there was a kill")?;
-    let descriptors = last.1.saturating_sub(first.1);
-    let left_behind = last.0 + descriptors + files_in_dev_shm()?.saturating_sub(files);
+    let (first, last) = descriptors.first().zip(descriptors.last()).context("there was a kill")?;
+    let descriptors = last.saturating_sub(*first);
+    let left_behind = segments + descriptors + files_in_dev_shm()?.saturating_sub(files);
     let of = |share| percentile(&times_ms, share).context("there are measurements");
     let median_ms = median(&times_ms).context("there are measurements")?;
     let (p95_ms, max_ms) = (of(0.95)?, of(1.0)?);
