@@ -55,6 +55,24 @@ counter! {
     Incarnation
 }
 
+impl Incarnation {
+    /// How many agents and clients may come to one incarnation of the driver, as a power of 2.
+    const ENROLLED_BITS: u32 = 40;
+
+    /// The number of an agent or a client that comes to the driver of a term, as its `number`-th: each term has
+    /// numbers of its own to give out, so that none is given out twice (D-1). Workers' are counted otherwise.
+    #[must_use]
+    pub const fn enrolled(term: Term, number: u64) -> Self {
+        Self((term.0 << Self::ENROLLED_BITS) + number)
+    }
+
+    /// The term of the driver that an agent or a client of this number came to first.
+    #[must_use]
+    pub const fn enrolled_in(self) -> Term {
+        Term(self.0 >> Self::ENROLLED_BITS)
+    }
+}
+
 /// What every message about a generation carries: an older stamp is dropped and counted (G-2).
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
@@ -216,6 +234,14 @@ impl fmt::Display for NodeId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn d_1_each_term_enrols_under_numbers_of_its_own() {
+        let last = Incarnation::enrolled(Term(1), (1 << 40) - 1);
+        let first = Incarnation::enrolled(Term(2), 1);
+        assert!(last < first);
+        assert_eq!((last.enrolled_in(), first.enrolled_in()), (Term(1), Term(2)));
+    }
 
     #[test]
     fn host_names_are_checked() {

@@ -16,9 +16,6 @@ use uuid::Uuid;
 use crate::cli::{DriverPlan, Failure, ResultExt};
 use crate::process::random::system_seed;
 
-/// How many agents and clients may come to one incarnation of the driver, as a power of 2.
-const INCARNATION_BITS: u32 = 40;
-
 /// Everything of a driver that is there before its actors are.
 pub(super) struct Listening {
     pub(super) job: JobId,
@@ -46,7 +43,7 @@ impl Listening {
         let authority = secrets.authority();
         let authority = authority.failed("the job's certificate authority cannot be used")?;
         // Each term has numbers of its own to give out, so that none is given out twice (D-1).
-        let first = Incarnation((term.0 << INCARNATION_BITS) + 1);
+        let first = Incarnation::enrolled(term, 1);
         let credentials = secrets.credentials(&authority, first);
         let credentials = Rc::new(RefCell::new(credentials));
         let local = NodeId { name: NodeName::Driver, incarnation: Incarnation(term.0) };

@@ -122,12 +122,9 @@ impl DriverCore {
         let known = self.agents.insert(host.clone(), record);
         if known.is_none_or(|known| known.node != *from) {
             self.event(EventKind::HostJoined { host: host.clone(), slots });
-            let of_host = self.slots.range_mut((host.clone(), 0)..=(host.clone(), u32::MAX));
-            // Only where it really is another one: to a new driver every agent is.
-            if self.takeover.is_none() {
-                for slot in of_host {
-                    slot.closed = false;
-                }
+            // Only where it really is another one: to a new driver each is that a former one has let in.
+            if self.takeover.is_none() || from.incarnation.enrolled_in() == self.term {
+                self.open_slots(host);
             }
         }
         let welcome = DriverToAgent::Welcome {
@@ -142,6 +139,17 @@ impl DriverCore {
         self.output(DriverOutput::HostJoined { host: host.clone(), slots });
         self.gather_changed(now);
         self.ask_review(now);
+    }
+
+    /// Slots that were left for good are there again with another agent.
+    fn open_slots(&mut self, host: &HostName) {
+        let of_host = self.slots.range((host.clone(), 0)..=(host.clone(), u32::MAX));
+        let closed = of_host.filter(|(_, slot)| slot.closed);
+        let closed: Vec<u32> = closed.map(|((_, number), _)| *number).collect();
+        for number in closed {
+            self.slots.get_or_default((host.clone(), number)).closed = false;
+            self.record_slot(host, number);
+        }
     }
 
     /// Compares the processes that an agent has with those that are on record.

@@ -2,7 +2,7 @@
 //! anew for those hosts only. The driver's agents, slots and workers are kept in such.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Deref, RangeInclusive};
+use std::ops::Deref;
 
 use elastic_protocol::{HostName, WorkerId};
 
@@ -86,14 +86,6 @@ impl<K: OfHost, V> Touched<K, V> {
     {
         self.touch(key.host());
         self.map.entry(key).or_default()
-    }
-
-    pub(crate) fn range_mut(&mut self, keys: RangeInclusive<K>) -> impl Iterator<Item = &mut V> {
-        let of_range = self.map.range_mut(keys);
-        of_range.map(|(key, value)| {
-            self.hosts.insert(key.host().clone());
-            value
-        })
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {

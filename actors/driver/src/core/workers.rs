@@ -128,6 +128,9 @@ impl DriverCore {
         let goes_on = matches!(record.stance, Stance::Member | Stance::Finished);
         if !goes_on && host_is_there {
             record.take_stance(now, Stance::Attached);
+        } else if record.stance == Stance::Starting {
+            // It has found a new driver before its agent has: it is there once its host is.
+            record.take_stance(now, Stance::Lost);
         }
         let welcome = DriverToWorker::Welcome {
             job: self.job,
