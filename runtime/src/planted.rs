@@ -60,6 +60,18 @@ bugs! {
     HolderBackForgotten = "a holder that is just back is not waited for", "driver";
     /// Who comes back with its host is stopped because its slot is not used, whatever it holds (G-5).
     HolderBackStopped = "a holder that is just back is stopped with its slot", "driver";
+    /// A driver that takes over gives workers the numbers that its predecessor gave (D-1).
+    IncarnationsBeginAnew = "a new driver gives incarnations out from the beginning", "driver";
+    /// A driver that takes over acts under its predecessor's term (D-1).
+    TermKept = "a new driver keeps its predecessor's term", "driver";
+    /// A driver that takes over gives nobody the time to come back (D-3).
+    TakeoverDoesNotWait = "a new driver does not wait for those who were there", "driver";
+    /// A driver that takes over ends the generation that it finds (D-3).
+    TakeoverResets = "a new driver ends the generation that it finds", "driver";
+    /// What depends on a record leaves before that is stored (D-4).
+    RecordNotWaitedFor = "what depends on a record does not wait for it", "driver";
+    /// A batch that could not be stored counts as stored (D-4).
+    FailedBatchCountsAsStored = "a batch that could not be stored counts as stored", "driver";
     /// A READY is lost.
     LostVote = "a READY of rank 1 is lost", "registry";
     /// The barrier opens when all but one are READY.
@@ -84,12 +96,16 @@ bugs! {
     PauseOutlivesGeneration = "a pause outlives its generation", "state";
     /// What the driver missed is not told on a new connection.
     NothingAnnounced = "nothing is announced on a new connection", "state";
+    /// A driver that was succeeded is listened to (D-2).
+    FormerDriverHeeded = "a driver that was succeeded is heeded", "state";
     /// A boundary is passed in spite of the promise.
     PromiseBroken = "a boundary is passed in spite of the promise", "state";
     /// The commit that is told is the first one.
     OldCommitTold = "an old commit is told on arrival", "state";
     /// The driver is not told of processes that died by a signal.
     DeathNotReported = "a death by signal is not reported", "agent";
+    /// A driver that was succeeded is obeyed (D-2).
+    FormerDriverObeyed = "a driver that was succeeded is obeyed", "agent";
     /// A process that ignores SIGTERM is left alone.
     NeverKills = "SIGKILL is never sent", "agent";
     /// An agent stays for ever when the driver is gone.

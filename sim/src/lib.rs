@@ -19,6 +19,7 @@ pub mod regression;
 pub mod report;
 mod scenario;
 pub mod shrink;
+mod state_dir;
 pub mod trace;
 
 #[cfg(feature = "planted-bugs")]

@@ -67,6 +67,8 @@ pub struct Report {
     pub generations: u64,
     /// Commits that every rank of a generation took.
     pub commits: u64,
+    /// How often the driver died while a generation trained and nothing else happened.
+    pub interregna: u64,
     /// Faults planned.
     pub faults: usize,
     /// The plan, a line each.

@@ -51,6 +51,11 @@ pub(crate) struct Scenario {
     pub(crate) stubborn: bool,
     /// Largest deviation of a clock, in millionths.
     pub(crate) clock_ppm: i64,
+    /// Longest usual time that the journal takes to store a batch.
+    pub(crate) sync_ns: u64,
+    /// Whether the transport turns a driver away that was succeeded, as the product's does; where it does not, those
+    /// who meet one must see to it themselves.
+    pub(crate) turns_away: bool,
 }
 
 /// The name of a host.
@@ -90,8 +95,6 @@ impl Scenario {
             elastic: Duration::from_secs(3_600),
             grace,
             orphan,
-            // What a driver waits for a holder that is out of reach is then all that it must (G-5).
-            orphan_training: Some(orphan),
             ..Deadlines::default()
         };
         let program = ProgramSpec { argv: vec!["train".to_owned()], environment: Vec::new() };
@@ -137,6 +140,9 @@ impl Scenario {
         let step_ns = random.random_range(5..120) * 1_000_000;
         let epochs = if random.random_bool(0.2) { random.random_range(1..20) } else { u64::MAX };
         let mut later = stream(options.seed, "collectives", 0);
+        let mut durable = stream(options.seed, "durable", 0);
+        // What a driver waits for a holder that is out of reach is then all that it must (G-5).
+        driver.deadlines.orphan_training = Some(orphan * [1, 1, 6][durable.random_range(0..3)]);
         Self {
             driver,
             host_manager,
@@ -157,6 +163,8 @@ impl Scenario {
             local_ns: [0, 20_000, 90_000][random.random_range(0..3)],
             death_is_told: random.random_bool(0.5),
             stubborn: random.random_bool(0.1),
+            sync_ns: (20_000.0 * 1_000_f64.powf(durable.random_range(0.0..1.0))) as u64,
+            turns_away: durable.random_bool(0.5),
             clock_ppm: if random.random_bool(0.5) { 0 } else { random.random_range(1..10_000) },
         }
     }

@@ -55,6 +55,8 @@ pub enum Kind {
     Run,
     /// A generation is to end.
     Reset,
+    /// The driver's journal was given a batch, or has stored it.
+    Journal,
     /// Host discovery.
     Discovery,
     /// A fault began.

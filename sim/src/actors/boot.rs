@@ -5,12 +5,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use actix::Addr;
-use elastic_driver::{Driver, DriverConfig, DriverCore, DriverParts, StopJob};
+use elastic_driver::journal::Tenure;
+use elastic_driver::{Driver, DriverConfig, DriverCore, DriverParts, JournalPort, StopJob};
 use elastic_host_manager::HostManagerConfig;
 use elastic_protocol::messages::{ClientRequest, ClientResponse};
-use elastic_protocol::{Incarnation, JobId, NodeId, NodeName, Term};
+use elastic_protocol::{Incarnation, NodeId, NodeName, Term};
 use elastic_runtime::transport::TransportEvent;
-use elastic_runtime::{ActorName, Exit, NodeHandle, spawn_child};
+use elastic_runtime::{ActorName, Exit, NodeHandle, OffloadPort, spawn_child};
 use elastic_worker::agent::core::AgentSettings;
 use elastic_worker::agent::{AgentActor, Drain, ProcessEvent};
 use elastic_worker::state::actor::{Depart, StateActor};
@@ -19,8 +20,9 @@ use elastic_worker::state::training::ThreadMessage;
 
 use super::hub::{Hub, Port};
 use super::node::{Birth, Node};
-use super::ports::{NoCredentials, SimDiscovery, SimObserver, SimProcesses, SimTraining};
+use super::ports::{NoCredentials, SimDiscovery, SimDisk, SimObserver, SimProcesses, SimTraining};
 use super::transport::Side;
+use crate::state_dir::Handle;
 
 /// Why the world complains of an actor that ended as it should not.
 fn watch(port: &Port, who: String) -> impl FnOnce(Exit) + use<> {
@@ -41,24 +43,26 @@ pub(crate) struct DriverNode {
 
 impl DriverNode {
     /// Its id.
-    pub(crate) const fn id(life: u32) -> NodeId {
-        NodeId { name: NodeName::Driver, incarnation: Incarnation(life as u64) }
+    pub(crate) const fn id(term: Term) -> NodeId {
+        NodeId { name: NodeName::Driver, incarnation: Incarnation(term.0) }
     }
 
     pub(crate) fn start(
         hub: &Rc<Hub>,
         (life, seed, ppm): (u32, u64, i64),
-        job: JobId,
+        (tenure, journal): (Tenure, Handle),
         config: DriverConfig,
         host_manager: HostManagerConfig,
     ) -> Self {
-        let birth = Birth { id: Self::id(life), seed, side: Side::Driver { life }, ppm };
+        let id = Self::id(tenure.image.term);
+        let birth = Birth { id, seed, side: Side::Driver { life }, ppm };
         let (node, (handle, address)) = Node::start(hub, birth, |node, port| {
-            let (term, random) = (Term(u64::from(life)), node.random("driver", 0));
-            let core = DriverCore::new(config, job, term, random, node.now());
+            let random = node.random("driver", 0);
+            let core = DriverCore::with_journal(config, tenure, random, node.now());
+            let disk = OffloadPort::new(SimDisk { port: port.clone(), life });
             let parts = DriverParts {
                 core,
-                journal: None,
+                journal: Some(JournalPort::new(Box::new(journal), disk)),
                 host_manager,
                 discovery: Box::new(SimDiscovery { port: port.clone(), life }),
                 credentials: Rc::new(NoCredentials),

@@ -1,17 +1,20 @@
 //! What the actors have beside the transport: processes, the training program, discovery, and whoever wants
 //! to know. All of it is the world's.
 
+use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
 use actix::Recipient;
 use elastic_driver::{DriverObserver, Event, WorkerCredentials};
 use elastic_host_manager::{Discovery, DiscoveryError, DiscoveryRun, HostsSnapshot};
 use elastic_protocol::{Deadlines, JobResult, Stamp, WorkerId};
+use elastic_runtime::offload::{Job, Offload};
 use elastic_worker::agent::core::{SpawnOrder, StopSignal};
 use elastic_worker::agent::{ProcessEvent, ProcessPort};
 use elastic_worker::state::actor::TrainingPort;
 use elastic_worker::state::core::{Progress, TrainingCommand};
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use super::hub::Port;
 use crate::cores::World;
@@ -91,6 +94,31 @@ impl Discovery for SimDiscovery {
     }
 }
 
+/// The disk of the driver's machine, which takes its time.
+pub(super) struct SimDisk {
+    pub(super) port: Port,
+    pub(super) life: u32,
+}
+
+impl Offload for SimDisk {
+    fn start(&self, _label: &'static str, job: Job) -> Pin<Box<dyn Future<Output = ()>>> {
+        let begin = |world: &mut World| world.in_life(self.life, World::journal_begins);
+        let begun = self.port.call(begin).flatten();
+        Box::pin(async move {
+            // A driver that dies meanwhile has stored it, or not.
+            let Some((ns, is_stored_first)) = begun else { return };
+            let wait = sleep(Duration::from_nanos(ns));
+            if is_stored_first {
+                job();
+                wait.await;
+            } else {
+                wait.await;
+                job();
+            }
+        })
+    }
+}
+
 /// Secrets that nobody looks at: identities are the world's affair.
 pub(super) struct NoCredentials;
 
@@ -127,6 +155,6 @@ impl DriverObserver for SimObserver {
 
     fn abandoned(&mut self, reason: &str) {
         let reason = reason.to_owned();
-        self.tell(|world| world.fail_safety(format!("the driver gave its job up: {reason}")));
+        self.tell(|world| world.abandon(&reason));
     }
 }

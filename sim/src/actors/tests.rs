@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use elastic_protocol::Term;
 use tokio::task::spawn_local;
 
 use super::node::{Birth, Node};
@@ -13,7 +14,7 @@ use crate::report::Verdict;
 use crate::trace::Recording;
 
 fn birth() -> Birth {
-    Birth { id: DriverNode::id(1), seed: 0, side: Side::Driver { life: 1 }, ppm: 0 }
+    Birth { id: DriverNode::id(Term(1)), seed: 0, side: Side::Driver { life: 1 }, ppm: 0 }
 }
 
 fn options() -> Options {

@@ -32,10 +32,14 @@ impl World {
         self.healed_at = Some(self.now);
         self.oracle.mark_healed();
         self.lies.clear();
-        self.end_former_drivers();
-        if self.driver.comes_back {
-            self.start_driver();
+        self.disturb();
+        if !std::mem::take(&mut self.disk_faults).is_empty() {
+            self.disk_mended_at = self.now;
         }
+        self.set_disk();
+        self.driver.dies_midway = None;
+        self.end_former_drivers();
+        self.boot_driver(self.driver.life);
         self.continue_driver(u32::MAX);
         for host in 0..self.hosts.len() as u32 {
             let is_core = self.scenario.core[host as usize];

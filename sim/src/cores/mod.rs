@@ -8,6 +8,7 @@ mod agents;
 mod collectives;
 mod driver;
 mod faults;
+mod happening;
 mod healing;
 mod network;
 mod processes;
@@ -26,18 +27,20 @@ use rand_chacha::ChaCha8Rng;
 
 use self::agents::{Agent, Host};
 use self::collectives::Group;
-use self::driver::{Birth, DriverLife};
-use self::network::{End, Lane, Link};
+use self::driver::{Birth, DriverLife, Interregnum, Tenancy};
+use self::happening::Happening;
+use self::network::Link;
 use self::processes::Process;
 use self::wire::Wiretap;
 use crate::actors::hub::Hub;
 use crate::agenda::Agenda;
 use crate::dataset::Dataset;
 use crate::options::Options;
-use crate::oracle::Oracle;
-use crate::plan::{Lie, Planned, plan};
+use crate::oracle::{JobNumber, Oracle};
+use crate::plan::{DiskFault, Lie, Planned, plan};
 use crate::report::{Failure, Report, Verdict};
 use crate::scenario::Scenario;
+use crate::state_dir::StateDir;
 use crate::trace::{Kind, Place, Recording, Trace};
 
 const MS: u64 = 1_000_000;
@@ -47,129 +50,6 @@ const NONE: u32 = u32::MAX;
 
 /// Most events at one and the same moment: beyond it somebody runs in circles.
 const EVENTS_AT_ONCE_MAX: u64 = 2_000_000;
-
-/// What is on the agenda.
-#[derive(Clone, Copy, Debug)]
-enum Happening {
-    Deliver {
-        link: u32,
-        lane: Lane,
-    },
-    Silence {
-        link: u32,
-        end: End,
-        epoch: u32,
-        is_lost: bool,
-    },
-    Forget {
-        link: u32,
-        end: End,
-        session: u32,
-    },
-    Dial {
-        link: u32,
-        token: u32,
-    },
-    /// A former driver hears no more from somebody who has turned to the next.
-    Outlived {
-        link: u32,
-        life: u32,
-    },
-    DriverTimer {
-        life: u32,
-    },
-    HostManagerTimer {
-        life: u32,
-    },
-    AgentTimer {
-        host: u32,
-        life: u32,
-    },
-    StateTimer {
-        process: u32,
-    },
-    Local {
-        life: u32,
-    },
-    Discovered {
-        life: u32,
-        poll: u64,
-    },
-    AgentBoot {
-        host: u32,
-        life: u32,
-    },
-    Spawned {
-        host: u32,
-        life: u32,
-        token: u64,
-    },
-    Booted {
-        process: u32,
-    },
-    Signalled {
-        process: u32,
-        kills: bool,
-    },
-    Exited {
-        process: u32,
-        code: i32,
-    },
-    Reaped {
-        host: u32,
-        life: u32,
-        process: u32,
-    },
-    Command {
-        process: u32,
-    },
-    Told {
-        process: u32,
-    },
-    Computed {
-        process: u32,
-        token: u32,
-    },
-    AbortSeen {
-        process: u32,
-        token: u32,
-    },
-    Entered {
-        process: u32,
-        generation: Stamp,
-        operation: u32,
-        value: u64,
-    },
-    Result {
-        process: u32,
-        generation: Stamp,
-        operation: u32,
-        value: u64,
-    },
-    /// A collective's deadline may have passed.
-    Overdue {
-        process: u32,
-    },
-    PeerBroken {
-        process: u32,
-        generation: Stamp,
-        rank: u32,
-    },
-    Fault(u32),
-    Mended(u32),
-    Heal,
-    Check,
-    /// Who was paused for a change that was undone must train again by now.
-    Resumed {
-        process: u32,
-        since: u64,
-    },
-    /// A member's death must have been noticed by now.
-    Noticed {
-        process: u32,
-        generation: Stamp,
-    },
-}
 
 /// The simulated cluster.
 pub(crate) struct World {
@@ -189,8 +69,24 @@ pub(crate) struct World {
     machine: ChaCha8Rng,
     /// The newest life of the driver.
     driver: DriverLife,
-    /// How many lives of the driver there were.
+    /// How often the driver's process was started.
     lives: u32,
+    /// The last life that began.
+    newest: u32,
+    /// The term of each life.
+    terms: Vec<Term>,
+    state_dir: StateDir,
+    /// What is wrong with the disk under it, by fault.
+    disk_faults: Vec<(u32, DiskFault)>,
+    /// When that was mended last.
+    disk_mended_at: u64,
+    /// Batches that the journal was given.
+    batches: u64,
+    /// When something happened last that may be why a generation ends, beside the driver's death.
+    disturbed_at: u64,
+    interregnum: Option<Interregnum>,
+    /// How many of these there were.
+    interregna: u64,
     /// Earlier lives whose processes are still there.
     former: Vec<DriverLife>,
     /// How many millionths the driver's clock is too fast.
@@ -204,13 +100,17 @@ pub(crate) struct World {
     by_incarnation: Vec<Vec<u32>>,
     /// The link of each agent's incarnation.
     agent_links: Vec<u32>,
-    groups: BTreeMap<Stamp, Group>,
+    groups: BTreeMap<(JobNumber, Stamp), Group>,
     data: Dataset,
     plan: Vec<Planned>,
     /// Faults that wait for a reset: its number, how long after it, which.
     after_resets: Vec<(u64, u64, u32)>,
+    /// The same, for a batch that the journal is given.
+    after_batches: Vec<(u64, u64, u32)>,
     /// Whom faults have stopped: the fault, and the process or the life of the agent.
     stopped_by: Vec<(u32, u32)>,
+    /// Whether a node hears a driver that was succeeded, and knows it: D-2, that must have no effect.
+    hears_outdated: bool,
     healed_at: Option<u64>,
     /// When everybody must have left, once the driver has gone.
     gone_by: Option<u64>,
@@ -232,10 +132,13 @@ impl World {
         let mut clocks = stream(seed, "clocks", 0);
         let ppm = scenario.clock_ppm;
         let driver_ppm = clocks.random_range(-ppm..=ppm);
-        let birth = Birth { life: 1, job: 1, at: 0, ppm: driver_ppm };
-        let driver = DriverLife::new(hub, &scenario, seed, birth);
+        let birth = Birth { life: 1, at: 0, ppm: driver_ppm };
+        let state_dir = StateDir::new(seed, hub.is_some());
+        let tenancy = Tenancy::begin(&state_dir, &scenario.driver.program, seed, 1)
+            .expect("an empty state directory on a sound disk");
+        let driver = DriverLife::new(hub, &scenario, seed, birth, tenancy);
         let mut oracle = Oracle::default();
-        oracle.job_began(Term(1));
+        let _first = oracle.driver_began(driver.job, driver.term);
         let hosts = (0..options.hosts.max(1))
             .map(|host| {
                 let slots = scenario.slots[host as usize];
@@ -252,8 +155,17 @@ impl World {
             oracle,
             net: stream(seed, "net", 0),
             machine: stream(seed, "machine", 0),
-            driver,
             lives: 1,
+            newest: 1,
+            terms: vec![Term::default(), driver.term],
+            driver,
+            state_dir,
+            disk_faults: Vec::new(),
+            disk_mended_at: 0,
+            batches: 0,
+            disturbed_at: 0,
+            interregnum: None,
+            interregna: 0,
             former: Vec::new(),
             driver_ppm,
             lies: Vec::new(),
@@ -266,7 +178,9 @@ impl World {
             data: Dataset::new(scenario.length, seed),
             plan,
             after_resets: Vec::new(),
+            after_batches: Vec::new(),
             stopped_by: Vec::new(),
+            hears_outdated: false,
             healed_at: None,
             gone_by: None,
             failure: None,
@@ -317,58 +231,6 @@ impl World {
         }
     }
 
-    fn handle(&mut self, happening: Happening) {
-        match happening {
-            Happening::Deliver { link, lane } => self.handle_deliver(link, lane),
-            Happening::Silence { link, end, epoch, is_lost } => {
-                self.handle_silence(link, end, epoch, is_lost);
-            }
-            Happening::Forget { link, end, session } => self.handle_forget(link, end, session),
-            Happening::Dial { link, token } => self.handle_dial(link, token),
-            Happening::Outlived { link, life } => self.handle_outlived(link, life),
-            Happening::DriverTimer { life } => {
-                self.in_life(life, |world| world.handle_driver_timer(life));
-            }
-            Happening::HostManagerTimer { life } => {
-                self.in_life(life, |world| world.handle_host_manager_timer(life));
-            }
-            Happening::AgentTimer { host, life } => self.handle_agent_timer(host, life),
-            Happening::StateTimer { process } => self.handle_state_timer(process),
-            Happening::Local { life } => {
-                self.in_life(life, |world| world.handle_local(life));
-            }
-            Happening::Discovered { life, poll } => {
-                self.in_life(life, |world| world.handle_discovered(life, poll));
-            }
-            Happening::AgentBoot { host, life } => self.boot_agent(host, life),
-            Happening::Spawned { host, life, token } => self.handle_spawned(host, life, token),
-            Happening::Booted { process } => self.handle_booted(process),
-            Happening::Signalled { process, kills } => self.handle_signalled(process, kills),
-            Happening::Exited { process, code } => self.handle_exited(process, code),
-            Happening::Reaped { host, life, process } => self.handle_reaped(host, life, process),
-            Happening::Command { process } => self.handle_command(process),
-            Happening::Told { process } => self.handle_told(process),
-            Happening::Computed { process, token } => self.handle_computed(process, token),
-            Happening::AbortSeen { process, token } => self.handle_abort_seen(process, token),
-            Happening::Entered { process, generation, operation, value } => {
-                self.handle_entered(process, generation, operation, value, true);
-            }
-            Happening::Result { process, generation, operation, value } => {
-                self.handle_result(process, generation, operation, value);
-            }
-            Happening::Overdue { process } => self.handle_overdue(process),
-            Happening::PeerBroken { process, generation, rank } => {
-                self.handle_peer_broken(process, generation, rank);
-            }
-            Happening::Fault(index) => self.begin_fault(index),
-            Happening::Mended(index) => self.end_fault(index),
-            Happening::Heal => self.heal(),
-            Happening::Check => self.check_liveness(),
-            Happening::Resumed { process, since } => self.check_resumed(process, since),
-            Happening::Noticed { process, generation } => self.check_noticed(process, generation),
-        }
-    }
-
     #[inline]
     fn record(
         &mut self,
@@ -413,6 +275,7 @@ impl World {
             generations: self.oracle.generations_formed,
             commits: self.oracle.commits,
             faults: self.plan.len(),
+            interregna: self.interregna,
             plan: faults,
             result: self.driver.result.as_ref().map(|result| result.reason.clone()),
             failure: self.failure.take(),

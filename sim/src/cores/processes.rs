@@ -73,6 +73,7 @@ impl World {
         (agent_life, job): (u32, u32),
         id: WorkerId,
     ) -> u32 {
+        self.disturb();
         let index = self.processes.len() as u32;
         let pid = 1_000 + index;
         let entry = &self.hosts[host as usize];
@@ -217,10 +218,12 @@ impl World {
 
     /// A process ends: its agent sees it, the driver's link breaks, collectives of its group break.
     pub(super) fn end_process(&mut self, process: u32, status: ExitStatus, is_clean: bool) {
-        let entry = &mut self.processes[process as usize];
-        if !entry.is_alive {
+        if !self.processes[process as usize].is_alive {
             return;
         }
+        self.check_end(process);
+        self.disturb();
+        let entry = &mut self.processes[process as usize];
         entry.is_alive = false;
         entry.state.end();
         entry.end = Some(status);
@@ -240,6 +243,7 @@ impl World {
 
     /// A host loses power: nobody is told anything.
     pub(super) fn vanish(&mut self, process: u32) {
+        self.disturb();
         let entry = &mut self.processes[process as usize];
         entry.is_alive = false;
         entry.state.end();
@@ -278,11 +282,10 @@ impl World {
         use super::driver::Phase;
         let is_under_way = self.driver.stamp == generation
             && matches!(self.driver.phase, Phase::Form | Phase::Run);
-        if !is_under_way || !self.driver.is_alive() {
+        if !is_under_way || self.is_over() {
             return;
         }
-        let is_excused = self.driver.stopped > 0
-            || self.driver.continued_at + 4_000 * MS > self.now
+        let is_excused = !self.driver_acts_since(4_000 * MS)
             || self.processes[process as usize].program.has_returned();
         if is_excused {
             let at = self.now + 5_000 * MS;

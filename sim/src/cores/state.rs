@@ -1,7 +1,7 @@
 //! The State's core of each process: between the session with the driver and the training thread.
 
-use elastic_protocol::Time;
 use elastic_protocol::messages::{DriverToWorker, WorkerToDriver};
+use elastic_protocol::{Term, Time};
 use elastic_runtime::transport::LinkEvent;
 use elastic_worker::state::core::{Output, Progress, StateCore, TrainingEvent};
 
@@ -31,11 +31,16 @@ impl World {
         self.drain_state(process);
     }
 
-    pub(super) fn worker_hears(&mut self, process: u32, message: DriverToWorker) {
+    /// The driver of a term says something.
+    pub(super) fn worker_hears(&mut self, process: u32, term: Term, message: DriverToWorker) {
         if matches!(message, DriverToWorker::Leave { .. } | DriverToWorker::Finished { .. }) {
             self.processes[process as usize].is_leaving = true;
         }
-        self.with_state(process, |core, now| core.handle_driver(now, message));
+        self.with_state(process, |core, now| {
+            if core.heeds(term) {
+                core.handle_driver(now, message);
+            }
+        });
     }
 
     pub(super) fn worker_link_event(&mut self, process: u32, event: &LinkEvent) {
@@ -113,6 +118,14 @@ impl World {
             let Some(output) = entry.state.core().and_then(StateCore::poll_output) else { break };
             let link = entry.link;
             outputs += 1;
+            let has_effect = matches!(output, Output::Training(_) | Output::Abort { .. });
+            if self.hears_outdated && has_effect {
+                let id = self.processes[process as usize].id.clone();
+                self.fail_safety(format!(
+                    "D-2: {id} obeys a driver that was succeeded: {output:?}"
+                ));
+            }
+            let entry = &mut self.processes[process as usize];
             match output {
                 Output::ToDriver(message) => {
                     self.check_said(process, &message);
@@ -140,7 +153,7 @@ impl World {
         let entry = &mut self.processes[process as usize];
         let Some(core) = entry.state.core() else { return };
         let (stamp, timeout) = (core.stamp(), core.poll_timeout());
-        let checked = self.oracle.state_stamp(&mut entry.program.newest, stamp);
+        let checked = self.oracle.state_stamp(entry.job, &mut entry.program.newest, stamp);
         if checked.is_err() {
             let id = entry.id.clone();
             self.demand(checked.map_err(|error| format!("{error} at {id}")));

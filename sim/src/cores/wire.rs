@@ -20,6 +20,8 @@ pub(super) struct Packet {
     pub(super) code: u64,
     /// Whether it tells a worker to go.
     pub(super) is_goodbye: bool,
+    /// Whether a driver welcomes with it.
+    pub(super) welcomes: bool,
     /// The vote that it is.
     pub(super) vote: Option<Box<Vote>>,
 }

@@ -58,7 +58,7 @@ struct State {
     /// What is safe.
     safe_names: BTreeMap<String, usize>,
     renamings: Vec<Renaming>,
-    /// Counts losses of power: handles from before are dead.
+    /// Counts losses of power, and deaths of the process: handles from before are dead.
     powered: u64,
 }
 
@@ -197,6 +197,11 @@ impl Disk {
         for contents in files {
             contents.lose_power(random);
         }
+    }
+
+    /// The process that had files open is dead: its handles are, too. What it wrote stays as it is.
+    pub fn detach(&self) {
+        self.state().powered += 1;
     }
 
     /// One bit of a file is no more what was written; whether there was one.

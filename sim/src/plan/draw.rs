@@ -5,13 +5,15 @@ use elastic_runtime::random::stream;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Fault, Lie, Moment, Planned, Way};
+use super::{DiskFault, Fault, Lie, Moment, Planned, Way};
 
 /// Kinds of fault that swarm testing switches.
-const KINDS: u32 = 22;
+const KINDS: u32 = 24;
 
-/// The kind that takes the driver away.
+/// The kinds that take the driver away: by itself, with somebody else, and the trouble of its disk.
 const DRIVER_LOST: u32 = 17;
+const DRIVER_LOST_WITH: u32 = 22;
+const DRIVERS_DISK: u32 = 23;
 
 /// Most faults of a plan.
 const FAULTS_MAX: usize = 400;
@@ -24,12 +26,17 @@ pub(crate) fn draw(seed: u64, hosts: u32, slots: u32, seconds: u64) -> Vec<Plann
     let busy = [1.0, 3.0, 10.0][swarm.random_range(0..3)];
     let hot_host = swarm.random_bool(0.3).then(|| swarm.random_range(0..hosts));
     let during_resets = swarm.random_bool(0.5);
+    // In some seeds nothing happens but to the driver: what its death alone does shows there.
+    let is_drivers_alone = stream(seed, "driver alone", 0).random_bool(0.1);
     let mut plan = Vec::new();
     for kind in 0..KINDS {
+        let is_drivers = matches!(kind, DRIVER_LOST | DRIVERS_DISK);
         let is_on = swarm.random_bool(0.4);
+        let is_on = if is_drivers_alone { is_drivers } else { is_on };
         let mean_us = busy * 1e6 * 2_f64.powf(swarm.random_range(0.0..5.0));
-        // A job that begins anew every few seconds shows little else.
-        let mean_us = if kind == DRIVER_LOST { mean_us * 8.0 } else { mean_us };
+        // A driver that takes over every few seconds does little else.
+        let takes_driver = matches!(kind, DRIVER_LOST | DRIVER_LOST_WITH);
+        let mean_us = if takes_driver { mean_us * 3.0 } else { mean_us };
         if !is_on {
             continue;
         }
@@ -51,6 +58,11 @@ pub(crate) fn draw(seed: u64, hosts: u32, slots: u32, seconds: u64) -> Vec<Plann
                 let number = random.random_range(1..=seconds.max(2) / 2);
                 let after_us = 10_u64.pow(random.random_range(2..7));
                 Moment::AfterReset { number, after_us: random.random_range(0..after_us) }
+            } else if takes_driver && random.random_bool(0.4) {
+                // In the first moments of a life everything is written down at once.
+                let number = random.random_range(1..=seconds.max(2) * 4);
+                let after_us = random.random_range(0..4_u64) * random.random_range(0..10_000);
+                Moment::AfterBatch { number, after_us }
             } else {
                 Moment::At(at)
             };
@@ -94,8 +106,22 @@ fn one(kind: u32, host: u32, slot: u32, slots: u32, random: &mut ChaCha8Rng) -> 
         15 if random.random_bool(0.5) => Fault::NoSpawn { host, for_us },
         15 => Fault::HangStart { host, for_us },
         16 => Fault::StopDriver { for_us: for_us / 2 },
-        DRIVER_LOST if random.random_bool(0.7) => Fault::CrashDriver { for_us },
-        DRIVER_LOST => Fault::ReplaceDriver { for_us },
+        DRIVER_LOST => match random.random_range(0..20) {
+            0..8 => Fault::CrashDriver { for_us },
+            8..12 => Fault::CrashDriverMidway { outputs: random.random_range(0..12), for_us },
+            // Mostly longer than it takes to miss it.
+            12..19 => Fault::ReplaceDriver { for_us: for_us * 4 },
+            _ => Fault::LoseDriver { for_us },
+        },
+        DRIVER_LOST_WITH if random.random_bool(0.6) => {
+            Fault::CrashDriverAndWorker { host, slot, for_us }
+        }
+        DRIVER_LOST_WITH => Fault::CrashDriverAndHost { host, for_us },
+        DRIVERS_DISK => {
+            let faults =
+                [DiskFault::Slow, DiskFault::Full, DiskFault::ReadOnly, DiskFault::FailsSyncs];
+            Fault::Disk { fault: faults[random.random_range(0..faults.len())], for_us }
+        }
         18 => Fault::BreakLinks { host },
         19 => Fault::LateData { host, delay_us: random.random_range(1_000..3_000_000), for_us },
         20 => Fault::BreakData { host, slot },

@@ -45,6 +45,13 @@ pub(crate) enum Moment {
         /// How long after it.
         after_us: u64,
     },
+    /// So many microseconds after the driver has given its journal the n-th batch, over all its lives.
+    AfterBatch {
+        /// Which batch, from 1.
+        number: u64,
+        /// How long after it; 0: at once.
+        after_us: u64,
+    },
 }
 
 /// Which way nothing gets through.
@@ -77,6 +84,20 @@ pub(crate) enum Lie {
     HalfGarbage,
     /// Nothing.
     Nothing,
+}
+
+/// What is wrong with the disk of the driver's machine.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DiskFault {
+    /// A sync takes a hundred times as long.
+    Slow,
+    /// There is no room.
+    Full,
+    /// Nothing can be written.
+    ReadOnly,
+    /// Syncs fail, and may have written all the same.
+    FailsSyncs,
 }
 
 /// One fault. Times are microseconds of the world; hosts and slots are counted modulo what there is.
@@ -127,14 +148,50 @@ pub(crate) enum Fault {
     HangStart { host: u32, for_us: u64 },
     /// The driver's process stands still.
     StopDriver { for_us: u64 },
-    /// The driver's process is killed, and started again later.
+    /// The driver's process is killed, and started again later: it goes on with its job.
     CrashDriver { for_us: u64 },
+    /// The driver's process is killed amid what it says next: after so many things that it wants done.
+    CrashDriverMidway { outputs: u32, for_us: u64 },
+    /// The driver's process and a worker are killed at one moment.
+    CrashDriverAndWorker { host: u32, slot: u32, for_us: u64 },
+    /// The driver's process is killed when a host loses power; both are back at one moment.
+    CrashDriverAndHost { host: u32, for_us: u64 },
+    /// The driver's machine is lost with its state directory: whoever is started later begins another job.
+    LoseDriver { for_us: u64 },
+    /// The disk of the driver's machine.
+    Disk { fault: DiskFault, for_us: u64 },
     /// The driver stands still and another is started in its place; later it goes on: there are two.
     ReplaceDriver { for_us: u64 },
     /// The driver's process is killed, for good.
     KillDriver,
     /// SIGTERM to the driver: the job is to end.
     Interrupt,
+}
+
+impl Fault {
+    /// Whether it is the driver's death, or its disk's trouble, and nothing else.
+    pub(crate) const fn is_the_drivers_alone(&self) -> bool {
+        matches!(
+            self,
+            Self::CrashDriver { .. }
+                | Self::CrashDriverMidway { .. }
+                | Self::ReplaceDriver { .. }
+                | Self::Disk { .. }
+        )
+    }
+
+    /// Whether it takes the driver's process away for a while.
+    pub(crate) const fn takes_the_driver(&self) -> bool {
+        matches!(
+            self,
+            Self::CrashDriver { .. }
+                | Self::CrashDriverMidway { .. }
+                | Self::CrashDriverAndWorker { .. }
+                | Self::CrashDriverAndHost { .. }
+                | Self::LoseDriver { .. }
+                | Self::ReplaceDriver { .. }
+        )
+    }
 }
 
 /// A fault with its moment.

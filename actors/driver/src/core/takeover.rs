@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use elastic_protocol::messages::{DriverToWorker, Table};
 use elastic_protocol::{HostName, ResetCause, Stamp, Time, WorkerId};
+use elastic_runtime::planted::{Bug, is_planted};
 use rand_chacha::ChaCha8Rng;
 
 use super::DriverCore;
@@ -47,7 +48,9 @@ impl DriverCore {
         core.ledger = Some(Ledger::new(image, last));
         let (image, is_fresh) = restored;
         core.generation = image.generation;
-        core.incarnation = image.incarnation;
+        if !is_planted(Bug::IncarnationsBeginAnew) {
+            core.incarnation = image.incarnation;
+        }
         core.resets = image.resets;
         core.started_with = image.started_with;
         core.program_attaches = image.current.is_some()
@@ -100,7 +103,8 @@ impl DriverCore {
     }
 
     fn await_the_others(&mut self, now: Time, workers: &[WorkerId]) {
-        let deadline = now + self.config.deadlines.lost * 2 + REACHED_WITHIN;
+        let patience = self.config.deadlines.lost * 2 + REACHED_WITHIN;
+        let deadline = if is_planted(Bug::TakeoverDoesNotWait) { now } else { now + patience };
         self.timers.set(deadline, Timer::Takeover);
         let hosts = workers.iter().map(|worker| worker.host.clone()).collect();
         self.takeover = Some(Takeover { since: now, deadline, hosts, vanished: BTreeMap::new() });
@@ -154,6 +158,8 @@ impl DriverCore {
                 let formation = current.formation.clone();
                 self.tell(worker, DriverToWorker::Assign(formation));
             }
+            // Nor was this one, and it has ended by now: it rests, and is waited for until it says so.
+            Phase::Gather(_) if theirs < stamp => self.tell_ended(worker, stamp),
             _ if theirs != stamp || !is_active => {}
             // Whatever it has promised the former driver was not taken up, or that would be on record.
             Phase::Run => self.tell(worker, DriverToWorker::Resume { stamp }),
@@ -162,16 +168,18 @@ impl DriverCore {
                 let boundary = *boundary;
                 self.tell(worker, DriverToWorker::StopAt { stamp, boundary });
             }
-            Phase::Gather(_) => {
-                let cause = self.reset.as_ref().map(|reset| reset.cause.clone());
-                let cause = cause.unwrap_or(ResetCause::HostLost {
-                    host: worker.host.clone(),
-                    reason: "its generation has ended".to_owned(),
-                });
-                self.tell(worker, DriverToWorker::Abort { stamp, cause });
-            }
+            Phase::Gather(_) => self.tell_ended(worker, stamp),
             Phase::Form { .. } | Phase::Sync { .. } | Phase::Ending { .. } | Phase::Ended => {}
         }
+    }
+
+    fn tell_ended(&mut self, worker: &WorkerId, stamp: Stamp) {
+        let cause = self.reset.as_ref().map(|reset| reset.cause.clone());
+        let cause = cause.unwrap_or(ResetCause::HostLost {
+            host: worker.host.clone(),
+            reason: "its generation has ended".to_owned(),
+        });
+        self.tell(worker, DriverToWorker::Abort { stamp, cause });
     }
 
     /// While taking over: these processes ended without a driver. Their agent may be about to tell how.
@@ -258,5 +266,10 @@ impl DriverCore {
         let Some(takeover) = self.takeover.take() else { return };
         self.gather_changed(now);
         self.event(EventKind::TakeoverDone { lost, ms: now.ms_since(takeover.since) });
+        if is_planted(Bug::TakeoverResets) && self.phase.is_generation_active() {
+            let phase = "takeover".to_owned();
+            let cause = ResetCause::DeadlinePassed { phase, waiting_for: Vec::new() };
+            self.begin_abort(now, cause, now);
+        }
     }
 }

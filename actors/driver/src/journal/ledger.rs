@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use elastic_journal::{Batch, Snapshot};
 use elastic_protocol::Time;
+use elastic_runtime::planted::{Bug, is_planted};
 
 use super::image::Image;
 use super::record::Record;
@@ -104,6 +105,10 @@ impl Ledger {
 
     /// The same batch is given again, with what has come since.
     pub(crate) fn handle_failure(&mut self, now: Time, reason: &str) -> bool {
+        if is_planted(Bug::FailedBatchCountsAsStored) {
+            self.handle_stored(self.last);
+            return false;
+        }
         self.in_flight = false;
         self.retry_at = Some(now + RETRY_AFTER);
         self.trouble.replace(reason.to_owned()).is_none()

@@ -1,7 +1,7 @@
 //! What the driver tells of itself: the oracle's view of it.
 
 use elastic_driver::EventKind;
-use elastic_protocol::{JobResult, Term};
+use elastic_protocol::JobResult;
 
 use super::super::network::Owner;
 use super::super::processes::Process;
@@ -29,13 +29,17 @@ impl World {
         };
         self.record(Kind::Log, Place::DRIVER, (code, number), || words);
         match kind {
-            EventKind::ResetDecided { .. } => {
+            EventKind::ResetDecided { cause, .. } => {
+                let checked = self.check_interregnum(&format!("a reset is decided ({cause})"));
+                self.demand(checked);
                 self.driver.phase = Phase::Gather;
                 self.oracle.resets += 1;
                 self.record(Kind::Reset, Place::DRIVER, (self.oracle.resets, 0), String::new);
                 self.release_faults_after_reset();
             }
             EventKind::WorkerStopped { worker, reason } => {
+                let checked = self.check_interregnum(&format!("{worker} is stopped ({reason})"));
+                self.demand(checked);
                 if let Some(process) = self.process_called(&worker) {
                     let checked = self.check_stop(process, &reason);
                     self.demand(checked);
@@ -70,7 +74,7 @@ impl World {
         self.driver.result = Some(result);
         self.close_links_of(self.driver.life);
         self.driver.seat = None;
-        if self.driver.life == self.lives {
+        if self.driver.life == self.newest {
             self.end_former_drivers();
             self.everybody_goes();
         }
@@ -94,7 +98,7 @@ impl World {
             // What is on a blacklisted host goes with it: that is what the user has asked for.
             entry.is_leaving = true;
         }
-        let acknowledged = self.oracle.acknowledged(Term(u64::from(self.driver.life)));
+        let acknowledged = self.oracle.acknowledged(self.driver.job);
         let holds = |process: &Process| {
             process.stays()
                 && process.job == self.driver.job
@@ -143,16 +147,13 @@ impl World {
             && program.paused_since <= since
             && program.stamp == self.driver.stamp
             && self.driver.phase == Phase::Run;
-        if !is_paused || !self.driver.is_alive() {
+        if !is_paused || self.is_over() {
             return;
         }
         let is_cut = host.cut_to_driver > 0 || host.cut_from_driver > 0;
         let has_session = self.links[entry.link as usize].peer.session != 0;
-        let is_excused = entry.stopped > 0
-            || is_cut
-            || !has_session
-            || !self.driver.runs()
-            || self.driver.continued_at + RESUMPTION_NS > self.now;
+        let is_excused =
+            entry.stopped > 0 || is_cut || !has_session || !self.driver_acts_since(RESUMPTION_NS);
         if is_excused {
             let at = self.now + RESUMPTION_NS;
             return self.agenda.push(at, Happening::Resumed { process, since });

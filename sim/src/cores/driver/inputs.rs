@@ -43,7 +43,7 @@ impl World {
     }
 
     pub(in crate::cores) fn registry_hears(&mut self, link: u32, vote: &Vote) {
-        self.oracle.voted(vote);
+        self.oracle.voted(self.driver.job, vote);
         self.with_driver_of(link, |cores, now, node| {
             let _decision = cores.registry.handle_vote_from(now, node, vote);
         });
@@ -94,7 +94,7 @@ impl World {
         };
         self.record(Kind::Local, Place::DRIVER, (code, 0), || format!("{message:?}"));
         if let Local::Verdict(Verdict::AllReady { stamp }) = &message {
-            let checked = self.oracle.barrier_opened(*stamp);
+            let checked = self.oracle.barrier_opened(self.driver.job, *stamp);
             self.demand(checked);
         }
         self.take_local(now, message);
@@ -182,6 +182,7 @@ impl World {
 
     /// Puts the timers that came while the driver stood still onto the agenda.
     pub(in crate::cores) fn thaw_driver(&mut self) {
+        self.expect_fence();
         if let Some(node) = self.driver.node() {
             node.set_stopped(false);
         }

@@ -1,11 +1,11 @@
-//! The lives of the driver's process: killed, started again, or replaced while the former one still stands.
+//! The lives of the driver's process: the newest, and former ones that are still there; whom they reach.
 
 use elastic_protocol::Term;
+use rand::Rng;
 
 use super::super::network::End;
 use super::super::{Happening, MS, World};
-use super::{Birth, DriverLife};
-use crate::trace::{Kind, Place};
+use super::DriverLife;
 
 impl World {
     /// Does something as one life of the driver; none if that process is gone.
@@ -31,12 +31,27 @@ impl World {
         self.life(life).is_some_and(DriverLife::runs)
     }
 
-    /// The life of the driver that a node of a job reaches: if there are several, one of them.
-    pub(in crate::cores) fn life_in_reach(&mut self, job: Option<u32>) -> Option<u32> {
-        use rand::Rng;
+    /// Whether the driver has been able to act for so long: what it decides may wait for its disk.
+    pub(in crate::cores) fn driver_acts_since(&self, passed: u64) -> bool {
+        let driver = &self.driver;
+        let since = driver.settled_at.max(driver.continued_at).max(self.disk_mended_at);
+        driver.runs() && self.disk_faults.is_empty() && since + passed <= self.now
+    }
 
+    /// The term of a life of the driver, whether or not its process is there.
+    pub(in crate::cores) fn term_of(&self, life: u32) -> Term {
+        self.terms.get(life as usize).copied().unwrap_or_default()
+    }
+
+    /// The life of the driver that a node of a job reaches: if there are several, one of them. Where the transport
+    /// turns those away that were succeeded, it is of no earlier term than the last that was met.
+    pub(in crate::cores) fn life_in_reach(&mut self, job: Option<u32>, met: Term) -> Option<u32> {
+        let turns_away = self.scenario.turns_away;
         let answers = |driver: &&DriverLife| {
-            driver.runs() && !driver.has_left && job.is_none_or(|job| job == driver.job)
+            driver.runs()
+                && !driver.has_left
+                && job.is_none_or(|job| job == driver.job)
+                && !(turns_away && job.is_some() && driver.term < met)
         };
         let lives: Vec<u32> = [&self.driver]
             .into_iter()
@@ -50,19 +65,8 @@ impl World {
         }
     }
 
-    /// SIGKILL to the driver's process; what it knew of its sessions goes with it.
-    pub(in crate::cores) fn kill_driver(&mut self) {
-        self.driver.seat = None;
-        self.driver.stopped = 0;
-        self.driver.frozen.clear();
-        let life = self.driver.life;
-        self.record(Kind::Exit, Place::DRIVER, (9, u64::from(life)), String::new);
-        self.end_sessions_of(life);
-        self.reopen_all();
-    }
-
     /// A process of the driver is gone: those who had sessions with it are told by the network, or by silence.
-    fn end_sessions_of(&mut self, life: u32) {
+    pub(super) fn end_sessions_of(&mut self, life: u32) {
         for index in 0..self.links.len() as u32 {
             let link = &mut self.links[index as usize];
             if link.life != life || link.driver.session == 0 {
@@ -91,41 +95,5 @@ impl World {
                 self.agenda.push(self.now + delay, forget);
             }
         }
-    }
-
-    /// The driver's operator starts it again. It has nothing of its predecessor's to go on from: another job.
-    pub(in crate::cores) fn start_driver(&mut self) {
-        self.lives += 1;
-        let life = self.lives;
-        let birth = Birth { life, job: life, at: self.now, ppm: self.driver_ppm };
-        let next = DriverLife::new(self.hub.as_ref(), &self.scenario, self.options.seed, birth);
-        let previous = std::mem::replace(&mut self.driver, next);
-        if previous.is_alive() {
-            self.former.push(previous);
-        }
-        self.record(Kind::Start, Place::DRIVER, (u64::from(life), 0), String::new);
-        self.oracle.job_began(Term(u64::from(life)));
-        self.reopen_all();
-        self.drain_host_manager();
-        self.drain_driver();
-    }
-
-    /// Former drivers that stood still go on: each finds that it has been replaced.
-    pub(in crate::cores) fn continue_former_drivers(&mut self) {
-        let lives: Vec<u32> = self.former.iter().map(|former| former.life).collect();
-        for life in lives {
-            self.in_life(life, |world| world.continue_driver(u32::MAX));
-        }
-    }
-
-    /// The driver's operator ends processes that it does not need any more.
-    pub(in crate::cores) fn end_former_drivers(&mut self) {
-        for former in std::mem::take(&mut self.former) {
-            let life = u64::from(former.life);
-            self.record(Kind::Exit, Place::DRIVER, (9, life), String::new);
-            drop(former.seat);
-            self.end_sessions_of(former.life);
-        }
-        self.reopen_all();
     }
 }

@@ -2,7 +2,7 @@
 
 use elastic_driver::DriverOutput;
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
-use elastic_protocol::{HostName, NodeId, Stamp, Term, WorkerId};
+use elastic_protocol::{HostName, Incarnation, NodeId, Stamp, WorkerId};
 
 use super::super::network::{Frame, Lane, Owner};
 use super::super::{Happening, NONE, World};
@@ -14,8 +14,12 @@ impl World {
         let mut outputs = 0_usize;
         while let Some(output) = self.driver.cores().and_then(|cores| cores.driver.poll_output()) {
             outputs += 1;
+            if self.dies_midway() {
+                return;
+            }
             self.carry_out(output);
         }
+        self.store_batch();
         let bound = 256 + 64 * (self.hosts.len() * (2 + self.options.slots as usize));
         if outputs > bound {
             self.fail_safety(format!("one input of the driver gave {outputs} outputs"));
@@ -38,6 +42,7 @@ impl World {
         match output {
             DriverOutput::ToAgent { to, message } => self.tell_agent(&to, message),
             DriverOutput::StartWorker { agent, worker, environment, place } => {
+                self.check_recorded(&worker);
                 self.know(self.driver.job, worker.incarnation.0, NONE);
                 let credential = String::new();
                 let message = DriverToAgent::Start { worker, environment, place, credential };
@@ -50,7 +55,11 @@ impl World {
                 }
             }
             DriverOutput::OpenGeneration { stamp, members } => {
-                self.open_generation(stamp, &members);
+                // One that a former driver has formed is known.
+                if !self.oracle.knows(self.driver.job, stamp) {
+                    self.check_recorded_generation(stamp);
+                    self.open_generation(stamp, &members);
+                }
                 self.local(Local::Open { stamp, members });
             }
             DriverOutput::Vote(vote) => self.local(Local::Vote(vote)),
@@ -67,9 +76,7 @@ impl World {
             }
             DriverOutput::Event(event) => self.driver_event(event.kind),
             DriverOutput::Ended(result) => self.driver_ended(result),
-            DriverOutput::Abandoned { reason } => {
-                self.fail_safety(format!("the driver gave its job up: {reason}"));
-            }
+            DriverOutput::Abandoned { reason } => self.abandon(&reason),
         }
     }
 
@@ -78,14 +85,21 @@ impl World {
         (link != NONE).then_some(link)
     }
 
+    /// The link of an agent's life.
+    pub(in crate::cores) fn link_of_agent(&self, agent: &NodeId) -> Option<u32> {
+        // Its number, less the term in which it came.
+        let first = Incarnation::enrolled(agent.incarnation.enrolled_in(), 0);
+        self.agent_links.get((agent.incarnation.0 - first.0) as usize).copied()
+    }
+
     fn tell_agent(&mut self, to: &NodeId, message: DriverToAgent) {
-        let Some(link) = self.agent_links.get(to.incarnation.0 as usize).copied() else { return };
+        let Some(link) = self.link_of_agent(to) else { return };
         let _undelivered = self.send(link, Lane::ToPeer, Frame::ToAgent(message));
     }
 
     fn tell_worker(&mut self, to: &WorkerId, message: DriverToWorker) {
         if let DriverToWorker::Assign(formation) = &message {
-            let checked = self.oracle.assigned(formation, to);
+            let checked = self.oracle.assigned(self.driver.job, self.driver.term, formation, to);
             self.demand(checked);
         }
         let Some(link) = self.link_of_incarnation(self.driver.job, to.incarnation.0) else {
@@ -105,8 +119,7 @@ impl World {
 
     pub(in crate::cores) fn open_generation(&mut self, stamp: Stamp, members: &[WorkerId]) {
         let job = self.driver.job;
-        let processes: Vec<u32> =
-            members.iter().map(|worker| self.process_of(job, worker).unwrap_or(NONE)).collect();
+        let processes = self.processes_of(members);
         self.record(Kind::Form, Place::DRIVER, (stamp.generation.0, members.len() as u64), || {
             members.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         });
@@ -116,13 +129,21 @@ impl World {
             program.saved.as_ref().map(|saved| saved.model.samples)
         };
         let best = processes.iter().filter_map(held).max();
-        let checked = self.oracle.formed(stamp, members, &processes, best);
+        let checked = self.oracle.formed(job, self.driver.term, stamp, members, &processes, best);
         self.demand(checked);
-        let checked = self.check_commit_kept(best);
-        self.demand(checked);
+        // What was there when a former driver formed it nobody knows any more.
+        if stamp.term == self.driver.term {
+            let checked = self.check_commit_kept(best);
+            self.demand(checked);
+        }
         self.driver.phase = Phase::Form;
+        self.take_generation(stamp, processes);
+    }
+
+    /// The newest driver's generation is this one.
+    pub(super) fn take_generation(&mut self, stamp: Stamp, members: Vec<u32>) {
         self.driver.stamp = stamp;
-        self.driver.members = processes;
+        self.driver.members = members;
         for index in 0..self.driver.members.len() {
             let process = self.driver.members[index];
             if process != NONE && self.processes[process as usize].has_died() {
@@ -131,11 +152,35 @@ impl World {
         }
     }
 
+    /// Members' processes, by rank.
+    pub(super) fn processes_of(&self, members: &[WorkerId]) -> Vec<u32> {
+        let job = self.driver.job;
+        members.iter().map(|worker| self.process_of(job, worker).unwrap_or(NONE)).collect()
+    }
+
+    /// D-4: what gives a number out leaves the driver when its successor would know.
+    pub(in crate::cores) fn check_recorded(&mut self, worker: &WorkerId) {
+        if !self.state_dir.archive().has_incarnation(worker.incarnation) {
+            self.fail_safety(format!("D-4: {worker} is to start, and that is not stored"));
+        }
+        let checked = self.oracle.given(self.driver.job, worker);
+        self.demand(checked);
+    }
+
+    /// D-4: the same of a generation.
+    pub(in crate::cores) fn check_recorded_generation(&mut self, stamp: Stamp) {
+        if !self.state_dir.archive().has_generation(stamp.generation) {
+            let generation = stamp.generation;
+            self.fail_safety(format!(
+                "D-4: generation {generation} is formed, and that is not stored"
+            ));
+        }
+    }
+
     /// G-5, at the moment when a generation is formed: what every rank of an earlier one acknowledged is in the
     /// hands of a member, or of nobody whom the driver hears.
     fn check_commit_kept(&self, best: Option<u64>) -> Result<(), String> {
-        let term = Term(u64::from(self.driver.life));
-        let Some(acknowledged) = self.oracle.acknowledged(term) else { return Ok(()) };
+        let Some(acknowledged) = self.oracle.acknowledged(self.driver.job) else { return Ok(()) };
         let progress = |process: u32| {
             self.processes.get(process as usize).and_then(|process| process.saved_progress())
         };

@@ -1,5 +1,6 @@
 //! Frames under way: delayed, in order, held up while nothing gets through.
 
+use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
 use elastic_runtime::transport::{LinkEvent, LossReason};
 use rand::Rng;
 
@@ -117,16 +118,33 @@ impl World {
                 self.in_life(life, |world| world.registry_hears(index, &vote));
             }
             Frame::ToAgent(message) => {
-                if let Owner::Agent { host, life } = owner {
-                    self.agent_hears(host, life, message);
+                if let Owner::Agent { host, life: agent_life } = owner {
+                    let welcomes = matches!(message, DriverToAgent::Welcome { .. });
+                    self.hears_outdated = self.is_outdated(index, welcomes);
+                    self.agent_hears(host, agent_life, message);
+                    self.hears_outdated = false;
                 }
             }
             Frame::ToWorker(message) => {
                 if let Owner::Worker { process } = owner {
-                    self.worker_hears(process, message);
+                    let welcomes = matches!(message, DriverToWorker::Welcome { .. });
+                    self.hears_outdated = self.is_outdated(index, welcomes);
+                    let term = self.term_of(life);
+                    self.worker_hears(process, term, message);
+                    self.hears_outdated = false;
                 }
             }
         }
+    }
+
+    /// Whether what a driver says to this peer comes after a later driver's `Welcome`: then it must have no effect.
+    pub(in crate::cores) fn is_outdated(&mut self, index: u32, welcomes: bool) -> bool {
+        let term = self.term_of(self.links[index as usize].life);
+        let link = &mut self.links[index as usize];
+        if welcomes {
+            link.welcomed = link.welcomed.max(term);
+        }
+        term < link.welcomed
     }
 
     /// Something has changed that decides whether frames get through, or whether an end hears the other.

@@ -9,7 +9,7 @@ mod sessions;
 
 use std::collections::VecDeque;
 
-use elastic_protocol::NodeId;
+use elastic_protocol::{NodeId, Term};
 
 pub(super) use self::frame::Frame;
 use super::{Happening, World};
@@ -77,6 +77,10 @@ pub(super) struct Link {
     pub(super) job: Option<u32>,
     /// The life of the driver that it reached last; 0: none yet.
     pub(super) life: u32,
+    /// The latest term of a driver that it has reached.
+    pub(super) met: Term,
+    /// The latest term of a driver that has said `Welcome` to it.
+    pub(super) welcomed: Term,
     /// Whether the peer's process lives.
     pub(super) is_alive: bool,
     /// Whether an end has closed it for good.
@@ -100,6 +104,8 @@ impl Link {
             place,
             job: None,
             life: 0,
+            met: Term::default(),
+            welcomed: Term::default(),
             is_alive: true,
             is_closed: false,
             sessions: 0,

@@ -108,14 +108,14 @@ impl World {
         }
         let host = &self.hosts[link.host as usize];
         let is_cut = host.cut_to_driver > 0 || host.cut_from_driver > 0 || !self.peer_runs(link);
-        let job = link.job;
-        let life = if is_cut { None } else { self.life_in_reach(job) };
+        let (job, met) = (link.job, link.met);
+        let life = if is_cut { None } else { self.life_in_reach(job, met) };
         let Some(life) = life else { return self.dial_again(index) };
         let link = &self.links[index as usize];
         let place = link.place;
         self.record(Kind::Dial, place, (u64::from(token), 0), String::new);
         if self.links[index as usize].node.is_none() {
-            self.enrol(index);
+            self.in_life(life, |world| world.enrol(index));
         }
         self.leave_life(index, life);
         let link = &mut self.links[index as usize];
@@ -131,6 +131,7 @@ impl World {
     /// A peer turns to a life of the driver, which may not be the one that had a session with it.
     fn leave_life(&mut self, index: u32, life: u32) {
         let job = self.life(life).map(|driver| driver.job);
+        let term = self.term_of(life);
         let link = &mut self.links[index as usize];
         let before = link.life;
         if before == life {
@@ -141,6 +142,7 @@ impl World {
         }
         link.life = life;
         link.job = job;
+        link.met = link.met.max(term);
         if std::mem::take(&mut link.driver.session) != 0 {
             // The former driver finds out by silence.
             let lost = self.scenario.driver.deadlines.lost.as_nanos() as u64;
@@ -178,7 +180,7 @@ impl World {
     pub(in crate::cores) fn enrol(&mut self, index: u32) -> NodeId {
         let host = self.links[index as usize].host;
         let name = NodeName::Agent(self.hosts[host as usize].name.clone());
-        let incarnation = Incarnation(self.agent_links.len() as u64);
+        let incarnation = Incarnation::enrolled(self.driver.term, self.agent_links.len() as u64);
         self.agent_links.push(index);
         let node = NodeId { name, incarnation };
         self.links[index as usize].node = Some(node.clone());

@@ -106,6 +106,15 @@ impl Program {
         self.stage == Stage::Returned || (self.stage == Stage::Exiting && !self.has_raised)
     }
 
+    /// Whether it is in the user's function, in this generation, and nobody wants it to stop.
+    pub(super) fn trains_in(&self, stamp: Stamp) -> bool {
+        matches!(self.stage, Stage::Computing | Stage::Reducing)
+            && (self.stamp, self.generation) == (stamp, stamp)
+            && self.aborted < stamp
+            && !self.pause_flag
+            && !self.raises
+    }
+
     pub(super) const fn has_raised(&self) -> bool {
         self.has_raised
     }

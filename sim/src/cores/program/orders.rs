@@ -5,6 +5,7 @@ use elastic_protocol::{CommitId, Step};
 use elastic_runtime::planted::{Bug, is_planted};
 use elastic_worker::state::core::{TrainingCommand, TrainingEvent};
 
+use super::super::processes::Process;
 use super::super::{Happening, World};
 use super::{Model, Saved, Stage};
 use crate::trace::Kind;
@@ -78,7 +79,8 @@ impl World {
     }
 
     pub(super) fn form(&mut self, process: u32, placement: Box<Placement>) {
-        let checked = self.oracle.placed(&placement, &self.processes[process as usize].id);
+        let entry = &self.processes[process as usize];
+        let checked = self.oracle.placed(entry.job, &placement, &entry.id);
         self.demand(checked);
         let program = self.program(process);
         program.stamp = placement.stamp;
@@ -123,8 +125,8 @@ impl World {
             digest: model.digest(),
         };
         program.saved = Some(Saved { id: commit, model });
-        let id = self.processes[process as usize].id.clone();
-        let checked = self.oracle.synced(stamp, commit.digest, model.samples, &id);
+        let Process { id, job, .. } = &self.processes[process as usize];
+        let checked = self.oracle.synced(*job, stamp, commit.digest, model.samples, id);
         self.demand(checked);
         self.check_model(process, &model);
         self.tell_event(process, TrainingEvent::Synced { stamp, commit });

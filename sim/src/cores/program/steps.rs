@@ -4,6 +4,7 @@ use elastic_protocol::{CommitId, Step};
 use elastic_worker::state::core::TrainingEvent;
 use elastic_worker::state::sampler::share;
 
+use super::super::processes::Process;
 use super::super::state::Tell;
 use super::super::{Happening, World};
 use super::{Model, Saved, Stage};
@@ -141,8 +142,9 @@ impl World {
         let tells = !std::mem::replace(&mut program.has_told_commit, true);
         let place = self.processes[process as usize].place;
         self.record(Kind::Commit, place, (model.step, digest), String::new);
-        let worker = &self.processes[process as usize].id;
-        let checked = self.oracle.committed(generation, model.step, digest, model.samples, worker);
+        let Process { id: worker, job, .. } = &self.processes[process as usize];
+        let checked =
+            self.oracle.committed(*job, generation, model.step, digest, model.samples, worker);
         self.demand(checked);
         if tells {
             self.tell(process, Tell::Progress);

@@ -341,7 +341,7 @@ impl AgentCore {
                 self.leave(now, 1, reason, None);
                 return;
             }
-            if theirs.term < ours.term {
+            if theirs.term < ours.term && !is_planted(Bug::FormerDriverObeyed) {
                 self.warn(AgentWarning::OldTerm { ours: ours.term, theirs: theirs.term });
                 return;
             }

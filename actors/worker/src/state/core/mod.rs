@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use elastic_protocol::messages::{Ballot, Placement, Vote, WorkerToDriver};
 use elastic_protocol::{Assignment, CommitId, Deadlines, Stamp, Term, Time};
+use elastic_runtime::planted::{Bug, is_planted};
 use elastic_runtime::transport::LinkEvent;
 
 pub(in crate::state) use training::prefix;
@@ -157,7 +158,7 @@ impl StateCore {
 
     /// Whether a driver of this term is to be listened to: none of a later one has been met (G-2).
     pub fn heeds(&mut self, term: Term) -> bool {
-        let heeds = term >= self.term;
+        let heeds = term >= self.term || is_planted(Bug::FormerDriverHeeded);
         self.dropped += u64::from(!heeds);
         heeds
     }

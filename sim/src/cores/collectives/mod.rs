@@ -1,6 +1,9 @@
 //! Simulated collectives: they block until all ranks have come, break when a peer's process dies, return at once
 //! on the abort word, and may deliver late, which the generation's tag must catch (G-4).
 
+mod breaking;
+mod deadlines;
+
 use std::collections::VecDeque;
 
 use elastic_protocol::Stamp;
@@ -9,7 +12,7 @@ use elastic_runtime::planted::{Bug, is_planted};
 use rand::Rng;
 
 use super::program::{Model, Stage};
-use super::{Happening, MS, NONE, World};
+use super::{Happening, NONE, World};
 use crate::trace::Kind;
 
 /// Groups that are remembered; members of older ones block until they are told otherwise.
@@ -52,7 +55,7 @@ impl World {
     pub(super) fn join_group(&mut self, process: u32, placement: &Placement) {
         let generation = placement.stamp;
         let job = self.processes[process as usize].job;
-        if self.groups.contains_key(&generation) {
+        if self.groups.contains_key(&(job, generation)) {
             return;
         }
         let members: Vec<u32> = placement
@@ -70,7 +73,7 @@ impl World {
             SyncPlan::FromRoot { root } => Some(root),
         };
         let group = Group { members, root, shared: None, operations: VecDeque::new(), broken };
-        self.groups.insert(generation, group);
+        self.groups.insert((job, generation), group);
         if self.groups.len() > GROUPS_KEPT {
             self.groups.pop_first();
         }
@@ -83,54 +86,16 @@ impl World {
         !entry.is_alive && self.hosts[entry.host as usize].down == 0
     }
 
+    /// Whether the links of a generation's group are not whole.
+    pub(super) fn is_broken(&self, job: u32, generation: Stamp) -> bool {
+        self.groups.get(&(job, generation)).is_none_or(|group| group.broken.is_some())
+    }
+
     pub(super) fn enter_collective(&mut self, process: u32, value: u64) {
         let program = &self.processes[process as usize].program;
         let (generation, operation) = (program.generation, program.operation);
         self.watch_deadline(process);
         self.handle_entered(process, generation, operation, value, false);
-    }
-
-    /// Sees to it that the collective that a thread enters does not wait without end (G-9). One timer a
-    /// process: it moves on to the newest collective when it fires.
-    fn watch_deadline(&mut self, process: u32) {
-        let now = self.now;
-        let program = &mut self.processes[process as usize].program;
-        program.waits_since = now;
-        if !std::mem::replace(&mut program.is_watched, true) {
-            let at = now + self.scenario.collective_ns;
-            self.agenda.push(at, Happening::Overdue { process });
-        }
-    }
-
-    pub(super) fn handle_overdue(&mut self, process: u32) {
-        if self.freeze(process, Happening::Overdue { process }) {
-            return;
-        }
-        let limit = self.scenario.collective_ns;
-        let entry = &mut self.processes[process as usize];
-        let program = &mut entry.program;
-        if !program.waits_in_collective() {
-            program.is_watched = false;
-            return;
-        }
-        let due = program.waits_since + limit;
-        if due > self.now {
-            return self.agenda.push(due, Happening::Overdue { process });
-        }
-        program.is_watched = false;
-        let (generation, operation, place) = (program.generation, program.operation, entry.place);
-        let waited_for = self.who_is_missing(generation, operation);
-        let number = generation.generation.0;
-        self.record(Kind::Overdue, place, (number, u64::from(operation)), String::new);
-        self.collective_failed(process, waited_for, "its deadline has passed");
-    }
-
-    /// The first rank that has not entered a collective.
-    fn who_is_missing(&self, generation: Stamp, operation: u32) -> Option<u32> {
-        let group = self.groups.get(&generation)?;
-        let entered = group.operations.iter().find(|entry| entry.number == operation);
-        let is_there = |member: &u32| entered.is_some_and(|entry| entry.waiters.contains(member));
-        group.members.iter().position(|member| !is_there(member)).map(|rank| rank as u32)
     }
 
     /// A rank's part reaches the others.
@@ -174,7 +139,7 @@ impl World {
         );
         let latency = 200_000 + 1_500 * self.driver.members.len() as u64;
         let spread = self.machine.random_range(0..300_000);
-        let Some(group) = self.groups.get_mut(&generation) else { return };
+        let Some(group) = self.groups.get_mut(&(entry.job, generation)) else { return };
         if let Some(broken) = group.broken {
             let happening = Happening::PeerBroken { process, generation, rank: broken };
             return self.agenda.push(self.now + 50_000 + spread, happening);
@@ -254,6 +219,7 @@ impl World {
         }
         self.record(Kind::Result, place, (generation.generation.0, value), String::new);
         let entry = &self.processes[process as usize];
+        let job = entry.job;
         let state_stamp = entry.state.stamp(&entry.program);
         if state_stamp != stamp || entry.program.generation != generation {
             let id = entry.id.clone();
@@ -269,82 +235,7 @@ impl World {
                 generation.generation
             ));
         }
-        let shared = self.groups.get(&generation).and_then(|group| group.shared);
+        let shared = self.groups.get(&(job, generation)).and_then(|group| group.shared);
         self.collective_returned(process, value, shared);
-    }
-
-    pub(super) fn handle_peer_broken(&mut self, process: u32, generation: Stamp, rank: u32) {
-        if self.freeze(process, Happening::PeerBroken { process, generation, rank }) {
-            return;
-        }
-        let entry = &self.processes[process as usize];
-        if entry.program.generation == generation && entry.program.waits_in_collective() {
-            let place = entry.place;
-            self.record(
-                Kind::Break,
-                place,
-                (generation.generation.0, u64::from(rank)),
-                String::new,
-            );
-            self.collective_failed(process, Some(rank), "connection reset by peer");
-        }
-    }
-
-    /// A rank leaves its group; `breaks`: its peers' links to it break.
-    pub(super) fn leave_group(&mut self, process: u32, breaks: bool) {
-        let program = &mut self.processes[process as usize].program;
-        let (generation, rank) = (std::mem::take(&mut program.generation), program.rank);
-        if breaks && generation != Stamp::default() {
-            self.break_group(generation, rank);
-        }
-    }
-
-    /// A process has died: its peers' links to it break.
-    pub(super) fn break_groups_of(&mut self, process: u32) {
-        let program = &self.processes[process as usize].program;
-        if program.generation != Stamp::default() && !program.has_returned() {
-            let (generation, rank) = (program.generation, program.rank);
-            self.break_group(generation, rank);
-        }
-        let waits_for_it: Vec<(Stamp, u32)> = self
-            .groups
-            .iter()
-            .rev()
-            .take(2)
-            .filter(|(_, group)| group.broken.is_none())
-            .filter_map(|(generation, group)| {
-                let rank = group.members.iter().position(|member| *member == process)?;
-                let is_forming = group.operations.iter().any(|operation| operation.number == 0);
-                is_forming.then_some((*generation, rank as u32))
-            })
-            .collect();
-        for (generation, rank) in waits_for_it {
-            self.break_group(generation, rank);
-        }
-    }
-
-    fn break_group(&mut self, generation: Stamp, rank: u32) {
-        let Some(group) = self.groups.get_mut(&generation) else { return };
-        if group.broken.is_some() {
-            return;
-        }
-        group.broken = Some(rank);
-        let waiters: Vec<u32> = group
-            .operations
-            .iter_mut()
-            .flat_map(|operation| std::mem::take(&mut operation.waiters))
-            .collect();
-        for process in waiters {
-            let wait = self.machine.random_range(100_000..3 * MS);
-            let happening = Happening::PeerBroken { process, generation, rank };
-            self.agenda.push(self.now + wait, happening);
-        }
-    }
-
-    /// The data network of a host is whole again: what waited goes on, late.
-    pub(super) fn release_held(&mut self, host: u32) {
-        for happening in std::mem::take(&mut self.hosts[host as usize].held) {
-            self.agenda.push(self.now, happening);
-        }
     }
 }

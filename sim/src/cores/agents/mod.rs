@@ -1,12 +1,12 @@
 //! Hosts and their agents: boot, orders to start and stop processes, reports of their ends.
 
-use elastic_protocol::messages::{AgentToDriver, DriverToAgent};
-use elastic_protocol::{ExitStatus, HostName};
-use elastic_runtime::transport::LinkEvent;
-use elastic_worker::agent::ProcessEvent;
-use elastic_worker::agent::core::{AgentCore, AgentOutput, AgentSettings, DriverLink, SpawnOrder};
+mod shell;
 
-use super::network::{Frame, Lane, Link, Owner};
+use elastic_protocol::{ExitStatus, HostName};
+use elastic_worker::agent::ProcessEvent;
+use elastic_worker::agent::core::{AgentCore, AgentSettings, SpawnOrder};
+
+use super::network::{Link, Owner};
 use super::{Happening, MS, World};
 use crate::actors::AgentNode;
 use crate::clock::NodeClock;
@@ -141,6 +141,8 @@ impl World {
         if entry.agent.is_some() || entry.lives != life || entry.down > 0 || self.is_over() {
             return;
         }
+        self.disturb();
+        let entry = &self.hosts[host as usize];
         let (name, slots, ppm) = (entry.name.clone(), entry.slots, entry.ppm);
         let life = life + 1;
         self.record(Kind::Start, Place::agent(host), (u64::from(life), 0), String::new);
@@ -187,140 +189,10 @@ impl World {
         self.agenda.push(self.now + wait, Happening::AgentBoot { host, life });
     }
 
-    fn with_agent(
-        &mut self,
-        host: u32,
-        life: u32,
-        input: impl FnOnce(&mut AgentCore, elastic_protocol::Time),
-    ) {
-        let world = self.now;
-        let Some(agent) = self.agent_mut(host, life) else { return };
-        let now = agent.clock.local(world);
-        let Some(core) = agent.core() else { return };
-        input(core, now);
-        self.drain_agent(host);
-    }
-
-    pub(super) fn agent_hears(&mut self, host: u32, life: u32, message: DriverToAgent) {
-        self.with_agent(host, life, |core, now| core.handle_driver(now, message));
-    }
-
-    pub(super) fn agent_gets_back(&mut self, host: u32, life: u32, message: AgentToDriver) {
-        self.with_agent(host, life, |core, now| core.handle_undeliverable(now, message));
-    }
-
-    pub(super) fn agent_link_event(&mut self, host: u32, life: u32, event: &LinkEvent) {
-        let link = match event {
-            LinkEvent::Up => DriverLink::Up,
-            LinkEvent::Lost { reason, .. } => DriverLink::Lost { reason: reason.to_string() },
-            LinkEvent::Silent { .. } | LinkEvent::Heard => return,
-        };
-        self.with_agent(host, life, |core, now| core.handle_link(now, link));
-    }
-
-    /// SIGTERM to the agent.
-    pub(super) fn drain_host(&mut self, host: u32) {
-        if let Some(node) = self.hosts[host as usize].agent.as_ref().and_then(Agent::node) {
-            return node.drain();
-        }
-        let life = self.hosts[host as usize].lives;
-        self.with_agent(host, life, |core, now| core.handle_drain(now, "SIGTERM", 143));
-    }
-
-    pub(super) fn handle_agent_timer(&mut self, host: u32, life: u32) {
-        let world = self.now;
-        let Some(agent) = self.agent_mut(host, life) else { return };
-        if agent.armed != world {
-            return;
-        }
-        if agent.stopped > 0 {
-            return agent.frozen.push(Happening::AgentTimer { host, life });
-        }
-        agent.armed = u64::MAX;
-        let now = agent.clock.local(world);
-        let Some(core) = agent.core() else { return };
-        if core.poll_timeout().is_some_and(|at| at <= now) {
-            core.handle_timeout(now);
-            self.record(Kind::Timer, Place::agent(host), (0, 0), String::new);
-        }
-        self.drain_agent(host);
-    }
-
-    pub(super) fn thaw_agent(&mut self, host: u32) {
-        let world = self.now;
-        let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
-        if let AgentSeat::Actor(node) = &agent.seat {
-            node.set_stopped(false);
-        }
-        let mut frozen = std::mem::take(&mut agent.frozen);
-        if frozen.iter().any(|happening| matches!(happening, Happening::AgentTimer { .. })) {
-            agent.armed = world;
-        }
-        for happening in frozen.drain(..) {
-            self.agenda.push(world, happening);
-        }
-    }
-
-    pub(super) fn drain_agent(&mut self, host: u32) {
-        let mut outputs = 0_u32;
-        loop {
-            let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
-            let Some(output) = agent.core().and_then(AgentCore::poll_output) else { break };
-            outputs += 1;
-            self.carry_out_agent(host, output);
-        }
-        let slots = self.options.slots;
-        if outputs > 1_200 + 16 * slots {
-            self.fail_safety(format!("one input of the agent of h{host} gave {outputs} outputs"));
-        }
-        let now = self.now;
-        let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
-        let timeout = agent.core().and_then(|core| core.poll_timeout());
-        if let Some(at) = timeout {
-            let at = agent.clock.world(at).max(now);
-            if at < agent.armed {
-                agent.armed = at;
-                let life = agent.life;
-                self.agenda.push(at, Happening::AgentTimer { host, life });
-            }
-        }
-    }
-
-    fn carry_out_agent(&mut self, host: u32, output: AgentOutput) {
-        let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
-        let (life, link) = (agent.life, agent.link);
-        match output {
-            AgentOutput::ToDriver(message) => {
-                let sent = self.send(link, Lane::ToDriver, Frame::FromAgent(message));
-                if let Err(frame) = sent
-                    && let Frame::FromAgent(message) = *frame
-                {
-                    let world = self.now;
-                    if let Some(agent) = self.agent_mut(host, life) {
-                        let now = agent.clock.local(world);
-                        if let Some(core) = agent.core() {
-                            core.handle_undeliverable(now, message);
-                        }
-                    }
-                }
-            }
-            AgentOutput::Spawn(order) => {
-                self.agent_spawns(host, order);
-            }
-            AgentOutput::Signal { worker, signal, .. } => {
-                self.agent_signals(host, &worker, signal);
-            }
-            AgentOutput::Exit { code, reason } => self.agent_ended(host, life, code, reason),
-            AgentOutput::Warn(warning) => {
-                let place = Place::agent(host);
-                self.record(Kind::Log, place, (100, 0), || warning.to_string());
-            }
-        }
-    }
-
     /// The agent's process is gone; its workers get SIGKILL with it (PDEATHSIG).
     pub(super) fn end_agent(&mut self, host: u32, is_clean: bool) {
         let Some(agent) = self.hosts[host as usize].agent.take() else { return };
+        self.disturb();
         let is_told = self.scenario.death_is_told;
         self.end_peer(agent.link, is_clean, is_told);
         for process in self.hosts[host as usize].processes.clone() {

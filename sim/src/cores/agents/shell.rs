@@ -1,0 +1,156 @@
+//! What comes to an agent's core, and what it wants done.
+
+use elastic_protocol::Time;
+use elastic_protocol::messages::{AgentToDriver, DriverToAgent};
+use elastic_runtime::transport::LinkEvent;
+use elastic_worker::agent::core::{AgentCore, AgentOutput, DriverLink};
+
+use super::super::network::{Frame, Lane};
+use super::super::{Happening, World};
+use super::{Agent, AgentSeat};
+use crate::trace::{Kind, Place};
+
+impl World {
+    pub(super) fn with_agent(
+        &mut self,
+        host: u32,
+        life: u32,
+        input: impl FnOnce(&mut AgentCore, Time),
+    ) {
+        let world = self.now;
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        let now = agent.clock.local(world);
+        let Some(core) = agent.core() else { return };
+        input(core, now);
+        self.drain_agent(host);
+    }
+
+    pub(in crate::cores) fn agent_hears(&mut self, host: u32, life: u32, message: DriverToAgent) {
+        self.with_agent(host, life, |core, now| core.handle_driver(now, message));
+    }
+
+    pub(in crate::cores) fn agent_gets_back(
+        &mut self,
+        host: u32,
+        life: u32,
+        message: AgentToDriver,
+    ) {
+        self.with_agent(host, life, |core, now| core.handle_undeliverable(now, message));
+    }
+
+    pub(in crate::cores) fn agent_link_event(&mut self, host: u32, life: u32, event: &LinkEvent) {
+        let link = match event {
+            LinkEvent::Up => DriverLink::Up,
+            LinkEvent::Lost { reason, .. } => DriverLink::Lost { reason: reason.to_string() },
+            LinkEvent::Silent { .. } | LinkEvent::Heard => return,
+        };
+        self.with_agent(host, life, |core, now| core.handle_link(now, link));
+    }
+
+    /// SIGTERM to the agent.
+    pub(in crate::cores) fn drain_host(&mut self, host: u32) {
+        if let Some(node) = self.hosts[host as usize].agent.as_ref().and_then(Agent::node) {
+            return node.drain();
+        }
+        let life = self.hosts[host as usize].lives;
+        self.with_agent(host, life, |core, now| core.handle_drain(now, "SIGTERM", 143));
+    }
+
+    pub(in crate::cores) fn handle_agent_timer(&mut self, host: u32, life: u32) {
+        let world = self.now;
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        if agent.armed != world {
+            return;
+        }
+        if agent.stopped > 0 {
+            return agent.frozen.push(Happening::AgentTimer { host, life });
+        }
+        agent.armed = u64::MAX;
+        let now = agent.clock.local(world);
+        let Some(core) = agent.core() else { return };
+        if core.poll_timeout().is_some_and(|at| at <= now) {
+            core.handle_timeout(now);
+            self.record(Kind::Timer, Place::agent(host), (0, 0), String::new);
+        }
+        self.drain_agent(host);
+    }
+
+    pub(in crate::cores) fn thaw_agent(&mut self, host: u32) {
+        let world = self.now;
+        let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
+        if let AgentSeat::Actor(node) = &agent.seat {
+            node.set_stopped(false);
+        }
+        let mut frozen = std::mem::take(&mut agent.frozen);
+        if frozen.iter().any(|happening| matches!(happening, Happening::AgentTimer { .. })) {
+            agent.armed = world;
+        }
+        for happening in frozen.drain(..) {
+            self.agenda.push(world, happening);
+        }
+    }
+
+    pub(in crate::cores) fn drain_agent(&mut self, host: u32) {
+        let mut outputs = 0_u32;
+        loop {
+            let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
+            let Some(output) = agent.core().and_then(AgentCore::poll_output) else { break };
+            outputs += 1;
+            self.carry_out_agent(host, output);
+        }
+        let slots = self.options.slots;
+        if outputs > 1_200 + 16 * slots {
+            self.fail_safety(format!("one input of the agent of h{host} gave {outputs} outputs"));
+        }
+        let now = self.now;
+        let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
+        let timeout = agent.core().and_then(|core| core.poll_timeout());
+        if let Some(at) = timeout {
+            let at = agent.clock.world(at).max(now);
+            if at < agent.armed {
+                agent.armed = at;
+                let life = agent.life;
+                self.agenda.push(at, Happening::AgentTimer { host, life });
+            }
+        }
+    }
+
+    fn carry_out_agent(&mut self, host: u32, output: AgentOutput) {
+        let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
+        let (life, link) = (agent.life, agent.link);
+        let has_effect = matches!(output, AgentOutput::Spawn(_) | AgentOutput::Signal { .. });
+        if self.hears_outdated && has_effect {
+            let what = format!("{output:?}");
+            self.fail_safety(format!(
+                "D-2: the agent of h{host} obeys a driver that was succeeded: {what}"
+            ));
+        }
+        match output {
+            AgentOutput::ToDriver(message) => {
+                let sent = self.send(link, Lane::ToDriver, Frame::FromAgent(message));
+                if let Err(frame) = sent
+                    && let Frame::FromAgent(message) = *frame
+                {
+                    let world = self.now;
+                    if let Some(agent) = self.agent_mut(host, life) {
+                        let now = agent.clock.local(world);
+                        if let Some(core) = agent.core() {
+                            core.handle_undeliverable(now, message);
+                        }
+                    }
+                }
+            }
+            AgentOutput::Spawn(order) => {
+                self.agent_spawns(host, order);
+            }
+            AgentOutput::Signal { worker, signal, .. } => {
+                self.agent_signals(host, &worker, signal);
+            }
+            AgentOutput::Exit { code, reason } => self.agent_ended(host, life, code, reason),
+            AgentOutput::Warn(warning) => {
+                let place = Place::agent(host);
+                self.record(Kind::Log, place, (100, 0), || warning.to_string());
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Links between ranks that break: a peer has died, or has left its group before its time.
+
+use elastic_protocol::Stamp;
+use rand::Rng;
+
+use super::super::{Happening, MS, World};
+use crate::trace::Kind;
+
+impl World {
+    pub(in crate::cores) fn handle_peer_broken(
+        &mut self,
+        process: u32,
+        generation: Stamp,
+        rank: u32,
+    ) {
+        if self.freeze(process, Happening::PeerBroken { process, generation, rank }) {
+            return;
+        }
+        let entry = &self.processes[process as usize];
+        if entry.program.generation == generation && entry.program.waits_in_collective() {
+            let place = entry.place;
+            self.record(
+                Kind::Break,
+                place,
+                (generation.generation.0, u64::from(rank)),
+                String::new,
+            );
+            self.collective_failed(process, Some(rank), "connection reset by peer");
+        }
+    }
+
+    /// A rank leaves its group; `breaks`: its peers' links to it break.
+    pub(in crate::cores) fn leave_group(&mut self, process: u32, breaks: bool) {
+        let entry = &mut self.processes[process as usize];
+        let (job, program) = (entry.job, &mut entry.program);
+        let (generation, rank) = (std::mem::take(&mut program.generation), program.rank);
+        if breaks && generation != Stamp::default() {
+            self.break_group(job, generation, rank);
+        }
+    }
+
+    /// A process has died: its peers' links to it break.
+    pub(in crate::cores) fn break_groups_of(&mut self, process: u32) {
+        let entry = &self.processes[process as usize];
+        let (job, program) = (entry.job, &entry.program);
+        if program.generation != Stamp::default() && !program.has_returned() {
+            let (generation, rank) = (program.generation, program.rank);
+            self.break_group(job, generation, rank);
+        }
+        let waits_for_it: Vec<(Stamp, u32)> = self
+            .groups
+            .iter()
+            .rev()
+            .take(2)
+            .filter(|(_, group)| group.broken.is_none())
+            .filter_map(|((_, generation), group)| {
+                let rank = group.members.iter().position(|member| *member == process)?;
+                let is_forming = group.operations.iter().any(|operation| operation.number == 0);
+                is_forming.then_some((*generation, rank as u32))
+            })
+            .collect();
+        for (generation, rank) in waits_for_it {
+            self.break_group(job, generation, rank);
+        }
+    }
+
+    fn break_group(&mut self, job: u32, generation: Stamp, rank: u32) {
+        let Some(group) = self.groups.get_mut(&(job, generation)) else { return };
+        if group.broken.is_some() {
+            return;
+        }
+        group.broken = Some(rank);
+        let waiters: Vec<u32> = group
+            .operations
+            .iter_mut()
+            .flat_map(|operation| std::mem::take(&mut operation.waiters))
+            .collect();
+        for process in waiters {
+            let wait = self.machine.random_range(100_000..3 * MS);
+            let happening = Happening::PeerBroken { process, generation, rank };
+            self.agenda.push(self.now + wait, happening);
+        }
+    }
+
+    /// The data network of a host is whole again: what waited goes on, late.
+    pub(in crate::cores) fn release_held(&mut self, host: u32) {
+        for happening in std::mem::take(&mut self.hosts[host as usize].held) {
+            self.agenda.push(self.now, happening);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! D-3: the driver's death alone resets nobody and stops nobody. A driver dies while a generation trains, nothing
+//! else has happened for a while, and nothing else happens: then the generation must go on for ever.
+
+use elastic_protocol::Stamp;
+
+use super::super::{MS, World};
+use super::{DriverLife, Phase};
+
+/// How long nothing must have happened: whatever did is known everywhere by then, and acted upon.
+const QUIET_NS: u64 = 8_000 * MS;
+
+/// A driver has died, and nothing else has happened since.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cores) struct Interregnum {
+    since: u64,
+    /// The generation that goes on.
+    stamp: Stamp,
+}
+
+impl World {
+    /// Something happens that may be why a generation ends.
+    pub(in crate::cores) fn disturb(&mut self) {
+        self.disturbed_at = self.now;
+        self.interregnum = None;
+    }
+
+    /// The driver is about to die.
+    pub(in crate::cores) fn begin_interregnum(&mut self) {
+        let is_quiet = self.interregnum.is_none()
+            && self.disturbed_at + QUIET_NS <= self.now
+            && self.driver.phase == Phase::Run
+            && self.is_settled();
+        if is_quiet {
+            self.interregna += 1;
+            let stamp = self.driver.stamp;
+            self.interregnum = Some(Interregnum { since: self.now, stamp });
+        }
+    }
+
+    /// Whether all processes that there are train, and nothing is wrong with any host.
+    fn is_settled(&self) -> bool {
+        let (stamp, job) = (self.driver.stamp, self.driver.job);
+        let is_whole = self.hosts.iter().all(|host| {
+            let agent_runs = host.agent.as_ref().is_none_or(|agent| agent.stopped == 0);
+            let in_reach = host.cut_to_driver + host.cut_from_driver + host.cut_data == 0;
+            let starts = host.no_spawn + host.hang_start + host.unlisted == 0;
+            let is_slow = host.slow_times > 1 || host.extra_delay > 0 || host.data_delay > 0;
+            agent_runs && in_reach && starts && !is_slow && host.down == 0
+        });
+        let trains = |process: &u32| {
+            let Some(process) = self.processes.get(*process as usize) else { return false };
+            process.stays()
+                && process.job == job
+                && process.program.trains_in(stamp)
+                && self.links[process.link as usize].peer.session != 0
+        };
+        let there: usize = self.hosts.iter().map(|host| host.processes.len()).sum();
+        let members = &self.driver.members;
+        is_whole
+            && self.lies.is_empty()
+            && self.former.iter().all(|former| !DriverLife::runs(former))
+            && members.len() == there
+            && members.iter().all(trains)
+            && !self.is_broken(job, stamp)
+    }
+
+    /// The driver resets, or has somebody stop: D-3.
+    pub(super) fn check_interregnum(&self, what: &str) -> Result<(), String> {
+        let Some(Interregnum { since, stamp }) = self.interregnum else { return Ok(()) };
+        Err(format!(
+            "D-3: {what}, and nothing has happened since the driver died {} ms ago in generation {}",
+            (self.now - since) / MS,
+            stamp.generation
+        ))
+    }
+
+    /// A process ends: D-3, not for want of a driver before its time.
+    pub(in crate::cores) fn check_end(&mut self, process: u32) {
+        let Some(Interregnum { since, .. }) = self.interregnum else { return };
+        // Its clock may be too fast.
+        let patience = self.scenario.driver.deadlines.orphan.as_nanos() as u64 / 100 * 95;
+        let entry = &self.processes[process as usize];
+        let is_early = self.now < since + patience && !entry.program.has_returned();
+        if is_early && self.driver.members.contains(&process) {
+            let what = format!("{} ends", entry.id);
+            let checked = self.check_interregnum(&what);
+            self.demand(checked);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What faults do to nodes: stopped and continued, without power, cut off.
+
+use super::super::{Happening, MS, World};
+use crate::disk::Condition;
+use crate::plan::{DiskFault, Way};
+
+impl World {
+    /// The hosts of a rack, by the bits of its number.
+    pub(super) fn rack(&self, bits: u64) -> Vec<u32> {
+        (0..self.hosts.len() as u32).filter(|host| bits >> (host % 64) & 1 == 1).collect()
+    }
+
+    pub(super) fn power_up(&mut self, host: u32) {
+        let entry = &mut self.hosts[host as usize];
+        entry.down -= 1;
+        if entry.down == 0 {
+            self.boot_agent_later(host);
+        }
+    }
+
+    pub(super) fn take_stopped(&mut self, index: u32) -> Option<u32> {
+        let at = self.stopped_by.iter().position(|(fault, _)| *fault == index)?;
+        Some(self.stopped_by.remove(at).1)
+    }
+
+    pub(in crate::cores) fn continue_agent(&mut self, host: u32, life: u32, depth: u32) {
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        if agent.stopped == 0 {
+            return;
+        }
+        agent.stopped -= depth.min(agent.stopped);
+        if agent.stopped == 0 {
+            let link = agent.link;
+            self.thaw_agent(host);
+            self.reopen(link);
+        }
+    }
+
+    pub(in crate::cores) fn continue_driver(&mut self, depth: u32) {
+        if self.driver.stopped == 0 || !self.driver.is_alive() {
+            return;
+        }
+        self.driver.stopped -= depth.min(self.driver.stopped);
+        if self.driver.stopped == 0 {
+            self.driver.continued_at = self.now;
+            self.thaw_driver();
+            self.reopen_all();
+        }
+    }
+
+    pub(in crate::cores) fn crash_host(&mut self, host: u32) {
+        if let Some(agent) = self.hosts[host as usize].agent.take() {
+            self.end_peer(agent.link, false, false);
+        }
+        for process in std::mem::take(&mut self.hosts[host as usize].processes) {
+            self.vanish(process);
+        }
+    }
+
+    pub(super) fn cut(&mut self, host: u32, way: Way, change: i32) {
+        let entry = &mut self.hosts[host as usize];
+        let (to_driver, from_driver, data) = match way {
+            Way::ToDriver => (true, false, false),
+            Way::FromDriver => (false, true, false),
+            Way::Driver => (true, true, false),
+            Way::Data => (false, false, true),
+            Way::All => (true, true, true),
+        };
+        for (is_cut, depth) in [
+            (to_driver, &mut entry.cut_to_driver),
+            (from_driver, &mut entry.cut_from_driver),
+            (data, &mut entry.cut_data),
+        ] {
+            if is_cut {
+                *depth = depth.saturating_add_signed(change);
+            }
+        }
+        let is_whole = entry.cut_data == 0;
+        if is_whole {
+            self.release_held(host);
+        }
+        self.reopen_host(host);
+    }
+
+    /// The disk of the driver's machine is as the newest fault has it.
+    pub(in crate::cores) fn set_disk(&mut self) {
+        let mut conditions = self.disk_faults.iter().rev().filter_map(|(_, fault)| match fault {
+            DiskFault::Slow => None,
+            DiskFault::Full => Some(Condition::Full),
+            DiskFault::ReadOnly => Some(Condition::ReadOnly),
+            DiskFault::FailsSyncs => Some(Condition::FailsSyncs),
+        });
+        self.state_dir.set_condition(conditions.next().unwrap_or_default());
+    }
+
+    /// The driver is gone: everybody must be, too, after a while.
+    pub(in crate::cores) fn everybody_goes(&mut self) {
+        let deadlines = self.scenario.driver.deadlines;
+        let alone = deadlines.orphan.max(deadlines.orphan_training.unwrap_or_default());
+        let patience = deadlines.lost + alone + deadlines.grace * 3;
+        let slack = 30_000 * MS;
+        self.gone_by = Some(self.now + patience.as_nanos() as u64 + slack);
+        self.agenda.push(self.now + MS, Happening::Check);
+    }
+}

@@ -1,0 +1,112 @@
+//! What the journal has acknowledged over all lives of the driver: the oracle's own copy, in digests. What a
+//! successor loads is compared with it (D-4), and so is what leaves a driver (D-1).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use elastic_driver::journal::Record;
+use elastic_journal::{Batch, Loaded};
+use elastic_protocol::{GenerationId, Incarnation};
+
+use crate::dataset::mix;
+
+/// Snapshots that are remembered; one more than those that a crash can choose from.
+const SNAPSHOTS_KEPT: usize = 4;
+
+#[derive(Debug, Default)]
+struct Acknowledged {
+    /// The number of the last record.
+    last: u64,
+    /// Digests of the records that stand behind the oldest snapshot that is remembered, by number.
+    records: BTreeMap<u64, u64>,
+    /// Digests of snapshots, by the number of their last record.
+    snapshots: BTreeMap<u64, u64>,
+    /// The last generation and incarnation that are on record.
+    generation: GenerationId,
+    incarnation: Incarnation,
+}
+
+/// What a journal has acknowledged. Clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Archive(Arc<Mutex<Acknowledged>>);
+
+impl Archive {
+    fn with<T>(&self, work: impl FnOnce(&mut Acknowledged) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The journal says that this is stored.
+    pub(super) fn acknowledged(&self, batch: &Batch) {
+        self.with(|archive| {
+            for (number, record) in (batch.first..).zip(&batch.records) {
+                archive.records.insert(number, digest(record));
+                match Record::decode(record) {
+                    Ok(Record::GenerationOpened { formation }) => {
+                        let generation = formation.stamp.generation;
+                        archive.generation = archive.generation.max(generation);
+                    }
+                    Ok(Record::WorkerStarted { worker }) => {
+                        archive.incarnation = archive.incarnation.max(worker.incarnation);
+                    }
+                    _ => {}
+                }
+            }
+            archive.last = archive.last.max(batch.last());
+            let Some(snapshot) = &batch.snapshot else { return };
+            archive.snapshots.insert(snapshot.upto, digest(&snapshot.bytes));
+            if archive.snapshots.len() > SNAPSHOTS_KEPT {
+                archive.snapshots.pop_first();
+            }
+            if let Some(oldest) = archive.snapshots.keys().next().copied() {
+                archive.records = archive.records.split_off(&(oldest + 1));
+            }
+        });
+    }
+
+    /// A driver has loaded this: D-4, all that was acknowledged is there as it was written. What a failed or
+    /// interrupted write has left counts from now on: a driver goes on from it.
+    pub(super) fn loaded(&self, loaded: &Loaded) -> Result<(), String> {
+        self.with(|archive| {
+            if loaded.last() < archive.last {
+                return Err(format!(
+                    "D-4: record {} was acknowledged, and the journal ends at {}",
+                    archive.last,
+                    loaded.last()
+                ));
+            }
+            let damaged = |known: Option<&u64>, bytes: &[u8]| {
+                known.is_some_and(|known| *known != digest(bytes))
+            };
+            let mut first = 1;
+            if let Some(snapshot) = &loaded.snapshot {
+                first = snapshot.upto + 1;
+                if damaged(archive.snapshots.get(&snapshot.upto), &snapshot.bytes) {
+                    return Err(format!("D-4: snapshot {} is not what was stored", snapshot.upto));
+                }
+            }
+            for (number, record) in (first..).zip(&loaded.records) {
+                if damaged(archive.records.get(&number), record) {
+                    return Err(format!("D-4: record {number} is not what was stored"));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether a successor would know of this generation.
+    pub(crate) fn has_generation(&self, generation: GenerationId) -> bool {
+        self.with(|archive| archive.generation >= generation)
+    }
+
+    /// Whether a successor would know of this worker's incarnation.
+    pub(crate) fn has_incarnation(&self, incarnation: Incarnation) -> bool {
+        self.with(|archive| archive.incarnation >= incarnation)
+    }
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    let mut chunks = bytes.chunks_exact(8);
+    let whole = chunks.by_ref().filter_map(|chunk| chunk.try_into().ok().map(u64::from_le_bytes));
+    let sum = whole.fold(bytes.len() as u64, mix);
+    chunks.remainder().iter().fold(sum, |sum, byte| mix(sum, u64::from(*byte)))
+}
