@@ -1,10 +1,38 @@
 //! Logs to stderr; stdout is data.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 
+use elastic_worker::agent::output::FRESH_LINE;
 use tracing_subscriber::EnvFilter;
 
 use super::failure::{Failure, ResultExt};
+
+/// stderr; on a terminal each event begins on a line of its own, whatever another process has left there.
+#[derive(Debug)]
+struct FreshLine {
+    is_terminal: bool,
+}
+
+impl FreshLine {
+    fn new() -> Self {
+        Self { is_terminal: io::stderr().is_terminal() }
+    }
+}
+
+impl io::Write for FreshLine {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        if !self.is_terminal {
+            return io::stderr().write(event);
+        }
+        // In one call, so that nobody else writes between.
+        io::stderr().write_all(&[FRESH_LINE, event].concat())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
 
 /// Starts logging by `filter`, in colour where stderr shows colours.
 pub(crate) fn start_logging(filter: &str) -> Result<(), Failure> {
@@ -16,7 +44,7 @@ pub(crate) fn start_logging(filter: &str) -> Result<(), Failure> {
         .with_env_filter(filter)
         .with_ansi(choice != anstream::ColorChoice::Never)
         .with_target(false)
-        .with_writer(io::stderr)
+        .with_writer(FreshLine::new)
         .init();
     Ok(())
 }

@@ -9,6 +9,7 @@ mod event_text;
 mod launcher;
 mod leash;
 mod observer;
+mod progress;
 mod random;
 mod signals;
 mod state_dir;

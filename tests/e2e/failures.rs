@@ -17,6 +17,19 @@ fn two_by_two(flags: &[&str]) -> Job {
 }
 
 #[test]
+fn h_10_a_program_that_cannot_even_begin_ends_the_job_with_what_it_said() {
+    let script = ["/bin/sh", "-c", "echo no module named torch >&2; exit 1"].map(ToOwned::to_owned);
+    let mut job = Job::start_program(
+        &["-H", "a:2", "--launcher", "local", "--mode", "in-process", "--max-restarts", "100"],
+        &script,
+    );
+    assert_eq!(job.end(), 1);
+    let stderr = job.stderr();
+    assert!(stderr.contains("before its first call of the library"), "{stderr}");
+    assert!(stderr.contains("no module named torch"), "{stderr}");
+}
+
+#[test]
 fn h_7_h_9_a_failure_blacklists_its_host() {
     for how in ["killed", "raises"] {
         let mut job = two_by_two(&["--on-failure", "blacklist"]);

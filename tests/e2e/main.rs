@@ -8,6 +8,7 @@ mod gpu;
 mod lifecycle;
 mod membership;
 mod operation;
+mod progress;
 mod restart;
 mod security;
 mod slurm;

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use actix::{
-    Actor, ActorFutureExt as _, Addr, AsyncContext, Context, Handler, Message, WrapFuture as _,
+    Actor, ActorFutureExt as _, Addr, AsyncContext, Context, Handler, Message, MessageResult,
+    WrapFuture as _,
 };
 use elastic_host_manager::{
     Discovery, HostFailed, HostJoined, HostLeft, HostManager, HostManagerConfig, HostReport,
@@ -25,7 +26,7 @@ use elastic_runtime::{
     spawn_child,
 };
 
-use crate::core::{DriverCore, DriverOutput, Event};
+use crate::core::{DriverCore, DriverOutput, Event, Glance};
 
 /// Makes the secrets with which workers join.
 pub trait WorkerCredentials {
@@ -121,6 +122,14 @@ pub struct LaunchFailed {
 
 impl Message for LaunchFailed {
     type Result = ();
+}
+
+/// Asks how the job stands, in a few numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct AskGlance;
+
+impl Message for AskGlance {
+    type Result = Glance;
 }
 
 /// A child of the driver ended.
@@ -413,6 +422,14 @@ impl Handler<StopJob> for Driver {
     fn handle(&mut self, stop: StopJob, ctx: &mut Context<Self>) {
         self.core.handle_stop(self.now(), stop.signal);
         self.drain(ctx);
+    }
+}
+
+impl Handler<AskGlance> for Driver {
+    type Result = MessageResult<AskGlance>;
+
+    fn handle(&mut self, _: AskGlance, _: &mut Context<Self>) -> Self::Result {
+        MessageResult(self.core.glance())
     }
 }
 

@@ -6,8 +6,10 @@ pub mod core;
 pub mod journal;
 
 pub use self::actor::{
-    Driver, DriverObserver, DriverParts, JournalPort, LaunchFailed, StopJob, WorkerCredentials,
+    AskGlance, Driver, DriverObserver, DriverParts, JournalPort, LaunchFailed, StopJob,
+    WorkerCredentials,
 };
 pub use self::core::{
-    DriverConfig, DriverCore, DriverOutput, Event, EventKind, InvalidDriverConfig, Mode, OnFailure,
+    DriverConfig, DriverCore, DriverOutput, Event, EventKind, Glance, InvalidDriverConfig, Mode,
+    OnFailure,
 };

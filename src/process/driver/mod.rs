@@ -4,6 +4,7 @@ mod durable;
 mod listening;
 mod reach;
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -22,6 +23,7 @@ use self::reach::{reached_at, tell_how_to_join};
 use super::event_log::EventLog;
 use super::launcher::{AgentCommand, Launcher, Way};
 use super::observer::Observer;
+use super::progress::show;
 use super::random::system_rng;
 use super::signals::Signals;
 use super::state_dir::{EVENTS_FILE, StateDir, default_state_dir};
@@ -98,6 +100,9 @@ async fn drive(mut plan: DriverPlan, log: &str) -> Result<JobResult, Failure> {
     if let Some(launcher) = &launcher {
         launcher.report_to(driver.clone());
     }
+    // Over ssh, agents do not know that they write to a terminal.
+    let is_live = std::io::stderr().is_terminal() && plan.launcher != LauncherPlan::Ssh;
+    tokio::task::spawn_local(show(node.clone(), driver.clone(), is_live));
     tokio::task::spawn_local(forward(signals, driver));
     let store = Store::new(node.clone());
     let _store =

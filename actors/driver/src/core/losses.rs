@@ -10,7 +10,7 @@ use elastic_runtime::planted::{Bug, is_planted};
 use elastic_runtime::restart::Backoff;
 
 use super::DriverCore;
-use super::config::OnFailure;
+use super::config::{Mode, OnFailure};
 use super::output::{DriverOutput, EventKind};
 use super::phase::{Gather, Phase, ResetRecord};
 use super::table::{Link, Stance};
@@ -19,6 +19,9 @@ use crate::journal::Record;
 
 /// How long a slot whose worker failed stays empty: doubling with every failure.
 const BACKOFF: Backoff = Backoff { base: Duration::from_millis(250), cap: Duration::from_secs(30) };
+
+/// A program that fails so often on each slot before it attached anywhere is at fault itself.
+const EARLY_FAILURES: u32 = 2;
 
 /// A failure's message is cut to this many characters where it becomes part of a reason.
 const REASON_CHARACTERS_MAX: usize = 600;
@@ -154,6 +157,24 @@ impl DriverCore {
             if tail.is_empty() { status.to_string() } else { format!("{status}: {tail}") };
         self.note_failure(worker, Some(status), tail);
         self.count_failure(now, worker, &message);
+        if matches!(status, ExitStatus::Code(_)) {
+            self.judge_early_failures(now);
+        }
+    }
+
+    /// In process, a program that has attached nowhere and ends on every slot that the job needs, again and again,
+    /// will not do better elsewhere: as where every worker raises (H-10).
+    fn judge_early_failures(&mut self, now: Time) {
+        if self.config.mode != Mode::InProcess || self.program_attaches || self.phase.is_over() {
+            return;
+        }
+        let failing = self.slots.values().filter(|slot| slot.failures >= EARLY_FAILURES).count();
+        if failing >= self.workers_needed() as usize {
+            let reason = format!(
+                "the program ended on every slot {EARLY_FAILURES} times before its first call of the library"
+            );
+            self.fail_with_first_cause(now, &reason);
+        }
     }
 
     pub(crate) fn handle_start_failed(&mut self, now: Time, worker: &WorkerId, reason: &str) {

@@ -46,6 +46,7 @@ pub use self::output::{DriverOutput, Event, EventKind};
 use self::phase::{Gather, Generation, Phase, ResetRecord};
 use self::quarrels::Quarrels;
 use self::seating::Seating;
+pub use self::status::Glance;
 use self::table::{AgentRecord, PendingJoin, SlotId, SlotRecord, WorkerRecord};
 use self::takeover::Takeover;
 use self::timers::{Timer, Timers};

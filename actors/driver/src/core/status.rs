@@ -10,7 +10,34 @@ use super::DriverCore;
 use super::phase::{Phase, ResetRecord};
 use super::table::{Link, SlotId, Stance, WorkerRecord};
 
+/// The job in a few numbers.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Glance {
+    /// Its phase, as in the status.
+    pub phase: String,
+    /// The generation.
+    pub generation: u64,
+    /// Its workers; 0 while none trains.
+    pub world_size: u32,
+    /// The last step that a worker told of.
+    pub step: u64,
+    /// Resets so far.
+    pub resets: u64,
+}
+
 impl DriverCore {
+    /// The job in a few numbers.
+    pub fn glance(&self) -> Glance {
+        let current = self.current.as_ref().filter(|_| self.phase.is_generation_active());
+        Glance {
+            phase: self.phase.name().to_owned(),
+            generation: self.generation.0,
+            world_size: current.map_or(0, |current| current.assignment.world_size()),
+            step: self.workers.values().map(|record| record.step.0).max().unwrap_or(0),
+            resets: self.resets,
+        }
+    }
+
     /// The status; `wall_clock` gives a moment as RFC 3339.
     pub fn status(&self, now: Time, wall_clock: &dyn Fn(Time) -> String) -> StatusReport {
         let reset = self.reset.as_ref().or(self.last_reset.as_ref());

@@ -80,6 +80,39 @@ fn a_host_on_which_no_agent_can_be_started_is_blacklisted_and_the_job_goes_on_wi
 }
 
 #[test]
+fn h_10_a_program_that_ends_on_every_slot_before_it_attached_is_at_fault_itself() {
+    let mut cluster = Cluster::new(|config| config.np = Some(2));
+    cluster.slow_start = true;
+    cluster.add_host("a", 2);
+    for slot in [0, 1, 0] {
+        let worker = cluster.worker("a", slot);
+        cluster.exit(&worker, ExitStatus::Code(1));
+        cluster.pass(Duration::from_secs(5));
+        assert!(cluster.result.is_none(), "one more is tried");
+    }
+    let worker = cluster.worker("a", 1);
+    cluster.exit(&worker, ExitStatus::Code(1));
+    cluster.pass(Duration::from_secs(60));
+    let reason = cluster.result.expect("it is at fault").reason;
+    assert!(reason.contains("before its first call of the library; first a[0]"), "{reason}");
+    assert!(cluster.failed_hosts.is_empty(), "no host is");
+}
+
+#[test]
+fn a_program_that_has_attached_somewhere_is_not_judged_by_what_ends_early() {
+    let mut cluster = two_by_two(|config| config.min_np = Some(1));
+    cluster.slow_start = true;
+    for _failure in 0..2 {
+        for (name, slot) in [("a", 0), ("a", 1), ("b", 0)] {
+            let worker = cluster.worker(name, slot);
+            cluster.exit(&worker, ExitStatus::Code(1));
+            cluster.pass(Duration::from_secs(5));
+        }
+    }
+    assert!(cluster.result.is_none(), "it trains where it can");
+}
+
+#[test]
 fn h_11_every_host_is_blacklisted() {
     let mut cluster = two_by_two(|config| config.on_failure = OnFailure::Blacklist);
     for name in ["a", "b"] {

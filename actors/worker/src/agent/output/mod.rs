@@ -20,7 +20,7 @@ pub use file_name::file_stem;
 pub(super) use plan::OutputPlan;
 pub use pump::{AttachError, TAIL_PATIENCE};
 pub(super) use pump::{Attached, Pipes, attach};
-pub use standard::StandardStreams;
+pub use standard::{FRESH_LINE, StandardStreams};
 
 /// Which of a worker's streams.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
