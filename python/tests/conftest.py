@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 #: How long a job may take.
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 #: A worker's line of JSON, behind its prefix.
 SAID = re.compile(r"\[[^\]]*\]:? (\{.*)")
