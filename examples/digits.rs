@@ -12,6 +12,7 @@ mod data;
 #[path = "digits/model.rs"]
 mod model;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -33,6 +34,9 @@ pub(crate) struct Options {
     /// Least time of a step in milliseconds, so that one can watch.
     #[arg(long, default_value_t = 0)]
     pub(crate) step_ms: u64,
+    /// Where rank 0 stores what was learned, as the bytes of its 32-bit numbers.
+    #[arg(long)]
+    pub(crate) save: Option<PathBuf>,
 }
 
 /// Everything that must survive, as one unit.
@@ -75,6 +79,9 @@ pub(crate) fn train(options: &Options) -> elastic_node::Result<f64> {
         worker.note(state.summary());
         accuracy = state.accuracy;
         if worker.rank() == 0 {
+            if let Some(file) = &options.save {
+                std::fs::write(file, state.model.to_bytes())?;
+            }
             println!("accuracy {accuracy:.4}");
         }
         Ok(())
@@ -105,14 +112,14 @@ mod tests {
 
     #[test]
     fn it_reads_digits() {
-        let options = Options { epochs: 12, batch_size: 32, step_ms: 0 };
+        let options = Options { epochs: 12, batch_size: 32, step_ms: 0, save: None };
         let accuracy = train(&options).expect("alone, nothing can be lost");
         assert!(accuracy >= 0.93, "accuracy {accuracy}");
     }
 
     #[test]
     fn it_reads_digits_with_the_batches_of_four_workers() {
-        let options = Options { epochs: 20, batch_size: 128, step_ms: 0 };
+        let options = Options { epochs: 20, batch_size: 128, step_ms: 0, save: None };
         let accuracy = train(&options).expect("alone, nothing can be lost");
         assert!(accuracy >= 0.93, "accuracy {accuracy}");
     }

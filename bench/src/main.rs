@@ -3,6 +3,7 @@
 mod abort;
 mod collective;
 mod driver_cost;
+mod driver_kill;
 mod monotonic;
 mod process;
 mod record;
@@ -44,6 +45,8 @@ enum Bench {
     AbortRank(abort::RankOptions),
     /// What a start, the loss of a host and its return cost the driver, by the number of hosts; no processes.
     DriverCost(driver_cost::Options),
+    /// kill -9 of the driver at random moments while digits trains, and its return: what the job notices of it.
+    DriverKill(driver_kill::Options),
     /// kill -9 of one of four workers: the time to the next step that all have committed.
     Recovery(recovery::Options),
     /// Many agents become one group, over QUIC on the loopback: time, bytes and memory.
@@ -65,6 +68,7 @@ fn main() -> anyhow::Result<()> {
         Bench::CollectiveRank(options) => collective::run_rank(&options),
         Bench::AbortRank(options) => abort::run_rank(&options),
         Bench::DriverCost(options) => driver_cost::run(&options),
+        Bench::DriverKill(options) => driver_kill::run(&options),
         Bench::Recovery(options) => recovery::run(&options),
         Bench::Rendezvous(options) => rendezvous::run(&options),
         Bench::Start(options) => start::run(&options),

@@ -10,18 +10,28 @@ use nix::unistd::Pid;
 
 /// Builds `elastic-node` where it is missing or old, in the profile that this program is of.
 pub(crate) fn elastic_node() -> anyhow::Result<PathBuf> {
+    build(&["--bin", "elastic-node"], "elastic-node")
+}
+
+/// The same with one of its examples.
+pub(crate) fn example(name: &str) -> anyhow::Result<PathBuf> {
+    build(&["--example", name], &format!("examples/{name}"))
+}
+
+fn build(part: &[&str], file: &str) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "--package", "elastic-node", "--bin", "elastic-node"])
+        .args(["build", "--quiet", "--package", "elastic-node"])
+        .args(part)
         .args(["--profile", profile, "--manifest-path"])
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"))
         .status()
         .context("cargo cannot be started")?;
-    ensure!(built.success(), "elastic-node cannot be built");
+    ensure!(built.success(), "{file} cannot be built");
     let here = std::env::current_exe()?;
     let folder = here.parent().context("this program lies in a folder")?;
-    Ok(folder.join("elastic-node"))
+    Ok(folder.join(file))
 }
 
 /// `kill -9`.

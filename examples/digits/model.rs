@@ -56,6 +56,11 @@ impl Model {
         Self { parameters, velocity: vec![0.0; PARAMETERS] }
     }
 
+    /// What was learned, little endian.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        self.parameters.iter().flat_map(|parameter| parameter.to_le_bytes()).collect()
+    }
+
     fn layers(&self) -> Layers<'_> {
         let (hidden, output) = self.parameters.split_at(ENDS[1]);
         let (hidden_weights, hidden_bias) = hidden.split_at(ENDS[0]);

@@ -57,6 +57,9 @@ impl From<io::Error> for JournalError {
             io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
                 Self::ReadOnly(error)
             }
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+                Self::Corrupt(error.to_string())
+            }
             _ => Self::Io(error),
         }
     }

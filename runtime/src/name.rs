@@ -31,6 +31,8 @@ impl ActorName {
     pub const STORE: Self = Self(9);
     /// What connects the scripts of an agent's host to that store.
     pub const STORE_RELAY: Self = Self(10);
+    /// Whoever at a node keeps the addresses of drivers.
+    pub const DRIVERS: Self = Self(11);
     /// First number that this table will never give out: tests and programs use it and those above.
     pub const FREE_FROM: u16 = 1024;
 }
@@ -48,6 +50,7 @@ impl fmt::Display for ActorName {
             Self::CLIENT => "client",
             Self::STORE => "store",
             Self::STORE_RELAY => "store relay",
+            Self::DRIVERS => "drivers",
             Self(number) => return write!(formatter, "actor {number}"),
         })
     }

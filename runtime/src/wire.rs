@@ -2,8 +2,8 @@
 //! table of kinds of this workspace's own messages stands here, so that no number is given out twice.
 
 use elastic_protocol::messages::{
-    AgentToDriver, ClientRequest, ClientResponse, DriverToAgent, DriverToWorker, Vote,
-    WorkerToDriver,
+    AgentToDriver, ClientRequest, ClientResponse, DriverToAgent, DriverToWorker, KnownDrivers,
+    Vote, WorkerToDriver,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -45,6 +45,10 @@ impl WireMessage for DriverToWorker {
 
 impl WireMessage for Vote {
     const KIND: u16 = 6;
+}
+
+impl WireMessage for KnownDrivers {
+    const KIND: u16 = 7;
 }
 
 impl WireRequest for ClientRequest {

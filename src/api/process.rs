@@ -66,6 +66,7 @@ impl Process {
             }
         };
         node.attach(Rc::<QuicTransport>::clone(&transport) as _);
+        transport.learn_drivers(&node);
         let thread = WithGpu::new(thread, gpu, node.clone());
         let (actor, handle) =
             spawn_child_with_handle(move |_| StateActor::new(node, config, thread), |_exit| {});

@@ -8,6 +8,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use elastic_gpu::Backend;
 use elastic_host_manager::DnsTarget;
+use elastic_journal::etcd::EtcdAddress;
 
 use super::values::{address, count, seconds};
 
@@ -108,6 +109,16 @@ pub(crate) struct DriverFlags {
     /// goes on when it is started again; told to a worker or `status`, where they are looked for [default: a folder per address below ~/.local/state/elastic-node]
     #[arg(long, env = "ELASTIC_STATE_DIR", value_name = "FOLDER")]
     pub(crate) state_dir: Option<PathBuf>,
+    /// Where the journal is kept for several drivers, of which one acts and the others stand by:
+    /// etcd://HOST:PORT[,HOST:PORT…][/NAME], with a name of its own for each job [default: the state directory]
+    #[arg(long, env = "ELASTIC_STORE", value_name = "ADDR")]
+    pub(crate) store: Option<EtcdAddress>,
+    /// Stand by for the driver that acts, and begin no job: needs --store
+    #[arg(long, env = "ELASTIC_STANDBY")]
+    pub(crate) standby: bool,
+    /// How long nobody acts after the acting driver has vanished, with --store [default: 5]
+    #[arg(long, env = "ELASTIC_LEASE_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) lease_timeout: Option<Duration>,
 }
 
 /// `--launcher`.

@@ -8,6 +8,7 @@ use elastic_driver::{DriverConfig, InvalidDriverConfig, Mode, OnFailure};
 use elastic_host_manager::{
     CooldownRange, DnsTarget, HostManagerConfig, HostSlots, HostSource, parse_host_list,
 };
+use elastic_journal::etcd::EtcdAddress;
 use elastic_protocol::messages::OutputSettings;
 use elastic_protocol::{Deadlines, HostName, ProgramSpec};
 use elastic_worker::agent::host;
@@ -21,6 +22,12 @@ use super::values::DEFAULT_PORT;
 
 /// The one host of `run` where none are named.
 const RUN_HOST: &str = "localhost";
+
+/// For how long nobody acts after the acting driver has vanished, where nothing else was said.
+const DEFAULT_LEASE: Duration = Duration::from_secs(5);
+
+/// The shortest lease.
+const LEAST_LEASE: Duration = Duration::from_secs(1);
 
 /// A driver, completely described.
 #[derive(Clone, Debug)]
@@ -46,6 +53,12 @@ pub(crate) struct DriverPlan {
     /// Whether it writes a journal there, so that it can be killed and started again. Not where nobody would find
     /// it again: on any free port, with no folder named.
     pub(crate) keeps_journal: bool,
+    /// Where it keeps the journal instead, with other drivers.
+    pub(crate) store: Option<EtcdAddress>,
+    /// Whether it begins no job.
+    pub(crate) is_standby: bool,
+    /// How long nobody acts after the acting driver has vanished.
+    pub(crate) lease: Duration,
 }
 
 /// How hosts are discovered.
@@ -133,7 +146,10 @@ fn plan(
     let advertise = flags.advertise.clone();
     let state_dir = flags.state_dir.clone();
     // What runs by restart has nothing that a driver started again could take over.
-    let keeps_journal = (state_dir.is_some() || bind.port() != 0) && config.mode != Mode::Restart;
+    let store = store(flags, &config)?;
+    let (is_standby, lease) = (flags.standby, flags.lease_timeout.unwrap_or(DEFAULT_LEASE));
+    let keeps_journal = (state_dir.is_some() || bind.port() != 0 || store.is_some())
+        && config.mode != Mode::Restart;
     let (log_dir, role) = (None, None);
     Ok(DriverPlan {
         bind,
@@ -146,7 +162,32 @@ fn plan(
         role,
         state_dir,
         keeps_journal,
+        store,
+        is_standby,
+        lease,
     })
+}
+
+/// Where several drivers keep one journal, if they do.
+fn store(flags: &DriverFlags, config: &DriverConfig) -> Result<Option<EtcdAddress>, Failure> {
+    let needs_store =
+        [("--standby", flags.standby), ("--lease-timeout", flags.lease_timeout.is_some())];
+    let Some(store) = &flags.store else {
+        return match needs_store.iter().find(|(_, is_given)| *is_given) {
+            Some((flag, _)) => Err(Failure::usage(format!("{flag} is given, but no --store"))
+                .hint("drivers that stand by share a store: --store etcd://HOST:PORT/NAME")),
+            None => Ok(None),
+        };
+    };
+    if config.mode == Mode::Restart {
+        return Err(Failure::usage("--store is given with --mode restart")
+            .hint("a job by restart cannot be taken over: leave --store out"));
+    }
+    if flags.lease_timeout.is_some_and(|lease| lease < LEAST_LEASE) {
+        return Err(Failure::usage("--lease-timeout is less than a second")
+            .hint("etcd's leases last whole seconds, two at least with its default settings"));
+    }
+    Ok(Some(store.clone()))
 }
 
 fn host_source(
@@ -394,5 +435,11 @@ mod tests {
             DriverFlags { blacklist_cooldown_range: Some(vec![Duration::from_secs(1)]), ..base() };
         assert!(refused(&range).contains("two numbers"));
         assert!(plan_driver(&base(), &[]).is_err(), "no program");
+        let standby = DriverFlags { standby: true, ..base() };
+        assert_eq!(refused(&standby), "--standby is given, but no --store");
+        let store = "etcd://a:2379".parse().ok();
+        let mode = Some(ModeFlag::Restart);
+        let restart = DriverFlags { store, mode, ..base() };
+        assert_eq!(refused(&restart), "--store is given with --mode restart");
     }
 }

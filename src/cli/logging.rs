@@ -45,6 +45,8 @@ pub(crate) fn start_logging(filter: &str) -> Result<(), Failure> {
         .with_ansi(choice != anstream::ColorChoice::Never)
         .with_target(false)
         .with_writer(FreshLine::new)
+        // It would say on stderr that stderr cannot be written, and panic of that.
+        .log_internal_errors(false)
         .init();
     Ok(())
 }

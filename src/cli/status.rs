@@ -7,10 +7,10 @@ use std::time::Duration;
 use clap::Args;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use elastic_protocol::messages::{PhaseMs, StatusReport};
+use elastic_protocol::messages::{DriverStatus, PhaseMs, StatusReport};
 
 use super::failure::{Failure, ResultExt};
-use super::values::host_and_port;
+use super::values::hosts_and_ports;
 use crate::process::{StatusClient, TokenSource};
 
 /// How often `--watch` asks.
@@ -19,7 +19,7 @@ const WATCH_EVERY: Duration = Duration::from_millis(500);
 /// Flags of `status`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StatusFlags {
-    /// The driver, as HOST:PORT
+    /// The driver, as HOST:PORT; with others that may act, with commas between them
     #[arg(long, env = "ELASTIC_DRIVER", value_name = "ADDR", default_value = "127.0.0.1:7070")]
     driver: String,
     /// A file with the driver's token [default: that of its state directory on this machine]
@@ -38,7 +38,7 @@ pub(crate) struct StatusFlags {
 
 /// Asks the driver and prints what it says.
 pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), Failure> {
-    let driver = host_and_port(&flags.driver)
+    let driver = hosts_and_ports(&flags.driver)
         .map_err(|reason| Failure::usage(format!("--driver: {reason}")))?;
     let token =
         TokenSource::new(&driver, None, flags.token_file.as_deref(), flags.state_dir.as_deref())?;
@@ -76,6 +76,12 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
         "job {} · {} · generation {} · world size {} · resets {}\n",
         status.job, status.phase, status.generation, status.world_size, status.resets
     );
+    text.push_str(&format!("driver {}, term {}", describe_driver(&status.driver), status.term));
+    if !status.standbys.is_empty() {
+        let standbys: Vec<String> = status.standbys.iter().map(describe_driver).collect();
+        text.push_str(&format!(" · standing by: {}", standbys.join(", ")));
+    }
+    text.push('\n');
     if let Some(reset) = &status.last_reset {
         text.push_str(&format!("last reset: {} ({})\n", reset.cause, describe_phases(&reset.ms)));
     }
@@ -90,6 +96,11 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
     }
     text.push_str(&format!("\n{}\n\n{}", hosts_table(status), workers_table(status)));
     text
+}
+
+fn describe_driver(driver: &DriverStatus) -> String {
+    let DriverStatus { address, version } = driver;
+    format!("{address} ({version})")
 }
 
 fn hosts_table(status: &StatusReport) -> Table {

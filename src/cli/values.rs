@@ -39,6 +39,12 @@ pub(crate) fn host_and_port(text: &str) -> Result<String, String> {
     }
 }
 
+/// Several of [`host_and_port`], with commas between them.
+pub(crate) fn hosts_and_ports(text: &str) -> Result<String, String> {
+    let all: Result<Vec<String>, String> = text.split(',').map(host_and_port).collect();
+    Ok(all?.join(","))
+}
+
 /// [`host_and_port`], resolved.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let text = host_and_port(text)?;
@@ -58,6 +64,12 @@ mod tests {
         for wrong in ["-1", "NaN", "inf", "1e300", "ten", ""] {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn drivers_stand_in_a_list() {
+        assert_eq!(hosts_and_ports("a, b:1"), Ok("a:7070,b:1".to_owned()));
+        assert!(hosts_and_ports("a,,b").is_err() && hosts_and_ports("").is_err());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use elastic_worker::agent::host;
 use super::arguments::RoleArguments;
 use super::failure::{Failure, ResultExt};
 use super::slurm::SlurmTask;
-use super::values::{count, host_and_port};
+use super::values::{count, hosts_and_ports};
 use crate::process::{TokenSource, read_token_from_launcher};
 
 /// Where the token may come from, if from no file.
@@ -19,7 +19,7 @@ pub(crate) const TOKEN_VARIABLE: &str = "ELASTIC_TOKEN";
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Worker")]
 pub(crate) struct WorkerFlags {
-    /// The driver, as HOST:PORT
+    /// The driver, as HOST:PORT; with others that may act, with commas between them
     #[arg(long, env = "ELASTIC_JOIN", value_name = "ADDR")]
     pub(crate) join: Option<String>,
     /// The driver's token. Prefer --token-file: a command line can be read by everyone on this machine
@@ -85,7 +85,7 @@ impl std::fmt::Debug for WorkerFlags {
 /// An agent, completely described.
 #[derive(Debug)]
 pub(crate) struct WorkerPlan {
-    /// `HOST:PORT` of the driver.
+    /// `HOST:PORT` of the driver, or of several that may act.
     pub(crate) driver: String,
     /// What lets the agent in.
     pub(crate) token: TokenSource,
@@ -115,7 +115,7 @@ pub(crate) fn plan_worker(arguments: &RoleArguments) -> Result<WorkerPlan, Failu
             .hint("give the program to --role driver, after `--`"));
     }
     let driver =
-        host_and_port(join).map_err(|reason| Failure::usage(format!("--join: {reason}")))?;
+        hosts_and_ports(join).map_err(|reason| Failure::usage(format!("--join: {reason}")))?;
     let slurm = SlurmTask::read(&|name| std::env::var(name).ok())?;
     let is_spare = flags.host.is_none() && slurm.as_ref().is_some_and(|task| task.local_id > 0);
     let host = match (&flags.host, &slurm) {

@@ -88,7 +88,7 @@ impl Story {
 
 #[cfg(test)]
 mod tests {
-    use elastic_protocol::messages::WorkerStatus;
+    use elastic_protocol::messages::{DriverStatus, WorkerStatus};
 
     use super::*;
 
@@ -104,6 +104,8 @@ mod tests {
         });
         StatusReport {
             job: String::new(),
+            driver: DriverStatus::default(),
+            standbys: Vec::new(),
             term: 1,
             generation,
             phase: "run".to_owned(),

@@ -18,10 +18,12 @@ pub(crate) struct DriverAddress<P> {
 }
 
 impl<P> DriverAddress<P> {
-    /// `driver` is the address at which the agent joined.
+    /// `driver` is where the agent looks for a driver: one address, or several with commas between them.
     pub(crate) fn new(processes: P, driver: &str) -> Self {
         let is_loopback = |address: SocketAddr| address.ip().is_loopback();
-        let is_local = driver.to_socket_addrs().is_ok_and(|mut all| all.any(is_loopback));
+        let is_local =
+            |name: &str| name.to_socket_addrs().is_ok_and(|mut all| all.any(is_loopback));
+        let is_local = driver.split(',').any(is_local);
         Self { processes, address: (!is_local).then(|| driver.to_owned()) }
     }
 }
@@ -49,5 +51,6 @@ mod tests {
         assert_eq!(DriverAddress::new((), "127.0.0.1:7070").address, None);
         let address = DriverAddress::new((), "192.0.2.7:7070").address;
         assert_eq!(address.as_deref(), Some("192.0.2.7:7070"));
+        assert_eq!(DriverAddress::new((), "192.0.2.7:7070,127.0.0.1:7070").address, None);
     }
 }

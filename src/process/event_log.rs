@@ -12,8 +12,9 @@ use serde::Serialize;
 #[derive(Debug)]
 pub(crate) struct EventLog {
     path: PathBuf,
-    /// Until it could not be written.
-    file: Option<File>,
+    file: File,
+    /// Since a line could not be written, which may have left a part of it.
+    is_failing: bool,
 }
 
 /// One line.
@@ -48,7 +49,7 @@ impl EventLog {
         address: &str,
     ) -> io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(&path)?;
-        let mut log = Self { path, file: Some(file) };
+        let mut log = Self { path, file, is_failing: false };
         let version = env!("CARGO_PKG_VERSION");
         let kind = "driver_started";
         let pid = std::process::id();
@@ -63,22 +64,29 @@ impl EventLog {
         &self.path
     }
 
-    /// Adds a line. What cannot be written is said once; the job goes on.
+    /// Adds a line. What cannot be written is left out, which is said once; the job goes on, and the log with it once
+    /// there is room.
     pub(crate) fn add(&mut self, at: SystemTime, event: &Event) {
         self.write(&Line { t: rfc_3339(at), event });
     }
 
     fn write(&mut self, line: &impl Serialize) {
-        let Some(file) = &mut self.file else { return };
         // One write, so that a reader of the growing file sees whole lines.
         let written = serde_json::to_vec(line).map_err(io::Error::from).and_then(|mut bytes| {
+            if self.is_failing {
+                bytes.insert(0, b'\n');
+            }
             bytes.push(b'\n');
-            file.write_all(&bytes)
+            self.file.write_all(&bytes)
         });
-        if let Err(error) = written {
-            let path = self.path.display();
-            tracing::error!(%path, %error, "the event log is not written from here on");
-            self.file = None;
+        let was_failing = std::mem::replace(&mut self.is_failing, written.is_err());
+        let path = self.path.display();
+        match written {
+            Err(error) if !was_failing => {
+                tracing::error!(%path, %error, "the event log cannot be written");
+            }
+            Ok(()) if was_failing => tracing::info!(%path, "the event log is written again"),
+            _ => {}
         }
     }
 }

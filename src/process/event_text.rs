@@ -53,6 +53,11 @@ pub(crate) fn log_event(generation: u64, event: &EventKind) {
         }
         EventKind::TakeoverDone { lost: 0, ms } => info!("all are back after {ms:.0} ms"),
         EventKind::TakeoverDone { lost, ms } => warn!("{lost} were not back after {ms:.0} ms"),
+        EventKind::StandbysChanged { standbys } => {
+            info!("drivers that stand by: {}", list(standbys))
+        }
+        EventKind::HandedOver { to } => info!("the job is left to {}", list(to)),
+        EventKind::Abandoned { reason } => warn!("this driver acts no more: {reason}"),
         EventKind::Warning { message } => warn!("{message}"),
         EventKind::JobEnded { result } => info!("the job ends: {}", result.reason),
     }

@@ -20,8 +20,19 @@ pub(crate) struct Observer {
     launcher: Option<Rc<Launcher>>,
     /// Processes of each host, as the events tell.
     processes: BTreeMap<HostName, BTreeSet<String>>,
-    /// The job's result, or why the driver acts no more.
-    ended: Option<oneshot::Sender<Result<JobResult, String>>>,
+    /// How the driver ends.
+    ended: Option<oneshot::Sender<DriverEnd>>,
+}
+
+/// How a driver ends.
+#[derive(Debug)]
+pub(crate) enum DriverEnd {
+    /// With its job.
+    Over(JobResult),
+    /// It may not act any more, for this reason; the job goes on.
+    Abandoned(String),
+    /// It was asked to, and another goes on with the job.
+    HandedOver,
 }
 
 impl Observer {
@@ -29,9 +40,16 @@ impl Observer {
     pub(crate) fn new(
         log: EventLog,
         launcher: Option<Rc<Launcher>>,
-        ended: oneshot::Sender<Result<JobResult, String>>,
+        ended: oneshot::Sender<DriverEnd>,
     ) -> Self {
         Self { log, launcher, processes: BTreeMap::new(), ended: Some(ended) }
+    }
+
+    fn end(&mut self, end: DriverEnd) {
+        if let Some(ended) = self.ended.take() {
+            // Nobody waits any more if the process is ending for another reason.
+            let _ = ended.send(end);
+        }
     }
 
     /// Keeps count of processes, so that the agent of a host that has left goes when they have gone.
@@ -85,15 +103,14 @@ impl DriverObserver for Observer {
     }
 
     fn ended(&mut self, result: &JobResult) {
-        if let Some(ended) = self.ended.take() {
-            // Nobody waits any more if the process is ending for another reason.
-            let _ = ended.send(Ok(result.clone()));
-        }
+        self.end(DriverEnd::Over(result.clone()));
     }
 
     fn abandoned(&mut self, reason: &str) {
-        if let Some(ended) = self.ended.take() {
-            let _ = ended.send(Err(reason.to_owned()));
-        }
+        self.end(DriverEnd::Abandoned(reason.to_owned()));
+    }
+
+    fn handed_over(&mut self) {
+        self.end(DriverEnd::HandedOver);
     }
 }

@@ -7,6 +7,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Hears the signals; from its making on they do not end the process by themselves.
 pub(crate) struct Signals {
+    /// A file that may not grow is to be an error of the write like a full disk, and not the end of the process.
+    _file_size: Signal,
     heard: Vec<(i32, &'static str, Signal)>,
 }
 
@@ -37,7 +39,11 @@ impl Signals {
         let hear = |(kind, name): (SignalKind, &'static str)| {
             Ok((kind.as_raw_value(), name, signal(kind)?))
         };
-        Ok(Self { heard: kinds.into_iter().map(hear).collect::<io::Result<_>>()? })
+        let file_size = signal(SignalKind::from_raw(nix::sys::signal::Signal::SIGXFSZ as i32))?;
+        Ok(Self {
+            _file_size: file_size,
+            heard: kinds.into_iter().map(hear).collect::<io::Result<_>>()?,
+        })
     }
 
     /// The next one.

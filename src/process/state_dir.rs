@@ -38,7 +38,10 @@ impl StateDir {
             .failed(failed("make"))
             .map_err(|failure| failure.hint("give another folder with --state-dir"))?;
         let path = fs::canonicalize(path).failed(failed("find"))?;
-        let lock = File::create(path.join(LOCK_FILE)).failed(failed("write to"))?;
+        let lock =
+            File::create(path.join(LOCK_FILE)).failed(failed("write to")).map_err(|failure| {
+                failure.hint("make it writable, or give another with --state-dir")
+            })?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path, _lock: lock }),
             Err(TryLockError::WouldBlock) => {

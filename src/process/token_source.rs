@@ -97,9 +97,11 @@ impl TokenSource {
     }
 }
 
-/// Token files of drivers on this machine that could be meant by an address.
+/// Token files of drivers on this machine that could be meant by an address, or by several with commas between
+/// them.
 fn candidates(driver: &str) -> Vec<PathBuf> {
-    let Ok(addresses) = driver.to_socket_addrs() else { return Vec::new() };
+    let names = driver.split(',');
+    let addresses = names.filter_map(|name| name.to_socket_addrs().ok()).flatten();
     let mut folders = Vec::new();
     for address in addresses.filter(|address| is_of_this_machine(address.ip())) {
         folders.extend(default_state_dir(address));

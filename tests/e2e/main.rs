@@ -2,7 +2,11 @@
 //! cite the scenarios of the design (H-n, X-n).
 
 mod discovery;
+mod disk;
 mod durable;
+#[expect(dead_code, reason = "shared with the tests of the journal, which need more of it")]
+#[path = "../../journal/tests/etcd/server.rs"]
+mod etcd;
 mod failures;
 mod gpu;
 mod lifecycle;
@@ -15,6 +19,7 @@ mod slurm;
 mod slurm_cluster;
 mod ssh;
 mod sshd;
+mod standby;
 mod support;
 mod torch;
 mod torchrun;

@@ -27,7 +27,10 @@ pub(crate) fn program(name: &str) -> PathBuf {
 pub(crate) struct Job {
     pub(crate) folder: TempDir,
     pub(crate) driver: Child,
+    /// Drivers that were started to stand by, by name.
+    pub(crate) standbys: BTreeMap<String, Child>,
     pub(crate) agents: BTreeMap<String, Child>,
+    /// Where the driver is, and those that were started to stand by, with commas between them.
     pub(crate) address: String,
     /// What starts the driver.
     command: Vec<String>,
@@ -84,9 +87,9 @@ impl Job {
         command.extend(program.iter().map(|part| fill(part)));
         let environment: Vec<(String, String)> =
             environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        let driver = start_driver(folder.path(), &command, &environment);
-        let (agents, address) = (BTreeMap::new(), String::new());
-        let mut job = Self { folder, driver, agents, address, command, environment };
+        let driver = start_driver(folder.path(), "driver", &command, &environment);
+        let (standbys, agents, address) = (BTreeMap::new(), BTreeMap::new(), String::new());
+        let mut job = Self { folder, driver, standbys, agents, address, command, environment };
         let file = job.path("state/address");
         job.address = job.wait("the driver's address", |job| {
             // The file goes with the driver, which may have ended already.
@@ -107,7 +110,48 @@ impl Job {
 
     /// Starts the driver again as it was started first.
     pub(crate) fn start_driver_again(&mut self) {
-        self.driver = start_driver(self.folder.path(), &self.command, &self.environment);
+        self.driver = start_driver(self.folder.path(), "driver", &self.command, &self.environment);
+    }
+
+    /// Starts a driver that stands by, with the flags of the first but these, and waits until it is listed.
+    pub(crate) fn standby(&mut self, name: &str, changed: &[(&str, &str)]) {
+        let state = self.path(&format!("state-{name}")).display().to_string();
+        let mut command = self.command.clone();
+        for (flag, value) in [("--state-dir", state.as_str())].iter().chain(changed) {
+            let at = command.iter().position(|part| part == flag).expect("the first has that flag");
+            command[at + 1] = (*value).to_owned();
+        }
+        command.insert(0, "--standby".to_owned());
+        let known = self.standby_addresses();
+        let child = start_driver(self.folder.path(), name, &command, &self.environment);
+        self.standbys.insert(name.to_owned(), child);
+        let address = self.wait(&format!("standby {name} in the list"), |job| {
+            job.standby_addresses().into_iter().find(|address| !known.contains(address))
+        });
+        self.address = format!("{},{address}", self.address);
+    }
+
+    /// Where the drivers are that the acting one knows to stand by.
+    pub(crate) fn standby_addresses(&self) -> Vec<String> {
+        let status = self.status().unwrap_or_default();
+        let standbys = status["standbys"].as_array().cloned().unwrap_or_default();
+        standbys.iter().filter_map(|it| Some(it["address"].as_str()?.to_owned())).collect()
+    }
+
+    /// Waits until a driver of this term acts; its address.
+    pub(crate) fn wait_for_term(&mut self, term: u64) -> String {
+        self.wait(&format!("a driver of term {term}"), |job| {
+            let status = job.status().filter(|status| status["term"] == term)?;
+            Some(status["driver"]["address"].as_str()?.to_owned())
+        })
+    }
+
+    /// Waits for the end of a driver that was started to stand by; its exit code.
+    pub(crate) fn standby_end(&mut self, name: &str) -> i32 {
+        let status = self.wait(&format!("the end of {name}"), |job| {
+            job.standbys.get_mut(name)?.try_wait().ok()?
+        });
+        status.code().unwrap_or(-1)
     }
 
     /// SIGKILL to an agent; its workers go with it.
@@ -202,9 +246,19 @@ impl Job {
         serde_json::from_slice(&output.stdout).ok()
     }
 
-    /// The event log so far.
+    /// The event logs of all drivers so far, in the order of time.
     pub(crate) fn events(&self) -> Vec<Value> {
-        lines_of(&self.path("state/events.jsonl"))
+        let mut events = self.events_in("state");
+        for name in self.standbys.keys() {
+            events.extend(self.events_in(&format!("state-{name}")));
+        }
+        events.sort_by_key(|event| event["t"].as_str().map(ToOwned::to_owned));
+        events
+    }
+
+    /// The event log in this state directory.
+    pub(crate) fn events_in(&self, state: &str) -> Vec<Value> {
+        lines_of(&self.path(state).join("events.jsonl"))
     }
 
     pub(crate) fn events_of(&self, kind: &str) -> Vec<Value> {
@@ -319,6 +373,10 @@ impl Job {
         let events: Vec<String> = self.events().iter().map(ToString::to_string).collect();
         let mut text = format!("status: {status}\nevents:\n{}\n", events.join("\n"));
         text += &format!("driver's stderr:\n{}\n", self.stderr());
+        for name in self.standbys.keys() {
+            let stderr = fs::read(self.path(&format!("{name}.stderr"))).unwrap_or_default();
+            text += &format!("stderr of {name}:\n{}\n", String::from_utf8_lossy(&stderr));
+        }
         for host in self.agents.keys() {
             let stderr = fs::read(self.path(&format!("agent.{host}.stderr"))).unwrap_or_default();
             text += &format!("stderr of agent {host}:\n{}\n", String::from_utf8_lossy(&stderr));
@@ -329,7 +387,8 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        for child in self.agents.values_mut().chain([&mut self.driver]) {
+        let drivers = self.standbys.values_mut().chain([&mut self.driver]);
+        for child in self.agents.values_mut().chain(drivers) {
             // Workers die with their agents.
             let _ = child.kill();
             let _ = child.wait();
@@ -344,17 +403,23 @@ impl Drop for Job {
     }
 }
 
-fn start_driver(folder: &Path, command: &[String], environment: &[(String, String)]) -> Child {
-    let file = |name: &str| {
-        let file = fs::OpenOptions::new().create(true).append(true).open(folder.join(name));
+fn start_driver(
+    folder: &Path,
+    name: &str,
+    command: &[String],
+    environment: &[(String, String)],
+) -> Child {
+    let file = |kind: &str| {
+        let path = folder.join(format!("{name}.{kind}"));
+        let file = fs::OpenOptions::new().create(true).append(true).open(path);
         file.expect("a file")
     };
     Command::new(binary())
         .args(command)
         .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
-        .stdout(file("driver.stdout"))
-        .stderr(file("driver.stderr"))
+        .stdout(file("stdout"))
+        .stderr(file("stderr"))
         .spawn()
         .expect("the driver starts")
 }

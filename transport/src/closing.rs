@@ -31,6 +31,9 @@ pub(crate) fn close(connection: &Connection, code: CloseCode, reason: &str) {
     connection.close(VarInt::from_u32(code as u32), &reason.as_bytes()[..end]);
 }
 
+/// QUIC's own code of a server that takes no connections (RFC 9000 §20.1).
+const CONNECTION_REFUSED: u64 = 0x2;
+
 /// What the end of a connection means.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Ending {
@@ -62,6 +65,10 @@ impl From<&ConnectionError> for Ending {
             }
             ConnectionError::ConnectionClosed(close) => {
                 let code = u64::from(close.error_code);
+                if code == CONNECTION_REFUSED {
+                    let reason = "the driver there stands by, or lets nobody in at present";
+                    return Self::Broken(reason.to_owned());
+                }
                 match code.checked_sub(0x100).and_then(|alert| u8::try_from(alert).ok()) {
                     Some(alert) => Self::Alert(AlertDescription::from(alert)),
                     None => Self::Broken(error.to_string()),

@@ -21,6 +21,7 @@ use crate::closing::{CloseCode, Ending, close};
 use crate::connect_error::{ConnectError, Failure};
 use crate::enrol::{Claim, ENROL_BYTES_MAX, EnrolAnswer, EnrolRequest, Refusal};
 use crate::identity::{Bearer, Identity};
+use crate::known_drivers::DriverAddresses;
 use crate::links::Links;
 use crate::log_limit::LogLimit;
 use crate::secret::random_bytes;
@@ -31,8 +32,8 @@ use crate::token::{Fingerprint, Token, TokenKind};
 
 /// Finds the driver and connects with it.
 pub(crate) struct Dialer {
-    /// `HOST:PORT`, or several with commas between them.
-    pub(crate) address: String,
+    /// Where it is looked for.
+    pub(crate) drivers: Rc<DriverAddresses>,
     /// Of the driver that was met last.
     pub(crate) term: Incarnation,
     pub(crate) authority: Fingerprint,
@@ -204,27 +205,39 @@ impl Dialer {
     async fn reach(&mut self, identity: Option<&Identity>) -> Result<Driver, Failure> {
         let (mut passing, mut lasting) = ("the name has no address".to_owned(), None);
         let mut addresses = Vec::new();
-        for name in self.address.split(',') {
-            match tokio::net::lookup_host(name.trim()).await {
+        for name in self.drivers.all() {
+            match tokio::net::lookup_host(&name).await {
                 Ok(found) => addresses.extend(found.take(ADDRESSES_MAX)),
                 Err(error) => passing = format!("name not resolved: {error}"),
             }
         }
         // At once: one that is gone without a word is found out by its silence only.
-        let mut attempts: FuturesUnordered<_> =
-            addresses.iter().map(|address| self.reach_at(*address, identity)).collect();
-        let mut again_after = FIRST_AGAIN_AFTER;
+        let mut under_way = vec![1_u32; addresses.len()];
+        let this = &*self;
+        let dial = |index: usize| {
+            let address = addresses[index];
+            async move { (index, this.reach_at(address, identity).await) }
+        };
+        let mut attempts: FuturesUnordered<_> = (0..addresses.len()).map(dial).collect();
+        let (mut ticks, mut next_tick) = (0_u32, Instant::now() + AGAIN_EVERY);
         loop {
-            let Ok(attempt) = timeout(again_after, attempts.next()).await else {
-                // A driver that comes up now has not seen the first packets of those under way, and the next
-                // ones come later and later.
-                again_after *= 2;
-                if again_after < HANDSHAKE_DEADLINE {
-                    attempts.extend(addresses.iter().map(|at| self.reach_at(*at, identity)));
+            let Ok(attempt) = timeout_at(next_tick, attempts.next()).await else {
+                next_tick += AGAIN_EVERY;
+                ticks += 1;
+                let still_tries = AGAIN_EVERY * ticks < HANDSHAKE_DEADLINE;
+                for (index, under_way) in under_way.iter_mut().enumerate() {
+                    // One that has answered, as a driver does that stands by, may act by now. A driver that comes
+                    // up now has not seen the first packets of those under way, and the next ones come later and
+                    // later.
+                    if still_tries && (*under_way == 0 || ticks.is_power_of_two()) {
+                        *under_way += 1;
+                        attempts.push(dial(index));
+                    }
                 }
                 continue;
             };
-            let Some(attempt) = attempt else { break };
+            let Some((index, attempt)) = attempt else { break };
+            under_way[index] -= 1;
             match attempt {
                 Ok(driver) if driver.bearer.node.incarnation < self.term => {
                     let theirs = driver.bearer.node.incarnation;
@@ -238,6 +251,9 @@ impl Dialer {
                 }
                 Err(Failure::Lasting(error)) => lasting = Some(error),
                 Err(Failure::Passing(reason)) => passing = reason,
+            }
+            if under_way.iter().all(|under_way| *under_way == 0) {
+                break;
             }
         }
         match lasting {
@@ -269,14 +285,16 @@ impl Dialer {
         let connecting = connecting.map_err(|error| Failure::Passing(error.to_string()))?;
         let connection = match connecting.await {
             Ok(connection) => connection,
-            Err(error) => return Err(self.explain(&error, verifier.finding())),
+            Err(error) => return Err(self.explain(address, &error, verifier.finding())),
         };
         if !tls::is_same_version(&connection, self.version) {
-            return Err(self.explain(&connection.closed().await, Finding::Good));
+            let error = connection.closed().await;
+            return Err(self.explain(address, &error, Finding::Good));
         }
         let not_a_driver = |reason: &str| {
             close(&connection, CloseCode::Refused, reason);
-            let (address, reason) = (self.address.clone(), reason.to_owned());
+            let reason = reason.to_owned();
+            let address = address.to_string();
             Failure::from(ConnectError::NotADriver { address, reason })
         };
         let (bearer, authority) = match (tls::bearer(&connection), verifier.authority()) {
@@ -317,8 +335,8 @@ impl Dialer {
         }
     }
 
-    fn explain(&self, error: &ConnectionError, finding: Finding) -> Failure {
-        let address = self.address.clone();
+    fn explain(&self, address: SocketAddr, error: &ConnectionError, finding: Finding) -> Failure {
+        let address = address.to_string();
         match finding {
             Finding::WrongAuthority => {
                 ConnectError::WrongAuthority { address, expected: self.authority }.into()
@@ -333,8 +351,9 @@ impl Dialer {
     }
 }
 
-/// After how long without an answer a second attempt is begun beside the first; the wait doubles.
-const FIRST_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// How often, while others do not answer, those that have are asked again; how long the first of those that do not
+/// may take before a second attempt is begun beside it.
+const AGAIN_EVERY: Duration = Duration::from_millis(500);
 
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 8;
@@ -395,7 +414,7 @@ impl Patience {
         let wait = dialer.backoff.next_wait();
         if Instant::now() + wait >= self.until {
             return Err(ConnectError::Unreachable {
-                address: dialer.address.clone(),
+                address: dialer.drivers.all().join(","),
                 waited_ms: self.started.elapsed().as_millis(),
                 last: std::mem::take(&mut self.last),
             });

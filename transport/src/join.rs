@@ -46,6 +46,7 @@ pub async fn join(options: ConnectOptions) -> Result<JoinedNode, ConnectError> {
     let (transport, driver) = QuicTransport::connect(options, sink).await?;
     let node = NodeHandle::new(elastic_runtime::transport::Transport::local(&*transport), seed);
     node.attach(transport.clone());
+    transport.learn_drivers(&node);
     let kept = mem::replace(&mut *gate.borrow_mut(), Gate::Open(node.sink()));
     if let Gate::Kept(events) = kept {
         events.into_iter().for_each(|event| node.sink()(event));

@@ -22,7 +22,7 @@ impl Sockets {
     /// An endpoint that listens. With the job's secrets, it answers packets of an earlier incarnation's
     /// connections by a stateless reset (RFC 9000 §10.3), so that their other ends connect anew at once.
     pub(crate) fn listen(
-        bind: SocketAddr,
+        socket: UdpSocket,
         config: ServerConfig,
         secrets: Option<&JobSecrets>,
     ) -> io::Result<Endpoint> {
@@ -33,7 +33,6 @@ impl Sockets {
             // Its ids tell by this key that they are its own; all others it would not answer.
             endpoint.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(id_key)));
         }
-        let socket = UdpSocket::bind(bind)?;
         Endpoint::new(endpoint, Some(config), socket, Arc::new(TokioRuntime))
     }
 

@@ -3,12 +3,13 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use elastic_protocol::{Deadlines, Incarnation, NodeId, NodeName};
+use elastic_runtime::NodeHandle;
 use elastic_runtime::transport::{Conversation, SendError, Transport, TransportSink};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -18,6 +19,7 @@ use crate::backoff::Backoff;
 use crate::connect_error::ConnectError;
 use crate::dialer::{Dialer, claim};
 use crate::job_secrets::JobSecrets;
+use crate::known_drivers::{DriverAddresses, KnownDriversActor};
 use crate::links::Links;
 use crate::listener::{Admit, Listener};
 use crate::settings;
@@ -30,6 +32,8 @@ use crate::token::Token;
 pub struct ListenOptions {
     /// Where. Port 0 takes any that is free.
     pub bind: SocketAddr,
+    /// A socket that is bound there already ([`ReservedAddress`](crate::ReservedAddress)).
+    pub socket: Option<Rc<UdpSocket>>,
     /// The driver itself.
     pub local: NodeId,
     /// The job's authority.
@@ -57,8 +61,8 @@ impl ListenOptions {
         wall_clock: fn() -> SystemTime,
     ) -> Self {
         let deadlines = Deadlines::default();
-        let (secrets, version) = (None, PROTOCOL_VERSION);
-        Self { bind, local, authority, admit, secrets, deadlines, wall_clock, version }
+        let (socket, secrets, version) = (None, None, PROTOCOL_VERSION);
+        Self { bind, socket, local, authority, admit, secrets, deadlines, wall_clock, version }
     }
 }
 
@@ -124,6 +128,8 @@ pub struct QuicTransport {
     sockets: Rc<Sockets>,
     tasks: RefCell<JoinSet<()>>,
     local_address: Option<SocketAddr>,
+    /// Where the driver, or its successor, is looked for; nothing at the driver itself.
+    drivers: Rc<DriverAddresses>,
 }
 
 impl QuicTransport {
@@ -134,6 +140,7 @@ impl QuicTransport {
     pub fn listen(options: ListenOptions, sink: TransportSink) -> Result<Rc<Self>, ListenError> {
         let ListenOptions {
             bind,
+            socket,
             local,
             authority,
             admit,
@@ -145,7 +152,12 @@ impl QuicTransport {
         let identity = authority.identity(&local, wall_clock())?;
         let config = settings::server(&identity, &deadlines, version)?;
         let bound = |source| ListenError::Bind { address: bind, source };
-        let endpoint = Sockets::listen(bind, config, secrets.as_ref()).map_err(bound)?;
+        let socket = match socket {
+            Some(socket) => socket.try_clone(),
+            None => UdpSocket::bind(bind),
+        };
+        let socket = socket.map_err(bound)?;
+        let endpoint = Sockets::listen(socket, config, secrets.as_ref()).map_err(bound)?;
         let local_address = Some(endpoint.local_addr().map_err(bound)?);
         let links = Links::new(local, deadlines, sink);
         let listener = Rc::new(Listener {
@@ -158,7 +170,7 @@ impl QuicTransport {
             log: RefCell::default(),
         });
         let sockets = Rc::new(Sockets::listening(endpoint.clone()));
-        let transport = Self::start(links, sockets, local_address);
+        let transport = Self::start(links, sockets, local_address, Rc::default());
         transport.tasks.borrow_mut().spawn_local(listener.run(endpoint));
         Ok(transport)
     }
@@ -177,8 +189,9 @@ impl QuicTransport {
         let claim = claim(&token, &name)?;
         let until = Instant::now() + patience;
         let sockets = Rc::<Sockets>::default();
+        let drivers = DriverAddresses::new(&address);
         let mut dialer = Dialer {
-            address,
+            drivers: Rc::clone(&drivers),
             term: Incarnation::default(),
             authority: token.authority,
             deadlines,
@@ -189,7 +202,7 @@ impl QuicTransport {
         let (identity, mut driver) = dialer.enrol(&token, &claim, until).await?;
         let links = Links::new(identity.bearer.node.clone(), deadlines, sink);
         links.add_dialled(&driver);
-        let transport = Self::start(Rc::clone(&links), sockets, None);
+        let transport = Self::start(Rc::clone(&links), sockets, None, drivers);
         let connection = dialer.dial(&links, &identity, &mut driver, until).await?;
         let keep = dialer.keep(links, identity, driver.clone(), connection);
         transport.tasks.borrow_mut().spawn_local(keep);
@@ -200,10 +213,17 @@ impl QuicTransport {
         links: Rc<Links>,
         sockets: Rc<Sockets>,
         local_address: Option<SocketAddr>,
+        drivers: Rc<DriverAddresses>,
     ) -> Rc<Self> {
         let mut tasks = JoinSet::new();
         tasks.spawn_local(Rc::clone(&links).keep_house());
-        Rc::new(Self { links, sockets, tasks: RefCell::new(tasks), local_address })
+        Rc::new(Self { links, sockets, tasks: RefCell::new(tasks), local_address, drivers })
+    }
+
+    /// Has a node that connects learn of other drivers from its driver: it looks for them too when it has lost its
+    /// own.
+    pub fn learn_drivers(&self, node: &NodeHandle) {
+        KnownDriversActor::start(node, Rc::clone(&self.drivers));
     }
 
     /// Where a driver listens; nothing for other nodes.

@@ -16,7 +16,8 @@ use elastic_host_manager::{
 };
 use elastic_journal::{Batch, Journal, JournalError};
 use elastic_protocol::messages::{
-    AgentToDriver, ClientRequest, ClientResponse, DriverToAgent, ProcessPlace, WorkerToDriver,
+    AgentToDriver, ClientRequest, ClientResponse, DriverStatus, DriverToAgent, ProcessPlace,
+    WorkerToDriver,
 };
 use elastic_protocol::{HostName, JobResult, NodeId, Time, WorkerId};
 use elastic_registry::{AskMissing, OpenGeneration, Registry, RegistryReport};
@@ -47,6 +48,8 @@ pub trait DriverObserver {
     fn ended(&mut self, result: &JobResult);
     /// The driver must end at once and say nothing to anybody: the job goes on without it.
     fn abandoned(&mut self, reason: &str);
+    /// The driver must end at once and say nothing to anybody: one that stands by goes on with the job.
+    fn handed_over(&mut self);
 }
 
 /// What the driver is made of.
@@ -63,6 +66,8 @@ pub struct DriverParts {
     pub observer: Box<dyn DriverObserver>,
     /// Where the core's records are stored; none: they are not, and the core gives none.
     pub journal: Option<JournalPort>,
+    /// Whether it may act at this moment; looked at before anything leaves it.
+    pub permit: Box<dyn Fn() -> bool>,
 }
 
 /// Where records are stored, and who does the blocking work.
@@ -132,6 +137,25 @@ impl Message for AskGlance {
     type Result = Glance;
 }
 
+/// These drivers stand by from now on.
+#[derive(Clone, Debug)]
+pub struct StandbysChanged(pub Vec<DriverStatus>);
+
+impl Message for StandbysChanged {
+    type Result = ();
+}
+
+/// The right to act is lost.
+#[derive(Clone, Debug)]
+pub struct Abandon {
+    /// How.
+    pub reason: String,
+}
+
+impl Message for Abandon {
+    type Result = ();
+}
+
 /// A child of the driver ended.
 struct ChildEnded {
     name: &'static str,
@@ -157,6 +181,7 @@ pub struct Driver {
     credentials: Rc<dyn WorkerCredentials>,
     observer: Box<dyn DriverObserver>,
     journal: Option<JournalPort>,
+    permit: Box<dyn Fn() -> bool>,
     dropped_votes: u64,
 }
 
@@ -176,6 +201,7 @@ impl Driver {
             credentials: parts.credentials,
             observer: parts.observer,
             journal: parts.journal,
+            permit: parts.permit,
             dropped_votes: 0,
         };
         spawn_child(|_| driver, on_exit)
@@ -202,6 +228,9 @@ impl Driver {
 
     /// Carries out what the core wants, and arms the timer.
     fn drain(&mut self, ctx: &mut Context<Self>) {
+        if !(self.permit)() {
+            self.core.handle_abandon("its lease has ended");
+        }
         while let Some(output) = self.core.poll_output() {
             self.carry_out(output);
         }
@@ -260,6 +289,12 @@ impl Driver {
             DriverOutput::Event(event) => self.observer.event(self.node.wall_clock(), &event),
             DriverOutput::Ended(result) => self.observer.ended(&result),
             DriverOutput::Abandoned { reason } => self.observer.abandoned(&reason),
+            DriverOutput::HandedOver => self.observer.handed_over(),
+            DriverOutput::KnownDrivers { to, message } => {
+                for (node, reason) in self.node.tell_all(to, ActorName::DRIVERS, &message) {
+                    self.not_delivered(&node, reason);
+                }
+            }
         }
     }
 
@@ -438,6 +473,24 @@ impl Handler<LaunchFailed> for Driver {
 
     fn handle(&mut self, failed: LaunchFailed, ctx: &mut Context<Self>) {
         self.core.handle_launch_failed(&failed.host, &failed.reason);
+        self.drain(ctx);
+    }
+}
+
+impl Handler<StandbysChanged> for Driver {
+    type Result = ();
+
+    fn handle(&mut self, changed: StandbysChanged, ctx: &mut Context<Self>) {
+        self.core.handle_standbys(self.now(), changed.0);
+        self.drain(ctx);
+    }
+}
+
+impl Handler<Abandon> for Driver {
+    type Result = ();
+
+    fn handle(&mut self, abandon: Abandon, ctx: &mut Context<Self>) {
+        self.core.handle_abandon(&abandon.reason);
         self.drain(ctx);
     }
 }

@@ -6,8 +6,8 @@ pub mod core;
 pub mod journal;
 
 pub use self::actor::{
-    AskGlance, Driver, DriverObserver, DriverParts, JournalPort, LaunchFailed, StopJob,
-    WorkerCredentials,
+    Abandon, AskGlance, Driver, DriverObserver, DriverParts, JournalPort, LaunchFailed,
+    StandbysChanged, StopJob, WorkerCredentials,
 };
 pub use self::core::{
     DriverConfig, DriverCore, DriverOutput, Event, EventKind, Glance, InvalidDriverConfig, Mode,

@@ -3,7 +3,7 @@
 
 use crate::ids::{JobId, WorkerId};
 
-/// `HOST:PORT` of the driver.
+/// `HOST:PORT` of the driver; with those that stand by for it, with commas between them.
 pub const DRIVER: &str = "ELASTIC_DRIVER";
 /// The job's UUID.
 pub const JOB: &str = "ELASTIC_JOB";

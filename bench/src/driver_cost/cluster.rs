@@ -3,12 +3,16 @@
 use std::collections::VecDeque;
 
 use anyhow::{Context as _, ensure};
+use elastic_driver::journal::{Founding, JobSecretsBytes, Tenure};
 use elastic_driver::{DriverConfig, DriverCore, DriverOutput, EventKind, Mode};
 use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
+use elastic_journal::{FileJournal, Journal as _};
 use elastic_protocol::messages::{
     AgentToDriver, DriverToAgent, DriverToWorker, Table, Vote, WorkerToDriver, decode, encode,
 };
-use elastic_protocol::{HostName, Incarnation, JobId, NodeId, NodeName, ProgramSpec, Term, Time};
+use elastic_protocol::{
+    HostName, Incarnation, JobId, NodeId, NodeName, ProgramSpec, Stamp, Step, Term, Time,
+};
 use elastic_registry::RegistryCore;
 use elastic_runtime::envelope::{Header, frame};
 use elastic_runtime::transport::{LinkEvent, LossReason};
@@ -17,6 +21,7 @@ use nix::time::{ClockId, clock_gettime};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use serde::Serialize;
+use tempfile::TempDir;
 
 use super::workers::{Told, Workers};
 
@@ -39,11 +44,22 @@ pub(super) struct Cost {
     pub(super) bytes_out: u64,
     pub(super) table_bytes: u64,
     pub(super) full_table_bytes: u64,
+    /// What was given to the journal, if there is one.
+    pub(super) journal_bytes: u64,
+}
+
+/// The embedded journal, in a folder of its own.
+struct Journalled {
+    journal: FileJournal,
+    _folder: TempDir,
 }
 
 /// A job's driver, and all its hosts.
 pub(super) struct Cluster {
     core: DriverCore,
+    /// Where its records are stored, if they are.
+    journal: Option<Journalled>,
+    stamp: Stamp,
     registry: RegistryCore,
     now: Time,
     hosts: Vec<HostName>,
@@ -58,7 +74,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) fn new(hosts: u32, slots: u32) -> anyhow::Result<Self> {
+    pub(super) fn new(hosts: u32, slots: u32, keeps_journal: bool) -> anyhow::Result<Self> {
         let program = ProgramSpec { argv: vec!["train".to_owned()], environment: Vec::new() };
         let config = DriverConfig {
             np: Some(hosts * slots),
@@ -68,11 +84,25 @@ impl Cluster {
             driver_address: "10.0.0.1:7070".to_owned(),
             ..DriverConfig::new(program)
         };
+        let config = config.validate()?;
         let job = JobId(uuid::Uuid::from_u128(1));
         let rng = ChaCha8Rng::seed_from_u64(1);
         let name = |number| HostName::new(&format!("node-{number:05}.cluster.example"));
+        let (core, journal) = if keeps_journal {
+            let folder = TempDir::with_prefix("elastic-node-bench-")?;
+            let mut journal = FileJournal::open(&folder.path().join("journal.redb"))?;
+            let secrets = JobSecretsBytes::default();
+            let founding = || Ok::<_, std::io::Error>(Founding { job, secrets });
+            let tenure = Tenure::begin(&mut journal, &config.program, founding)?;
+            let journalled = Journalled { journal, _folder: folder };
+            (DriverCore::with_journal(config, tenure, rng, Time::ZERO), Some(journalled))
+        } else {
+            (DriverCore::new(config, job, Term(1), rng, Time::ZERO), None)
+        };
         Ok(Self {
-            core: DriverCore::new(config.validate()?, job, Term(1), rng, Time::ZERO),
+            core,
+            journal,
+            stamp: Stamp::default(),
             registry: RegistryCore::new(),
             now: Time::ZERO,
             hosts: (0..hosts).map(name).collect::<Result<_, _>>()?,
@@ -116,6 +146,15 @@ impl Cluster {
     pub(super) fn come_back(&mut self, host: u32, workers: u32) -> anyhow::Result<Cost> {
         let inputs = self.join(host as usize)?.into();
         self.until_running(inputs, workers)
+    }
+
+    /// All members tell of a commit while they train: no generation begins or ends.
+    pub(super) fn commit(&mut self, step: u64) -> anyhow::Result<Cost> {
+        self.cost = Cost::default();
+        let inputs = self.workers.progress(self.stamp, Step(step))?;
+        let told = self.work(inputs)?;
+        ensure!(told.is_empty(), "a commit asks nothing of anybody, but {told:?} was said");
+        Ok(self.cost)
     }
 
     fn join(&mut self, host: usize) -> anyhow::Result<[Input; 2]> {
@@ -189,6 +228,7 @@ impl Cluster {
 
     fn drain(&mut self, told: &mut Vec<Told>) -> anyhow::Result<()> {
         loop {
+            self.store()?;
             if let Some(verdict) = self.registry.poll_output() {
                 self.core.handle_verdict(self.now, verdict);
             } else if let Some(output) = self.core.poll_output() {
@@ -197,6 +237,21 @@ impl Cluster {
                 return Ok(());
             }
         }
+    }
+
+    /// Stores what the core has recorded. In a driver another thread does so: its time does not count.
+    fn store(&mut self) -> anyhow::Result<()> {
+        let Some(Journalled { journal, .. }) = &mut self.journal else { return Ok(()) };
+        while let Some(batch) = self.core.poll_batch() {
+            let snapshot = batch.snapshot.iter().map(|snapshot| snapshot.bytes.len());
+            let bytes: usize = batch.records.iter().map(Vec::len).chain(snapshot).sum();
+            self.cost.journal_bytes += bytes as u64;
+            let began = cpu_ns()?;
+            journal.append(&batch)?;
+            self.uncounted_ns += cpu_ns()? - began;
+            self.core.handle_journaled(batch.last());
+        }
+        Ok(())
     }
 
     fn carry_out(&mut self, output: DriverOutput, told: &mut Vec<Told>) -> anyhow::Result<()> {
@@ -221,6 +276,7 @@ impl Cluster {
                 told.push(Told::Worker { to, message });
             }
             DriverOutput::OpenGeneration { stamp, members } => {
+                self.stamp = stamp;
                 self.registry.open(self.now, stamp, members)?;
             }
             DriverOutput::Event(event) => {
@@ -241,6 +297,9 @@ impl Cluster {
             DriverOutput::Ended(result) => anyhow::bail!("the job has ended: {}", result.reason),
             DriverOutput::Abandoned { reason } => {
                 anyhow::bail!("the driver has given up: {reason}")
+            }
+            DriverOutput::KnownDrivers { .. } | DriverOutput::HandedOver => {
+                anyhow::bail!("the driver has standbys that nobody gave it")
             }
         }
         Ok(())

@@ -3,7 +3,8 @@
 //! The driver's core and the registry's, fed with encoded messages of a cluster that does what it is told, and
 //! with every output encoded as its actor does it. CPU time of the thread is counted while they work; the
 //! cluster's own work is not, nor is what the transport does with a frame. Three things happen to the job: it
-//! starts with all hosts at once; a host is lost and the others go on; the host comes back and takes part.
+//! starts with all hosts at once; a host is lost and the others go on; the host comes back and takes part. Beside
+//! that, with a journal: all workers tell of a commit.
 
 mod cluster;
 mod workers;
@@ -50,6 +51,15 @@ struct Size {
     start: Reset,
     loss: Reset,
     comeback: Reset,
+    commit: Commit,
+}
+
+/// What it costs when all workers tell of a commit, with the journal kept.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Commit {
+    cpu_ms: f64,
+    /// What was given to the journal, of all rounds.
+    journal_bytes: u64,
 }
 
 /// What a reset costs, from its cause until all train.
@@ -102,6 +112,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
                 )?;
             }
         }
+        if !options.json {
+            writeln!(
+                out,
+                "{:>7} {:>8}  {:<9} {:>10.2} {:>10.2}   journal: {} bytes",
+                size.hosts,
+                size.workers,
+                "commit",
+                size.commit.cpu_ms,
+                size.commit.cpu_ms * 1e3 / f64::from(size.workers),
+                size.commit.journal_bytes,
+            )?;
+        }
         sizes.push(size);
     }
     let report = Report { slots: options.slots, rounds: options.rounds, sizes };
@@ -115,7 +137,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 fn measure(hosts: u32, options: &Options) -> anyhow::Result<Size> {
     let workers = hosts.checked_mul(options.slots).context("too many workers")?;
     ensure!(hosts > 1 && options.slots > 0, "a host must be there when another one is lost");
-    let mut cluster = Cluster::new(hosts, options.slots)?;
+    let mut cluster = Cluster::new(hosts, options.slots, false)?;
     let start = cluster.start(workers)?;
     let mut losses = Vec::new();
     let mut comebacks = Vec::new();
@@ -131,6 +153,20 @@ fn measure(hosts: u32, options: &Options) -> anyhow::Result<Size> {
         start: reset(&[start])?,
         loss: reset(&losses)?,
         comeback: reset(&comebacks)?,
+        commit: measure_commit(hosts, workers, options)?,
+    })
+}
+
+fn measure_commit(hosts: u32, workers: u32, options: &Options) -> anyhow::Result<Commit> {
+    let mut cluster = Cluster::new(hosts, options.slots, true)?;
+    let start = cluster.start(workers)?;
+    ensure!(start.journal_bytes > 0, "the journal is not written at all");
+    let commits: Vec<Cost> =
+        (1..=options.rounds as u64).map(|step| cluster.commit(step)).collect::<Result<_, _>>()?;
+    let cpu_ms: Vec<f64> = commits.iter().map(|cost| cost.cpu_ns as f64 / 1e6).collect();
+    Ok(Commit {
+        cpu_ms: median(&cpu_ms).context("there was none")?,
+        journal_bytes: commits.iter().map(|cost| cost.journal_bytes).sum(),
     })
 }
 
@@ -160,5 +196,6 @@ mod tests {
         assert!(size.loss.table_bytes * 4 < size.loss.full_table_bytes);
         // Two of the forty are new and get it whole.
         assert!(size.comeback.table_bytes * 3 < size.comeback.full_table_bytes);
+        assert_eq!(size.commit.journal_bytes, 0, "the steady state writes nothing");
     }
 }

@@ -70,6 +70,7 @@ pub(super) fn run(
             credentials: Rc::new(Issue(Rc::clone(&credentials))),
             observer: Box::new(Nobody),
             journal: None,
+            permit: Box::new(|| true),
         };
         let token = credentials.borrow().join_token();
         // Its end is that of this function.
@@ -96,4 +97,5 @@ impl DriverObserver for Nobody {
     fn hosts(&mut self, _: &HostsSnapshot) {}
     fn ended(&mut self, _: &JobResult) {}
     fn abandoned(&mut self, _: &str) {}
+    fn handed_over(&mut self) {}
 }

@@ -20,7 +20,7 @@ const BATCH_PARTS: usize = 64;
 const PAGE_PARTS: i64 = 16;
 
 /// A journal in etcd, written as long as its driver holds the leader key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct EtcdJournal {
     gateway: Gateway,
     keys: Keys,
@@ -34,8 +34,12 @@ pub struct EtcdJournal {
 pub(super) struct Keys(String);
 
 impl Keys {
-    pub(super) fn new(prefix: &str, job: &str) -> Self {
-        Self(format!("{prefix}/{job}/"))
+    pub(super) fn new(prefix: &str) -> Self {
+        Self(format!("{prefix}/"))
+    }
+
+    pub(super) fn over(&self) -> String {
+        format!("{}over", self.0)
     }
 
     pub(super) fn leader(&self) -> String {
@@ -50,7 +54,7 @@ impl Keys {
         format!("{}standby/{id}", self.0)
     }
 
-    fn head(&self) -> String {
+    pub(super) fn head(&self) -> String {
         format!("{}head", self.0)
     }
 
@@ -80,8 +84,7 @@ impl EtcdJournal {
         if response.succeeded {
             return Ok(());
         }
-        let range = response.responses.into_iter().find_map(|response| response.response_range);
-        let leader = range.and_then(|range| range.kvs.into_iter().next());
+        let leader = response.into_key_values().next().flatten();
         Err(JournalError::Fenced(match leader {
             Some(key) => String::from_utf8_lossy(&key.value.0).into_owned(),
             None => "its lease has ended, nobody holds it now".to_owned(),
@@ -132,6 +135,22 @@ impl EtcdJournal {
         }
         parts.finish(last)?;
         Ok(whole)
+    }
+
+    /// The job is over: nobody goes on with it, and these words say how it ended. The leader key goes in the same
+    /// transaction, so that no write that is still on its way comes after it.
+    pub(super) fn finish(&mut self, last_words: Vec<u8>) -> Result<(), JournalError> {
+        self.head = None;
+        let mut operations = vec![
+            Operation::delete(&self.keys.head()),
+            Operation::delete(&self.keys.leader()),
+            Operation::put(&self.keys.over(), last_words),
+        ];
+        for kind in [RECORD, SNAPSHOT] {
+            let (first, end) = (self.keys.numbered(kind, 0), self.keys.numbered(kind, u64::MAX));
+            operations.push(Operation::delete_from(&first, &end));
+        }
+        self.write(operations)
     }
 
     /// Writes all but the head: it does not count until the head says so.

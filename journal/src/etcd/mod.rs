@@ -8,12 +8,13 @@
 //! It speaks etcd's JSON interface (`/v3/…`, served by every member since 3.4) with blocking calls: the gRPC clients
 //! need a protocol compiler on every machine that builds this one.
 //!
-//! Keys, below `<prefix>/<job>/`:
+//! Keys, below `<prefix>/`, the job's place:
 //!
 //! | key | value |
 //! | --- | --- |
 //! | `leader` | the card of the driver that acts, under its lease |
 //! | `standby/<id>` | the card of a driver that stands by, under its lease |
+//! | `over` | the last words of the driver that ended the job here last |
 //! | `head` | which records and snapshot count: what is not in it was never acknowledged |
 //! | `record/<number>/<part>`, `snapshot/<number>/<part>` | sealed, in parts that a request may carry |
 
@@ -27,10 +28,10 @@ mod lease;
 mod wire;
 
 pub use self::address::{EtcdAddress, InvalidAddress};
-pub use self::election::{Campaign, Candidate, DriverCard, Leadership};
+pub use self::election::{Campaign, Candidate, DriverCard, Leadership, Moment};
 pub use self::gateway::Gateway;
 pub use self::journal::EtcdJournal;
-pub use self::keeper::{Keeper, Told};
+pub use self::keeper::{Keeper, Permit, Told};
 pub use self::lease::{Lease, LeaseEnd};
 
 #[cfg(doc)]

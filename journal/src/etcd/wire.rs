@@ -69,6 +69,7 @@ pub(super) struct KeyValue {
     pub(super) key: Bytes,
     pub(super) value: Bytes,
     pub(super) create_revision: Number,
+    pub(super) mod_revision: Number,
     pub(super) lease: Number,
 }
 
@@ -95,18 +96,31 @@ pub(super) struct DeleteRangeRequest {
     pub(super) range_end: Option<Bytes>,
 }
 
-/// That a key was created at this revision; revision 0: that it is not there.
+/// That a key was created, or changed last, at this revision; revision 0: that it is not there.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Compare {
     result: &'static str,
-    target: &'static str,
     key: Bytes,
-    create_revision: Number,
+    #[serde(flatten)]
+    target: Target,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "target", rename_all = "UPPERCASE")]
+enum Target {
+    Create { create_revision: Number },
+    Mod { mod_revision: Number },
 }
 
 impl Compare {
     pub(super) fn created_at(key: &str, revision: Number) -> Self {
-        Self { result: "EQUAL", target: "CREATE", key: key.into(), create_revision: revision }
+        let target = Target::Create { create_revision: revision };
+        Self { result: "EQUAL", key: key.into(), target }
+    }
+
+    pub(super) fn modified_at(key: &str, revision: Number) -> Self {
+        let target = Target::Mod { mod_revision: revision };
+        Self { result: "EQUAL", key: key.into(), target }
     }
 
     pub(super) fn absent(key: &str) -> Self {
@@ -162,6 +176,14 @@ pub(super) struct TxnResponse {
     pub(super) header: ResponseHeader,
     pub(super) succeeded: bool,
     pub(super) responses: Vec<OperationResponse>,
+}
+
+impl TxnResponse {
+    /// What was found at each key that was asked for, in the order of asking.
+    pub(super) fn into_key_values(self) -> impl Iterator<Item = Option<KeyValue>> {
+        let ranges = self.responses.into_iter().filter_map(|response| response.response_range);
+        ranges.map(|range| range.kvs.into_iter().next())
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -3,6 +3,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use elastic_journal::etcd::EtcdAddress;
@@ -107,21 +109,42 @@ impl Etcd {
         String::from_utf8_lossy(&output.stdout).lines().filter(|line| !line.is_empty()).count()
     }
 
-    /// A member that carries out what it is asked, and hangs up instead of answering the first call of this path.
-    pub(crate) fn deaf_member(&self, path: &'static str) -> String {
+    /// A member that carries out what it is asked, and hangs up instead of answering the first call with this in it.
+    pub(crate) fn deaf_member(&self, marker: &'static str) -> String {
+        let has_swallowed = AtomicBool::new(false);
+        self.member_behind(move |request| {
+            let is_meant = String::from_utf8_lossy(request).contains(marker);
+            match is_meant && !has_swallowed.swap(true, Ordering::SeqCst) {
+                true => Fate::Swallowed,
+                false => Fate::Answered,
+            }
+        })
+    }
+
+    /// A member that nobody reaches while the flag is set.
+    pub(crate) fn member_that_can_be_cut_off(&self) -> (String, Arc<AtomicBool>) {
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_cut);
+        let member = self.member_behind(move |_| match seen.load(Ordering::SeqCst) {
+            true => Fate::Lost,
+            false => Fate::Answered,
+        });
+        (member, is_cut)
+    }
+
+    /// A member whose calls go through here, each with the fate that is said.
+    fn member_behind(&self, fate: impl Fn(&[u8]) -> Fate + Send + Sync + 'static) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
-        let upstream = self.port;
-        std::thread::Builder::new()
-            .spawn(move || {
-                for client in listener.incoming().flatten() {
-                    let hung_up = relay(client, upstream, path).unwrap_or(false);
-                    if hung_up {
-                        return;
-                    }
-                }
-            })
-            .expect("a thread is to be had");
+        let (upstream, fate) = (self.port, Arc::new(fate));
+        let serve = move || {
+            for client in listener.incoming().flatten() {
+                let fate = Arc::clone(&fate);
+                let relay = move || drop(relay(client, upstream, &*fate));
+                std::thread::Builder::new().spawn(relay).expect("a thread is to be had");
+            }
+        };
+        std::thread::Builder::new().spawn(serve).expect("a thread is to be had");
         address.to_string()
     }
 
@@ -147,24 +170,38 @@ impl Drop for Etcd {
     }
 }
 
-/// Passes one connection's calls on, until the one of this path, which it leaves without an answer.
-fn relay(mut client: TcpStream, upstream: u16, path: &str) -> std::io::Result<bool> {
-    loop {
-        let request = read_message(&mut client)?;
-        if request.is_empty() {
-            return Ok(false);
-        }
-        let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream))?;
-        server.write_all(&request)?;
-        let answer = read_message(&mut server)?;
-        if request.starts_with(format!("POST {path} ").as_bytes()) {
-            return Ok(true);
-        }
-        client.write_all(&answer)?;
+/// What becomes of a call.
+enum Fate {
+    /// It is carried out and answered.
+    Answered,
+    /// It is carried out, and the connection ends without an answer.
+    Swallowed,
+    /// The connection ends.
+    Lost,
+}
+
+/// Passes one call on; etcd streams some answers, so the end of the connection is the end of the answer.
+fn relay(
+    mut client: TcpStream,
+    upstream: u16,
+    fate: &dyn Fn(&[u8]) -> Fate,
+) -> std::io::Result<()> {
+    let request = read_message(&mut client)?;
+    let fate = fate(&request);
+    let line_end = request.windows(2).position(|pair| pair == b"\r\n");
+    let Some(line_end) = line_end.filter(|_| !matches!(fate, Fate::Lost)) else { return Ok(()) };
+    let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream))?;
+    let (line, rest) = request.split_at(line_end);
+    server.write_all(&[line, b"\r\nConnection: close", rest].concat())?;
+    let mut answer = Vec::new();
+    server.read_to_end(&mut answer)?;
+    match fate {
+        Fate::Answered => client.write_all(&answer),
+        Fate::Swallowed | Fate::Lost => Ok(()),
     }
 }
 
-/// A message of HTTP with its `Content-Length` bytes of body; nothing if the connection ends before one.
+/// A request of HTTP with its `Content-Length` bytes of body; nothing if the connection ends before one.
 fn read_message(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let mut message = Vec::new();
     let mut byte = [0];

@@ -67,6 +67,7 @@ impl DriverNode {
                 discovery: Box::new(SimDiscovery { port: port.clone(), life }),
                 credentials: Rc::new(NoCredentials),
                 observer: Box::new(SimObserver { port: port.clone(), life }),
+                permit: Box::new(|| true),
             };
             let address = Driver::start(node, parts, watch(port, "the driver".to_owned()));
             (node.clone(), address)

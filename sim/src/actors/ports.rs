@@ -157,4 +157,8 @@ impl DriverObserver for SimObserver {
         let reason = reason.to_owned();
         self.tell(|world| world.abandon(&reason));
     }
+
+    fn handed_over(&mut self) {
+        self.tell(|world| world.fail_safety("there is nobody to hand over to".to_owned()));
+    }
 }

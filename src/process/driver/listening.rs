@@ -1,7 +1,7 @@
 //! A driver that listens: its job's authority and secrets, its node, its transport.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 
 use elastic_driver::WorkerCredentials;
@@ -33,9 +33,10 @@ impl Listening {
         JobSecrets::new(JobId(Uuid::new_v4()), wall_clock())
     }
 
-    /// Listens for the nodes of a job, as its driver of this term.
+    /// Listens for the nodes of a job, as its driver of this term; at this socket if it has one already.
     pub(super) fn start(
         plan: &DriverPlan,
+        socket: Option<Rc<UdpSocket>>,
         secrets: JobSecrets,
         term: Term,
     ) -> Result<Self, Failure> {
@@ -51,6 +52,7 @@ impl Listening {
         let admission = Rc::clone(&credentials);
         let options = ListenOptions {
             bind: plan.bind,
+            socket,
             local,
             authority,
             admit: Rc::new(move |request| admission.borrow_mut().admit(request)),
@@ -66,7 +68,7 @@ impl Listening {
     }
 }
 
-fn not_listening(error: ListenError) -> Failure {
+pub(super) fn not_listening(error: ListenError) -> Failure {
     let hint = match &error {
         ListenError::Bind { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
             "stop the driver that runs there, or give this one another --bind (port 0 takes any that is \

@@ -3,29 +3,33 @@
 mod durable;
 mod listening;
 mod reach;
+mod standing;
 
 use std::io::IsTerminal as _;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use elastic_driver::{Driver, DriverCore, DriverParts, StopJob};
 use elastic_host_manager::{Discovery, DnsDiscovery, HostFileDiscovery, ScriptDiscovery};
+use elastic_journal::etcd::{EtcdAddress, Moment};
 use elastic_protocol::{JobId, JobResult, Outcome, Term, WorkerFailure};
 use elastic_runtime::{NodeHandle, OffloadPort, spawn_child, system, wall_clock};
 use elastic_store::actor::Store;
+use elastic_transport::ReservedAddress;
 use tokio::sync::oneshot;
 
-use self::durable::Durable;
-use self::listening::{Listening, SharedCredentials};
+use self::durable::{Durable, Unusable};
+use self::listening::{Listening, SharedCredentials, not_listening};
 use self::reach::{reached_at, tell_how_to_join};
+use self::standing::{Seat, Stood, boot_time, finish, resign, stand};
 use super::event_log::EventLog;
 use super::launcher::{AgentCommand, Launcher, Way};
-use super::observer::Observer;
+use super::observer::{DriverEnd, Observer};
 use super::progress::show;
 use super::random::system_rng;
-use super::signals::Signals;
+use super::signals::{Heard, Signals};
 use super::state_dir::{EVENTS_FILE, StateDir, default_state_dir};
 use crate::cli::{DiscoveryPlan, DriverPlan, Failure, LauncherPlan, ResultExt};
 
@@ -35,27 +39,61 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// How long agents that the driver started have to end once their job is over.
 const AGENTS_GO_WITHIN: Duration = Duration::from_secs(2);
 
-/// Runs a job to its end.
-pub(crate) fn run_driver(plan: DriverPlan, log: &str) -> Result<(), Failure> {
-    let result =
-        system::run(drive(plan, log)).failed("the system refuses what the driver needs")??;
-    match result.outcome {
-        Outcome::Succeeded => Ok(()),
-        Outcome::Failed | Outcome::Stopped => Err(tell(result)),
+/// Runs a job to its end, or to where another driver goes on with it.
+pub(crate) fn run_driver(mut plan: DriverPlan, log: &str) -> Result<(), Failure> {
+    let mut since = None;
+    loop {
+        let end = system::run(drive(&mut plan, log, &mut since));
+        match end.failed("the system refuses what the driver needs")?? {
+            End::Over(JobResult { outcome: Outcome::Succeeded, .. }) | End::HandedOver => {
+                return Ok(());
+            }
+            End::Over(result) => return Err(tell(result)),
+            End::Asked(heard) => {
+                let message = format!("stopped by signal {} while standing by", heard.number);
+                return Err(Failure::new(message).with_code(heard.code()));
+            }
+            // Whatever belonged to its term is gone with its system of actors: it is as if it was just started.
+            End::Deposed(reason) => tracing::warn!(reason, "this driver goes back to standing by"),
+        }
     }
 }
 
-async fn drive(mut plan: DriverPlan, log: &str) -> Result<JobResult, Failure> {
-    let signals = Signals::new().failed("signals cannot be heard")?;
-    let Opened { state, listening, durable } = open(&mut plan)?;
+/// How a life of a driver ends.
+#[derive(Debug)]
+enum End {
+    /// With the job.
+    Over(JobResult),
+    /// Another driver goes on with the job, as this one was asked to go.
+    HandedOver,
+    /// It was asked to go while it stood by.
+    Asked(Heard),
+    /// It may not act any more, or not yet.
+    Deposed(String),
+}
+
+async fn drive(
+    plan: &mut DriverPlan,
+    log: &str,
+    since: &mut Option<Moment>,
+) -> Result<End, Failure> {
+    let mut signals = Signals::new().failed("signals cannot be heard")?;
+    let opened = match plan.store.clone() {
+        None => open(plan)?,
+        Some(store) => match open_store(plan, &store, since, &mut signals).await? {
+            Ok(opened) => opened,
+            Err(end) => return Ok(end),
+        },
+    };
+    let Opened { state, listening, durable, seat } = opened;
     let Listening { job, term, node, transport, credentials, address } = &listening;
-    let reached_at = reached_at(&plan, *address);
+    let reached_at = reached_at(plan, *address);
     let events = state.path().join(EVENTS_FILE);
     let events = EventLog::open(events, wall_clock(), term.0, &job.to_string(), &reached_at)
         .failed("the event log cannot be written")?;
     let token = credentials.borrow().join_token();
     let token_file = state.publish(&token, *address)?;
-    tracing::info!(%job, %address, events = %events.path().display(), "the driver listens");
+    tracing::info!(%job, %address, %term, events = %events.path().display(), "the driver listens");
     tracing::debug!(?plan, "configuration");
 
     let command = AgentCommand {
@@ -68,16 +106,16 @@ async fn drive(mut plan: DriverPlan, log: &str) -> Result<JobResult, Failure> {
         // The driver's log tells of hosts and workers already.
         log: if log == DEFAULT_LOG { "warn".to_owned() } else { log.to_owned() },
     };
-    let launcher = launcher(&plan, command, node);
+    let launcher = launcher(plan, command, node);
     if let (Some(launcher), Some(durable)) = (&launcher, &durable) {
         launcher.adopt(durable.tenure.image.hosts.iter().map(|host| host.name.clone()));
     }
-    let (tell_result, result) = oneshot::channel();
-    let observer = Observer::new(events, launcher.clone(), tell_result);
-    let mut config = plan.config;
+    let (tell_end, ended) = oneshot::channel();
+    let observer = Observer::new(events, launcher.clone(), tell_end);
+    let mut config = plan.config.clone();
     config.driver_address = reached_at;
-    if let Some(folder) = plan.log_dir {
-        config.output.directory = Some(log_folder(&folder, config.run_id.as_deref(), *job)?);
+    if let Some(folder) = &plan.log_dir {
+        config.output.directory = Some(log_folder(folder, config.run_id.as_deref(), *job)?);
     }
     let (core, journal) = match durable {
         Some(Durable { tenure, port, .. }) => {
@@ -86,13 +124,15 @@ async fn drive(mut plan: DriverPlan, log: &str) -> Result<JobResult, Failure> {
         None => (DriverCore::new(config, *job, *term, system_rng(), node.now()), None),
     };
     let is_durable = journal.is_some();
+    let permit = seat.as_ref().map(Seat::permit);
     let parts = DriverParts {
         core,
         journal,
-        host_manager: plan.hosts,
+        host_manager: plan.hosts.clone(),
         discovery: discovery(&plan.discovery, node),
         credentials: Rc::new(SharedCredentials(Rc::clone(credentials))),
         observer: Box::new(observer),
+        permit: Box::new(move || permit.as_ref().is_none_or(|it| it.is_valid(boot_time()))),
     };
     let (tell_fault, fault) = oneshot::channel();
     // Nobody waits for it once this function has returned.
@@ -103,19 +143,37 @@ async fn drive(mut plan: DriverPlan, log: &str) -> Result<JobResult, Failure> {
     // Over ssh, agents do not know that they write to a terminal.
     let is_live = std::io::stderr().is_terminal() && plan.launcher != LauncherPlan::Ssh;
     tokio::task::spawn_local(show(node.clone(), driver.clone(), is_live));
+    let keeper = seat.map(|seat| seat.serve(driver.clone()));
     tokio::task::spawn_local(forward(signals, driver));
     let store = Store::new(node.clone());
     let _store =
         spawn_child(|_| store, |exit| tracing::error!("a fault in the driver: the store {exit}"));
 
-    let result = match result.await {
-        Ok(Ok(result)) => Ok(result),
-        Ok(Err(abandoned)) => {
+    let result = match (ended.await, keeper) {
+        (Ok(DriverEnd::Over(result)), keeper) => {
+            if let Some(keeper) = keeper {
+                finish(keeper, &result).await;
+            }
+            Ok(End::Over(result))
+        }
+        (Ok(DriverEnd::HandedOver), keeper) => {
+            if let Some(keeper) = keeper {
+                resign(keeper).await;
+            }
+            transport.shutdown("another driver goes on with the job", GOODBYE).await;
+            return Ok(End::HandedOver);
+        }
+        (Ok(DriverEnd::Abandoned(reason)), Some(_keeper)) => {
+            // What is on its way to nodes is of a driver that may not act.
+            transport.shutdown("the driver may not act any more", Duration::ZERO).await;
+            return Ok(End::Deposed(reason));
+        }
+        (Ok(DriverEnd::Abandoned(reason)), None) => {
             Err(Failure::new("this driver acts no more; the job goes on without it")
-                .source(Abandoned(abandoned))
+                .source(Abandoned(reason))
                 .hint("start it again when the cause is mended"))
         }
-        Err(_dropped) => {
+        (Err(_dropped), _) => {
             Err(Failure::new("a fault in the driver ended it").hint(match fault.await {
                 Ok(exit) => format!("please report this: it {exit}"),
                 Err(_) => "please report this".to_owned(),
@@ -141,32 +199,80 @@ struct Opened {
     listening: Listening,
     /// None where no successor could find what it left.
     durable: Option<Durable>,
+    /// Its right to act, where there are others that might.
+    seat: Option<Seat>,
 }
 
 fn open(plan: &mut DriverPlan) -> Result<Opened, Failure> {
     if !plan.keeps_journal {
         let secrets = Listening::new_job().failed("the job's secrets cannot be made")?;
-        let listening = Listening::start(plan, secrets, Term(1))?;
+        let listening = Listening::start(plan, None, secrets, Term(1))?;
         let state = StateDir::open(&state_dir(plan, listening.address)?)?;
         // Nobody will come for those who are left.
         plan.config.deadlines.orphan_training.get_or_insert(plan.config.deadlines.orphan);
-        return Ok(Opened { state, listening, durable: None });
+        return Ok(Opened { state, listening, durable: None, seat: None });
     }
     let state = StateDir::open(&state_dir(plan, plan.bind)?)?;
     let durable = Durable::open(state.path(), &plan.config.program)?;
-    if let Some(former) = state.address()
-        && durable.tenure.is_takeover()
-        && plan.bind.port() == 0
-    {
-        // There its agents and workers look for it.
+    if durable.tenure.is_takeover() {
+        listen_where_it_did(plan, &state);
+    }
+    let listening = listen(plan, None, &durable)?;
+    Ok(Opened { state, listening, durable: Some(durable), seat: None })
+}
+
+/// With a store for several drivers: returns when this one may act, or ends.
+async fn open_store(
+    plan: &mut DriverPlan,
+    store: &EtcdAddress,
+    since: &mut Option<Moment>,
+    signals: &mut Signals,
+) -> Result<Result<Opened, End>, Failure> {
+    let state = StateDir::open(&state_dir(plan, plan.bind)?)?;
+    listen_where_it_did(plan, &state);
+    let reserved = ReservedAddress::bind(plan.bind, wall_clock).map_err(not_listening)?;
+    let address = reserved.local_address().failed("the driver cannot listen")?;
+    // Its next life is to be found there too.
+    plan.bind = address;
+    let reached_at = reached_at(plan, address);
+    let seat = match stand(store, plan, &reached_at, since, signals).await? {
+        Stood::Acts(seat) => *seat,
+        Stood::Over(result) => return Ok(Err(End::Over(result))),
+        Stood::Asked(heard) => return Ok(Err(End::Asked(heard))),
+    };
+    let way_out = format!(
+        "give this job a place of its own (--store etcd://HOST:PORT/NAME); or delete the keys below \
+         {store} to give that one up"
+    );
+    let journal = Box::new(seat.journal());
+    let durable = match Durable::begin(journal, &store.to_string(), &plan.config.program, way_out) {
+        Ok(durable) => durable,
+        Err(Unusable::Now(error)) => return Ok(Err(End::Deposed(error.to_string()))),
+        Err(Unusable::Lasting(failure)) => return Err(failure),
+    };
+    let listening = listen(plan, Some(reserved.into_socket()), &durable)?;
+    Ok(Ok(Opened { state, listening, durable: Some(durable), seat: Some(seat) }))
+}
+
+/// On any free port, a driver takes the one at which its agents and workers look for it.
+fn listen_where_it_did(plan: &mut DriverPlan, state: &StateDir) {
+    if let Some(former) = state.address().filter(|_| plan.bind.port() == 0) {
         plan.bind.set_port(former.port());
     }
+}
+
+fn listen(
+    plan: &mut DriverPlan,
+    socket: Option<Rc<UdpSocket>>,
+    durable: &Durable,
+) -> Result<Listening, Failure> {
     plan.hosts.known = durable.known_hosts();
-    let listening = Listening::start(plan, durable.secrets.clone(), durable.tenure.image.term)?;
+    let term = durable.tenure.image.term;
+    let listening = Listening::start(plan, socket, durable.secrets.clone(), term)?;
     for worker in durable.expected_workers() {
         listening.credentials.borrow_mut().issue_worker(worker);
     }
-    Ok(Opened { state, listening, durable: Some(durable) })
+    Ok(listening)
 }
 
 /// The job's own folder below `--log-dir`, by its name and the beginning of its id, so that no two jobs share one.
@@ -228,7 +334,7 @@ fn discovery(plan: &DiscoveryPlan, node: &NodeHandle) -> Box<dyn Discovery> {
 async fn forward(mut signals: Signals, driver: actix::Addr<Driver>) {
     loop {
         let heard = signals.next().await;
-        tracing::info!("{}: the job is to end", heard.name);
+        tracing::info!("{}: asked to end", heard.name);
         driver.do_send(StopJob { signal: heard.number });
     }
 }

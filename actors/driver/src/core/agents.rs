@@ -135,6 +135,7 @@ impl DriverCore {
             output: Box::new(self.config.output.clone()),
         };
         self.output(DriverOutput::ToAgent { to: from.clone(), message: welcome });
+        self.tell_of_drivers(from.clone());
         self.reconcile_processes(now, from, host, live);
         self.output(DriverOutput::HostJoined { host: host.clone(), slots });
         self.gather_changed(now);

@@ -12,8 +12,12 @@ use super::timers::Timer;
 use crate::journal::Record;
 
 impl DriverCore {
-    /// The operator asks for the end (SIGINT is 2, SIGTERM 15). A second time: at once.
+    /// The operator asks for the end (SIGINT is 2, SIGTERM 15). A second time: at once. SIGTERM is for this
+    /// driver alone where another stands by.
     pub fn handle_stop(&mut self, now: Time, signal: i32) {
+        if self.is_to_hand_over(signal) {
+            return self.hand_over();
+        }
         if self.phase.is_over() {
             return self.end_at_once(now);
         }

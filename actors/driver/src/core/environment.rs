@@ -97,7 +97,7 @@ impl DriverCore {
             ("TORCHELASTIC_RESTART_COUNT", restarts.to_string()),
             ("TORCHELASTIC_MAX_RESTARTS", max_restarts.to_string()),
         ];
-        let ours = environment::of_worker(&self.config.driver_address, self.job, worker);
+        let ours = environment::of_worker(&self.driver_addresses(), self.job, worker);
         of_torch.into_iter().chain(ours).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 

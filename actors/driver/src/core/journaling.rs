@@ -12,6 +12,9 @@ use crate::journal::{HostImage, Record};
 impl DriverCore {
     /// What to store next; call after every input. `handle_journaled` or `handle_journal_failed` answers.
     pub fn poll_batch(&mut self) -> Option<Batch> {
+        if self.is_retired {
+            return None;
+        }
         self.ledger.as_mut()?.poll_batch()
     }
 
@@ -31,13 +34,9 @@ impl DriverCore {
     /// meanwhile: what was decided before goes on. Where it may not, this driver is none any more.
     pub fn handle_journal_failed(&mut self, now: Time, reason: &str, may_pass: bool) {
         if !may_pass {
-            let reason = reason.to_owned();
-            // Nothing of what is waiting may leave.
-            self.outputs.clear();
-            self.outputs.push_back((0, DriverOutput::Abandoned { reason }));
-            return;
+            return self.handle_abandon(reason);
         }
-        let Some(ledger) = &mut self.ledger else { return };
+        let Some(ledger) = self.ledger.as_mut().filter(|_| !self.is_retired) else { return };
         if ledger.handle_failure(now, reason) {
             let message = format!("{reason}; nothing new is decided until it can be");
             // It waits for no record: those that wait cannot be stored.

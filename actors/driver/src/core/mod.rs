@@ -7,6 +7,7 @@
 
 mod agents;
 mod config;
+mod drivers;
 mod ending;
 mod environment;
 mod gather;
@@ -35,6 +36,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use elastic_host_manager::HostsSnapshot;
+use elastic_protocol::messages::DriverStatus;
 use elastic_protocol::{
     GenerationId, HostName, Incarnation, JobId, Stamp, Term, Time, WorkerFailure, WorkerId,
 };
@@ -109,6 +111,10 @@ pub struct DriverCore {
     ledger: Option<Ledger>,
     /// From its beginning until those who were there before are back or lost.
     takeover: Option<Takeover>,
+    /// Those that stand by for this one.
+    standbys: Vec<DriverStatus>,
+    /// Whether it acts no more: nothing that is decided from here on leaves.
+    is_retired: bool,
     /// Each with the record that must be stored before.
     outputs: VecDeque<(u64, DriverOutput)>,
 }
@@ -160,6 +166,8 @@ impl DriverCore {
             dropped_messages: 0,
             ledger: None,
             takeover: None,
+            standbys: Vec::new(),
+            is_retired: false,
             outputs: VecDeque::new(),
         }
     }
@@ -178,6 +186,9 @@ impl DriverCore {
 
     /// When `handle_timeout` wants to be called next.
     pub fn poll_timeout(&self) -> Option<Time> {
+        if self.is_retired {
+            return None;
+        }
         let retry = self.ledger.as_ref().and_then(Ledger::retry_at);
         [self.timers.next(), self.review_at, retry].into_iter().flatten().min()
     }
@@ -224,6 +235,9 @@ impl DriverCore {
     }
 
     fn output(&mut self, output: DriverOutput) {
+        if self.is_retired {
+            return;
+        }
         let needs = self.ledger.as_ref().map_or(0, Ledger::waited_for);
         self.outputs.push_back((needs, output));
     }

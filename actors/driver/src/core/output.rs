@@ -1,6 +1,6 @@
 //! What the driver's core wants done. Carried out by `actor.rs`, and by the simulation.
 
-use elastic_protocol::messages::{DriverToAgent, DriverToWorker, ProcessPlace, Vote};
+use elastic_protocol::messages::{DriverToAgent, DriverToWorker, KnownDrivers, ProcessPlace, Vote};
 use elastic_protocol::{
     ExitStatus, GenerationId, HostName, JobResult, NodeId, ResetCause, Stamp, WorkerId,
 };
@@ -40,6 +40,13 @@ pub enum DriverOutput {
         to: Vec<WorkerId>,
         /// What.
         message: DriverToWorker,
+    },
+    /// Tell agents and workers where a driver may be found.
+    KnownDrivers {
+        /// Whom.
+        to: Vec<NodeId>,
+        /// What.
+        message: KnownDrivers,
     },
     /// Tell the registry that a generation begins.
     OpenGeneration {
@@ -84,6 +91,8 @@ pub enum DriverOutput {
         /// Why.
         reason: String,
     },
+    /// It ends at once, as it was asked to; one that stands by goes on with the job.
+    HandedOver,
 }
 
 /// One line of the event log, less its time.
@@ -210,6 +219,21 @@ pub enum EventKind {
         lost: usize,
         /// Milliseconds since this driver began.
         ms: f64,
+    },
+    /// Drivers that stand by came or went.
+    StandbysChanged {
+        /// Where they are reached.
+        standbys: Vec<String>,
+    },
+    /// This driver was asked to end, and leaves the job to those that stand by.
+    HandedOver {
+        /// Where they are reached.
+        to: Vec<String>,
+    },
+    /// This driver may not act any more; the job goes on without it.
+    Abandoned {
+        /// Why.
+        reason: String,
     },
     /// Something that only somebody outside can mend.
     Warning {

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use elastic_host_manager::HostState;
-use elastic_protocol::messages::{HostStatus, ResetStatus, StatusReport, WorkerStatus};
+use elastic_protocol::messages::{
+    DriverStatus, HostStatus, ResetStatus, StatusReport, WorkerStatus,
+};
 use elastic_protocol::{Time, WorkerId};
 
 use super::DriverCore;
 use super::phase::{Phase, ResetRecord};
 use super::table::{Link, SlotId, Stance, WorkerRecord};
+use crate::journal::Ledger;
 
 /// The job in a few numbers.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -45,6 +48,11 @@ impl DriverCore {
         StatusReport {
             job: self.job.to_string(),
             term: self.term.0,
+            driver: DriverStatus {
+                address: self.config.driver_address.clone(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            },
+            standbys: self.standbys.clone(),
             generation: self.generation.0,
             phase: self.phase.name().to_owned(),
             world_size: current.map_or(0, |current| current.assignment.world_size()),
@@ -55,10 +63,15 @@ impl DriverCore {
             workers: self.worker_statuses(now),
             last_reset: reset.map(|reset| reset_status(reset, wall_clock)),
             waiting_for: self.waiting_for(now),
-            warnings: self.snapshot.warnings.clone(),
+            warnings: self.warnings(),
             dropped_messages: self.dropped_messages,
             result: self.result_so_far().cloned(),
         }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let trouble = self.ledger.as_ref().and_then(Ledger::trouble);
+        self.snapshot.warnings.iter().cloned().chain(trouble.map(ToOwned::to_owned)).collect()
     }
 
     fn host_statuses(&self, wall_clock: &dyn Fn(Time) -> String) -> Vec<HostStatus> {

@@ -138,6 +138,7 @@ impl DriverCore {
             deadlines: self.config.deadlines,
         };
         self.tell(worker, welcome);
+        self.tell_of_drivers(NodeId::worker(worker));
         self.event(EventKind::WorkerAttached { worker: worker.to_string(), pid: attach.pid });
         if attach.active && !(goes_on && self.current_stamp() == Some(attach.stamp)) {
             let host = worker.host.clone();

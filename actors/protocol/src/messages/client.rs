@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::drivers::DriverStatus;
 use crate::job::JobResult;
 
 /// What a client asks.
@@ -27,6 +28,12 @@ pub struct StatusReport {
     pub job: String,
     /// The driver's term.
     pub term: u64,
+    /// The driver that acts.
+    #[serde(default)]
+    pub driver: DriverStatus,
+    /// The drivers that stand by for it.
+    #[serde(default)]
+    pub standbys: Vec<DriverStatus>,
     /// The current, or last, generation.
     pub generation: u64,
     /// `gather`, `form`, `sync`, `run`, `succeeded` or `failed`.

@@ -6,6 +6,7 @@
 mod agent;
 mod client;
 mod codec;
+mod drivers;
 mod vote;
 mod worker;
 
@@ -15,5 +16,6 @@ pub use client::{
     ClientRequest, ClientResponse, HostStatus, PhaseMs, ResetStatus, StatusReport, WorkerStatus,
 };
 pub use codec::{CodecError, FRAME_BYTES_MAX, decode, encode};
+pub use drivers::{DRIVERS_MAX, DriverStatus, KnownDrivers};
 pub use vote::{Ballot, Vote};
 pub use worker::{DriverToWorker, Formation, GroupKey, Placement, SyncPlan, Table, WorkerToDriver};

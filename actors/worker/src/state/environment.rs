@@ -12,7 +12,7 @@ use elastic_protocol::{HostName, Incarnation, JobId, WorkerId};
 /// What a worker process knows about its job at its start.
 #[derive(Clone, Eq, PartialEq)]
 pub struct WorkerEnvironment {
-    /// `HOST:PORT` of the driver.
+    /// `HOST:PORT` of the driver; with others that may act, with commas between them.
     pub driver: String,
     /// The job.
     pub job: JobId,
@@ -81,14 +81,23 @@ impl WorkerEnvironment {
         Ok(Some(Self { driver, job, worker, credential: need(CREDENTIAL)? }))
     }
 
-    /// The driver's address.
+    /// The address of a driver: of the first that has one.
     ///
     /// # Errors
-    /// What the resolver said.
+    /// What the resolver said of the last.
     pub fn driver_address(&self) -> io::Result<SocketAddr> {
-        self.driver.to_socket_addrs()?.next().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, format!("{} has no address", self.driver))
-        })
+        let mut failure = io::Error::from(io::ErrorKind::NotFound);
+        for name in self.driver.split(',') {
+            match name.to_socket_addrs().map(|mut addresses| addresses.next()) {
+                Ok(Some(address)) => return Ok(address),
+                Ok(None) => {
+                    let what = format!("{name} has no address");
+                    failure = io::Error::new(io::ErrorKind::NotFound, what);
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
     }
 }
 
@@ -132,6 +141,17 @@ mod tests {
     fn variables(driver: &str, job: JobId, worker: &WorkerId) -> Vec<(String, String)> {
         let of_driver = elastic_protocol::environment::of_worker(driver, job, worker);
         of_driver.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    #[test]
+    fn the_first_driver_that_has_an_address_is_taken() {
+        let worker = parse_worker("a[0]#1").expect("a literal");
+        let drivers = "no-port,127.0.0.1:7,127.0.0.1:8";
+        let mut variables = variables(drivers, JobId(uuid::Uuid::nil()), &worker);
+        variables.push((CREDENTIAL.to_owned(), "secret".to_owned()));
+        let read = read(&variables).expect("well formed").expect("there is a driver");
+        let address = read.driver_address().expect("the second has one");
+        assert_eq!(address.to_string(), "127.0.0.1:7");
     }
 
     #[test]

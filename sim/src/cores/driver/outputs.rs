@@ -77,6 +77,9 @@ impl World {
             DriverOutput::Event(event) => self.driver_event(event.kind),
             DriverOutput::Ended(result) => self.driver_ended(result),
             DriverOutput::Abandoned { reason } => self.abandon(&reason),
+            DriverOutput::KnownDrivers { .. } | DriverOutput::HandedOver => {
+                self.fail_safety("the driver has standbys that nobody gave it".to_owned());
+            }
         }
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, DriverToAgent, DriverToWorker, Formation, LiveWorker, Placement,
-    ProgramError, SyncPlan, Table, Vote, WorkerToDriver,
+    AgentToDriver, Ballot, DriverToAgent, DriverToWorker, Formation, KnownDrivers, LiveWorker,
+    Placement, ProgramError, SyncPlan, Table, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, BaseMismatch, CommitId, ExitStatus, HostName, Incarnation, JobResult, NodeId,
@@ -53,6 +53,10 @@ pub(super) struct Cluster {
     /// New processes are not attached by themselves.
     pub(super) slow_start: bool,
     pub(super) hosts: Vec<HostEntry>,
+    /// Whom the driver has told of others.
+    pub(super) told_of_drivers: Vec<(Vec<NodeId>, KnownDrivers)>,
+    /// Whether it left the job to another.
+    pub(super) handed_over: bool,
     /// World sizes of the generations that ran.
     pub(super) sizes: Vec<u32>,
     pub(super) resets: Vec<ResetCause>,
@@ -98,6 +102,8 @@ impl Cluster {
             deaf: BTreeSet::new(),
             slow_start: false,
             hosts: Vec::new(),
+            told_of_drivers: Vec::new(),
+            handed_over: false,
             sizes: Vec::new(),
             resets: Vec::new(),
             skipped_syncs: 0,
@@ -452,6 +458,8 @@ impl Cluster {
             },
             DriverOutput::Ended(result) => self.result = Some(result),
             DriverOutput::Abandoned { reason } => panic!("abandoned: {reason}"),
+            DriverOutput::KnownDrivers { to, message } => self.told_of_drivers.push((to, message)),
+            DriverOutput::HandedOver => self.handed_over = true,
         }
     }
 

@@ -1,0 +1,106 @@
+//! What a driver makes of a disk that is full or read-only, and of a journal that is not as it was written (D-4).
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Job, binary, signal};
+
+/// Starts a driver of nothing, which must refuse this state directory; what it says.
+fn refused(wrapper: &[&str], state: &str) -> String {
+    let flags = ["--role", "driver", "--bind", "127.0.0.1:0", "--state-dir", state, "--"];
+    let line = [wrapper, &[binary()], &flags, &["/bin/true"]].concat();
+    let output = Command::new(line[0]).args(&line[1..]).output().expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("hint:"), "{stderr}");
+    stderr
+}
+
+#[test]
+fn a_read_only_state_directory_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o555)).expect("it is ours");
+    // The superuser writes everywhere, unless that capability is taken away.
+    let as_anybody = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"];
+    let wrapper = if nix::unistd::geteuid().is_root() { &as_anybody[..] } else { &[] };
+    let stderr = refused(wrapper, &folder.path().display().to_string());
+    assert!(stderr.contains("state directory") && stderr.contains("denied"), "{stderr}");
+}
+
+#[test]
+fn a_disk_that_is_full_from_the_start_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wrapper = ["sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"];
+    let stderr = refused(&wrapper, &folder.path().display().to_string());
+    assert!(stderr.contains("no space is left"), "{stderr}");
+    assert!(!folder.path().join("journal.redb").exists(), "no half of a journal is left");
+}
+
+/// No file of this process may grow, or be written, beyond so much.
+fn limit_files(pid: u32, bytes: &str) {
+    let limit = format!("--fsize={bytes}:");
+    let status = Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]).status();
+    assert!(status.expect("prlimit can be run").success());
+}
+
+#[test]
+fn d_4_a_disk_that_fills_up_stops_decisions_and_not_the_training() {
+    let flags = ["-n", "2", "--min-np", "1"];
+    let mut job = Job::start(&flags, &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    let (driver, victim) = (job.driver.id(), job.pid("b", 0));
+    limit_files(driver, "0");
+    let before = job.log().len();
+    job.wait("commits", |job| (job.log().len() > before + 10).then_some(()));
+    signal(victim, Signal::SIGKILL);
+    job.wait("the warning", |job| {
+        job.status()?["warnings"].to_string().contains("no space is left").then_some(())
+    });
+    limit_files(driver, "unlimited");
+    job.wait("two workers again", |job| (job.status()?["world_size"] == 2).then_some(()));
+    let status = job.status().expect("a status");
+    assert!(!status["warnings"].to_string().contains("no space"), "{status}");
+    // What was decided then stands in the journal: its successor knows.
+    job.kill_driver();
+    job.start_driver_again();
+    job.wait("the takeover", |job| job.events_of("takeover_done").pop());
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn d_4_a_damaged_journal_is_repaired_or_refused() {
+    let mut job = Job::start(&["-n", "1"], &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    job.kill_driver();
+    let journal = job.path("state/journal.redb");
+    let whole = fs::read(&journal).expect("a journal");
+    let state = job.path("state").display().to_string();
+    let pages = whole.len() / 4096;
+    let used = (0..pages).filter(|page| whole[page * 4096..][..4096].iter().any(|byte| *byte != 0));
+    let mut refusals = 0;
+    for page in used.collect::<Vec<_>>() {
+        let mut damaged = whole.clone();
+        for byte in &mut damaged[page * 4096..][..4096] {
+            *byte ^= 0x55;
+        }
+        fs::write(&journal, &damaged).expect("it is ours");
+        // Whether it reads the job or not, it is told that this program is not the job's, or what is wrong.
+        let stderr = refused(&[], &state);
+        let is_refused = stderr.contains("damaged");
+        assert!(is_refused || stderr.contains("unfinished job"), "page {page}: {stderr}");
+        refusals += u32::from(is_refused);
+    }
+    assert!(refusals > 0, "no page mattered");
+    fs::write(&journal, &whole).expect("mended");
+    job.start_driver_again();
+    job.wait("the takeover", |job| job.events_of("takeover_done").pop());
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}

@@ -1,0 +1,221 @@
+//! Several drivers with a store in etcd, of which one acts (D-1 to D-4). Without etcd on this machine the tests say
+//! so and pass, unless `ELASTIC_REQUIRE_ETCD` is set, as the project's checks do.
+
+use std::sync::atomic::Ordering;
+
+use nix::sys::signal::Signal;
+
+use crate::etcd::Etcd;
+use crate::support::{Job, binary, signal};
+
+/// Two workers on two hosts, a driver that acts, and two that stand by.
+struct Three {
+    job: Job,
+    workers: [i32; 2],
+}
+
+const DRIVER_FLAGS: [&str; 4] = ["-n", "2", "--lease-timeout", "5"];
+
+fn job(store: &str) -> Three {
+    let mut job = Job::start(&[&DRIVER_FLAGS[..], &["--store", store]].concat(), &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    let workers = [job.pid("a", 0), job.pid("b", 0)];
+    Three { job, workers }
+}
+
+fn three(etcd: &Etcd) -> Three {
+    let mut three = job(&etcd.address().to_string());
+    three.job.standby("second", &[]);
+    three.job.standby("third", &[]);
+    three
+}
+
+impl Three {
+    fn pid_of_driver(&self) -> i32 {
+        i32::try_from(self.job.driver.id()).expect("a process id")
+    }
+
+    /// Waits until the others are back with the driver of this term.
+    fn wait_for_takeover(&mut self, term: u64) {
+        self.job.wait_for_term(term);
+        let done = self.job.wait(&format!("the takeover of term {term}"), |job| {
+            job.events_of("takeover_done").into_iter().find(|event| event["term"] == term)
+        });
+        assert_eq!(done["lost"], 0);
+    }
+
+    /// Waits until the workers have committed more than they have by now.
+    fn wait_for_steps(&mut self) {
+        let before = self.job.log().len();
+        self.job.wait("more commits", |job| (job.log().len() > before + 10).then_some(()));
+    }
+
+    /// Nobody was stopped, started or reset for whatever befell the drivers.
+    fn assert_undisturbed(&mut self) {
+        let workers = [self.job.pid("a", 0), self.job.pid("b", 0)];
+        assert_eq!(workers, self.workers, "no worker was started again");
+        assert_eq!(self.job.sizes(), [2], "no generation but the first");
+        assert!(self.job.events_of("reset_decided").is_empty(), "D-3");
+        assert_eq!(self.job.events_of("worker_started").len(), 2, "D-1");
+    }
+
+    fn finish(&mut self) {
+        self.job.control("finish");
+        for host in ["a", "b"] {
+            assert_eq!(self.job.agent_end(host).code(), Some(0), "agent {host}");
+        }
+        self.job.assert_exact();
+    }
+}
+
+#[test]
+fn another_driver_acts_when_the_acting_one_is_killed() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut three = three(&etcd);
+    let status = three.job.status().expect("a status");
+    assert_eq!(
+        (&status["term"], status["standbys"].as_array().map(Vec::len)),
+        (&1.into(), Some(2))
+    );
+    three.job.kill_driver();
+    three.wait_for_takeover(2);
+    three.wait_for_steps();
+    // Once more, with the one that stood by for both.
+    let acting = three.job.status().expect("a status")["driver"]["address"].clone();
+    let addresses = three.job.address.clone();
+    let second_acts = addresses.split(',').nth(1).is_some_and(|address| acting == address);
+    let (acts, stands_by) = if second_acts { ("second", "third") } else { ("third", "second") };
+    let mut killed = three.job.standbys.remove(acts).expect("it was started");
+    killed.kill().and_then(|()| killed.wait()).expect("it was ours");
+    three.job.wait_for_term(3);
+    three.wait_for_steps();
+    let workers = [three.job.pid("a", 0), three.job.pid("b", 0)];
+    assert_eq!(workers, three.workers, "no worker was started again");
+    three.finish();
+    assert_eq!(three.job.standby_end(stands_by), 0);
+    assert!(three.job.events_of("reset_decided").is_empty(), "D-3");
+    assert_eq!(etcd.keys_below("elastic-node/record/"), 0, "the job is over");
+}
+
+#[test]
+fn d_2_a_driver_that_was_stopped_changes_nothing_when_it_goes_on() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut three = three(&etcd);
+    let stopped = three.pid_of_driver();
+    signal(stopped, Signal::SIGSTOP);
+    three.wait_for_takeover(2);
+    let written = three.job.events_in("state").len();
+    signal(stopped, Signal::SIGCONT);
+    // It stands by: two do again.
+    three.job.wait("the former driver among those that stand by", |job| {
+        (job.standby_addresses().len() == 2).then_some(())
+    });
+    three.wait_for_steps();
+    let since: Vec<_> = three.job.events_in("state").drain(written..).collect();
+    assert!(since.iter().all(|event| event["kind"] == "abandoned"), "{since:?}");
+    three.assert_undisturbed();
+    assert_eq!(three.job.status().expect("a status")["term"], 2);
+    three.finish();
+    for name in ["second", "third"] {
+        assert_eq!(three.job.standby_end(name), 0, "{name}");
+    }
+    assert_eq!(three.job.end(), 0, "it has stood by, and hears how the job ended");
+}
+
+#[test]
+fn d_2_a_driver_that_is_cut_off_from_the_store_gives_way() {
+    let Some(etcd) = Etcd::start() else { return };
+    let (member, is_cut) = etcd.member_that_can_be_cut_off();
+    let mut two = job(&format!("etcd://{member}"));
+    two.job.standby("second", &[("--store", &etcd.address().to_string())]);
+    is_cut.store(true, Ordering::SeqCst);
+    // Its agents and workers reach it still, until it knows that its lease is over.
+    two.wait_for_takeover(2);
+    let abandoned = two.job.events_of("abandoned");
+    assert_eq!(abandoned.len(), 1, "{abandoned:?}");
+    is_cut.store(false, Ordering::SeqCst);
+    two.job.wait("the former driver among those that stand by", |job| {
+        (job.standby_addresses().len() == 1).then_some(())
+    });
+    two.wait_for_steps();
+    two.assert_undisturbed();
+    two.finish();
+    assert_eq!((two.job.standby_end("second"), two.job.end()), (0, 0));
+}
+
+#[test]
+fn d_3_training_goes_on_while_etcd_is_stopped() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut two = job(&etcd.address().to_string());
+    two.job.standby("second", &[]);
+    etcd.stop();
+    two.job.wait("the end of the lease", |job| job.events_of("abandoned").pop());
+    // Nobody drives now.
+    two.wait_for_steps();
+    etcd.go_on();
+    two.wait_for_takeover(2);
+    two.wait_for_steps();
+    two.assert_undisturbed();
+    two.finish();
+    assert_eq!((two.job.standby_end("second"), two.job.end()), (0, 0));
+}
+
+#[test]
+fn a_driver_is_replaced_by_starting_another_and_stopping_it() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut two = job(&etcd.address().to_string());
+    two.job.standby("second", &[]);
+    signal(two.pid_of_driver(), Signal::SIGTERM);
+    assert_eq!(two.job.end(), 0, "it has handed over");
+    assert_eq!(two.job.events_of("handed_over").len(), 1);
+    two.wait_for_takeover(2);
+    two.wait_for_steps();
+    two.assert_undisturbed();
+    // Nobody stands by for that one: its end is the job's.
+    let acting = i32::try_from(two.job.standbys["second"].id()).expect("a process id");
+    signal(acting, Signal::SIGTERM);
+    assert_eq!(two.job.standby_end("second"), 128 + 15);
+    for host in ["a", "b"] {
+        assert_eq!(two.job.agent_end(host).code(), Some(128 + 15), "agent {host}");
+    }
+}
+
+#[test]
+fn a_driver_with_a_worker_on_the_same_machine_is_followed_all_the_same() {
+    let Some(etcd) = Etcd::start() else { return };
+    let store = etcd.address().to_string();
+    let flags = [&DRIVER_FLAGS[..], &["--min-np", "1", "--store", &store]].concat();
+    let mut job = Job::start(&flags, &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    job.standby("second", &[]);
+    job.kill_driver();
+    job.kill_agent("b");
+    job.wait("a generation of one", |job| (job.sizes().last() == Some(&1)).then_some(()));
+    job.wait_for_progress();
+    job.agent("c", 1);
+    job.wait("a generation of two", |job| (job.sizes().last() == Some(&2)).then_some(()));
+    job.control("finish");
+    assert_eq!(job.standby_end("second"), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn another_jobs_place_is_refused() {
+    let Some(etcd) = Etcd::start() else { return };
+    let store = etcd.address().to_string();
+    let two = job(&store);
+    let state = two.job.path("state-other").display().to_string();
+    let flags = ["--role", "driver", "--bind", "127.0.0.1:0", "--store", &store, "--state-dir"];
+    let output = std::process::Command::new(binary())
+        .args(flags)
+        .args([&state, "--", "/bin/true"])
+        .output()
+        .expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("place of another job") && stderr.contains("hint:"), "{stderr}");
+}
