@@ -18,7 +18,7 @@ pub(crate) struct BugsArguments {
     #[command(flatten)]
     cluster: ClusterArguments,
     /// Seeds within which each must be found.
-    #[arg(long, default_value_t = 2_000)]
+    #[arg(long, default_value_t = 10_000)]
     max_seeds: u64,
     /// Threads.
     #[arg(long, default_value_t = 1)]
