@@ -16,7 +16,7 @@ fn on_a_terminal_one_line_says_how_the_job_stands_and_no_line_of_others_is_torn(
     }
     let at = |name: &str| folder.path().join(name).display().to_string();
     let command = format!(
-        "{} run -n 1 --bind 127.0.0.1:0 --state-dir {} -- {} --control {} --log {}",
+        "{} run -n 1 --mode in-process --bind 127.0.0.1:0 --state-dir {} -- {} --control {} --log {}",
         binary(),
         at("state"),
         program("trainer").display(),
