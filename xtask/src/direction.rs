@@ -53,6 +53,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "elastic-collectives",
             "elastic-driver",
             "elastic-host-manager",
+            "elastic-journal",
             "elastic-node",
             "elastic-protocol",
             "elastic-registry",
