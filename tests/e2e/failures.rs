@@ -53,7 +53,12 @@ fn h_8_the_slot_is_refilled() {
     let mut job = two_by_two(&[]);
     let victim = job.pid("b", 1);
     signal(victim, Signal::SIGKILL);
-    job.wait_for_sizes(&[4, 3, 4]);
+    job.wait("the slot's next worker", |job| {
+        (job.sizes().len() > 1 && job.sizes().ends_with(&[4])).then_some(())
+    });
+    // On a busy machine the slot is back before the others have regrouped.
+    assert!(matches!(job.sizes()[..], [4, 3, 4] | [4, 4]), "{:?}", job.sizes());
+    job.wait_for_progress();
     let resets = job.events_of("reset_done");
     let cause = resets[0]["cause"].as_str().unwrap_or_default();
     assert!(cause.contains("signal 9 (SIGKILL)"), "{cause}");
@@ -119,7 +124,15 @@ fn h_13_the_reset_limit() {
     let mut job = two_by_two(&["--reset-limit", "1"]);
     let victim = job.pid("b", 1);
     signal(victim, Signal::SIGKILL);
-    assert_eq!(job.end(), 1, "the refill is a second reset");
+    job.wait("the end of the first reset, or of the job", |job| {
+        let is_over = !job.events_of("job_ended").is_empty();
+        (is_over || job.sizes().len() > 1).then_some(())
+    });
+    // The refill is a second reset; on a busy machine the slot may be back in time for the first.
+    if job.sizes() == [4, 4] {
+        signal(job.pid("a", 1), Signal::SIGKILL);
+    }
+    assert_eq!(job.end(), 1);
     assert!(job.stderr().contains("limit of 1 resets"), "{}", job.stderr());
 }
 
