@@ -50,6 +50,8 @@ pub(crate) fn test() -> anyhow::Result<()> {
         let _sshd = shell.push_env("ELASTIC_REQUIRE_SSHD", "1");
         let _dnsmasq = shell.push_env("ELASTIC_REQUIRE_DNSMASQ", "1");
         let _python = shell.push_env(python::TEST_PYTHON, &interpreter);
+        // Those that have tests of their own are built by `cargo test` as tests, not as the programs that others run.
+        cmd!(shell, "cargo build --locked --workspace --examples").run()?;
         Ok(cmd!(shell, "cargo test --locked --workspace --no-fail-fast").run()?)
     })?;
     step("tests in Python", || python::test_package(&shell, &interpreter))?;

@@ -162,14 +162,17 @@ impl DriverCore {
         }
     }
 
-    /// In process, a program that has attached nowhere and ends on every slot that the job needs, again and again,
-    /// will not do better elsewhere: as where every worker raises (H-10).
+    /// In process, a program that has attached nowhere and ends on every slot that the job can use, again and again,
+    /// will not do better elsewhere: as where every worker raises (H-10). Not where hosts join as they like: the next
+    /// one may be well.
     fn judge_early_failures(&mut self, now: Time) {
         if self.config.mode != Mode::InProcess || self.program_attaches || self.phase.is_over() {
             return;
         }
         let failing = self.slots.values().filter(|slot| slot.failures >= EARLY_FAILURES).count();
-        if failing >= self.workers_needed() as usize {
+        let listed: usize = self.snapshot.hosts.iter().map(|entry| entry.slots as usize).sum();
+        let usable = listed.min(self.config.max_np.map_or(usize::MAX, |max| max as usize));
+        if !self.config.hosts_join && failing >= usable {
             let reason = format!(
                 "the program ended on every slot {EARLY_FAILURES} times before its first call of the library"
             );

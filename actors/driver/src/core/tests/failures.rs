@@ -81,7 +81,10 @@ fn a_host_on_which_no_agent_can_be_started_is_blacklisted_and_the_job_goes_on_wi
 
 #[test]
 fn h_10_a_program_that_ends_on_every_slot_before_it_attached_is_at_fault_itself() {
-    let mut cluster = Cluster::new(|config| config.np = Some(2));
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(2);
+        config.hosts_join = false;
+    });
     cluster.slow_start = true;
     cluster.add_host("a", 2);
     for slot in [0, 1, 0] {
@@ -96,6 +99,23 @@ fn h_10_a_program_that_ends_on_every_slot_before_it_attached_is_at_fault_itself(
     let reason = cluster.result.expect("it is at fault").reason;
     assert!(reason.contains("before its first call of the library; first a[0]"), "{reason}");
     assert!(cluster.failed_hosts.is_empty(), "no host is");
+}
+
+#[test]
+fn a_host_on_which_the_program_cannot_begin_does_not_end_the_job_of_others_that_are_slow() {
+    let mut cluster = Cluster::new(|config| {
+        config.min_np = Some(2);
+        config.hosts_join = false;
+    });
+    cluster.slow_start = true;
+    cluster.add_host("a", 2);
+    cluster.add_host("b", 2);
+    for slot in [0, 1, 0, 1] {
+        let worker = cluster.worker("a", slot);
+        cluster.exit(&worker, ExitStatus::Code(1));
+        cluster.pass(Duration::from_secs(5));
+    }
+    assert!(cluster.result.is_none(), "b may be well");
 }
 
 #[test]
