@@ -122,10 +122,7 @@ impl DriverCore {
         let known = self.agents.insert(host.clone(), record);
         if known.is_none_or(|known| known.node != *from) {
             self.event(EventKind::HostJoined { host: host.clone(), slots });
-            // Only where it really is another one: to a new driver each is that a former one has let in.
-            if self.takeover.is_none() || from.incarnation.enrolled_in() == self.term {
-                self.open_slots(host);
-            }
+            self.open_slots(host, from.incarnation);
         }
         let welcome = DriverToAgent::Welcome {
             job: self.job,
@@ -142,13 +139,13 @@ impl DriverCore {
         self.ask_review(now);
     }
 
-    /// Slots that were left for good are there again with another agent.
-    fn open_slots(&mut self, host: &HostName) {
+    /// Slots that were left for good are there again with another agent, whichever driver let that one in.
+    fn open_slots(&mut self, host: &HostName, agent: Incarnation) {
         let of_host = self.slots.range((host.clone(), 0)..=(host.clone(), u32::MAX));
-        let closed = of_host.filter(|(_, slot)| slot.closed);
+        let closed = of_host.filter(|(_, slot)| slot.closed_under.is_some_and(|it| it < agent));
         let closed: Vec<u32> = closed.map(|((_, number), _)| *number).collect();
         for number in closed {
-            self.slots.get_or_default((host.clone(), number)).closed = false;
+            self.slots.get_or_default((host.clone(), number)).closed_under = None;
             self.record_slot(host, number);
         }
     }

@@ -75,7 +75,7 @@ impl DriverCore {
             host: host.clone(),
             slot: number,
             failures: slot.failures,
-            closed: slot.closed,
+            closed_under: slot.closed_under,
         };
         self.record(&record);
     }

@@ -59,7 +59,7 @@ impl DriverCore {
             // A process on its way out still holds the slot: its successor must wait for it.
             return worker.is_wanted();
         }
-        !record.closed && record.backoff_until.is_none_or(|until| until <= now)
+        record.closed_under.is_none() && record.backoff_until.is_none_or(|until| until <= now)
     }
 
     /// Smaller keeps its place before larger.

@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use elastic_protocol::{CommitId, GenerationId, HostName, NodeId, Step, Time, WorkerId};
+use elastic_protocol::{
+    CommitId, GenerationId, HostName, Incarnation, NodeId, Step, Time, WorkerId,
+};
 
 use super::restart::Stage;
 
@@ -63,8 +65,8 @@ pub(crate) struct SlotRecord {
     pub(crate) failures: u32,
     /// Not refilled before this.
     pub(crate) backoff_until: Option<Time>,
-    /// Not refilled until its agent joins anew: its worker left of its own accord, or is done.
-    pub(crate) closed: bool,
+    /// Its worker left of its own accord under this agent of the host: not refilled until another agent joins.
+    pub(crate) closed_under: Option<Incarnation>,
 }
 
 /// One life of a worker's process.

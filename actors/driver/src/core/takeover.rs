@@ -58,7 +58,7 @@ impl DriverCore {
         for ((host, number), slot) in &image.slots {
             let record = SlotRecord {
                 failures: slot.failures,
-                closed: slot.closed,
+                closed_under: slot.closed_under,
                 ..SlotRecord::default()
             };
             core.slots.insert((host.clone(), *number), record);

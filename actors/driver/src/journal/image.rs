@@ -68,8 +68,8 @@ pub struct WorkerImage {
 pub struct SlotImage {
     /// Failures so far.
     pub failures: u32,
-    /// Its worker left of its own accord, or is done.
-    pub closed: bool,
+    /// Its worker left of its own accord under this agent of the host.
+    pub closed_under: Option<Incarnation>,
 }
 
 /// The generation that was formed last.
@@ -143,9 +143,9 @@ impl Image {
                 }
             }
             Record::GenerationEnded { stamp, cause } => self.end(*stamp, cause),
-            Record::Slot { host, slot, failures, closed } => {
-                let (failures, closed) = (*failures, *closed);
-                let image = SlotImage { failures, closed };
+            Record::Slot { host, slot, failures, closed_under } => {
+                let (failures, closed_under) = (*failures, *closed_under);
+                let image = SlotImage { failures, closed_under };
                 self.slots.insert((host.clone(), *slot), image);
             }
             Record::Hosts { hosts } => self.hosts.clone_from(hosts),

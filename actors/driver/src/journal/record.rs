@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use elastic_protocol::messages::Formation;
 use elastic_protocol::{
-    CommitId, HostName, JobId, JobResult, ProgramSpec, ResetCause, Stamp, Term, WorkerId,
+    CommitId, HostName, Incarnation, JobId, JobResult, ProgramSpec, ResetCause, Stamp, Term,
+    WorkerId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -98,8 +99,8 @@ pub enum Record {
         slot: u32,
         /// Failures so far.
         failures: u32,
-        /// Its worker left of its own accord, or is done.
-        closed: bool,
+        /// Its worker left of its own accord under this agent of the host.
+        closed_under: Option<Incarnation>,
     },
     /// The hosts, the oldest first.
     Hosts {
