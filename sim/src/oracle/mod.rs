@@ -61,6 +61,13 @@ impl Oracle {
         self.jobs.get(&job)?.acknowledged
     }
 
+    /// A generation begins from so many samples, and nobody holds more: what was acknowledged beyond is lost.
+    pub(crate) fn begin_again_from(&mut self, job: JobNumber, samples: Option<u64>) {
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.acknowledged = job.acknowledged.min(samples);
+        }
+    }
+
     /// The driver forms a generation: G-2, G-3.
     pub(crate) fn formed(
         &mut self,

@@ -138,6 +138,8 @@ impl World {
         if stamp.term == self.driver.term {
             let checked = self.check_commit_kept(best);
             self.demand(checked);
+            // Nobody holds what is later: the job trains it anew, and that may come to the same number of samples.
+            self.oracle.begin_again_from(job, best);
         }
         self.driver.phase = Phase::Form;
         self.take_generation(stamp, processes);
