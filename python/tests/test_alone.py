@@ -186,6 +186,8 @@ def test_ctrl_c_ends_a_wait():
     program = """
 import threading, os, signal
 from elastic_node import _native
+# Whoever runs the tests may ignore it, as shells do for what they run in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 meetings = [_native.Meeting("127.0.0.1") for _ in range(2)]
 addresses = [meeting.address for meeting in meetings]
 groups = [None, None]
