@@ -27,8 +27,7 @@ fn error(result: Result<f32, CollectiveError>) -> CollectiveError {
 fn a_call_that_fails_is_told_and_the_next_generation_works() {
     let faults = faults();
     let mut world = World::new(0..2, Options::default());
-    world.form();
-    world.check();
+    world.form_and_check();
     faults.set("call=ncclAllReduce rank=1 do=fail:3");
     let other = world.seats[&0].with_group(sum);
     let failed = world.seats[&1].with_group(sum).recv_timeout(LONG).expect("it returns");
@@ -37,33 +36,28 @@ fn a_call_that_fails_is_told_and_the_next_generation_works() {
     faults.set("");
     world.abort();
     assert!(other.recv_timeout(LONG).expect("it returns").is_err());
-    world.form();
-    world.check();
+    world.form_and_check();
 }
 
 #[test]
 fn an_error_that_comes_late_is_seen_without_a_call() {
     let faults = faults();
     let mut world = World::new(0..2, Options::default());
-    world.form();
-    world.check();
+    world.form_and_check();
     faults.set("call=ncclAllReduce do=late:6");
     for result in world.collective(sum) {
         let text = describe(&error(result));
         assert!(text.contains("all_reduce #1"), "{text}");
     }
     faults.set("");
-    world.abort();
-    world.form();
-    world.check();
+    world.form_anew_and_check();
 }
 
 #[test]
 fn what_failed_is_named_also_where_the_abort_was_quicker_than_the_wait() {
     let faults = faults();
     let mut world = World::new(0..2, Options::default());
-    world.form();
-    world.check();
+    world.form_and_check();
     faults.set("call=ncclAllReduce do=late:6");
     let results = world.collective(|group| {
         let nccl = group.as_any_mut().and_then(|group| group.downcast_mut::<NcclGroup>());
@@ -87,17 +81,14 @@ fn what_failed_is_named_also_where_the_abort_was_quicker_than_the_wait() {
         assert!(text.contains("all_reduce #1"), "{text}");
     }
     faults.set("");
-    world.abort();
-    world.form();
-    world.check();
+    world.form_anew_and_check();
 }
 
 #[test]
 fn x_15_who_does_not_come_is_named_by_those_who_wait() {
     let _turn = faults();
     let mut world = World::new(0..3, Options::default());
-    world.form();
-    world.check();
+    world.form_and_check();
     let waiting: Vec<_> =
         [0, 2].iter().map(|rank| world.seats[rank].with_group(short_sum)).collect();
     for result in waiting {
@@ -107,9 +98,7 @@ fn x_15_who_does_not_come_is_named_by_those_who_wait() {
         };
         assert_eq!((*sequence, waiting_for.as_slice()), (1, [1].as_slice()), "{error}");
     }
-    world.abort();
-    world.form();
-    world.check();
+    world.form_anew_and_check();
 }
 
 #[test]
@@ -126,17 +115,14 @@ fn a_hang_in_which_all_take_part_is_told_as_such() {
         );
     }
     faults.set("");
-    world.abort();
-    world.form();
-    world.check();
+    world.form_anew_and_check();
 }
 
 #[test]
 fn a_call_that_does_not_return_is_freed_by_the_abort() {
     let faults = faults();
     let mut world = World::new(0..2, Options::default());
-    world.form();
-    world.check();
+    world.form_and_check();
     faults.set("call=ncclAllReduce do=block");
     let blocked: Vec<_> = world.seats.values().map(|seat| seat.with_group(sum)).collect();
     // Mostly they are in the call by then; who is not sees the abort before it.
@@ -148,9 +134,7 @@ fn a_call_that_does_not_return_is_freed_by_the_abort() {
         assert!(result.recv_timeout(LONG).expect("it returns").is_err());
     }
     faults.set("");
-    world.abort();
-    world.form();
-    world.check();
+    world.form_anew_and_check();
 }
 
 #[test]
@@ -158,13 +142,11 @@ fn ends_that_never_return_cost_a_thread_and_not_the_worker() {
     let faults = faults();
     let mut world = World::new(0..2, Options::default());
     faults.set("version=22304");
-    world.form();
-    world.check();
+    world.form_and_check();
     faults.set("version=22304\ncall=ncclCommAbort do=stick");
     world.abort();
     faults.set("version=22304");
-    world.form();
-    world.check();
+    world.form_and_check();
 }
 
 #[test]
@@ -177,8 +159,7 @@ fn where_forming_fails_for_one_all_are_told() {
         assert!(reason.contains("NCCL") || reason.contains("aborted"), "{reason}");
     }
     faults.set("");
-    world.form();
-    world.check();
+    world.form_and_check();
 }
 
 #[test]
@@ -199,8 +180,7 @@ fn an_abort_ends_the_forming_at_once() {
     }
     ender.join().expect("it does not panic");
     faults.set("");
-    world.form();
-    world.check();
+    world.form_and_check();
 }
 
 #[test]

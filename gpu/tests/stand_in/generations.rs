@@ -15,8 +15,7 @@ fn survivors_of_a_loss_train_on_with_every_version() {
     for version in VERSIONS {
         faults.set(&format!("version={version}"));
         let mut world = World::new(0..3, Options::default());
-        world.form();
-        world.check();
+        world.form_and_check();
         // Two are in a collective that the third never enters, because it is gone.
         let blocked: Vec<_> =
             [0, 1].iter().map(|number| world.seats[number].with_group(sum)).collect();
@@ -28,8 +27,7 @@ fn survivors_of_a_loss_train_on_with_every_version() {
             let result = result.recv_timeout(LONG).expect("it returns");
             assert!(matches!(result, Err(CollectiveError::Aborted { .. })), "{result:?}");
         }
-        world.form();
-        world.check();
+        world.form_and_check();
     }
 }
 
@@ -39,16 +37,13 @@ fn newcomers_are_taken_in_with_every_version() {
     for version in VERSIONS {
         faults.set(&format!("version={version}"));
         let mut world = World::new(0..2, Options::default());
-        world.form();
-        world.check();
+        world.form_and_check();
         world.collective(|group| group.close());
         world.join(2);
-        world.form();
-        world.check();
+        world.form_and_check();
         world.collective(|group| group.close());
         world.seats.remove(&0);
-        world.form();
-        world.check();
+        world.form_and_check();
     }
 }
 
@@ -57,8 +52,7 @@ fn a_generation_of_the_same_members_needs_no_new_communicator() {
     let _turn = faults();
     let mut world = World::new(0..2, Options::default());
     for _ in 0..3 {
-        world.form();
-        world.check();
+        world.form_and_check();
         world.collective(|group| group.close());
     }
 }
@@ -68,8 +62,7 @@ fn after_an_abort_without_a_loss_it_is_formed_from_nothing() {
     let _turn = faults();
     let mut world = World::new(0..2, Options::default());
     for _ in 0..3 {
-        world.form();
-        world.check();
+        world.form_and_check();
         world.abort();
     }
 }
@@ -78,13 +71,11 @@ fn after_an_abort_without_a_loss_it_is_formed_from_nothing() {
 fn where_the_cheaper_way_fails_for_one_all_start_from_nothing() {
     let faults = faults();
     let mut world = World::new(0..3, Options::default());
-    world.form();
-    world.check();
+    world.form_and_check();
     world.abort();
     world.seats.remove(&1);
     faults.set("call=ncclCommShrink rank=2 do=fail:3");
-    world.form();
-    world.check();
+    world.form_and_check();
 }
 
 #[test]

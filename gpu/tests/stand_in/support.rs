@@ -378,6 +378,18 @@ impl World {
         })
     }
 
+    /// A generation forms, and works.
+    pub(crate) fn form_and_check(&mut self) {
+        self.form();
+        self.check();
+    }
+
+    /// The generation ends, and the next one works.
+    pub(crate) fn form_anew_and_check(&mut self) {
+        self.abort();
+        self.form_and_check();
+    }
+
     /// The sum of the ranks plus one must come out everywhere.
     pub(crate) fn check(&self) {
         let world = self.seats.len() as u32;
