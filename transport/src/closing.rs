@@ -17,7 +17,7 @@ pub(crate) enum CloseCode {
     Version = 4,
     /// The other end may not do what it tries.
     Refused = 5,
-    /// The work of this connection is done: it was for enrolling only.
+    /// What this connection was made for was not granted, and the answer was read.
     Done = 6,
 }
 

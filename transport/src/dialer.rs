@@ -51,6 +51,13 @@ struct Driver {
     authority: CertificateDer<'static>,
 }
 
+/// A connection with a driver, for a session.
+pub(crate) struct Reached {
+    pub(crate) connection: Connection,
+    /// The driver.
+    pub(crate) node: NodeId,
+}
+
 /// What a token lets a node of this name claim.
 pub(crate) fn claim(token: &Token, name: &NodeName) -> Result<Claim, ConnectError> {
     match (&token.kind, name) {
@@ -66,13 +73,14 @@ pub(crate) fn claim(token: &Token, name: &NodeName) -> Result<Claim, ConnectErro
 }
 
 impl Dialer {
-    /// Gets a certificate from the driver. Tries until it succeeds, or cannot, or `until` has come.
+    /// Gets a certificate from the driver, and a connection that can carry a session. Tries until it succeeds, or
+    /// cannot, or `until` has come.
     pub(crate) async fn enrol(
         &mut self,
         token: &Token,
         claim: &Claim,
         until: Instant,
-    ) -> Result<(Identity, NodeId), ConnectError> {
+    ) -> Result<(Identity, Reached), ConnectError> {
         // One key for all attempts: the driver knows by it a worker whose answer was lost.
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(ConnectError::Key)?;
         let mut patience = Patience::new(until);
@@ -91,7 +99,7 @@ impl Dialer {
         token: &Token,
         claim: &Claim,
         key: &KeyPair,
-    ) -> Result<(Identity, NodeId), Failure> {
+    ) -> Result<(Identity, Reached), Failure> {
         let driver = self.reach(None).await?;
         let request = EnrolRequest {
             claim: claim.clone(),
@@ -100,8 +108,11 @@ impl Dialer {
         };
         let bytes = request.encode().map_err(|error| Failure::Passing(error.to_string()))?;
         let answer = self.ask(&driver.connection, &bytes, ENROL_BYTES_MAX).await?;
-        close(&driver.connection, CloseCode::Done, "the answer was read");
-        match EnrolAnswer::decode(&answer) {
+        let answer = EnrolAnswer::decode(&answer);
+        if !matches!(answer, Ok(EnrolAnswer::Issued { .. })) {
+            close(&driver.connection, CloseCode::Done, "the answer was read");
+        }
+        match answer {
             Ok(EnrolAnswer::Issued { node, certificate }) => {
                 let identity = Identity {
                     bearer: Bearer { job: driver.bearer.job, node },
@@ -109,7 +120,7 @@ impl Dialer {
                     authority: driver.authority,
                     key: key.serialize_der(),
                 };
-                Ok((identity, driver.bearer.node))
+                Ok((identity, Reached { connection: driver.connection, node: driver.bearer.node }))
             }
             Ok(EnrolAnswer::Refused(Refusal::Other(reason))) => {
                 Err(ConnectError::Refused { reason }.into())
@@ -119,33 +130,31 @@ impl Dialer {
         }
     }
 
-    /// Makes the first connection that carries a session.
-    pub(crate) async fn dial(
+    /// Begins the first session: over the connection that enrolled, or if that has broken over another.
+    pub(crate) async fn begin(
         &mut self,
         links: &Rc<Links>,
         identity: &Identity,
-        peer: &mut NodeId,
+        enrolled: Reached,
         until: Instant,
-    ) -> Result<Connection, ConnectError> {
+    ) -> Result<Reached, ConnectError> {
+        let Reached { connection, node: mut peer } = enrolled;
         let mut patience = Patience::new(until);
+        let mut greeted = timeout_at(until, self.greet(links, connection, &peer)).await;
         loop {
-            let failure = match timeout_at(until, self.try_dial(links, identity, peer)).await {
-                Ok(Ok(connection)) => return Ok(connection),
+            let failure = match greeted {
+                Ok(Ok(connection)) => return Ok(Reached { connection, node: peer }),
                 Ok(Err(failure)) => Some(failure),
                 Err(_) => None,
             };
             patience.wait(self, failure).await?;
+            greeted = timeout_at(until, self.try_dial(links, identity, &mut peer)).await;
         }
     }
 
     /// Replaces the connection whenever it ends, until the node closes the session.
-    pub(crate) async fn keep(
-        mut self,
-        links: Rc<Links>,
-        identity: Identity,
-        mut peer: NodeId,
-        mut connection: Connection,
-    ) {
+    pub(crate) async fn keep(mut self, links: Rc<Links>, identity: Identity, reached: Reached) {
+        let Reached { mut connection, node: mut peer } = reached;
         let mut log = LogLimit::default();
         loop {
             connection.closed().await;
@@ -179,6 +188,16 @@ impl Dialer {
             links.pump();
             *peer = bearer.node;
         }
+        self.greet(links, connection, peer).await
+    }
+
+    /// Has a connection carry the session.
+    async fn greet(
+        &mut self,
+        links: &Rc<Links>,
+        connection: Connection,
+        peer: &NodeId,
+    ) -> Result<Connection, Failure> {
         let fresh = SessionId(u64::from_le_bytes(random_bytes()?));
         let hello = links.hello(peer, fresh).ok_or_else(given_up)?;
         settings::welcome(&connection);

@@ -67,7 +67,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// What it shows: its own certificate and the authority's.
+    /// What the driver shows: its own certificate and the authority's, which others know by its fingerprint only.
     pub fn chain(&self) -> Vec<CertificateDer<'static>> {
         vec![self.certificate.clone(), self.authority.clone()]
     }

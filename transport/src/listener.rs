@@ -144,7 +144,12 @@ impl Listener {
             return Err(Refused { kind: "version", reason: self.version.to_string() });
         }
         match tls::bearer(connection) {
-            None => self.enrol(connection).await,
+            // Over the same connection: it takes a handshake less to start a node, and the node has shown as much
+            // as it will over later ones.
+            None => {
+                let node = self.enrol(connection).await?;
+                self.greet(connection, node).await
+            }
             Some(Ok(bearer)) if bearer.job == self.authority.job() => {
                 self.greet(connection, bearer.node).await
             }
@@ -152,8 +157,8 @@ impl Listener {
         }
     }
 
-    /// The only thing that a connection without a certificate can do.
-    async fn enrol(&self, connection: &Connection) -> Result<(), Refused> {
+    /// The only thing that a connection without a certificate can do: it says whose the connection is from then on.
+    async fn enrol(&self, connection: &Connection) -> Result<NodeId, Refused> {
         let wrong = refused("enrol");
         let (mut answer, mut question) = connection.accept_bi().await.map_err(|it| wrong(&it))?;
         let bytes = question.read_to_end(ENROL_BYTES_MAX).await.map_err(|it| wrong(&it))?;
@@ -162,10 +167,12 @@ impl Listener {
             let issued = self.authority.issue(&node, &request.public_key, (self.wall_clock)());
             let certificate = issued.map_err(|error| Refusal::Other(error.to_string()))?;
             tracing::info!(%node, address = %connection.remote_address(), "enrolled");
-            Ok(EnrolAnswer::Issued { node, certificate: certificate.to_vec() })
+            Ok((node, certificate.to_vec()))
         });
         let (said, outcome) = match admitted {
-            Ok(said) => (said, Ok(())),
+            Ok((node, certificate)) => {
+                (EnrolAnswer::Issued { node: node.clone(), certificate }, Ok(node))
+            }
             Err(refusal) => {
                 let outcome = Err(refused("admission")(&refusal));
                 (EnrolAnswer::Refused(refusal), outcome)
@@ -174,8 +181,10 @@ impl Listener {
         let bytes = said.encode().map_err(|it| wrong(&it))?;
         answer.write_all(&bytes).await.map_err(|it| wrong(&it))?;
         answer.finish().map_err(|it| wrong(&it))?;
-        // The other end closes when it has read the answer.
-        connection.closed().await;
+        if outcome.is_err() {
+            // The other end closes when it has read the answer.
+            connection.closed().await;
+        }
         outcome
     }
 

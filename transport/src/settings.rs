@@ -24,6 +24,9 @@ const STRANGER_WINDOW_BYTES: u32 = 16 << 10;
 /// A conversation each, and acknowledgements.
 const STREAMS_MAX: u32 = Limits::DEFAULT.conversations as u32 + 1;
 
+/// One to enrol, one to greet, each of one question and its answer.
+const QUESTIONS_MAX: u32 = 2;
+
 /// Assumed until measured. QUIC's own assumption of 333 ms makes a lost first packet cost a second, and
 /// an idle time-out at least three (it is never below three probe time-outs).
 const INITIAL_RTT: Duration = Duration::from_millis(50);
@@ -32,8 +35,9 @@ const INITIAL_RTT: Duration = Duration::from_millis(50);
 /// machine, seconds on one where a hundred processes start at once.
 pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Handshakes in progress above which an address must prove itself first (QUIC Retry).
-pub(crate) const HANDSHAKES_RETRY: usize = 32;
+/// Handshakes in progress above which an address must prove itself first (QUIC Retry): it costs each honest node of a
+/// crowd a round trip and a full datagram, and leaves the other half to those that have proved theirs.
+pub(crate) const HANDSHAKES_RETRY: usize = HANDSHAKES_MAX / 2;
 
 /// Handshakes in progress at most, with enrolling and greeting. One more makes the oldest go: an honest
 /// one takes milliseconds.
@@ -56,12 +60,15 @@ fn transport(deadlines: &Deadlines) -> Arc<TransportConfig> {
         .max_idle_timeout(Some(idle))
         .keep_alive_interval(Some(deadlines.beat))
         .initial_rtt(INITIAL_RTT)
-        .max_concurrent_bidi_streams(VarInt::from_u32(1))
+        .max_concurrent_bidi_streams(VarInt::from_u32(QUESTIONS_MAX))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .receive_window(VarInt::from_u32(STRANGER_WINDOW_BYTES))
         .send_window(u64::from(WINDOW_BYTES))
-        .datagram_receive_buffer_size(None);
+        .datagram_receive_buffer_size(None)
+        // Finding out what the path takes costs ten datagrams of that size, more than all that most connections ever
+        // carry, to make what a few of them carry a sixth cheaper.
+        .mtu_discovery_config(None);
     Arc::new(config)
 }
 

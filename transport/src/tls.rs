@@ -77,7 +77,8 @@ pub(crate) fn client(
         .with_custom_certificate_verifier(Arc::clone(&verifier) as Arc<dyn ServerCertVerifier>);
     let mut config = match identity {
         Some(identity) => config
-            .with_client_auth_cert(identity.chain(), identity.private_key())
+            // The driver has the authority's.
+            .with_client_auth_cert(vec![identity.certificate.clone()], identity.private_key())
             .map_err(TlsError::new)?,
         None => config.with_no_client_auth(),
     };

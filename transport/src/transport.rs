@@ -199,12 +199,13 @@ impl QuicTransport {
             backoff: Backoff::new(seed),
             sockets: Rc::clone(&sockets),
         };
-        let (identity, mut driver) = dialer.enrol(&token, &claim, until).await?;
+        let (identity, enrolled) = dialer.enrol(&token, &claim, until).await?;
         let links = Links::new(identity.bearer.node.clone(), deadlines, sink);
-        links.add_dialled(&driver);
+        links.add_dialled(&enrolled.node);
         let transport = Self::start(Rc::clone(&links), sockets, None, drivers);
-        let connection = dialer.dial(&links, &identity, &mut driver, until).await?;
-        let keep = dialer.keep(links, identity, driver.clone(), connection);
+        let reached = dialer.begin(&links, &identity, enrolled, until).await?;
+        let driver = reached.node.clone();
+        let keep = dialer.keep(links, identity, reached);
         transport.tasks.borrow_mut().spawn_local(keep);
         Ok((transport, driver))
     }

@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use elastic_protocol::{HostName, Incarnation, NodeId, NodeName, WorkerId};
-use elastic_runtime::session::{Hello, SessionId};
+use elastic_runtime::session::{Hello, SessionId, Welcome};
+use elastic_runtime::transport::{LinkEvent, TransportEvent};
 use elastic_transport::enrol::EnrolAnswer;
 use elastic_transport::{
     Claim, ConnectError, ConnectOptions, EnrolRequest, ListenError, QuicTransport, Refusal, Secret,
@@ -101,6 +101,36 @@ fn the_driver_itself_refuses_what_an_honest_client_would_not_ask() {
         let answer = raw::ask(&connection, &request.encode().expect("small")).await;
         let answer = EnrolAnswer::decode(&answer.expect("an answer")).expect("an answer");
         assert!(matches!(answer, EnrolAnswer::Refused(Refusal::WrongSecret(_))));
+        let hello = Hello { resume: None, fresh: SessionId(1) };
+        assert_eq!(raw::ask(&connection, &hello.encode().expect("small")).await, None);
+        assert!(driver.events.all().is_empty(), "TR-4");
+    });
+}
+
+#[test]
+fn the_connection_that_enrolled_carries_the_session_of_the_node_that_was_let_in() {
+    run(async {
+        let driver = Driver::start();
+        let connection = raw::connect(&driver, None).await.expect("no certificate is fine so far");
+        let request = EnrolRequest {
+            claim: Claim::Agent(HostName::new("a").expect("a name")),
+            secret: driver.join_token().secret,
+            public_key: vec![4; 65],
+        };
+        let answer = raw::ask(&connection, &request.encode().expect("small")).await;
+        let answer = EnrolAnswer::decode(&answer.expect("an answer")).expect("an answer");
+        let EnrolAnswer::Issued { node, .. } = answer else { panic!("let in: {answer:?}") };
+        assert!(driver.events.all().is_empty(), "TR-4: not greeted yet");
+        let hello = Hello { resume: None, fresh: SessionId(1) };
+        let answer = raw::ask(&connection, &hello.encode().expect("small")).await;
+        Welcome::decode(&answer.expect("an answer")).expect("a welcome");
+        driver
+            .events
+            .until("the session of that node, and of nobody else", |events| {
+                let up = TransportEvent::Link { peer: node.clone(), event: LinkEvent::Up };
+                events == [up]
+            })
+            .await;
     });
 }
 
@@ -144,19 +174,20 @@ fn day() -> Duration {
     Duration::from_secs(24 * 60 * 60)
 }
 
-/// The driver's own certificate is made now; those that it issues later, two years ago.
-fn clock_that_falls_back() -> SystemTime {
-    static CALLS: AtomicU32 = AtomicU32::new(0);
-    let first = CALLS.fetch_add(1, Ordering::Relaxed) == 0;
-    if first { wall_clock() } else { wall_clock() - 730 * day() }
-}
-
 #[test]
 fn expired_certificates_are_refused_on_both_sides() {
     run(async {
-        let driver = Driver::start_with(|options| options.wall_clock = clock_that_falls_back);
-        let error = refusal(driver.options("a")).await;
-        assert!(matches!(error, ConnectError::Expired { whose: "this node's" }), "{error}");
+        let driver = Driver::start();
+        let node = NodeId { name: agent("a"), incarnation: Incarnation(1) };
+        let long_ago = wall_clock() - 730 * day();
+        let identity = driver.authority.identity(&node, long_ago).expect("issued");
+        let refused = match raw::connect(&driver, Some(&identity)).await {
+            Ok(connection) => connection.closed().await,
+            Err(error) => error,
+        };
+        // The alert certificate_expired, as QUIC carries it.
+        let quinn::ConnectionError::ConnectionClosed(close) = &refused else { panic!("{refused}") };
+        assert_eq!(u64::from(close.error_code), 0x100 + 45, "{refused}");
         assert!(driver.events.all().is_empty(), "TR-4");
 
         let driver =
