@@ -5,7 +5,7 @@ use elastic_protocol::{HostName, Incarnation, NodeId, NodeName, ResetCause, Time
 use elastic_runtime::transport::LinkEvent;
 
 use super::DriverCore;
-use super::losses::{last_heard, shorten};
+use super::losses::{Exit, last_heard, shorten};
 use super::output::{DriverOutput, EventKind};
 use super::table::{AgentRecord, Link, PendingJoin, Stance, WorkerRecord};
 use super::timers::Timer;
@@ -46,13 +46,21 @@ impl DriverCore {
             AgentToDriver::StartFailed { worker, reason } => {
                 self.handle_start_failed(now, &worker, &reason);
             }
-            AgentToDriver::Exited { worker, status, killed_after_grace, tail, error } => {
+            AgentToDriver::Exited {
+                worker,
+                status,
+                stopped_by,
+                killed_after_grace,
+                tail,
+                error,
+            } => {
                 let (tail, failed_at) = match error {
                     Some(error) => (error.message, error.at),
                     None => (tail, None),
                 };
                 self.sharpen_first_failure(&worker, status, &tail, failed_at);
-                self.handle_exit(now, &worker, status, killed_after_grace, &tail);
+                let exit = Exit { status, stopped_by, killed_after_grace, tail };
+                self.handle_exit(now, &worker, &exit);
             }
             AgentToDriver::Drain { reason } => {
                 if let Some(agent) = self.agents.get_mut(host) {
@@ -139,17 +147,6 @@ impl DriverCore {
         self.ask_review(now);
     }
 
-    /// Slots that were left for good are there again with another agent, whichever driver let that one in.
-    fn open_slots(&mut self, host: &HostName, agent: Incarnation) {
-        let of_host = self.slots.range((host.clone(), 0)..=(host.clone(), u32::MAX));
-        let closed = of_host.filter(|(_, slot)| slot.closed_under.is_some_and(|it| it < agent));
-        let closed: Vec<u32> = closed.map(|((_, number), _)| *number).collect();
-        for number in closed {
-            self.slots.get_or_default((host.clone(), number)).closed_under = None;
-            self.record_slot(host, number);
-        }
-    }
-
     /// Compares the processes that an agent has with those that are on record.
     fn reconcile_processes(
         &mut self,
@@ -196,6 +193,7 @@ impl DriverCore {
         }
         let cause = ResetCause::HostLost { host: worker.host.clone(), reason: reason.to_owned() };
         self.lose_member(now, worker, &cause, now);
+        self.open_slot_of(worker);
         if self.forget_worker(worker).is_some_and(|record| record.link != Link::Down) {
             self.tell_leave(worker, "its agent knows nothing of it");
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_host_manager::HostState;
-use elastic_protocol::messages::{Ballot, DriverToWorker, Vote};
+use elastic_protocol::messages::{Ballot, DriverToWorker, StoppedBy, Vote};
 use elastic_protocol::{ExitStatus, ResetCause, Time, WorkerFailure, WorkerId};
 use elastic_registry::Verdict;
 use elastic_runtime::planted::{Bug, is_planted};
@@ -25,6 +25,16 @@ const EARLY_FAILURES: u32 = 2;
 
 /// A failure's message is cut to this many characters where it becomes part of a reason.
 const REASON_CHARACTERS_MAX: usize = 600;
+
+/// How a process ended, as its agent saw it.
+#[derive(Debug)]
+pub(crate) struct Exit {
+    pub(crate) status: ExitStatus,
+    pub(crate) stopped_by: Option<StoppedBy>,
+    pub(crate) killed_after_grace: bool,
+    /// The end of its stderr, or what it wrote about its own end.
+    pub(crate) tail: String,
+}
 
 impl DriverCore {
     /// The registry came to a verdict.
@@ -90,20 +100,20 @@ impl DriverCore {
     }
 
     /// An agent saw a worker's process end.
-    pub(crate) fn handle_exit(
-        &mut self,
-        now: Time,
-        worker: &WorkerId,
-        status: ExitStatus,
-        killed_after_grace: bool,
-        tail: &str,
-    ) {
+    pub(crate) fn handle_exit(&mut self, now: Time, worker: &WorkerId, exit: &Exit) {
+        let Exit { status, stopped_by, killed_after_grace, tail } = exit;
+        let (status, killed_after_grace) = (*status, *killed_after_grace);
         let Some(record) = self.workers.get(worker) else { return self.drop_message() };
         let stance = record.stance;
         let was_leaving = record.leaving.is_some();
         let is_over = self.phase.is_over();
+        let is_stopped_by_another = self.is_stopped_by_another(*stopped_by);
+        if is_stopped_by_another {
+            self.open_slot_of(worker);
+        }
         let is_done = self.handle_process_done(worker, status);
         let expected = is_done
+            || is_stopped_by_another
             || matches!(stance, Stance::Leaving | Stance::Lost)
             || (was_leaving && status.is_success())
             || (is_over && status.is_success());
@@ -130,10 +140,7 @@ impl DriverCore {
         let was_member = self.is_member(worker);
         if was_member && !expected {
             self.note_failure(worker, Some(status), tail);
-            self.vote_for(
-                worker,
-                Ballot::Failure { status: Some(status), message: tail.to_owned() },
-            );
+            self.vote_for(worker, Ballot::Failure { status: Some(status), message: tail.clone() });
         }
         let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
         if !is_planted(Bug::DeathIgnored) {

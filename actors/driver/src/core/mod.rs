@@ -22,6 +22,7 @@ mod restart;
 mod review;
 mod seating;
 mod selection;
+mod slots;
 mod status;
 mod table;
 mod takeover;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker, WorkerToDriver};
-use elastic_protocol::{CommitId, Incarnation, NodeId, ResetCause, Stamp, Time, WorkerId};
+use elastic_protocol::{CommitId, NodeId, ResetCause, Stamp, Time, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
 use super::DriverCore;
@@ -241,12 +241,7 @@ impl DriverCore {
         }
         if record.leaving.is_none() {
             record.leaving = Some(reason);
-            let slot = (worker.host.clone(), worker.slot);
-            let agent = self.agents.get(&worker.host).map(|agent| agent.node.incarnation);
-            // Where a new driver has not heard the agent yet, it is one that came to a former one.
-            let agent = agent.unwrap_or(Incarnation::enrolled(self.term, 0));
-            self.slots.get_or_default(slot).closed_under = Some(agent);
-            self.record_slot(&worker.host, worker.slot);
+            self.close_slot_of(worker);
             let deadline = now + self.config.deadlines.grace;
             self.timers.set(deadline, Timer::Departure(worker.clone()));
         }

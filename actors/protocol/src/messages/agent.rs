@@ -59,6 +59,8 @@ pub enum AgentToDriver {
         worker: WorkerId,
         /// How.
         status: ExitStatus,
+        /// Who had it stopped, if it did not end of itself.
+        stopped_by: Option<StoppedBy>,
         /// Whether the agent was stopping it, and had to use SIGKILL after the grace period.
         killed_after_grace: bool,
         /// The last lines that it wrote to stderr; at most [`AgentToDriver::TAIL_BYTES_MAX`] bytes.
@@ -76,6 +78,15 @@ pub enum AgentToDriver {
 impl AgentToDriver {
     /// How much of a process's stderr an exit report carries.
     pub const TAIL_BYTES_MAX: usize = 4096;
+}
+
+/// Who was first to have a process stopped by its agent.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum StoppedBy {
+    /// The driver of this term.
+    Driver(Term),
+    /// The agent itself, which leaves: its driver is gone, or its operator wants it to.
+    Agent,
 }
 
 /// The place of a process that lives for one generation (`--mode restart`).

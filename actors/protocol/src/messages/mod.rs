@@ -11,7 +11,7 @@ mod vote;
 mod worker;
 
 pub use crate::output::OutputSettings;
-pub use agent::{AgentToDriver, DriverToAgent, LiveWorker, ProcessPlace, ProgramError};
+pub use agent::{AgentToDriver, DriverToAgent, LiveWorker, ProcessPlace, ProgramError, StoppedBy};
 pub use client::{
     ClientRequest, ClientResponse, HostStatus, PhaseMs, ResetStatus, StatusReport, WorkerStatus,
 };

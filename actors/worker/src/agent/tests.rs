@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler, Recipient};
 use bytes::Bytes;
-use elastic_protocol::messages::{AgentToDriver, DriverToAgent};
+use elastic_protocol::messages::{AgentToDriver, DriverToAgent, StoppedBy};
 use elastic_protocol::{
     Deadlines, ExitStatus, HostName, Incarnation, JobId, NodeId, NodeName, ProgramSpec, Term,
     WorkerId,
@@ -199,6 +199,7 @@ fn killed_after_grace() -> AgentToDriver {
     AgentToDriver::Exited {
         worker: worker(),
         status: ExitStatus::Signal(9),
+        stopped_by: Some(StoppedBy::Driver(Term(1))),
         killed_after_grace: true,
         tail: String::new(),
         error: None,

@@ -67,6 +67,10 @@ impl World {
     /// The driver resets, or has somebody stop: D-3.
     pub(super) fn check_interregnum(&self, what: &str) -> Result<(), String> {
         let Some(Interregnum { since, stamp }) = self.interregnum else { return Ok(()) };
+        if self.may_give_up(since) {
+            // Somebody has, and the others feel it.
+            return Ok(());
+        }
         Err(format!(
             "D-3: {what}, and nothing has happened since the driver died {} ms ago in generation {}",
             (self.now - since) / MS,
@@ -77,14 +81,19 @@ impl World {
     /// A process ends: D-3, not for want of a driver before its time.
     pub(in crate::cores) fn check_end(&mut self, process: u32) {
         let Some(Interregnum { since, .. }) = self.interregnum else { return };
-        // Its clock may be too fast.
-        let patience = self.scenario.driver.deadlines.orphan.as_nanos() as u64 / 100 * 95;
         let entry = &self.processes[process as usize];
-        let is_early = self.now < since + patience && !entry.program.has_returned();
+        let is_early = !self.may_give_up(since) && !entry.program.has_returned();
         if is_early && self.driver.members.contains(&process) {
             let what = format!("{} ends", entry.id);
             let checked = self.check_interregnum(&what);
             self.demand(checked);
         }
+    }
+
+    /// Whether a process without a driver since then may have ended for want of one (`--orphan-timeout`).
+    fn may_give_up(&self, since: u64) -> bool {
+        // Its clock may be too fast.
+        let patience = self.scenario.driver.deadlines.orphan.as_nanos() as u64 / 100 * 95;
+        self.now >= since + patience
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::messages::{
     AgentToDriver, Ballot, DriverToAgent, DriverToWorker, Formation, KnownDrivers, LiveWorker,
-    Placement, ProgramError, SyncPlan, Table, Vote, WorkerToDriver,
+    Placement, ProgramError, StoppedBy, SyncPlan, Table, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, BaseMismatch, CommitId, ExitStatus, HostName, Incarnation, JobResult, NodeId,
@@ -309,19 +309,21 @@ impl Cluster {
     }
 
     pub(super) fn report_exit(&mut self, worker: &WorkerId, status: ExitStatus) {
-        self.report_end(worker, status, None);
+        self.report_end(worker, status, None, None);
     }
 
     pub(super) fn report_end(
         &mut self,
         worker: &WorkerId,
         status: ExitStatus,
+        stopped_by: Option<StoppedBy>,
         error: Option<ProgramError>,
     ) {
         self.workers.remove(worker);
         let message = AgentToDriver::Exited {
             worker: worker.clone(),
             status,
+            stopped_by,
             killed_after_grace: false,
             tail: String::new(),
             error,

@@ -125,9 +125,9 @@ fn t_3_the_first_cause_is_the_one_that_came_first_on_any_host() {
     let error =
         |message: &str, at| Some(ProgramError { message: message.to_owned(), at: Some(at) });
     cluster.hold_stops = true;
-    cluster.report_end(&late, FAILED, error("connection closed by peer", 20));
+    cluster.report_end(&late, FAILED, None, error("connection closed by peer", 20));
     cluster.settle();
-    cluster.report_end(&early, FAILED, error("Traceback: out of memory", 10));
+    cluster.report_end(&early, FAILED, None, error("Traceback: out of memory", 10));
     cluster.settle();
     cluster.release_stops();
     cluster.pass(Duration::from_secs(30));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::Ballot;
+use elastic_protocol::messages::{Ballot, StoppedBy, WorkerToDriver};
 use elastic_protocol::{ExitStatus, Outcome, Stamp, Term};
 
 use super::Cluster;
@@ -77,6 +77,23 @@ fn an_agent_that_tells_how_a_process_ended_meanwhile_is_believed() {
 }
 
 #[test]
+fn g_7_a_worker_that_a_former_driver_had_stopped_did_not_ask_to_leave() {
+    for (stopped_by, refilled) in
+        [(Some(StoppedBy::Driver(Term(1))), true), (Some(StoppedBy::Agent), true), (None, false)]
+    {
+        let mut cluster = two_by_two(|_| {});
+        let victim = cluster.worker("b", 1);
+        cluster.restart_driver();
+        cluster.come_back(&["a", "b"]);
+        cluster.say(&victim, WorkerToDriver::Leaving { reason: "SIGTERM".to_owned() });
+        cluster.report_end(&victim, ExitStatus::Code(0), stopped_by, None);
+        cluster.pass(LONG);
+        assert_eq!(cluster.has_worker("b", 1), refilled, "{stopped_by:?}");
+        assert_eq!(cluster.active(), if refilled { 4 } else { 3 }, "{stopped_by:?}");
+    }
+}
+
+#[test]
 fn a_host_that_does_not_come_back_is_lost() {
     let mut cluster = two_by_two(|_| {});
     cluster.restart_driver();
@@ -128,10 +145,7 @@ fn a_stop_that_some_have_heard_of_is_heard_by_all() {
     cluster.deaf.insert(late.clone());
     cluster.add_host("c", 1);
     let boundary = 10;
-    cluster.say(
-        &late,
-        elastic_protocol::messages::WorkerToDriver::Paused { stamp: cluster.stamp(), boundary },
-    );
+    cluster.say(&late, WorkerToDriver::Paused { stamp: cluster.stamp(), boundary });
     cluster.settle();
     assert_eq!(cluster.active(), 1, "the others have stopped");
     cluster.restart_driver();

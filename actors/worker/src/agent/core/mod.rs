@@ -266,15 +266,21 @@ impl AgentCore {
             self.warn(AgentWarning::UnknownProcess { worker: worker.clone() });
             return;
         };
+        let stopped_by = process.stop.as_ref().map(|stop| stop.by);
         let killed_after_grace = process.stop.as_ref().is_some_and(Stop::killed_after_grace);
         let LastWords { tail, error } = said.into();
         let tail = last_bytes(tail, AgentToDriver::TAIL_BYTES_MAX);
         let exited = worker.clone();
         let is_signal = matches!(status, ExitStatus::Signal(_));
         if !(is_signal && is_planted(Bug::DeathNotReported)) {
-            let report =
-                AgentToDriver::Exited { worker: exited, status, killed_after_grace, tail, error };
-            self.report(report);
+            self.report(AgentToDriver::Exited {
+                worker: exited,
+                status,
+                stopped_by,
+                killed_after_grace,
+                tail,
+                error,
+            });
         }
         self.vacate(worker);
         self.end_if_empty();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use elastic_protocol::messages::StoppedBy;
 use elastic_protocol::{Incarnation, Time, WorkerId};
 use elastic_runtime::planted::{Bug, is_planted};
 
@@ -58,6 +59,8 @@ impl Process {
 pub(super) struct Stop {
     /// Why; the first order's reason.
     pub(super) reason: String,
+    /// Who gave the first order.
+    pub(super) by: StoppedBy,
     /// How long it has between SIGTERM and SIGKILL.
     pub(super) grace: Duration,
     /// When that is over.
@@ -69,8 +72,8 @@ pub(super) struct Stop {
 }
 
 impl Stop {
-    pub(super) fn new(now: Time, grace: Duration, reason: String) -> Self {
-        Self { reason, grace, kill_at: now + grace, terminated: false, killed: false }
+    pub(super) fn new(now: Time, grace: Duration, reason: String, by: StoppedBy) -> Self {
+        Self { reason, by, grace, kill_at: now + grace, terminated: false, killed: false }
     }
 
     /// Takes a second order: the earlier end counts.

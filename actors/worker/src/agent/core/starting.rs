@@ -72,7 +72,8 @@ impl AgentCore {
         }
         if !being_stopped {
             self.warn(AgentWarning::SlotTaken { old: old.clone(), new: new.clone() });
-            self.order_stop(now, &old, Duration::ZERO, format!("{new} takes its slot"));
+            let reason = format!("{new} takes its slot");
+            self.order_stop(now, &old, Duration::ZERO, reason, self.by_driver());
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::AgentToDriver;
+use elastic_protocol::messages::{AgentToDriver, StoppedBy};
 use elastic_protocol::{Time, WorkerId};
 use elastic_runtime::planted::{Bug, is_planted};
 
@@ -21,13 +21,18 @@ impl AgentCore {
             return self.report(AgentToDriver::StartFailed { worker: order.worker, reason });
         }
         if slot.current.as_ref().is_some_and(|process| process.worker == worker) {
-            return self.order_stop(now, &worker, grace, reason);
+            return self.order_stop(now, &worker, grace, reason, self.by_driver());
         }
         // Its end was reported already, or is about to be: nothing is missing.
         let is_over = slot.newest.is_some_and(|newest| newest >= worker.incarnation);
         if !is_over {
             self.warn(AgentWarning::NotHere { worker, reason });
         }
+    }
+
+    /// What an order of the driver's is done by.
+    pub(super) fn by_driver(&self) -> StoppedBy {
+        StoppedBy::Driver(self.welcome.as_ref().map(|welcome| welcome.term).unwrap_or_default())
     }
 
     /// Notes that a process has to end, and begins with it if it runs already.
@@ -37,11 +42,12 @@ impl AgentCore {
         worker: &WorkerId,
         grace: Duration,
         reason: String,
+        by: StoppedBy,
     ) {
         let Some(process) = self.process_mut(worker) else { return };
         match &mut process.stop {
             Some(stop) => stop.hasten(now, grace),
-            none => *none = Some(Stop::new(now, grace, reason)),
+            none => *none = Some(Stop::new(now, grace, reason, by)),
         }
         self.carry_out_stop(now, worker);
     }
@@ -96,7 +102,7 @@ impl AgentCore {
         }
         let running: Vec<_> = self.processes().map(|process| process.worker.clone()).collect();
         for worker in running {
-            self.order_stop(now, &worker, grace, why.clone());
+            self.order_stop(now, &worker, grace, why.clone(), StoppedBy::Agent);
         }
     }
 

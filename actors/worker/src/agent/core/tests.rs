@@ -1,6 +1,6 @@
 //! The agent's core, one decision at a time.
 
-use elastic_protocol::messages::{AgentToDriver, DriverToAgent};
+use elastic_protocol::messages::{AgentToDriver, DriverToAgent, StoppedBy};
 use elastic_protocol::{
     Deadlines, ExitStatus, HostName, Incarnation, JobId, ProgramSpec, Term, Time, WorkerId,
 };
@@ -63,9 +63,14 @@ fn running() -> AgentCore {
 }
 
 fn exited(worker: WorkerId, status: ExitStatus) -> AgentOutput {
+    exited_by(worker, status, None)
+}
+
+fn exited_by(worker: WorkerId, status: ExitStatus, stopped_by: Option<StoppedBy>) -> AgentOutput {
     AgentOutput::ToDriver(AgentToDriver::Exited {
         worker,
         status,
+        stopped_by,
         killed_after_grace: false,
         tail: String::new(),
         error: None,
@@ -215,7 +220,8 @@ fn a_newer_life_waits_for_the_end_of_the_older_one() {
     assert_eq!(drain(&mut core), [AgentOutput::Warn(warning)]);
     core.handle_exited(&worker(0, 1), ExitStatus::Signal(9), String::new());
     let outputs = drain(&mut core);
-    assert_eq!(outputs[0], exited(worker(0, 1), ExitStatus::Signal(9)));
+    let by = Some(StoppedBy::Driver(Term(1)));
+    assert_eq!(outputs[0], exited_by(worker(0, 1), ExitStatus::Signal(9), by));
     assert!(matches!(&outputs[1], AgentOutput::Spawn(order) if order.worker == worker(0, 2)));
 }
 
@@ -289,7 +295,8 @@ fn leave_stops_all_and_ends_with_the_drivers_code() {
         [AgentOutput::ToDriver(AgentToDriver::StartFailed { .. })]
     ));
     core.handle_exited(&worker(0, 1), ExitStatus::Code(0), String::new());
-    assert_eq!(drain(&mut core), [exited(worker(0, 1), ExitStatus::Code(0)), exit(3, "over")]);
+    let end = exited_by(worker(0, 1), ExitStatus::Code(0), Some(StoppedBy::Agent));
+    assert_eq!(drain(&mut core), [end, exit(3, "over")]);
     assert_eq!((core.poll_timeout(), core.has_ended()), (None, true));
 }
 
