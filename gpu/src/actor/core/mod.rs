@@ -21,7 +21,7 @@ pub use messages::{
 /// Pieces of work that wait at most. What ends communicators is bounded by how many there are, and the training
 /// thread asks for one thing at a time.
 pub const WORK_MAX: usize = 64;
-/// Spares at most.
+/// Spares at most, with those that are still to be formed.
 pub const SPARES_MAX: u32 = 8;
 /// How often progress is looked at while a generation runs.
 pub const SAMPLE_EVERY: Duration = Duration::from_millis(100);
@@ -210,7 +210,13 @@ impl GpuCore {
         if self.running != Some(stamp) {
             return;
         }
-        for (number, members) in spares.iter().take(SPARES_MAX as usize) {
+        for (number, members) in spares {
+            // Told twice, it is formed once.
+            let is_known =
+                self.known_spares().any(|spare| spare.stamp == stamp && spare.number == *number);
+            if is_known || self.known_spares().count() >= SPARES_MAX as usize {
+                continue;
+            }
             let own = members.iter().position(|member| *member == self.config.worker);
             let Some(rank) = own.and_then(|own| u32::try_from(own).ok()) else { continue };
             let (comm, number, members) = (CommId(self.number()), *number, members.clone());
@@ -407,6 +413,15 @@ impl GpuCore {
         let id = JobId(self.number());
         self.job = Some(Job { id, waits, due, cancelled: false });
         self.outputs.push_back(Output::Do(id, work));
+    }
+
+    /// Spares that are there, and those that are going to be.
+    fn known_spares(&self) -> impl Iterator<Item = &HeldSpare> {
+        let under_way = self.job.iter().filter_map(|job| match &job.waits {
+            Waits::Spare(spare) => Some(spare),
+            _ => None,
+        });
+        self.spares.iter().chain(self.background.iter().map(|(_, spare)| spare)).chain(under_way)
     }
 
     fn cancel_spare(&mut self) {
