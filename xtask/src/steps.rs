@@ -50,6 +50,9 @@ pub(crate) fn test() -> anyhow::Result<()> {
         let _sshd = shell.push_env("ELASTIC_REQUIRE_SSHD", "1");
         let _dnsmasq = shell.push_env("ELASTIC_REQUIRE_DNSMASQ", "1");
         let _python = shell.push_env(python::TEST_PYTHON, &interpreter);
+        // What is drawn at random is new with every commit, and the same for everyone who has it.
+        let seed = seed_of_commit(&shell).map(|seed| seed.to_string());
+        let _seed = seed.map(|seed| shell.push_env("PROPTEST_RNG_SEED", seed));
         // Those that have tests of their own are built by `cargo test` as tests, not as the programs that others run.
         cmd!(shell, "cargo build --locked --workspace --examples").run()?;
         Ok(cmd!(shell, "cargo test --locked --workspace --no-fail-fast").run()?)
@@ -67,7 +70,6 @@ pub(crate) fn test() -> anyhow::Result<()> {
         step(&format!("simulation: {mode}"), || sweep(&shell, mode, seeds, SIMULATION_TWICE))?;
     }
     if let Some(seed) = seed_of_commit(&shell) {
-        // New with every commit, and the same for everyone who has it.
         let seeds = format!("{seed}..{}", seed + 1);
         step("simulation: the commit's own seed", || sweep(&shell, "cores", &seeds, "1"))?;
     }
