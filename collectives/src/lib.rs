@@ -47,5 +47,6 @@ pub use shards::shards_of;
 pub use shm::ShmCommunicator;
 pub use solo::SoloCommunicator;
 pub use tcp::{
-    DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, GroupSpec, TcpCommunicator, TcpFabric,
+    DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, DEFAULT_STREAMS, GroupSpec, TcpCommunicator,
+    TcpFabric,
 };

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use elastic_collectives::{
-    AbortHandle, CollectiveError, Communicator, CommunicatorExt, GroupSpec, HostFabric, ReduceOp,
-    TcpFabric,
+    AbortHandle, CollectiveError, Communicator, CommunicatorExt, DEFAULT_STREAMS, GroupSpec,
+    HostFabric, ReduceOp, TcpFabric,
 };
 
 const WORLD: usize = 4;
@@ -178,6 +178,7 @@ fn rank() {
             host_names: Vec::new(),
             key: [generation as u8; 32],
             encrypts: generation % 5 == 3,
+            streams: DEFAULT_STREAMS,
             form_deadline: DEADLINE,
             operation_deadline: DEADLINE,
         };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use elastic_collectives::{
-    AbortHandle, AsyncCommunicator, Communicator, GroupSpec, HostFabric, Progress,
+    AbortHandle, AsyncCommunicator, Communicator, DEFAULT_STREAMS, GroupSpec, HostFabric, Progress,
     SoloCommunicator, TcpFabric,
 };
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -78,6 +78,7 @@ impl Meeting {
             peers,
             key,
             encrypts: false,
+            streams: DEFAULT_STREAMS,
             form_deadline: timeout,
             operation_deadline: timeout,
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use elastic_collectives::{
-    AbortHandle, CommunicatorExt as _, GroupSpec, HostFabric, ReduceOp, TcpFabric,
+    AbortHandle, CommunicatorExt as _, DEFAULT_STREAMS, GroupSpec, HostFabric, ReduceOp, TcpFabric,
 };
 
 use crate::monotonic::now_ns;
@@ -67,6 +67,7 @@ fn spec(line: &str) -> anyhow::Result<GroupSpec> {
         peers,
         key: [7; 32],
         encrypts: false,
+        streams: DEFAULT_STREAMS,
         form_deadline: DEADLINE,
         operation_deadline: DEADLINE,
     })

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use elastic_collectives::DEFAULT_STREAMS;
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, mkfifo};
 use tempfile::TempDir;
@@ -61,6 +62,8 @@ pub(super) enum Path {
     Tcp,
     /// TCP alone, encrypted.
     Encrypted,
+    /// TCP alone, with one connection for each pair.
+    OneStream,
 }
 
 /// The ranks of one program.
@@ -82,6 +85,7 @@ pub(super) fn peer(
     match peer {
         Peer::Tcp => Contestant::ours(options, namespaces, Path::Tcp),
         Peer::Encrypted => Contestant::ours(options, namespaces, Path::Encrypted),
+        Peer::OneStream => Contestant::ours(options, namespaces, Path::OneStream),
         Peer::Gloo => gloo(options, namespaces),
         Peer::Mpi if namespaces.is_some() => bail!("mpirun does not span network namespaces"),
         Peer::Mpi if is_form => bail!("MPI forms its world once"),
@@ -116,11 +120,13 @@ impl Contestant {
         let host = |rank| namespaces.map_or(0, |_| Namespaces::side(rank, options.world));
         let hosts = match path {
             Path::Best => (0..options.world).map(host).collect(),
-            Path::Tcp | Path::Encrypted => Vec::new(),
+            Path::Tcp | Path::Encrypted | Path::OneStream => Vec::new(),
         };
         let encrypts = path == Path::Encrypted;
+        let streams = if path == Path::OneStream { 1 } else { DEFAULT_STREAMS };
         for (rank, input) in (0..).zip(&mut commands) {
-            let plan = Plan { rank, peers: peers.clone(), hosts: hosts.clone(), encrypts };
+            let (peers, hosts) = (peers.clone(), hosts.clone());
+            let plan = Plan { rank, peers, hosts, encrypts, streams };
             writeln!(input, "{}", serde_json::to_string(&plan)?)?;
         }
         let results = Box::new(outputs.swap_remove(0));

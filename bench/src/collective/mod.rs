@@ -105,6 +105,9 @@ enum Peer {
     Tcp,
     /// Ours, over TCP alone, encrypted.
     Encrypted,
+    /// Ours, over TCP alone, with one connection for each pair of ranks.
+    #[serde(rename = "one-stream")]
+    OneStream,
     /// One copy of the same bytes by one process.
     Memcpy,
 }

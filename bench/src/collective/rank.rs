@@ -33,6 +33,7 @@ pub(super) struct Plan {
     pub(super) peers: Vec<SocketAddr>,
     pub(super) hosts: Vec<u32>,
     pub(super) encrypts: bool,
+    pub(super) streams: u32,
 }
 
 /// A rank's group, and what it takes to form the next one.
@@ -70,6 +71,7 @@ fn spec(plan: &Plan, generation: u64) -> GroupSpec {
         host_names: Vec::new(),
         key: KEY,
         encrypts: plan.encrypts,
+        streams: plan.streams,
         form_deadline: DEADLINE,
         operation_deadline: DEADLINE,
     }

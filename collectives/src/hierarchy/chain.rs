@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::tcp::{Flow, Incoming, Outgoing};
+use crate::tcp::{Flow, Incoming, Lane, Outgoing, stream_count, stripe};
 
 /// Pieces have about this many parts of the data: few enough that a round is worth its messages.
 const PIECES: usize = 8;
@@ -75,9 +75,32 @@ pub(super) struct Messages<'a> {
     pub(super) carried: Option<usize>,
     /// From the next leader: a result.
     pub(super) result: Option<Range<usize>>,
+    /// The streams of a pair. A message takes as many as its length is worth.
+    pub(super) streams: u32,
 }
 
 impl Messages<'_> {
+    /// The part of a message of this length that goes over a stream, if one does.
+    fn part(&self, length: Option<usize>, stream: u32) -> Option<Range<usize>> {
+        let length = length?;
+        let count = stream_count(length, self.streams);
+        (stream < count).then(|| stripe(0..length, stream, count, 1))
+    }
+
+    fn sent(&self, lane: Lane) -> Option<&[u8]> {
+        let message = self.to(lane.rank);
+        self.part(message.map(<[u8]>::len), lane.stream).zip(message).map(|(part, all)| &all[part])
+    }
+
+    fn place_of(&self, lane: Lane) -> Option<Range<usize>> {
+        let length = if self.previous == Some(lane.rank) {
+            self.carried
+        } else {
+            self.result.clone().filter(|_| self.next == Some(lane.rank)).map(|result| result.len())
+        };
+        self.part(length, lane.stream)
+    }
+
     fn to(&self, rank: u32) -> Option<&[u8]> {
         if self.next == Some(rank) {
             let forward = self.forward.clone()?;
@@ -101,30 +124,38 @@ impl Messages<'_> {
 }
 
 impl Flow for Messages<'_> {
-    fn sends_to(&self, rank: u32) -> bool {
-        self.to(rank).is_some()
+    fn streams(&self) -> u32 {
+        self.streams
     }
 
-    fn receives_from(&self, rank: u32) -> bool {
-        self.previous == Some(rank) && self.carried.is_some()
-            || self.next == Some(rank) && self.result.is_some()
+    fn sends_to(&self, lane: Lane) -> bool {
+        self.sent(lane).is_some()
     }
 
-    fn outgoing(&self, rank: u32, moved: usize) -> Outgoing<'_> {
-        match self.to(rank) {
+    fn receives_from(&self, lane: Lane) -> bool {
+        self.place_of(lane).is_some()
+    }
+
+    fn outgoing(&self, lane: Lane, moved: usize) -> Outgoing<'_> {
+        match self.sent(lane) {
             Some(bytes) if moved < bytes.len() => Outgoing::Ready(&bytes[moved..]),
             _ => Outgoing::Done,
         }
     }
 
-    fn incoming(&mut self, rank: u32, moved: usize) -> Incoming<'_> {
-        match self.from(rank) {
-            Some(bytes) if moved < bytes.len() => Incoming::Ready(&mut bytes[moved..]),
-            _ => Incoming::Done,
+    fn incoming(&mut self, lane: Lane, moved: usize) -> Incoming<'_> {
+        let part = self.place_of(lane).filter(|part| moved < part.len());
+        match part.zip(self.from(lane.rank)) {
+            Some((part, bytes)) => Incoming::Ready(&mut bytes[part.start + moved..part.end]),
+            None => Incoming::Done,
         }
     }
 
-    fn length_to(&self, rank: u32) -> u64 {
+    fn length_to(&self, lane: Lane) -> u64 {
+        self.sent(lane).map_or(0, |bytes| bytes.len() as u64)
+    }
+
+    fn announced_to(&self, rank: u32) -> u64 {
         self.to(rank).map_or(0, |bytes| bytes.len() as u64)
     }
 }

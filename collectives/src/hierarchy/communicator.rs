@@ -16,8 +16,8 @@ use crate::reduce::{ReduceOp, accumulates_wide, divide, fold_ranks, narrow, wide
 use crate::shm::ShmCommunicator;
 use crate::split::Ancestry;
 use crate::tcp::{
-    Chain, DOUBLING_RANKS, Doubling, Exchange, Flow, Incoming, Outgoing, SMALL, TcpCommunicator,
-    TcpFabric, grace,
+    Chain, DOUBLING_RANKS, Doubling, Exchange, Flow, Incoming, Lane, Outgoing, SMALL,
+    TcpCommunicator, TcpFabric, grace, stream_count, stripe,
 };
 use crate::wire::{FrameHeader, Operation};
 
@@ -135,40 +135,60 @@ struct Regions<'a> {
     data: &'a mut [u8],
     hosts: &'a Hosts,
     places: &'a dyn Fn(usize) -> std::ops::Range<usize>,
+    streams: u32,
+}
+
+impl Regions<'_> {
+    /// The part of a host's region that goes over a stream, if one does.
+    fn part(&self, host: usize, stream: u32) -> Option<std::ops::Range<usize>> {
+        let region = (self.places)(host);
+        let count = stream_count(region.len(), self.streams);
+        (stream < count).then(|| stripe(region, stream, count, 1))
+    }
 }
 
 impl Flow for Regions<'_> {
-    fn sends_to(&self, rank: u32) -> bool {
-        self.hosts.led_by(rank).is_some()
+    fn streams(&self) -> u32 {
+        self.streams
     }
 
-    fn receives_from(&self, rank: u32) -> bool {
-        self.hosts.led_by(rank).is_some()
+    fn sends_to(&self, lane: Lane) -> bool {
+        let leads = self.hosts.led_by(lane.rank).is_some();
+        leads && self.part(self.hosts.own(), lane.stream).is_some()
     }
 
-    fn outgoing(&self, _rank: u32, moved: usize) -> Outgoing<'_> {
-        let own = (self.places)(self.hosts.own());
-        if moved < own.len() {
-            Outgoing::Ready(&self.data[own.start + moved..own.end])
-        } else {
-            Outgoing::Done
+    fn receives_from(&self, lane: Lane) -> bool {
+        let host = self.hosts.led_by(lane.rank);
+        host.is_some_and(|host| self.part(host, lane.stream).is_some())
+    }
+
+    fn outgoing(&self, lane: Lane, moved: usize) -> Outgoing<'_> {
+        match self.part(self.hosts.own(), lane.stream) {
+            Some(part) if moved < part.len() => {
+                Outgoing::Ready(&self.data[part.start + moved..part.end])
+            }
+            _ => Outgoing::Done,
         }
     }
 
-    fn incoming(&mut self, rank: u32, moved: usize) -> Incoming<'_> {
-        let theirs = (self.places)(self.hosts.of(rank));
-        if moved < theirs.len() {
-            Incoming::Ready(&mut self.data[theirs.start + moved..theirs.end])
-        } else {
-            Incoming::Done
+    fn incoming(&mut self, lane: Lane, moved: usize) -> Incoming<'_> {
+        match self.part(self.hosts.of(lane.rank), lane.stream) {
+            Some(part) if moved < part.len() => {
+                Incoming::Ready(&mut self.data[part.start + moved..part.end])
+            }
+            _ => Incoming::Done,
         }
     }
 
-    fn length_to(&self, _rank: u32) -> u64 {
+    fn length_to(&self, lane: Lane) -> u64 {
+        self.part(self.hosts.own(), lane.stream).map_or(0, |part| part.len() as u64)
+    }
+
+    fn announced_to(&self, _rank: u32) -> u64 {
         (self.places)(self.hosts.own()).len() as u64
     }
 
-    fn length_from(&self, rank: u32) -> u64 {
+    fn announced_from(&self, rank: u32) -> u64 {
         (self.places)(self.hosts.of(rank)).len() as u64
     }
 }
@@ -332,7 +352,8 @@ impl HierarchicalCommunicator {
             starts[behind]..starts[behind + 1]
         };
         let (hosts, places) = (&hosts, &places);
-        self.between(operation, &mut Regions { data: gathered, hosts, places })
+        let streams = self.world.streams();
+        self.between(operation, &mut Regions { data: gathered, hosts, places, streams })
     }
 
     /// Partial sums go down the chain of hosts: see [`super::chain`].
@@ -413,6 +434,7 @@ impl Chained<'_> {
                 carried,
                 result: result.map(|piece| self.within(piece)),
                 data: self.data,
+                streams: group.world.streams(),
             };
             group.between(self.operation, &mut messages)?;
         }
@@ -523,7 +545,8 @@ impl Backend for HierarchicalCommunicator {
             }
             if group.leads() {
                 let (hosts, places) = (&hosts, &of_host);
-                group.between(operation, &mut Regions { data: &mut *output, hosts, places })?;
+                let (data, streams) = (&mut *output, group.world.streams());
+                group.between(operation, &mut Regions { data, hosts, places, streams })?;
             }
             let (before, rest) = output.split_at_mut(own.start);
             let after = &mut rest[own.len()..];
@@ -570,7 +593,8 @@ impl Backend for HierarchicalCommunicator {
                 if group.leads() && small {
                     group.broadcast_small(operation, piece, at)?;
                 } else if group.leads() {
-                    group.between(operation, &mut Chain::linked(piece, before, after))?;
+                    let streams = group.world.streams();
+                    group.between(operation, &mut Chain::linked(piece, before, after, streams))?;
                 }
                 if own != at {
                     group.within(Phase::Back, |local| local.broadcast(operation, piece, 0))?;
@@ -601,7 +625,8 @@ impl Backend for HierarchicalCommunicator {
                 let hosts = group.hosts.clone();
                 let leader = |rank: u32| hosts.led_by(rank).map(|_| 0..0);
                 let (input, output) = (&[], &mut []);
-                let mut flow = Exchange { input, output, to: leader, from: leader };
+                let (to, from, streams) = (leader, leader, 1);
+                let mut flow = Exchange { input, output, to, from, streams };
                 group.between(operation, &mut flow)?;
             }
             group.within(Phase::Back, |local| Backend::barrier(local, operation))
@@ -638,11 +663,17 @@ impl HierarchicalCommunicator {
         if hosts.own() == at {
             let to = |rank: u32| hosts.led_by(rank).map(|_| 0..length);
             let from = |_| None;
-            self.between(operation, &mut Exchange { input: data, output: &mut [], to, from })
+            self.between(
+                operation,
+                &mut Exchange { input: data, output: &mut [], to, from, streams: 1 },
+            )
         } else {
             let from = |rank: u32| (rank == hosts.leader(at)).then_some(0..length);
             let to = |_| None;
-            self.between(operation, &mut Exchange { input: &[], output: data, to, from })
+            self.between(
+                operation,
+                &mut Exchange { input: &[], output: data, to, from, streams: 1 },
+            )
         }
     }
 }

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use super::layout::Layout;
 use super::memory::Segment;
-use crate::{AbortHandle, CommunicatorExt, FormError, GroupSpec, HostFabric, ReduceOp, TcpFabric};
+use crate::{
+    AbortHandle, CommunicatorExt, DEFAULT_STREAMS, FormError, GroupSpec, HostFabric, ReduceOp,
+    TcpFabric,
+};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -49,6 +52,7 @@ fn group(generation: u64, rank: usize, peers: &[SocketAddr], hosts: &[u32]) -> G
         host_names: Vec::new(),
         key: [5; 32],
         encrypts: false,
+        streams: DEFAULT_STREAMS,
         form_deadline: DEADLINE,
         operation_deadline: DEADLINE,
     }
@@ -117,7 +121,7 @@ fn an_abort_ends_the_forming_of_shared_memory() {
     };
     // Connected, but this rank never comes to share memory.
     let other = AbortHandle::new().unwrap();
-    let _idle = first.form(&group(1, 0, &peers, &[]), &other).unwrap();
+    let _idle = first.form(&group(1, 0, &peers, &[0, 0]), &other).unwrap();
     assert!(abort.abort(1, 1, "told"));
     let error = waiting.join().unwrap().unwrap_err();
     assert!(matches!(error, FormError::Aborted { generation: 1, .. }), "{error:?}");

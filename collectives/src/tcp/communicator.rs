@@ -1,7 +1,8 @@
 //! [`TcpCommunicator`]: the collectives of one generation over its mesh of connections.
 //!
 //! Messages up to [`SMALL`] bytes go from everyone to everyone in one hop, or among many ranks in ⌈log₂ n⌉ hops by
-//! [`super::doubling`]; larger reductions go by [`super::sliced`], larger broadcasts down a pipelined chain.
+//! [`super::doubling`]; larger reductions go by [`super::sliced`], larger broadcasts down a pipelined chain. Large
+//! messages are divided among the connections of a pair ([`super::stripes`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use super::doubling::Doubling;
 use super::engine::Engine;
 use super::flow::{Chain, Exchange};
-use super::sliced::{Buffers, Sliced, piece_length, scratch_length};
+use super::sliced::{Buffers, Sliced, Striped, scratch_length};
+use super::stripes::stream_count;
 use crate::backend::{Backend, Done, Membership, Places, Reduction};
 use crate::error::CollectiveError;
 use crate::reduce::fold_ranks;
@@ -30,12 +32,13 @@ pub struct TcpCommunicator {
     world: u32,
     /// Memory for others' contributions, in words so that any element is aligned; allocated once.
     scratch: Vec<u64>,
+    /// What each rank has delivered on each stream; allocated once.
     contributed: Vec<usize>,
 }
 
 impl TcpCommunicator {
     pub(crate) fn new(engine: Engine, world: u32) -> TcpCommunicator {
-        TcpCommunicator { engine, world, scratch: Vec::new(), contributed: vec![0; world as usize] }
+        TcpCommunicator { engine, world, scratch: Vec::new(), contributed: Vec::new() }
     }
 
     /// Runs what the ranks agree on before the caller's first operation, which is number 0 all the same.
@@ -57,6 +60,11 @@ impl TcpCommunicator {
         if self.scratch.len() < words {
             self.scratch.resize(words, 0);
         }
+    }
+
+    /// How many connections each pair has.
+    pub(crate) fn streams(&self) -> u32 {
+        self.engine.streams
     }
 
     fn own(&self) -> u32 {
@@ -87,6 +95,7 @@ impl TcpCommunicator {
             output: &mut *scratch,
             to: |_| Some(0..length),
             from: |rank| Some(place(rank)),
+            streams: 1,
         };
         self.engine.run(operation, &mut flow)?;
         fold_ranks(data_type, op, data, self.engine.rank, self.world, |rank| &scratch[place(rank)]);
@@ -122,12 +131,22 @@ impl TcpCommunicator {
         operation: Operation,
         Reduction { data_type, op }: Reduction,
     ) -> Done {
-        let piece = piece_length(buffers.length(), self.world);
-        self.reserve_scratch(scratch_length(piece, self.world));
-        let scratch = bytemuck::cast_slice_mut(&mut self.scratch);
+        let streams = stream_count(buffers.length(), self.streams());
+        let parts = buffers.striped(streams, data_type.size_bytes());
         let (own, world) = (self.engine.rank, self.world);
-        let contributed = &mut self.contributed;
-        let mut flow = Sliced::new(buffers, scratch, contributed, data_type, op, own, world);
+        let needs: Vec<usize> =
+            parts.iter().map(|part| scratch_length(part.length(), world)).collect();
+        self.reserve_scratch(needs.iter().sum());
+        self.contributed.resize((world * streams) as usize, 0);
+        let mut scratch: &mut [u8] = bytemuck::cast_slice_mut(&mut self.scratch);
+        let contributed = self.contributed.chunks_exact_mut(world as usize);
+        let parts = parts.into_iter().zip(needs).zip(contributed);
+        let parts = parts.map(|((buffers, need), contributed)| {
+            let (own_scratch, rest) = std::mem::take(&mut scratch).split_at_mut(need);
+            scratch = rest;
+            Sliced::new(buffers, own_scratch, contributed, data_type, op, own, world)
+        });
+        let mut flow = Striped(parts.collect());
         self.engine.run(operation, &mut flow)
     }
 }
@@ -164,7 +183,8 @@ impl Backend for TcpCommunicator {
         output[places.of(self.own())].copy_from_slice(input);
         let to = |_| Some(0..input.len());
         let from = |rank: u32| Some(places.of(rank));
-        self.engine.run(operation, &mut Exchange { input, output, to, from })
+        let streams = self.streams();
+        self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
     }
 
     fn reduce_scatter(
@@ -174,21 +194,27 @@ impl Backend for TcpCommunicator {
         output: &mut [u8],
         reduction: Reduction,
     ) -> Done {
-        self.reduce_large(Buffers::Scatter { input, output }, operation, reduction)
+        let part = output.len();
+        let buffers = Buffers::Scatter { input, part, within: 0..part, output };
+        self.reduce_large(buffers, operation, reduction)
     }
 
     fn broadcast(&mut self, operation: Operation, data: &mut [u8], root: u32) -> Done {
-        let (own, length) = (self.own(), data.len());
+        let (own, length, streams) = (self.own(), data.len(), self.streams());
         if length > SMALL && self.world > 2 {
-            return self.engine.run(operation, &mut Chain::new(data, own, self.world, root));
+            return self
+                .engine
+                .run(operation, &mut Chain::new(data, own, self.world, root, streams));
         }
         if own == root {
             let (to, from) = (|_| Some(0..length), |_| None);
-            self.engine.run(operation, &mut Exchange { input: data, output: &mut [], to, from })
+            let (input, output) = (data, &mut []);
+            self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
         } else {
             let from = |rank: u32| (rank == root).then_some(0..length);
             let to = |_| None;
-            self.engine.run(operation, &mut Exchange { input: &[], output: data, to, from })
+            let (input, output) = (&[], data);
+            self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
         }
     }
 
@@ -203,7 +229,8 @@ impl Backend for TcpCommunicator {
         let own = self.own();
         output[received.of(own)].copy_from_slice(&input[sent.of(own)]);
         let (to, from) = (|rank| Some(sent.of(rank)), |rank| Some(received.of(rank)));
-        self.engine.run(operation, &mut Exchange { input, output, to, from })
+        let streams = self.streams();
+        self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
     }
 
     fn barrier(&mut self, operation: Operation) -> Done {
@@ -211,20 +238,24 @@ impl Backend for TcpCommunicator {
             return self.gather_by_doubling(operation, &[]).map(|_| ());
         }
         let (to, from) = (|_| Some(0..0), |_| Some(0..0));
-        self.engine.run(operation, &mut Exchange { input: &[], output: &mut [], to, from })
+        let (input, output, streams) = (&[], &mut [], 1);
+        self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
     }
 
     fn send(&mut self, operation: Operation, data: &[u8], to: u32) -> Done {
+        let streams = self.streams();
         let to = |rank: u32| (rank == to).then_some(0..data.len());
         let from = |_| None;
-        self.engine.run(operation, &mut Exchange { input: data, output: &mut [], to, from })
+        let (input, output) = (data, &mut []);
+        self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
     }
 
     fn receive(&mut self, operation: Operation, data: &mut [u8], from: u32) -> Done {
-        let length = data.len();
+        let (length, streams) = (data.len(), self.streams());
         let from = |rank: u32| (rank == from).then_some(0..length);
         let to = |_| None;
-        self.engine.run(operation, &mut Exchange { input: &[], output: data, to, from })
+        let (input, output) = (&[], data);
+        self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
     }
 
     fn ancestry(&self) -> Ancestry {

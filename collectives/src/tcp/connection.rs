@@ -8,6 +8,7 @@ use nix::sys::socket::MsgFlags;
 use ring::rand::{SecureRandom, SystemRandom};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::flow::Lane;
 use super::handshake::{Identity, LONGEST, Stage, Step, prefix};
 use super::seal::{Seal, Secret};
 use super::standing::Left;
@@ -20,8 +21,8 @@ const LATE_DATA: &str = "data of an older generation is left in its connection";
 pub(crate) enum Outcome {
     /// It waits for the peer.
     Pending,
-    /// The link to this rank stands, and its ends share a secret.
-    Established(u32, Secret),
+    /// This link stands, and its ends share a secret.
+    Established(Lane, Secret),
     /// The peer is in a newer generation: keep the connection with its hello.
     Park,
     /// It is over.
@@ -31,8 +32,8 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
-    /// The rank that this side dials; none where the peer dials.
-    pub(crate) target: Option<u32>,
+    /// The link that this side dials; none where the peer dials.
+    pub(crate) target: Option<Lane>,
     /// When a peer that dials must be done, or one that is dialed over a connection that served before.
     pub(crate) deadline: Option<Instant>,
     connecting: bool,
@@ -68,7 +69,7 @@ impl Connection {
     /// Starts to dial `target`.
     pub(crate) fn outbound(
         identity: &Identity,
-        target: u32,
+        target: Lane,
         address: SocketAddr,
         random: &SystemRandom,
     ) -> io::Result<Connection> {
@@ -96,10 +97,10 @@ impl Connection {
         })
     }
 
-    /// Over a connection that served another generation; with the rank that this side dials, if it does.
+    /// Over a connection that served another generation; with the link that this side dials, if it does.
     pub(crate) fn again(
         identity: &Identity,
-        target: Option<u32>,
+        target: Option<Lane>,
         Left { socket, parted, seal }: Left,
         deadline: Option<Instant>,
         random: &SystemRandom,
@@ -164,10 +165,10 @@ impl Connection {
         }
     }
 
-    /// The peer's rank, as far as it is known.
-    pub(crate) fn rank(&self) -> Option<u32> {
+    /// Whose link it is to be, as far as it is known.
+    pub(crate) fn lane(&self) -> Option<Lane> {
         match &self.stage {
-            Stage::Proof { rank, .. } => Some(*rank),
+            Stage::Proof { lane, .. } => Some(*lane),
             _ => self.target,
         }
     }
@@ -226,11 +227,11 @@ impl Connection {
                     self.output = output;
                     self.filled = 0;
                 }
-                Step::Established(rank, output, secret) => {
+                Step::Established(lane, output, secret) => {
                     // A few bytes always fit the empty buffer of a new connection.
                     self.output = output;
                     self.flush()?;
-                    return Ok(Outcome::Established(rank, secret));
+                    return Ok(Outcome::Established(lane, secret));
                 }
                 // The hello stays in `input`, and is judged again by the next generation.
                 Step::Park => return Ok(Outcome::Park),

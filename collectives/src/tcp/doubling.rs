@@ -4,7 +4,7 @@
 //! many from the one 2^k places behind it. The blocks are contributions and not sums, so that whoever reduces them folds
 //! them in the order of ranks, with the bits of every other path.
 
-use super::flow::{Flow, Incoming, Outgoing};
+use super::flow::{Flow, Incoming, Lane, Outgoing};
 
 /// Who takes part, and where each one's block lies.
 pub(crate) struct Doubling<'a> {
@@ -63,15 +63,15 @@ impl<'a> Doubling<'a> {
 }
 
 impl Flow for Doubling<'_> {
-    fn sends_to(&self, rank: u32) -> bool {
+    fn sends_to(&self, Lane { rank, .. }: Lane) -> bool {
         self.sent(rank).is_some()
     }
 
-    fn receives_from(&self, rank: u32) -> bool {
+    fn receives_from(&self, Lane { rank, .. }: Lane) -> bool {
         self.place_of(rank).is_some()
     }
 
-    fn outgoing(&self, rank: u32, moved: usize) -> Outgoing<'_> {
+    fn outgoing(&self, Lane { rank, .. }: Lane, moved: usize) -> Outgoing<'_> {
         let length = self.sent(rank).unwrap_or(0);
         if moved >= length {
             Outgoing::Done
@@ -82,7 +82,7 @@ impl Flow for Doubling<'_> {
         }
     }
 
-    fn incoming(&mut self, rank: u32, moved: usize) -> Incoming<'_> {
+    fn incoming(&mut self, Lane { rank, .. }: Lane, moved: usize) -> Incoming<'_> {
         match self.place_of(rank) {
             Some(place) if moved < place.len() => {
                 Incoming::Ready(&mut self.blocks[place.start + moved..place.end])
@@ -91,7 +91,7 @@ impl Flow for Doubling<'_> {
         }
     }
 
-    fn received(&mut self, rank: u32, moved: usize) {
+    fn received(&mut self, Lane { rank, .. }: Lane, moved: usize) {
         let (Some(behind), Some(place)) = (self.behind(rank), self.place_of(rank)) else { return };
         if moved == place.len() {
             self.arrived |= 1 << behind.trailing_zeros();
@@ -102,7 +102,7 @@ impl Flow for Doubling<'_> {
         true
     }
 
-    fn length_to(&self, rank: u32) -> u64 {
+    fn length_to(&self, Lane { rank, .. }: Lane) -> u64 {
         self.sent(rank).unwrap_or(0) as u64
     }
 }
@@ -110,6 +110,10 @@ impl Flow for Doubling<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn lane(rank: u32) -> Lane {
+        Lane { rank, stream: 0 }
+    }
 
     /// What each member sends the other expects, in each round one message each way, and all blocks come together.
     #[test]
@@ -137,27 +141,28 @@ mod tests {
                     for to in (0..count).filter(|to| *to != from) {
                         let (sender, receiver) = (members[from], members[to]);
                         assert_eq!(
-                            flows[from].sends_to(receiver),
-                            flows[to].receives_from(sender),
+                            flows[from].sends_to(lane(receiver)),
+                            flows[to].receives_from(lane(sender)),
                             "{from} to {to} of {count}"
                         );
-                        let bytes = match flows[from].outgoing(receiver, moved[from][to]) {
+                        let bytes = match flows[from].outgoing(lane(receiver), moved[from][to]) {
                             Outgoing::Ready(bytes) => bytes.to_vec(),
                             Outgoing::Blocked | Outgoing::Done => continue,
                         };
-                        let Incoming::Ready(place) = flows[to].incoming(sender, moved[from][to])
+                        let Incoming::Ready(place) =
+                            flows[to].incoming(lane(sender), moved[from][to])
                         else {
                             panic!("{from} to {to} of {count}")
                         };
                         place.copy_from_slice(&bytes);
                         moved[from][to] += bytes.len();
-                        flows[to].received(sender, moved[from][to]);
+                        flows[to].received(lane(sender), moved[from][to]);
                     }
                 }
             }
             let peers = flows
                 .iter()
-                .map(|flow| members.iter().filter(|member| flow.sends_to(**member)).count());
+                .map(|flow| members.iter().filter(|member| flow.sends_to(lane(**member))).count());
             assert!(
                 peers.into_iter().all(|peers| peers == count.next_power_of_two().ilog2() as usize)
             );

@@ -7,15 +7,16 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::farewell::Farewell;
-use super::flow::Flow;
+use super::flow::{Flow, Lane};
 use super::link::{Leave, Link, LinkFault, Told};
+use super::stripes::STREAMS_MOST;
 use crate::abort::AbortHandle;
 use crate::clock;
 use crate::error::{CollectiveError, PeerLoss, WaitDetails};
 use crate::split::Origin;
 use crate::wire::{Bye, ByeCause, FrameHeader, Operation, OperationKind};
 
-/// The token of the abort event; a link's token is its rank.
+/// The token of the abort event; those of links are [`token_of`].
 pub(crate) const ABORT_TOKEN: u64 = u64::MAX;
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 64;
@@ -33,7 +34,9 @@ pub(crate) struct Engine {
     pub(crate) rank: u32,
     /// What the group was formed of, and sub-groups are.
     pub(crate) origin: Arc<Origin>,
-    /// The links by rank, without this rank's place.
+    /// How many connections each pair has.
+    pub(crate) streams: u32,
+    /// The links by rank and stream, without this rank's place.
     pub(crate) links: Vec<Link>,
     pub(crate) epoll: Epoll,
     pub(crate) abort: AbortHandle,
@@ -94,7 +97,12 @@ impl Engine {
         self.check_abort()?;
         let (generation, collective) = (self.generation, self.sequence);
         for link in &mut self.links {
-            let (sends, receives) = (flow.sends_to(link.rank), flow.receives_from(link.rank));
+            let lane = link.lane;
+            if lane.stream >= flow.streams() {
+                link.begin(None, 0, None);
+                continue;
+            }
+            let (sends, receives) = (flow.sends_to(lane), flow.receives_from(lane));
             let (mut to_number, mut from_number) = (collective, collective);
             if operation.kind == OperationKind::SendReceive {
                 (to_number, from_number) = (link.messages_sent, link.messages_received);
@@ -105,9 +113,9 @@ impl Engine {
                 let bytes = if operation.kind.lengths_differ() { length } else { operation.bytes };
                 FrameHeader { generation, sequence, operation: Operation { bytes, ..operation } }
             };
-            let ours = sends.then(|| header(to_number, flow.length_to(link.rank)));
-            let expected = receives.then(|| header(from_number, flow.length_from(link.rank)));
-            link.begin(ours, flow.length_to(link.rank), expected);
+            let ours = sends.then(|| header(to_number, flow.announced_to(lane.rank)));
+            let expected = receives.then(|| header(from_number, flow.announced_from(lane.rank)));
+            link.begin(ours, flow.length_to(lane), expected);
         }
         for index in 0..self.links.len() {
             let link = &self.links[index];
@@ -166,9 +174,18 @@ impl Engine {
         }
     }
 
-    /// The ranks that have not entered the operation.
+    /// The links of each other rank.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &[Link]> {
+        self.links.chunk_by(|one, next| one.lane.rank == next.lane.rank)
+    }
+
+    /// The ranks that have not entered the operation on any stream.
     fn absent(&self) -> Vec<u32> {
-        self.links.iter().filter(|link| link.absent()).map(|link| link.rank).collect()
+        let is_absent = |streams: &&[Link]| {
+            let mut receiving = streams.iter().filter(|link| link.receiving).peekable();
+            receiving.peek().is_some() && receiving.all(Link::absent)
+        };
+        self.peers().filter(is_absent).map(|streams| streams[0].lane.rank).collect()
     }
 
     /// The ranks that have not entered the operation; where all have, those that have not done their part.
@@ -177,8 +194,9 @@ impl Engine {
         if !absent.is_empty() {
             return absent;
         }
-        let unfinished = self.links.iter().filter(|link| link.sending || link.receiving);
-        unfinished.map(|link| link.rank).collect()
+        let is_unfinished =
+            |streams: &&[Link]| streams.iter().any(|link| link.sending || link.receiving);
+        self.peers().filter(is_unfinished).map(|streams| streams[0].lane.rank).collect()
     }
 
     /// The error of a wait that ends for its deadline.
@@ -251,8 +269,7 @@ impl Engine {
 
     /// The link of a token; the abort event has none.
     fn index_of(&self, token: u64) -> Option<usize> {
-        let rank = u32::try_from(token).ok()?;
-        self.links.binary_search_by_key(&rank, |link| link.rank).ok()
+        self.links.binary_search_by_key(&token, |link| token_of(link.lane)).ok()
     }
 
     /// Looks at a link whose peer has closed and from which this operation reads nothing more. A peer that
@@ -281,15 +298,15 @@ impl Engine {
     /// Whether the mismatch of which a peer tells is about to show here too, in a header on its way.
     fn will_mismatch(&self, bye: Bye) -> bool {
         let ByeCause::Mismatch(rank) = bye.cause else { return false };
-        let differs = |link: &Link| (rank == self.rank || link.rank == rank) && link.absent();
+        let differs = |link: &Link| (rank == self.rank || link.lane.rank == rank) && link.absent();
         self.links.iter().any(|link| differs(link) && link.hangup.is_none())
     }
 
     /// The error that a link's fault means.
     fn fault(&mut self, index: usize, operation: Operation, fault: LinkFault) -> CollectiveError {
-        let rank = self.links[index].rank;
+        let rank = self.links[index].lane.rank;
         // A mismatch explains why others give up, and may stand unread behind their ends.
-        let shown = self.links.iter_mut().find_map(|link| Some((link.rank, link.mismatch()?)));
+        let shown = self.links.iter_mut().find_map(|link| Some((link.lane.rank, link.mismatch()?)));
         let (rank, fault) = shown.unwrap_or((rank, fault));
         let source = match fault {
             LinkFault::Mismatch { ours, theirs } => {
@@ -309,10 +326,14 @@ impl Engine {
             if let Some((by, told)) = self.heard() {
                 return self.told(by, operation, &told, self.absent());
             }
-            let unfinished = self.links.iter().filter(|link| link.receiving || link.rank == rank);
+            let unfinished =
+                self.links.iter().filter(|link| link.receiving || link.lane.rank == rank);
             let first = unfinished.filter(|link| link.hangup.is_some()).min_by_key(|l| l.hangup);
-            if let Some(first) = first.filter(|first| first.rank != rank) {
-                return CollectiveError::PeerLost { rank: first.rank, source: PeerLoss::Closed };
+            if let Some(first) = first.filter(|first| first.lane.rank != rank) {
+                return CollectiveError::PeerLost {
+                    rank: first.lane.rank,
+                    source: PeerLoss::Closed,
+                };
             }
         }
         CollectiveError::PeerLost { rank, source }
@@ -326,7 +347,7 @@ impl Engine {
                 Ok(Some(Told::Farewell(told))) if link.has_news() => Some(told),
                 _ => None,
             });
-            told.filter(|told| told.bye.sequence <= sequence).map(|told| (link.rank, told))
+            told.filter(|told| told.bye.sequence <= sequence).map(|told| (link.lane.rank, told))
         })
     }
 
@@ -338,7 +359,7 @@ impl Engine {
         awaited: impl Fn(u32) -> bool,
     ) -> Result<(), CollectiveError> {
         self.wait(Duration::ZERO)?;
-        let told = |link: &Link| link.has_news() && awaited(link.rank);
+        let told = |link: &Link| link.has_news() && awaited(link.lane.rank);
         for index in 0..self.links.len() {
             let link = &mut self.links[index];
             if !told(link) {
@@ -347,9 +368,9 @@ impl Engine {
             link.news = false;
             match link.probe() {
                 Ok(Some(Told::Farewell(farewell))) => {
-                    let ranks = self.links.iter().map(|link| link.rank);
+                    let ranks = self.peers().map(|streams| streams[0].lane.rank);
                     let waiting_for = ranks.filter(|rank| awaited(*rank)).collect();
-                    let rank = self.links[index].rank;
+                    let rank = self.links[index].lane.rank;
                     return Err(self.told(rank, operation, &farewell, waiting_for));
                 }
                 // Messages may lie unread before the end, but nothing more comes.
@@ -439,7 +460,8 @@ impl Engine {
         for link in &mut self.links {
             match link.leave() {
                 Leave::Standing(left) => {
-                    standing.put(*part, group.peers[link.rank as usize], left);
+                    let peer = group.peers[link.lane.rank as usize];
+                    standing.put(*part, peer, link.lane.stream, left);
                 }
                 Leave::Ending(socket) => standing.keep(socket),
                 Leave::Nothing => {}
@@ -464,6 +486,11 @@ impl Engine {
             self.links.iter_mut().for_each(Link::drain);
         }
     }
+}
+
+/// What the events of a link carry: in the order of the links, and below all other tokens.
+pub(crate) fn token_of(lane: Lane) -> u64 {
+    u64::from(lane.rank) * u64::from(STREAMS_MOST) + u64::from(lane.stream)
 }
 
 /// By how much the wait of a rank outlasts those for which it waits, so that who is missed is named by those who miss

@@ -14,6 +14,7 @@ use super::communicator::TcpCommunicator;
 use super::connection::Connection;
 use super::form::Forming;
 use super::standing::Standing;
+use super::stripes::streams_of_world;
 use crate::abort::AbortHandle;
 use crate::error::FormError;
 
@@ -44,6 +45,9 @@ pub struct GroupSpec {
     pub key: [u8; 32],
     /// Whether data is encrypted on its way to another host, or to any rank where hosts are unknown. All ranks say the same.
     pub encrypts: bool,
+    /// How many connections each pair of ranks has, among which large messages are divided ([`crate::DEFAULT_STREAMS`]). Fewer in
+    /// large worlds, and one where all ranks are known to be on one host. All ranks say the same.
+    pub streams: u32,
     /// How long forming may take ([`DEFAULT_FORM_DEADLINE`]).
     pub form_deadline: Duration,
     /// How long one operation may take ([`DEFAULT_OPERATION_DEADLINE`]).
@@ -61,6 +65,7 @@ impl fmt::Debug for GroupSpec {
             .field("hosts", &self.hosts)
             .field("host_names", &self.host_names)
             .field("encrypts", &self.encrypts)
+            .field("streams", &self.streams)
             .field("form_deadline", &self.form_deadline)
             .field("operation_deadline", &self.operation_deadline)
             .finish_non_exhaustive()
@@ -68,6 +73,13 @@ impl fmt::Debug for GroupSpec {
 }
 
 impl GroupSpec {
+    /// How many connections each pair of ranks has in a world of this size.
+    pub(crate) fn streams_in(&self, world: u32) -> u32 {
+        let is_one_host =
+            !self.hosts.is_empty() && self.hosts.windows(2).all(|pair| pair[0] == pair[1]);
+        if is_one_host { 1 } else { streams_of_world(world, self.streams) }
+    }
+
     /// Whether the link to `rank` is encrypted.
     pub(crate) fn encrypts_to(&self, rank: u32) -> bool {
         let host = |rank: u32| self.hosts.get(rank as usize);

@@ -1,6 +1,6 @@
 //! The forming of a group: dials the lower ranks, accepts the higher ones, and refuses everyone else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use ring::hmac;
 use socket2::Socket;
 
 use super::connection::{Connection, Outcome};
-use super::engine::{ABORT_TOKEN, Engine, epoll_timeout};
+use super::engine::{ABORT_TOKEN, Engine, epoll_timeout, token_of};
 use super::fabric::{GroupSpec, TcpFabric};
+use super::flow::Lane;
 use super::handshake::Identity;
 use super::link::Link;
 use super::seal::{Seal, Secret};
@@ -22,15 +23,15 @@ use crate::error::{FormError, MissingPeer};
 use crate::split::Origin;
 
 const LISTENER_TOKEN: u64 = ABORT_TOKEN - 1;
-/// Handshakes have tokens from here on; below are the ranks of the links that stand.
-const FIRST_HANDSHAKE_TOKEN: u64 = 1 << 32;
+/// Handshakes have tokens from here on; below are the links that stand.
+const FIRST_HANDSHAKE_TOKEN: u64 = 1 << 40;
 /// How long a peer that dialed may take for its handshake.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(2);
 /// The part of the forming's deadline that the answer over a connection of the last generation may take. A peer that
 /// ended it shows at once, and one that is late would be late on a new one too: so this is for a network that has
 /// forgotten the connection, and leaves time to dial anew.
 const STANDING_SHARE: u32 = 2;
-/// Unfinished handshakes of peers that dialed, beside one for each rank; the oldest gives way.
+/// Unfinished handshakes of peers that dialed, beside one for each link; the oldest gives way.
 const PENDING_BOUND: usize = 128;
 /// Connections kept for a newer generation; the oldest gives way, and dials again.
 const PARKED_BOUND: usize = 1024;
@@ -39,7 +40,7 @@ const REDIAL_FIRST: Duration = Duration::from_millis(2);
 const REDIAL_LAST: Duration = Duration::from_millis(100);
 const EVENTS: usize = 64;
 
-/// A lower rank without a connection or a handshake in progress.
+/// A link to a lower rank without a connection or a handshake in progress.
 #[derive(Clone, Copy)]
 struct Redial {
     at: Instant,
@@ -55,9 +56,9 @@ pub(crate) struct Forming<'a> {
     deadline: Instant,
     handshakes: BTreeMap<u64, Connection>,
     next_token: u64,
-    links: BTreeMap<u32, Link>,
-    redials: BTreeMap<u32, Redial>,
-    pauses: BTreeMap<u32, Duration>,
+    links: BTreeMap<Lane, Link>,
+    redials: BTreeMap<Lane, Redial>,
+    pauses: BTreeMap<Lane, Duration>,
     last_seen: BTreeMap<u32, String>,
 }
 
@@ -67,6 +68,11 @@ fn edges() -> EpollFlags {
 
 fn system(error: impl Into<io::Error>) -> FormError {
     FormError::System(error.into())
+}
+
+/// The links to these ranks.
+fn lanes(ranks: std::ops::Range<u32>, streams: u32) -> impl Iterator<Item = Lane> {
+    ranks.flat_map(move |rank| (0..streams).map(move |stream| Lane { rank, stream }))
 }
 
 impl<'a> Forming<'a> {
@@ -89,9 +95,11 @@ impl<'a> Forming<'a> {
             rank: group.rank,
             world,
             part,
+            streams: group.streams_in(world),
             key: hmac::Key::new(hmac::HMAC_SHA256, &group.key),
         };
         let redial = Redial { at: now, pause: REDIAL_FIRST };
+        let redials = lanes(0..group.rank, identity.streams).map(|lane| (lane, redial)).collect();
         Ok(Forming {
             fabric,
             group,
@@ -102,7 +110,7 @@ impl<'a> Forming<'a> {
             handshakes: BTreeMap::new(),
             next_token: FIRST_HANDSHAKE_TOKEN,
             links: BTreeMap::new(),
-            redials: (0..group.rank).map(|rank| (rank, redial)).collect(),
+            redials,
             pauses: BTreeMap::new(),
             last_seen: BTreeMap::new(),
         })
@@ -120,7 +128,7 @@ impl<'a> Forming<'a> {
             let now = clock::now();
             self.expire(now);
             self.dial(now)?;
-            if self.links.len() + 1 == self.identity.world as usize {
+            if self.links.len() == self.others().count() {
                 return self.finish();
             }
             if now >= self.deadline {
@@ -133,19 +141,21 @@ impl<'a> Forming<'a> {
     /// Begins with the connections that the last generation has left.
     fn start_standing(&mut self) -> Result<(), FormError> {
         let mut standing = self.fabric.standing.take(self.identity.part);
-        for rank in (0..self.identity.world).filter(|rank| *rank != self.group.rank) {
-            let Some(left) = standing.remove(&self.group.peers[rank as usize]) else { continue };
-            let dials = (rank < self.group.rank).then_some(rank);
+        let others: Vec<Lane> = self.others().collect();
+        for lane in others {
+            let peer = (self.group.peers[lane.rank as usize], lane.stream);
+            let Some(left) = standing.remove(&peer) else { continue };
+            let dials = (lane.rank < self.group.rank).then_some(lane);
             // A peer that is still in the old generation, or has left the connection, is dialed anew.
             let due = clock::now() + self.group.form_deadline / STANDING_SHARE;
             let deadline = dials.map(|_| due);
             let random = &self.fabric.random;
             match Connection::again(&self.identity, dials, left, deadline, random) {
                 Ok(connection) => {
-                    self.redials.remove(&rank);
+                    self.redials.remove(&lane);
                     self.start(connection)?;
                 }
-                Err(error) => tracing::debug!(%error, rank, "a standing connection failed"),
+                Err(error) => tracing::debug!(%error, ?lane, "a standing connection failed"),
             }
         }
         Ok(())
@@ -162,16 +172,22 @@ impl<'a> Forming<'a> {
         }
     }
 
+    /// All links that the group is to have here.
+    fn others(&self) -> impl Iterator<Item = Lane> + use<> {
+        let own = self.group.rank;
+        lanes(0..self.identity.world, self.identity.streams).filter(move |lane| lane.rank != own)
+    }
+
     fn missing(&self) -> Vec<MissingPeer> {
-        let ranks = (0..self.identity.world)
-            .filter(|rank| *rank != self.group.rank && !self.links.contains_key(rank));
+        let lanes = self.others().filter(|lane| !self.links.contains_key(lane));
+        let ranks: BTreeSet<u32> = lanes.map(|lane| lane.rank).collect();
         let describe = |rank: u32| {
             let silent =
                 if rank < self.group.rank { "it has not answered" } else { "it has not dialed" };
             let last_seen = self.last_seen.get(&rank).map_or(silent, String::as_str).to_owned();
             MissingPeer { rank, last_seen }
         };
-        ranks.map(describe).collect()
+        ranks.into_iter().map(describe).collect()
     }
 
     /// Gives up the handshakes whose deadline has passed.
@@ -185,8 +201,8 @@ impl<'a> Forming<'a> {
             .collect();
         for token in late {
             let connection = self.handshakes.remove(&token);
-            if let Some(rank) = connection.and_then(|connection| connection.target) {
-                self.lost(rank, "it has not answered".to_owned());
+            if let Some(lane) = connection.and_then(|connection| connection.target) {
+                self.lost(lane, "it has not answered".to_owned());
             }
         }
     }
@@ -198,25 +214,25 @@ impl<'a> Forming<'a> {
             .filter(|(_, redial)| redial.at <= now)
             .map(|(r, d)| (*r, *d))
             .collect();
-        for (rank, redial) in due {
-            self.redials.remove(&rank);
-            self.pauses.insert(rank, (redial.pause * 2).min(REDIAL_LAST));
-            let address = self.group.peers[rank as usize];
-            match Connection::outbound(&self.identity, rank, address, &self.fabric.random) {
+        for (lane, redial) in due {
+            self.redials.remove(&lane);
+            self.pauses.insert(lane, (redial.pause * 2).min(REDIAL_LAST));
+            let address = self.group.peers[lane.rank as usize];
+            match Connection::outbound(&self.identity, lane, address, &self.fabric.random) {
                 Ok(connection) => self.start(connection)?,
-                Err(error) => self.lost(rank, format!("dialing {address} failed: {error}")),
+                Err(error) => self.lost(lane, format!("dialing {address} failed: {error}")),
             }
         }
         Ok(())
     }
 
     /// Notes why a rank is not connected, and dials it again after a pause where that is this side's part.
-    fn lost(&mut self, rank: u32, why: String) {
-        tracing::debug!(rank, why, "not connected yet");
-        self.last_seen.insert(rank, why);
-        if rank < self.group.rank && !self.links.contains_key(&rank) {
-            let pause = self.pauses.get(&rank).copied().unwrap_or(REDIAL_FIRST);
-            self.redials.insert(rank, Redial { at: clock::now() + pause, pause });
+    fn lost(&mut self, lane: Lane, why: String) {
+        tracing::debug!(?lane, why, "not connected yet");
+        self.last_seen.insert(lane.rank, why);
+        if lane.rank < self.group.rank && !self.links.contains_key(&lane) {
+            let pause = self.pauses.get(&lane).copied().unwrap_or(REDIAL_FIRST);
+            self.redials.insert(lane, Redial { at: clock::now() + pause, pause });
         }
     }
 
@@ -238,9 +254,9 @@ impl<'a> Forming<'a> {
         let Some(connection) = self.handshakes.remove(&token) else { return Ok(()) };
         match outcome {
             Outcome::Pending => {}
-            Outcome::Established(rank, secret) => {
+            Outcome::Established(lane, secret) => {
                 let dialed = connection.target.is_some();
-                self.establish(rank, connection.socket, &secret, dialed)?;
+                self.establish(lane, connection.socket, &secret, dialed)?;
             }
             Outcome::Park => {
                 self.epoll.delete(connection.socket.as_fd()).map_err(system)?;
@@ -249,8 +265,8 @@ impl<'a> Forming<'a> {
                 }
                 self.fabric.parked.push_back(connection);
             }
-            Outcome::Failed(why) => match connection.rank() {
-                Some(rank) => self.lost(rank, why),
+            Outcome::Failed(why) => match connection.lane() {
+                Some(lane) => self.lost(lane, why),
                 None => tracing::debug!(why, "refused a connection"),
             },
         }
@@ -260,16 +276,16 @@ impl<'a> Forming<'a> {
     /// A peer that dials again has lost the connection before, so the new one counts.
     fn establish(
         &mut self,
-        rank: u32,
+        lane: Lane,
         socket: Socket,
         secret: &Secret,
         dialed: bool,
     ) -> Result<(), FormError> {
-        let mut event = EpollEvent::new(edges(), u64::from(rank));
+        let mut event = EpollEvent::new(edges(), token_of(lane));
         self.epoll.modify(socket.as_fd(), &mut event).map_err(system)?;
-        let seal = self.group.encrypts_to(rank).then(|| Seal::new(secret, dialed)).transpose();
+        let seal = self.group.encrypts_to(lane.rank).then(|| Seal::new(secret, dialed)).transpose();
         let seal = seal.map_err(system)?.map(Box::new);
-        self.links.insert(rank, Link::new(rank, socket, seal));
+        self.links.insert(lane, Link::new(lane, socket, seal));
         Ok(())
     }
 
@@ -289,7 +305,7 @@ impl<'a> Forming<'a> {
                 ABORT_TOKEN => {}
                 LISTENER_TOKEN => self.accept()?,
                 token if token >= FIRST_HANDSHAKE_TOKEN => self.advance(token)?,
-                rank => self.watch(rank as u32, event.events()),
+                link => self.watch(link, event.events()),
             }
         }
         Ok(())
@@ -313,7 +329,7 @@ impl<'a> Forming<'a> {
                 Err(error) => return Err(system(error)),
             };
             let inbound = self.handshakes.iter().filter(|(_, other)| other.target.is_none());
-            if inbound.clone().count() >= PENDING_BOUND + self.identity.world as usize
+            if inbound.clone().count() >= PENDING_BOUND + self.others().count()
                 && let Some(oldest) = inbound.map(|(token, _)| *token).next()
             {
                 self.handshakes.remove(&oldest);
@@ -327,15 +343,16 @@ impl<'a> Forming<'a> {
     }
 
     /// A link that ended while others are still forming: its peer gave up, and may come again.
-    fn watch(&mut self, rank: u32, flags: EpollFlags) {
+    fn watch(&mut self, token: u64, flags: EpollFlags) {
         let gone = EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR;
-        let Some(link) = self.links.get_mut(&rank) else { return };
+        let mut links = self.links.iter_mut();
+        let Some((&lane, link)) = links.find(|(lane, _)| token_of(**lane) == token) else { return };
         if !flags.intersects(gone) {
             return;
         }
         if link.probe().is_err() {
-            self.links.remove(&rank);
-            self.lost(rank, "it connected, and closed the connection again".to_owned());
+            self.links.remove(&lane);
+            self.lost(lane, "it connected, and closed the connection again".to_owned());
         } else {
             link.hangup = Some(0);
         }
@@ -348,6 +365,7 @@ impl<'a> Forming<'a> {
             term: self.group.term,
             generation: self.group.generation,
             rank: self.group.rank,
+            streams: self.identity.streams,
             origin: Arc::new(Origin {
                 group: self.group.clone(),
                 abort: self.abort.clone(),

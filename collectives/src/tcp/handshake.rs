@@ -2,6 +2,7 @@
 
 use ring::hmac;
 
+use super::flow::Lane;
 use super::seal::Secret;
 use crate::wire::{HELLO_LENGTH, Hello, PROOF_LENGTH, Proof, REPLY_LENGTH, Refusal, Reply};
 
@@ -19,6 +20,8 @@ pub(crate) struct Identity {
     pub(crate) rank: u32,
     pub(crate) world: u32,
     pub(crate) part: u32,
+    /// How many connections each pair has.
+    pub(crate) streams: u32,
     pub(crate) key: hmac::Key,
 }
 
@@ -54,7 +57,7 @@ pub(crate) enum Step {
     /// Send this, if anything, and wait for the next message.
     Continue(Vec<u8>),
     /// Send this, if anything; the link to this rank stands, and its ends share a secret.
-    Established(u32, Vec<u8>, Secret),
+    Established(Lane, Vec<u8>, Secret),
     /// Keep the connection and its hello for the next generation.
     Park,
     /// Send this, if anything, and close; the text says why.
@@ -65,20 +68,22 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) enum Stage {
     Hello,
-    Proof { hello: [u8; HELLO_LENGTH], rank: u32, nonce: [u8; 32] },
-    Reply { hello: [u8; HELLO_LENGTH], target: u32 },
+    Proof { hello: [u8; HELLO_LENGTH], lane: Lane, nonce: [u8; 32] },
+    Reply { hello: [u8; HELLO_LENGTH], target: Lane },
 }
 
 impl Stage {
     /// The dialer's first message, and its stage after that.
-    pub(crate) fn dial(identity: &Identity, target: u32, nonce: [u8; 32]) -> (Stage, Vec<u8>) {
+    pub(crate) fn dial(identity: &Identity, target: Lane, nonce: [u8; 32]) -> (Stage, Vec<u8>) {
         let hello = Hello {
             term: identity.term,
             generation: identity.generation,
             world_size: identity.world,
             rank: identity.rank,
-            target,
+            target: target.rank,
             part: identity.part,
+            // Below STREAMS_MOST.
+            stream: target.stream as u8,
             nonce,
         }
         .encode();
@@ -103,13 +108,13 @@ impl Stage {
     ) -> Step {
         match self {
             Stage::Hello => self.handle_hello(identity, message, nonce),
-            Stage::Proof { hello, rank, nonce } => {
+            Stage::Proof { hello, lane, nonce } => {
                 let accepted = Proof::decode(&prefix(message))
                     .is_ok_and(|proof| identity.verify(LABEL_DIALER, hello, nonce, &proof.proof));
                 if accepted {
-                    Step::Established(*rank, Vec::new(), identity.secret(hello, nonce))
+                    Step::Established(*lane, Vec::new(), identity.secret(hello, nonce))
                 } else {
-                    Step::Refuse(Vec::new(), format!("the proof of rank {rank} is wrong"))
+                    Step::Refuse(Vec::new(), format!("the proof of rank {} is wrong", lane.rank))
                 }
             }
             Stage::Reply { hello, target } => {
@@ -156,11 +161,13 @@ impl Stage {
             || hello.target != identity.rank
             || hello.rank <= identity.rank
             || hello.rank >= identity.world
+            || u32::from(hello.stream) >= identity.streams
         {
             Refusal::WrongGroup
         } else {
             let proof = identity.sign(LABEL_ACCEPTOR, message, &nonce);
-            *self = Stage::Proof { hello: *message, rank: hello.rank, nonce };
+            let lane = Lane { rank: hello.rank, stream: hello.stream.into() };
+            *self = Stage::Proof { hello: *message, lane, nonce };
             return Step::Continue(Reply::Welcome { nonce, proof }.encode().to_vec());
         };
         let (term, generation, _) = ours;

@@ -7,7 +7,7 @@ use nix::sys::socket::{MsgFlags, recv};
 use socket2::Socket;
 
 use super::farewell::{EVIDENCE_LENGTH, Farewell, Tail, evidence};
-use super::flow::{Flow, Incoming, Outgoing};
+use super::flow::{Flow, Incoming, Lane, Outgoing};
 use super::seal::Seal;
 use super::standing::Left;
 use crate::wire::{FRAME_LENGTH, Frame, FrameHeader, WireError};
@@ -48,7 +48,8 @@ pub(crate) enum Leave {
 
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) rank: u32,
+    /// Whose it is.
+    pub(crate) lane: Lane,
     pub(crate) socket: Socket,
     /// What encrypts the stream, where it is encrypted.
     seal: Option<Box<Seal>>,
@@ -91,9 +92,9 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(rank: u32, socket: Socket, seal: Option<Box<Seal>>) -> Link {
+    pub(crate) fn new(lane: Lane, socket: Socket, seal: Option<Box<Seal>>) -> Link {
         Link {
-            rank,
+            lane,
             socket,
             seal,
             readable: true,
@@ -156,7 +157,7 @@ impl Link {
     pub(crate) fn push<F: Flow>(&mut self, flow: &F) -> Result<bool, LinkFault> {
         let mut moved = false;
         while self.sending && self.writable {
-            let outgoing = flow.outgoing(self.rank, self.payload_sent);
+            let outgoing = flow.outgoing(self.lane, self.payload_sent);
             let blocked = matches!(outgoing, Outgoing::Blocked);
             if self.header_sent == 0 && blocked != self.deferred {
                 self.deferred = blocked;
@@ -219,7 +220,7 @@ impl Link {
         self.news = false;
         let may_defer = flow.may_defer();
         let header = &mut self.header_in[self.header_received..];
-        let payload = match flow.incoming(self.rank, self.payload_received) {
+        let payload = match flow.incoming(self.lane, self.payload_received) {
             Incoming::Ready(payload) => payload,
             Incoming::Done if header.is_empty() => {
                 self.receiving = false;
@@ -275,7 +276,7 @@ impl Link {
         if count > of_header {
             self.tail.push(&payload[..count - of_header]);
             self.payload_received += count - of_header;
-            flow.received(self.rank, self.payload_received);
+            flow.received(self.lane, self.payload_received);
         }
         Ok(true)
     }

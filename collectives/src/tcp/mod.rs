@@ -14,6 +14,7 @@ mod link;
 mod seal;
 mod sliced;
 mod standing;
+mod stripes;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +23,9 @@ pub(crate) use communicator::{DOUBLING_RANKS, SMALL};
 pub(crate) use doubling::Doubling;
 pub(crate) use engine::{Engine, cause, grace};
 pub use fabric::{DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, GroupSpec, TcpFabric};
-pub(crate) use flow::{Chain, Exchange, Flow, Incoming, Outgoing};
+pub(crate) use flow::{Chain, Exchange, Flow, Incoming, Lane, Outgoing};
 #[cfg(test)]
 pub(crate) use sliced::PIECE;
 pub(crate) use standing::Standing;
+pub use stripes::DEFAULT_STREAMS;
+pub(crate) use stripes::{stream_count, stripe};

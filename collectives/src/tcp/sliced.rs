@@ -8,7 +8,8 @@
 
 use std::ops::Range;
 
-use super::flow::{Flow, Incoming, Outgoing};
+use super::flow::{Flow, Incoming, Lane, Outgoing};
+use super::stripes::stripe;
 use crate::element::DataType;
 use crate::reduce::{ReduceOp, fold_ranks};
 
@@ -21,23 +22,24 @@ const PIECES_MOST: usize = 2 * 1024 * 1024;
 
 /// The length of a piece, in bytes, for data of this length: short enough that moving and folding overlap, and
 /// long enough that few system calls are made in large worlds, where a region has as many pieces from each rank.
-pub(crate) fn piece_length(length: usize, world: u32) -> usize {
+fn piece_length(length: usize, world: u32) -> usize {
     let most = (PIECES_MOST / world as usize).clamp(PIECE, PIECE_MOST);
     let piece = (length / 32).saturating_mul(world as usize);
     piece.next_multiple_of(PIECE).clamp(PIECE, most.next_multiple_of(PIECE))
 }
 
-/// The scratch memory that a world needs for pieces of this length, in bytes.
-pub(crate) fn scratch_length(piece: usize, world: u32) -> usize {
-    2 * piece * world as usize
+/// The scratch memory that a world needs to reduce data of this length, in bytes.
+pub(crate) fn scratch_length(length: usize, world: u32) -> usize {
+    2 * piece_length(length, world) * world as usize
 }
 
 /// What a rank reduces.
 pub(crate) enum Buffers<'a> {
     /// All-reduce in place: the regions are near-equal parts of the data, and results are handed out.
     InPlace(&'a mut [u8]),
-    /// Reduce-scatter: the regions are equal parts of the input, and each rank keeps its own.
-    Scatter { input: &'a [u8], output: &'a mut [u8] },
+    /// Reduce-scatter: the regions are, of equal parts of the input with this length in bytes, what lies `within` each of
+    /// them, and each rank keeps its own.
+    Scatter { input: &'a [u8], part: usize, within: Range<usize>, output: &'a mut [u8] },
 }
 
 impl Buffers<'_> {
@@ -45,7 +47,36 @@ impl Buffers<'_> {
     pub(crate) fn length(&self) -> usize {
         match self {
             Buffers::InPlace(data) => data.len(),
-            Buffers::Scatter { input, .. } => input.len(),
+            Buffers::Scatter { input, part, within, .. } => match part {
+                0 => 0,
+                part => input.len() / part * within.len(),
+            },
+        }
+    }
+
+    /// Divides them among streams. Any division gives the same bits, since each element is folded by itself.
+    pub(crate) fn striped(self, streams: u32, element: usize) -> Vec<Self> {
+        let part = |length: usize, stream: u32| stripe(0..length, stream, streams, element);
+        match self {
+            Buffers::InPlace(mut data) => {
+                let length = data.len();
+                let parts = (0..streams).map(|stream| {
+                    let (first, rest) =
+                        std::mem::take(&mut data).split_at_mut(part(length, stream).len());
+                    data = rest;
+                    Buffers::InPlace(first)
+                });
+                parts.collect()
+            }
+            Buffers::Scatter { input, part: length, mut output, .. } => {
+                let parts = (0..streams).map(|stream| {
+                    let within = part(length, stream);
+                    let (first, rest) = std::mem::take(&mut output).split_at_mut(within.len());
+                    output = rest;
+                    Buffers::Scatter { input, part: length, within, output: first }
+                });
+                parts.collect()
+            }
         }
     }
 }
@@ -71,7 +102,7 @@ struct Stretch {
 }
 
 impl<'a> Sliced<'a> {
-    /// `scratch` has [`scratch_length`] bytes for [`piece_length`], aligned for any element; `contributed` one entry a rank.
+    /// `scratch` has [`scratch_length`] bytes, aligned for any element; `contributed` one entry a rank.
     pub(crate) fn new(
         buffers: Buffers<'a>,
         scratch: &'a mut [u8],
@@ -87,7 +118,7 @@ impl<'a> Sliced<'a> {
             Sliced { buffers, scratch, contributed, data_type, op, own, world, piece, folded: 0 };
         let own_region = sliced.region(own);
         sliced.contributed[own as usize] = own_region.len();
-        if let Buffers::Scatter { input, output } = &mut sliced.buffers {
+        if let Buffers::Scatter { input, output, .. } = &mut sliced.buffers {
             output.copy_from_slice(&input[own_region]);
         }
         sliced
@@ -95,6 +126,9 @@ impl<'a> Sliced<'a> {
 
     fn region(&self, rank: u32) -> Range<usize> {
         let (rank, world) = (rank as usize, self.world as usize);
+        if let Buffers::Scatter { part, within, .. } = &self.buffers {
+            return rank * part + within.start..rank * part + within.end;
+        }
         let size = self.data_type.size_bytes();
         let elements = self.buffers.length() / size;
         let (share, rest) = (elements / world, elements % world);
@@ -167,15 +201,7 @@ impl<'a> Sliced<'a> {
     }
 }
 
-impl Flow for Sliced<'_> {
-    fn sends_to(&self, _rank: u32) -> bool {
-        true
-    }
-
-    fn receives_from(&self, _rank: u32) -> bool {
-        true
-    }
-
+impl Sliced<'_> {
     fn outgoing(&self, rank: u32, moved: usize) -> Outgoing<'_> {
         let (theirs, own) = (self.region(rank), self.region(self.own));
         let Some(Stretch { gather, within }) = self.stretch(theirs.len(), own.len(), moved) else {
@@ -248,6 +274,45 @@ impl Flow for Sliced<'_> {
     }
 }
 
+/// A reduction over one or more streams, each of which has its own part of the data.
+pub(crate) struct Striped<'a>(pub(crate) Vec<Sliced<'a>>);
+
+impl<'a> Striped<'a> {
+    fn part(&self, lane: Lane) -> &Sliced<'a> {
+        &self.0[lane.stream as usize]
+    }
+}
+
+impl Flow for Striped<'_> {
+    fn streams(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    fn sends_to(&self, _lane: Lane) -> bool {
+        true
+    }
+
+    fn receives_from(&self, _lane: Lane) -> bool {
+        true
+    }
+
+    fn outgoing(&self, lane: Lane, moved: usize) -> Outgoing<'_> {
+        self.part(lane).outgoing(lane.rank, moved)
+    }
+
+    fn incoming(&mut self, lane: Lane, moved: usize) -> Incoming<'_> {
+        self.0[lane.stream as usize].incoming(lane.rank, moved)
+    }
+
+    fn received(&mut self, lane: Lane, moved: usize) {
+        self.0[lane.stream as usize].received(lane.rank, moved);
+    }
+
+    fn length_to(&self, lane: Lane) -> u64 {
+        self.part(lane).length_to(lane.rank)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,8 +321,7 @@ mod tests {
     #[test]
     fn a_stream_covers_both_regions_in_order() {
         for length in [0, 4, 8, PIECE, 2 * PIECE, 2 * PIECE + 4, 6 * PIECE + 4, 9 * PIECE + 12] {
-            let (mut data, mut scratch) =
-                (vec![0; length], vec![0; scratch_length(piece_length(length, 2), 2)]);
+            let (mut data, mut scratch) = (vec![0; length], vec![0; scratch_length(length, 2)]);
             let mut contributed = [0; 2];
             let buffers = Buffers::InPlace(&mut data);
             let (data_type, op) = (DataType::F32, ReduceOp::Sum);

@@ -22,19 +22,21 @@ pub(crate) struct Left {
     pub(crate) seal: Option<Box<Seal>>,
 }
 
-/// By the part of a generation that they served, and the peer's listener. At most one for each rank of the last
-/// generation. Clones share them: a fabric's communicators give back what they were formed of.
+/// The part of a generation that a connection served, the peer's listener, and which of the pair's streams it was.
+type Place = (u32, SocketAddr, u32);
+
+/// At most one for each link of the last generation. Clones share them: a fabric's communicators give back what they were formed of.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Standing {
-    sockets: Arc<Mutex<BTreeMap<(u32, SocketAddr), Left>>>,
-    /// At most one for each rank of the generation that ended last.
+    sockets: Arc<Mutex<BTreeMap<Place, Left>>>,
+    /// At most one for each link of the generation that ended last.
     ending: Arc<Mutex<Vec<Socket>>>,
 }
 
 impl Standing {
-    pub(crate) fn put(&self, part: u32, peer: SocketAddr, left: Left) {
+    pub(crate) fn put(&self, part: u32, peer: SocketAddr, stream: u32, left: Left) {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        sockets.insert((part, peer), left);
+        sockets.insert((part, peer, stream), left);
     }
 
     /// Keeps a connection whose peer may not have read everything.
@@ -48,13 +50,13 @@ impl Standing {
     }
 
     /// Takes all that served this part.
-    pub(crate) fn take(&self, part: u32) -> BTreeMap<SocketAddr, Left> {
+    pub(crate) fn take(&self, part: u32) -> BTreeMap<(SocketAddr, u32), Left> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         let all = std::mem::take(&mut *sockets);
         let (taken, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            all.into_iter().partition(|((of, _), _)| *of == part);
+            all.into_iter().partition(|((of, _, _), _)| *of == part);
         *sockets = others;
-        taken.into_iter().map(|((_, peer), left)| (peer, left)).collect()
+        taken.into_iter().map(|((_, peer, stream), left)| ((peer, stream), left)).collect()
     }
 
     /// Drops what no part of the new generation has taken.

@@ -8,7 +8,7 @@ mod reference;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::{AbortHandle, Communicator, GroupSpec, HostFabric, TcpFabric};
+use crate::{AbortHandle, Communicator, DEFAULT_STREAMS, GroupSpec, HostFabric, TcpFabric};
 
 /// Ends a test that would hang; none waits this long when all is well.
 const LONG: Duration = Duration::from_secs(60);
@@ -76,6 +76,7 @@ fn world<T: Send + 'static>(
                 host_names: Vec::new(),
                 key: [7; 32],
                 encrypts: path.encrypts(),
+                streams: DEFAULT_STREAMS,
                 form_deadline: LONG,
                 operation_deadline,
             };

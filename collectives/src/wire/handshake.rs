@@ -57,6 +57,8 @@ pub struct Hello {
     /// Which of the generation's groups the dialer forms: 0 is all ranks, 1 those of its host. They form in
     /// this order.
     pub part: u32,
+    /// Which of the pair's streams this connection is, from 0 on.
+    pub stream: u8,
     /// Fresh random bytes.
     pub nonce: [u8; 32],
 }
@@ -66,6 +68,7 @@ impl Hello {
     pub fn encode(&self) -> [u8; HELLO_LENGTH] {
         let mut bytes = [0; HELLO_LENGTH];
         preamble(&mut bytes, KIND_HELLO);
+        bytes[6] = self.stream;
         bytes[8..16].copy_from_slice(&self.term.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.world_size.to_le_bytes());
@@ -90,6 +93,7 @@ impl Hello {
             rank: u32_at(bytes, 28),
             target: u32_at(bytes, 32),
             part: u32_at(bytes, 36),
+            stream: bytes[6],
             nonce: array_at(bytes, 40),
         })
     }

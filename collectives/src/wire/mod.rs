@@ -16,7 +16,7 @@ pub use handshake::{HELLO_LENGTH, Hello, PROOF_LENGTH, Proof, REPLY_LENGTH, Refu
 use thiserror::Error;
 
 /// The version of handshake and frames. Peers of another version are refused.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

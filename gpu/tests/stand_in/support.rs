@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use elastic_collectives::{
-    AbortHandle, CollectiveError, Communicator, FormError, GroupSpec, HostFabric, SoloCommunicator,
-    TcpFabric,
+    AbortHandle, CollectiveError, Communicator, DEFAULT_STREAMS, FormError, GroupSpec, HostFabric,
+    SoloCommunicator, TcpFabric,
 };
 use elastic_gpu::actor::core::CoreConfig;
 use elastic_gpu::load::Search;
@@ -184,6 +184,7 @@ impl Rank {
                     host_names: workers.iter().map(|worker| worker.host.as_str().into()).collect(),
                     key: [7; 32],
                     encrypts: false,
+                    streams: DEFAULT_STREAMS,
                     form_deadline: LONG,
                     operation_deadline: self.options.operation_deadline,
                 },

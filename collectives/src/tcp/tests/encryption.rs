@@ -23,12 +23,14 @@ impl Wire {
         let address = listener.local_addr().unwrap();
         let wire = self.clone();
         spawn(move || {
-            let (dialer, _) = listener.accept().unwrap();
-            let acceptor = TcpStream::connect(target).unwrap();
-            let ends = (dialer.try_clone().unwrap(), acceptor.try_clone().unwrap());
-            let other = wire.clone();
-            spawn(move || other.carry(ends.1, ends.0));
-            wire.carry(dialer, acceptor);
+            // Until the test ends: a pair has several connections.
+            while let Ok((dialer, _)) = listener.accept() {
+                let acceptor = TcpStream::connect(target).unwrap();
+                let ends = (dialer.try_clone().unwrap(), acceptor.try_clone().unwrap());
+                let (there, back) = (wire.clone(), wire.clone());
+                spawn(move || back.carry(ends.1, ends.0));
+                spawn(move || there.carry(dialer, acceptor));
+            }
         });
         address
     }

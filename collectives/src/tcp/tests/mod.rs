@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{GroupSpec, TcpCommunicator, TcpFabric};
+use super::{DEFAULT_STREAMS, GroupSpec, TcpCommunicator, TcpFabric};
 use crate::{AbortHandle, FormError};
 
 const KEY: [u8; 32] = [7; 32];
@@ -39,6 +39,7 @@ fn group(generation: u64, rank: u32, peers: &[SocketAddr]) -> GroupSpec {
         host_names: Vec::new(),
         key: KEY,
         encrypts: false,
+        streams: DEFAULT_STREAMS,
         form_deadline: LONG,
         operation_deadline: LONG,
     }

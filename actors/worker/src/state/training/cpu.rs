@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use elastic_collectives::{
-    AbortHandle, Communicator, FormError, GroupSpec, HostFabric, SoloCommunicator, TcpFabric,
+    AbortHandle, Communicator, DEFAULT_STREAMS, FormError, GroupSpec, HostFabric, SoloCommunicator,
+    TcpFabric,
 };
 use elastic_protocol::Member;
 use elastic_protocol::messages::Placement;
@@ -47,6 +48,7 @@ impl Fabric for CpuGroups {
             host_names: members.iter().map(|member| member.worker.host.as_str().into()).collect(),
             key: placement.key.0,
             encrypts: placement.encrypts,
+            streams: DEFAULT_STREAMS,
             form_deadline: deadline,
             operation_deadline: self.operation_deadline,
         };

@@ -86,6 +86,7 @@ impl Part {
                 host_names: Vec::new(),
                 key: [3; 32],
                 encrypts: false,
+                streams: elastic_collectives::DEFAULT_STREAMS,
                 form_deadline: DEADLINE,
                 operation_deadline: DEADLINE,
             };
