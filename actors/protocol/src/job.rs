@@ -143,6 +143,11 @@ impl ResetCause {
     pub const fn is_planned(&self) -> bool {
         matches!(self, Self::HostsChanged { .. } | Self::WorkerLeaves { .. })
     }
+
+    /// Whether a worker's program failed: what restarts are counted for (T-4).
+    pub const fn is_failure(&self) -> bool {
+        matches!(self, Self::WorkerExited { .. } | Self::WorkerFailed { .. })
+    }
 }
 
 impl fmt::Display for ResetCause {

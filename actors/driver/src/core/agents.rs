@@ -167,6 +167,7 @@ impl DriverCore {
             if wanted {
                 let deadline = now + self.config.deadlines.start;
                 self.timers.set(deadline, Timer::Start(process.worker.clone()));
+                self.process_started(&process.worker);
             } else {
                 let message = DriverToAgent::Stop {
                     worker: process.worker.clone(),
@@ -188,7 +189,7 @@ impl DriverCore {
 
     /// A worker that its agent knows nothing of: it died with an earlier life of the agent.
     pub(crate) fn handle_vanished(&mut self, now: Time, worker: &WorkerId, reason: &str) {
-        if !self.workers.contains_key(worker) {
+        if !self.workers.contains_key(worker) || self.is_done(worker) {
             return;
         }
         let cause = ResetCause::HostLost { host: worker.host.clone(), reason: reason.to_owned() };

@@ -19,6 +19,7 @@ mod output;
 mod phase;
 mod quarrels;
 mod restart;
+mod restored;
 mod review;
 mod seating;
 mod selection;

@@ -24,7 +24,8 @@ use super::timers::Timer;
 use crate::journal::Record;
 
 /// The data address of workers whose collectives are not ours.
-const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+pub(crate) const NOWHERE: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Where a process stands that lives for one generation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -79,20 +80,27 @@ impl DriverCore {
             let Some(record) = self.workers.get_mut(&worker) else { continue };
             let (Some(Stage::Planned), Some(agent)) = (record.stage, agent) else { continue };
             record.stage = Some(Stage::Running);
-            self.record(&Record::WorkerStarted { worker: worker.clone() });
+            self.record(&Record::ProcessStarted { worker: worker.clone() });
             self.event(EventKind::WorkerStarted { worker: worker.to_string() });
             let place = Some(ProcessPlace { stamp, rank, local_rank: member.local_rank });
             self.output(DriverOutput::StartWorker { agent, worker, environment, place });
         }
     }
 
-    /// An agent has started a process: for one that lives for a generation that is all there is to forming it.
+    /// An agent has started a process, or tells a new driver that it has: for one that lives for a generation that
+    /// is all there is to forming it.
     pub(crate) fn process_started(&mut self, worker: &WorkerId) {
         let record = self.workers.get(worker);
         let runs = record.is_some_and(|record| record.stage == Some(Stage::Running));
         if runs && self.is_member(worker) {
-            self.vote_for(worker, Ballot::Ready);
+            self.vote_for_standing(worker);
         }
+    }
+
+    /// A process that takes part is as far as its generation is.
+    pub(crate) fn vote_for_standing(&mut self, worker: &WorkerId) {
+        let is_forming = matches!(self.phase, Phase::Form { .. });
+        self.vote_for(worker, if is_forming { Ballot::Ready } else { Ballot::Synced });
     }
 
     /// All have started: none has any state to take over.
@@ -109,7 +117,7 @@ impl DriverCore {
         }
     }
 
-    fn members_at(&self, is_meant: impl Fn(Stage) -> bool) -> Vec<WorkerId> {
+    pub(crate) fn members_at(&self, is_meant: impl Fn(Stage) -> bool) -> Vec<WorkerId> {
         let members = self.current.iter().flat_map(|current| &current.alive);
         let meant = members.filter(|worker| {
             self.workers.get(worker).and_then(|record| record.stage).is_some_and(&is_meant)
@@ -127,6 +135,7 @@ impl DriverCore {
         }
         record.stage = Some(Stage::Done);
         record.pid = None;
+        self.record(&Record::ProcessDone { worker: worker.clone() });
         if matches!(self.phase, Phase::Run) {
             self.vote_for(worker, Ballot::Success);
         }
@@ -164,6 +173,11 @@ impl DriverCore {
         has_none
     }
 
+    /// Whether a worker's process has ended well, and its generation goes on.
+    pub(crate) fn is_done(&self, worker: &WorkerId) -> bool {
+        self.workers.get(worker).is_some_and(|record| record.stage == Some(Stage::Done))
+    }
+
     /// The job has succeeded: what has ended well needs no waiting for.
     pub(crate) fn forget_the_done(&mut self) {
         let workers: Vec<WorkerId> = self.workers.keys().cloned().collect();
@@ -195,9 +209,7 @@ impl DriverCore {
     /// Counts a reset that a failure has caused, and ends the job if it may have no more of them. Changes of
     /// the membership are not counted (T-4).
     pub(crate) fn restarts_are_spent(&mut self, now: Time, cause: &ResetCause) -> bool {
-        let is_failure =
-            matches!(cause, ResetCause::WorkerExited { .. } | ResetCause::WorkerFailed { .. });
-        if !is_failure || !self.is_by_restart() {
+        if !cause.is_failure() || !self.is_by_restart() {
             return false;
         }
         match self.config.max_job_restarts {

@@ -53,8 +53,8 @@ impl DriverCore {
         }
         core.resets = image.resets;
         core.started_with = image.started_with;
-        core.program_attaches = image.current.is_some()
-            || image.workers.values().any(|worker| worker.data_address.is_some());
+        core.program_attaches = image.program_attaches;
+        core.restarts = image.restarts;
         for ((host, number), slot) in &image.slots {
             let record = SlotRecord {
                 failures: slot.failures,
@@ -67,13 +67,21 @@ impl DriverCore {
             return core;
         }
         core.await_the_others(now, &image.workers.keys().cloned().collect::<Vec<_>>());
+        let is_over = image.result.is_some();
         for (worker, known) in &image.workers {
+            let is_member =
+                image.current.as_ref().is_some_and(|current| current.alive.contains(worker));
+            if let Some(process) = known.process {
+                let ended = |it: &GenerationImage| matches!(it.progress, Progress::Ended { .. });
+                let takes_part =
+                    is_member && !is_over && !image.current.as_ref().is_some_and(ended);
+                core.restore_process(now, worker, process, takes_part);
+                continue;
+            }
             let mut record = WorkerRecord::starting(now);
             record.data_address = known.data_address;
             record.commit = known.commit;
             record.step = known.commit.map_or(record.step, |commit| commit.step);
-            let is_member =
-                image.current.as_ref().is_some_and(|current| current.alive.contains(worker));
             let stance = match known.data_address {
                 Some(_) if is_member => Stance::Member,
                 Some(_) => Stance::Lost,
@@ -81,10 +89,7 @@ impl DriverCore {
             };
             record.take_stance(now, stance);
             core.workers.insert(worker.clone(), record);
-            let slot = core.slots.get_or_default((worker.host.clone(), worker.slot));
-            if slot.worker.as_ref().is_none_or(|held| held.incarnation < worker.incarnation) {
-                slot.worker = Some(worker.clone());
-            }
+            core.hold_slot(worker);
             let deadline = now + core.config.deadlines.start;
             core.timers.set(deadline, Timer::Start(worker.clone()));
         }
@@ -100,6 +105,14 @@ impl DriverCore {
         }
         core.ask_review(now);
         core
+    }
+
+    /// The newest of a slot's workers is the one that it has.
+    pub(crate) fn hold_slot(&mut self, worker: &WorkerId) {
+        let slot = self.slots.get_or_default((worker.host.clone(), worker.slot));
+        if slot.worker.as_ref().is_none_or(|held| held.incarnation < worker.incarnation) {
+            slot.worker = Some(worker.clone());
+        }
     }
 
     fn await_the_others(&mut self, now: Time, workers: &[WorkerId]) {
@@ -138,13 +151,15 @@ impl DriverCore {
             Progress::Ended { cause } => {
                 self.start_reset_record(now, cause, now);
                 self.timers.set(elastic, Timer::Phase);
-                let gather =
-                    Gather { since: now, deadline: elastic, waiting_for: alive, changed_at: now };
+                let known = |worker: &WorkerId| self.workers.contains_key(worker);
+                let waiting_for = alive.into_iter().filter(known).collect();
+                let gather = Gather { since: now, deadline: elastic, waiting_for, changed_at: now };
                 Phase::Gather(gather)
             }
         };
         if self.phase.is_generation_active() {
             self.output(DriverOutput::OpenGeneration { stamp, members });
+            self.vote_again_for_the_done();
         }
     }
 
@@ -266,6 +281,7 @@ impl DriverCore {
         let Some(takeover) = self.takeover.take() else { return };
         self.gather_changed(now);
         self.event(EventKind::TakeoverDone { lost, ms: now.ms_since(takeover.since) });
+        self.give_up_the_unstarted(now);
         if is_planted(Bug::TakeoverResets) && self.phase.is_generation_active() {
             let phase = "takeover".to_owned();
             let cause = ResetCause::DeadlinePassed { phase, waiting_for: Vec::new() };

@@ -41,6 +41,10 @@ pub struct Image {
     pub started_with: Option<u32>,
     /// How the job ended, if it has.
     pub result: Option<JobResult>,
+    /// Whether a worker has ever attached: the program uses the library.
+    pub program_attaches: bool,
+    /// Generations that a failure ended while processes lived for one each.
+    pub restarts: u64,
 }
 
 /// A host.
@@ -61,6 +65,17 @@ pub struct WorkerImage {
     pub data_address: Option<SocketAddr>,
     /// The last commit that it is known to hold.
     pub commit: Option<CommitId>,
+    /// How far it is, if it lives for one generation.
+    pub process: Option<ProcessImage>,
+}
+
+/// A process that lives for one generation.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum ProcessImage {
+    /// Not known to have ended.
+    Running,
+    /// It ended well.
+    Done,
 }
 
 /// What is held against a slot.
@@ -119,6 +134,9 @@ impl Image {
                 self.workers.insert(worker.clone(), WorkerImage::default());
             }
             Record::WorkerAttached { worker, data_address } => {
+                if !std::mem::replace(&mut self.program_attaches, true) {
+                    self.keep_processes();
+                }
                 if let Some(image) = self.workers.get_mut(worker) {
                     image.data_address = Some(*data_address);
                 }
@@ -150,7 +168,29 @@ impl Image {
             }
             Record::Hosts { hosts } => self.hosts.clone_from(hosts),
             Record::Ended { result } => self.result = Some(result.clone()),
+            Record::ProcessStarted { worker } => {
+                self.incarnation = self.incarnation.max(worker.incarnation);
+                let process = Some(ProcessImage::Running);
+                self.workers.insert(worker.clone(), WorkerImage { process, ..Default::default() });
+            }
+            Record::ProcessDone { worker } => {
+                if let Some(image) = self.workers.get_mut(worker) {
+                    image.process = Some(ProcessImage::Done);
+                }
+            }
         }
+    }
+
+    /// The program turned out to be elastic in process (`--mode auto`): from now on everybody's process is kept, and the
+    /// generation that they were started for is taken back.
+    fn keep_processes(&mut self) {
+        if self.workers.values().all(|worker| worker.process.is_none()) {
+            return;
+        }
+        self.current = None;
+        self.started_with = None;
+        self.workers.retain(|_, worker| worker.process != Some(ProcessImage::Done));
+        self.workers.values_mut().for_each(|worker| worker.process = None);
     }
 
     fn open(&mut self, formation: &Formation) {
@@ -185,6 +225,7 @@ impl Image {
         });
         let ended = self.progress(stamp, Progress::Ended { cause: cause.clone() });
         self.resets += u64::from(ended && !was_planned);
+        self.restarts += u64::from(ended && cause.is_failure() && !self.program_attaches);
     }
 
     fn progress(&mut self, stamp: Stamp, progress: Progress) -> bool {

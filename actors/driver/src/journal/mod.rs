@@ -11,7 +11,9 @@ mod tenure;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use self::image::{GenerationImage, HostImage, Image, Progress, SlotImage, WorkerImage};
+pub use self::image::{
+    GenerationImage, HostImage, Image, ProcessImage, Progress, SlotImage, WorkerImage,
+};
 pub(crate) use self::ledger::Ledger;
 pub use self::record::{JobSecretsBytes, Record};
 pub use self::tenure::{Founding, Tenure, TenureError};

@@ -112,6 +112,16 @@ pub enum Record {
         /// How.
         result: JobResult,
     },
+    /// A process that lives for one generation is to be started (`--mode restart`): its incarnation is given out.
+    ProcessStarted {
+        /// Whose.
+        worker: WorkerId,
+    },
+    /// A process that lives for one generation has ended well.
+    ProcessDone {
+        /// Whose.
+        worker: WorkerId,
+    },
 }
 
 impl Record {
@@ -123,6 +133,7 @@ impl Record {
             Self::Job { .. }
                 | Self::Term { .. }
                 | Self::WorkerStarted { .. }
+                | Self::ProcessStarted { .. }
                 | Self::GenerationOpened { .. }
                 | Self::StopDecided { .. }
                 | Self::Ended { .. }

@@ -74,6 +74,8 @@ pub(super) struct Cluster {
     pub(super) hold_stops: bool,
     /// Agents that were told to go, and have been held.
     leaving: Vec<NodeId>,
+    /// Whether the program uses the library.
+    pub(super) attaches: bool,
     /// Of every process that was ever started.
     pub(super) environments: BTreeMap<WorkerId, BTreeMap<String, String>>,
 }
@@ -84,6 +86,7 @@ impl Cluster {
         let mut config =
             DriverConfig { hosts_join: false, mode: Mode::InProcess, ..DriverConfig::new(program) };
         change(&mut config);
+        let attaches = config.mode == Mode::InProcess;
         let config = config.validate().expect("a valid configuration");
         let now = Time::from_ms(1);
         let rng = ChaCha8Rng::seed_from_u64(1);
@@ -117,6 +120,7 @@ impl Cluster {
             result: None,
             hold_stops: false,
             leaving: Vec::new(),
+            attaches,
             environments: BTreeMap::new(),
         }
     }
@@ -140,6 +144,9 @@ impl Cluster {
             let live = of_host.map(|worker| LiveWorker { worker: worker.clone(), pid: 1 });
             let live = live.collect();
             self.rejoin(&node, 2, live);
+            if !self.attaches {
+                continue;
+            }
             let workers: Vec<WorkerId> = self.workers.keys().cloned().collect();
             for worker in workers.into_iter().filter(|worker| worker.host == host(name)) {
                 self.attach(&worker);

@@ -241,3 +241,85 @@ fn in_restart_mode_a_program_of_the_library_is_refused_with_the_way_out() {
     cluster.pass(Duration::from_secs(30));
     assert!(reason(&cluster).contains("elastic in process"), "{}", reason(&cluster));
 }
+
+#[test]
+fn d_3_the_group_goes_on_under_a_new_driver() {
+    for mode in [Mode::Restart, Mode::Auto] {
+        let mut cluster = four(|config| config.mode = mode);
+        let first = cluster.worker("a", 0);
+        cluster.exit(&first, DONE);
+        for _ in 0..2 {
+            cluster.restart_driver();
+            cluster.come_back(&["b", "a"]);
+            // Longer than a program has that is to attach.
+            cluster.pass(Duration::from_secs(1_000));
+        }
+        assert!(cluster.resets.is_empty() && cluster.stops.is_empty(), "{:?}", cluster.resets);
+        assert_eq!(cluster.environments.len(), 4, "{mode:?}");
+        all_done(&mut cluster);
+        assert_eq!(cluster.result.map(|result| result.outcome), Some(Outcome::Succeeded));
+    }
+}
+
+#[test]
+fn a_process_that_ended_well_without_a_driver_has_done_its_part() {
+    let mut cluster = four(|_| {});
+    let first = cluster.worker("a", 0);
+    cluster.restart_driver();
+    cluster.end_unseen(&first);
+    cluster.come_back(&["a", "b"]);
+    cluster.report_exit(&first, DONE);
+    cluster.pass(Duration::from_secs(30));
+    assert!(cluster.resets.is_empty(), "{:?}", cluster.resets);
+    all_done(&mut cluster);
+    assert_eq!(cluster.result.map(|result| result.outcome), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn what_failed_without_a_driver_restarts_the_group_and_is_counted() {
+    let mut cluster = four(|config| config.max_job_restarts = Some(1));
+    for attempt in 1..=2 {
+        let bad = cluster.worker("b", 1);
+        cluster.restart_driver();
+        cluster.end_unseen(&bad);
+        cluster.come_back(&["a", "b"]);
+        cluster.report_exit(&bad, FAILED);
+        cluster.pass(Duration::from_secs(30));
+        assert_eq!(cluster.resets.len(), attempt.min(1), "{:?}", cluster.resets);
+    }
+    assert_eq!(cluster.sizes, [4, 4]);
+    assert!(reason(&cluster).starts_with("a worker failed after 1 of 1 restarts"));
+}
+
+#[test]
+fn a_new_driver_stops_what_is_left_of_a_generation_that_has_ended() {
+    let mut cluster = four(|_| {});
+    cluster.hold_stops = true;
+    let bad = cluster.worker("b", 1);
+    cluster.exit(&bad, FAILED);
+    cluster.stops.clear();
+    cluster.hold_stops = false;
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    assert_eq!(cluster.stops.len(), 3, "{:?}", cluster.stops);
+    cluster.pass(Duration::from_secs(30));
+    assert_eq!(cluster.sizes.last(), Some(&4));
+    assert_eq!(cluster.environments.len(), 8);
+}
+
+#[test]
+fn a_driver_killed_while_the_group_starts_has_it_start_again() {
+    for hangs in [true, false] {
+        let mut cluster = Cluster::new(|config| {
+            (config.mode, config.np) = (Mode::Restart, Some(2));
+        });
+        cluster.disk_hangs = hangs;
+        cluster.slow_start = true;
+        cluster.add_host("a", 2);
+        cluster.restart_driver();
+        cluster.slow_start = false;
+        cluster.come_back(&["a"]);
+        cluster.pass(Duration::from_secs(1_000));
+        assert_eq!((cluster.live().count(), cluster.sizes.last()), (2, Some(&2)), "{hangs}");
+    }
+}
