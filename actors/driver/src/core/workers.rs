@@ -62,14 +62,14 @@ impl DriverCore {
             LinkEvent::Up | LinkEvent::Heard => record.link = Link::Up,
             LinkEvent::Silent { silent_ms } => {
                 record.link = Link::Silent;
-                // A peer has seen its link break: it is the process, and nothing is gained by waiting.
-                if record.accused {
-                    self.handle_silent_worker(now, &worker, *silent_ms);
-                } else if agent_is_heard {
-                    // So may it be if the host answers and the worker does not; but where the network is
-                    // cut, one of the two falls silent first, by up to a beat.
+                if agent_is_heard {
+                    // It may be the process, if the host answers and the worker does not; but where the network
+                    // is cut, one of the two falls silent first, by up to a beat.
                     let at = now + self.config.deadlines.beat * 2;
                     self.timers.set(at, Timer::Silence(worker));
+                } else if record.accused {
+                    // A peer has seen its link break: nothing is gained by waiting.
+                    self.handle_silent_worker(now, &worker, *silent_ms);
                 }
             }
             LinkEvent::Lost { reason, silent_ms } => {
@@ -223,7 +223,10 @@ impl DriverCore {
         {
             record.accused = true;
             self.quarrels.note(&worker, peer);
-            if record.link == Link::Silent {
+            let host_is_heard =
+                self.agents.get(&peer.host).is_some_and(|agent| agent.link == Link::Up);
+            // Where its host is heard, it is given two beats yet.
+            if record.link == Link::Silent && !host_is_heard {
                 self.handle_silent_worker(now, peer, self.silent_ms());
             }
         }
