@@ -145,11 +145,9 @@ fn plan(
     }
     let advertise = flags.advertise.clone();
     let state_dir = flags.state_dir.clone();
-    // What runs by restart has nothing that a driver started again could take over.
-    let store = store(flags, &config)?;
+    let store = store(flags)?;
     let (is_standby, lease) = (flags.standby, flags.lease_timeout.unwrap_or(DEFAULT_LEASE));
-    let keeps_journal = (state_dir.is_some() || bind.port() != 0 || store.is_some())
-        && config.mode != Mode::Restart;
+    let keeps_journal = state_dir.is_some() || bind.port() != 0 || store.is_some();
     let (log_dir, role) = (None, None);
     Ok(DriverPlan {
         bind,
@@ -169,7 +167,7 @@ fn plan(
 }
 
 /// Where several drivers keep one journal, if they do.
-fn store(flags: &DriverFlags, config: &DriverConfig) -> Result<Option<EtcdAddress>, Failure> {
+fn store(flags: &DriverFlags) -> Result<Option<EtcdAddress>, Failure> {
     let needs_store =
         [("--standby", flags.standby), ("--lease-timeout", flags.lease_timeout.is_some())];
     let Some(store) = &flags.store else {
@@ -179,10 +177,6 @@ fn store(flags: &DriverFlags, config: &DriverConfig) -> Result<Option<EtcdAddres
             None => Ok(None),
         };
     };
-    if config.mode == Mode::Restart {
-        return Err(Failure::usage("--store is given with --mode restart")
-            .hint("a job by restart cannot be taken over: leave --store out"));
-    }
     if flags.lease_timeout.is_some_and(|lease| lease < LEAST_LEASE) {
         return Err(Failure::usage("--lease-timeout is less than a second")
             .hint("etcd's leases last whole seconds, two at least with its default settings"));
@@ -437,9 +431,5 @@ mod tests {
         assert!(plan_driver(&base(), &[]).is_err(), "no program");
         let standby = DriverFlags { standby: true, ..base() };
         assert_eq!(refused(&standby), "--standby is given, but no --store");
-        let store = "etcd://a:2379".parse().ok();
-        let mode = Some(ModeFlag::Restart);
-        let restart = DriverFlags { store, mode, ..base() };
-        assert_eq!(refused(&restart), "--store is given with --mode restart");
     }
 }

@@ -189,3 +189,26 @@ fn t_10_a_host_that_is_to_go_gives_its_workers_the_grace_period() {
     assert_eq!(job.end(), 143);
     assert_eq!(job.log_of("sigterm").len(), 3);
 }
+
+#[test]
+fn d_3_a_new_driver_takes_a_group_over_that_knows_of_none() {
+    let mut job = start(&["-n", "3", "--start-timeout", "1"]);
+    job.agent("a", 2);
+    job.agent("b", 1);
+    let met = job.wait_for_meeting(1, 3);
+    for term in 2..=3 {
+        job.kill_driver();
+        job.start_driver_again();
+        job.wait(&format!("the takeover of term {term}"), |job| {
+            job.events_of("takeover_done").into_iter().find(|event| event["term"] == term)
+        });
+    }
+    // As long as a program would have that is to attach.
+    job.pass_ms(1_500);
+    assert!(met.iter().map(pid).all(is_running), "D-3");
+    assert!(job.events_of("reset_decided").is_empty(), "D-3");
+    job.control("kill.1.0");
+    let met = job.wait_for_meeting(2, 3);
+    assert_eq!(job.variable(&met, "TORCHELASTIC_RESTART_COUNT"), ["1", "1", "1"]);
+    assert_eq!(job.finish(), 0);
+}
