@@ -36,8 +36,8 @@ const INITIAL_RTT: Duration = Duration::from_millis(50);
 pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Handshakes in progress above which an address must prove itself first (QUIC Retry): it costs each honest node of a
-/// crowd a round trip and a full datagram, and leaves the other half to those that have proved theirs.
-pub(crate) const HANDSHAKES_RETRY: usize = HANDSHAKES_MAX / 2;
+/// crowd a round trip and a full datagram, and keeps a quarter of the places for those that have proved theirs.
+pub(crate) const HANDSHAKES_RETRY: usize = HANDSHAKES_MAX / 4 * 3;
 
 /// Handshakes in progress at most, with enrolling and greeting. One more makes the oldest go: an honest
 /// one takes milliseconds.

@@ -48,6 +48,8 @@ pub(crate) fn server(identity: &Identity, version: u32) -> Result<QuicServerConf
     roots.add(identity.authority.clone()).map_err(TlsError::new)?;
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
         .allow_unauthenticated()
+        // Nodes have one certificate, and need no hint which to show.
+        .clear_root_hint_subjects()
         .build()
         .map_err(TlsError::new)?;
     let mut config = rustls::ServerConfig::builder_with_provider(provider())
