@@ -42,6 +42,7 @@ mod api;
 /// State and collectives on the worker's GPU.
 pub mod gpu {
     pub use elastic_gpu::cuda::{DeviceBuffer, Stream};
+    pub use elastic_gpu::nccl::Region;
     pub use elastic_gpu::{CommitCost, NcclGroup};
 
     pub use crate::api::device::{DeviceArray, LocalGpu, local_gpu, with_nccl};

@@ -18,7 +18,7 @@ use elastic_collectives::{
 use elastic_gpu::actor::core::CoreConfig;
 use elastic_gpu::cuda::{DeviceBuffer, Stream};
 use elastic_gpu::load::Search;
-use elastic_gpu::nccl::Patience;
+use elastic_gpu::nccl::{Patience, Region};
 use elastic_gpu::{
     Backend, DeviceState, Generation, Gpu, GpuActor, GpuConfig, GpuGroups, GpuPort, GroupConfig,
     NcclGroup, Scope,
@@ -49,11 +49,12 @@ fn main() -> Result<(), Failure> {
         let rounds = ((256 << 20) / bytes).clamp(5, 500);
         let buffer = DeviceBuffer::new(gpu.device(), bytes)?;
         let reduced = timed(rounds, || {
-            let sequence = group.all_reduce_device(&buffer, DataType::F32, ReduceOp::Sum)?;
+            let sequence =
+                group.all_reduce_device(&[Region::all(&buffer)], DataType::F32, ReduceOp::Sum)?;
             Ok(group.wait(OperationKind::AllReduce, sequence)?)
         })?;
         let broadcast = timed(rounds, || {
-            let sequence = group.broadcast_device(&buffer, DataType::F32, 0)?;
+            let sequence = group.broadcast_device(&Region::all(&buffer), DataType::F32, 0)?;
             Ok(group.wait(OperationKind::Broadcast, sequence)?)
         })?;
         drop(buffer);

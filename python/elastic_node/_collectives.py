@@ -60,7 +60,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """As `allreduce_`, beside this thread: give the handle to `synchronize`, and leave `tensor` alone before."""
-    native = group_of(process_set).all_reduce(_arrays.writable(tensor), op)
+    native = group_of(process_set).all_reduce([_arrays.writable(tensor)], op)
     return Handle(native, tensor)
 
 
@@ -73,14 +73,15 @@ def allreduce_(
     """Replaces `tensor` by the reduction of all ranks' tensors, in place and without a copy.
 
     Args:
-        tensor: a contiguous NumPy array, torch CPU tensor, or other object with the buffer protocol or DLPack; of
-            one shape on all ranks.
+        tensor: a contiguous NumPy array, torch tensor, or other object with the buffer protocol or DLPack; of
+            one shape on all ranks. On the worker's GPU, where the job's collectives are NCCL's.
         name: for Horovod's sake; operations are told apart by their order.
         op: `Average`, `Sum`, `Min`, `Max` or `Product`. Reductions go in the order of the ranks, so every rank
             gets the same bits.
 
     Raises:
         CollectiveError: a worker was lost, or the generation was aborted.
+        BufferError: not contiguous, or on a device that the job's collectives do not reach.
         ValueError: an average of integers; elements that cannot be reduced.
     """
     return allreduce_async_(tensor, name, op, process_set).wait()
@@ -94,7 +95,7 @@ def allreduce_async(
 ) -> Handle:
     """As `allreduce`, beside this thread: give the handle to `synchronize`."""
     copy, back = _arrays.copy_of(tensor)
-    native = group_of(process_set).all_reduce(copy, op)
+    native = group_of(process_set).all_reduce([copy], op)
     return Handle(native, lambda: back(copy))
 
 
@@ -122,7 +123,7 @@ def grouped_allreduce_(
     Every rank gives as many, of the same shapes. Errors as those of `allreduce_`.
     """
     memory = [_arrays.writable(tensor) for tensor in tensors]
-    group_of(process_set).all_reduce_many(memory, op).wait()
+    group_of(process_set).all_reduce(memory, op).wait()
     return list(tensors)
 
 
@@ -134,7 +135,7 @@ def grouped_allreduce(
 ) -> List[Any]:
     """`allreduce` of many tensors at once: small ones travel together."""
     copies = [_arrays.copy_of(tensor) for tensor in tensors]
-    group_of(process_set).all_reduce_many([copy for copy, _ in copies], op).wait()
+    group_of(process_set).all_reduce([copy for copy, _ in copies], op).wait()
     return [back(copy) for copy, back in copies]
 
 

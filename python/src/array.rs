@@ -1,14 +1,16 @@
 //! `Array`: the memory of a Python object, as collectives take it. NumPy arrays, `bytearray`, `array.array` and
-//! `memoryview` show it by the buffer protocol, tensors of torch and JAX by DLPack. Nothing is copied.
+//! `memoryview` show it by the buffer protocol, tensors of torch and JAX by DLPack, on a GPU too. Nothing is copied.
 
 use std::ptr::NonNull;
 
 use elastic_collectives::{DataType, ReduceOp};
+use elastic_node::gpu::Region;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
 use crate::dlpack::{Borrowed, ElementType};
+use crate::on_gpu::GroupGpu;
 
 /// What the elements are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,6 +21,15 @@ enum Elements {
     Truths,
     /// Of this size in bytes: they are moved, and not reduced.
     Opaque(usize),
+}
+
+/// Where memory is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Place {
+    /// In the machine's main memory.
+    Main,
+    /// On the GPU that the group's collectives work on.
+    Gpu,
 }
 
 /// Who keeps the memory alive.
@@ -32,6 +43,7 @@ pub(crate) struct Array {
     address: NonNull<u8>,
     length_bytes: usize,
     elements: Elements,
+    place: Place,
     _owner: Owner,
 }
 
@@ -43,18 +55,24 @@ unsafe impl Send for Array {}
 const NOWHERE: NonNull<u8> = NonNull::<u64>::dangling().cast();
 
 impl Array {
-    /// The memory of `object`.
+    /// The memory of `object`, for a group that works on this GPU, if it works on any.
     ///
     /// # Errors
-    /// It has neither protocol, is not contiguous, not in main memory, or not writable where that is needed.
-    pub(crate) fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Array> {
+    /// It has neither protocol, is not contiguous, neither in main memory nor on that GPU, or not writable where that
+    /// is needed.
+    pub(crate) fn of(
+        object: &Bound<'_, PyAny>,
+        writable: bool,
+        gpu: Option<GroupGpu>,
+    ) -> PyResult<Array> {
         if let Some(buffer) = Buffer::of(object, writable)? {
             let elements = of_format(buffer.format(), buffer.item_bytes());
             let address = buffer.address().unwrap_or(NOWHERE);
             let length_bytes = buffer.length_bytes();
-            return Ok(Array { address, length_bytes, elements, _owner: Owner::Buffer(buffer) });
+            let (place, _owner) = (Place::Main, Owner::Buffer(buffer));
+            return Ok(Array { address, length_bytes, elements, place, _owner });
         }
-        let Some(tensor) = Borrowed::of(object)? else {
+        let Some((place, tensor)) = Borrowed::of(object, gpu)? else {
             let name = object.get_type().name()?;
             let error = format!(
                 "{name} has no memory to share: give a NumPy array, a torch tensor, or another object with \
@@ -65,7 +83,7 @@ impl Array {
         let elements = of_dlpack(tensor.element())?;
         let length_bytes = tensor.count() * elements.size_bytes();
         let address = tensor.address().filter(|_| length_bytes > 0).unwrap_or(NOWHERE);
-        Ok(Array { address, length_bytes, elements, _owner: Owner::Tensor(tensor) })
+        Ok(Array { address, length_bytes, elements, place, _owner: Owner::Tensor(tensor) })
     }
 
     /// The type as which the elements are moved, and how many of that type make one of theirs.
@@ -95,6 +113,11 @@ impl Array {
         }
     }
 
+    /// Where it is.
+    pub(crate) const fn place(&self) -> Place {
+        self.place
+    }
+
     /// Whether both hold the same type of elements.
     pub(crate) fn is_like(&self, other: &Array) -> bool {
         self.elements == other.elements
@@ -105,8 +128,20 @@ impl Array {
         start < other_start + other.length_bytes && other_start < start + self.length_bytes
     }
 
+    /// The memory, where it is on the GPU.
+    pub(crate) fn region(&self) -> Region<'_> {
+        assert_eq!(self.place, Place::Gpu, "memory on the GPU");
+        #[expect(unsafe_code, reason = "the memory belongs to a Python object")]
+        // SAFETY: the owner keeps it in place, on this group's GPU; who launched the operation promised to leave it alone
+        // until it is done, and `on_gpu` keeps the owner for as long as the GPU may be at it.
+        unsafe {
+            Region::of_others(self.address.addr().get() as u64, self.length_bytes)
+        }
+    }
+
     /// The memory. Who launched the operation promised to leave it alone until it is done.
     pub(crate) fn bytes(&self) -> &[u8] {
+        assert_eq!(self.place, Place::Main, "main memory");
         #[expect(unsafe_code, reason = "the memory belongs to a Python object")]
         // SAFETY: the owner keeps it in place; the address is never null.
         unsafe {
@@ -116,6 +151,7 @@ impl Array {
 
     /// The memory, to be written to.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        assert_eq!(self.place, Place::Main, "main memory");
         #[expect(unsafe_code, reason = "the memory belongs to a Python object")]
         // SAFETY: as for `bytes`; arrays of one operation that overlap are told apart before it is launched.
         unsafe {

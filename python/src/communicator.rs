@@ -13,14 +13,19 @@ use pyo3::types::PyBytes;
 use crate::array::Array;
 use crate::errors::collective;
 use crate::handle::{Failure, Handle, wait};
+use crate::on_gpu::{self, GroupGpu};
+use crate::operation::{Operation, Outcome, Pair};
 use crate::unlocked::unlocked;
 
-type Outcome = Result<(), CollectiveError>;
+/// What is called on the collectives' thread when an operation is done, with `None` or the exception.
+type Callback = Option<Py<PyAny>>;
 
 /// Ranks that call collectives together.
 #[pyclass(frozen, module = "elastic_node._native")]
 pub(crate) struct Group {
     communicator: AsyncCommunicator,
+    /// Where arrays on the GPU can be reduced, gathered and sent, too.
+    gpu: Option<GroupGpu>,
     failure: Failure,
     /// All groups of the generation, which end together.
     family: Arc<Mutex<Vec<AsyncCommunicator>>>,
@@ -29,8 +34,17 @@ pub(crate) struct Group {
 impl Group {
     /// The group of all ranks. What fails in it, or in its sub-groups, is noted in `failure`.
     pub(crate) fn of_all(communicator: AsyncCommunicator, failure: Failure) -> Group {
-        let family = Arc::new(Mutex::new(vec![communicator.clone()]));
-        Group { communicator, failure, family }
+        Group::in_family(communicator, failure, Arc::default())
+    }
+
+    fn in_family(
+        communicator: AsyncCommunicator,
+        failure: Failure,
+        family: Arc<Mutex<Vec<AsyncCommunicator>>>,
+    ) -> Group {
+        family.lock().unwrap_or_else(PoisonError::into_inner).push(communicator.clone());
+        let gpu = communicator.call(on_gpu::of_group);
+        Group { communicator, gpu, failure, family }
     }
 
     /// Leaves it, and its sub-groups, in good order, after all that was launched.
@@ -41,26 +55,55 @@ impl Group {
         }
     }
 
-    /// Launches an operation on arrays. `callback` is called on the collectives' thread when it is done, with
-    /// `None` or the exception.
+    /// Launches an operation.
     fn launch(
         &self,
         py: Python<'_>,
-        mut arrays: Vec<Array>,
-        callback: Option<Py<PyAny>>,
-        operation: impl FnOnce(&mut dyn Communicator, &mut [Array]) -> Outcome + Send + 'static,
-    ) -> Handle {
-        let failure = self.failure.clone();
+        mut operation: Operation,
+        callback: Callback,
+    ) -> PyResult<Handle> {
+        let (place, failure) = (operation.place()?, self.failure.clone());
         let run = move |group: &mut dyn Communicator| {
-            let result = operation(group, &mut arrays);
+            let result = operation.run(place, group);
             failure.note(&result);
             if let Some(callback) = callback {
                 tell(&callback, &result);
             }
-            result.map(|()| arrays)
+            result.map(|()| operation)
         };
         // It may have to wait for room among the launched, whose callbacks need the lock.
-        Handle::new(unlocked(py, || self.communicator.launch(run)))
+        Ok(Handle::new(unlocked(py, || self.communicator.launch(run))))
+    }
+
+    /// Launches what gives something back, and waits for it.
+    fn call<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        operation: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError> + Send + 'static,
+    ) -> PyResult<T> {
+        let failure = self.failure.clone();
+        let launched = unlocked(py, || {
+            self.communicator.launch(move |group| {
+                let result = operation(group);
+                failure.note(&result);
+                result
+            })
+        });
+        wait(py, launched)
+    }
+
+    /// The memory of an object, to be read.
+    fn read(&self, object: &Bound<'_, PyAny>) -> PyResult<Array> {
+        Array::of(object, false, self.gpu)
+    }
+
+    /// The memory of an object, to be changed.
+    fn changed(&self, object: &Bound<'_, PyAny>) -> PyResult<Array> {
+        Array::of(object, true, self.gpu)
+    }
+
+    fn pair(&self, input: &Bound<'_, PyAny>, output: &Bound<'_, PyAny>) -> PyResult<Pair> {
+        Pair::of(self.read(input)?, self.changed(output)?)
     }
 }
 
@@ -80,42 +123,6 @@ fn op_of(name: &str) -> PyResult<ReduceOp> {
     })
 }
 
-/// An array that is read and one that is written, of one type of elements. Where they overlap, what is read is
-/// copied first.
-struct Pair {
-    input: Input,
-    output: Array,
-}
-
-enum Input {
-    Shared(Array),
-    Copied(Vec<u8>),
-}
-
-impl Pair {
-    fn of(input: &Bound<'_, PyAny>, output: &Bound<'_, PyAny>) -> PyResult<Pair> {
-        let (input, output) = (Array::of(input, false)?, Array::of(output, true)?);
-        if !input.is_like(&output) {
-            return Err(PyValueError::new_err("input and output have elements of different types"));
-        }
-        let input = if input.overlaps(&output) {
-            Input::Copied(input.bytes().to_vec())
-        } else {
-            Input::Shared(input)
-        };
-        Ok(Pair { input, output })
-    }
-}
-
-impl Input {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Input::Shared(array) => array.bytes(),
-            Input::Copied(bytes) => bytes,
-        }
-    }
-}
-
 /// Counts of elements as counts of what they are moved as.
 fn moved(counts: &[usize], parts: usize) -> Vec<usize> {
     counts.iter().map(|count| count.saturating_mul(parts)).collect()
@@ -133,50 +140,22 @@ impl Group {
         self.communicator.world_size()
     }
 
-    #[pyo3(signature = (array, op, callback=None))]
-    fn all_reduce(
-        &self,
-        array: &Bound<'_, PyAny>,
-        op: &str,
-        callback: Option<Py<PyAny>>,
-    ) -> PyResult<Handle> {
-        let (op, data) = (op_of(op)?, Array::of(array, true)?);
-        let data_type = data.reduced_as(op)?;
-        Ok(self.launch(array.py(), vec![data], callback, move |group, arrays| {
-            arrays
-                .iter_mut()
-                .try_for_each(|array| group.all_reduce_bytes(array.bytes_mut(), data_type, op))
-        }))
-    }
-
     #[pyo3(signature = (arrays, op, callback=None))]
-    fn all_reduce_many(
+    fn all_reduce(
         &self,
         py: Python<'_>,
         arrays: Vec<Bound<'_, PyAny>>,
         op: &str,
-        callback: Option<Py<PyAny>>,
+        callback: Callback,
     ) -> PyResult<Handle> {
         let op = op_of(op)?;
-        let data =
-            arrays.iter().map(|array| Array::of(array, true)).collect::<PyResult<Vec<_>>>()?;
-        let mut types = Vec::with_capacity(data.len());
-        for array in &data {
-            types.push(array.reduced_as(op)?);
-        }
-        Ok(self.launch(py, data, callback, move |group, arrays| {
-            // Each type goes by itself, in the order of the types' codes.
-            let mut kinds = types.clone();
-            kinds.sort_unstable();
-            kinds.dedup();
-            for kind in kinds {
-                let of_kind = arrays.iter_mut().zip(&types).filter(|(_, of)| **of == kind);
-                let mut buffers: Vec<&mut [u8]> =
-                    of_kind.map(|(array, _)| array.bytes_mut()).collect();
-                group.all_reduce_many_bytes(&mut buffers, kind, op)?;
-            }
-            Ok(())
-        }))
+        let typed = arrays.iter().map(|object| {
+            let array = self.changed(object)?;
+            let data_type = array.reduced_as(op)?;
+            Ok((array, data_type))
+        });
+        let arrays = typed.collect::<PyResult<_>>()?;
+        self.launch(py, Operation::AllReduce { arrays, op }, callback)
     }
 
     #[pyo3(signature = (array, root, callback=None))]
@@ -184,15 +163,10 @@ impl Group {
         &self,
         array: &Bound<'_, PyAny>,
         root: u32,
-        callback: Option<Py<PyAny>>,
+        callback: Callback,
     ) -> PyResult<Handle> {
-        let data = Array::of(array, true)?;
-        let (data_type, _) = data.moved_as();
-        Ok(self.launch(array.py(), vec![data], callback, move |group, arrays| {
-            arrays
-                .iter_mut()
-                .try_for_each(|array| group.broadcast_bytes(array.bytes_mut(), data_type, root))
-        }))
+        let operation = Operation::Broadcast { array: self.changed(array)?, root };
+        self.launch(array.py(), operation, callback)
     }
 
     #[pyo3(signature = (input, output, counts=None, callback=None))]
@@ -201,19 +175,12 @@ impl Group {
         input: &Bound<'_, PyAny>,
         output: &Bound<'_, PyAny>,
         counts: Option<Vec<usize>>,
-        callback: Option<Py<PyAny>>,
+        callback: Callback,
     ) -> PyResult<Handle> {
-        let Pair { input: source, output: target } = Pair::of(input, output)?;
-        let (data_type, parts) = target.moved_as();
+        let arrays = self.pair(input, output)?;
+        let (_, parts) = arrays.moved_as();
         let counts = counts.map(|counts| moved(&counts, parts));
-        Ok(self.launch(input.py(), vec![target], callback, move |group, arrays| {
-            arrays.iter_mut().try_for_each(|target| match &counts {
-                Some(counts) => {
-                    group.all_gather_v_bytes(source.bytes(), target.bytes_mut(), counts, data_type)
-                }
-                None => group.all_gather_bytes(source.bytes(), target.bytes_mut(), data_type),
-            })
-        }))
+        self.launch(input.py(), Operation::AllGather { arrays, counts }, callback)
     }
 
     #[pyo3(signature = (input, output, op, callback=None))]
@@ -222,16 +189,11 @@ impl Group {
         input: &Bound<'_, PyAny>,
         output: &Bound<'_, PyAny>,
         op: &str,
-        callback: Option<Py<PyAny>>,
+        callback: Callback,
     ) -> PyResult<Handle> {
-        let op = op_of(op)?;
-        let Pair { input: source, output: target } = Pair::of(input, output)?;
-        let data_type = target.reduced_as(op)?;
-        Ok(self.launch(input.py(), vec![target], callback, move |group, arrays| {
-            arrays.iter_mut().try_for_each(|target| {
-                group.reduce_scatter_bytes(source.bytes(), target.bytes_mut(), data_type, op)
-            })
-        }))
+        let (op, arrays) = (op_of(op)?, self.pair(input, output)?);
+        let data_type = arrays.reduced_as(op)?;
+        self.launch(input.py(), Operation::ReduceScatter { arrays, data_type, op }, callback)
     }
 
     #[pyo3(signature = (input, output, input_counts=None, output_counts=None, callback=None))]
@@ -241,46 +203,26 @@ impl Group {
         output: &Bound<'_, PyAny>,
         input_counts: Option<Vec<usize>>,
         output_counts: Option<Vec<usize>>,
-        callback: Option<Py<PyAny>>,
+        callback: Callback,
     ) -> PyResult<Handle> {
-        let Pair { input: source, output: target } = Pair::of(input, output)?;
-        let (data_type, parts) = target.moved_as();
+        let arrays = self.pair(input, output)?;
+        let (_, parts) = arrays.moved_as();
         let counts = match (input_counts, output_counts) {
             (Some(sent), Some(received)) => Some((moved(&sent, parts), moved(&received, parts))),
             (None, None) => None,
             _ => return Err(PyValueError::new_err("give the counts of both sides, or of none")),
         };
-        Ok(self.launch(input.py(), vec![target], callback, move |group, arrays| {
-            arrays.iter_mut().try_for_each(|target| match &counts {
-                Some((sent, received)) => group.all_to_all_v_bytes(
-                    source.bytes(),
-                    sent,
-                    target.bytes_mut(),
-                    received,
-                    data_type,
-                ),
-                None => group.all_to_all_bytes(source.bytes(), target.bytes_mut(), data_type),
-            })
-        }))
+        self.launch(input.py(), Operation::AllToAll { arrays, counts }, callback)
     }
 
     #[pyo3(signature = (callback=None))]
-    fn barrier(&self, py: Python<'_>, callback: Option<Py<PyAny>>) -> Handle {
-        self.launch(py, Vec::new(), callback, |group, _arrays| group.barrier())
+    fn barrier(&self, py: Python<'_>, callback: Callback) -> PyResult<Handle> {
+        self.launch(py, Operation::Barrier, callback)
     }
 
     #[pyo3(signature = (array, to, callback=None))]
-    fn send(
-        &self,
-        array: &Bound<'_, PyAny>,
-        to: u32,
-        callback: Option<Py<PyAny>>,
-    ) -> PyResult<Handle> {
-        let data = Array::of(array, false)?;
-        let (data_type, _) = data.moved_as();
-        Ok(self.launch(array.py(), vec![data], callback, move |group, arrays| {
-            arrays.iter().try_for_each(|array| group.send_bytes(array.bytes(), data_type, to))
-        }))
+    fn send(&self, array: &Bound<'_, PyAny>, to: u32, callback: Callback) -> PyResult<Handle> {
+        self.launch(array.py(), Operation::Send { array: self.read(array)?, to }, callback)
     }
 
     #[pyo3(signature = (array, from_, callback=None))]
@@ -288,35 +230,24 @@ impl Group {
         &self,
         array: &Bound<'_, PyAny>,
         from_: u32,
-        callback: Option<Py<PyAny>>,
+        callback: Callback,
     ) -> PyResult<Handle> {
-        let data = Array::of(array, true)?;
-        let (data_type, _) = data.moved_as();
-        Ok(self.launch(array.py(), vec![data], callback, move |group, arrays| {
-            arrays
-                .iter_mut()
-                .try_for_each(|array| group.receive_bytes(array.bytes_mut(), data_type, from_))
-        }))
+        let operation = Operation::Receive { array: self.changed(array)?, from: from_ };
+        self.launch(array.py(), operation, callback)
     }
 
     /// The bytes of `root`, whose length the others need not know. Blocks.
     fn broadcast_bytes<'py>(
         &self,
         py: Python<'py>,
-        data: Vec<u8>,
+        mut data: Vec<u8>,
         root: u32,
         maximum_bytes: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let failure = self.failure.clone();
-        let launched = unlocked(py, || {
-            self.communicator.launch(move |group| {
-                let mut data = data;
-                let result = group.broadcast_vec(&mut data, root, maximum_bytes);
-                failure.note(&result);
-                result.map(|()| data)
-            })
+        let data = self.call(py, move |group| {
+            group.broadcast_vec(&mut data, root, maximum_bytes).map(|()| data)
         });
-        Ok(PyBytes::new(py, &wait(py, launched)?))
+        Ok(PyBytes::new(py, &data?))
     }
 
     /// Each rank's bytes, by rank; lengths may differ. Blocks.
@@ -326,34 +257,17 @@ impl Group {
         data: Vec<u8>,
         maximum_bytes: usize,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let failure = self.failure.clone();
-        let launched = unlocked(py, || {
-            self.communicator.launch(move |group| {
-                let result = all_gather_vec(group, &data, maximum_bytes);
-                failure.note(&result);
-                result
-            })
-        });
-        let parts = wait(py, launched)?;
+        let parts = self.call(py, move |group| all_gather_vec(group, &data, maximum_bytes))?;
         Ok(parts.iter().map(|part| PyBytes::new(py, part)).collect())
     }
 
     /// Makes sub-groups: one for each `colour`, whose ranks go by `key`. `None` where no colour is given. Blocks.
     fn split(&self, py: Python<'_>, colour: Option<u32>, key: i32) -> PyResult<Option<Group>> {
-        let failure = self.failure.clone();
-        let launched = unlocked(py, || {
-            self.communicator.launch(move |group| {
-                let result = group.split(colour, key);
-                failure.note(&result);
-                result
-            })
-        });
-        let Some(group) = wait(py, launched)? else { return Ok(None) };
-        let communicator = self.communicator.beside(group);
-        let mut family = self.family.lock().unwrap_or_else(PoisonError::into_inner);
-        family.push(communicator.clone());
+        let Some(group) = self.call(py, move |group| group.split(colour, key))? else {
+            return Ok(None);
+        };
         let (failure, family) = (self.failure.clone(), Arc::clone(&self.family));
-        Ok(Some(Group { communicator, failure, family }))
+        Ok(Some(Group::in_family(self.communicator.beside(group), failure, family)))
     }
 
     /// Leaves the group in good order, after all that was launched. Further operations fail.

@@ -61,7 +61,8 @@ impl Serialize for Content {
 fn capture<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, Vec<Array>)> {
     let captured = object.call_method0("_capture")?;
     let (header, buffers): (Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>) = captured.extract()?;
-    let arrays = buffers.iter().map(|buffer| Array::of(buffer, false)).collect::<PyResult<_>>()?;
+    let arrays =
+        buffers.iter().map(|buffer| Array::of(buffer, false, None)).collect::<PyResult<_>>()?;
     Ok((header, arrays))
 }
 

@@ -7,6 +7,10 @@ use std::ptr::NonNull;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::array::Place;
+use crate::on_gpu::GroupGpu;
 
 #[repr(C)]
 struct Device {
@@ -41,9 +45,28 @@ struct Managed {
 }
 
 const CPU: i32 = 1;
+const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
+
+/// Why memory of this device cannot be taken, and the way out.
+fn elsewhere((kind, id): (i32, i32), gpu: Option<GroupGpu>) -> PyErr {
+    let reason = match (kind, gpu) {
+        (CUDA, None) => format!(
+            "the tensor is on GPU {id}, and the collectives of this group are the CPU's (`elastic-node doctor` says \
+             what they would need): copy it with .cpu()"
+        ),
+        (CUDA, Some(gpu)) => format!(
+            "the tensor is on GPU {id}, and this worker's collectives are on GPU {}: move it there",
+            gpu.ordinal
+        ),
+        _ => format!(
+            "the tensor is on a device of DLPack kind {kind}, which collectives do not take: copy it with .cpu()"
+        ),
+    };
+    PyBufferError::new_err(reason)
+}
 
 /// A tensor that its producer lent; given back when dropped.
 pub(crate) struct Borrowed {
@@ -55,15 +78,29 @@ pub(crate) struct Borrowed {
 unsafe impl Send for Borrowed {}
 
 impl Borrowed {
-    /// Borrows the memory of an object that has `__dlpack__`; `None` for others.
+    /// Borrows the memory of an object that has `__dlpack__`, for a group that works on this GPU, if it works on any;
+    /// `None` for other objects. What the object's owner has queued on a GPU comes before what the group's stream is
+    /// given from here on.
     ///
     /// # Errors
-    /// What the object raised; or it is not in this machine's main memory, or not contiguous.
-    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Option<Borrowed>> {
+    /// What the object raised; or it is neither in this machine's main memory nor on that GPU, or not contiguous.
+    pub(crate) fn of(
+        object: &Bound<'_, PyAny>,
+        gpu: Option<GroupGpu>,
+    ) -> PyResult<Option<(Place, Borrowed)>> {
         if !object.hasattr("__dlpack__")? {
             return Ok(None);
         }
-        let capsule = object.call_method0("__dlpack__")?;
+        let device: (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
+        let (place, capsule) = match (device, gpu) {
+            ((CPU | CUDA_HOST, _), _) => (Place::Main, object.call_method0("__dlpack__")?),
+            ((CUDA, ordinal), Some(gpu)) if ordinal == gpu.ordinal => {
+                let arguments = PyDict::new(object.py());
+                arguments.set_item("stream", gpu.stream)?;
+                (Place::Gpu, object.call_method("__dlpack__", (), Some(&arguments))?)
+            }
+            _ => return Err(elsewhere(device, gpu)),
+        };
         #[expect(unsafe_code, reason = "the interpreter's interface is C")]
         // SAFETY: the capsule's name says what it holds; renaming it takes the tensor over, as the
         // protocol demands.
@@ -80,19 +117,15 @@ impl Borrowed {
             return Err(PyTypeError::new_err("__dlpack__ gave an empty capsule"));
         };
         let borrowed = Borrowed { managed };
-        let device = borrowed.tensor().device.kind;
-        if device != CPU && device != CUDA_HOST {
-            let error = format!(
-                "the tensor is on a device (DLPack kind {device}); these collectives take CPU memory: \
-                 copy it with .cpu()"
-            );
-            return Err(PyBufferError::new_err(error));
+        let Device { kind, id } = borrowed.tensor().device;
+        if (kind, id) != device {
+            return Err(PyTypeError::new_err("__dlpack__ gave a tensor of another device"));
         }
         if !borrowed.is_contiguous() {
             let error = "the tensor is not contiguous: give its .contiguous() copy";
             return Err(PyBufferError::new_err(error));
         }
-        Ok(Some(borrowed))
+        Ok(Some((place, borrowed)))
     }
 
     fn tensor(&self) -> &Tensor {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use elastic_collectives::{CollectiveError, Launched};
 use pyo3::prelude::*;
 
-use crate::array::Array;
 use crate::errors;
+use crate::operation::Operation;
 use crate::unlocked::unlocked;
 
 /// How often a wait looks for signals, such as Ctrl-C.
@@ -50,11 +50,11 @@ pub(crate) fn wait<T: Send>(py: Python<'_>, launched: Launched<T>) -> PyResult<T
 /// An operation that runs beside this thread. Leave its arrays alone until it is done.
 #[pyclass(frozen, module = "elastic_node._native")]
 pub(crate) struct Handle {
-    launched: Mutex<Option<Launched<Vec<Array>>>>,
+    launched: Mutex<Option<Launched<Operation>>>,
 }
 
 impl Handle {
-    pub(crate) fn new(launched: Launched<Vec<Array>>) -> Handle {
+    pub(crate) fn new(launched: Launched<Operation>) -> Handle {
         Handle { launched: Mutex::new(Some(launched)) }
     }
 }

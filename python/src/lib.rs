@@ -12,6 +12,8 @@ mod dlpack;
 mod errors;
 mod handle;
 mod meeting;
+mod on_gpu;
+mod operation;
 mod sampler;
 mod session;
 mod unlocked;

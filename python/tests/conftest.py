@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 import pytest
 
@@ -27,6 +27,14 @@ def binary() -> Path:
     found = Path(os.environ.get("ELASTIC_NODE_BINARY", ROOT / "target" / "debug" / "elastic-node"))
     if not found.exists():
         pytest.fail(f"{found} is not there: run `cargo build`, or name it in ELASTIC_NODE_BINARY")
+    return found
+
+
+def stand_in() -> Path:
+    """The stand-in of CUDA and NCCL, which the same build has made."""
+    found = binary().with_name("libelastic_gpu_stand_in.so")
+    if not found.exists():
+        pytest.fail(f"{found} is not there: run `cargo build --package elastic-gpu-stand-in`")
     return found
 
 
@@ -49,11 +57,19 @@ class Finished:
 def job(tmp_path: Path) -> Callable[..., Finished]:
     """Runs a program as a job: `job("name.py", workers=3, flags=[…])`."""
 
-    def run(program: str, *arguments: str, workers: int = 2, flags: Any = (), root: Path = PROGRAMS) -> Finished:
+    def run(
+        program: str,
+        *arguments: str,
+        workers: int = 2,
+        flags: Any = (),
+        root: Path = PROGRAMS,
+        environment: Optional[Dict[str, str]] = None,
+    ) -> Finished:
         state = tmp_path / "state"
         command = [str(binary()), "run", "--np", str(workers), "--state-dir", str(state), *flags, "--"]
         command += [sys.executable, "-u", str(root / program), *arguments]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONTROL": str(tmp_path)}
+        own = {"OMP_NUM_THREADS": "1", "CONTROL": str(tmp_path)}
+        environment = {**os.environ, **own, **(environment or {})}
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
         ) as process:

@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 import elastic_node as en
+from programs.device import OnGpu
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +81,11 @@ def test_what_cannot_be_done_is_said():
     read_only.flags.writeable = False
     with pytest.raises((BufferError, ValueError)):
         en.allreduce_(read_only)
+
+
+def test_an_array_on_a_gpu_needs_nccl():
+    with pytest.raises(BufferError, match=r"on GPU 3, and the collectives of this group are the CPU's.*\.cpu\(\)"):
+        en.allreduce_(OnGpu([1.0], 3))
 
 
 def test_objects_and_process_sets():

@@ -1,10 +1,24 @@
 """Jobs under a driver: the collectives, and what survives."""
 
+from conftest import stand_in
+
 
 def test_every_collective(job):
     done = job("operations.py", workers=3)
     assert done.code == 0, done.output
     assert sorted(said["rank"] for said in done.said()) == [0, 1, 2], done.output
+
+
+def test_arrays_on_the_gpu_go_by_nccl_without_a_copy(job):
+    library = str(stand_in())
+    environment = {"ELASTIC_CUDA_LIBRARY": library, "ELASTIC_NCCL_LIBRARY": library}
+    done = job("on_gpu.py", workers=3, flags=["--backend", "nccl"], environment=environment)
+    assert done.code == 0, done.output
+    ends = [said for said in done.said() if "rank" in said]
+    assert sorted(said["rank"] for said in ends) == [0, 1, 2], done.output
+    assert all(said["total"] == 3.0 for said in ends), done.output
+    refusals = [said["refused"] for said in done.said() if "refused" in said]
+    assert sum("move it there" in refusal for refusal in refusals) == 3, done.output
 
 
 def test_h_7_a_killed_worker_costs_its_step_and_no_process_of_a_survivor(job):

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use elastic_node::gpu::{DeviceArray, LocalGpu, local_gpu, with_nccl};
+use elastic_node::gpu::{DeviceArray, LocalGpu, Region, local_gpu, with_nccl};
 use elastic_node::{DataType, Error, OperationKind, ReduceOp, Result, Worker};
 use serde::{Deserialize, Serialize};
 
@@ -57,8 +57,9 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 fn slope(worker: &Worker, gradient: &DeviceArray) -> Result<f32> {
     gradient.write(&bytes_of(&[1.0; 16]))?;
     let launched = with_nccl(worker, |nccl| {
-        let launched = gradient
-            .read_by(|buffer| nccl.all_reduce_device(buffer, DataType::F32, ReduceOp::Mean))?;
+        let launched = gradient.read_by(|buffer| {
+            nccl.all_reduce_device(&[Region::all(buffer)], DataType::F32, ReduceOp::Mean)
+        })?;
         nccl.wait(OperationKind::AllReduce, launched)
     });
     launched?;

@@ -47,7 +47,8 @@ pub(crate) fn test_package(shell: &Shell, python: &PathBuf) -> anyhow::Result<()
         .run()?;
     let wheels = shell.read_dir(&wheels)?;
     cmd!(shell, "{python} -m pip install --quiet --force-reinstall --no-deps {wheels...}").run()?;
-    cmd!(shell, "cargo build --locked --package elastic-node --bin elastic-node").run()?;
+    let beside = ["--package", "elastic-node", "--package", "elastic-gpu-stand-in"];
+    cmd!(shell, "cargo build --locked {beside...}").run()?;
     let binary = root()?.join("target").join("debug").join("elastic-node");
     let tests = cmd!(shell, "{python} -m pytest --quiet -p no:cacheprovider python/tests");
     Ok(tests.env("ELASTIC_NODE_BINARY", binary).run()?)

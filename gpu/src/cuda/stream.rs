@@ -46,6 +46,11 @@ impl Stream {
         self.raw
     }
 
+    /// Its handle, a `CUstream`, for others who queue work that is to come before or after.
+    pub fn handle(&self) -> u64 {
+        self.raw as u64
+    }
+
     /// The GPU whose work it carries out.
     pub const fn device(&self) -> &Arc<Device> {
         &self.device

@@ -156,7 +156,7 @@ fn share(times: usize) -> usize {
 }
 
 /// Parts of these counts, one after the other, in bytes.
-fn places(counts: &[usize], data_type: DataType) -> Vec<Range<usize>> {
+pub(super) fn places(counts: &[usize], data_type: DataType) -> Vec<Range<usize>> {
     let mut end = 0;
     let place = |count: &usize| {
         let start = end;

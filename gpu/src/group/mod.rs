@@ -1,24 +1,23 @@
-//! NCCL as a [`Communicator`]. Data of the host passes through a [`Lane`]; data on the GPU goes by
-//! [`NcclGroup::launch`]. Beside NCCL stands the CPU group of the same generation, by which the members call the roll
+//! NCCL as a [`Communicator`]. Data of the host passes through a [`Lane`] (`host`); data on the GPU goes by
+//! [`NcclGroup::launch`] (`device`). Beside NCCL stands the CPU group of the same generation, by which the members call the roll
 //! when one of them does not come.
 //!
 //! NCCL reduces in an order of its own: the bits may differ from those of the CPU's collectives, and between worlds.
 
+mod device;
 mod host;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elastic_collectives::wire::OperationKind;
-use elastic_collectives::{
-    AbortHandle, CollectiveError, Communicator, DataType, ReduceOp, WaitDetails, check,
-};
+use elastic_collectives::{AbortHandle, CollectiveError, Communicator, WaitDetails};
 
 use crate::actor::core::Close;
 use crate::actor::{GpuPort, GpuRequest};
-use crate::cuda::{DeviceBuffer, Stream};
+use crate::cuda::Stream;
 use crate::lane::{Lane, LaneHome};
-use crate::nccl::{CommError, NcclError, Operations, Patience, Region};
+use crate::nccl::{CommError, NcclError, Operations, Patience};
 use crate::session::Session;
 
 /// How long the members that hang in an operation wait for each other at the roll call, at least.
@@ -127,42 +126,6 @@ impl NcclGroup {
         let waited = self
             .patiently(|patience| patience.wait("the GPU", || Ok(session.has_passed(sequence)?)));
         waited.map_err(|error| self.fail(kind, error))
-    }
-
-    /// Reduces a buffer of the GPU over all ranks, in place. Returns once it is queued.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    pub fn all_reduce_device(
-        &mut self,
-        buffer: &DeviceBuffer,
-        data_type: DataType,
-        op: ReduceOp,
-    ) -> Result<u64, CollectiveError> {
-        check::reduction(OperationKind::AllReduce, data_type, op)?;
-        let all = Region::new(buffer, 0..buffer.len());
-        self.launch(OperationKind::AllReduce, |operations| {
-            operations.all_reduce(&all, &all, data_type, op)
-        })
-    }
-
-    /// Replaces a buffer of the GPU by that of `root`. Returns once it is queued.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    pub fn broadcast_device(
-        &mut self,
-        buffer: &DeviceBuffer,
-        data_type: DataType,
-        root: u32,
-    ) -> Result<u64, CollectiveError> {
-        check::rank(OperationKind::Broadcast, root, self.control.world_size())?;
-        let (all, root) = (Region::new(buffer, 0..buffer.len()), self.nccl_rank(root));
-        self.launch(OperationKind::Broadcast, |operations| {
-            operations.broadcast(&all, &all, data_type, root)
-        })
     }
 
     /// Why the communicator cannot go on, where the actor has seen that it cannot.

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "NCCL is a C library")]
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t};
@@ -11,11 +12,12 @@ use elastic_collectives::{DataType, ReduceOp};
 use super::api::{Functions, Nccl, NcclError};
 use crate::cuda::{DeviceBuffer, Stream};
 
-/// A part of a buffer, in bytes. It must outlive what is queued on it; [`DeviceBuffer`]'s end waits for the GPU.
-#[derive(Clone, Debug)]
+/// Memory of a GPU, in bytes. It must outlive what is queued on it; [`DeviceBuffer`]'s end waits for the GPU.
+#[derive(Clone, Copy, Debug)]
 pub struct Region<'a> {
-    buffer: &'a DeviceBuffer,
-    range: Range<usize>,
+    address: u64,
+    bytes: usize,
+    of: PhantomData<&'a DeviceBuffer>,
 }
 
 impl<'a> Region<'a> {
@@ -25,16 +27,50 @@ impl<'a> Region<'a> {
     ///
     /// If the buffer is shorter.
     pub fn new(buffer: &'a DeviceBuffer, range: Range<usize>) -> Region<'a> {
-        assert!(range.start <= range.end && range.end <= buffer.len(), "a region is in its buffer");
-        Region { buffer, range }
+        Region::all(buffer).part(range)
+    }
+
+    /// All of `buffer`.
+    pub const fn all(buffer: &'a DeviceBuffer) -> Region<'a> {
+        Region { address: buffer.address(), bytes: buffer.len(), of: PhantomData }
+    }
+
+    /// Memory that somebody else has allocated on the GPU, such as a tensor's.
+    ///
+    /// # Safety
+    ///
+    /// So many bytes are there, on the GPU of the group that is given it, for as long as `'a` lasts and until what is
+    /// queued on it is done; and nobody else uses them meanwhile but to read what is read here.
+    pub const unsafe fn of_others(address: u64, bytes: usize) -> Region<'a> {
+        Region { address, bytes, of: PhantomData }
+    }
+
+    /// These bytes of it.
+    ///
+    /// # Panics
+    ///
+    /// If it is shorter.
+    pub fn part(&self, range: Range<usize>) -> Region<'a> {
+        assert!(range.start <= range.end && range.end <= self.bytes, "a region is in its memory");
+        Region { address: self.address + range.start as u64, bytes: range.len(), of: PhantomData }
+    }
+
+    /// Its length, in bytes.
+    pub const fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it has no bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.bytes == 0
     }
 
     fn address(&self) -> *mut c_void {
-        (self.buffer.address() as usize + self.range.start) as *mut c_void
+        self.address as *mut c_void
     }
 
     fn count(&self, data_type: DataType) -> usize {
-        self.range.len() / data_type.size_bytes()
+        self.bytes / data_type.size_bytes()
     }
 }
 
@@ -68,7 +104,7 @@ impl<'a> Operations<'a> {
         let count = same(from, to, 1, of);
         let (source, target, stream) = (from.address(), to.address(), self.stream.raw());
         self.queue("ncclAllReduce", |functions| {
-            // SAFETY: both regions are in buffers that live, and are as long.
+            // SAFETY: both regions live, and are as long.
             unsafe {
                 let (of, op) = (data_type(of), reduce_op(op));
                 (functions.all_reduce)(source, target, count, of, op, self.comm, stream)
@@ -153,7 +189,7 @@ impl<'a> Operations<'a> {
         let (source, count) = (from.address(), from.count(of));
         let stream = self.stream.raw();
         self.queue("ncclSend", |functions| {
-            // SAFETY: the region is in a buffer that lives.
+            // SAFETY: the region lives.
             unsafe {
                 (functions.send)(source, count, data_type(of), to as c_int, self.comm, stream)
             }
@@ -175,7 +211,7 @@ impl<'a> Operations<'a> {
 
 /// The elements of `part`, of which `whole` has `times` as many.
 fn same(part: &Region<'_>, whole: &Region<'_>, times: u32, of: DataType) -> usize {
-    assert_eq!(part.range.len() * times as usize, whole.range.len(), "the lengths fit");
+    assert_eq!(part.len() * times as usize, whole.len(), "the lengths fit");
     part.count(of)
 }
 

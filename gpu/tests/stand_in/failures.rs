@@ -7,6 +7,7 @@ use elastic_collectives::wire::OperationKind;
 use elastic_collectives::{CollectiveError, Communicator, DataType, ReduceOp};
 use elastic_gpu::NcclGroup;
 use elastic_gpu::cuda::{DeviceBuffer, Event};
+use elastic_gpu::nccl::Region;
 
 use crate::support::{LONG, Options, World, describe, faults, sum};
 
@@ -64,7 +65,8 @@ fn what_failed_is_named_also_where_the_abort_was_quicker_than_the_wait() {
         let nccl = nccl.expect("all have GPUs");
         let device = Arc::clone(nccl.stream().expect("it has one").device());
         let buffer = DeviceBuffer::new(&device, 64).expect("memory");
-        let launched = nccl.all_reduce_device(&buffer, DataType::F32, ReduceOp::Sum);
+        let launched =
+            nccl.all_reduce_device(&[Region::all(&buffer)], DataType::F32, ReduceOp::Sum);
         let sequence = launched.expect("it is queued");
         // The actor sees the error and ends the communicator, and with it the operation, which counts as passed then.
         let end = Event::new(&device).expect("a mark");

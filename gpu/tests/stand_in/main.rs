@@ -7,6 +7,7 @@ mod device_state;
 mod failures;
 mod generations;
 mod loading;
+mod on_gpu;
 mod operations;
 mod processes;
 mod resets;

@@ -27,7 +27,7 @@ _KEY_BYTES = 32
 def register() -> None:
     """Makes the name "elastic" known to `torch.distributed`. Calling it again does nothing."""
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _create, devices=["cpu", "cuda"])
 
 
 def init_process_group(**kwargs: Any) -> None:

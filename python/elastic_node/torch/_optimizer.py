@@ -16,12 +16,12 @@ BUCKET_BYTES = 8 << 20
 
 
 class _Bucket:
-    """Gradients that travel together: of one type, in one buffer."""
+    """Gradients that travel together: of one type, on one device, in one buffer."""
 
     def __init__(self, parameters: List[torch.Tensor]) -> None:
         self.parameters = parameters
         count = sum(parameter.numel() for parameter in parameters)
-        self.flat = torch.zeros(count, dtype=parameters[0].dtype)
+        self.flat = torch.zeros(count, dtype=parameters[0].dtype, device=parameters[0].device)
         self.parts = []
         start = 0
         for parameter in parameters:
@@ -121,13 +121,14 @@ class _Reducer:
 
 
 def _divide(parameters: List[torch.Tensor]) -> List[List[torch.Tensor]]:
-    """In order, into buckets of one type and about `BUCKET_BYTES`."""
+    """In order, into buckets of one type, on one device, and of about `BUCKET_BYTES`."""
     buckets: List[List[torch.Tensor]] = []
     size = 0
     for parameter in parameters:
         size_bytes = parameter.numel() * parameter.element_size()
-        fits = buckets and buckets[-1][0].dtype == parameter.dtype and size + size_bytes <= BUCKET_BYTES
-        if fits:
+        last = buckets[-1][0] if buckets else None
+        is_like = last is not None and (last.dtype, last.device) == (parameter.dtype, parameter.device)
+        if is_like and size + size_bytes <= BUCKET_BYTES:
             buckets[-1].append(parameter)
             size += size_bytes
         else:
@@ -172,7 +173,8 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
     buckets as the backward pass yields them, beside it.
 
     Args:
-        optimizer: the optimiser; its parameters are in main memory.
+        optimizer: the optimiser; its parameters are in main memory, or on the worker's GPU where the job's collectives
+            are NCCL's.
         named_parameters: for Horovod's sake.
         backward_passes_per_step: how many backward passes add up before a step.
         op: `Average` or `Sum`.
@@ -181,12 +183,12 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
     `optimizer.synchronize()` waits for the gradients before `step`, as for clipping them.
 
     Raises:
-        ValueError: a parameter that is not in main memory.
+        ValueError: a parameter is on a device that collectives never reach.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter in parameters:
-        if parameter.device.type != "cpu":
-            raise ValueError(f"a parameter is on {parameter.device}: these collectives take CPU tensors")
+        if parameter.device.type not in ("cpu", "cuda"):
+            raise ValueError(f"a parameter is on {parameter.device}: collectives take CPU and CUDA tensors")
     of_class = optimizer.__class__
     methods = {name: value for name, value in vars(_Distributed).items() if not name.startswith("__")}
     distributed_class = type(of_class.__name__, (of_class,), methods)

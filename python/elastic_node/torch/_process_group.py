@@ -88,7 +88,8 @@ class _Work(dist.Work):
 
 
 class ProcessGroupElastic(dist.ProcessGroup):
-    """Collectives on CPU tensors. They run in the order of the calls, beside the thread that trains."""
+    """Collectives on CPU tensors, and on CUDA tensors where the generation's collectives are NCCL's. They run in the
+    order of the calls, beside the thread that trains."""
 
     def __init__(self, group: _native.Group) -> None:
         super().__init__(group.rank, group.size)
@@ -124,7 +125,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
 
     def allreduce(self, tensors: List[torch.Tensor], opts: Any = None) -> _Work:
         op = _op_of(opts) if opts is not None else "sum"
-        return self._in_place(tensors, lambda memory, done: self._all_reduce(memory, op, done))
+        return self._in_place(tensors, lambda memory, done: self._group.all_reduce(memory, op, done))
 
     def allreduce_coalesced(self, tensors: List[torch.Tensor], opts: Any = None) -> _Work:
         return self.allreduce(tensors, opts)
@@ -141,7 +142,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
         if self.rank() == opts.rootRank:
             work._after = lambda: _copy(sums, tensors)
         op = _op_of(opts)
-        return self._launch(work, lambda done: self._all_reduce(sums, op, done))
+        return self._launch(work, lambda done: self._group.all_reduce(sums, op, done))
 
     def allgather(
         self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None
@@ -268,11 +269,6 @@ class ProcessGroupElastic(dist.ProcessGroup):
 
     # What they are made of.
 
-    def _all_reduce(self, memory: List[torch.Tensor], op: str, done: Callable) -> _native.Handle:
-        if len(memory) == 1:
-            return self._group.all_reduce(memory[0], op, done)
-        return self._group.all_reduce_many(memory, op, done)
-
     def _counts(self, splits: Sequence[int], tensor: torch.Tensor) -> List[int]:
         """Elements for each rank, of splits in rows."""
         if not splits:
@@ -304,3 +300,6 @@ def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> N
     for source, target in zip(sources, targets):
         if source.data_ptr() != target.data_ptr():
             target.copy_(source)
+    for device in {target.device for target in targets if target.is_cuda}:
+        # Whoever waits for the operation uses the tensors on a stream of his own.
+        torch.cuda.current_stream(device).synchronize()
