@@ -24,7 +24,7 @@ pub mod trace;
 
 #[cfg(feature = "planted-bugs")]
 pub use elastic_runtime::planted::{Bug, plant};
-pub use options::{Mode, Options};
+pub use options::{Job, Mode, Options};
 pub use plan::Plan;
 pub use regression::{Regression, RegressionError};
 pub use report::{Failure, Report, Verdict};

@@ -25,6 +25,24 @@ impl Mode {
     }
 }
 
+/// How the job's program takes part.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Job {
+    /// It uses the library: its workers survive resets.
+    #[default]
+    InProcess,
+    /// A script that knows nothing of the library: a generation's processes live for it alone (in cores only).
+    Restart,
+}
+
+impl Job {
+    /// Whether it is the usual one, which goes without saying.
+    pub fn is_in_process(&self) -> bool {
+        *self == Self::InProcess
+    }
+}
+
 /// One run.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Options {
@@ -38,6 +56,9 @@ pub struct Options {
     pub seconds: u64,
     /// Which driver of the code.
     pub mode: Mode,
+    /// How the job's program takes part.
+    #[serde(default, skip_serializing_if = "Job::is_in_process")]
+    pub job: Job,
     /// Only the faults with these numbers happen; all if none is given. What shrinking leaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Vec<usize>>,
@@ -57,6 +78,7 @@ impl Options {
             slots: 2,
             seconds: 30,
             mode: Mode::Cores,
+            job: Job::InProcess,
             keep: None,
             calm: false,
             plan: None,
@@ -76,6 +98,9 @@ impl Options {
             self.seconds,
             self.mode.name()
         );
+        if !self.job.is_in_process() {
+            command += " --job restart";
+        }
         if self.calm {
             command += " --calm";
         }

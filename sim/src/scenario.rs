@@ -8,7 +8,7 @@ use elastic_protocol::{Deadlines, HostName, ProgramSpec};
 use elastic_runtime::random::stream;
 use rand::Rng;
 
-use crate::options::Options;
+use crate::options::{Job, Options};
 
 /// A seed's job.
 #[derive(Clone, Debug)]
@@ -99,7 +99,10 @@ impl Scenario {
         };
         let program = ProgramSpec { argv: vec!["train".to_owned()], environment: Vec::new() };
         let mut driver = DriverConfig::new(program);
-        driver.mode = Mode::InProcess;
+        driver.mode = match options.job {
+            Job::InProcess => Mode::InProcess,
+            Job::Restart => Mode::Restart,
+        };
         driver.np = Some(np);
         driver.min_np = Some(min_np);
         driver.max_np = max_np;

@@ -9,8 +9,9 @@ mod sweep;
 use std::io::Write;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
-use sim::{Mode, Options};
+use sim::{Job, Mode, Options};
 
 /// Elastic Node's simulated cluster.
 #[derive(Debug, Parser)]
@@ -48,12 +49,22 @@ struct ClusterArguments {
     /// Which driver of the code.
     #[arg(long, value_enum, default_value_t = Mode::Cores)]
     mode: Mode,
+    /// How the job's program takes part.
+    #[arg(long, value_enum, default_value_t = Job::InProcess)]
+    job: Job,
     /// No faults.
     #[arg(long)]
     calm: bool,
 }
 
 impl ClusterArguments {
+    fn check(&self) -> anyhow::Result<()> {
+        if self.mode == Mode::Actors && !self.job.is_in_process() {
+            bail!("--job restart is simulated with --mode cores only");
+        }
+        Ok(())
+    }
+
     fn options(&self, seed: u64) -> Options {
         Options {
             seed,
@@ -61,6 +72,7 @@ impl ClusterArguments {
             slots: self.slots.clamp(1, 4_096),
             seconds: self.sim_seconds.max(1),
             mode: self.mode,
+            job: self.job,
             keep: None,
             calm: self.calm,
             plan: None,

@@ -58,6 +58,7 @@ fn clock() -> Instant {
 }
 
 pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
+    arguments.cluster.check()?;
     let options = match &arguments.regression {
         Some(path) => Regression::read(path)?.options(),
         None => arguments.cluster.options(arguments.seed.unwrap_or_default()),

@@ -59,6 +59,7 @@ struct Totals {
 }
 
 pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
+    arguments.cluster.check()?;
     let seeds = seeds(&arguments.seeds)?;
     let bar = ProgressBar::new(seeds.end - seeds.start);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} {per_sec} {eta} {msg}") {

@@ -207,8 +207,8 @@ impl World {
                 Err(format!("the job succeeded before its last epoch: {}", result.reason))
             }
             Outcome::Failed => {
-                let all_raised = self.driver.members.iter().all(|process| {
-                    let process = &self.processes[*process as usize];
+                let members = self.driver.members.iter();
+                let all_raised = members.filter_map(|process| self.processes.get(*process as usize)).all(|process| {
                     let exited = matches!(process.end, Some(elastic_protocol::ExitStatus::Code(code)) if code != 0);
                     process.program.has_raised() || exited
                 });

@@ -31,6 +31,7 @@ use self::driver::{Birth, DriverLife, Interregnum, Tenancy};
 use self::happening::Happening;
 use self::network::Link;
 use self::processes::Process;
+use self::program::Model;
 use self::wire::Wiretap;
 use crate::actors::hub::Hub;
 use crate::agenda::Agenda;
@@ -102,6 +103,8 @@ pub(crate) struct World {
     agent_links: Vec<u32>,
     groups: BTreeMap<(JobNumber, Stamp), Group>,
     data: Dataset,
+    /// By job: what scripts have written where all hosts can read it.
+    checkpoints: BTreeMap<JobNumber, Model>,
     plan: Vec<Planned>,
     /// Faults that wait for a reset: its number, how long after it, which.
     after_resets: Vec<(u64, u64, u32)>,
@@ -176,6 +179,7 @@ impl World {
             agent_links: Vec::new(),
             groups: BTreeMap::new(),
             data: Dataset::new(scenario.length, seed),
+            checkpoints: BTreeMap::new(),
             plan,
             after_resets: Vec::new(),
             after_batches: Vec::new(),

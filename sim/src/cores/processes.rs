@@ -37,6 +37,8 @@ pub(super) struct Process {
     pub(super) has_booted: bool,
     /// Whether it never will.
     pub(super) hangs: bool,
+    /// Whether it is a script, which knows nothing of the library and lives for one generation.
+    pub(super) is_script: bool,
     /// Whether somebody wants it to go, so that its state may go with it.
     pub(super) is_leaving: bool,
     pub(super) program: Program,
@@ -66,13 +68,14 @@ impl Process {
 }
 
 impl World {
-    /// A process is there; its process id is the answer.
+    /// A process is there; its number and its process id are the answer.
     pub(super) fn start_process(
         &mut self,
         host: u32,
         (agent_life, job): (u32, u32),
         id: WorkerId,
-    ) -> u32 {
+        is_script: bool,
+    ) -> (u32, u32) {
         self.disturb();
         let index = self.processes.len() as u32;
         let pid = 1_000 + index;
@@ -115,6 +118,7 @@ impl World {
             is_alive: true,
             has_booted: false,
             hangs,
+            is_script,
             is_leaving: false,
             program: Program::default(),
             pending_terminate: false,
@@ -122,13 +126,13 @@ impl World {
         self.hosts[host as usize].processes.push(index);
         let boot = self.draw_ns(self.scenario.boot_ns / 2, self.scenario.boot_ns);
         let boot_at = self.now + boot * self.hosts[host as usize].slow_times.min(4);
-        let dial_at = if hangs { u64::MAX } else { boot_at };
+        let dial_at = if hangs || is_script { u64::MAX } else { boot_at };
         let link = self.add_link(Link::new(owner, host, node, place).of_job(job), dial_at);
         self.know(job, incarnation, link);
         if !hangs {
             self.agenda.push(boot_at, Happening::Booted { process: index });
         }
-        pid
+        (index, pid)
     }
 
     pub(super) fn handle_signalled(&mut self, process: u32, kills: bool) {

@@ -81,6 +81,31 @@ impl Oracle {
         Ok(())
     }
 
+    /// A script is started with a rank of a generation: its members, if they are remembered. G-3.
+    pub(crate) fn started(
+        &self,
+        job: JobNumber,
+        stamp: Stamp,
+        (rank, world_size): (u32, u32),
+        worker: &WorkerId,
+    ) -> Result<(), String> {
+        let Some(record) = self.generation(job, stamp) else { return Ok(()) };
+        let is_its_rank = record.members.get(rank as usize) == Some(worker);
+        if is_its_rank && record.members.len() == world_size as usize {
+            return Ok(());
+        }
+        Err(format!(
+            "G-3: {worker} is started as rank {rank} of {world_size} in generation {}, which was formed \
+             otherwise",
+            stamp.generation
+        ))
+    }
+
+    /// The members of a generation, by rank; none if it is not remembered.
+    pub(crate) fn members(&self, job: JobNumber, stamp: Stamp) -> Vec<WorkerId> {
+        self.generation(job, stamp).map(|record| record.members.clone()).unwrap_or_default()
+    }
+
     /// A member holds the commit of its generation: the same as every other (G-6).
     pub(crate) fn synced(
         &mut self,

@@ -75,7 +75,6 @@ impl Oracle {
         by: Term,
         stamp: Stamp,
         members: &[WorkerId],
-        processes: &[u32],
         best: Option<u64>,
     ) -> Result<(), String> {
         let job = self.jobs.entry(number).or_default();
@@ -97,10 +96,6 @@ impl Oracle {
                 "G-3: two members of generation {} have one slot",
                 stamp.generation
             ));
-        }
-        let known = processes.iter().all(|process| *process != u32::MAX);
-        if !known {
-            return Err(format!("generation {} has a member that never started", stamp.generation));
         }
         self.generations_formed += 1;
         if self.generations.len() >= GENERATIONS_KEPT {

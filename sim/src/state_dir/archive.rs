@@ -45,7 +45,7 @@ impl Archive {
                         let generation = formation.stamp.generation;
                         archive.generation = archive.generation.max(generation);
                     }
-                    Ok(Record::WorkerStarted { worker }) => {
+                    Ok(Record::WorkerStarted { worker } | Record::ProcessStarted { worker }) => {
                         archive.incarnation = archive.incarnation.max(worker.incarnation);
                     }
                     _ => {}

@@ -70,6 +70,9 @@ struct HostRecord {
 pub(crate) struct Seating {
     list: BTreeMap<HostName, Listing>,
     by_position: BTreeMap<u64, HostName>,
+    /// The next position. None is given out twice: claims of a host that has left its position are withdrawn one
+    /// after the other, and must not be taken for those of a host that has come to it.
+    next_position: u64,
     listed_slots: u32,
     /// Hosts whose listing has changed.
     relisted: BTreeSet<HostName>,
@@ -93,6 +96,7 @@ impl Seating {
         Self {
             list: BTreeMap::new(),
             by_position: BTreeMap::new(),
+            next_position: 0,
             listed_slots: 0,
             relisted: BTreeSet::new(),
             selection: Selection::new(cap),
@@ -129,10 +133,10 @@ impl Seating {
     }
 
     /// Those that were there keep their positions if they stand in the same order, before all that are new.
-    fn positions(&self, entries: &[HostEntry]) -> Vec<u64> {
-        let mut next = self.by_position.last_key_value().map_or(0, |(last, _)| last + 1);
+    fn positions(&mut self, entries: &[HostEntry]) -> Vec<u64> {
+        let mut next = self.next_position;
         let known = |entry: &HostEntry| self.list.get(&entry.name).map(|listing| listing.position);
-        let positions: Vec<u64> = entries
+        let mut positions: Vec<u64> = entries
             .iter()
             .map(|entry| {
                 known(entry).unwrap_or_else(|| {
@@ -141,10 +145,12 @@ impl Seating {
                 })
             })
             .collect();
-        if positions.is_sorted_by(|one, other| one < other) {
-            return positions;
+        if !positions.is_sorted_by(|one, other| one < other) {
+            positions = (next..).take(entries.len()).collect();
+            next += entries.len() as u64;
         }
-        (0..).take(entries.len()).collect()
+        self.next_position = next;
+        positions
     }
 
     pub(crate) fn listing(&self, host: &HostName) -> Option<&Listing> {
@@ -350,6 +356,45 @@ mod tests {
                 (ready, self.ready_members(), self.best_ready_commit()),
                 (self.unwanted.clone(), self.away.clone(), self.draining.clone(), self.finished),
             )
+        }
+    }
+
+    /// A host with one empty slot, or with none any more.
+    fn refresh(seating: &mut Seating, name: &str) {
+        let host = HostName::new(name).expect("a literal");
+        let claims = seating.listing(&host).map(|_| (0, 3)).into_iter().collect();
+        seating.set_host(&host, HostFacts { claims, ..HostFacts::default() });
+    }
+
+    #[test]
+    fn g_7_a_host_that_comes_as_another_leaves_has_a_place_of_its_own() {
+        let list = |names: &[&str]| -> Vec<HostEntry> {
+            let entry = |name: &&str| HostEntry {
+                name: HostName::new(name).expect("a literal"),
+                slots: 1,
+                state: HostState::Listed,
+            };
+            names.iter().map(entry).collect()
+        };
+        // It left and the other came before either was looked at; and the two changed places.
+        for lists in [
+            vec![list(&["b"]), list(&[]), list(&["a"])],
+            vec![list(&["b", "a"]), list(&["a", "b"])],
+        ] {
+            let mut seating = Seating::new(4);
+            for (number, list) in lists.iter().enumerate() {
+                seating.set_list(list);
+                if number + 1 == lists.len() || number == 0 {
+                    for host in seating.take_relisted() {
+                        refresh(&mut seating, host.as_str());
+                    }
+                    seating.settle();
+                }
+            }
+            let last = lists.last().expect("there is one");
+            let expected: Vec<(HostName, u32)> =
+                last.iter().map(|entry| (entry.name.clone(), 0)).collect();
+            assert_eq!(seating.empty(), expected);
         }
     }
 

@@ -211,11 +211,16 @@ impl World {
         };
         let (_, order) = agent.spawning.remove(index);
         let job = self.job_of_agent(host);
-        let worker = order.worker;
+        let SpawnOrder { worker, place, environment, .. } = order;
         let result = if no_spawn {
             Err("simulated: no such file".to_owned())
         } else {
-            Ok(self.start_process(host, (life, job), worker.clone()))
+            let is_script = place.is_some();
+            let (process, pid) = self.start_process(host, (life, job), worker.clone(), is_script);
+            if let Some(place) = place {
+                self.begin_script(process, place, &environment);
+            }
+            Ok(pid)
         };
         if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
             return node.process_event(ProcessEvent::Spawned { worker, result });

@@ -6,8 +6,8 @@ mod deadlines;
 
 use std::collections::VecDeque;
 
-use elastic_protocol::Stamp;
 use elastic_protocol::messages::{Placement, SyncPlan};
+use elastic_protocol::{Stamp, WorkerId};
 use elastic_runtime::planted::{Bug, is_planted};
 use rand::Rng;
 
@@ -55,23 +55,34 @@ impl World {
     pub(super) fn join_group(&mut self, process: u32, placement: &Placement) {
         let generation = placement.stamp;
         let job = self.processes[process as usize].job;
-        if self.groups.contains_key(&(job, generation)) {
+        if self.has_group(job, generation) {
             return;
         }
-        let members: Vec<u32> = placement
-            .assignment
-            .members()
-            .map(|member| self.process_of(job, &member.worker).unwrap_or(NONE))
-            .collect();
+        let members: Vec<WorkerId> =
+            placement.assignment.members().map(|member| member.worker).collect();
+        let root = match placement.sync {
+            SyncPlan::Skip => None,
+            SyncPlan::FromRoot { root } => Some(root),
+        };
+        self.open_group(process, generation, &members, root);
+    }
+
+    /// The first of a generation's members has come.
+    pub(super) fn open_group(
+        &mut self,
+        process: u32,
+        generation: Stamp,
+        members: &[WorkerId],
+        root: Option<u32>,
+    ) {
+        let job = self.processes[process as usize].job;
+        let members: Vec<u32> =
+            members.iter().map(|member| self.process_of(job, member).unwrap_or(NONE)).collect();
         // A dead process on a host that lives refuses connections; a host without power says nothing.
         let broken = members
             .iter()
             .position(|member| *member != NONE && self.is_known_dead(*member))
             .map(|rank| rank as u32);
-        let root = match placement.sync {
-            SyncPlan::Skip => None,
-            SyncPlan::FromRoot { root } => Some(root),
-        };
         let group = Group { members, root, shared: None, operations: VecDeque::new(), broken };
         self.groups.insert((job, generation), group);
         if self.groups.len() > GROUPS_KEPT {
@@ -84,6 +95,17 @@ impl World {
     fn is_known_dead(&self, process: u32) -> bool {
         let entry = &self.processes[process as usize];
         !entry.is_alive && self.hosts[entry.host as usize].down == 0
+    }
+
+    /// What the members of a generation begin from: what the first of them finds.
+    pub(super) fn shared_or(&mut self, job: u32, generation: Stamp, found: Model) -> Model {
+        let group = self.groups.get_mut(&(job, generation));
+        group.map_or(found, |group| *group.shared.get_or_insert(found))
+    }
+
+    /// Whether a generation's group is there.
+    pub(super) fn has_group(&self, job: u32, generation: Stamp) -> bool {
+        self.groups.contains_key(&(job, generation))
     }
 
     /// Whether the links of a generation's group are not whole.
@@ -221,7 +243,8 @@ impl World {
         let entry = &self.processes[process as usize];
         let job = entry.job;
         let state_stamp = entry.state.stamp(&entry.program);
-        if state_stamp != stamp || entry.program.generation != generation {
+        let is_elsewhere = !entry.is_script && state_stamp != stamp;
+        if is_elsewhere || entry.program.generation != generation {
             let id = entry.id.clone();
             return self.fail_safety(format!(
                 "G-4: a collective of generation {} delivered at {id}, which is in {}",

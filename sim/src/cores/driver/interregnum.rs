@@ -52,7 +52,7 @@ impl World {
             process.stays()
                 && process.job == job
                 && process.program.trains_in(stamp)
-                && self.links[process.link as usize].peer.session != 0
+                && (process.is_script || self.links[process.link as usize].peer.session != 0)
         };
         let there: usize = self.hosts.iter().map(|host| host.processes.len()).sum();
         let members = &self.driver.members;
@@ -60,8 +60,16 @@ impl World {
             && self.lies.is_empty()
             && self.former.iter().all(|former| !DriverLife::runs(former))
             && members.len() == there
+            && (self.options.job.is_in_process() || self.fills_all_slots())
             && members.iter().all(trains)
             && !self.is_broken(job, stamp)
+    }
+
+    /// Whether no host waits to be let in: by restart nobody on it tells of that.
+    fn fills_all_slots(&self) -> bool {
+        let there = self.hosts.iter().filter(|host| host.agent.is_some()).map(|host| host.slots);
+        let wanted = self.scenario.driver.max_np.unwrap_or(u32::MAX).min(there.sum());
+        self.driver.members.len() as u32 >= wanted
     }
 
     /// The driver resets, or has somebody stop: D-3.

@@ -132,8 +132,13 @@ impl World {
             program.saved.as_ref().map(|saved| saved.model.samples)
         };
         let best = processes.iter().filter_map(held).max();
-        let checked = self.oracle.formed(job, self.driver.term, stamp, members, &processes, best);
+        let checked = self.oracle.formed(job, self.driver.term, stamp, members, best);
         self.demand(checked);
+        // Scripts are started for it.
+        if self.options.job.is_in_process() && processes.contains(&NONE) {
+            let generation = stamp.generation;
+            self.fail_safety(format!("generation {generation} has a member that never started"));
+        }
         // What was there when a former driver formed it nobody knows any more.
         if stamp.term == self.driver.term {
             let checked = self.check_commit_kept(best);

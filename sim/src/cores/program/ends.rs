@@ -82,6 +82,9 @@ impl World {
         peer: Option<u32>,
         why: &str,
     ) {
+        if self.processes[process as usize].is_script {
+            return self.fail_script(process);
+        }
         let program = self.program(process);
         let stamp = program.stamp;
         if program.aborted < stamp {

@@ -4,6 +4,7 @@
 
 mod ends;
 mod orders;
+mod script;
 mod steps;
 
 use elastic_protocol::messages::Placement;

@@ -15,6 +15,9 @@ impl World {
         if self.freeze(process, Happening::Booted { process }) {
             return;
         }
+        if self.processes[process as usize].is_script {
+            return self.meet(process);
+        }
         self.processes[process as usize].has_booted = true;
         self.start_state_node(process);
         self.rest(process, 0);

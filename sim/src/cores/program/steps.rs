@@ -15,6 +15,10 @@ impl World {
     pub(super) fn go_on(&mut self, process: u32) {
         let epochs = self.scenario.epochs;
         let program = self.program(process);
+        if program.live.epoch >= epochs && self.processes[process as usize].is_script {
+            return self.end_script(process);
+        }
+        let program = self.program(process);
         if program.live.epoch >= epochs {
             let commit = self.keep(process);
             self.leave_group(process, false);
@@ -40,6 +44,10 @@ impl World {
         if program.token != token {
             return;
         }
+        if program.raises && self.processes[process as usize].is_script {
+            return self.fail_script(process);
+        }
+        let program = self.program(process);
         if program.raises {
             program.raises = false;
             program.has_raised = true;
@@ -74,6 +82,7 @@ impl World {
     ) {
         let stage = self.program(process).stage;
         match stage {
+            Stage::Forming if self.processes[process as usize].is_script => self.take_up(process),
             Stage::Forming => {
                 let stamp = self.program(process).stamp;
                 self.enter_stage(process, Stage::Formed);
@@ -132,6 +141,9 @@ impl World {
     }
 
     pub(super) fn commit(&mut self, process: u32) {
+        if self.processes[process as usize].is_script {
+            return self.write_checkpoint(process);
+        }
         let program = self.program(process);
         program.live.step += 1;
         program.steps_since_commit = 0;

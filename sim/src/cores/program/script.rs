@@ -1,0 +1,100 @@
+//! A training script that knows nothing of the library (`--mode restart`): it meets its peers, takes the last checkpoint
+//! up, trains, has rank 0 write checkpoints where all hosts can read them, and ends with an error as soon as a
+//! collective fails. SIGTERM ends it at once.
+
+use elastic_protocol::CommitId;
+use elastic_protocol::messages::{Ballot, ProcessPlace, Vote};
+
+use super::super::processes::Process;
+use super::super::{Happening, MS, World};
+use super::{Saved, Stage};
+use crate::trace::Kind;
+
+impl World {
+    /// A script has been started with its place in a generation.
+    pub(in crate::cores) fn begin_script(
+        &mut self,
+        process: u32,
+        place: ProcessPlace,
+        environment: &[(String, String)],
+    ) {
+        let ProcessPlace { stamp, rank, .. } = place;
+        let world_size = environment.iter().rev().find(|(name, _)| name == "WORLD_SIZE");
+        let world_size = world_size.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
+        let Process { id, job, .. } = &self.processes[process as usize];
+        let (job, checked) = (*job, self.oracle.started(*job, stamp, (rank, world_size), id));
+        self.demand(checked);
+        // That it runs is its vote.
+        let worker = self.processes[process as usize].id.clone();
+        self.oracle.voted(job, &Vote { stamp, worker, ballot: Ballot::Ready });
+        let program = self.program(process);
+        (program.stamp, program.generation) = (stamp, stamp);
+        (program.rank, program.world_size) = (rank, world_size);
+        if (job, stamp) == (self.driver.job, self.driver.stamp)
+            && let Some(member) = self.driver.members.get_mut(rank as usize)
+        {
+            *member = process;
+        }
+    }
+
+    /// It comes to the meeting with its peers.
+    pub(super) fn meet(&mut self, process: u32) {
+        let job = self.processes[process as usize].job;
+        let stamp = self.program(process).stamp;
+        if !self.has_group(job, stamp) {
+            let members = self.oracle.members(job, stamp);
+            self.open_group(process, stamp, &members, None);
+        }
+        self.enter_stage(process, Stage::Forming);
+        self.enter_collective(process, 0);
+    }
+
+    /// All have met: it trains on from the last checkpoint.
+    pub(super) fn take_up(&mut self, process: u32) {
+        let job = self.processes[process as usize].job;
+        let found = self.checkpoints.get(&job).copied().unwrap_or_default();
+        let stamp = self.program(process).stamp;
+        let model = self.shared_or(job, stamp, found);
+        self.check_model(process, &model);
+        let program = self.program(process);
+        program.live = model;
+        program.operation = 1;
+        self.go_on(process);
+    }
+
+    pub(super) fn write_checkpoint(&mut self, process: u32) {
+        let Process { job, place, .. } = self.processes[process as usize];
+        let program = self.program(process);
+        program.live.step += 1;
+        program.steps_since_commit = 0;
+        let (model, rank) = (program.live, program.rank);
+        if rank == 0 {
+            self.checkpoints.insert(job, model);
+            self.oracle.commits += 1;
+            self.record(Kind::Commit, place, (model.step, model.digest()), String::new);
+        }
+    }
+
+    /// It has trained all there is.
+    pub(super) fn end_script(&mut self, process: u32) {
+        if self.program(process).steps_since_commit > 0 {
+            self.write_checkpoint(process);
+        }
+        let program = self.program(process);
+        program.saved = Some(Saved { id: CommitId::default(), model: program.live });
+        self.leave_group(process, false);
+        self.exit_script(process, 0);
+    }
+
+    pub(super) fn fail_script(&mut self, process: u32) {
+        self.program(process).has_raised = true;
+        self.leave_group(process, true);
+        self.exit_script(process, 1);
+    }
+
+    fn exit_script(&mut self, process: u32, code: i32) {
+        self.enter_stage(process, Stage::Exiting);
+        let wait = self.draw_ns(200_000, 20 * MS);
+        self.agenda.push(self.now + wait, Happening::Exited { process, code });
+    }
+}
