@@ -27,6 +27,16 @@ macro_rules! bugs {
                     $(Self::$bug => $room,)*
                 }
             }
+
+            /// Whether only a job by restart can meet it.
+            pub const fn is_by_restart(self) -> bool {
+                matches!(
+                    self,
+                    Self::ProcessesOutliveGeneration
+                        | Self::ProcessesNotTakenOver
+                        | Self::RankOfAnother
+                )
+            }
         }
     };
 }
@@ -56,6 +66,12 @@ bugs! {
     RandomOrder = "members are told in the order of a hash map", "driver";
     /// A change that is undone leaves the members paused.
     ResumeNotSent = "nobody is told to go on when a change is undone", "driver";
+    /// By restart, the processes of a generation are not stopped when it ends.
+    ProcessesOutliveGeneration = "by restart, a generation's processes are not stopped", "driver";
+    /// By restart, a new driver waits for processes to attach (D-3).
+    ProcessesNotTakenOver = "by restart, a new driver waits for processes to attach", "driver";
+    /// By restart, a process is started with the rank of the one after it (G-3).
+    RankOfAnother = "by restart, a process has the rank of another", "driver";
     /// Who comes back with its host, and has not come to rest yet, is not waited for (G-5).
     HolderBackForgotten = "a holder that is just back is not waited for", "driver";
     /// Who comes back with its host is stopped because its slot is not used, whatever it holds (G-5).

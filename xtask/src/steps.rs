@@ -13,7 +13,11 @@ use crate::{debian, direction, python};
 const CARGO_DENY_VERSION: &str = "0.20.2";
 
 /// The seeds of the simulation that are run, by what is simulated.
-const SIMULATION_SEEDS: [(&str, &str); 2] = [("cores", "0..1000"), ("actors", "0..200")];
+const SIMULATION_SEEDS: [(&str, &[&str], &str); 3] = [
+    ("cores", &["--mode", "cores"], "0..1000"),
+    ("by restart", &["--mode", "cores", "--job", "restart"], "0..500"),
+    ("actors", &["--mode", "actors"], "0..200"),
+];
 
 /// How many of them are run twice and compared.
 const SIMULATION_TWICE: &str = "20";
@@ -66,12 +70,12 @@ pub(crate) fn test() -> anyhow::Result<()> {
         Ok(cmd!(shell, "cargo test --locked --package elastic-collectives {tests...}").run()?)
     })?;
     let jobs = std::thread::available_parallelism()?.get().to_string();
-    for (mode, seeds) in SIMULATION_SEEDS {
-        step(&format!("simulation: {mode}"), || sweep(&shell, mode, seeds, SIMULATION_TWICE))?;
+    for (name, what, seeds) in SIMULATION_SEEDS {
+        step(&format!("simulation: {name}"), || sweep(&shell, what, seeds, SIMULATION_TWICE))?;
     }
     if let Some(seed) = seed_of_commit(&shell) {
         let seeds = format!("{seed}..{}", seed + 1);
-        step("simulation: the commit's own seed", || sweep(&shell, "cores", &seeds, "1"))?;
+        step("simulation: the commit's own seed", || sweep(&shell, &[], &seeds, "1"))?;
     }
     step("the simulation finds planted bugs", || {
         Ok(cmd!(shell, "cargo run --locked --release --package sim -- bugs --jobs {jobs}").run()?)
@@ -92,9 +96,9 @@ pub(crate) fn python(torch: Option<&str>) -> anyhow::Result<()> {
     python::test_scripts(&shell, &interpreter)
 }
 
-fn sweep(shell: &Shell, mode: &str, seeds: &str, twice: &str) -> anyhow::Result<()> {
+fn sweep(shell: &Shell, what: &[&str], seeds: &str, twice: &str) -> anyhow::Result<()> {
     let jobs = std::thread::available_parallelism()?.get().to_string();
-    let sweep = cmd!(shell, "cargo run --locked --release --package sim -- sweep --mode {mode}");
+    let sweep = cmd!(shell, "cargo run --locked --release --package sim -- sweep {what...}");
     Ok(sweep.args(["--seeds", seeds, "--twice", twice, "--jobs", &jobs]).run()?)
 }
 

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use sim::shrink::shrink;
-use sim::{Bug, Options, Recording, Regression, Report, Verdict, plant};
+use sim::{Bug, Job, Options, Recording, Regression, Report, Verdict, plant};
 
 use super::{ClusterArguments, commit, note, say};
 
@@ -40,7 +40,10 @@ pub(crate) struct BugsArguments {
 /// The first seed that finds a bug, with what it says.
 fn find(bug: Bug, arguments: &BugsArguments) -> Option<(u64, Report)> {
     for seed in 0..arguments.max_seeds {
-        let options = arguments.cluster.options(seed);
+        let mut options = arguments.cluster.options(seed);
+        if bug.is_by_restart() {
+            options.job = Job::Restart;
+        }
         plant(Some(bug));
         let report = match bug {
             Bug::RandomOrder => sim::run_twice(&options),

@@ -284,7 +284,9 @@ impl World {
 
     pub(super) fn check_noticed(&mut self, process: u32, generation: Stamp) {
         use super::driver::Phase;
+        // Another job's generation may have the same number.
         let is_under_way = self.driver.stamp == generation
+            && self.driver.job == self.processes[process as usize].job
             && matches!(self.driver.phase, Phase::Form | Phase::Run);
         if !is_under_way || self.is_over() {
             return;

@@ -14,6 +14,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use elastic_protocol::messages::{Ballot, ProcessPlace};
 use elastic_protocol::{ExitStatus, HostName, ResetCause, Time, WorkerId};
+use elastic_runtime::planted::{Bug, is_planted};
 
 use super::DriverCore;
 use super::config::Mode;
@@ -82,6 +83,7 @@ impl DriverCore {
             record.stage = Some(Stage::Running);
             self.record(&Record::ProcessStarted { worker: worker.clone() });
             self.event(EventKind::WorkerStarted { worker: worker.to_string() });
+            let rank = if is_planted(Bug::RankOfAnother) { rank + 1 } else { rank };
             let place = Some(ProcessPlace { stamp, rank, local_rank: member.local_rank });
             self.output(DriverOutput::StartWorker { agent, worker, environment, place });
         }
@@ -144,6 +146,9 @@ impl DriverCore {
 
     /// The generation has ended: processes that live for it are stopped.
     pub(crate) fn stop_processes(&mut self, now: Time, members: &[WorkerId], cause: &ResetCause) {
+        if is_planted(Bug::ProcessesOutliveGeneration) {
+            return;
+        }
         let reason = format!("its generation ended: {cause}");
         for worker in members {
             let has_process = self

@@ -71,7 +71,8 @@ impl DriverCore {
         for (worker, known) in &image.workers {
             let is_member =
                 image.current.as_ref().is_some_and(|current| current.alive.contains(worker));
-            if let Some(process) = known.process {
+            if let Some(process) = known.process.filter(|_| !is_planted(Bug::ProcessesNotTakenOver))
+            {
                 let ended = |it: &GenerationImage| matches!(it.progress, Progress::Ended { .. });
                 let takes_part =
                     is_member && !is_over && !image.current.as_ref().is_some_and(ended);

@@ -156,8 +156,9 @@ impl DriverLife {
             Some(current) => {
                 let phase = match current.progress {
                     Progress::Forming => Phase::Form,
-                    Progress::Running | Progress::Stopping { .. } => Phase::Run,
-                    Progress::Ended { .. } => Phase::Gather,
+                    Progress::Running => Phase::Run,
+                    // As from the decision on.
+                    Progress::Stopping { .. } | Progress::Ended { .. } => Phase::Gather,
                 };
                 (phase, current.formation.stamp)
             }
