@@ -43,6 +43,11 @@ pub(crate) fn log_event(generation: u64, event: &EventKind) {
         EventKind::ResetCalledOff { reason } => {
             info!("generation {generation} goes on: {reason}");
         }
+        EventKind::GenerationTakenBack { worker } => {
+            info!(
+                "generation {generation} is taken back: {worker} is elastic in process, every process is kept"
+            );
+        }
         EventKind::ResetDone { ms, steps_lost, .. } => {
             info!("reset done: {}; {steps_lost} steps lost", describe_phases(ms));
         }

@@ -195,6 +195,12 @@ pub enum EventKind {
         /// Why.
         reason: String,
     },
+    /// A generation of processes that were to live for it ended before it trained: its program has turned out to be
+    /// elastic in process, and every process is kept for the next one.
+    GenerationTakenBack {
+        /// Who attached first.
+        worker: String,
+    },
     /// A reset is complete: a new generation trains.
     ResetDone {
         /// Why it was.

@@ -248,6 +248,7 @@ impl DriverCore {
         }
         self.program_attaches = true;
         if self.phase.is_generation_active() {
+            self.event(EventKind::GenerationTakenBack { worker: attached.to_string() });
             self.enter_gather(now, BTreeSet::new());
         }
         self.current = None;

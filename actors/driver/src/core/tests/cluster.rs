@@ -60,6 +60,8 @@ pub(super) struct Cluster {
     /// World sizes of the generations that ran.
     pub(super) sizes: Vec<u32>,
     pub(super) resets: Vec<ResetCause>,
+    /// Generations whose processes were kept for another one.
+    pub(super) taken_back: u32,
     pub(super) skipped_syncs: u32,
     /// Members that were told what has changed, and not the full table.
     pub(super) deltas: u32,
@@ -109,6 +111,7 @@ impl Cluster {
             handed_over: false,
             sizes: Vec::new(),
             resets: Vec::new(),
+            taken_back: 0,
             skipped_syncs: 0,
             deltas: 0,
             roots: Vec::new(),
@@ -463,6 +466,7 @@ impl Cluster {
                 EventKind::GenerationRunning { world_size } => self.sizes.push(world_size),
                 EventKind::ResetDecided { cause, .. } => self.resets.push(cause),
                 EventKind::GenerationFormed { root, .. } => self.roots.push(root),
+                EventKind::GenerationTakenBack { .. } => self.taken_back += 1,
                 _ => {}
             },
             DriverOutput::Ended(result) => self.result = Some(result),

@@ -217,10 +217,29 @@ fn in_auto_mode_the_first_that_attaches_keeps_every_process() {
     cluster.pass(Duration::from_secs(2));
     assert_eq!(cluster.environments.len(), 4, "no process was started anew");
     assert_eq!(cluster.members().len(), 4);
-    assert_eq!(cluster.resets, []);
+    assert_eq!(
+        (&cluster.resets[..], cluster.taken_back),
+        (&[][..], 1),
+        "it is told, and is no reset"
+    );
     cluster.kill(&live[0]);
     cluster.pass(Duration::from_secs(5));
     assert_eq!(cluster.environments.len(), 5, "and now only the lost one is");
+}
+
+#[test]
+fn a_driver_killed_when_processes_have_just_been_kept_forms_their_generation_when_it_is_back() {
+    let mut cluster = four(|config| config.mode = Mode::Auto);
+    let first = cluster.worker("a", 0);
+    cluster.attach(&first);
+    cluster.settle();
+    assert_eq!((cluster.taken_back, cluster.active()), (1, 0), "the others have not attached");
+    cluster.restart_driver();
+    cluster.attaches = true;
+    cluster.come_back(&["a", "b"]);
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!((cluster.environments.len(), cluster.active()), (4, 4));
+    assert_eq!(cluster.resets, [], "D-3");
 }
 
 #[test]
