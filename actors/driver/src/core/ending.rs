@@ -34,7 +34,7 @@ impl DriverCore {
     /// How the job ended, once it has.
     pub fn result_so_far(&self) -> Option<&JobResult> {
         match &self.phase {
-            Phase::Ending { result, .. } => Some(result),
+            Phase::Ending { result, .. } | Phase::Ended { result } => Some(result),
             _ => None,
         }
     }
@@ -256,8 +256,9 @@ impl DriverCore {
     }
 
     fn finish(&mut self) {
-        if let Phase::Ending { result, .. } = std::mem::replace(&mut self.phase, Phase::Ended) {
-            self.output(DriverOutput::Ended(result));
-        }
+        let Phase::Ending { result, .. } = &self.phase else { return };
+        let result = result.clone();
+        self.phase = Phase::Ended { result: result.clone() };
+        self.output(DriverOutput::Ended(result));
     }
 }

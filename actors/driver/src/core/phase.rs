@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use elastic_protocol::messages::{Formation, PhaseMs};
-use elastic_protocol::{Assignment, GenerationId, JobResult, ResetCause, Stamp, Time, WorkerId};
+use elastic_protocol::{
+    Assignment, GenerationId, JobResult, Outcome, ResetCause, Stamp, Time, WorkerId,
+};
 
 /// The generation that was formed last.
 #[derive(Clone, Debug)]
@@ -40,7 +42,7 @@ pub(crate) enum Phase {
     /// The job is over; waiting for processes and agents to leave.
     Ending { result: JobResult, deadline: Time, agents_told: bool },
     /// Everything has been said.
-    Ended,
+    Ended { result: JobResult },
 }
 
 impl Phase {
@@ -51,12 +53,10 @@ impl Phase {
             Self::Form { .. } => "form",
             Self::Sync { .. } => "sync",
             Self::Run | Self::Pausing { .. } | Self::Stopping { .. } => "run",
-            Self::Ending { result, .. }
-                if result.outcome == elastic_protocol::Outcome::Succeeded =>
-            {
-                "succeeded"
-            }
-            Self::Ending { .. } | Self::Ended => "failed",
+            Self::Ending { result, .. } | Self::Ended { result } => match result.outcome {
+                Outcome::Succeeded => "succeeded",
+                Outcome::Failed | Outcome::Stopped => "failed",
+            },
         }
     }
 
@@ -74,7 +74,7 @@ impl Phase {
 
     /// Whether the job is over.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self, Self::Ending { .. } | Self::Ended)
+        matches!(self, Self::Ending { .. } | Self::Ended { .. })
     }
 }
 

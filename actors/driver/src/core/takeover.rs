@@ -185,7 +185,10 @@ impl DriverCore {
                 self.tell(worker, DriverToWorker::StopAt { stamp, boundary });
             }
             Phase::Gather(_) => self.tell_ended(worker, stamp),
-            Phase::Form { .. } | Phase::Sync { .. } | Phase::Ending { .. } | Phase::Ended => {}
+            Phase::Form { .. }
+            | Phase::Sync { .. }
+            | Phase::Ending { .. }
+            | Phase::Ended { .. } => {}
         }
     }
 

@@ -24,8 +24,11 @@ fn everyone_finishes() {
     cluster.train(3);
     cluster.finish_all();
     assert_eq!(cluster.finished.len(), 2);
-    let result = cluster.result.expect("the job has ended");
+    let result = cluster.result.clone().expect("the job has ended");
     assert_eq!((result.outcome, result.code), (Outcome::Succeeded, 0));
+    // Also when everything has been said, and the process is about to end.
+    let status = cluster.core.status(cluster.now, &|_| String::new());
+    assert_eq!((status.phase.as_str(), status.result), ("succeeded", Some(result)));
 }
 
 #[test]
