@@ -16,7 +16,7 @@ use super::phase::{Generation, Phase};
 use super::seating::CommitOrder;
 use super::table::{Link, Stance, WorkerRecord};
 use super::timers::Timer;
-use crate::journal::Record;
+use crate::journal::{Ledger, Record};
 
 impl DriverCore {
     /// Forms a generation if enough workers are there and nobody is worth waiting for.
@@ -137,6 +137,7 @@ impl DriverCore {
         let encrypts = self.config.encrypt_data;
         let formation = Formation { stamp, table, sync, step, key, encrypts };
         self.record(&Record::GenerationOpened { formation: formation.clone() });
+        let record = self.ledger.as_ref().map_or(0, Ledger::waited_for);
         self.output(DriverOutput::OpenGeneration { stamp, members: members.clone() });
         for worker in &members {
             if let Some(record) = self.workers.get_mut(worker) {
@@ -157,7 +158,7 @@ impl DriverCore {
         }
         self.started_with.get_or_insert(assignment.world_size());
         let alive = members.into_iter().collect();
-        self.current = Some(Generation { stamp, assignment, formation, alive });
+        self.current = Some(Generation { stamp, assignment, formation, record, alive });
         let deadline = now + self.config.deadlines.form;
         self.timers.set(deadline, Timer::Phase);
         self.phase = Phase::Form { deadline };

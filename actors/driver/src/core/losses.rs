@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_host_manager::HostState;
-use elastic_protocol::messages::{Ballot, DriverToWorker, StoppedBy, Vote};
+use elastic_protocol::messages::{Ballot, StoppedBy, Vote};
 use elastic_protocol::{ExitStatus, ResetCause, Time, WorkerFailure, WorkerId};
 use elastic_registry::Verdict;
 use elastic_runtime::planted::{Bug, is_planted};
@@ -340,7 +340,7 @@ impl DriverCore {
             .cloned()
             .collect();
         self.record(&Record::GenerationEnded { stamp, cause: cause.clone() });
-        self.tell_all(survivors, DriverToWorker::Abort { stamp, cause: cause.clone() });
+        self.tell_broken(survivors, stamp, &cause);
         self.open_gather(now, cause, evidence, waiting_for);
     }
 

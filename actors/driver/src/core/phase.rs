@@ -15,6 +15,8 @@ pub(crate) struct Generation {
     pub(crate) assignment: Arc<Assignment>,
     /// What a member is told that asks for the full table.
     pub(crate) formation: Formation,
+    /// The number of the record that gave it out.
+    pub(crate) record: u64,
     /// Members that were not lost.
     pub(crate) alive: BTreeSet<WorkerId>,
 }

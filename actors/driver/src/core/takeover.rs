@@ -128,7 +128,8 @@ impl DriverCore {
         let GenerationImage { formation, alive, progress } = image;
         let Table::Full(assignment) = &formation.table else { return };
         let (stamp, assignment) = (formation.stamp, assignment.clone());
-        self.current = Some(Generation { stamp, assignment, formation, alive: alive.clone() });
+        self.current =
+            Some(Generation { stamp, assignment, formation, record: 0, alive: alive.clone() });
         let members: Vec<WorkerId> = self
             .current
             .iter()

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use elastic_protocol::messages::{DriverToWorker, Formation, Table};
-use elastic_protocol::{Assignment, AssignmentDelta, Stamp, WorkerId};
+use elastic_protocol::{Assignment, AssignmentDelta, ResetCause, Stamp, WorkerId};
 use elastic_runtime::planted::{Bug, is_planted};
 
 use super::DriverCore;
 use super::output::DriverOutput;
 use super::phase::Phase;
+use crate::journal::Ledger;
 
 impl DriverCore {
     /// A process that lives for one generation has nobody inside who listens: its agent is told what
@@ -31,6 +32,26 @@ impl DriverCore {
         if !to.is_empty() {
             self.output(DriverOutput::ToWorkers { to: planted_order(to), message });
         }
+    }
+
+    /// Tells members that their generation ends. Where it is broken, that depends on no record but the one that gave
+    /// the generation out: whoever is blocked in it does not wait for what a slow or full disk keeps unstored (G-12).
+    pub(crate) fn tell_broken(&mut self, mut to: Vec<WorkerId>, stamp: Stamp, cause: &ResetCause) {
+        let message = DriverToWorker::Abort { stamp, cause: cause.clone() };
+        let is_told = |ledger: &Ledger| {
+            let record = self.current.as_ref().map(|current| current.record);
+            record.is_some_and(|record| ledger.is_stored(record))
+        };
+        let waits = |ledger: &Ledger| !ledger.is_stored(ledger.waited_for());
+        let may_overtake = !cause.is_planned() && !self.is_retired;
+        if may_overtake && self.ledger.as_ref().is_some_and(|it| is_told(it) && waits(it)) {
+            to.retain(|worker| self.listens(worker));
+            if !to.is_empty() {
+                self.outputs.push_front((0, DriverOutput::ToWorkers { to, message }));
+            }
+            return;
+        }
+        self.tell_all(to, message);
     }
 
     pub(crate) fn tell_leave(&mut self, worker: &WorkerId, reason: &str) {

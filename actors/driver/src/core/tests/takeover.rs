@@ -176,6 +176,32 @@ fn d_1_nothing_leaves_before_its_record_is_stored() {
 }
 
 #[test]
+fn g_12_a_broken_generation_ends_at_once_whatever_waits_for_the_disk() {
+    let mut cluster = two_by_two(|_| {});
+    let (victim, started) = (cluster.worker("b", 1), cluster.environments.len());
+    cluster.disk_hangs = true;
+    cluster.add_host("c", 1);
+    cluster.kill(&victim);
+    assert_eq!(cluster.active(), 0, "an end needs no record first, and overtakes what does");
+    assert_eq!(cluster.environments.len(), started, "D-1: the newcomer has not been started");
+    cluster.disk_hangs = false;
+    cluster.pass(LONG);
+    assert_eq!(cluster.active(), 5);
+}
+
+#[test]
+fn the_end_of_a_generation_that_nobody_was_told_of_comes_behind_its_beginning() {
+    let mut cluster = two_by_two(|_| {});
+    let (first, second) = (cluster.worker("b", 1), cluster.worker("a", 1));
+    cluster.disk_hangs = true;
+    cluster.kill(&first);
+    cluster.kill(&second);
+    cluster.disk_hangs = false;
+    cluster.pass(LONG);
+    assert_eq!(cluster.active(), 4);
+}
+
+#[test]
 fn a_journal_that_cannot_be_written_for_a_while_stops_nobody() {
     let mut cluster = two_by_two(|_| {});
     cluster.disk_hangs = true;
