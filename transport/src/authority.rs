@@ -21,11 +21,10 @@ pub(crate) const DRIVER_SERVER_NAME: &str = "driver.elastic";
 /// How long certificates are good for.
 #[derive(Clone, Copy, Debug)]
 pub struct Validity {
-    /// The authority's own. Default ten years: it ends with the job.
-    pub authority: Duration,
-    /// A node's. Default a year: a connection that stands outlives it, a new one does not, and there is no
-    /// renewal. The authority lives no longer than its job.
-    pub node: Duration,
+    /// The authority's own, and each node's. Default ten years, which is more than a job lasts: nothing renews
+    /// them, and a node that finds no driver any more since its certificate has expired would end a job that runs
+    /// well. A shorter life would protect from nothing: the authority is one job's, and ends with it.
+    pub lifetime: Duration,
     /// Certificates begin so long ago, as clocks differ and jump. Default a day.
     pub backdate: Duration,
 }
@@ -33,7 +32,7 @@ pub struct Validity {
 impl Default for Validity {
     fn default() -> Self {
         let day = Duration::from_secs(24 * 60 * 60);
-        Self { authority: 3650 * day, node: 365 * day, backdate: day }
+        Self { lifetime: 3650 * day, backdate: day }
     }
 }
 
@@ -95,7 +94,7 @@ impl Authority {
     pub fn new(job: JobId, validity: Validity, now: SystemTime) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = authority_params(job)?;
-        set_validity(&mut params, now, validity.backdate, validity.authority);
+        set_validity(&mut params, now, validity);
         params.serial_number = Some(serial_number()?);
         let certificate = params.self_signed(&key)?.der().clone();
         let issuer = Issuer::new(authority_params(job)?, key);
@@ -169,7 +168,7 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name = distinguished_name("elastic-node");
         params.serial_number = Some(serial_number()?);
-        set_validity(&mut params, now, self.validity.backdate, self.validity.node);
+        set_validity(&mut params, now, self.validity);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.subject_alt_names = vec![SanType::URI(bearer.to_uri().try_into()?)];
@@ -219,16 +218,11 @@ fn serial_number() -> Result<SerialNumber, NoRandomness> {
     Ok(SerialNumber::from_slice(&bytes))
 }
 
-fn set_validity(
-    params: &mut CertificateParams,
-    now: SystemTime,
-    backdate: Duration,
-    validity: Duration,
-) {
+fn set_validity(params: &mut CertificateParams, now: SystemTime, validity: Validity) {
     let epoch = date_time_ymd(1970, 1, 1);
     let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    params.not_before = epoch + since_epoch.saturating_sub(backdate);
-    params.not_after = epoch + since_epoch + validity;
+    params.not_before = epoch + since_epoch.saturating_sub(validity.backdate);
+    params.not_after = epoch + since_epoch + validity.lifetime;
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ fn expired_certificates_are_refused_on_both_sides() {
     run(async {
         let driver = Driver::start();
         let node = NodeId { name: agent("a"), incarnation: Incarnation(1) };
-        let long_ago = wall_clock() - 730 * day();
+        let long_ago = wall_clock() - 4015 * day();
         let identity = driver.authority.identity(&node, long_ago).expect("issued");
         let refused = match raw::connect(&driver, Some(&identity)).await {
             Ok(connection) => connection.closed().await,
@@ -191,7 +191,7 @@ fn expired_certificates_are_refused_on_both_sides() {
         assert!(driver.events.all().is_empty(), "TR-4");
 
         let driver =
-            Driver::start_with(|options| options.wall_clock = || wall_clock() - 730 * day());
+            Driver::start_with(|options| options.wall_clock = || wall_clock() - 4015 * day());
         let error = refusal(driver.options("a")).await;
         assert!(matches!(error, ConnectError::Expired { whose: "the driver's" }), "{error}");
     });
