@@ -16,7 +16,17 @@
 //!
 //! Lines `version=23003` (NCCL's, as a code), `devices=8` and `cuda_init=0` (what `cuInit` returns) say what there is.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+/// How many calls of this process have had a fault.
+static MET: AtomicU32 = AtomicU32::new(0);
+
+/// How many calls of this process have come to a fault that was asked for: so tests know that one is under way.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_faults() -> u32 {
+    MET.load(Ordering::SeqCst)
+}
 
 /// What a call does instead of what it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +43,9 @@ pub enum Fault {
 pub fn of(call: &str, rank: Option<u32>, nth: u64) -> Option<Fault> {
     let file = std::env::var_os("STAND_IN_FAULTS")?;
     let text = std::fs::read_to_string(file).ok()?;
-    text.lines().find_map(|line| parse(line, call, rank, nth))
+    let fault = text.lines().find_map(|line| parse(line, call, rank, nth))?;
+    MET.fetch_add(1, Ordering::SeqCst);
+    Some(fault)
 }
 
 fn parse(line: &str, call: &str, rank: Option<u32>, nth: u64) -> Option<Fault> {

@@ -9,7 +9,7 @@ use elastic_gpu::NcclGroup;
 use elastic_gpu::cuda::{DeviceBuffer, Event};
 use elastic_gpu::nccl::Region;
 
-use crate::support::{LONG, Options, World, describe, faults, sum};
+use crate::support::{LONG, Options, World, describe, faults, faults_met, sum, wait_for_faults};
 
 /// Short, for an operation that is to pass its deadline.
 const SHORT: Duration = Duration::from_millis(500);
@@ -125,10 +125,10 @@ fn a_call_that_does_not_return_is_freed_by_the_abort() {
     let faults = faults();
     let mut world = World::new(0..2, Options::default());
     world.form_and_check();
+    let both = faults_met() + 2;
     faults.set("call=ncclAllReduce do=block");
     let blocked: Vec<_> = world.seats.values().map(|seat| seat.with_group(sum)).collect();
-    // Mostly they are in the call by then; who is not sees the abort before it.
-    std::thread::sleep(Duration::from_millis(100));
+    wait_for_faults(both);
     for seat in world.seats.values() {
         seat.end(world.generation());
     }
@@ -168,11 +168,12 @@ fn where_forming_fails_for_one_all_are_told() {
 fn an_abort_ends_the_forming_at_once() {
     let faults = faults();
     let mut world = World::new(0..2, Options::default());
+    let one = faults_met() + 1;
     faults.set("call=ncclCommInitRankConfig rank=1 do=hang");
     let ends: Vec<_> =
         world.seats.values().map(|seat| (seat.abort.clone(), seat.port.clone())).collect();
     let ender = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(300));
+        wait_for_faults(one);
         for (abort, port) in ends {
             crate::support::Rank::end(&abort, &port, 1);
         }

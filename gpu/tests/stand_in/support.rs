@@ -42,12 +42,30 @@ pub(crate) fn search() -> Search {
 
 /// How many communicators of this process the stand-in has.
 pub(crate) fn communicators() -> u32 {
+    count(b"stand_in_communicators")
+}
+
+/// How many calls of this process have come to a fault.
+pub(crate) fn faults_met() -> u32 {
+    count(b"stand_in_faults")
+}
+
+/// Waits until so many calls have come to a fault.
+pub(crate) fn wait_for_faults(met: u32) {
+    let deadline = Instant::now() + LONG;
+    while faults_met() < met {
+        assert!(Instant::now() < deadline, "waited in vain for {met} faults");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+fn count(name: &[u8]) -> u32 {
     type Count = unsafe extern "C" fn() -> u32;
     // SAFETY: the stand-in is loaded already, and declares the function so.
     #[expect(unsafe_code, reason = "a count of the stand-in's own")]
     unsafe {
         let stand_in = libloading::Library::new(library()).expect("it is there");
-        stand_in.get::<Count>(b"stand_in_communicators").expect("it counts")()
+        stand_in.get::<Count>(name).expect("it counts")()
     }
 }
 
