@@ -1,6 +1,7 @@
 //! End-to-end tests: real processes, real sockets, real kills, through the binary as a user has it. Tests
 //! cite the scenarios of the design (H-n, X-n).
 
+mod clock;
 mod discovery;
 mod disk;
 mod durable;
@@ -11,6 +12,7 @@ mod failures;
 mod gpu;
 mod lifecycle;
 mod membership;
+mod network;
 mod operation;
 mod progress;
 mod restart;

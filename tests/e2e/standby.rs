@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use nix::sys::signal::Signal;
 
 use crate::etcd::Etcd;
+use crate::network::{HERE, Network};
 use crate::support::{Job, binary, signal};
 
 /// Two workers on two hosts, a driver that acts, and two that stand by.
@@ -17,7 +18,10 @@ struct Three {
 const DRIVER_FLAGS: [&str; 4] = ["-n", "2", "--lease-timeout", "5"];
 
 fn job(store: &str) -> Three {
-    let mut job = Job::start(&[&DRIVER_FLAGS[..], &["--store", store]].concat(), &[]);
+    with_workers(Job::start(&[&DRIVER_FLAGS[..], &["--store", store]].concat(), &[]))
+}
+
+fn with_workers(mut job: Job) -> Three {
     job.agent("a", 1);
     job.agent("b", 1);
     job.wait_for_sizes(&[2]);
@@ -46,18 +50,25 @@ impl Three {
         assert_eq!(done["lost"], 0);
     }
 
-    /// Waits until the workers have committed more than they have by now.
-    fn wait_for_steps(&mut self) {
-        let before = self.job.log().len();
-        self.job.wait("more commits", |job| (job.log().len() > before + 10).then_some(()));
-    }
-
     /// Nobody was stopped, started or reset for whatever befell the drivers.
     fn assert_undisturbed(&mut self) {
+        self.assert_undisturbed_since(1);
+    }
+
+    /// The same, whatever a driver of an earlier term believed that it decided.
+    fn assert_undisturbed_since(&mut self, term: u64) {
+        let mut resets = self.job.events_of("reset_decided");
+        resets.retain(|event| event["term"].as_u64() >= Some(term));
+        assert!(resets.is_empty(), "D-3: {resets:?}");
         let workers = [self.job.pid("a", 0), self.job.pid("b", 0)];
         assert_eq!(workers, self.workers, "no worker was started again");
         assert_eq!(self.job.sizes(), [2], "no generation but the first");
-        assert!(self.job.events_of("reset_decided").is_empty(), "D-3");
+        let log = self.job.log();
+        let mut trained_in = log.iter().filter(|line| line["event"] == "commit");
+        assert!(
+            trained_in.all(|line| line["generation"] == 1),
+            "D-3: the workers have not noticed"
+        );
         assert_eq!(self.job.events_of("worker_started").len(), 2, "D-1");
     }
 
@@ -81,7 +92,7 @@ fn another_driver_acts_when_the_acting_one_is_killed() {
     );
     three.job.kill_driver();
     three.wait_for_takeover(2);
-    three.wait_for_steps();
+    three.job.wait_for_steps();
     // Once more, with the one that stood by for both.
     let acting = three.job.status().expect("a status")["driver"]["address"].clone();
     let addresses = three.job.address.clone();
@@ -90,7 +101,7 @@ fn another_driver_acts_when_the_acting_one_is_killed() {
     let mut killed = three.job.standbys.remove(acts).expect("it was started");
     killed.kill().and_then(|()| killed.wait()).expect("it was ours");
     three.job.wait_for_term(3);
-    three.wait_for_steps();
+    three.job.wait_for_steps();
     let workers = [three.job.pid("a", 0), three.job.pid("b", 0)];
     assert_eq!(workers, three.workers, "no worker was started again");
     three.finish();
@@ -112,7 +123,7 @@ fn d_2_a_driver_that_was_stopped_changes_nothing_when_it_goes_on() {
     three.job.wait("the former driver among those that stand by", |job| {
         (job.standby_addresses().len() == 2).then_some(())
     });
-    three.wait_for_steps();
+    three.job.wait_for_steps();
     let since: Vec<_> = three.job.events_in("state").drain(written..).collect();
     assert!(since.iter().all(|event| event["kind"] == "abandoned"), "{since:?}");
     three.assert_undisturbed();
@@ -139,10 +150,41 @@ fn d_2_a_driver_that_is_cut_off_from_the_store_gives_way() {
     two.job.wait("the former driver among those that stand by", |job| {
         (job.standby_addresses().len() == 1).then_some(())
     });
-    two.wait_for_steps();
+    two.job.wait_for_steps();
     two.assert_undisturbed();
     two.finish();
     assert_eq!((two.job.standby_end("second"), two.job.end()), (0, 0));
+}
+
+#[test]
+fn d_2_a_driver_whose_network_is_cut_changes_nothing_when_it_is_back() {
+    let Some(network) = Network::enter(3) else { return };
+    let Some(etcd) = Etcd::start_at(HERE) else { return };
+    let store = etcd.address().to_string();
+    let flags = [&DRIVER_FLAGS[..], &["--store", &store]].concat();
+    let mut three = with_workers(Job::start_at(network.place(0), &flags));
+    three.job.standby_at("second", Some(network.place(1)), &[]);
+    three.job.standby_at("third", Some(network.place(2)), &[]);
+    network.place(0).cut();
+    // Neither its nodes nor etcd reach it, and it hears of nothing but the end of its lease.
+    three.wait_for_takeover(2);
+    three.job.wait("the end of the former driver's term", |job| job.events_of("abandoned").pop());
+    let written = three.job.events_in("state").len();
+    three.job.wait_for_steps();
+    network.place(0).mend();
+    three.job.wait("the former driver among those that stand by", |job| {
+        (job.standby_addresses().len() == 2).then_some(())
+    });
+    three.job.wait_for_steps();
+    assert_eq!(three.job.events_in("state").len(), written, "it does nothing but stand by");
+    assert_eq!(three.job.status().expect("a status")["term"], 2);
+    // Alone, it took its workers for lost; that took effect nowhere.
+    three.assert_undisturbed_since(2);
+    three.finish();
+    for name in ["second", "third"] {
+        assert_eq!(three.job.standby_end(name), 0, "{name}");
+    }
+    assert_eq!(three.job.end(), 0, "it has stood by, and hears how the job ended");
 }
 
 #[test]
@@ -152,11 +194,12 @@ fn d_3_training_goes_on_while_etcd_is_stopped() {
     two.job.standby("second", &[]);
     etcd.stop();
     two.job.wait("the end of the lease", |job| job.events_of("abandoned").pop());
-    // Nobody drives now.
-    two.wait_for_steps();
+    // Nobody drives now, for half a minute.
+    two.job.pass_ms(30_000);
+    two.job.wait_for_steps();
     etcd.go_on();
     two.wait_for_takeover(2);
-    two.wait_for_steps();
+    two.job.wait_for_steps();
     two.assert_undisturbed();
     two.finish();
     assert_eq!((two.job.standby_end("second"), two.job.end()), (0, 0));
@@ -171,7 +214,7 @@ fn a_driver_is_replaced_by_starting_another_and_stopping_it() {
     assert_eq!(two.job.end(), 0, "it has handed over");
     assert_eq!(two.job.events_of("handed_over").len(), 1);
     two.wait_for_takeover(2);
-    two.wait_for_steps();
+    two.job.wait_for_steps();
     two.assert_undisturbed();
     // Nobody stands by for that one: its end is the job's.
     let acting = i32::try_from(two.job.standbys["second"].id()).expect("a process id");
@@ -182,25 +225,58 @@ fn a_driver_is_replaced_by_starting_another_and_stopping_it() {
     }
 }
 
+/// Two workers of which one is enough, a driver that acts, and one that stands by.
+fn job_that_may_shrink(etcd: &Etcd) -> Job {
+    let store = etcd.address().to_string();
+    let flags = [&DRIVER_FLAGS[..], &["--min-np", "1", "--store", &store]].concat();
+    let mut job = with_workers(Job::start(&flags, &[])).job;
+    job.standby("second", &[]);
+    job
+}
+
+/// Waits until two train again under the driver that stood by, and ends the job.
+fn finish_under_the_second(mut job: Job) {
+    job.wait("a generation of two again", |job| {
+        (job.sizes().last() == Some(&2) && job.sizes().len() > 1).then_some(())
+    });
+    job.wait_for_progress();
+    assert_eq!(job.status().expect("a status")["term"], 2);
+    job.control("finish");
+    assert_eq!(job.standby_end("second"), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn a_worker_that_dies_with_the_driver_is_found_missing_by_the_next() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut job = job_that_may_shrink(&etcd);
+    let victim = job.pid("b", 0);
+    job.kill_driver();
+    signal(victim, Signal::SIGKILL);
+    finish_under_the_second(job);
+}
+
+#[test]
+fn a_reset_that_forms_when_the_driver_is_killed_is_formed_by_the_next() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut job = job_that_may_shrink(&etcd);
+    let victim = job.pid("b", 0);
+    signal(victim, Signal::SIGKILL);
+    job.wait("the decision", |job| job.events_of("reset_decided").pop());
+    job.kill_driver();
+    finish_under_the_second(job);
+}
+
 #[test]
 fn a_driver_with_a_worker_on_the_same_machine_is_followed_all_the_same() {
     let Some(etcd) = Etcd::start() else { return };
-    let store = etcd.address().to_string();
-    let flags = [&DRIVER_FLAGS[..], &["--min-np", "1", "--store", &store]].concat();
-    let mut job = Job::start(&flags, &[]);
-    job.agent("a", 1);
-    job.agent("b", 1);
-    job.wait_for_sizes(&[2]);
-    job.standby("second", &[]);
+    let mut job = job_that_may_shrink(&etcd);
     job.kill_driver();
     job.kill_agent("b");
     job.wait("a generation of one", |job| (job.sizes().last() == Some(&1)).then_some(()));
     job.wait_for_progress();
     job.agent("c", 1);
-    job.wait("a generation of two", |job| (job.sizes().last() == Some(&2)).then_some(()));
-    job.control("finish");
-    assert_eq!(job.standby_end("second"), 0);
-    job.assert_exact();
+    finish_under_the_second(job);
 }
 
 #[test]

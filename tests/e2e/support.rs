@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::network::Place;
 
 /// How long anything may take that should take milliseconds; machines that run tests are slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
@@ -32,8 +35,10 @@ pub(crate) struct Job {
     pub(crate) agents: BTreeMap<String, Child>,
     /// Where the driver is, and those that were started to stand by, with commas between them.
     pub(crate) address: String,
-    /// What starts the driver.
+    /// What starts the driver, less where.
     command: Vec<String>,
+    /// Where it is started; nowhere in particular: here.
+    place: Option<Place>,
     /// What it has in its environment beside the test's own.
     environment: Vec<(String, String)>,
 }
@@ -50,11 +55,14 @@ impl Job {
         driver_flags: &[&str],
         trainer_flags: &[&str],
     ) -> Self {
-        let mut command = vec![program("trainer").display().to_string()];
-        command.extend(["--control", "CONTROL", "--log", "LOG"].map(ToOwned::to_owned));
-        command.extend(trainer_flags.iter().map(|flag| (*flag).to_owned()));
         let driver_flags = [driver_flags, &["--mode", "in-process"]].concat();
-        Self::start_program_in(environment, &driver_flags, &command)
+        Self::start_program_in(environment, &driver_flags, &trainer(trainer_flags))
+    }
+
+    /// The same with the driver at a place of its own.
+    pub(crate) fn start_at(place: &Place, driver_flags: &[&str]) -> Self {
+        let driver_flags = [driver_flags, &["--mode", "in-process"]].concat();
+        Self::start_anywhere(Some(place.clone()), &[], &driver_flags, &trainer(&[]))
     }
 
     /// The same with another program. In all flags, CONTROL, LOG and DIR stand for the test's folders.
@@ -63,6 +71,15 @@ impl Job {
     }
 
     pub(crate) fn start_program_in(
+        environment: &[(&str, &str)],
+        driver_flags: &[&str],
+        program: &[String],
+    ) -> Self {
+        Self::start_anywhere(None, environment, driver_flags, program)
+    }
+
+    fn start_anywhere(
+        place: Option<Place>,
         environment: &[(&str, &str)],
         driver_flags: &[&str],
         program: &[String],
@@ -79,7 +96,7 @@ impl Job {
         };
         let state = folder.path().join("state").display().to_string();
         let mut command: Vec<String> =
-            ["--role", "driver", "--bind", "127.0.0.1:0", "--state-dir", &state]
+            ["--role", "driver", "--bind", &bind_at(place.as_ref()), "--state-dir", &state]
                 .map(ToOwned::to_owned)
                 .to_vec();
         command.extend(driver_flags.iter().map(|flag| fill(flag)));
@@ -87,9 +104,10 @@ impl Job {
         command.extend(program.iter().map(|part| fill(part)));
         let environment: Vec<(String, String)> =
             environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        let driver = start_driver(folder.path(), "driver", &command, &environment);
+        let driver = start_driver(folder.path(), "driver", place.as_ref(), &command, &environment);
         let (standbys, agents, address) = (BTreeMap::new(), BTreeMap::new(), String::new());
-        let mut job = Self { folder, driver, standbys, agents, address, command, environment };
+        let mut job =
+            Self { folder, driver, standbys, agents, address, command, place, environment };
         let file = job.path("state/address");
         job.address = job.wait("the driver's address", |job| {
             // The file goes with the driver, which may have ended already.
@@ -110,20 +128,32 @@ impl Job {
 
     /// Starts the driver again as it was started first.
     pub(crate) fn start_driver_again(&mut self) {
-        self.driver = start_driver(self.folder.path(), "driver", &self.command, &self.environment);
+        let (folder, place) = (self.folder.path(), self.place.as_ref());
+        self.driver = start_driver(folder, "driver", place, &self.command, &self.environment);
     }
 
     /// Starts a driver that stands by, with the flags of the first but these, and waits until it is listed.
     pub(crate) fn standby(&mut self, name: &str, changed: &[(&str, &str)]) {
+        self.standby_at(name, None, changed);
+    }
+
+    /// The same at a place of its own.
+    pub(crate) fn standby_at(
+        &mut self,
+        name: &str,
+        place: Option<&Place>,
+        changed: &[(&str, &str)],
+    ) {
         let state = self.path(&format!("state-{name}")).display().to_string();
-        let mut command = self.command.clone();
-        for (flag, value) in [("--state-dir", state.as_str())].iter().chain(changed) {
+        let (bind, mut command) = (bind_at(place), self.command.clone());
+        let own = [("--state-dir", state.as_str()), ("--bind", &bind)];
+        for (flag, value) in own.iter().chain(changed) {
             let at = command.iter().position(|part| part == flag).expect("the first has that flag");
             command[at + 1] = (*value).to_owned();
         }
         command.insert(0, "--standby".to_owned());
         let known = self.standby_addresses();
-        let child = start_driver(self.folder.path(), name, &command, &self.environment);
+        let child = start_driver(self.folder.path(), name, place, &command, &self.environment);
         self.standbys.insert(name.to_owned(), child);
         let address = self.wait(&format!("standby {name} in the list"), |job| {
             job.standby_addresses().into_iter().find(|address| !known.contains(address))
@@ -308,6 +338,12 @@ impl Job {
         });
     }
 
+    /// Waits until the workers have committed more than they have by now.
+    pub(crate) fn wait_for_steps(&mut self) {
+        let before = self.log().len();
+        self.wait("more commits", |job| (job.log().len() > before + 10).then_some(()));
+    }
+
     /// The process id of the worker on a slot, once it has one.
     pub(crate) fn pid(&mut self, host: &str, slot: u64) -> i32 {
         self.wait(&format!("the process of {host}[{slot}]"), |job| {
@@ -403,9 +439,23 @@ impl Drop for Job {
     }
 }
 
+/// The training program of these tests, with more flags.
+fn trainer(flags: &[&str]) -> Vec<String> {
+    let program = program("trainer").display().to_string();
+    let own = ["--control", "CONTROL", "--log", "LOG"];
+    let flags = own.iter().chain(flags).map(|flag| (*flag).to_owned());
+    std::iter::once(program).chain(flags).collect()
+}
+
+fn bind_at(place: Option<&Place>) -> String {
+    let address = place.map_or(Ipv4Addr::LOCALHOST, |place| place.address);
+    format!("{address}:0")
+}
+
 fn start_driver(
     folder: &Path,
     name: &str,
+    place: Option<&Place>,
     command: &[String],
     environment: &[(String, String)],
 ) -> Child {
@@ -414,7 +464,10 @@ fn start_driver(
         let file = fs::OpenOptions::new().create(true).append(true).open(path);
         file.expect("a file")
     };
-    Command::new(binary())
+    let mut whole = place.map(Place::wrapper).unwrap_or_default();
+    whole.push(binary().to_owned());
+    Command::new(&whole[0])
+        .args(&whole[1..])
         .args(command)
         .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())

@@ -27,6 +27,14 @@ pub(crate) const SSHD: Component = Component {
 pub(crate) const DNSMASQ: Component =
     Component { program: "dnsmasq", check: &["--version"], packages: &["dnsmasq-base"] };
 
+/// Wall clocks that jump.
+pub(crate) const FAKETIME: Component =
+    Component { program: "faketime", check: &["--version"], packages: &["faketime"] };
+
+/// Networks of a test's own.
+pub(crate) const IPROUTE: Component =
+    Component { program: "ip", check: &["-V"], packages: &["iproute2"] };
+
 /// The interpreter, with what makes virtual environments.
 pub(crate) const PYTHON: Component = Component {
     program: "python3",

@@ -46,6 +46,8 @@ pub(crate) fn test() -> anyhow::Result<()> {
         debian::install(&shell, debian::ETCD)?;
         debian::install(&shell, debian::SSHD)?;
         debian::install(&shell, debian::DNSMASQ)?;
+        debian::install(&shell, debian::FAKETIME)?;
+        debian::install(&shell, debian::IPROUTE)?;
         debian::install(&shell, debian::PYTHON)?;
         python::environment(&shell, None)
     })?;
@@ -53,6 +55,9 @@ pub(crate) fn test() -> anyhow::Result<()> {
         let _etcd = shell.push_env("ELASTIC_REQUIRE_ETCD", "1");
         let _sshd = shell.push_env("ELASTIC_REQUIRE_SSHD", "1");
         let _dnsmasq = shell.push_env("ELASTIC_REQUIRE_DNSMASQ", "1");
+        let _faketime = shell.push_env("ELASTIC_REQUIRE_FAKETIME", "1");
+        let _network =
+            may_make_networks(&shell).then(|| shell.push_env("ELASTIC_REQUIRE_NETWORK", "1"));
         let _python = shell.push_env(python::TEST_PYTHON, &interpreter);
         // What is drawn at random is new with every commit, and the same for everyone who has it.
         let seed = seed_of_commit(&shell).map(|seed| seed.to_string());
@@ -100,6 +105,11 @@ fn sweep(shell: &Shell, what: &[&str], seeds: &str, twice: &str) -> anyhow::Resu
     let jobs = std::thread::available_parallelism()?.get().to_string();
     let sweep = cmd!(shell, "cargo run --locked --release --package sim -- sweep {what...}");
     Ok(sweep.args(["--seeds", seeds, "--twice", twice, "--jobs", &jobs]).run()?)
+}
+
+/// Whether tests can have networks of their own here: that needs root, and a machine that lets it.
+fn may_make_networks(shell: &Shell) -> bool {
+    cmd!(shell, "unshare --net true").quiet().ignore_stderr().run().is_ok()
 }
 
 /// The first 12 hexadecimal digits of the commit's hash; none outside a checkout.

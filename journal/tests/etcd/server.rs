@@ -15,6 +15,7 @@ const START: Duration = Duration::from_secs(30);
 
 pub(crate) struct Etcd {
     process: Child,
+    ip: Ipv4Addr,
     port: u16,
     _folder: TempDir,
 }
@@ -38,15 +39,20 @@ pub(crate) fn within<T>(limit: Duration, what: &str, mut probe: impl FnMut() -> 
     }
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+fn free_port(ip: Ipv4Addr) -> u16 {
+    let listener = TcpListener::bind((ip, 0)).expect("a port is free");
     listener.local_addr().expect("it is bound").port()
 }
 
 impl Etcd {
     /// None if this machine has none.
-    #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
     pub(crate) fn start() -> Option<Self> {
+        Self::start_at(Ipv4Addr::LOCALHOST)
+    }
+
+    /// The same at another address of this machine.
+    #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
+    pub(crate) fn start_at(ip: Ipv4Addr) -> Option<Self> {
         if let Err(error) = Command::new("etcd").arg("--version").output() {
             assert!(
                 std::env::var_os("ELASTIC_REQUIRE_ETCD").is_none(),
@@ -56,9 +62,8 @@ impl Etcd {
             return None;
         }
         let folder = tempfile::tempdir().expect("a folder is to be had");
-        let (port, peer) = (free_port(), free_port());
-        let (client, peer) =
-            (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
+        let (port, peer) = (free_port(ip), free_port(ip));
+        let (client, peer) = (format!("http://{ip}:{port}"), format!("http://{ip}:{peer}"));
         let process = Command::new("etcd")
             .arg("--data-dir")
             .arg(folder.path())
@@ -71,13 +76,13 @@ impl Etcd {
             .stderr(Stdio::null())
             .spawn()
             .expect("it could be run just now");
-        let etcd = Self { process, port, _folder: folder };
+        let etcd = Self { process, ip, port, _folder: folder };
         within(START, "etcd starts", || etcd.ask("/v3/kv/range", r#"{"key":"YQ=="}"#));
         Some(etcd)
     }
 
     pub(crate) fn member(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("{}:{}", self.ip, self.port)
     }
 
     pub(crate) fn address(&self) -> EtcdAddress {
@@ -86,7 +91,7 @@ impl Etcd {
 
     /// The body of an answer, once there is one.
     fn ask(&self, path: &str, body: &str) -> Option<String> {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).ok()?;
+        let mut stream = TcpStream::connect((self.ip, self.port)).ok()?;
         stream.set_read_timeout(Some(START)).ok()?;
         let length = body.len();
         let head =
@@ -136,7 +141,7 @@ impl Etcd {
     fn member_behind(&self, fate: impl Fn(&[u8]) -> Fate + Send + Sync + 'static) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
-        let (upstream, fate) = (self.port, Arc::new(fate));
+        let (upstream, fate) = ((self.ip, self.port), Arc::new(fate));
         let serve = move || {
             for client in listener.incoming().flatten() {
                 let fate = Arc::clone(&fate);
@@ -183,14 +188,14 @@ enum Fate {
 /// Passes one call on; etcd streams some answers, so the end of the connection is the end of the answer.
 fn relay(
     mut client: TcpStream,
-    upstream: u16,
+    upstream: (Ipv4Addr, u16),
     fate: &dyn Fn(&[u8]) -> Fate,
 ) -> std::io::Result<()> {
     let request = read_message(&mut client)?;
     let fate = fate(&request);
     let line_end = request.windows(2).position(|pair| pair == b"\r\n");
     let Some(line_end) = line_end.filter(|_| !matches!(fate, Fate::Lost)) else { return Ok(()) };
-    let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream))?;
+    let mut server = TcpStream::connect(upstream)?;
     let (line, rest) = request.split_at(line_end);
     server.write_all(&[line, b"\r\nConnection: close", rest].concat())?;
     let mut answer = Vec::new();
