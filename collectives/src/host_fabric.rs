@@ -10,7 +10,7 @@ use crate::hierarchy;
 use crate::shm::{self, ShmCommunicator};
 use crate::tcp::{GroupSpec, TcpFabric};
 
-/// Forms groups over a [`TcpFabric`], and lets them share memory where all ranks are on one host.
+/// Forms groups over a [`TcpFabric`], and lets ranks of one host share memory where [`crate::DataPlane`] allows it.
 #[derive(Debug)]
 pub struct HostFabric {
     tcp: TcpFabric,
@@ -58,6 +58,9 @@ impl HostFabric {
             return Err(FormError::InvalidGroup(reason));
         }
         let mut tcp = self.tcp.form(group, abort)?;
+        if !group.data_plane.shares_memory() {
+            return Ok(Box::new(tcp));
+        }
         let world = tcp.world_size();
         let together = group.hosts.windows(2).all(|pair| pair[0] == pair[1]);
         if !together {

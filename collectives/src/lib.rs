@@ -11,7 +11,8 @@
 //!
 //! - [`AsyncCommunicator`] runs operations beside the training thread, in the order of their launch.
 //!
-//! Nothing here starts a thread, but [`Progress`] one for the life of the process when it is first asked to. A reduction folds in rank order whatever the path, so that every rank,
+//! Nothing here starts a thread, but [`Progress`] one for the life of the process when it is first asked to, and so does
+//! the first group that forms over QUIC ([`DataPlane`]). A reduction folds in rank order whatever the path, so that every rank,
 //! every size and every backend gives the same bits.
 
 mod abort;
@@ -25,6 +26,7 @@ mod error;
 mod fusion;
 mod hierarchy;
 mod host_fabric;
+mod quic;
 mod reduce;
 mod shards;
 mod shm;
@@ -47,6 +49,6 @@ pub use shards::shards_of;
 pub use shm::ShmCommunicator;
 pub use solo::SoloCommunicator;
 pub use tcp::{
-    DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, DEFAULT_STREAMS, GroupSpec, TcpCommunicator,
-    TcpFabric,
+    DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, DEFAULT_STREAMS, DataPlane, GroupSpec,
+    TcpCommunicator, TcpFabric,
 };

@@ -13,6 +13,7 @@ use crate::backend::{Backend, Membership, Places};
 use crate::communicator::Communicator;
 use crate::error::{CollectiveError, FormError, WaitDetails};
 use crate::host_fabric::HostFabric;
+use crate::quic::Endpoint;
 use crate::solo::SoloCommunicator;
 use crate::tcp::{GroupSpec, Standing, TcpFabric};
 use crate::wire::{Operation, OperationKind};
@@ -28,6 +29,8 @@ pub(crate) struct Origin {
     pub(crate) part: u32,
     /// Where its connections go when it ends.
     pub(crate) standing: Standing,
+    /// What carries its streams, if they are QUIC's: it stands as long as they do.
+    pub(crate) _quic: Option<Arc<Endpoint>>,
 }
 
 /// Where a group's sub-groups come from.

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use elastic_collectives::{
-    AbortHandle, CollectiveError, Communicator, CommunicatorExt, DEFAULT_STREAMS, GroupSpec,
-    HostFabric, ReduceOp, TcpFabric,
+    AbortHandle, CollectiveError, Communicator, CommunicatorExt, DEFAULT_STREAMS, DataPlane,
+    GroupSpec, HostFabric, ReduceOp, TcpFabric,
 };
 
 const WORLD: usize = 4;
@@ -177,6 +177,7 @@ fn rank() {
             peers,
             host_names: Vec::new(),
             key: [generation as u8; 32],
+            data_plane: DataPlane::Auto,
             encrypts: generation % 5 == 3,
             streams: DEFAULT_STREAMS,
             form_deadline: DEADLINE,

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use elastic_collectives::wire::OperationKind;
 use elastic_collectives::{
-    AbortHandle, Communicator, DEFAULT_STREAMS, DataType, GroupSpec, HostFabric, ReduceOp,
-    SoloCommunicator, TcpFabric,
+    AbortHandle, Communicator, DEFAULT_STREAMS, DataPlane, DataType, GroupSpec, HostFabric,
+    ReduceOp, SoloCommunicator, TcpFabric,
 };
 use elastic_gpu::actor::core::CoreConfig;
 use elastic_gpu::cuda::{DeviceBuffer, Stream};
@@ -133,6 +133,7 @@ fn form(gpu: &Arc<Gpu>, rank: u32, world: u32, port: u16) -> Result<Box<NcclGrou
                 hosts: Vec::new(),
                 host_names: Vec::new(),
                 key: [0; 32],
+                data_plane: DataPlane::Auto,
                 encrypts: false,
                 streams: DEFAULT_STREAMS,
                 form_deadline: DEADLINE,

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use elastic_collectives::{
-    AbortHandle, AsyncCommunicator, Communicator, DEFAULT_STREAMS, GroupSpec, HostFabric, Progress,
-    SoloCommunicator, TcpFabric,
+    AbortHandle, AsyncCommunicator, Communicator, DEFAULT_STREAMS, DataPlane, GroupSpec,
+    HostFabric, Progress, SoloCommunicator, TcpFabric,
 };
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -77,6 +77,7 @@ impl Meeting {
             host_names: peers.iter().map(|peer| peer.ip().to_string().into()).collect(),
             peers,
             key,
+            data_plane: DataPlane::Auto,
             encrypts: false,
             streams: DEFAULT_STREAMS,
             form_deadline: timeout,

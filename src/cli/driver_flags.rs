@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use elastic_gpu::Backend;
 use elastic_host_manager::DnsTarget;
 use elastic_journal::etcd::EtcdAddress;
+use elastic_protocol::messages::DataPlane;
 
 use super::values::{address, count, seconds};
 
@@ -102,6 +103,10 @@ pub(crate) struct DriverFlags {
     /// Encrypt what workers send each other from host to host; with the CPU's collectives, since NCCL cannot
     #[arg(long, env = "ELASTIC_ENCRYPT_DATA", value_parser = BoolishValueParser::new())]
     pub(crate) encrypt_data: bool,
+    /// What carries the data of the CPU's collectives: shared memory within a host and TCP between hosts, TCP alone,
+    /// QUIC alone, or shared memory and QUIC where only UDP passes between hosts [default: auto]
+    #[arg(long, env = "ELASTIC_DATA_PLANE", value_enum)]
+    pub(crate) data_plane: Option<DataPlaneFlag>,
     /// One log file per worker and incarnation, below this folder of each host
     #[arg(long, env = "ELASTIC_OUTPUT_DIR", value_name = "FOLDER")]
     pub(crate) output_dir: Option<PathBuf>,
@@ -119,6 +124,31 @@ pub(crate) struct DriverFlags {
     /// How long nobody acts after the acting driver has vanished, with --store [default: 5]
     #[arg(long, env = "ELASTIC_LEASE_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) lease_timeout: Option<Duration>,
+}
+
+/// `--data-plane`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum DataPlaneFlag {
+    /// Shared memory within a host, TCP between hosts.
+    Auto,
+    /// TCP alone.
+    Tcp,
+    /// QUIC alone.
+    Quic,
+    /// Shared memory within a host, QUIC between hosts.
+    ShmQuic,
+}
+
+impl DataPlaneFlag {
+    /// As workers are told.
+    pub(crate) const fn data_plane(self) -> DataPlane {
+        match self {
+            DataPlaneFlag::Auto => DataPlane::Auto,
+            DataPlaneFlag::Tcp => DataPlane::Tcp,
+            DataPlaneFlag::Quic => DataPlane::Quic,
+            DataPlaneFlag::ShmQuic => DataPlane::ShmQuic,
+        }
+    }
 }
 
 /// `--launcher`.

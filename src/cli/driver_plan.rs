@@ -9,12 +9,14 @@ use elastic_host_manager::{
     CooldownRange, DnsTarget, HostManagerConfig, HostSlots, HostSource, parse_host_list,
 };
 use elastic_journal::etcd::EtcdAddress;
-use elastic_protocol::messages::OutputSettings;
+use elastic_protocol::messages::{DataPlane, OutputSettings};
 use elastic_protocol::{Deadlines, HostName, ProgramSpec};
 use elastic_worker::agent::host;
 
 use super::arguments::RunArguments;
-use super::driver_flags::{BackendFlag, DriverFlags, LauncherFlag, ModeFlag, OnFailureFlag};
+use super::driver_flags::{
+    BackendFlag, DataPlaneFlag, DriverFlags, LauncherFlag, ModeFlag, OnFailureFlag,
+};
 use super::failure::{Failure, ResultExt};
 use super::slurm::slurm_job;
 use super::torch_plan::{is_script, read_torch, with_python};
@@ -288,6 +290,7 @@ fn driver_config(
         max_np: flags.max_np,
         reset_limit: flags.reset_limit,
         encrypt_data: flags.encrypt_data,
+        data_plane: flags.data_plane.map_or(DataPlane::Auto, DataPlaneFlag::data_plane),
         max_job_restarts: flags.max_job_restarts,
         max_restarts: flags.max_restarts.unwrap_or(defaults.max_restarts),
         on_failure: match flags.on_failure {
@@ -411,6 +414,16 @@ mod tests {
         assert_eq!(backend, [&(elastic_gpu::BACKEND.to_owned(), "cpu".to_owned())]);
         let nccl = DriverFlags { backend: Some(BackendFlag::Nccl), ..flags };
         assert_eq!(refused(&nccl), "--encrypt-data and --backend nccl contradict each other");
+    }
+
+    #[test]
+    fn the_data_plane_is_that_of_the_flag() {
+        let planned = |data_plane| {
+            let flags = DriverFlags { data_plane, ..DriverFlags::default() };
+            plan_driver(&flags, &program()).expect("nothing to refuse").config.data_plane
+        };
+        assert_eq!(planned(None), DataPlane::Auto);
+        assert_eq!(planned(Some(DataPlaneFlag::ShmQuic)), DataPlane::ShmQuic);
     }
 
     #[test]

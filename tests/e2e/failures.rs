@@ -69,6 +69,34 @@ fn h_8_the_slot_is_refilled() {
     job.assert_exact();
 }
 
+/// QUIC's connections do not show that a process has ended: its agent tells it (G-12).
+#[test]
+fn h_8_the_slot_is_refilled_on_every_data_plane() {
+    for plane in ["tcp", "quic"] {
+        let mut job = two_by_two(&["--data-plane", plane]);
+        let (victim, survivor) = (job.pid("b", 1), job.pid("a", 0));
+        let shown = |file: String| std::fs::read_to_string(file).unwrap_or_default();
+        let maps = shown(format!("/proc/{survivor}/maps"));
+        assert!(!maps.is_empty() && !maps.contains("memfd:elastic-collectives"), "{plane}");
+        let threads = std::fs::read_dir(format!("/proc/{survivor}/task")).expect("it trains");
+        let names: Vec<String> = threads
+            .map(|thread| shown(format!("{}/comm", thread.expect("a thread").path().display())))
+            .collect();
+        let has_quic = names.iter().any(|name| name.trim() == "elastic-quic");
+        assert_eq!(has_quic, plane == "quic", "{plane}: {names:?}");
+        signal(victim, Signal::SIGKILL);
+        job.wait("the slot's next worker", |job| {
+            (job.sizes().len() > 1 && job.sizes().ends_with(&[4])).then_some(())
+        });
+        job.wait_for_progress();
+        let resets = job.events_of("reset_done");
+        let cause = resets[0]["cause"].as_str().unwrap_or_default();
+        assert!(cause.contains("signal 9 (SIGKILL)"), "{plane}: {cause}");
+        assert_eq!(job.finish(), 0, "{plane}");
+        job.assert_exact();
+    }
+}
+
 #[test]
 fn h_8_max_restarts_puts_the_host_out() {
     let mut job = two_by_two(&["--max-restarts", "0"]);

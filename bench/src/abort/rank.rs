@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use elastic_collectives::{
-    AbortHandle, CommunicatorExt as _, DEFAULT_STREAMS, GroupSpec, HostFabric, ReduceOp, TcpFabric,
+    AbortHandle, CommunicatorExt as _, DEFAULT_STREAMS, DataPlane, GroupSpec, HostFabric, ReduceOp,
+    TcpFabric,
 };
 
 use crate::monotonic::now_ns;
@@ -66,6 +67,7 @@ fn spec(line: &str) -> anyhow::Result<GroupSpec> {
         host_names: Vec::new(),
         peers,
         key: [7; 32],
+        data_plane: DataPlane::Auto,
         encrypts: false,
         streams: DEFAULT_STREAMS,
         form_deadline: DEADLINE,

@@ -14,7 +14,7 @@ use nix::unistd::{Uid, mkfifo};
 use tempfile::TempDir;
 
 use super::namespaces::Namespaces;
-use super::rank::Plan;
+use super::rank::{Plan, Plane};
 use super::{Collective, Options, Peer};
 use crate::monotonic::now_ns;
 use crate::process::pause;
@@ -64,6 +64,8 @@ pub(super) enum Path {
     Encrypted,
     /// TCP alone, with one connection for each pair.
     OneStream,
+    /// QUIC alone.
+    Quic,
 }
 
 /// The ranks of one program.
@@ -85,6 +87,7 @@ pub(super) fn peer(
     match peer {
         Peer::Tcp => Contestant::ours(options, namespaces, Path::Tcp),
         Peer::Encrypted => Contestant::ours(options, namespaces, Path::Encrypted),
+        Peer::Quic => Contestant::ours(options, namespaces, Path::Quic),
         Peer::OneStream => Contestant::ours(options, namespaces, Path::OneStream),
         Peer::Gloo => gloo(options, namespaces),
         Peer::Mpi if namespaces.is_some() => bail!("mpirun does not span network namespaces"),
@@ -118,15 +121,21 @@ impl Contestant {
             peers.push(line(output)?.parse::<SocketAddr>()?);
         }
         let host = |rank| namespaces.map_or(0, |_| Namespaces::side(rank, options.world));
-        let hosts = match path {
-            Path::Best => (0..options.world).map(host).collect(),
-            Path::Tcp | Path::Encrypted | Path::OneStream => Vec::new(),
+        // Where hosts are not known, nothing is left out because two ranks share one.
+        let hosts: Vec<u32> = match path {
+            Path::Best | Path::Tcp => (0..options.world).map(host).collect(),
+            Path::Encrypted | Path::OneStream | Path::Quic => Vec::new(),
+        };
+        let data_plane = match path {
+            Path::Best => Plane::Auto,
+            Path::Tcp | Path::Encrypted | Path::OneStream => Plane::Tcp,
+            Path::Quic => Plane::Quic,
         };
         let encrypts = path == Path::Encrypted;
         let streams = if path == Path::OneStream { 1 } else { DEFAULT_STREAMS };
         for (rank, input) in (0..).zip(&mut commands) {
             let (peers, hosts) = (peers.clone(), hosts.clone());
-            let plan = Plan { rank, peers, hosts, encrypts, streams };
+            let plan = Plan { rank, peers, hosts, encrypts, streams, data_plane };
             writeln!(input, "{}", serde_json::to_string(&plan)?)?;
         }
         let results = Box::new(outputs.swap_remove(0));

@@ -108,6 +108,8 @@ enum Peer {
     /// Ours, over TCP alone, with one connection for each pair of ranks.
     #[serde(rename = "one-stream")]
     OneStream,
+    /// Ours, over QUIC alone.
+    Quic,
     /// One copy of the same bytes by one process.
     Memcpy,
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use elastic_collectives::{
-    AbortHandle, Communicator, CommunicatorExt as _, GroupSpec, HostFabric, ReduceOp, TcpFabric,
+    AbortHandle, Communicator, CommunicatorExt as _, DataPlane, GroupSpec, HostFabric, ReduceOp,
+    TcpFabric,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,26 @@ pub(super) struct Plan {
     pub(super) hosts: Vec<u32>,
     pub(super) encrypts: bool,
     pub(super) streams: u32,
+    pub(super) data_plane: Plane,
+}
+
+/// [`DataPlane`], as a plan says it.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Plane {
+    Auto,
+    Tcp,
+    Quic,
+}
+
+impl From<Plane> for DataPlane {
+    fn from(plane: Plane) -> DataPlane {
+        match plane {
+            Plane::Auto => DataPlane::Auto,
+            Plane::Tcp => DataPlane::Tcp,
+            Plane::Quic => DataPlane::Quic,
+        }
+    }
 }
 
 /// A rank's group, and what it takes to form the next one.
@@ -70,6 +91,7 @@ fn spec(plan: &Plan, generation: u64) -> GroupSpec {
         hosts: plan.hosts.clone(),
         host_names: Vec::new(),
         key: KEY,
+        data_plane: plan.data_plane.into(),
         encrypts: plan.encrypts,
         streams: plan.streams,
         form_deadline: DEADLINE,

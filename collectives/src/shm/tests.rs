@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::layout::Layout;
 use super::memory::Segment;
 use crate::{
-    AbortHandle, CommunicatorExt, DEFAULT_STREAMS, FormError, GroupSpec, HostFabric, ReduceOp,
-    TcpFabric,
+    AbortHandle, CommunicatorExt, DEFAULT_STREAMS, DataPlane, FormError, GroupSpec, HostFabric,
+    ReduceOp, TcpFabric,
 };
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -51,6 +51,7 @@ fn group(generation: u64, rank: usize, peers: &[SocketAddr], hosts: &[u32]) -> G
         hosts: hosts.to_vec(),
         host_names: Vec::new(),
         key: [5; 32],
+        data_plane: DataPlane::Auto,
         encrypts: false,
         streams: DEFAULT_STREAMS,
         form_deadline: DEADLINE,

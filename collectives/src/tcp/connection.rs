@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use nix::sys::socket::MsgFlags;
@@ -12,6 +13,7 @@ use super::flow::Lane;
 use super::handshake::{Identity, LONGEST, Stage, Step, prefix};
 use super::seal::{Seal, Secret};
 use super::standing::Left;
+use crate::quic::{Session, Stream};
 use crate::wire::{FRAME_LENGTH, Frame, MAGIC_LENGTH};
 
 const CLOSED: &str = "it closed the handshake's connection";
@@ -32,6 +34,8 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
+    /// Its QUIC connection, if it is a stream of one.
+    pub(crate) session: Option<Arc<Session>>,
     /// The link that this side dials; none where the peer dials.
     pub(crate) target: Option<Lane>,
     /// When a peer that dials must be done, or one that is dialed over a connection that served before.
@@ -48,12 +52,22 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// A connection that was accepted.
+    /// A connection of TCP that was accepted.
     pub(crate) fn inbound(socket: Socket, deadline: Instant) -> io::Result<Connection> {
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
-        Ok(Connection {
+        Ok(Connection::accepted(socket, None, deadline))
+    }
+
+    /// A stream that was accepted.
+    pub(crate) fn inbound_quic((socket, session): Stream, deadline: Instant) -> Connection {
+        Connection::accepted(socket, Some(session), deadline)
+    }
+
+    fn accepted(socket: Socket, session: Option<Arc<Session>>, deadline: Instant) -> Connection {
+        Connection {
             socket,
+            session,
             target: None,
             deadline: Some(deadline),
             connecting: false,
@@ -63,10 +77,10 @@ impl Connection {
             input: [0; LONGEST],
             filled: 0,
             output: Vec::new(),
-        })
+        }
     }
 
-    /// Starts to dial `target`.
+    /// Starts to dial `target` over TCP.
     pub(crate) fn outbound(
         identity: &Identity,
         target: Lane,
@@ -82,26 +96,48 @@ impl Connection {
             Err(error) if error.raw_os_error() == Some(nix::Error::EINPROGRESS as i32) => {}
             Err(error) => return Err(error),
         }
+        Ok(Connection::dialed(identity, target, nonce, socket, None))
+    }
+
+    /// Says hello to `target` over a stream that is being dialed.
+    pub(crate) fn outbound_quic(
+        identity: &Identity,
+        target: Lane,
+        (socket, session): Stream,
+        random: &SystemRandom,
+    ) -> io::Result<Connection> {
+        Ok(Connection::dialed(identity, target, nonce(random)?, socket, Some(session)))
+    }
+
+    fn dialed(
+        identity: &Identity,
+        target: Lane,
+        nonce: [u8; 32],
+        socket: Socket,
+        session: Option<Arc<Session>>,
+    ) -> Connection {
         let (stage, output) = Stage::dial(identity, target, nonce);
-        Ok(Connection {
+        let connecting = session.is_none();
+        Connection {
             socket,
+            session,
             target: Some(target),
             deadline: None,
-            connecting: true,
+            connecting,
             served: false,
             seal: None,
             stage,
             input: [0; LONGEST],
             filled: 0,
             output,
-        })
+        }
     }
 
     /// Over a connection that served another generation; with the link that this side dials, if it does.
     pub(crate) fn again(
         identity: &Identity,
         target: Option<Lane>,
-        Left { socket, parted, seal }: Left,
+        Left { socket, session, parted, seal }: Left,
         deadline: Option<Instant>,
         random: &SystemRandom,
     ) -> io::Result<Connection> {
@@ -114,6 +150,7 @@ impl Connection {
         let (input, filled) = ([0; LONGEST], 0);
         let mut connection = Connection {
             socket,
+            session,
             target,
             deadline,
             connecting,
@@ -206,7 +243,8 @@ impl Connection {
             if self.filled < due {
                 match (&self.socket).read(&mut self.input[self.filled..due]) {
                     Ok(0) => {
-                        return Ok(Outcome::Failed(CLOSED.to_owned()));
+                        let why = self.session.as_ref().and_then(|session| session.failure());
+                        return Ok(Outcome::Failed(why.unwrap_or(CLOSED).to_owned()));
                     }
                     Ok(count) => self.filled += count,
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -222,7 +260,12 @@ impl Connection {
                 continue;
             }
             self.served = false;
-            match self.stage.handle(identity, &self.input, nonce(random)?) {
+            let session = self.session.as_deref();
+            let binding = session.and_then(Session::binding).map_or(&[][..], |binding| binding);
+            if session.is_some() && binding.is_empty() {
+                return Ok(Outcome::Failed("its stream has no connection".to_owned()));
+            }
+            match self.stage.handle(identity, &self.input, nonce(random)?, binding) {
                 Step::Continue(output) => {
                     self.output = output;
                     self.filled = 0;

@@ -32,8 +32,6 @@ pub(crate) struct Engine {
     pub(crate) term: u64,
     pub(crate) generation: u64,
     pub(crate) rank: u32,
-    /// What the group was formed of, and sub-groups are.
-    pub(crate) origin: Arc<Origin>,
     /// How many connections each pair has.
     pub(crate) streams: u32,
     /// The links by rank and stream, without this rank's place.
@@ -49,6 +47,8 @@ pub(crate) struct Engine {
     pub(crate) agreeing: bool,
     pub(crate) failure: Option<CollectiveError>,
     pub(crate) hangups: u64,
+    /// What the group was formed of, and sub-groups are. Dropped after the links, whose last bytes may be on their way.
+    pub(crate) origin: Arc<Origin>,
 }
 
 impl Engine {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use ring::hmac;
-use socket2::Socket;
 
 use super::connection::{Connection, Outcome};
 use super::engine::{ABORT_TOKEN, Engine, epoll_timeout, token_of};
@@ -20,9 +19,11 @@ use super::seal::{Seal, Secret};
 use crate::abort::AbortHandle;
 use crate::clock;
 use crate::error::{FormError, MissingPeer};
+use crate::quic::Endpoint;
 use crate::split::Origin;
 
 const LISTENER_TOKEN: u64 = ABORT_TOKEN - 1;
+const QUIC_TOKEN: u64 = ABORT_TOKEN - 2;
 /// Handshakes have tokens from here on; below are the links that stand.
 const FIRST_HANDSHAKE_TOKEN: u64 = 1 << 40;
 /// How long a peer that dialed may take for its handshake.
@@ -53,6 +54,8 @@ pub(crate) struct Forming<'a> {
     identity: Identity,
     abort: &'a AbortHandle,
     epoll: Epoll,
+    /// Where the group has links of QUIC.
+    quic: Option<Arc<Endpoint>>,
     deadline: Instant,
     handshakes: BTreeMap<u64, Connection>,
     next_token: u64,
@@ -89,6 +92,11 @@ impl<'a> Forming<'a> {
         epoll.add(abort.event(), abort_event).map_err(system)?;
         let listener_event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER_TOKEN);
         epoll.add(fabric.listener.as_fd(), listener_event).map_err(system)?;
+        let quic = group.uses_quic().then(|| fabric.quic()).transpose().map_err(system)?;
+        if let Some(quic) = &quic {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, QUIC_TOKEN);
+            epoll.add(quic.event(), event).map_err(system)?;
+        }
         let identity = Identity {
             term: group.term,
             generation: group.generation,
@@ -106,6 +114,7 @@ impl<'a> Forming<'a> {
             identity,
             abort,
             epoll,
+            quic,
             deadline: now + group.form_deadline,
             handshakes: BTreeMap::new(),
             next_token: FIRST_HANDSHAKE_TOKEN,
@@ -218,7 +227,15 @@ impl<'a> Forming<'a> {
             self.redials.remove(&lane);
             self.pauses.insert(lane, (redial.pause * 2).min(REDIAL_LAST));
             let address = self.group.peers[lane.rank as usize];
-            match Connection::outbound(&self.identity, lane, address, &self.fabric.random) {
+            let random = &self.fabric.random;
+            let quic = self.quic.as_ref().filter(|_| self.group.is_quic_to(lane.rank));
+            let connection = match quic {
+                Some(quic) => quic.dial(address).and_then(|stream| {
+                    Connection::outbound_quic(&self.identity, lane, stream, random)
+                }),
+                None => Connection::outbound(&self.identity, lane, address, random),
+            };
+            match connection {
                 Ok(connection) => self.start(connection)?,
                 Err(error) => self.lost(lane, format!("dialing {address} failed: {error}")),
             }
@@ -256,7 +273,7 @@ impl<'a> Forming<'a> {
             Outcome::Pending => {}
             Outcome::Established(lane, secret) => {
                 let dialed = connection.target.is_some();
-                self.establish(lane, connection.socket, &secret, dialed)?;
+                self.establish(lane, connection, &secret, dialed)?;
             }
             Outcome::Park => {
                 self.epoll.delete(connection.socket.as_fd()).map_err(system)?;
@@ -277,15 +294,19 @@ impl<'a> Forming<'a> {
     fn establish(
         &mut self,
         lane: Lane,
-        socket: Socket,
+        connection: Connection,
         secret: &Secret,
         dialed: bool,
     ) -> Result<(), FormError> {
+        let Connection { socket, session, .. } = connection;
+        if let Some(session) = &session {
+            session.welcome();
+        }
         let mut event = EpollEvent::new(edges(), token_of(lane));
         self.epoll.modify(socket.as_fd(), &mut event).map_err(system)?;
-        let seal = self.group.encrypts_to(lane.rank).then(|| Seal::new(secret, dialed)).transpose();
+        let seal = self.group.seals_to(lane.rank).then(|| Seal::new(secret, dialed)).transpose();
         let seal = seal.map_err(system)?.map(Box::new);
-        self.links.insert(lane, Link::new(lane, socket, seal));
+        self.links.insert(lane, Link::new(lane, socket, session, seal));
         Ok(())
     }
 
@@ -304,6 +325,7 @@ impl<'a> Forming<'a> {
             match event.data() {
                 ABORT_TOKEN => {}
                 LISTENER_TOKEN => self.accept()?,
+                QUIC_TOKEN => self.accept_streams()?,
                 token if token >= FIRST_HANDSHAKE_TOKEN => self.advance(token)?,
                 link => self.watch(link, event.events()),
             }
@@ -328,18 +350,37 @@ impl<'a> Forming<'a> {
                 }
                 Err(error) => return Err(system(error)),
             };
-            let inbound = self.handshakes.iter().filter(|(_, other)| other.target.is_none());
-            if inbound.clone().count() >= PENDING_BOUND + self.others().count()
-                && let Some(oldest) = inbound.map(|(token, _)| *token).next()
-            {
-                self.handshakes.remove(&oldest);
-            }
+            self.make_room();
             match Connection::inbound(socket, clock::now() + HANDSHAKE_DEADLINE) {
                 Ok(connection) => self.start(connection)?,
                 Err(error) => tracing::debug!(%error, "an accepted connection failed"),
             }
         }
         Ok(())
+    }
+
+    fn accept_streams(&mut self) -> Result<(), FormError> {
+        for _ in 0..PENDING_BOUND {
+            let Some(quic) = &self.quic else { return Ok(()) };
+            let stream = match quic.accept() {
+                Ok(stream) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(system(error)),
+            };
+            self.make_room();
+            self.start(Connection::inbound_quic(stream, clock::now() + HANDSHAKE_DEADLINE))?;
+        }
+        Ok(())
+    }
+
+    /// Gives up the oldest handshake of a peer that dialed, where there are too many.
+    fn make_room(&mut self) {
+        let inbound = self.handshakes.iter().filter(|(_, other)| other.target.is_none());
+        if inbound.clone().count() >= PENDING_BOUND + self.others().count()
+            && let Some(oldest) = inbound.map(|(token, _)| *token).next()
+        {
+            self.handshakes.remove(&oldest);
+        }
     }
 
     /// A link that ended while others are still forming: its peer gave up, and may come again.
@@ -360,6 +401,9 @@ impl<'a> Forming<'a> {
 
     fn finish(self) -> Result<Engine, FormError> {
         self.epoll.delete(self.fabric.listener.as_fd()).map_err(system)?;
+        if let Some(quic) = &self.quic {
+            self.epoll.delete(quic.event()).map_err(system)?;
+        }
         let links: Vec<Link> = self.links.into_values().collect();
         Ok(Engine {
             term: self.group.term,
@@ -372,6 +416,7 @@ impl<'a> Forming<'a> {
                 address: self.fabric.local_address().ip(),
                 part: self.identity.part,
                 standing: self.fabric.standing.clone(),
+                _quic: self.quic,
             }),
             hangups: 1,
             links,

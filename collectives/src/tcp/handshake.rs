@@ -25,29 +25,35 @@ pub(crate) struct Identity {
     pub(crate) key: hmac::Key,
 }
 
-impl Identity {
-    fn transcript(&self, label: &[u8], hello: &[u8], nonce: &[u8]) -> hmac::Context {
-        let mut context = hmac::Context::with_key(&self.key);
-        context.update(label);
-        context.update(hello);
-        context.update(nonce);
-        context
-    }
+/// What one connection adds to what is signed: a number of its TLS session, or nothing.
+pub(crate) type Binding<'a> = &'a [u8];
 
-    fn sign(&self, label: &[u8], hello: &[u8], nonce: &[u8]) -> [u8; 32] {
+impl Identity {
+    fn sign(&self, label: &[u8], hello: &[u8], nonce: &[u8], binding: Binding<'_>) -> [u8; 32] {
+        let mut context = hmac::Context::with_key(&self.key);
+        for part in [label, hello, nonce, binding] {
+            context.update(part);
+        }
         let mut proof = [0; 32];
-        proof.copy_from_slice(self.transcript(label, hello, nonce).sign().as_ref());
+        proof.copy_from_slice(context.sign().as_ref());
         proof
     }
 
     /// What the link is encrypted with, if it is.
     fn secret(&self, hello: &[u8], nonce: &[u8]) -> Secret {
-        Secret(self.sign(LABEL_SECRET, hello, nonce))
+        Secret(self.sign(LABEL_SECRET, hello, nonce, &[]))
     }
 
     /// Compares in constant time.
-    fn verify(&self, label: &[u8], hello: &[u8], nonce: &[u8], proof: &[u8; 32]) -> bool {
-        let parts = [label, hello, nonce].concat();
+    fn verify(
+        &self,
+        label: &[u8],
+        hello: &[u8],
+        nonce: &[u8],
+        binding: Binding<'_>,
+        proof: &[u8; 32],
+    ) -> bool {
+        let parts = [label, hello, nonce, binding].concat();
         hmac::verify(&self.key, &parts, proof).is_ok()
     }
 }
@@ -105,12 +111,14 @@ impl Stage {
         identity: &Identity,
         message: &[u8; LONGEST],
         nonce: [u8; 32],
+        binding: Binding<'_>,
     ) -> Step {
         match self {
-            Stage::Hello => self.handle_hello(identity, message, nonce),
+            Stage::Hello => self.handle_hello(identity, message, nonce, binding),
             Stage::Proof { hello, lane, nonce } => {
-                let accepted = Proof::decode(&prefix(message))
-                    .is_ok_and(|proof| identity.verify(LABEL_DIALER, hello, nonce, &proof.proof));
+                let accepted = Proof::decode(&prefix(message)).is_ok_and(|proof| {
+                    identity.verify(LABEL_DIALER, hello, nonce, binding, &proof.proof)
+                });
                 if accepted {
                     Step::Established(*lane, Vec::new(), identity.secret(hello, nonce))
                 } else {
@@ -129,10 +137,10 @@ impl Stage {
                         refuse(format!("it {why} generation {generation} of term {term}"))
                     }
                     Ok(Reply::Welcome { nonce, proof }) => {
-                        if !identity.verify(LABEL_ACCEPTOR, &hello, &nonce, &proof) {
+                        if !identity.verify(LABEL_ACCEPTOR, &hello, &nonce, binding, &proof) {
                             return refuse("its key is not the generation's".to_owned());
                         }
-                        let proof = identity.sign(LABEL_DIALER, &hello, &nonce);
+                        let proof = identity.sign(LABEL_DIALER, &hello, &nonce, binding);
                         let secret = identity.secret(&hello, &nonce);
                         Step::Established(target, Proof { proof }.encode().to_vec(), secret)
                     }
@@ -146,6 +154,7 @@ impl Stage {
         identity: &Identity,
         message: &[u8; HELLO_LENGTH],
         nonce: [u8; 32],
+        binding: Binding<'_>,
     ) -> Step {
         let hello = match Hello::decode(message) {
             Ok(hello) => hello,
@@ -165,7 +174,7 @@ impl Stage {
         {
             Refusal::WrongGroup
         } else {
-            let proof = identity.sign(LABEL_ACCEPTOR, message, &nonce);
+            let proof = identity.sign(LABEL_ACCEPTOR, message, &nonce, binding);
             let lane = Lane { rank: hello.rank, stream: hello.stream.into() };
             *self = Stage::Proof { hello: *message, lane, nonce };
             return Step::Continue(Reply::Welcome { nonce, proof }.encode().to_vec());

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use nix::sys::socket::{MsgFlags, recv};
 use socket2::Socket;
@@ -10,6 +11,7 @@ use super::farewell::{EVIDENCE_LENGTH, Farewell, Tail, evidence};
 use super::flow::{Flow, Incoming, Lane, Outgoing};
 use super::seal::Seal;
 use super::standing::Left;
+use crate::quic::Session;
 use crate::wire::{FRAME_LENGTH, Frame, FrameHeader, WireError};
 
 /// What a link's next frame says.
@@ -51,6 +53,8 @@ pub(crate) struct Link {
     /// Whose it is.
     pub(crate) lane: Lane,
     pub(crate) socket: Socket,
+    /// Its QUIC connection, if it is a stream of one.
+    session: Option<Arc<Session>>,
     /// What encrypts the stream, where it is encrypted.
     seal: Option<Box<Seal>>,
     /// The last attempt did not find the socket's buffer empty, or full. Edge-triggered events set these.
@@ -92,10 +96,16 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(lane: Lane, socket: Socket, seal: Option<Box<Seal>>) -> Link {
+    pub(crate) fn new(
+        lane: Lane,
+        socket: Socket,
+        session: Option<Arc<Session>>,
+        seal: Option<Box<Seal>>,
+    ) -> Link {
         Link {
             lane,
             socket,
+            session,
             seal,
             readable: true,
             writable: true,
@@ -457,7 +467,8 @@ impl Link {
         let unread = !self.receiving || self.header_received == 0 || self.parted;
         let Ok(socket) = self.socket.try_clone() else { return Leave::Nothing };
         if self.clean && unread && self.hangup.is_none() {
-            return Leave::Standing(Left { socket, parted: self.parted, seal: self.seal.take() });
+            let (session, seal) = (self.session.take(), self.seal.take());
+            return Leave::Standing(Left { socket, session, parted: self.parted, seal });
         }
         let _ = socket.shutdown(std::net::Shutdown::Write);
         if self.ended { Leave::Nothing } else { Leave::Ending(socket) }

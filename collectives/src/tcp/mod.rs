@@ -1,5 +1,5 @@
-//! The TCP backend: a full mesh of connections, formed anew for each generation over one listener that
-//! lives as long as the worker process.
+//! The backend over connections, of TCP or of [`crate::quic`]: a full mesh, formed anew for each generation over one
+//! listener that lives as long as the worker process.
 
 mod communicator;
 mod connection;
@@ -22,7 +22,9 @@ pub use communicator::TcpCommunicator;
 pub(crate) use communicator::{DOUBLING_RANKS, SMALL};
 pub(crate) use doubling::Doubling;
 pub(crate) use engine::{Engine, cause, grace};
-pub use fabric::{DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, GroupSpec, TcpFabric};
+pub use fabric::{
+    DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, DataPlane, GroupSpec, TcpFabric,
+};
 pub(crate) use flow::{Chain, Exchange, Flow, Incoming, Lane, Outgoing};
 #[cfg(test)]
 pub(crate) use sliced::PIECE;

@@ -11,11 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use socket2::Socket;
 
 use super::seal::Seal;
+use crate::quic::Session;
 
 /// A connection that was left in good order.
 #[derive(Debug)]
 pub(crate) struct Left {
     pub(crate) socket: Socket,
+    /// Its QUIC connection, if it is a stream of one.
+    pub(crate) session: Option<Arc<Session>>,
     /// The peer's farewell was read already; else it comes first.
     pub(crate) parted: bool,
     /// What the generation encrypted it with: the farewell too, where it is not read.

@@ -8,7 +8,9 @@ mod reference;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::{AbortHandle, Communicator, DEFAULT_STREAMS, GroupSpec, HostFabric, TcpFabric};
+use crate::{
+    AbortHandle, Communicator, DEFAULT_STREAMS, DataPlane, GroupSpec, HostFabric, TcpFabric,
+};
 
 /// Ends a test that would hang; none waits this long when all is well.
 const LONG: Duration = Duration::from_secs(60);
@@ -24,14 +26,34 @@ enum Path {
     UnevenHierarchy,
     /// TCP with encryption.
     Encrypted,
+    Quic,
+    /// Hosts of two ranks each, with QUIC between them.
+    QuicHierarchy,
 }
 
 impl Path {
-    const ALL: [Path; 4] = [Path::Tcp, Path::SharedMemory, Path::Hierarchy, Path::Encrypted];
+    const ALL: [Path; 5] =
+        [Path::Tcp, Path::SharedMemory, Path::Hierarchy, Path::Encrypted, Path::Quic];
 
     /// With the odd ones, for tests over all kinds of data.
-    const EVERY: [Path; 5] =
-        [Path::Tcp, Path::SharedMemory, Path::Hierarchy, Path::UnevenHierarchy, Path::Encrypted];
+    const EVERY: [Path; 7] = [
+        Path::Tcp,
+        Path::SharedMemory,
+        Path::Hierarchy,
+        Path::UnevenHierarchy,
+        Path::Encrypted,
+        Path::Quic,
+        Path::QuicHierarchy,
+    ];
+
+    fn data_plane(self) -> DataPlane {
+        match self {
+            Path::Tcp | Path::Encrypted => DataPlane::Tcp,
+            Path::SharedMemory | Path::Hierarchy | Path::UnevenHierarchy => DataPlane::Auto,
+            Path::Quic => DataPlane::Quic,
+            Path::QuicHierarchy => DataPlane::ShmQuic,
+        }
+    }
 
     fn encrypts(self) -> bool {
         matches!(self, Path::UnevenHierarchy | Path::Encrypted)
@@ -39,10 +61,10 @@ impl Path {
 
     fn hosts(self, world: u32) -> Vec<u32> {
         match self {
-            Path::Tcp | Path::Encrypted => Vec::new(),
+            Path::Tcp | Path::Encrypted | Path::Quic => Vec::new(),
             Path::SharedMemory => vec![3; world as usize],
             Path::UnevenHierarchy => vec![0, 1, 1, 1, 2, 2, 3, 3][..world as usize].to_vec(),
-            Path::Hierarchy => (0..world).map(|rank| rank / 2).collect(),
+            Path::Hierarchy | Path::QuicHierarchy => (0..world).map(|rank| rank / 2).collect(),
         }
     }
 }
@@ -75,6 +97,7 @@ fn world<T: Send + 'static>(
                 hosts,
                 host_names: Vec::new(),
                 key: [7; 32],
+                data_plane: path.data_plane(),
                 encrypts: path.encrypts(),
                 streams: DEFAULT_STREAMS,
                 form_deadline: LONG,
@@ -84,7 +107,7 @@ fn world<T: Send + 'static>(
             // It is there by its mapping alone, which has no name in any file system.
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             let shares = maps.contains("memfd:elastic-collectives");
-            let alone = world < [u32::MAX, 2, 2, 3, u32::MAX][path as usize];
+            let alone = world < [u32::MAX, 2, 2, 3, u32::MAX, u32::MAX, 2][path as usize];
             assert!(alone || shares, "the ranks share no memory");
             body(&mut *communicator, &abort)
         })

@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use elastic_collectives::{
-    AbortHandle, CollectiveError, Communicator, DEFAULT_STREAMS, FormError, GroupSpec, HostFabric,
-    SoloCommunicator, TcpFabric,
+    AbortHandle, CollectiveError, Communicator, DEFAULT_STREAMS, DataPlane, FormError, GroupSpec,
+    HostFabric, SoloCommunicator, TcpFabric,
 };
 use elastic_gpu::actor::core::CoreConfig;
 use elastic_gpu::load::Search;
@@ -201,6 +201,7 @@ impl Rank {
                     hosts: Vec::new(),
                     host_names: workers.iter().map(|worker| worker.host.as_str().into()).collect(),
                     key: [7; 32],
+                    data_plane: DataPlane::Auto,
                     encrypts: false,
                     streams: DEFAULT_STREAMS,
                     form_deadline: LONG,

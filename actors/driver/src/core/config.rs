@@ -1,6 +1,6 @@
 //! What the driver is told before the job begins. Made by the command line, checked here once.
 
-use elastic_protocol::messages::OutputSettings;
+use elastic_protocol::messages::{DataPlane, OutputSettings};
 use elastic_protocol::{Deadlines, InvalidDeadlines, ProgramSpec};
 
 /// What becomes of a slot whose worker failed.
@@ -48,6 +48,8 @@ pub struct DriverConfig {
     pub hosts_join: bool,
     /// Whether workers encrypt what they send each other from host to host. Default: no.
     pub encrypt_data: bool,
+    /// What carries the data of workers' collectives. Default: shared memory, and TCP between hosts.
+    pub data_plane: DataPlane,
     /// How long waits may last.
     pub deadlines: Deadlines,
     /// What workers run.
@@ -98,6 +100,7 @@ impl DriverConfig {
             max_np: None,
             reset_limit: None,
             encrypt_data: false,
+            data_plane: DataPlane::Auto,
             max_restarts: 3,
             max_job_restarts: None,
             on_failure: OnFailure::default(),

@@ -134,8 +134,8 @@ impl DriverCore {
         self.rng.fill_bytes(&mut key);
         let key = GroupKey(key);
         let table = Table::Full(Arc::clone(&assignment));
-        let encrypts = self.config.encrypt_data;
-        let formation = Formation { stamp, table, sync, step, key, encrypts };
+        let (encrypts, data_plane) = (self.config.encrypt_data, self.config.data_plane);
+        let formation = Formation { stamp, table, sync, step, key, encrypts, data_plane };
         self.record(&Record::GenerationOpened { formation: formation.clone() });
         let record = self.ledger.as_ref().map_or(0, Ledger::waited_for);
         self.output(DriverOutput::OpenGeneration { stamp, members: members.clone() });

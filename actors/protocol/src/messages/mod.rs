@@ -18,4 +18,6 @@ pub use client::{
 pub use codec::{CodecError, FRAME_BYTES_MAX, decode, encode};
 pub use drivers::{DRIVERS_MAX, DriverStatus, KnownDrivers};
 pub use vote::{Ballot, Vote};
-pub use worker::{DriverToWorker, Formation, GroupKey, Placement, SyncPlan, Table, WorkerToDriver};
+pub use worker::{
+    DataPlane, DriverToWorker, Formation, GroupKey, Placement, SyncPlan, Table, WorkerToDriver,
+};

@@ -114,6 +114,20 @@ pub enum Table {
     Delta(Arc<AssignmentDelta>),
 }
 
+/// What carries the data of a generation's collectives.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub enum DataPlane {
+    /// Shared memory within a host, TCP between hosts.
+    #[default]
+    Auto,
+    /// TCP alone.
+    Tcp,
+    /// QUIC alone.
+    Quic,
+    /// Shared memory within a host, QUIC between hosts.
+    ShmQuic,
+}
+
 /// What the members of a new generation are told: the same for all who get the same [`Table`], so that it is
 /// encoded once. A member finds its rank in the table.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -130,6 +144,8 @@ pub struct Formation {
     pub key: GroupKey,
     /// Whether they encrypt data between hosts.
     pub encrypts: bool,
+    /// What carries the data.
+    pub data_plane: DataPlane,
 }
 
 /// A [`Formation`] as one member has it: everything that it needs to take part.
@@ -149,6 +165,8 @@ pub struct Placement {
     pub key: GroupKey,
     /// Whether they encrypt data between hosts.
     pub encrypts: bool,
+    /// What carries the data.
+    pub data_plane: DataPlane,
 }
 
 /// What the driver tells a worker.

@@ -2,13 +2,17 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::super::TcpCommunicator;
 use super::super::link::Link;
 use super::{LONG, fabric, fabrics, form, group, spawn};
 use crate::wire::{HELLO_LENGTH, Hello, REPLY_LENGTH, Refusal, Reply};
-use crate::{AbortHandle, Communicator, CommunicatorExt, FormError, GroupSpec, ReduceOp};
+use crate::{
+    AbortHandle, Communicator, CommunicatorExt, DataPlane, FormError, GroupSpec, ReduceOp,
+};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -28,6 +32,15 @@ fn hello(generation: u64) -> [u8; HELLO_LENGTH] {
 
 #[test]
 fn survivors_of_a_shrinking_world_form_again_a_hundred_times() {
+    shrinks(DataPlane::Tcp);
+}
+
+#[test]
+fn survivors_form_again_over_quic() {
+    shrinks(DataPlane::Quic);
+}
+
+fn shrinks(data_plane: DataPlane) {
     let (fabrics, addresses) = fabrics(6);
     let ranks: Vec<_> = fabrics
         .into_iter()
@@ -43,6 +56,7 @@ fn survivors_of_a_shrinking_world_form_again_a_hundred_times() {
                         return;
                     }
                     let group = group(generation, rank as u32, &addresses[..world]);
+                    let group = GroupSpec { data_plane, ..group };
                     let mut communicator = fabric.form(&group, &abort).unwrap();
                     let mut sum = [rank as u64 + generation];
                     communicator.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
@@ -182,26 +196,35 @@ fn a_group_without_its_rank_is_refused() {
     assert_eq!(group(1, 0, &[address]).form_deadline, LONG);
 }
 
-/// The connections with each other rank.
-type Ports = Vec<Vec<u16>>;
+/// The connections with each other rank, as the kernel names this side's sockets.
+type Sockets = Vec<Vec<PathBuf>>;
 
-/// By the ports of this side.
-fn ports(group: &TcpCommunicator) -> Ports {
-    let port = |link: &Link| link.socket.local_addr().unwrap().as_socket().unwrap().port();
-    group.engine.peers().map(|streams| streams.iter().map(port).collect()).collect()
+fn sockets(group: &TcpCommunicator) -> Sockets {
+    let inode = |link: &Link| {
+        let descriptor = format!("/proc/self/fd/{}", link.socket.as_raw_fd());
+        std::fs::read_link(descriptor).unwrap()
+    };
+    group.engine.peers().map(|streams| streams.iter().map(inode).collect()).collect()
 }
 
+/// What carries the data, and whether it is sealed here.
+const PATHS: [(DataPlane, bool); 3] =
+    [(DataPlane::Tcp, false), (DataPlane::Tcp, true), (DataPlane::Quic, false)];
+
 /// Forms generations 1 and 2, the second of which has the ranks in reverse; `between` runs in the first.
-fn reformed(encrypts: bool, between: fn(u32, &mut TcpCommunicator)) -> Vec<(Ports, Ports)> {
+fn reformed(
+    (data_plane, encrypts): (DataPlane, bool),
+    between: fn(u32, &mut TcpCommunicator),
+) -> Vec<(Sockets, Sockets)> {
     let (fabrics, addresses) = fabrics(3);
     let ranks = fabrics.into_iter().enumerate().map(|(rank, mut fabric)| {
         let addresses = addresses.clone();
         spawn(move || {
             let abort = AbortHandle::new().unwrap();
             let rank = rank as u32;
-            let of = |group: GroupSpec| GroupSpec { encrypts, ..group };
+            let of = |group: GroupSpec| GroupSpec { data_plane, encrypts, ..group };
             let mut first = fabric.form(&of(group(1, rank, &addresses)), &abort).unwrap();
-            let before = ports(&first);
+            let before = sockets(&first);
             between(rank, &mut first);
             drop(first);
             let reverse: Vec<_> = addresses.iter().rev().copied().collect();
@@ -209,7 +232,7 @@ fn reformed(encrypts: bool, between: fn(u32, &mut TcpCommunicator)) -> Vec<(Port
             let mut sum = [rank];
             second.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
             assert_eq!(sum, [3]);
-            let mut after = ports(&second);
+            let mut after = sockets(&second);
             after.reverse();
             (before, after)
         })
@@ -227,9 +250,9 @@ fn the_next_generation_forms_over_what_stands() {
             group.receive(&mut [0u8], 0).unwrap_err();
         }
     };
-    for encrypts in [false, true] {
+    for path in PATHS {
         for between in [|_, group: &mut TcpCommunicator| group.barrier().unwrap(), failing] {
-            for (before, after) in reformed(encrypts, between) {
+            for (before, after) in reformed(path, between) {
                 assert_eq!(before, after);
             }
         }
@@ -250,12 +273,13 @@ fn g4_a_connection_with_late_data_is_not_used_again() {
         }
         _ => group.receive(&mut [0u8], 0).unwrap(),
     };
-    for encrypts in [false, true] {
-        let ranks = reformed(encrypts, late);
+    for path in PATHS {
+        let ranks = reformed(path, late);
         let [(_, _), (before, after), _] = &ranks[..] else { panic!("three ranks") };
         assert_eq!(before[0], after[0]);
         // On the stream that carried it, and on no other one.
         assert_ne!(before[1][0], after[1][0]);
-        assert_eq!((before[1].len(), &before[1][1..]), (4, &after[1][1..]));
+        let streams = if path.0 == DataPlane::Quic { 1 } else { 4 };
+        assert_eq!((before[1].len(), &before[1][1..]), (streams, &after[1][1..]));
     }
 }

@@ -2,12 +2,13 @@
 
 mod encryption;
 mod forming;
+mod quic;
 
 use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{DEFAULT_STREAMS, GroupSpec, TcpCommunicator, TcpFabric};
+use super::{DEFAULT_STREAMS, DataPlane, GroupSpec, TcpCommunicator, TcpFabric};
 use crate::{AbortHandle, FormError};
 
 const KEY: [u8; 32] = [7; 32];
@@ -38,6 +39,7 @@ fn group(generation: u64, rank: u32, peers: &[SocketAddr]) -> GroupSpec {
         hosts: Vec::new(),
         host_names: Vec::new(),
         key: KEY,
+        data_plane: DataPlane::Auto,
         encrypts: false,
         streams: DEFAULT_STREAMS,
         form_deadline: LONG,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, DriverToAgent, DriverToWorker, Formation, KnownDrivers, LiveWorker,
-    Placement, ProgramError, StoppedBy, SyncPlan, Table, Vote, WorkerToDriver,
+    AgentToDriver, Ballot, DataPlane, DriverToAgent, DriverToWorker, Formation, KnownDrivers,
+    LiveWorker, Placement, ProgramError, StoppedBy, SyncPlan, Table, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, BaseMismatch, CommitId, ExitStatus, HostName, Incarnation, JobResult, NodeId,
@@ -373,10 +373,10 @@ impl Cluster {
         placements.map(|placement| placement.stamp).max().unwrap_or_default()
     }
 
-    /// Whether each worker with a place was told to encrypt data.
-    pub(super) fn encrypts(&self) -> Vec<bool> {
+    /// What carries each placed worker's data, and whether it was told to encrypt it.
+    pub(super) fn data_paths(&self) -> Vec<(DataPlane, bool)> {
         let placements = self.workers.values().filter_map(|worker| worker.placement.as_ref());
-        placements.map(|placement| placement.encrypts).collect()
+        placements.map(|placement| (placement.data_plane, placement.encrypts)).collect()
     }
 
     /// Lets time pass, with everything that falls due.
@@ -499,7 +499,9 @@ impl Cluster {
         let Some(worker) = self.workers.get_mut(to) else { return };
         let stamp = worker.placement.as_ref().map(|placement| placement.stamp);
         match message {
-            DriverToWorker::Assign(Formation { stamp: of, table, sync, step, key, encrypts }) => {
+            DriverToWorker::Assign(formation) => {
+                let Formation { stamp: of, table, sync, step, key, encrypts, data_plane } =
+                    formation;
                 assert!(Some(of) > stamp, "G-2: stamps only grow");
                 let assignment = match table {
                     Table::Full(assignment) => assignment,
@@ -519,8 +521,16 @@ impl Cluster {
                 }
                 worker.table = Arc::clone(&assignment);
                 let stamp = of;
-                worker.placement =
-                    Some(Placement { stamp, assignment, rank, sync, step, key, encrypts });
+                worker.placement = Some(Placement {
+                    stamp,
+                    assignment,
+                    rank,
+                    sync,
+                    step,
+                    key,
+                    encrypts,
+                    data_plane,
+                });
                 worker.active = true;
                 worker.boundary = 0;
                 self.vote_quietly(to, Ballot::Ready);

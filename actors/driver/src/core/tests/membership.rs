@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::WorkerToDriver;
+use elastic_protocol::messages::{DataPlane, WorkerToDriver};
 use elastic_protocol::{CommitId, GenerationId, ResetCause, Step};
 
 use super::{Cluster, host};
@@ -30,12 +30,14 @@ fn h_1_all_slots_take_part_host_by_host() {
 }
 
 #[test]
-fn all_members_are_told_alike_whether_they_encrypt() {
-    for encrypt_data in [false, true] {
-        let mut cluster = Cluster::new(|config| config.encrypt_data = encrypt_data);
+fn all_members_are_told_alike_what_carries_their_data() {
+    for (data_plane, encrypt_data) in [(DataPlane::Auto, false), (DataPlane::ShmQuic, true)] {
+        let mut cluster = Cluster::new(|config| {
+            (config.data_plane, config.encrypt_data) = (data_plane, encrypt_data);
+        });
         cluster.add_host("a", 2);
         cluster.train(10);
-        assert_eq!(cluster.encrypts(), [encrypt_data; 2]);
+        assert_eq!(cluster.data_paths(), [(data_plane, encrypt_data); 2]);
     }
 }
 

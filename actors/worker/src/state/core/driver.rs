@@ -97,7 +97,7 @@ impl StateCore {
     }
 
     fn assigned(&mut self, formation: Formation) {
-        let Formation { stamp, table, sync, step, key, encrypts } = formation;
+        let Formation { stamp, table, sync, step, key, encrypts, data_plane } = formation;
         if stamp <= self.stamp {
             self.dropped += 1;
             return;
@@ -118,7 +118,8 @@ impl StateCore {
         if !is_planted(Bug::PauseOutlivesGeneration) {
             self.pause = Pause::default();
         }
-        let placement = Placement { stamp, assignment, rank, sync, step, key, encrypts };
+        let placement =
+            Placement { stamp, assignment, rank, sync, step, key, encrypts, data_plane };
         self.pending = self.exit.is_none().then_some(placement);
         self.go_on();
     }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    Ballot, DriverToWorker, Formation, GroupKey, Placement, SyncPlan, Table, Vote, WorkerToDriver,
+    Ballot, DataPlane, DriverToWorker, Formation, GroupKey, Placement, SyncPlan, Table, Vote,
+    WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, AssignmentDelta, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId,
@@ -57,6 +58,7 @@ pub(super) fn formation(generation: u64, sync: SyncPlan, step: u64) -> Formation
         step: Step(step),
         key: GroupKey([0; 32]),
         encrypts: false,
+        data_plane: DataPlane::Auto,
     }
 }
 
@@ -69,6 +71,7 @@ fn placement(generation: u64, sync: SyncPlan, step: u64) -> Placement {
         step: Step(step),
         key: GroupKey([0; 32]),
         encrypts: false,
+        data_plane: DataPlane::Auto,
     }
 }
 

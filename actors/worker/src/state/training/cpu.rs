@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use elastic_collectives::{
-    AbortHandle, Communicator, DEFAULT_STREAMS, FormError, GroupSpec, HostFabric, SoloCommunicator,
-    TcpFabric,
+    AbortHandle, Communicator, DEFAULT_STREAMS, DataPlane, FormError, GroupSpec, HostFabric,
+    SoloCommunicator, TcpFabric,
 };
 use elastic_protocol::Member;
-use elastic_protocol::messages::Placement;
+use elastic_protocol::messages::{self, Placement};
 
 use super::membership::Fabric;
 
@@ -47,12 +47,22 @@ impl Fabric for CpuGroups {
             hosts: machines(members.iter().map(|member| member.data_address.ip())),
             host_names: members.iter().map(|member| member.worker.host.as_str().into()).collect(),
             key: placement.key.0,
+            data_plane: plane(placement.data_plane),
             encrypts: placement.encrypts,
             streams: DEFAULT_STREAMS,
             form_deadline: deadline,
             operation_deadline: self.operation_deadline,
         };
         self.fabric.form(&group, &self.abort)
+    }
+}
+
+fn plane(told: messages::DataPlane) -> DataPlane {
+    match told {
+        messages::DataPlane::Auto => DataPlane::Auto,
+        messages::DataPlane::Tcp => DataPlane::Tcp,
+        messages::DataPlane::Quic => DataPlane::Quic,
+        messages::DataPlane::ShmQuic => DataPlane::ShmQuic,
     }
 }
 

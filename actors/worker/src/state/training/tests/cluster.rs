@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use elastic_collectives::{AbortHandle, TcpFabric};
 use elastic_protocol::messages::{
-    Ballot, DriverToWorker, Formation, GroupKey, SyncPlan, Table, WorkerToDriver,
+    Ballot, DataPlane, DriverToWorker, Formation, GroupKey, SyncPlan, Table, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId, ResetCause, Stamp,
@@ -196,6 +196,7 @@ impl Cluster {
             step: Step(step),
             key: GroupKey([self.stamp.generation.0 as u8; 32]),
             encrypts: false,
+            data_plane: DataPlane::Auto,
         };
         for number in members {
             self.tell(*number, DriverToWorker::Assign(formation.clone()));

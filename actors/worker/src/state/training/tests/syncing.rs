@@ -85,6 +85,7 @@ impl Part {
                 hosts: Vec::new(),
                 host_names: Vec::new(),
                 key: [3; 32],
+                data_plane: elastic_collectives::DataPlane::Auto,
                 encrypts: false,
                 streams: elastic_collectives::DEFAULT_STREAMS,
                 form_deadline: DEADLINE,

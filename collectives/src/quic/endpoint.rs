@@ -1,0 +1,267 @@
+//! [`Endpoint`]: a UDP socket over which streams are dialed and accepted. The forming of groups calls it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use quinn::{
+    ClientConfig, Connection, EndpointConfig, IdleTimeout, Incoming, RecvStream, SendStream,
+    ServerConfig, TokioRuntime, TransportConfig, VarInt,
+};
+use socket2::Socket;
+use tokio::runtime::Handle;
+
+use super::relay::{Unsent, relay};
+use super::session::Session;
+use super::{thread, tls};
+
+/// What a connection may have on its way: 16 MiB, a second's worth at 128 MiB a second, or 10 ms at 12 Gbit a second.
+pub(super) const WINDOW_BYTES: u32 = 16 << 20;
+/// The same before the peer has proved that it holds the generation's key.
+const STRANGER_WINDOW_BYTES: u32 = 64 << 10;
+/// Streams at a time that a peer may have opened: one for each of the generation's groups, and those that a peer that
+/// computes has not ended yet.
+const STREAMS_MOST: u32 = 64;
+/// Connections of peers that dialed and have not proved themselves; the oldest gives way.
+const STRANGERS_MOST: usize = 1024;
+/// Streams that wait until a group forms. One more is refused, and dialed again.
+const ACCEPTED_MOST: usize = 4096;
+/// Handshakes of peers that dialed, at a time.
+const HANDSHAKES_MOST: usize = 256;
+/// How long a connection that is silent stands. This is for hosts that vanish where no driver tells: that a process has ended
+/// comes by its agent, long before.
+const IDLE: Duration = Duration::from_secs(10);
+/// How often a connection on which nothing is sent shows that it stands.
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// How long an endpoint that is dropped waits until its peers have what was sent.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// A stream as the training thread has it.
+pub(crate) type Stream = (Socket, Arc<Session>);
+
+/// What the training thread and the thread of the connections share.
+#[derive(Debug)]
+struct Shared {
+    accepted: Mutex<VecDeque<Stream>>,
+    /// Readable while streams wait.
+    event: EventFd,
+    /// The newest connection to each address that was dialed.
+    connections: Mutex<BTreeMap<SocketAddr, Connection>>,
+    /// Connections of peers that dialed, oldest first.
+    strangers: Mutex<VecDeque<(Connection, Arc<Session>)>>,
+    unsent: Arc<Unsent>,
+}
+
+/// A bound endpoint. Dropping it waits for what is on its way, at most two seconds.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    endpoint: quinn::Endpoint,
+    shared: Arc<Shared>,
+    runtime: Handle,
+}
+
+impl Endpoint {
+    /// Serves a bound socket.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no thread, socket or certificate.
+    pub(crate) fn new(socket: UdpSocket) -> io::Result<Endpoint> {
+        let runtime = thread::handle()?;
+        let _entered = runtime.enter();
+        let mut transport = TransportConfig::default();
+        transport
+            .max_idle_timeout(Some(IdleTimeout::try_from(IDLE).map_err(io::Error::other)?))
+            .keep_alive_interval(Some(KEEP_ALIVE))
+            .max_concurrent_bidi_streams(VarInt::from_u32(STREAMS_MOST))
+            .max_concurrent_uni_streams(VarInt::from_u32(0))
+            .stream_receive_window(VarInt::from_u32(WINDOW_BYTES))
+            .receive_window(VarInt::from_u32(STRANGER_WINDOW_BYTES))
+            .send_window(u64::from(WINDOW_BYTES))
+            .datagram_receive_buffer_size(None);
+        let transport = Arc::new(transport);
+        let mut server = ServerConfig::with_crypto(Arc::new(tls::server()?));
+        let buffered = u64::from(STRANGER_WINDOW_BYTES);
+        server
+            .transport_config(Arc::clone(&transport))
+            .max_incoming(HANDSHAKES_MOST)
+            .incoming_buffer_size(buffered)
+            .incoming_buffer_size_total(HANDSHAKES_MOST as u64 * buffered);
+        let mut client = ClientConfig::new(Arc::new(tls::client()?));
+        client.transport_config(transport);
+        let (config, driver) = (EndpointConfig::default(), Arc::new(TokioRuntime));
+        let mut endpoint = quinn::Endpoint::new(config, Some(server), socket, driver)?;
+        endpoint.set_default_client_config(client);
+        let shared = Arc::new(Shared {
+            accepted: Mutex::default(),
+            event: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            connections: Mutex::default(),
+            strangers: Mutex::default(),
+            unsent: Arc::default(),
+        });
+        runtime.spawn(accept(endpoint.clone(), Arc::clone(&shared)));
+        Ok(Endpoint { endpoint, shared, runtime })
+    }
+
+    /// Starts to dial. The session says how that went.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no sockets.
+    pub(crate) fn dial(&self, address: SocketAddr) -> io::Result<Stream> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let session = Arc::new(Session::default());
+        let (endpoint, shared) = (self.endpoint.clone(), Arc::clone(&self.shared));
+        let told = Arc::clone(&session);
+        self.runtime.spawn(async move {
+            match open(&endpoint, &shared, address).await {
+                Ok((connection, send, receive)) => {
+                    told.stands(connection);
+                    // What the socket holds is lost with it; its end shows.
+                    let _ = carry(ours, send, receive, &shared).await;
+                }
+                Err(why) => told.failed(why),
+            }
+        });
+        Ok((own_end(theirs)?, session))
+    }
+
+    /// A stream that a peer has dialed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WouldBlock`] where none waits; [`Endpoint::event`] says when one does.
+    pub(crate) fn accept(&self) -> io::Result<Stream> {
+        let mut accepted = self.shared.accepted();
+        match accepted.pop_front() {
+            Some(stream) => Ok(stream),
+            None => {
+                // It is read only so that it is not readable any more.
+                let _ = self.shared.event.read();
+                Err(ErrorKind::WouldBlock.into())
+            }
+        }
+    }
+
+    /// Readable while a stream waits to be accepted.
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.shared.event.as_fd()
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.shared.unsent.wait(LINGER);
+        self.endpoint.close(VarInt::from_u32(0), &[]);
+    }
+}
+
+impl Shared {
+    fn accepted(&self) -> std::sync::MutexGuard<'_, VecDeque<Stream>> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a stream to the training thread. Returns whether there was room.
+    fn hand_over(&self, stream: Stream) -> bool {
+        let mut accepted = self.accepted();
+        if accepted.len() == ACCEPTED_MOST {
+            return false;
+        }
+        accepted.push_back(stream);
+        // A counter that is full is readable too.
+        let _ = self.event.write(1);
+        true
+    }
+
+    /// Notes a peer that has proved nothing yet.
+    fn remember(&self, connection: &Connection, session: &Arc<Session>) {
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        strangers.retain(|(connection, session)| {
+            !session.is_welcome() && connection.close_reason().is_none()
+        });
+        if strangers.len() == STRANGERS_MOST
+            && let Some((oldest, _)) = strangers.pop_front()
+        {
+            oldest.close(VarInt::from_u32(0), b"make room");
+        }
+        strangers.push_back((connection.clone(), Arc::clone(session)));
+    }
+}
+
+/// The training thread's end of a pair.
+fn own_end(socket: UnixStream) -> io::Result<Socket> {
+    socket.set_nonblocking(true)?;
+    Ok(Socket::from(OwnedFd::from(socket)))
+}
+
+/// Carries between a stream and a socket of this process, until both have ended.
+async fn carry(
+    socket: UnixStream,
+    send: SendStream,
+    receive: RecvStream,
+    shared: &Shared,
+) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    let socket = tokio::net::UnixStream::from_std(socket)?;
+    relay(socket, send, receive, shared.unsent.one_more()).await;
+    Ok(())
+}
+
+/// A new stream to an address, over the connection that stands or a new one.
+async fn open(
+    endpoint: &quinn::Endpoint,
+    shared: &Shared,
+    address: SocketAddr,
+) -> Result<(Connection, SendStream, RecvStream), String> {
+    let standing = {
+        let mut all = shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, connection| connection.close_reason().is_none());
+        all.get(&address).cloned()
+    };
+    let connection = match standing {
+        Some(connection) => connection,
+        None => {
+            let connecting = endpoint.connect(address, tls::NAME);
+            let connecting = connecting.map_err(|error| format!("dialing {address}: {error}"))?;
+            let connected = connecting.await;
+            connected.map_err(|error| format!("no QUIC connection to {address}: {error}"))?
+        }
+    };
+    let opened = connection.open_bi().await;
+    let (send, receive) = opened.map_err(|error| format!("no stream to {address}: {error}"))?;
+    // What the peer has to prove is the acceptor's part; this side chose the address.
+    connection.set_receive_window(VarInt::from_u32(WINDOW_BYTES));
+    let mut all = shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
+    all.insert(address, connection.clone());
+    Ok((connection, send, receive))
+}
+
+/// Takes whoever dials, until the endpoint is closed.
+async fn accept(endpoint: quinn::Endpoint, shared: Arc<Shared>) {
+    while let Some(incoming) = endpoint.accept().await {
+        Handle::current().spawn(serve(incoming, Arc::clone(&shared)));
+    }
+}
+
+/// Hands on the streams of one peer, until its connection ends.
+async fn serve(incoming: Incoming, shared: Arc<Shared>) {
+    let Ok(connection) = incoming.await else { return };
+    let session = Session::of(connection.clone());
+    shared.remember(&connection, &session);
+    while let Ok((send, receive)) = connection.accept_bi().await {
+        let Ok((ours, theirs)) = UnixStream::pair() else { continue };
+        let Ok(theirs) = own_end(theirs) else { continue };
+        if shared.hand_over((theirs, Arc::clone(&session))) {
+            let shared = Arc::clone(&shared);
+            Handle::current().spawn(async move {
+                // What the socket holds is lost with it; its end shows.
+                let _ = carry(ours, send, receive, &shared).await;
+            });
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Carries bytes between a stream and the socket whose other end the training thread has.
+
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join;
+use quinn::{RecvStream, SendStream, VarInt};
+use socket2::SockRef;
+use tokio::net::UnixStream;
+
+/// What is carried at a time, in bytes.
+const CHUNK: usize = 64 * 1024;
+
+/// Streams on which something is left to send, or to be acknowledged.
+#[derive(Debug, Default)]
+pub(super) struct Unsent {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Unsent {
+    pub(super) fn one_more(self: &Arc<Self>) -> Sending {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Sending(Arc::clone(self))
+    }
+
+    /// Waits until there is none, at most so long.
+    pub(super) fn wait(&self, most: Duration) {
+        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who is left after that is taken for gone.
+        drop(self.none.wait_timeout_while(count, most, |count| *count > 0));
+    }
+}
+
+/// Counts as one of [`Unsent`] until it is dropped.
+pub(super) struct Sending(Arc<Unsent>);
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock().unwrap_or_else(PoisonError::into_inner);
+        *count -= 1;
+        if *count == 0 {
+            self.0.none.notify_all();
+        }
+    }
+}
+
+/// Carries both ways until both have ended. The end of one side's bytes becomes that of the other's.
+pub(super) async fn relay(
+    socket: UnixStream,
+    send: SendStream,
+    receive: RecvStream,
+    sending: Sending,
+) {
+    join(carry_out(&socket, send, sending), carry_in(&socket, receive)).await;
+}
+
+async fn carry_out(socket: &UnixStream, mut send: SendStream, sending: Sending) {
+    let mut bytes = vec![0; CHUNK];
+    loop {
+        match read(socket, &mut bytes).await {
+            Ok(0) => {
+                // It ends well where the peer takes all there is; where not, the connection is lost to both.
+                if send.finish().is_ok() {
+                    let _ = send.stopped().await;
+                }
+                break;
+            }
+            Ok(count) if send.write_all(&bytes[..count]).await.is_ok() => {}
+            // The peer takes nothing more, or is gone: neither does this end then.
+            Ok(_) | Err(_) => {
+                shut(socket, Shutdown::Read);
+                break;
+            }
+        }
+    }
+    drop(sending);
+}
+
+async fn carry_in(socket: &UnixStream, mut receive: RecvStream) {
+    // An error is the connection's end: the training thread sees it as that of the stream.
+    while let Ok(Some(chunk)) = receive.read_chunk(CHUNK, true).await {
+        if write_all(socket, &chunk.bytes).await.is_err() {
+            // The training thread has left; an error says that the stream has ended anyway.
+            let _ = receive.stop(VarInt::from_u32(0));
+            break;
+        }
+    }
+    shut(socket, Shutdown::Write);
+}
+
+fn shut(socket: &UnixStream, how: Shutdown) {
+    // It fails where the other end is closed, which is as good.
+    let _ = SockRef::from(socket).shutdown(how);
+}
+
+async fn read(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<usize> {
+    loop {
+        socket.readable().await?;
+        match socket.try_read(bytes) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            done => return done,
+        }
+    }
+}
+
+async fn write_all(socket: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        socket.writable().await?;
+        match socket.try_write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
