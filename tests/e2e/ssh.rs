@@ -169,11 +169,10 @@ fn g_11_a_driver_that_nobody_succeeds_leaves_no_agent_behind() {
     sshds.host("a");
     let path = sshds.search_path();
     let flags = ["-H", "a:1", "--launcher", "ssh"];
-    // By restart there is nothing that a successor could take over.
     let program = ["/bin/sleep", "1000"].map(ToOwned::to_owned);
     let mut job = Job::start_program_in(
         &[("PATH", &path)],
-        &[&flags[..], &["--mode", "restart"]].concat(),
+        &[&flags[..], &["--mode", "restart", "--orphan-timeout", "2"]].concat(),
         &program,
     );
     job.wait("a running group", |job| (job.sizes() == [1]).then_some(()));

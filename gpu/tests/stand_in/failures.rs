@@ -67,7 +67,11 @@ fn what_failed_is_named_also_where_the_abort_was_quicker_than_the_wait() {
         let buffer = DeviceBuffer::new(&device, 64).expect("memory");
         let launched =
             nccl.all_reduce_device(&[Region::all(&buffer)], DataType::F32, ReduceOp::Sum);
-        let sequence = launched.expect("it is queued");
+        // A member that is slow meets the error of the other one as it begins.
+        let sequence = match launched {
+            Ok(sequence) => sequence,
+            Err(error) => return error,
+        };
         // The actor sees the error and ends the communicator, and with it the operation, which counts as passed then.
         let end = Event::new(&device).expect("a mark");
         end.record(nccl.stream().expect("it has one")).expect("it is queued");
