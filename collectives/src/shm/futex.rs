@@ -1,12 +1,12 @@
 //! Sleeping on a word of shared memory, and waking those who do: futex(2), which needs `unsafe`. Under
-//! `cfg(loom)` its meaning, without the time-out: so the model checker finds any wake-up that is missing.
+//! `cfg(model_checked)` its meaning, without the time-out: so the model checker finds any wake-up that is missing.
 
-#[cfg(loom)]
+#[cfg(model_checked)]
 pub(super) use model::{wait, wake_all};
-#[cfg(not(loom))]
+#[cfg(not(model_checked))]
 pub(super) use system::{wait, wake_all};
 
-#[cfg(not(loom))]
+#[cfg(not(model_checked))]
 mod system {
     use std::sync::atomic::AtomicU32;
     use std::time::Duration;
@@ -43,7 +43,7 @@ mod system {
     }
 }
 
-#[cfg(loom)]
+#[cfg(model_checked)]
 mod model {
     use std::time::Duration;
 

@@ -8,7 +8,7 @@ mod futex;
 mod layout;
 mod meet;
 mod memory;
-#[cfg(all(test, loom))]
+#[cfg(all(test, model_checked))]
 mod model;
 mod patience;
 mod poison;

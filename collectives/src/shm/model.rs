@@ -1,7 +1,7 @@
 //! The protocol of [`super::meet`] over all interleavings that loom finds, with its buffers: no rank reads
 //! what another writes, nobody sleeps for ever though there is no time-out here, and poison reaches sleepers.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p elastic-collectives --lib shm::model`, as `cargo xtask test`
+//! `RUSTFLAGS="--cfg model_checked" cargo test -p elastic-collectives --lib shm::model`, as `cargo xtask test`
 //! does.
 
 use std::time::Duration;
