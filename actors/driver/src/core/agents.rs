@@ -317,6 +317,11 @@ impl DriverCore {
         self.workers.remove(worker)
     }
 
+    /// Whether a host's agent is there, and has not fallen silent.
+    pub(crate) fn is_host_heard(&self, host: &HostName) -> bool {
+        self.agents.get(host).is_some_and(|agent| agent.link == Link::Up)
+    }
+
     /// The agent that can reach a worker's process.
     pub(crate) fn agent_of(&self, worker: &WorkerId) -> Option<NodeId> {
         let agent = self.agents.get(&worker.host)?;

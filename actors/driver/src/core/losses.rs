@@ -13,7 +13,7 @@ use super::DriverCore;
 use super::config::{Mode, OnFailure};
 use super::output::{DriverOutput, EventKind};
 use super::phase::{Gather, Phase, ResetRecord};
-use super::table::{Link, Stance};
+use super::table::Stance;
 use super::timers::Timer;
 use crate::journal::Record;
 
@@ -217,7 +217,7 @@ impl DriverCore {
         if gone {
             return;
         }
-        if self.agents.get(&worker.host).is_none_or(|agent| agent.link != Link::Up) {
+        if !self.is_host_heard(&worker.host) {
             let reason = format!("not heard for {silent_ms} ms, and neither is its host");
             return self.handle_worker_gone(now, worker, &reason, silent_ms);
         }

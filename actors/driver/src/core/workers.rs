@@ -51,8 +51,7 @@ impl DriverCore {
 
     pub(crate) fn handle_worker_link(&mut self, now: Time, peer: &NodeId, event: &LinkEvent) {
         let Some(worker) = peer.as_worker() else { return };
-        let agent_is_heard =
-            self.agents.get(&worker.host).is_some_and(|agent| agent.link == Link::Up);
+        let agent_is_heard = self.is_host_heard(&worker.host);
         let Some(record) = self.workers.get_mut(&worker) else { return };
         if record.stage.is_some() {
             // It is watched by its agent, until it attaches.
@@ -86,8 +85,7 @@ impl DriverCore {
 
     /// A worker was silent a moment ago, and its host was not.
     pub(crate) fn handle_silence_deadline(&mut self, now: Time, worker: &WorkerId) {
-        let agent_is_heard =
-            self.agents.get(&worker.host).is_some_and(|agent| agent.link == Link::Up);
+        let agent_is_heard = self.is_host_heard(&worker.host);
         let is_silent = self.workers.get(worker).is_some_and(|record| record.link == Link::Silent);
         if agent_is_heard && is_silent {
             let waited_ms = (self.config.deadlines.beat * 2).as_millis() as u64;
@@ -223,10 +221,8 @@ impl DriverCore {
         {
             record.accused = true;
             self.quarrels.note(&worker, peer);
-            let host_is_heard =
-                self.agents.get(&peer.host).is_some_and(|agent| agent.link == Link::Up);
             // Where its host is heard, it is given two beats yet.
-            if record.link == Link::Silent && !host_is_heard {
+            if record.link == Link::Silent && !self.is_host_heard(&peer.host) {
                 self.handle_silent_worker(now, peer, self.silent_ms());
             }
         }
