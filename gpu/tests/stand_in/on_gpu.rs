@@ -123,23 +123,13 @@ fn every_collective_gives_what_it_must() {
     let _turn = faults();
     let mut world = World::new(0..3, Options::default());
     world.form();
-    for result in world.collective(every_operation) {
-        result.expect("it works");
-    }
+    world.works(every_operation);
 }
 
 #[test]
 fn the_same_where_nccl_counts_its_ranks_in_another_order() {
     let _turn = faults();
-    // Rank 0 comes to 1 and 2, and gets NCCL's last rank.
-    let mut world = World::new([1, 2], Options::default());
-    world.form();
-    world.collective(|group| group.close());
-    world.join(0);
-    world.form();
-    for result in world.collective(every_operation) {
-        result.expect("it works");
-    }
+    World::of_another_order().works(every_operation);
 }
 
 #[test]

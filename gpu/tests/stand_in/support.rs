@@ -387,6 +387,26 @@ impl World {
         results.into_iter().map(|result| result.recv_timeout(LONG).expect("it returns")).collect()
     }
 
+    /// Rank 0 comes to 1 and 2, and gets NCCL's last rank.
+    pub(crate) fn of_another_order() -> World {
+        let mut world = World::new([1, 2], Options::default());
+        world.form();
+        world.collective(|group| group.close());
+        world.join(0);
+        world.form();
+        world
+    }
+
+    /// The same works in every group, at once.
+    pub(crate) fn works(
+        &self,
+        step: impl Fn(&mut dyn Communicator) -> Result<(), CollectiveError> + Clone + Send + 'static,
+    ) {
+        for result in self.collective(step) {
+            result.expect("it works");
+        }
+    }
+
     /// The same with every group, at once.
     pub(crate) fn collective<T: Send + 'static>(
         &self,
