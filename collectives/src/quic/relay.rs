@@ -61,17 +61,19 @@ async fn carry_out(socket: &UnixStream, mut send: SendStream, sending: Sending) 
     let mut bytes = vec![0; CHUNK];
     loop {
         match read(socket, &mut bytes).await {
-            Ok(0) => {
+            Ok(count) if count > 0 => {
+                if send.write_all(&bytes[..count]).await.is_err() {
+                    // The peer takes nothing more, or is gone: neither does this end then.
+                    shut(socket, Shutdown::Read);
+                    break;
+                }
+            }
+            // An error comes after the last byte too: the training thread has left, and something unread with it.
+            Ok(_) | Err(_) => {
                 // It ends well where the peer takes all there is; where not, the connection is lost to both.
                 if send.finish().is_ok() {
                     let _ = send.stopped().await;
                 }
-                break;
-            }
-            Ok(count) if send.write_all(&bytes[..count]).await.is_ok() => {}
-            // The peer takes nothing more, or is gone: neither does this end then.
-            Ok(_) | Err(_) => {
-                shut(socket, Shutdown::Read);
                 break;
             }
         }

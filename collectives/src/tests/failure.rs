@@ -238,7 +238,7 @@ fn x15_another_operation_is_named() {
             }
         });
         for error in errors {
-            assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error:?}");
+            assert!(matches!(error, CollectiveError::Mismatch { .. }), "{path:?}: {error:?}");
         }
     }
 }
