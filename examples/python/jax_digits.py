@@ -6,6 +6,7 @@ By itself, `python jax_digits.py` is a world of one.
 """
 
 import argparse
+import time
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ import elastic_node as en
 
 arguments = argparse.ArgumentParser(description=__doc__)
 arguments.add_argument("--epochs", type=int, default=10)
+arguments.add_argument("--step-ms", type=float, default=0, help="least time of a step")
 options = arguments.parse_args()
 
 en.init()
@@ -57,6 +59,7 @@ def train(state):
             means = en.grouped_allreduce([slopes[name] * batch.weight for name in names])
             for name, mean in zip(names, means):
                 state.weights[name] -= 0.5 * numpy.asarray(mean)
+            time.sleep(options.step_ms / 1000)
             state.commit()
         state.sampler.set_epoch(state.sampler.epoch + 1)
     accuracy = float(jnp.mean(scores(state.weights, test_images).argmax(axis=1) == test_labels))
