@@ -67,6 +67,7 @@ pub(crate) fn test() -> anyhow::Result<()> {
         Ok(cmd!(shell, "cargo test --locked --workspace --no-fail-fast").run()?)
     })?;
     step("tests in Python", || python::test_package(&shell, &interpreter))?;
+    step("the example with candle", || candle(&shell))?;
     step("shared memory's protocol, over all interleavings", || {
         // A build of its own: all crates see the flag. It is not called `loom`, at which tokio would leave out its network.
         let _flags = shell.push_env("RUSTFLAGS", "--cfg model_checked");
@@ -88,7 +89,12 @@ pub(crate) fn test() -> anyhow::Result<()> {
     step("licences, bans and sources of dependencies", || {
         let deny = cargo_deny(&shell)?;
         // Advisories need a database from the network, and change without a change here.
-        Ok(cmd!(shell, "{deny} --locked check bans licenses sources").run()?)
+        for manifest in ["Cargo.toml", "examples/candle/Cargo.toml"] {
+            cmd!(shell, "{deny} --manifest-path {manifest} --config deny.toml --locked check")
+                .args(["bans", "licenses", "sources"])
+                .run()?;
+        }
+        Ok(())
     })
 }
 
@@ -99,6 +105,20 @@ pub(crate) fn python(torch: Option<&str>) -> anyhow::Result<()> {
     let interpreter = python::environment(&shell, torch)?;
     python::test_package(&shell, &interpreter)?;
     python::test_scripts(&shell, &interpreter)
+}
+
+/// The example with candle, as a job of the `elastic-node` that the tests in Python have built.
+fn candle(shell: &Shell) -> anyhow::Result<()> {
+    let manifest = ["--manifest-path", "examples/candle/Cargo.toml"];
+    cmd!(shell, "cargo fmt {manifest...} --check").run()?;
+    let target = root()?.join("target");
+    let tests = cmd!(shell, "cargo test --locked {manifest...}")
+        .env("CARGO_TARGET_DIR", target.join("candle"))
+        .env("ELASTIC_NODE_BINARY", target.join("debug").join("elastic-node"))
+        // Lints as it is compiled: `cargo clippy` would compile all that it needs once more.
+        .env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
+        .env("RUSTFLAGS", "-D warnings");
+    Ok(tests.run()?)
 }
 
 fn sweep(shell: &Shell, what: &[&str], seeds: &str, twice: &str) -> anyhow::Result<()> {
