@@ -21,34 +21,39 @@ Start it with ``elastic-node run -n 4 -- train.py``; by itself it is a world of 
 PyTorch adds. The names are Horovod's, so that porting is changing the import.
 """
 
-from ._collectives import (
+from ._context import is_initialized
+from ._exchanges import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+)
+from ._handle import Handle, poll, synchronize
+from ._native import CollectiveError, ElasticError
+from ._objects import allgather_object, broadcast_object
+from ._process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from ._reductions import (
     Average,
-    Handle,
     Max,
     Min,
     Product,
     Sum,
-    allgather,
-    allgather_object,
     allreduce,
     allreduce_,
     allreduce_async,
     allreduce_async_,
-    alltoall,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async_,
-    broadcast_object,
     grouped_allreduce,
     grouped_allreduce_,
-    poll,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
     reducescatter,
-    synchronize,
+    reducescatter_async,
 )
-from ._context import is_initialized
-from ._native import CollectiveError, ElasticError
-from ._process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from . import _context, elastic
 
 
@@ -132,15 +137,18 @@ __all__ = [
     "Sum",
     "add_process_set",
     "allgather",
+    "allgather_async",
     "allgather_object",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
     "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
+    "broadcast_async",
     "broadcast_async_",
     "broadcast_object",
     "cross_rank",
@@ -150,6 +158,8 @@ __all__ = [
     "global_process_set",
     "grouped_allreduce",
     "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
     "init",
     "is_initialized",
     "local_rank",
@@ -158,6 +168,7 @@ __all__ = [
     "poll",
     "rank",
     "reducescatter",
+    "reducescatter_async",
     "remove_process_set",
     "shutdown",
     "size",

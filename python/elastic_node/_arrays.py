@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import math
 import sys
 from typing import Any, Tuple
 
@@ -56,9 +57,9 @@ def _first(value: Any) -> Any:
 
 
 def contiguous(value: Any) -> Tuple[Any, Any]:
-    """The value, or a copy if it is not contiguous, and what makes the caller's type of a result."""
+    """The value, or a copy if it is not contiguous, and what makes the caller's type of a result. A number is a row."""
     if is_torch(value):
-        return value.detach().contiguous(), _same
+        return (value.detach().contiguous() if value.dim() else value.detach().reshape(1)), _same
     import numpy
 
     if is_jax(value):
@@ -74,3 +75,8 @@ def empty_like(value: Any, rows: int) -> Any:
     import numpy
 
     return numpy.empty(shape, dtype=value.dtype)
+
+
+def row_elements(value: Any) -> int:
+    """How many elements each row has."""
+    return math.prod(value.shape[1:])

@@ -151,7 +151,7 @@ class State:
         Raises:
             CollectiveError: a worker was lost, or the generation was aborted.
         """
-        from ._collectives import broadcast_object
+        from ._objects import broadcast_object
 
         rank = _context.world().rank
         content = broadcast_object(self.capture() if rank == 0 else None, root_rank=0)

@@ -77,6 +77,8 @@ def test_what_cannot_be_done_is_said():
         en.allreduce_(object())
     with pytest.raises(ValueError, match="no reduction"):
         en.allreduce(numpy.ones(1), op="middle")
+    with pytest.raises(ValueError, match="do not deal 3 rows"):
+        en.alltoall(numpy.ones(3), splits=[2])
     read_only = numpy.ones(2)
     read_only.flags.writeable = False
     with pytest.raises((BufferError, ValueError)):

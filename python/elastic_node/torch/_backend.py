@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 import torch.distributed as dist
 
-from .. import _collectives, _context, _native
+from .. import _context, _native, _objects
 from ._process_group import ProcessGroupElastic
 
 NAME = "elastic"
@@ -65,7 +65,7 @@ def _store_of_generation(world: _native.Group) -> dist.Store:
         host = _own_address()
         store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
         address = host, store.port
-    host, port = _collectives.broadcast_object(address)
+    host, port = _objects.broadcast_object(address)
     return store or dist.TCPStore(host, port, is_master=False)
 
 

@@ -7,8 +7,9 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 import torch
 
-from .. import _collectives, _context
-from .._collectives import Average, Handle
+from .. import _context, _exchanges, _objects, _reductions
+from .._handle import Handle
+from .._reductions import Average
 from .._process_sets import ProcessSet, global_process_set
 
 #: Bytes of gradients that travel together.
@@ -37,7 +38,7 @@ class _Bucket:
                 part.zero_()
             else:
                 part.copy_(parameter.grad)
-        self.handle = _collectives.allreduce_async_(self.flat, op=op, process_set=process_set)
+        self.handle = _reductions.allreduce_async_(self.flat, op=op, process_set=process_set)
 
     def land(self) -> None:
         assert self.handle is not None
@@ -211,7 +212,7 @@ def broadcast_parameters(
     with torch.no_grad():
         for _name, value in items:
             if isinstance(value, torch.Tensor):
-                received = _collectives.broadcast(value, root_rank)
+                received = _exchanges.broadcast(value, root_rank)
                 value.copy_(received)
 
 
@@ -221,6 +222,6 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     Raises:
         CollectiveError: a worker was lost, or the generation was aborted.
     """
-    state = _collectives.broadcast_object(optimizer.state_dict(), root_rank)
+    state = _objects.broadcast_object(optimizer.state_dict(), root_rank)
     if _context.place()[0] != root_rank:
         optimizer.load_state_dict(state)

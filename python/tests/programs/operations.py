@@ -43,6 +43,24 @@ assert en.broadcast(numpy.full(2, rank), root_rank=size - 1).tolist() == [size -
 assert en.broadcast_object({"from": rank}, root_rank=1) == {"from": 1}
 assert en.allgather_object("x" * rank) == ["x" * other for other in all_ranks]
 
+# What was launched is done in the order of launch, whatever is waited for first.
+number = float(rank)
+launched = [
+    (en.allreduce_async(number, op=en.Sum), sum(all_ranks)),
+    (en.broadcast_async(number, root_rank=size - 1), size - 1),
+    (en.allgather_async(number), all_ranks),
+    (en.reducescatter_async(numpy.full(size, number), op=en.Max), [size - 1]),
+    (en.alltoall_async(numpy.full(size, number)), all_ranks),
+    (en.alltoall_async(numpy.full(size, number), splits=[1] * size), (all_ranks, [1] * size)),
+    (en.grouped_allreduce_async([number, numpy.ones(1)], op=en.Sum), [sum(all_ranks), [size]]),
+    (en.grouped_allreduce_async_([numpy.full(1, number), numpy.ones(1)], op=en.Sum), [[sum(all_ranks)], [size]]),
+]
+for handle, due in reversed(launched):
+    result = en.synchronize(handle)
+    parts = zip(result, due) if isinstance(due, tuple) or isinstance(result, list) else [(result, due)]
+    for part, due_part in parts:
+        numpy.testing.assert_array_equal(part, due_part)
+
 ends = en.add_process_set([size - 1, 0])
 if ends.included():
     assert ends.rank() == (0 if rank == size - 1 else 1)
