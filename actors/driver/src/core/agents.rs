@@ -5,7 +5,8 @@ use elastic_protocol::{HostName, Incarnation, NodeId, NodeName, ResetCause, Time
 use elastic_runtime::transport::LinkEvent;
 
 use super::DriverCore;
-use super::losses::{Exit, last_heard, shorten};
+use super::first_failure::shorten;
+use super::losses::{Exit, last_heard};
 use super::output::{DriverOutput, EventKind};
 use super::table::{AgentRecord, Link, PendingJoin, Stance, WorkerRecord};
 use super::timers::Timer;

@@ -4,7 +4,7 @@ use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
 use elastic_protocol::{ExitStatus, JobResult, Outcome, Time, WorkerFailure, WorkerId};
 
 use super::DriverCore;
-use super::losses::shorten;
+use super::first_failure::shorten;
 use super::output::{DriverOutput, EventKind};
 use super::phase::Phase;
 use super::table::{Link, Stance};

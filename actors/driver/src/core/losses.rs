@@ -1,30 +1,18 @@
-//! Losses: what ends a generation at once, and what becomes of the slot (G-12).
-
-use std::time::Duration;
+//! Losses: what ends a generation at once (G-12). What is held against the slot: `slot_failures`.
 
 use elastic_host_manager::HostState;
 use elastic_protocol::messages::{Ballot, StoppedBy, Vote};
-use elastic_protocol::{ExitStatus, ResetCause, Time, WorkerFailure, WorkerId};
+use elastic_protocol::{ExitStatus, ResetCause, Time, WorkerId};
 use elastic_registry::Verdict;
 use elastic_runtime::planted::{Bug, is_planted};
-use elastic_runtime::restart::Backoff;
 
 use super::DriverCore;
-use super::config::{Mode, OnFailure};
+use super::first_failure::shorten;
 use super::output::{DriverOutput, EventKind};
 use super::phase::{Gather, Phase, ResetRecord};
 use super::table::Stance;
 use super::timers::Timer;
 use crate::journal::Record;
-
-/// How long a slot whose worker failed stays empty: doubling with every failure.
-const BACKOFF: Backoff = Backoff { base: Duration::from_millis(250), cap: Duration::from_secs(30) };
-
-/// A program that fails so often on each slot before it attached anywhere is at fault itself.
-const EARLY_FAILURES: u32 = 2;
-
-/// A failure's message is cut to this many characters where it becomes part of a reason.
-const REASON_CHARACTERS_MAX: usize = 600;
 
 /// How a process ended, as its agent saw it.
 #[derive(Debug)]
@@ -166,24 +154,6 @@ impl DriverCore {
         self.count_failure(now, worker, &message);
         if matches!(status, ExitStatus::Code(_)) {
             self.judge_early_failures(now);
-        }
-    }
-
-    /// In process, a program that has attached nowhere and ends on every slot that the job can use, again and again,
-    /// will not do better elsewhere: as where every worker raises (H-10). Not where hosts join as they like: the next
-    /// one may be well.
-    fn judge_early_failures(&mut self, now: Time) {
-        if self.config.mode != Mode::InProcess || self.program_attaches || self.phase.is_over() {
-            return;
-        }
-        let failing = self.slots.values().filter(|slot| slot.failures >= EARLY_FAILURES).count();
-        let listed: usize = self.snapshot.hosts.iter().map(|entry| entry.slots as usize).sum();
-        let usable = listed.min(self.config.max_np.map_or(usize::MAX, |max| max as usize));
-        if !self.config.hosts_join && failing >= usable {
-            let reason = format!(
-                "the program ended on every slot {EARLY_FAILURES} times before its first call of the library"
-            );
-            self.fail_with_first_cause(now, &reason);
         }
     }
 
@@ -415,81 +385,6 @@ impl DriverCore {
         true
     }
 
-    /// A slot's worker failed: back-off or blacklist.
-    fn count_failure(&mut self, now: Time, worker: &WorkerId, message: &str) {
-        if self.phase.is_over() {
-            return;
-        }
-        let is_by_restart = self.is_by_restart();
-        let slot_id = (worker.host.clone(), worker.slot);
-        let slot = self.slots.get_or_default(slot_id.clone());
-        slot.failures += 1;
-        let is_out = match self.config.on_failure {
-            OnFailure::Blacklist => true,
-            OnFailure::Restart => slot.failures > self.config.max_restarts,
-        };
-        if is_out {
-            let reason = match self.config.on_failure {
-                OnFailure::Blacklist => format!("{worker} failed: {}", shorten(message)),
-                OnFailure::Restart => {
-                    format!("slot {} failed {} times", worker.slot, slot.failures)
-                }
-            };
-            slot.failures = 0;
-            self.record_slot(&worker.host, worker.slot);
-            self.output(DriverOutput::HostFailed { host: worker.host.clone(), reason });
-            return;
-        }
-        // Restarting the whole group takes time enough the first time.
-        let earlier = if is_by_restart { slot.failures - 1 } else { slot.failures };
-        let wait = match earlier.checked_sub(1) {
-            Some(earlier) => BACKOFF.wait(earlier, &mut self.rng),
-            None => Duration::ZERO,
-        };
-        let until = now + wait;
-        let until = if is_planted(Bug::BackOffNeverEnds) { Time(u64::MAX) } else { until };
-        slot.backoff_until = Some(until);
-        self.record_slot(&worker.host, worker.slot);
-        self.timers.set(until, Timer::Slot(slot_id));
-    }
-
-    /// Remembers the first failure since a generation trained last: the first real cause (G-10).
-    fn note_failure(&mut self, worker: &WorkerId, status: Option<ExitStatus>, message: &str) {
-        if self.first_failure.is_some() {
-            return;
-        }
-        let rank = self.current.as_ref().and_then(|current| current.assignment.rank_of(worker));
-        self.first_failure =
-            Some(WorkerFailure { worker: worker.clone(), rank, status, message: shorten(message) });
-    }
-
-    /// Of the failures of one generation, the one that its program says came first is the cause: a peer's may be
-    /// reported before it. Only programs that say when they failed can be compared.
-    pub(crate) fn sharpen_first_failure(
-        &mut self,
-        worker: &WorkerId,
-        status: ExitStatus,
-        message: &str,
-        failed_at: Option<u64>,
-    ) {
-        let rank = self.current.as_ref().and_then(|current| current.assignment.rank_of(worker));
-        let (Some(at), Some(_), false) = (failed_at, rank, status.is_success()) else { return };
-        let is_earlier = match (&self.first_failure, self.first_failed_at) {
-            (Some(first), Some(first_at)) => at < first_at && first.worker != *worker,
-            (Some(_), None) => return,
-            (None, _) => true,
-        };
-        if !is_earlier {
-            return;
-        }
-        self.first_failed_at = Some(at);
-        let status = Some(status);
-        let failure =
-            WorkerFailure { worker: worker.clone(), rank, status, message: shorten(message) };
-        self.first_failure = Some(failure);
-        self.tell_first_cause_anew();
-    }
-
     pub(crate) fn vote_for(&mut self, worker: &WorkerId, ballot: Ballot) {
         if let Some(stamp) = self.current_stamp() {
             let vote = Vote { stamp, worker: worker.clone(), ballot };
@@ -501,16 +396,4 @@ impl DriverCore {
 /// When a node that has been silent for so long was heard last: the first sign of its loss.
 pub(crate) const fn last_heard(now: Time, silent_ms: u64) -> Time {
     Time(now.0.saturating_sub(silent_ms.saturating_mul(1_000_000)))
-}
-
-/// The end of a message, where the error stands.
-pub(crate) fn shorten(message: &str) -> String {
-    let message = message.trim();
-    let characters = message.chars().count();
-    if characters <= REASON_CHARACTERS_MAX {
-        return message.to_owned();
-    }
-    let skipped = characters - REASON_CHARACTERS_MAX;
-    let tail: String = message.chars().skip(skipped).collect();
-    format!("… {tail}")
 }
