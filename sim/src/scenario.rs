@@ -144,6 +144,8 @@ impl Scenario {
         let epochs = if random.random_bool(0.2) { random.random_range(1..20) } else { u64::MAX };
         let mut later = stream(options.seed, "collectives", 0);
         let mut durable = stream(options.seed, "durable", 0);
+        let mut forgiving = stream(options.seed, "forgiving", 0);
+        driver.forgiven_after = ms(forgiving.random_range(500..20_000));
         // What a driver waits for a holder that is out of reach is then all that it must (G-5).
         driver.deadlines.orphan_training = Some(orphan * [1, 1, 6][durable.random_range(0..3)]);
         Self {

@@ -1,5 +1,7 @@
 //! What the driver is told before the job begins. Made by the command line, checked here once.
 
+use std::time::Duration;
+
 use elastic_protocol::messages::{DataPlane, OutputSettings};
 use elastic_protocol::{Deadlines, InvalidDeadlines, ProgramSpec};
 
@@ -38,6 +40,9 @@ pub struct DriverConfig {
     pub reset_limit: Option<u32>,
     /// Failures of one slot after which its host is blacklisted. Default 3.
     pub max_restarts: u32,
+    /// How long after a slot's process has trained first, with no failure since and a process that trains, its earlier
+    /// failures are forgiven. Default 10 min.
+    pub forgiven_after: Duration,
     /// Resets that failures may cause in the restart mode before the job fails; none: any number.
     pub max_job_restarts: Option<u32>,
     /// What becomes of a slot whose worker failed.
@@ -102,6 +107,7 @@ impl DriverConfig {
             encrypt_data: false,
             data_plane: DataPlane::Auto,
             max_restarts: 3,
+            forgiven_after: Duration::from_secs(600),
             max_job_restarts: None,
             on_failure: OnFailure::default(),
             mode: Mode::default(),

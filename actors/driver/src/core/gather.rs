@@ -191,6 +191,7 @@ impl DriverCore {
         self.first_failure = None;
         self.first_failed_at = None;
         self.note_shared_commit();
+        self.watch_failed_slots(now);
         let world_size = self.current.as_ref().map_or(0, |current| current.assignment.world_size());
         self.event(EventKind::GenerationRunning { world_size });
         self.vote_for_the_done();

@@ -26,6 +26,7 @@ impl DriverCore {
                     self.ask_review(now);
                 }
                 Timer::Start(worker) => self.handle_start_deadline(now, &worker),
+                Timer::Forgiveness(slot) => self.consider_forgiveness(now, &slot),
                 Timer::Join(host) => self.resolve_pending_join(now, &host),
                 Timer::Silence(worker) => self.handle_silence_deadline(now, &worker),
                 Timer::Departure(worker) => self.handle_departure_deadline(now, &worker),

@@ -11,6 +11,8 @@ use super::DriverCore;
 use super::config::{Mode, OnFailure};
 use super::first_failure::shorten;
 use super::output::DriverOutput;
+use super::phase::Phase;
+use super::table::SlotId;
 use super::timers::Timer;
 
 /// How long a slot whose worker failed stays empty: doubling with every failure.
@@ -29,6 +31,7 @@ impl DriverCore {
         let slot_id = (worker.host.clone(), worker.slot);
         let slot = self.slots.get_or_default(slot_id.clone());
         slot.failures += 1;
+        slot.trains_since = None;
         let is_out = match self.config.on_failure {
             OnFailure::Blacklist => true,
             OnFailure::Restart => slot.failures > self.config.max_restarts,
@@ -73,6 +76,44 @@ impl DriverCore {
                 "the program ended on every slot {EARLY_FAILURES} times before its first call of the library"
             );
             self.fail_with_first_cause(now, &reason);
+        }
+    }
+    /// A generation trains, perhaps with members whose slots have failed before.
+    pub(crate) fn watch_failed_slots(&mut self, now: Time) {
+        if !matches!(self.phase, Phase::Run) {
+            return;
+        }
+        let alive = self.current.iter().flat_map(|current| &current.alive);
+        let slots = alive.map(|worker| (worker.host.clone(), worker.slot));
+        let failed: Vec<SlotId> =
+            slots.filter(|slot| self.slots.get(slot).is_some_and(|it| it.failures > 0)).collect();
+        for slot in failed {
+            self.consider_forgiveness(now, &slot);
+        }
+    }
+
+    /// A slot that has been well for long begins from nothing: what befell it in the course of weeks is not one fault.
+    /// One whose generation has ended just now is looked at again when the next one trains.
+    pub(crate) fn consider_forgiveness(&mut self, now: Time, slot: &SlotId) {
+        if !matches!(self.phase, Phase::Run) {
+            return;
+        }
+        let Some(record) = self.slots.get_mut_untouched(slot) else { return };
+        let alive = self.current.as_ref().map(|current| &current.alive);
+        let trains =
+            record.worker.as_ref().is_some_and(|it| alive.is_some_and(|all| all.contains(it)));
+        if record.failures == 0 || !trains {
+            return;
+        }
+        let Some(since) = record.trains_since else {
+            record.trains_since = Some(now);
+            let until = now + self.config.forgiven_after;
+            return self.timers.set(until, Timer::Forgiveness(slot.clone()));
+        };
+        if now.since(since) >= self.config.forgiven_after {
+            record.failures = 0;
+            record.trains_since = None;
+            self.record_slot(&slot.0, slot.1);
         }
     }
 }

@@ -61,8 +61,10 @@ pub(crate) enum Link {
 pub(crate) struct SlotRecord {
     /// The process that it has or is to have.
     pub(crate) worker: Option<WorkerId>,
-    /// Failures so far.
+    /// Failures that are held against it.
     pub(crate) failures: u32,
+    /// When a process of it trained first after the last of them, under this driver.
+    pub(crate) trains_since: Option<Time>,
     /// Not refilled before this.
     pub(crate) backoff_until: Option<Time>,
     /// Its worker left of its own accord under this agent of the host: not refilled until another agent joins.

@@ -161,6 +161,7 @@ impl DriverCore {
         };
         if self.phase.is_generation_active() {
             self.output(DriverOutput::OpenGeneration { stamp, members });
+            self.watch_failed_slots(now);
             self.vote_again_for_the_done();
         }
     }

@@ -18,6 +18,8 @@ pub(crate) enum Timer {
     Start(WorkerId),
     /// A slot's back-off is over.
     Slot(SlotId),
+    /// A slot's failures may be forgiven.
+    Forgiveness(SlotId),
     /// A new agent with the name of another is taken or refused.
     Join(HostName),
     /// A worker is silent: by now its agent would be, too, if it were the network.

@@ -81,7 +81,7 @@ pub enum ProcessImage {
 /// What is held against a slot.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SlotImage {
-    /// Failures so far.
+    /// Failures that are held against it.
     pub failures: u32,
     /// Its worker left of its own accord under this agent of the host.
     pub closed_under: Option<Incarnation>,

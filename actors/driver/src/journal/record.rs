@@ -97,7 +97,7 @@ pub enum Record {
         host: HostName,
         /// Which.
         slot: u32,
-        /// Failures so far.
+        /// Failures that are held against it.
         failures: u32,
         /// Its worker left of its own accord under this agent of the host.
         closed_under: Option<Incarnation>,

@@ -5,6 +5,7 @@ mod cluster;
 mod drivers;
 mod endings;
 mod failures;
+mod forgiveness;
 mod membership;
 mod quarrels;
 mod restart;
