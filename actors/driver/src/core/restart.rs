@@ -145,6 +145,10 @@ impl DriverCore {
     }
 
     /// The generation has ended: processes that live for it are stopped.
+    ///
+    /// These orders overtake nothing, unlike `tell_broken`, as there is nothing to overtake: the numbers of a generation
+    /// by restart and of all its processes are recorded at once when it is formed, and no other is given out before it
+    /// has ended. So an order to stop a process is never behind more than its own start.
     pub(crate) fn stop_processes(&mut self, now: Time, members: &[WorkerId], cause: &ResetCause) {
         if is_planted(Bug::ProcessesOutliveGeneration) {
             return;

@@ -342,3 +342,18 @@ fn a_driver_killed_while_the_group_starts_has_it_start_again() {
         assert_eq!((cluster.live().count(), cluster.sizes.last()), (2, Some(&2)), "{hangs}");
     }
 }
+
+#[test]
+fn g_12_a_broken_generation_is_stopped_whatever_waits_for_the_disk() {
+    let mut cluster = four(|_| {});
+    cluster.disk_hangs = true;
+    cluster.add_host("c", 1);
+    let victim = cluster.worker("b", 1);
+    cluster.kill(&victim);
+    assert_eq!(cluster.live().count(), 0, "a stop needs no record first");
+    cluster.pass(Duration::from_secs(20));
+    assert_eq!(cluster.environments.len(), 4, "D-1: nobody has been started since");
+    cluster.disk_hangs = false;
+    cluster.pass(Duration::from_secs(20));
+    assert_eq!((cluster.live().count(), cluster.sizes.last()), (5, Some(&5)));
+}
