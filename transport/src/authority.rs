@@ -93,11 +93,11 @@ impl Authority {
     /// [`AuthorityError`].
     pub fn new(job: JobId, validity: Validity, now: SystemTime) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let mut params = authority_params(job)?;
+        let mut params = authority_params();
         set_validity(&mut params, now, validity);
         params.serial_number = Some(serial_number()?);
         let certificate = params.self_signed(&key)?.der().clone();
-        let issuer = Issuer::new(authority_params(job)?, key);
+        let issuer = Issuer::new(authority_params(), key);
         Ok(Self { job, validity, certificate, issuer })
     }
 
@@ -118,7 +118,7 @@ impl Authority {
         if !certificate.windows(public.len()).any(|window| window == public) {
             return Err(AuthorityError::StoredKey);
         }
-        Ok(Self { job, validity, certificate, issuer: Issuer::new(authority_params(job)?, key) })
+        Ok(Self { job, validity, certificate, issuer: Issuer::new(authority_params(), key) })
     }
 
     /// Its certificate, as PEM.
@@ -166,17 +166,18 @@ impl Authority {
         }
         let bearer = Bearer { job: self.job, node: node.clone() };
         let mut params = CertificateParams::default();
-        params.distinguished_name = distinguished_name("elastic-node");
+        params.distinguished_name = distinguished_name("node");
         params.serial_number = Some(serial_number()?);
         set_validity(&mut params, now, self.validity);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.subject_alt_names = vec![SanType::URI(bearer.to_uri().try_into()?)];
-        if node.name == NodeName::Driver {
-            // Only the driver may be a server, so no other node can pose as it.
-            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        // Only the driver may be a server, so no other node can pose as it; and it is never a client.
+        params.extended_key_usages = if node.name == NodeName::Driver {
             params.subject_alt_names.push(SanType::DnsName(DRIVER_SERVER_NAME.try_into()?));
-        }
+            vec![ExtendedKeyUsagePurpose::ServerAuth]
+        } else {
+            vec![ExtendedKeyUsagePurpose::ClientAuth]
+        };
         Ok(params.signed_by(&NodeKey(public_key), &self.issuer)?.der().clone())
     }
 
@@ -195,14 +196,14 @@ impl Authority {
     }
 }
 
-/// Everything in the authority's certificate but times and number: the same for the same job, so that an
-/// authority can be read back.
-fn authority_params(job: JobId) -> Result<CertificateParams, AuthorityError> {
+/// Everything in the authority's certificate but times and number: always the same, so that an authority can be read
+/// back. Names are short, as the certificates travel with every handshake; whose they are, a token's fingerprint says.
+fn authority_params() -> CertificateParams {
     let mut params = CertificateParams::default();
-    params.distinguished_name = distinguished_name(&format!("elastic-node job {job}"));
+    params.distinguished_name = distinguished_name("elastic-node");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    Ok(params)
+    params
 }
 
 fn distinguished_name(common_name: &str) -> DistinguishedName {

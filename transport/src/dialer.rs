@@ -26,7 +26,7 @@ use crate::links::Links;
 use crate::log_limit::LogLimit;
 use crate::secret::random_bytes;
 use crate::settings::{self, HANDSHAKE_DEADLINE};
-use crate::sockets::Sockets;
+use crate::sockets::{SocketError, Sockets};
 use crate::tls::{self, Finding};
 use crate::token::{Fingerprint, Token, TokenKind};
 
@@ -299,9 +299,11 @@ impl Dialer {
     ) -> Result<Driver, Failure> {
         let (crypto, verifier) = tls::client(self.authority, identity, self.version)?;
         let config = settings::client(crypto, &self.deadlines);
-        let endpoint = self.sockets.endpoint_for(address).map_err(ConnectError::Socket)?;
-        let connecting = endpoint.connect_with(config, address, DRIVER_SERVER_NAME);
-        let connecting = connecting.map_err(|error| Failure::Passing(error.to_string()))?;
+        let connecting = match self.sockets.connect(config, address, DRIVER_SERVER_NAME) {
+            Ok(connecting) => connecting,
+            Err(SocketError::Socket(error)) => return Err(ConnectError::Socket(error).into()),
+            Err(SocketError::Connect(error)) => return Err(Failure::Passing(error.to_string())),
+        };
         let connection = match connecting.await {
             Ok(connection) => connection,
             Err(error) => return Err(self.explain(address, &error, verifier.finding())),

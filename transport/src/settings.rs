@@ -40,8 +40,9 @@ pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 pub(crate) const HANDSHAKES_RETRY: usize = HANDSHAKES_MAX / 4 * 3;
 
 /// Handshakes in progress at most, with enrolling and greeting. One more makes the oldest go: an honest
-/// one takes milliseconds.
-pub(crate) const HANDSHAKES_MAX: usize = 256;
+/// one takes milliseconds. Each holds some 30 KiB, of which a stranger's bytes are 16: room for all nodes of a job of
+/// hundreds of hosts at once, at a bounded price.
+pub(crate) const HANDSHAKES_MAX: usize = 512;
 
 /// Peers at most.
 pub(crate) const PEERS_MAX: usize = 4096;

@@ -1,4 +1,5 @@
-//! [`Sockets`]: the UDP endpoints of a node, at most one for each family of addresses.
+//! [`Sockets`]: the UDP endpoints of a node: the one on which it listens, or one for each connection that
+//! it has made.
 
 use std::cell::RefCell;
 use std::io;
@@ -6,16 +7,28 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::{Endpoint, EndpointConfig, ServerConfig, TokioRuntime, VarInt};
-use quinn_proto::HashedConnectionIdGenerator;
+use quinn::{
+    ClientConfig, Connecting, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, VarInt,
+};
+use quinn_proto::{HashedConnectionIdGenerator, RandomConnectionIdGenerator};
 
 use crate::closing::CloseCode;
 use crate::job_secrets::JobSecrets;
 
+/// Why a connection could not even be begun.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SocketError {
+    /// No socket could be had.
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+    /// Not an address that can be connected with.
+    #[error(transparent)]
+    Connect(#[from] quinn::ConnectError),
+}
+
 #[derive(Default)]
 pub(crate) struct Sockets {
-    v4: RefCell<Option<Endpoint>>,
-    v6: RefCell<Option<Endpoint>>,
+    endpoints: RefCell<Vec<Endpoint>>,
 }
 
 impl Sockets {
@@ -38,38 +51,60 @@ impl Sockets {
 
     /// Those of a node that listens.
     pub(crate) fn listening(endpoint: Endpoint) -> Self {
-        Self { v4: RefCell::new(Some(endpoint)), v6: RefCell::default() }
+        Self { endpoints: RefCell::new(vec![endpoint]) }
     }
 
-    /// The one from which an address can be reached; made when it is first asked for.
-    pub(crate) fn endpoint_for(&self, address: SocketAddr) -> io::Result<Endpoint> {
-        let (socket, any): (_, SocketAddr) = match address {
-            SocketAddr::V4(_) => (&self.v4, (Ipv4Addr::UNSPECIFIED, 0).into()),
-            SocketAddr::V6(_) => (&self.v6, (Ipv6Addr::UNSPECIFIED, 0).into()),
+    /// Begins a connection, from a socket that carries no other. So what comes to that socket is known to be this
+    /// connection's: the other end need not put an id in front of it, nor be sent spare ones.
+    ///
+    /// # Errors
+    /// [`SocketError`].
+    pub(crate) fn connect(
+        &self,
+        config: ClientConfig,
+        address: SocketAddr,
+        server_name: &str,
+    ) -> Result<Connecting, SocketError> {
+        let endpoint = self.idle_endpoint(address)?;
+        Ok(endpoint.connect_with(config, address, server_name)?)
+    }
+
+    /// One of this family of addresses without a connection. There are never more than there were connections at once.
+    fn idle_endpoint(&self, address: SocketAddr) -> io::Result<Endpoint> {
+        let is_idle = |endpoint: &&Endpoint| {
+            endpoint.open_connections() == 0
+                && endpoint.local_addr().is_ok_and(|local| local.is_ipv4() == address.is_ipv4())
         };
-        let mut socket = socket.borrow_mut();
-        if let Some(endpoint) = &*socket {
+        let mut endpoints = self.endpoints.borrow_mut();
+        if let Some(endpoint) = endpoints.iter().find(is_idle) {
             return Ok(endpoint.clone());
         }
-        let endpoint = Endpoint::client(any)?;
-        *socket = Some(endpoint.clone());
+        let any: SocketAddr = match address {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let mut settings = EndpointConfig::default();
+        settings.cid_generator(|| Box::new(RandomConnectionIdGenerator::new(0)));
+        let endpoint =
+            Endpoint::new(settings, None, UdpSocket::bind(any)?, Arc::new(TokioRuntime))?;
+        endpoints.push(endpoint.clone());
         Ok(endpoint)
     }
 
-    fn all(&self) -> impl Iterator<Item = Endpoint> {
-        [self.v4.borrow().clone(), self.v6.borrow().clone()].into_iter().flatten()
+    fn all(&self) -> Vec<Endpoint> {
+        self.endpoints.borrow().clone()
     }
 
     /// Closes whatever is still open.
     pub(crate) fn close(&self, reason: &str) {
         let code = VarInt::from_u32(CloseCode::Closed as u32);
-        self.all().for_each(|endpoint| endpoint.close(code, reason.as_bytes()));
+        self.all().iter().for_each(|endpoint| endpoint.close(code, reason.as_bytes()));
     }
 
     /// Waits until the other ends know, for at most so long.
     pub(crate) async fn wait_idle(&self, most: Duration) {
         let idle = async {
-            for endpoint in self.all().collect::<Vec<_>>() {
+            for endpoint in self.all() {
                 endpoint.wait_idle().await;
             }
         };
