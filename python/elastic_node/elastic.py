@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sized, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar
 
 from . import _codec, _context, _native
 from ._native import CollectiveError, HostsUpdatedInterrupt
@@ -187,7 +187,7 @@ class ObjectState(State):
 
     def apply(self, content: Dict[str, Any]) -> None:
         for name, value in content.items():
-            holder = self.__dict__.get(name)
+            holder: Any = self.__dict__.get(name)
             if _is_holder(holder):
                 holder.load_state_dict(value)
             else:
