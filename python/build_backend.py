@@ -3,6 +3,7 @@ it puts the launcher on the path. `pyproject.toml` names this module."""
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,26 +19,39 @@ from maturin import (  # noqa: F401: hooks that stay as they are
 
 HERE = Path(__file__).resolve().parent
 
-#: What lies in its folder `scripts` becomes part of the wheel, and is installed as a command.
-DATA = HERE / "elastic_node.data"
+#: What lies in its folder `scripts` becomes part of the wheel, and is installed as a command. maturin looks at this name.
+DATA = HERE / "elastic_node._native.data"
+
+#: cargo's profile. What is released goes without the tables of a debugger.
+PROFILE = os.environ.get("ELASTIC_BUILD_PROFILE", "release")
+STRIP = PROFILE == "release"
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     with command():
-        return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+        return maturin.build_wheel(wheel_directory, settings(config_settings), metadata_directory)
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
     with command():
-        return maturin.build_editable(wheel_directory, config_settings, metadata_directory)
+        return maturin.build_editable(wheel_directory, settings(config_settings), metadata_directory)
+
+
+def settings(config_settings):
+    """Whoever builds may add to maturin's arguments, as its documentation says."""
+    ours = ["--locked", "--profile", PROFILE, *(["--strip"] if STRIP else [])]
+    return {"build-args": [*maturin.get_maturin_pep517_args(config_settings), *ours]}
 
 
 @contextlib.contextmanager
 def command() -> Iterator[None]:
     """Builds `elastic-node`, and has it where maturin looks for it meanwhile."""
-    cargo = ["cargo", "rustc", "--release", "--locked", "--bin", "elastic-node"]
-    told = ["--message-format", "json-render-diagnostics", "--", "-C", "strip=debuginfo"]
-    built = subprocess.run([*cargo, *told], cwd=HERE.parent, stdout=subprocess.PIPE, check=True)
+    if shutil.which("cargo") is None:
+        raise SystemExit("Elastic Node is built with Rust 1.90 or later: see https://rustup.rs")
+    cargo = ["cargo", "rustc", "--locked", "--profile", PROFILE, "--bin", "elastic-node"]
+    cargo += ["--message-format", "json-render-diagnostics"]
+    cargo += ["--", "-C", "strip=debuginfo"] if STRIP else []
+    built = subprocess.run(cargo, cwd=HERE.parent, stdout=subprocess.PIPE, check=True)
     messages = [json.loads(line) for line in built.stdout.splitlines()]
     (program,) = [message["executable"] for message in messages if message.get("executable")]
     try:

@@ -3,6 +3,9 @@
 import array
 import subprocess
 import sys
+import sysconfig
+from importlib import metadata
+from pathlib import Path
 
 import numpy
 import pytest
@@ -187,6 +190,12 @@ def test_what_refers_to_itself_is_encoded_all_the_same():
     loop.append(loop)
     copied = _codec.decode(*_codec.encode(loop))
     assert copied[1] is copied
+
+
+def test_the_command_is_installed_with_the_package():
+    command = Path(sysconfig.get_path("scripts")) / "elastic-node"
+    told = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert told.stdout == f"elastic-node {metadata.version('elastic-node')}\n"
 
 
 def test_ctrl_c_ends_a_wait():
