@@ -10,7 +10,7 @@ use super::sync::{AtomicU32, AtomicU64};
 
 /// A rank's contribution to one step, in bytes. Larger messages go in pieces of this length: large
 /// enough that a step is worth its wake-ups, small enough that the pieces of a few ranks stay in cache.
-pub(crate) const PIECE: usize = 128 * 1024;
+pub(crate) const PIECE: usize = 64 * 1024;
 /// Buffers start at multiples of this, in bytes: no two ranks write to one pair of cache lines.
 const ALIGNMENT: usize = 128;
 const PAGE: usize = 4096;
