@@ -56,7 +56,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let mut python = Command::new(&options.python);
         python_ms.push(first_line(python.arg("-u").arg(&script), |_child| Ok(()))?.0);
         let mut ours = Command::new(&binary);
-        ours.args(["run", "--state-dir"]).arg(folder.path().join(number.to_string())).arg(&script);
+        // As users start it: without a state directory of its own, and so without a journal.
+        ours.arg("run").arg(&script).env("XDG_STATE_HOME", folder.path());
         let (ms, mib) = first_line(ours.env("PYTHON_EXEC", &options.python), agent_memory_mib)?;
         ours_ms.push(ms);
         agent_mib.push(mib);
