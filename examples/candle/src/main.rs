@@ -28,9 +28,9 @@ struct Options {
     /// Images that each worker takes a step.
     #[arg(long, default_value_t = 32)]
     batch_size: usize,
-    /// A pause after each step in milliseconds, so that one can watch.
+    /// Least time of a step in milliseconds, so that one can watch.
     #[arg(long, default_value_t = 0)]
-    pause_ms: u64,
+    step_ms: u64,
 }
 
 /// Everything that must survive, as one unit.
@@ -54,7 +54,7 @@ fn main() -> elastic_node::Result<()> {
                 worker.all_reduce(&mut gradient, ReduceOp::Mean)?;
                 state.model.step(&gradient)?;
                 state.step += 1;
-                pause(options.pause_ms);
+                pause(options.step_ms);
                 state.commit(worker)?;
             }
             state.epoch += 1;

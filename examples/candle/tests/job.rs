@@ -25,7 +25,7 @@ fn it_reads_digits_though_a_worker_is_killed() {
     let job = Command::new(launcher())
         .args(["run", "-n", "2", "--min-np", "2", "--state-dir"])
         .arg(&state)
-        .args(["--", env!("CARGO_BIN_EXE_candle-digits"), "--pause-ms", "50", "--epochs"])
+        .args(["--", env!("CARGO_BIN_EXE_candle-digits"), "--step-ms", "50", "--epochs"])
         .arg(EPOCHS.to_string())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
