@@ -60,7 +60,9 @@ impl World {
         }
         if let Some(Frame::ToWorker(DriverToWorker::Assign(formation))) = &frame {
             let (job, term) = (self.driver.job, self.driver.term);
-            if formation.stamp > self.driver.stamp {
+            // A former driver that stood still tells late of what it had recorded: its successor has formed that.
+            let is_news = !self.oracle.knows(job, formation.stamp);
+            if formation.stamp > self.driver.stamp && is_news {
                 match self.oracle.members_told(job, formation) {
                     Ok(members) => {
                         self.check_recorded_generation(formation.stamp);
