@@ -78,6 +78,7 @@ impl DriverCore {
             self.fail_with_first_cause(now, &reason);
         }
     }
+
     /// A generation trains, perhaps with members whose slots have failed before.
     pub(crate) fn watch_failed_slots(&mut self, now: Time) {
         if !matches!(self.phase, Phase::Run) {
