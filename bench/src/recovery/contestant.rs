@@ -11,6 +11,11 @@ use crate::process::elastic_node;
 /// Workers of each job.
 pub(crate) const WORKERS: u32 = 4;
 
+/// What horovodrun runs in a shell to learn of hosts, as many as there are workers. It gives up the whole host of a
+/// worker that failed, so each is on one of its own; it goes by ssh to what is no address of this machine's
+/// interfaces, so all are ways to write 127.0.0.1.
+const HOROVOD_HOSTS: &str = r"printf '%s:1\n' localhost 127.0.0.1 127.0.1 127.1";
+
 /// Our ways to go on without a worker.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Mode {
@@ -29,6 +34,8 @@ pub(crate) enum Peer {
     Torchrun,
     /// torchft's managers and lighthouse, in process.
     Torchft,
+    /// Horovod Elastic over gloo, in process.
+    Horovod,
 }
 
 /// What survivors do when a worker is lost.
@@ -97,6 +104,18 @@ impl Contestant {
                 command.push(WORKERS.to_string().into());
                 Survivors::Stay
             }
+            Peer::Horovod => {
+                let (workers, survivors) = (WORKERS.to_string(), (WORKERS - 1).to_string());
+                command.extend(["-m", "horovod.runner.launch", "--gloo"].map(Into::into));
+                command.extend(["-np", &workers, "--max-np", &workers].map(Into::into));
+                command.extend(["--min-np", &survivors].map(Into::into));
+                command.extend(["--network-interfaces", "lo"].map(Into::into));
+                command.extend(["--host-discovery-script", HOROVOD_HOSTS].map(Into::into));
+                // Ten seconds each time: whose host comes back while survivors still form their group is not taken in.
+                command.extend(["--blacklist-cooldown-range", "5", "10"].map(Into::into));
+                command.extend([python.into(), script("peers/horovod_ddp.py").into()]);
+                Survivors::Stay
+            }
         };
         Self { command, environment, survivors, has_events: false }
     }
@@ -108,20 +127,22 @@ impl Peer {
         match self {
             Self::Torchrun => "torchrun",
             Self::Torchft => "torchft",
+            Self::Horovod => "horovod",
         }
     }
 
     /// What must be importable, and how it comes there.
     fn package(self) -> (&'static str, &'static str) {
         match self {
-            Self::Torchrun => ("torch.distributed.run", "torch"),
-            Self::Torchft => ("torchft", "torchft-nightly"),
+            Self::Torchrun => ("torch.distributed.run", "pip install torch"),
+            Self::Torchft => ("torchft", "pip install torchft-nightly"),
+            Self::Horovod => ("horovod.torch", "docs/performance.md tells how it is built"),
         }
     }
 
     /// Why it cannot be measured with this interpreter, and the way out; none if it can.
     pub(crate) fn missing(self, python: &Path) -> Option<String> {
-        let (module, package) = self.package();
+        let (module, way_out) = self.package();
         let imported = Command::new(python)
             .args(["-c", &format!("import {module}")])
             .stdin(Stdio::null())
@@ -129,9 +150,7 @@ impl Peer {
             .status();
         let is_there = imported.is_ok_and(|status| status.success());
         let (name, python) = (self.name(), python.display());
-        (!is_there).then(|| {
-            format!("{name} is not installed for {python}: {python} -m pip install {package}")
-        })
+        (!is_there).then(|| format!("{name} is not installed for {python}: {way_out}"))
     }
 }
 

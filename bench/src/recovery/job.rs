@@ -15,6 +15,9 @@ use crate::process::{now, pause, terminate};
 /// How long anything may take that is waited for.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// How long a launcher may take to end when asked to, before it is killed.
+const FAREWELL: Duration = Duration::from_secs(30);
+
 /// How often files are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -117,6 +120,14 @@ impl Drop for Job {
     fn drop(&mut self) {
         // It may have ended already; then there is nobody to stop or to wait for.
         let _ = terminate(self.launcher.id());
+        let deadline = now() + FAREWELL;
+        while now() < deadline {
+            if !matches!(self.launcher.try_wait(), Ok(None)) {
+                return;
+            }
+            pause(LOOK_EVERY);
+        }
+        let _ = self.launcher.kill();
         let _ = self.launcher.wait();
     }
 }
