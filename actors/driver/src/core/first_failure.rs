@@ -16,12 +16,19 @@ impl DriverCore {
         status: Option<ExitStatus>,
         message: &str,
     ) {
-        if self.first_failure.is_some() {
-            return;
+        if self.first_failure.is_none() {
+            self.first_failure = Some(self.failure_of(worker, status, message));
         }
+    }
+
+    fn failure_of(
+        &self,
+        worker: &WorkerId,
+        status: Option<ExitStatus>,
+        message: &str,
+    ) -> WorkerFailure {
         let rank = self.current.as_ref().and_then(|current| current.assignment.rank_of(worker));
-        self.first_failure =
-            Some(WorkerFailure { worker: worker.clone(), rank, status, message: shorten(message) });
+        WorkerFailure { worker: worker.clone(), rank, status, message: shorten(message) }
     }
 
     /// Of the failures of one generation, the one that its program says came first is the cause: a peer's may be
@@ -33,8 +40,10 @@ impl DriverCore {
         message: &str,
         failed_at: Option<u64>,
     ) {
-        let rank = self.current.as_ref().and_then(|current| current.assignment.rank_of(worker));
-        let (Some(at), Some(_), false) = (failed_at, rank, status.is_success()) else { return };
+        let failure = self.failure_of(worker, Some(status), message);
+        let (Some(at), Some(_), false) = (failed_at, failure.rank, status.is_success()) else {
+            return;
+        };
         let is_earlier = match (&self.first_failure, self.first_failed_at) {
             (Some(first), Some(first_at)) => at < first_at && first.worker != *worker,
             (Some(_), None) => return,
@@ -44,9 +53,6 @@ impl DriverCore {
             return;
         }
         self.first_failed_at = Some(at);
-        let status = Some(status);
-        let failure =
-            WorkerFailure { worker: worker.clone(), rank, status, message: shorten(message) };
         self.first_failure = Some(failure);
         self.tell_first_cause_anew();
     }

@@ -81,14 +81,9 @@ impl DriverCore {
 
     /// A generation trains, perhaps with members whose slots have failed before.
     pub(crate) fn watch_failed_slots(&mut self, now: Time) {
-        if !matches!(self.phase, Phase::Run) {
-            return;
-        }
         let alive = self.current.iter().flat_map(|current| &current.alive);
-        let slots = alive.map(|worker| (worker.host.clone(), worker.slot));
-        let failed: Vec<SlotId> =
-            slots.filter(|slot| self.slots.get(slot).is_some_and(|it| it.failures > 0)).collect();
-        for slot in failed {
+        let slots: Vec<SlotId> = alive.map(|worker| (worker.host.clone(), worker.slot)).collect();
+        for slot in slots {
             self.consider_forgiveness(now, &slot);
         }
     }
