@@ -25,21 +25,21 @@ use model::Model;
 /// Trains a digit reader, alone or as one worker of many.
 #[derive(Debug, Parser)]
 pub(crate) struct Options {
-    /// Passes over the data.
+    /// Number of passes over the training data.
     #[arg(long, default_value_t = 20)]
     pub(crate) epochs: u64,
-    /// Images that each worker takes a step.
+    /// Number of images in each worker's batch.
     #[arg(long, default_value_t = 32)]
     pub(crate) batch_size: usize,
     /// Least time of a step in milliseconds, so that one can watch.
     #[arg(long, default_value_t = 0)]
     pub(crate) step_ms: u64,
-    /// Where rank 0 stores what was learned, as the bytes of its 32-bit numbers.
+    /// The file in which rank 0 stores the trained parameters, as the bytes of 32-bit floats.
     #[arg(long)]
     pub(crate) save: Option<PathBuf>,
 }
 
-/// Everything that must survive, as one unit.
+/// The complete training state, committed and restored as one unit.
 #[derive(Deserialize, Serialize)]
 struct Training {
     model: Model,

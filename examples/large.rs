@@ -1,15 +1,15 @@
-//! A model whose size is the point: as many parameters as one likes, whose gradients go over the collectives at each
-//! step. It fits its parameters to a target that each worker sees through noise of its own, so only their mean finds
-//! it. `bench/gpu.sh` trains it over NCCL.
+//! A model of any size, for measurements: its gradients go over the collectives at each step. It fits its parameters
+//! to a target that each worker sees through noise of its own, so that only their mean finds it. `bench/gpu.sh` trains
+//! it over NCCL.
 
 #![expect(clippy::print_stdout, reason = "a program with a result")]
 
 use elastic_node::ReduceOp;
 use serde::{Deserialize, Serialize};
 
-/// Steps of a training.
+/// Number of steps in a training.
 const STEPS: u64 = 60;
-/// Steps from one commit to the next.
+/// Number of steps from one commit to the next.
 const COMMIT_EVERY: u64 = 5;
 const RATE: f32 = 0.2;
 
@@ -24,7 +24,7 @@ fn target(index: usize) -> f32 {
     (index % 1_000) as f32 / 1_000.0
 }
 
-/// What one worker sees of the target in one step: noise that depends on nothing but its arguments.
+/// A worker's noisy view of the target in one step. The noise depends on the arguments only.
 fn noise(index: usize, step: u64, rank: u32) -> f32 {
     let mixed =
         (index as u64 ^ step << 32 ^ u64::from(rank) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);

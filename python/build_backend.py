@@ -39,7 +39,7 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 
 def settings(config_settings):
     """Whoever builds may add to maturin's arguments, as its documentation says."""
-    ours = ["--locked", "--profile", PROFILE, *(["--strip"] if STRIP else [])]
+    ours = ["--locked", "--profile", PROFILE, *(["--strip"] if STRIP else ["--features", "workspace-features"])]
     return {"build-args": [*maturin.get_maturin_pep517_args(config_settings), *ours]}
 
 
@@ -48,8 +48,12 @@ def command() -> Iterator[None]:
     """Builds `elastic-node`, and has it where maturin looks for it meanwhile."""
     if shutil.which("cargo") is None:
         raise SystemExit("Elastic Node is built with Rust 1.90 or later: see https://rustup.rs")
-    cargo = ["cargo", "rustc", "--locked", "--profile", PROFILE, "--bin", "elastic-node"]
-    cargo += ["--message-format", "json-render-diagnostics"]
+    if STRIP:
+        cargo = ["cargo", "rustc", "--package", "elastic-node-cli"]
+    else:
+        # With the features of the whole workspace, so that what its tests have built is not built again.
+        cargo = ["cargo", "build", "--workspace"]
+    cargo += ["--bin", "elastic-node", "--locked", "--profile", PROFILE, "--message-format", "json-render-diagnostics"]
     cargo += ["--", "-C", "strip=debuginfo"] if STRIP else []
     built = subprocess.run(cargo, cwd=HERE.parent, stdout=subprocess.PIPE, check=True)
     messages = [json.loads(line) for line in built.stdout.splitlines()]

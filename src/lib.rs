@@ -33,7 +33,8 @@
 //!
 //! - [`state`] wraps everything that must survive; [`State::commit`] saves it, and is where a planned change of
 //!   the world takes effect.
-//! - [`Worker`] has ranks, the collectives of [`Group`], and [`Worker::sampler`], which gives every sample out once an epoch.
+//! - [`Worker`] has ranks, the collectives of [`Group`], and [`Worker::sampler`], which gives every sample out once an
+//!   epoch.
 //! - [`gpu`] has arrays on the GPU that are part of the state, where there is one.
 //! - [`run`] is the loop: sync, train, restore on abort, keep on interrupt.
 
@@ -43,15 +44,15 @@ mod api;
 pub mod gpu {
     pub use elastic_gpu::cuda::{DeviceBuffer, Stream};
     pub use elastic_gpu::nccl::Region;
-    pub use elastic_gpu::{CommitCost, NcclGroup};
+    pub use elastic_gpu::{CommitCost, DeviceOperation, NcclGroup};
 
     pub use crate::api::device::{DeviceArray, LocalGpu, local_gpu, with_nccl};
 }
 
 pub use api::{AttachOptions, Attachment, WhileWaiting, attach, run, state};
 pub use elastic_collectives::{
-    CollectiveError, Communicator, CommunicatorExt, DataType, Element, ReduceOp,
-    wire::OperationKind,
+    CollectiveError, Communicator, CommunicatorExt, DataType, Element, HostOperation, Operation,
+    ReduceOp, wire::OperationKind,
 };
 pub use elastic_worker::state::training::{
     Batch, Batches, Dataset, DeviceError, DeviceMemory, Error, Group, Pending, Result, Sampler,

@@ -21,14 +21,14 @@ use crate::monotonic::now_ns;
 use crate::process::{kill_9, pause};
 use crate::statistics::{median, percentile};
 
-pub(crate) use rank::{RankOptions, run as run_rank};
+pub(crate) use rank::{AbortRankOptions, run as run_rank};
 
-/// What the mapping of a segment shows.
+/// The name of a segment in a process's mappings.
 const SEGMENT: &str = "memfd:elastic-collectives";
 
 /// Flags.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct AbortOptions {
     /// How many ranks, each a process.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64))]
     world: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Options {
     kills: usize,
     /// The paths that are measured.
     #[arg(long, value_delimiter = ',', default_value = "shm,tcp,hierarchy")]
-    paths: Vec<Path>,
+    paths: Vec<AbortPath>,
     /// Bytes of the all-reduce.
     #[arg(long, default_value_t = 64 << 20)]
     bytes: usize,
@@ -52,10 +52,10 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// What carries the data.
+/// The path of the data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-enum Path {
+enum AbortPath {
     /// Shared memory.
     Shm,
     /// TCP over loopback.
@@ -64,20 +64,20 @@ enum Path {
     Hierarchy,
 }
 
-impl Path {
+impl AbortPath {
     /// The host of a rank.
     fn host(self, rank: usize) -> usize {
         match self {
-            Path::Shm => 0,
-            Path::Tcp => rank,
-            Path::Hierarchy => rank / 2,
+            AbortPath::Shm => 0,
+            AbortPath::Tcp => rank,
+            AbortPath::Hierarchy => rank / 2,
         }
     }
 }
 
 /// The result.
 #[derive(Debug, Serialize)]
-struct Report {
+struct AbortReport {
     world: u32,
     kills: usize,
     bytes: usize,
@@ -86,7 +86,7 @@ struct Report {
 
 #[derive(Debug, Serialize)]
 struct PathReport {
-    path: Path,
+    path: AbortPath,
     /// From the kernel's report of the end to the return of a survivor's all-reduce; 0 where it was before.
     median_ms: f64,
     p95_ms: f64,
@@ -101,23 +101,23 @@ struct PathReport {
 }
 
 /// A rank's process; killed when dropped.
-struct Rank {
+struct RankProcess {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     address: String,
 }
 
-impl Drop for Rank {
+impl Drop for RankProcess {
     fn drop(&mut self) {
-        // It has ended already where it was the victim.
+        // The victim has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Rank {
-    fn start(options: &Options) -> anyhow::Result<Rank> {
+impl RankProcess {
+    fn start(options: &AbortOptions) -> anyhow::Result<RankProcess> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["abort-rank", &options.bytes.to_string()])
             .stdin(Stdio::piped())
@@ -126,7 +126,7 @@ impl Rank {
             .context("a rank cannot be started")?;
         let input = child.stdin.take().context("stdin is a pipe")?;
         let output = BufReader::new(child.stdout.take().context("stdout is a pipe")?);
-        let mut rank = Rank { child, input, output, address: String::new() };
+        let mut rank = RankProcess { child, input, output, address: String::new() };
         rank.address = rank.line()?;
         Ok(rank)
     }
@@ -150,23 +150,23 @@ impl Rank {
 }
 
 /// Measures and prints.
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &AbortOptions) -> anyhow::Result<()> {
     ensure!(options.kills > 0 && options.bytes.is_multiple_of(4), "a kill, and whole float32s");
     let mut paths = Vec::new();
     for path in &options.paths {
         paths.push(measure(options, *path)?);
     }
-    let Options { world, kills, bytes, .. } = *options;
-    let report = Report { world, kills, bytes, paths };
+    let AbortOptions { world, kills, bytes, .. } = *options;
+    let report = AbortReport { world, kills, bytes, paths };
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
     Ok(())
 }
 
-fn measure(options: &Options, path: Path) -> anyhow::Result<PathReport> {
+fn measure(options: &AbortOptions, path: AbortPath) -> anyhow::Result<PathReport> {
     let mut random = ChaCha8Rng::seed_from_u64(options.seed);
     let mut ranks = Vec::new();
     for _ in 0..options.world {
-        ranks.push(Rank::start(options)?);
+        ranks.push(RankProcess::start(options)?);
     }
     let files = files_in_dev_shm()?;
     let (mut times_ms, mut same_reason, mut next_right) = (Vec::new(), 0, 0);
@@ -175,7 +175,8 @@ fn measure(options: &Options, path: Path) -> anyhow::Result<PathReport> {
         next_right += usize::from(form(&mut ranks, generation, path)?);
         // Of generations that stand, since between two some connections are kept, and others are not.
         if generation == 1 || generation + 1 == options.kills {
-            let held = ranks.iter().map(Rank::descriptors).collect::<anyhow::Result<Vec<_>>>()?;
+            let held =
+                ranks.iter().map(RankProcess::descriptors).collect::<anyhow::Result<Vec<_>>>()?;
             descriptors.extend(held.into_iter().max());
         }
         let victim = random.random_range(0..ranks.len());
@@ -203,7 +204,7 @@ fn measure(options: &Options, path: Path) -> anyhow::Result<PathReport> {
             let mapped = survivors.map(|(_, rank)| rank.segments());
             segments = mapped.collect::<anyhow::Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
         }
-        ranks[victim] = Rank::start(options)?;
+        ranks[victim] = RankProcess::start(options)?;
     }
     let (first, last) = descriptors.first().zip(descriptors.last()).context("there was a kill")?;
     let descriptors = last.saturating_sub(*first);
@@ -215,7 +216,7 @@ fn measure(options: &Options, path: Path) -> anyhow::Result<PathReport> {
 }
 
 /// Forms a generation; whether its first all-reduce was right on all ranks.
-fn form(ranks: &mut [Rank], generation: usize, path: Path) -> anyhow::Result<bool> {
+fn form(ranks: &mut [RankProcess], generation: usize, path: AbortPath) -> anyhow::Result<bool> {
     let peers: Vec<String> = ranks.iter().map(|rank| rank.address.clone()).collect();
     let peers = peers.join(",");
     let hosts: Vec<String> = (0..ranks.len()).map(|rank| path.host(rank).to_string()).collect();
@@ -231,7 +232,7 @@ fn form(ranks: &mut [Rank], generation: usize, path: Path) -> anyhow::Result<boo
 }
 
 /// Kills a rank; when the kernel reported its end.
-fn kill(rank: &mut Rank) -> anyhow::Result<u64> {
+fn kill(rank: &mut RankProcess) -> anyhow::Result<u64> {
     kill_9(rank.child.id())?;
     rank.child.wait()?;
     Ok(now_ns()?)

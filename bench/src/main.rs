@@ -4,11 +4,13 @@ mod abort;
 mod collective;
 mod driver_cost;
 mod driver_kill;
+mod faults;
 mod monotonic;
 mod process;
 mod record;
 mod recovery;
 mod rendezvous;
+mod soak;
 mod start;
 mod statistics;
 mod worker;
@@ -20,7 +22,7 @@ use collective::Collective;
 /// Elastic Node's benchmarks, with real processes.
 #[derive(Debug, Parser)]
 #[command(name = "bench")]
-struct Arguments {
+struct BenchArguments {
     #[command(subcommand)]
     bench: Bench,
 }
@@ -29,37 +31,45 @@ struct Arguments {
 enum Bench {
     /// The sum of float32 over processes of this machine, by size.
     Allreduce(collective::SizedOptions),
-    /// One rank's float32 to all, by size.
+    /// Broadcast of a rank's float32, by size.
     Broadcast(collective::SizedOptions),
     /// Every rank's float32 to all, by size.
     Allgather(collective::SizedOptions),
     /// The forming of a new generation's group.
-    Form(collective::Options),
+    Form(collective::CollectiveOptions),
     /// kill -9 of a rank in the middle of a large all-reduce: when and how the others learn it.
-    Abort(abort::Options),
+    Abort(abort::AbortOptions),
     /// A rank of these.
     #[command(hide = true)]
-    CollectiveRank(collective::RankOptions),
+    CollectiveRank(collective::CollectiveRankOptions),
     /// A rank of `abort`.
     #[command(hide = true)]
-    AbortRank(abort::RankOptions),
-    /// What a start, the loss of a host and its return cost the driver, by the number of hosts; no processes.
-    DriverCost(driver_cost::Options),
+    AbortRank(abort::AbortRankOptions),
+    /// The driver's cost of a start, the loss of a host and its return, by the number of hosts; no processes.
+    DriverCost(driver_cost::DriverCostOptions),
     /// kill -9 of the driver at random moments while digits trains, and its return: what the job notices of it.
-    DriverKill(driver_kill::Options),
+    DriverKill(driver_kill::DriverKillOptions),
+    /// From any single fault to the next step that is committed: kills, stops, cuts, disks that hang.
+    Faults(faults::FaultsOptions),
     /// kill -9 of one of four workers: the time to the next step that all have committed.
-    Recovery(recovery::Options),
+    Recovery(recovery::RecoveryOptions),
     /// Many agents become one group, over QUIC on the loopback: time, bytes and memory.
-    Rendezvous(rendezvous::Options),
+    Rendezvous(rendezvous::RendezvousOptions),
+    /// A job of real processes under random kills, stops, notices, cuts and full disks: each sample once, the same bits
+    /// on all ranks, and nothing that grows.
+    Soak(soak::SoakOptions),
+    /// The training program of `soak`.
+    #[command(hide = true)]
+    SoakWorker(soak::SoakProgramOptions),
     /// From the command to the first line of a trivial Python script, and the agent's memory.
-    Start(start::Options),
+    Start(start::StartOptions),
     /// The training program of the benchmarks.
     #[command(hide = true)]
-    Worker(worker::Options),
+    Worker(worker::WorkerOptions),
 }
 
 fn main() -> anyhow::Result<()> {
-    match Arguments::parse().bench {
+    match BenchArguments::parse().bench {
         Bench::Allreduce(options) => collective::run(Collective::Allreduce, &options),
         Bench::Broadcast(options) => collective::run(Collective::Broadcast, &options),
         Bench::Allgather(options) => collective::run(Collective::Allgather, &options),
@@ -69,8 +79,11 @@ fn main() -> anyhow::Result<()> {
         Bench::AbortRank(options) => abort::run_rank(&options),
         Bench::DriverCost(options) => driver_cost::run(&options),
         Bench::DriverKill(options) => driver_kill::run(&options),
+        Bench::Faults(options) => faults::run(&options),
         Bench::Recovery(options) => recovery::run(&options),
         Bench::Rendezvous(options) => rendezvous::run(&options),
+        Bench::Soak(options) => soak::run(&options),
+        Bench::SoakWorker(options) => soak::run_program(&options),
         Bench::Start(options) => start::run(&options),
         Bench::Worker(options) => worker::run(&options),
     }

@@ -10,19 +10,24 @@ use nix::unistd::Pid;
 
 /// Builds `elastic-node` where it is missing or old, in the profile that this program is of.
 pub(crate) fn elastic_node() -> anyhow::Result<PathBuf> {
-    build(&["--bin", "elastic-node"], "elastic-node")
+    build("elastic-node-cli", ["--bin", "elastic-node"], "elastic-node")
 }
 
 /// The same with one of its examples.
 pub(crate) fn example(name: &str) -> anyhow::Result<PathBuf> {
-    build(&["--example", name], &format!("examples/{name}"))
+    build("elastic-node", ["--example", name], &format!("examples/{name}"))
 }
 
-fn build(part: &[&str], file: &str) -> anyhow::Result<PathBuf> {
+fn build(package: &str, part: [&str; 2], file: &str) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    // Programs that are measured are built as they ship; for tests the build of the workspace is enough.
+    let (profile, of): (_, &[&str]) = match cfg!(debug_assertions) {
+        true => ("dev", &["--workspace"]),
+        false => ("release", &["--package", package]),
+    };
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "--package", "elastic-node"])
+        .args(["build", "--quiet"])
+        .args(of)
         .args(part)
         .args(["--profile", profile, "--manifest-path"])
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"))

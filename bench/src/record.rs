@@ -1,11 +1,11 @@
-//! What a worker writes after each commit: fixed-size records in a file of its own, one write each.
+//! Records of a worker's commits: of fixed size, in a file of its own, one write each.
 
 use std::fs;
 use std::path::Path;
 
-/// One commit of one worker.
+/// A commit of a worker.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Record {
+pub(crate) struct CommitRecord {
     /// Nanoseconds on `CLOCK_MONOTONIC`, after the commit.
     pub(crate) at_ns: u64,
     /// The generation in which it was made.
@@ -18,7 +18,7 @@ pub(crate) struct Record {
     pub(crate) rank: u32,
 }
 
-impl Record {
+impl CommitRecord {
     /// Its size in a file.
     pub(crate) const BYTES: usize = 32;
 
@@ -52,14 +52,14 @@ impl Record {
 }
 
 /// The records of the worker with this process id, below `folder`; none before its first commit.
-pub(crate) fn read(folder: &Path, pid: u32) -> Vec<Record> {
+pub(crate) fn read(folder: &Path, pid: u32) -> Vec<CommitRecord> {
     let bytes = fs::read(folder.join(pid.to_string())).unwrap_or_default();
-    let (whole, _rest) = bytes.as_chunks::<{ Record::BYTES }>();
-    whole.iter().map(Record::from_bytes).collect()
+    let (whole, _rest) = bytes.as_chunks::<{ CommitRecord::BYTES }>();
+    whole.iter().map(CommitRecord::from_bytes).collect()
 }
 
 /// The records of all workers so far, by process id.
-pub(crate) fn all(folder: &Path) -> Vec<(u32, Vec<Record>)> {
+pub(crate) fn all(folder: &Path) -> Vec<(u32, Vec<CommitRecord>)> {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     let pids = files.filter_map(|file| file.file_name().to_str()?.parse().ok());
     pids.map(|pid| (pid, read(folder, pid))).collect()
@@ -72,11 +72,11 @@ pub(crate) struct Marks {
     pub(crate) began_ns: u64,
     /// Its imports are done.
     pub(crate) imported_ns: u64,
-    /// It is in a process group.
+    /// When it was in a process group.
     pub(crate) joined_ns: u64,
 }
 
-/// What a process marked: three numbers in one file, beside its records.
+/// The marks of a process: three numbers in one file, beside its records.
 pub(crate) fn marks(folder: &Path, pid: u32) -> Option<Marks> {
     let bytes = fs::read(folder.join(format!("{pid}.marks"))).ok()?;
     let ([began, imported, joined], []) = bytes.as_chunks::<8>() else { return None };
@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn a_record_survives() {
-        let record = Record { at_ns: 1 << 40, generation: 2, step: 3, world_size: 4, rank: 5 };
-        assert_eq!(Record::from_bytes(&record.to_bytes()), record);
+        let record =
+            CommitRecord { at_ns: 1 << 40, generation: 2, step: 3, world_size: 4, rank: 5 };
+        assert_eq!(CommitRecord::from_bytes(&record.to_bytes()), record);
     }
 }

@@ -20,7 +20,7 @@ const SCRIPT: &str = "import signal\nprint('here')\nsignal.pause()\n";
 
 /// Flags.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct StartOptions {
     /// How often each is started.
     #[arg(long, default_value_t = 20)]
     runs: usize,
@@ -34,18 +34,18 @@ pub(crate) struct Options {
 
 /// Medians.
 #[derive(Debug, Serialize)]
-struct Report {
+struct StartReport {
     runs: usize,
     python_ms: f64,
     ours_ms: f64,
-    /// What ours takes more.
+    /// The time that ours takes more.
     over_ms: f64,
     /// Resident memory of the agent at that moment.
     agent_mib: f64,
 }
 
 /// Measures and prints.
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &StartOptions) -> anyhow::Result<()> {
     ensure!(options.runs > 0, "--runs must be at least 1");
     let binary = elastic_node()?;
     let folder = TempDir::with_prefix("elastic-node-bench-")?;
@@ -70,7 +70,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (python_ms, ours_ms) = (of(&python_ms)?, of(&ours_ms)?);
     let over_ms = ours_ms - python_ms;
     let report =
-        Report { runs: options.runs, python_ms, ours_ms, over_ms, agent_mib: of(&agent_mib)? };
+        StartReport { runs: options.runs, python_ms, ours_ms, over_ms, agent_mib: of(&agent_mib)? };
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
     Ok(())
 }

@@ -11,14 +11,14 @@ use elastic_node::ReduceOp;
 use serde::{Deserialize, Serialize};
 
 use crate::monotonic::now_ns;
-use crate::record::Record;
+use crate::record::CommitRecord;
 
 /// Numbers that are trained: a gradient of 14 KiB, as that of the digits example.
 const PARAMETERS: usize = 3_610;
 
 /// Flags of the training program.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct WorkerOptions {
     /// Where its records go, in a file that is named by its process id.
     #[arg(long)]
     records: PathBuf,
@@ -28,15 +28,15 @@ pub(crate) struct Options {
 }
 
 #[derive(Deserialize, Serialize)]
-struct Training {
+struct BenchTraining {
     step: u64,
     parameters: Vec<f32>,
 }
 
 /// Trains until it is told to leave.
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &WorkerOptions) -> anyhow::Result<()> {
     let mut records = File::create(options.records.join(std::process::id().to_string()))?;
-    let start = Training { step: 0, parameters: vec![0.0; PARAMETERS] };
+    let start = BenchTraining { step: 0, parameters: vec![0.0; PARAMETERS] };
     elastic_node::run(elastic_node::state(start), |worker, state| {
         loop {
             let mut gradient = vec![1.0_f32; PARAMETERS];
@@ -46,7 +46,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             moved.for_each(|(parameter, slope)| *parameter += slope);
             state.step += 1;
             state.commit(worker)?;
-            let record = Record {
+            let record = CommitRecord {
                 at_ns: now_ns().map_err(std::io::Error::from)?,
                 generation: worker.generation(),
                 step: state.step,

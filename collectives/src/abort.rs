@@ -1,4 +1,4 @@
-//! The abort word: how any thread ends whatever blocks in a generation, within milliseconds (G-12).
+//! The abort word: lets any thread end blocked calls of a generation, within milliseconds (G-12).
 //!
 //! The worker's actor thread holds an [`AbortHandle`] and calls [`AbortHandle::abort`]; forming and
 //! collectives on the training thread watch it. A blocked collective holds no lock: it sleeps on
@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// The abort of a generation, as its first writer gave it.
+/// An abort of a generation, with the reason of its first writer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Abort {
     /// The driver's term.
     pub term: u64,
     /// The generation that ended.
     pub generation: u64,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: Arc<str>,
 }
 
@@ -26,36 +26,35 @@ pub struct Abort {
 /// fabrics and communicators of a process.
 #[derive(Clone, Debug)]
 pub struct AbortHandle {
-    shared: Arc<Shared>,
+    shared: Arc<AbortState>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    /// Counts accepted aborts, so that a collective sees by one load that there is nothing new.
+struct AbortState {
+    /// Number of accepted aborts: lets a collective see by one load that there is no new abort.
     version: AtomicU64,
-    /// The newest abort. Held for a few instructions by a writer, or by a reader that was woken.
+    /// The newest abort. The lock is held for a few instructions, by a writer or by a reader that was woken.
     newest: Mutex<Option<Abort>>,
-    /// Written on each abort and never read: the waiters watch it edge-triggered, so that each of
-    /// them wakes and none takes the wake-up from another.
+    /// Written on each abort and never read. The waiters watch it edge-triggered, so that each of them wakes and none
+    /// takes the wake-up from another.
     event: EventFd,
 }
 
 impl AbortHandle {
-    /// A handle on which nothing is aborted yet.
+    /// A handle without any abort.
     ///
     /// # Errors
     ///
     /// The process or the system is out of file descriptors.
     pub fn new() -> io::Result<AbortHandle> {
         let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let shared = Shared { version: AtomicU64::new(0), newest: Mutex::new(None), event };
+        let shared = AbortState { version: AtomicU64::new(0), newest: Mutex::new(None), event };
         Ok(AbortHandle { shared: Arc::new(shared) })
     }
 
-    /// Ends `generation` of `term` and every older one: what blocks in them returns
-    /// [`crate::CollectiveError::Aborted`], and a `form` of them that is still to come fails at once.
-    /// Returns whether this call set the reason; it does not where this generation or a newer one
-    /// was aborted before (G-2).
+    /// Ends `generation` of `term` and every older one. Blocked calls in them return
+    /// [`crate::CollectiveError::Aborted`], and a later `form` of them fails at once. Returns whether this call set
+    /// the reason: false where this generation or a newer one was aborted before (G-2).
     pub fn abort(&self, term: u64, generation: u64, reason: impl Into<Arc<str>>) -> bool {
         {
             let mut newest = self.shared.newest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +65,7 @@ impl AbortHandle {
             *newest = Some(Abort { term, generation, reason: reason.into() });
             self.shared.version.fetch_add(1, Ordering::Release);
         }
-        // Fails only when the counter would overflow after 2^64 aborts: then it is readable anyway.
+        // The write fails only when the counter would overflow, after 2^64 aborts: then it is readable anyway.
         let _ = self.shared.event.write(1);
         true
     }
@@ -81,12 +80,12 @@ impl AbortHandle {
             .cloned()
     }
 
-    /// Changes with each accepted abort.
+    /// A number that changes with each accepted abort.
     pub(crate) fn version(&self) -> u64 {
         self.shared.version.load(Ordering::Acquire)
     }
 
-    /// Becomes readable with each accepted abort; to be watched edge-triggered.
+    /// The event that becomes readable with each accepted abort; to be watched edge-triggered.
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.shared.event.as_fd()
     }

@@ -1,12 +1,13 @@
 //! Operations that run beside the training thread, so that communication overlaps computation. Used by the
 //! worker's training API, and by other languages' bindings.
 //!
-//! One [`Progress`] thread serves a process for its life. It runs what was launched one after the other, in the
-//! order of the launches, over all communicators; programs that launch in one order on every rank therefore never
-//! wait for each other in a circle. What is called without a launch waits until all launched before is done.
+//! One [`ProgressThread`] thread serves a process for its life. It runs launched operations one after the other, in the
+//! order of the launches, over all communicators. Programs that launch in one order on every rank therefore cannot
+//! deadlock. A direct call waits until all earlier launches are done.
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -14,33 +15,34 @@ use std::time::Duration;
 
 use crate::abort::AbortHandle;
 use crate::communicator::Communicator;
-use crate::element::DataType;
 use crate::error::CollectiveError;
-use crate::reduce::ReduceOp;
+use crate::operation::Operation;
 
-/// Operations of one communicator that may be launched and not done; one more launch waits.
+/// Most operations of one communicator that are launched and not done; a further launch waits.
 pub const LAUNCHED_MAX: usize = 256;
 
-type Job = Box<dyn FnOnce() + Send>;
+type LaunchedJob = Box<dyn FnOnce() + Send>;
 
 /// The thread that runs launched operations. Clones share it; it starts with the first launch, and ends when the
 /// last clone is dropped.
 #[derive(Clone, Debug, Default)]
-pub struct Progress {
-    jobs: Arc<OnceLock<Sender<Job>>>,
+pub struct ProgressThread {
+    jobs: Arc<OnceLock<Sender<LaunchedJob>>>,
+    /// The number of launched operations that are not done, of all communicators.
+    in_flight: Arc<AtomicUsize>,
 }
 
-impl Progress {
-    /// Nothing is started yet.
-    pub fn new() -> Progress {
-        Progress::default()
+impl ProgressThread {
+    /// A handle whose thread has not started.
+    pub fn new() -> ProgressThread {
+        ProgressThread::default()
     }
 
-    fn jobs(&self) -> io::Result<&Sender<Job>> {
+    fn jobs(&self) -> io::Result<&Sender<LaunchedJob>> {
         if let Some(jobs) = self.jobs.get() {
             return Ok(jobs);
         }
-        let (sender, receiver) = channel::<Job>();
+        let (sender, receiver) = channel::<LaunchedJob>();
         let run = move || receiver.into_iter().for_each(|job| job());
         thread::Builder::new().name("collectives".to_owned()).spawn(run)?;
         Ok(self.jobs.get_or_init(|| sender))
@@ -51,7 +53,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Shared {
+struct SharedCommunicator {
     communicator: Mutex<Box<dyn Communicator>>,
     launched: Mutex<usize>,
     done: Condvar,
@@ -60,8 +62,8 @@ struct Shared {
 /// A communicator whose operations can be launched. Its calls and launches come from one thread. Clones share it.
 #[derive(Clone)]
 pub struct AsyncCommunicator {
-    shared: Arc<Shared>,
-    progress: Progress,
+    shared: Arc<SharedCommunicator>,
+    progress: ProgressThread,
     abort: Option<AbortHandle>,
     term: u64,
     generation: u64,
@@ -81,21 +83,22 @@ impl fmt::Debug for AsyncCommunicator {
 }
 
 impl AsyncCommunicator {
-    /// Over `communicator`, whose generation `abort` ends.
+    /// An asynchronous communicator over `communicator`; `abort` ends its generation.
     pub fn new(
         communicator: Box<dyn Communicator>,
         abort: Option<AbortHandle>,
-        progress: &Progress,
+        progress: &ProgressThread,
     ) -> AsyncCommunicator {
         let (term, generation) = (communicator.term(), communicator.generation());
         let (rank, world) = (communicator.rank(), communicator.world_size());
         let (launched, done) = (Mutex::new(0), Condvar::new());
-        let shared = Shared { communicator: Mutex::new(communicator), launched, done };
+        let shared = SharedCommunicator { communicator: Mutex::new(communicator), launched, done };
         let (shared, progress) = (Arc::new(shared), progress.clone());
         AsyncCommunicator { shared, progress, abort, term, generation, rank, world }
     }
 
-    /// The same for a group of its own, such as a sub-group, on the same thread and with the same abort word.
+    /// An asynchronous communicator for another group, such as a sub-group, on the same thread and with the same
+    /// abort word.
     pub fn beside(&self, communicator: Box<dyn Communicator>) -> AsyncCommunicator {
         AsyncCommunicator::new(communicator, self.abort.clone(), &self.progress)
     }
@@ -110,48 +113,89 @@ impl AsyncCommunicator {
         self.world
     }
 
-    /// Runs `operation` on this thread, after all that was launched before.
+    /// The driver's term and the generation of the group.
+    pub fn stamp(&self) -> (u64, u64) {
+        (self.term, self.generation)
+    }
+
+    /// The abort word of the group, if it has one.
+    pub fn abort_handle(&self) -> Option<AbortHandle> {
+        self.abort.clone()
+    }
+
+    /// Runs `operation` on the calling thread, after all earlier launches.
     pub fn call<T>(&self, operation: impl FnOnce(&mut dyn Communicator) -> T) -> T {
         self.wait_for_launched(0);
         operation(&mut **lock(&self.shared.communicator))
     }
 
-    /// Launches `operation`, which runs on the progress thread after all that was launched before. Where
-    /// [`LAUNCHED_MAX`] are launched and not done, this waits for one of them.
+    /// Launches `operation`, which runs on the progress thread after all earlier launches. With [`LAUNCHED_MAX`]
+    /// operations launched and not done, this waits for one of them.
     ///
-    /// All ranks launch, and call, the same operations in the same order.
+    /// All ranks must launch, and call, the same operations in the same order.
     pub fn launch<T: Send + 'static>(
         &self,
         operation: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError> + Send + 'static,
     ) -> Launched<T> {
         self.wait_for_launched(LAUNCHED_MAX - 1);
-        *lock(&self.shared.launched) += 1;
-        let outcome = Arc::new(Outcome { result: Mutex::new(None), ready: Condvar::new() });
-        let ticket = Ticket { shared: Arc::clone(&self.shared), outcome: Arc::clone(&outcome) };
-        let job: Job = Box::new(move || ticket.run(operation));
+        self.progress.in_flight.fetch_add(1, Ordering::AcqRel);
+        let (ticket, launched) = self.ticket();
+        let job: LaunchedJob = Box::new(move || ticket.run(operation));
         match self.progress.jobs() {
-            // A thread that is gone drops the job, whose ticket says so.
+            // A thread that has ended drops the job; its ticket then reports the failure.
             Ok(jobs) => drop(jobs.send(job)),
-            // Without a thread the order is kept all the same: nothing else is launched.
+            // Without a thread every launch runs here at once, so the order is kept.
             Err(error) => {
                 tracing::warn!(%error, "no thread for collectives: they do not overlap computation");
                 job();
             }
         }
-        let (term, generation) = (self.term, self.generation);
-        Launched { outcome, abort: self.abort.clone(), term, generation }
+        launched
     }
 
-    /// Launches [`Communicator::all_reduce_bytes`] on a buffer that comes back from [`Launched::wait`].
-    pub fn all_reduce<B: AsMut<[u8]> + Send + 'static>(
+    /// As [`AsyncCommunicator::launch`], for a caller that waits at once. Where no launched operation of the process is
+    /// in flight, the operation runs on the calling thread; otherwise behind those that are. The order is that of the
+    /// launches either way.
+    pub fn launch_or_run<T: Send + 'static>(
         &self,
-        mut buffer: B,
-        data_type: DataType,
-        op: ReduceOp,
-    ) -> Launched<B> {
+        operation: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError> + Send + 'static,
+    ) -> Launched<T> {
+        let in_flight = &self.progress.in_flight;
+        if in_flight.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return self.launch(operation);
+        }
+        let (ticket, launched) = self.ticket();
+        ticket.run(operation);
+        launched
+    }
+
+    /// The two ends of an operation that has been counted as in flight.
+    fn ticket<T>(&self) -> (LaunchTicket<T>, Launched<T>) {
+        *lock(&self.shared.launched) += 1;
+        let outcome = Arc::new(LaunchOutcome { result: Mutex::new(None), ready: Condvar::new() });
+        let ticket = LaunchTicket {
+            shared: Arc::clone(&self.shared),
+            in_flight: Arc::clone(&self.progress.in_flight),
+            outcome: Arc::clone(&outcome),
+            result: None,
+        };
+        let (abort, term, generation) = (self.abort.clone(), self.term, self.generation);
+        (ticket, Launched { outcome, abort, term, generation })
+    }
+
+    /// Launches an operation on memory of its own; the operation comes back, with its memory, from [`Launched::wait`].
+    pub fn launch_operation<I, O, C>(
+        &self,
+        mut operation: Operation<I, O, C>,
+    ) -> Launched<Operation<I, O, C>>
+    where
+        I: AsRef<[u8]> + Send + 'static,
+        O: AsMut<[u8]> + Send + 'static,
+        C: AsRef<[usize]> + Send + 'static,
+    {
         self.launch(move |group| {
-            group.all_reduce_bytes(buffer.as_mut(), data_type, op)?;
-            Ok(buffer)
+            group.run(operation.borrowed())?;
+            Ok(operation)
         })
     }
 
@@ -163,42 +207,48 @@ impl AsyncCommunicator {
     }
 }
 
-struct Outcome<T> {
+struct LaunchOutcome<T> {
     result: Mutex<Option<Result<T, CollectiveError>>>,
     ready: Condvar,
 }
 
-/// A launched operation's claim to an outcome: dropped without a run, as when its thread panics, it fails.
-struct Ticket<T> {
-    shared: Arc<Shared>,
-    outcome: Arc<Outcome<T>>,
+/// The right to set a launched operation's outcome, which its end does. Dropped without a run, or when its thread
+/// panics, it sets a failure.
+struct LaunchTicket<T> {
+    shared: Arc<SharedCommunicator>,
+    in_flight: Arc<AtomicUsize>,
+    outcome: Arc<LaunchOutcome<T>>,
+    result: Option<Result<T, CollectiveError>>,
 }
 
-impl<T> Ticket<T> {
-    fn run(self, operation: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError>) {
-        let result = operation(&mut **lock(&self.shared.communicator));
-        *lock(&self.outcome.result) = Some(result);
+impl<T> LaunchTicket<T> {
+    fn run(mut self, operation: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError>) {
+        self.result = Some(operation(&mut **lock(&self.shared.communicator)));
     }
 }
 
-impl<T> Drop for Ticket<T> {
+impl<T> Drop for LaunchTicket<T> {
     fn drop(&mut self) {
-        let mut result = lock(&self.outcome.result);
-        result.get_or_insert_with(|| {
+        let result = self.result.take().unwrap_or_else(|| {
             let error = io::Error::other("the operation ended without a result");
             Err(CollectiveError::System(Arc::new(error)))
         });
-        drop(result);
-        self.outcome.ready.notify_all();
+        // Both under the lock of the result: an operation that was waited for is no longer in flight, and one that is
+        // not in flight has its result.
+        let mut slot = lock(&self.outcome.result);
+        *slot = Some(result);
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
         *lock(&self.shared.launched) -= 1;
+        drop(slot);
+        self.outcome.ready.notify_all();
         self.shared.done.notify_all();
     }
 }
 
-/// An operation that was launched. Dropping it lets the operation go on.
+/// A launched operation. Dropping it lets the operation go on.
 #[must_use = "its result, and its buffer, come from `wait`"]
 pub struct Launched<T> {
-    outcome: Arc<Outcome<T>>,
+    outcome: Arc<LaunchOutcome<T>>,
     abort: Option<AbortHandle>,
     term: u64,
     generation: u64,
@@ -212,19 +262,19 @@ impl<T> fmt::Debug for Launched<T> {
 }
 
 impl<T> Launched<T> {
-    /// Whether it is done, well or not: [`Launched::wait`] returns at once then.
+    /// Whether the operation is done, well or not: [`Launched::wait`] then returns at once.
     pub fn test(&self) -> bool {
         lock(&self.outcome.result).is_some()
     }
 
-    /// Waits until it is done, but not longer than `patience`; returns whether it is.
+    /// Waits until the operation is done, but not longer than `patience`; returns whether it is done.
     pub fn wait_for(&self, patience: Duration) -> bool {
         let result = lock(&self.outcome.result);
         let waited = self.outcome.ready.wait_timeout_while(result, patience, |it| it.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.is_some()
     }
 
-    /// Waits until it is done. It ends by the operation's own deadline, or by an abort.
+    /// Waits until the operation is done. The operation's own deadline, or an abort, ends the wait.
     ///
     /// # Errors
     ///
@@ -239,8 +289,8 @@ impl<T> Launched<T> {
         }
     }
 
-    /// Ends the generation at this rank, and with it this operation and all others: the peers are told. A
-    /// single operation cannot be taken back, since the others may be in it already.
+    /// Ends the generation at this rank, with this operation and all others; the peers are told. A single operation
+    /// cannot be taken back, since the others may be in it already.
     pub fn abort(&self, reason: &str) {
         if let Some(abort) = &self.abort {
             abort.abort(self.term, self.generation, reason);

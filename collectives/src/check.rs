@@ -1,45 +1,49 @@
-//! Checks of a caller's arguments, the same for every backend, done before anything is sent. Backends of other
-//! crates call them too.
+//! Checks of a caller's arguments, done before anything is sent. [`crate::Operation::check`] calls them.
 
 use crate::element::DataType;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, CollectiveResult};
+use crate::operation::OperationMemory;
 use crate::reduce::ReduceOp;
 use crate::wire::OperationKind;
 
-/// Nothing, or what is wrong with the arguments.
-pub type Checked = Result<(), CollectiveError>;
-
-/// The error of wrong arguments.
-pub fn invalid(operation: OperationKind, reason: String) -> CollectiveError {
+/// The error for wrong arguments.
+pub(crate) fn invalid(operation: OperationKind, reason: String) -> CollectiveError {
     CollectiveError::InvalidArgument { operation, reason }
 }
 
-/// Whole elements, aligned for their type.
+/// Checks that `memory` holds whole elements, aligned for their type.
 ///
 /// # Errors
 ///
 /// [`CollectiveError::InvalidArgument`].
-pub fn buffer(operation: OperationKind, bytes: &[u8], data_type: DataType) -> Checked {
-    let size = data_type.size_bytes();
-    if !bytes.len().is_multiple_of(size) {
-        let length = bytes.len();
+pub(crate) fn buffer(
+    operation: OperationKind,
+    memory: &impl OperationMemory,
+    data_type: DataType,
+) -> CollectiveResult {
+    let (size, length) = (data_type.size_bytes(), memory.length_bytes());
+    if !length.is_multiple_of(size) {
         return Err(invalid(
             operation,
             format!("{length} bytes are no whole number of {data_type}"),
         ));
     }
-    if !bytes.as_ptr().addr().is_multiple_of(size) {
+    if !memory.start_address().is_multiple_of(size) {
         return Err(invalid(operation, format!("the buffer is not aligned for {data_type}")));
     }
     Ok(())
 }
 
-/// A reduction that exists for the type.
+/// Checks that the reduction is defined for the type.
 ///
 /// # Errors
 ///
 /// [`CollectiveError::InvalidArgument`].
-pub fn reduction(operation: OperationKind, data_type: DataType, op: ReduceOp) -> Checked {
+pub(crate) fn reduction(
+    operation: OperationKind,
+    data_type: DataType,
+    op: ReduceOp,
+) -> CollectiveResult {
     if op == ReduceOp::Mean && data_type.is_integer() {
         let reason =
             format!("the mean of {data_type} is not defined: take the sum, or a float type");
@@ -48,36 +52,41 @@ pub fn reduction(operation: OperationKind, data_type: DataType, op: ReduceOp) ->
     Ok(())
 }
 
-/// A buffer of exactly this length.
+/// Checks that a buffer has exactly the length `due`.
 ///
 /// # Errors
 ///
 /// [`CollectiveError::InvalidArgument`].
-pub fn length(operation: OperationKind, name: &str, actual: usize, due: usize) -> Checked {
+pub(crate) fn length(
+    operation: OperationKind,
+    name: &str,
+    actual: usize,
+    due: usize,
+) -> CollectiveResult {
     if actual == due {
         return Ok(());
     }
     Err(invalid(operation, format!("the {name} has {actual} bytes, {due} are due")))
 }
 
-/// A rank of this world.
+/// Checks that `rank` is below the world size.
 ///
 /// # Errors
 ///
 /// [`CollectiveError::InvalidArgument`].
-pub fn rank(operation: OperationKind, rank: u32, world: u32) -> Checked {
+pub(crate) fn rank(operation: OperationKind, rank: u32, world: u32) -> CollectiveResult {
     if rank < world {
         return Ok(());
     }
     Err(invalid(operation, format!("there is no rank {rank} in a world of {world}")))
 }
 
-/// Another rank of this world.
+/// Checks that `peer` is another rank of this world.
 ///
 /// # Errors
 ///
 /// [`CollectiveError::InvalidArgument`].
-pub fn peer(operation: OperationKind, peer: u32, own: u32, world: u32) -> Checked {
+pub(crate) fn peer(operation: OperationKind, peer: u32, own: u32, world: u32) -> CollectiveResult {
     rank(operation, peer, world)?;
     if peer == own {
         return Err(invalid(operation, format!("rank {own} cannot exchange messages with itself")));
@@ -85,18 +94,18 @@ pub fn peer(operation: OperationKind, peer: u32, own: u32, world: u32) -> Checke
     Ok(())
 }
 
-/// Counts of elements for each rank; the sum in bytes must be the buffer's length.
+/// Checks the counts of elements for each rank; their sum in bytes must be the buffer's length.
 ///
 /// # Errors
 ///
 /// [`CollectiveError::InvalidArgument`].
-pub fn counts(
+pub(crate) fn counts(
     operation: OperationKind,
     counts: &[usize],
     world: u32,
     data_type: DataType,
-    buffer: &[u8],
-) -> Checked {
+    length_bytes: usize,
+) -> CollectiveResult {
     if counts.len() != world as usize {
         let given = counts.len();
         return Err(invalid(operation, format!("{given} counts are given for a world of {world}")));
@@ -106,5 +115,43 @@ pub fn counts(
         .try_fold(0usize, |sum, count| sum.checked_add(*count))
         .and_then(|sum| sum.checked_mul(data_type.size_bytes()))
         .ok_or_else(|| invalid(operation, "the counts overflow".to_owned()))?;
-    length(operation, "buffer of these counts", buffer.len(), sum)
+    length(operation, "buffer of these counts", length_bytes, sum)
+}
+
+/// Checks that a buffer of this length in bytes has an equal part for each rank.
+///
+/// # Errors
+///
+/// [`CollectiveError::InvalidArgument`].
+pub(crate) fn equal_parts(
+    operation: OperationKind,
+    length: usize,
+    world: u32,
+    data_type: DataType,
+) -> CollectiveResult {
+    if length.is_multiple_of(world as usize * data_type.size_bytes()) {
+        return Ok(());
+    }
+    Err(invalid(operation, format!("{length} bytes are not {world} equal parts")))
+}
+
+/// Checks a buffer that only the root gives: its length in bytes, if it is given, must be `due` there.
+///
+/// # Errors
+///
+/// [`CollectiveError::InvalidArgument`].
+pub(crate) fn at_root(
+    operation: OperationKind,
+    name: &str,
+    given: Option<usize>,
+    due: usize,
+    own: u32,
+    root: u32,
+) -> CollectiveResult {
+    match given {
+        Some(given) if own == root => length(operation, name, given, due),
+        None if own != root => Ok(()),
+        None => Err(invalid(operation, format!("rank {root} is the root, and gives no {name}"))),
+        Some(_) => Err(invalid(operation, format!("only rank {root}, the root, gives an {name}"))),
+    }
 }

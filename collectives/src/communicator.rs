@@ -1,20 +1,20 @@
-//! The trait that every backend implements, [`Communicator`], and its typed face, [`CommunicatorExt`].
+//! [`Communicator`], the trait that every backend implements, and [`CommunicatorExt`], its typed methods.
 //!
-//! The core speaks bytes, so that it is object-safe and a training program can hold a
-//! `Box<dyn Communicator>` whatever carries the data. Training code calls the typed methods.
+//! The trait takes an [`Operation`] on bytes, so that it is object-safe and a training program can hold a
+//! `Box<dyn Communicator>` with any backend. Training code calls the typed methods.
 
 use std::any::Any;
 use std::time::Duration;
 
-use crate::element::{DataType, Element};
+use crate::element::Element;
 use crate::error::CollectiveError;
-use crate::fusion;
+use crate::operation::{HostOperation, Operation};
 use crate::reduce::ReduceOp;
 use crate::shards;
-use crate::wire::OperationKind;
+use crate::wire::{OperationKind, OperationSignature};
 
-/// The members of one generation, as one of them sees the others. Calls block the training thread
-/// until the operation is done, aborted ([`crate::AbortHandle`]), past its deadline, or failed.
+/// The group of one generation, as one of its ranks uses it. Calls block the training thread until the operation is
+/// done, aborted ([`crate::AbortHandle`]), past its deadline, or failed.
 ///
 /// All ranks call the same operations in the same order. After an error other than
 /// [`CollectiveError::InvalidArgument`] the content of the buffers is unspecified, and each further call
@@ -32,155 +32,37 @@ pub trait Communicator: Send {
     /// The driver's term.
     fn term(&self) -> u64;
 
-    /// The generation that this group is.
+    /// The generation of this group.
     fn generation(&self) -> u64;
 
-    /// Replaces `data` by the reduction of all ranks' `data`. [`ReduceOp::Mean`] of integers is refused.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    fn all_reduce_bytes(
-        &mut self,
-        data: &mut [u8],
-        data_type: DataType,
-        op: ReduceOp,
-    ) -> Result<(), CollectiveError>;
+    /// Whether data is encrypted on its way to another host.
+    fn encrypts(&self) -> bool;
 
-    /// Puts the `input` of every rank into `output`, by rank; `output` is `world_size` times as long.
+    /// Checks an operation, and carries it out.
     ///
     /// # Errors
     ///
     /// Any [`CollectiveError`].
-    fn all_gather_bytes(
-        &mut self,
-        input: &[u8],
-        output: &mut [u8],
-        data_type: DataType,
-    ) -> Result<(), CollectiveError>;
+    fn run(&mut self, operation: HostOperation<'_>) -> Result<(), CollectiveError>;
 
-    /// As [`Communicator::all_gather_bytes`], where rank r contributes `counts[r]` elements. All ranks give
-    /// the same `counts`.
+    /// Carries out an operation as a part of a larger one, on which the ranks of this group agree by `signature`. A
+    /// backend that announces no operations ignores it.
     ///
     /// # Errors
     ///
     /// Any [`CollectiveError`].
-    fn all_gather_v_bytes(
+    fn run_part(
         &mut self,
-        input: &[u8],
-        output: &mut [u8],
-        counts: &[usize],
-        data_type: DataType,
-    ) -> Result<(), CollectiveError>;
-
-    /// Reduces all ranks' `input` and puts this rank's part of the result, the part number `rank` of
-    /// `world_size` equal ones, into `output`.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    fn reduce_scatter_bytes(
-        &mut self,
-        input: &[u8],
-        output: &mut [u8],
-        data_type: DataType,
-        op: ReduceOp,
-    ) -> Result<(), CollectiveError>;
-
-    /// Replaces `data` by that of `root`. All ranks give buffers of one length.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    fn broadcast_bytes(
-        &mut self,
-        data: &mut [u8],
-        data_type: DataType,
-        root: u32,
-    ) -> Result<(), CollectiveError>;
-
-    /// Sends part r of `input` to rank r, and puts what rank r sends into part r of `output`. Both have
-    /// `world_size` equal parts.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    fn all_to_all_bytes(
-        &mut self,
-        input: &[u8],
-        output: &mut [u8],
-        data_type: DataType,
-    ) -> Result<(), CollectiveError>;
-
-    /// As [`Communicator::all_to_all_bytes`], where `input_counts[r]` elements go to rank r and
-    /// `output_counts[r]` come from it.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    fn all_to_all_v_bytes(
-        &mut self,
-        input: &[u8],
-        input_counts: &[usize],
-        output: &mut [u8],
-        output_counts: &[usize],
-        data_type: DataType,
-    ) -> Result<(), CollectiveError>;
-
-    /// Returns once every rank has called it.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    fn barrier(&mut self) -> Result<(), CollectiveError>;
-
-    /// Sends `data` to rank `to`, which receives it by [`Communicator::receive_bytes`]. Returns once the
-    /// buffer may be used again, which may be before the other side has it.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    fn send_bytes(
-        &mut self,
-        data: &[u8],
-        data_type: DataType,
-        to: u32,
-    ) -> Result<(), CollectiveError>;
-
-    /// Receives what rank `from` sends by [`Communicator::send_bytes`], in the order of sending. The
-    /// lengths must agree.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    fn receive_bytes(
-        &mut self,
-        data: &mut [u8],
-        data_type: DataType,
-        from: u32,
-    ) -> Result<(), CollectiveError>;
-
-    /// Replaces each of `buffers` by its reduction over all ranks, as [`Communicator::all_reduce_bytes`] does,
-    /// with the same bits. Small ones go together, so that many cost little more than one; large ones go
-    /// alone, without a copy. All ranks give as many buffers, of the same lengths.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    fn all_reduce_many_bytes(
-        &mut self,
-        buffers: &mut [&mut [u8]],
-        data_type: DataType,
-        op: ReduceOp,
+        signature: OperationSignature,
+        part: HostOperation<'_>,
     ) -> Result<(), CollectiveError> {
-        fusion::all_reduce_many(buffers, data_type, |data| {
-            self.all_reduce_bytes(data, data_type, op)
-        })
+        let _ = signature;
+        self.run(part)
     }
 
-    /// Makes sub-groups, as `MPI_Comm_split` does: one for each `colour`, whose ranks go by `key`, and where
-    /// keys are equal by the rank here. A rank without a colour takes part in the call, and is in no
-    /// sub-group. Every rank of this group calls it.
+    /// Makes sub-groups, as `MPI_Comm_split` does: one for each `colour`. Its ranks are ordered by `key`, and for
+    /// equal keys by the rank in this group. A rank without a colour takes part in the call, and is in no sub-group.
+    /// Every rank of this group calls it.
     ///
     /// A sub-group has connections, and memory, of its own, so that it may run beside this group. It ends with
     /// the generation: an abort ends it too.
@@ -198,12 +80,13 @@ pub trait Communicator: Send {
         Err(CollectiveError::InvalidArgument { operation: OperationKind::Split, reason })
     }
 
-    /// The backend itself, for callers who know more of it than this trait says; none by default.
-    fn as_any_mut(&mut self) -> Option<&mut dyn Any> {
-        None
-    }
+    /// The backend itself, for callers that use more of it than this trait offers.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
 
-    /// How long each further operation may take. A backend without deadlines of its own ignores it.
+    /// The backend itself, by value.
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+
+    /// Sets the time limit of each further operation. A backend without deadlines of its own ignores it.
     fn set_operation_deadline(&mut self, deadline: Duration) {
         let _ = deadline;
     }
@@ -214,45 +97,41 @@ pub trait Communicator: Send {
     fn close(&mut self);
 }
 
-/// The operations on typed slices, for every [`Communicator`].
+/// The operations on typed slices, implemented for every [`Communicator`]. [`Operation`] says what each of them does.
+///
+/// # Errors
+///
+/// Each method returns any [`CollectiveError`].
+#[expect(clippy::missing_errors_doc, reason = "the errors are the same for all, and stand above")]
 pub trait CommunicatorExt: Communicator {
-    /// See [`Communicator::all_reduce_bytes`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
+    /// See [`Operation::AllReduce`].
     fn all_reduce<E: Element>(
         &mut self,
         data: &mut [E],
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
-        self.all_reduce_bytes(bytemuck::cast_slice_mut(data), E::DATA_TYPE, op)
+        let data = bytemuck::cast_slice_mut(data);
+        self.run(Operation::AllReduce { data, data_type: E::DATA_TYPE, op })
     }
 
-    /// See [`Communicator::all_reduce_many_bytes`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
+    /// See [`Operation::GroupedAllReduce`].
     fn all_reduce_many<E: Element>(
         &mut self,
         buffers: &mut [&mut [E]],
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
-        let mut bytes: Vec<&mut [u8]> =
-            buffers.iter_mut().map(|buffer| bytemuck::cast_slice_mut(buffer)).collect();
-        self.all_reduce_many_bytes(&mut bytes, E::DATA_TYPE, op)
+        let buffers = buffers
+            .iter_mut()
+            .map(|buffer| (bytemuck::cast_slice_mut(buffer), E::DATA_TYPE))
+            .collect();
+        self.run(Operation::GroupedAllReduce { buffers, op })
     }
 
-    /// Replaces `output` by the reduction of `total` logical shards in the order of their numbers, so that the
-    /// bits do not depend on the size of the world. This rank gives `shards`, those that [`crate::shards_of`] says, in
-    /// order; each is as long as `output`.
+    /// Replaces `output` by the reduction of `total` logical shards in the order of their numbers, so that the bits
+    /// do not depend on the world size. This rank gives `shards`, its own by [`crate::shards_of`], in order; each is
+    /// as long as `output`.
     ///
-    /// It moves every shard instead of one sum a rank: the price of the same bits in every world.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
+    /// Every shard is moved instead of one sum a rank: the price of the same bits in every world.
     fn all_reduce_shards<E: Element>(
         &mut self,
         shards: &[&[E]],
@@ -262,85 +141,85 @@ pub trait CommunicatorExt: Communicator {
     ) -> Result<(), CollectiveError> {
         let shards: Vec<&[u8]> = shards.iter().map(|shard| bytemuck::cast_slice(shard)).collect();
         let output = bytemuck::cast_slice_mut(output);
-        self.all_reduce_shards_bytes(&shards, total, output, E::DATA_TYPE, op)
+        shards::all_reduce(self, &shards, total, output, E::DATA_TYPE, op)
     }
 
-    /// See [`CommunicatorExt::all_reduce_shards`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    fn all_reduce_shards_bytes(
+    /// See [`Operation::Reduce`].
+    fn reduce<E: Element>(
         &mut self,
-        shards: &[&[u8]],
-        total: u32,
-        output: &mut [u8],
-        data_type: DataType,
+        data: &mut [E],
         op: ReduceOp,
+        root: u32,
     ) -> Result<(), CollectiveError> {
-        shards::all_reduce(self, shards, total, output, data_type, op)
+        let data = bytemuck::cast_slice_mut(data);
+        self.run(Operation::Reduce { data, data_type: E::DATA_TYPE, op, root })
     }
 
-    /// See [`Communicator::all_gather_bytes`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
+    /// See [`Operation::Gather`].
+    fn gather<E: Element>(
+        &mut self,
+        input: &[E],
+        output: Option<&mut [E]>,
+        root: u32,
+    ) -> Result<(), CollectiveError> {
+        let (input, output) = (bytemuck::cast_slice(input), output.map(bytemuck::cast_slice_mut));
+        self.run(Operation::Gather { input, output, data_type: E::DATA_TYPE, root })
+    }
+
+    /// See [`Operation::Scatter`].
+    fn scatter<E: Element>(
+        &mut self,
+        input: Option<&[E]>,
+        output: &mut [E],
+        root: u32,
+    ) -> Result<(), CollectiveError> {
+        let (input, output) = (input.map(bytemuck::cast_slice), bytemuck::cast_slice_mut(output));
+        self.run(Operation::Scatter { input, output, data_type: E::DATA_TYPE, root })
+    }
+
+    /// See [`Operation::AllGather`].
     fn all_gather<E: Element>(
         &mut self,
         input: &[E],
         output: &mut [E],
     ) -> Result<(), CollectiveError> {
-        let output = bytemuck::cast_slice_mut(output);
-        self.all_gather_bytes(bytemuck::cast_slice(input), output, E::DATA_TYPE)
+        let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
+        self.run(Operation::AllGather { input, output, counts: None, data_type: E::DATA_TYPE })
     }
 
-    /// See [`Communicator::all_gather_v_bytes`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
+    /// See [`Operation::AllGather`]: rank r contributes `counts[r]` elements.
     fn all_gather_v<E: Element>(
         &mut self,
         input: &[E],
         output: &mut [E],
         counts: &[usize],
     ) -> Result<(), CollectiveError> {
-        let output = bytemuck::cast_slice_mut(output);
-        self.all_gather_v_bytes(bytemuck::cast_slice(input), output, counts, E::DATA_TYPE)
+        let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
+        let (counts, data_type) = (Some(counts), E::DATA_TYPE);
+        self.run(Operation::AllGather { input, output, counts, data_type })
     }
 
-    /// See [`Communicator::reduce_scatter_bytes`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
+    /// See [`Operation::ReduceScatter`].
     fn reduce_scatter<E: Element>(
         &mut self,
         input: &[E],
         output: &mut [E],
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
-        let output = bytemuck::cast_slice_mut(output);
-        self.reduce_scatter_bytes(bytemuck::cast_slice(input), output, E::DATA_TYPE, op)
+        let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
+        self.run(Operation::ReduceScatter { input, output, data_type: E::DATA_TYPE, op })
     }
 
-    /// See [`Communicator::broadcast_bytes`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
+    /// See [`Operation::Broadcast`].
     fn broadcast<E: Element>(&mut self, data: &mut [E], root: u32) -> Result<(), CollectiveError> {
-        self.broadcast_bytes(bytemuck::cast_slice_mut(data), E::DATA_TYPE, root)
+        let data = bytemuck::cast_slice_mut(data);
+        self.run(Operation::Broadcast { data, data_type: E::DATA_TYPE, root })
     }
 
     /// Broadcasts bytes whose length only the root knows: the length first, then the content. The other
-    /// ranks' `data` is replaced. All ranks give the same `maximum_bytes`.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`]. More than `maximum_bytes` is [`CollectiveError::InvalidArgument`] on every
-    /// rank, before anything is allocated for it; the communicator still works then.
+    /// ranks' `data` is replaced. All ranks give the same `maximum_bytes`. More than that is
+    /// [`CollectiveError::InvalidArgument`] on every rank, before anything is allocated for it; the communicator
+    /// still works then.
     fn broadcast_vec(
         &mut self,
         data: &mut Vec<u8>,
@@ -365,25 +244,17 @@ pub trait CommunicatorExt: Communicator {
         self.broadcast(data.as_mut_slice(), root)
     }
 
-    /// See [`Communicator::all_to_all_bytes`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
+    /// See [`Operation::AllToAll`].
     fn all_to_all<E: Element>(
         &mut self,
         input: &[E],
         output: &mut [E],
     ) -> Result<(), CollectiveError> {
-        let output = bytemuck::cast_slice_mut(output);
-        self.all_to_all_bytes(bytemuck::cast_slice(input), output, E::DATA_TYPE)
+        let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
+        self.run(Operation::AllToAll { input, output, counts: None, data_type: E::DATA_TYPE })
     }
 
-    /// See [`Communicator::all_to_all_v_bytes`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
+    /// See [`Operation::AllToAll`]: `input_counts[r]` elements go to rank r and `output_counts[r]` come from it.
     fn all_to_all_v<E: Element>(
         &mut self,
         input: &[E],
@@ -392,25 +263,25 @@ pub trait CommunicatorExt: Communicator {
         output_counts: &[usize],
     ) -> Result<(), CollectiveError> {
         let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
-        self.all_to_all_v_bytes(input, input_counts, output, output_counts, E::DATA_TYPE)
+        let (counts, data_type) = (Some((input_counts, output_counts)), E::DATA_TYPE);
+        self.run(Operation::AllToAll { input, output, counts, data_type })
     }
 
-    /// See [`Communicator::send_bytes`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
+    /// See [`Operation::Barrier`].
+    fn barrier(&mut self) -> Result<(), CollectiveError> {
+        self.run(Operation::Barrier)
+    }
+
+    /// See [`Operation::Send`].
     fn send<E: Element>(&mut self, data: &[E], to: u32) -> Result<(), CollectiveError> {
-        self.send_bytes(bytemuck::cast_slice(data), E::DATA_TYPE, to)
+        let data = bytemuck::cast_slice(data);
+        self.run(Operation::Send { data, data_type: E::DATA_TYPE, to })
     }
 
-    /// See [`Communicator::receive_bytes`].
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    fn receive<E: Element>(&mut self, data: &mut [E], from: u32) -> Result<(), CollectiveError> {
-        self.receive_bytes(bytemuck::cast_slice_mut(data), E::DATA_TYPE, from)
+    /// See [`Operation::Recv`].
+    fn recv<E: Element>(&mut self, data: &mut [E], from: u32) -> Result<(), CollectiveError> {
+        let data = bytemuck::cast_slice_mut(data);
+        self.run(Operation::Recv { data, data_type: E::DATA_TYPE, from })
     }
 }
 

@@ -63,7 +63,7 @@ impl DataType {
         self as u8
     }
 
-    /// The type of a code, or nothing where no type has it.
+    /// The type of a code; `None` for an unknown code.
     pub fn from_code(code: u8) -> Option<DataType> {
         DataType::ALL.into_iter().find(|data_type| data_type.code() == code)
     }

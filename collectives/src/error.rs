@@ -1,4 +1,4 @@
-//! What can go wrong while forming ([`FormError`]) and in an operation ([`CollectiveError`]).
+//! Errors of this crate: [`FormError`] of forming a group, and [`CollectiveError`] of an operation.
 
 use std::io;
 use std::sync::Arc;
@@ -6,42 +6,42 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::abort::Abort;
-use crate::wire::{FrameHeader, OperationKind, WireError};
+use crate::wire::{FrameError, FrameHeader, OperationKind};
 
-/// Why a peer counts as lost.
+/// The reason why a peer counts as lost.
 #[derive(Clone, Debug, Error)]
 pub enum PeerLoss {
-    /// Its end of the connection closed without a farewell: the process died or gave up mid-message.
+    /// The peer's end of the connection closed without a farewell: the process died or gave up mid-message.
     #[error("it closed the connection without a farewell")]
     Closed,
     /// The connection failed.
     #[error("the connection to it failed")]
     Connection(#[source] Arc<io::Error>),
-    /// It closed its communicator in good order, but this operation still needs it.
+    /// The peer closed its communicator in good order, but this operation still needs it.
     #[error("it left the generation")]
     Left,
-    /// Its generation was aborted there.
+    /// The peer's generation was aborted there.
     #[error("it aborted the generation")]
     Aborted,
-    /// It ended after an error of its own.
+    /// The peer ended after an error of its own.
     #[error("it gave up after an error of its own")]
     Failed,
-    /// Another rank saw it go, and said so before this one did.
+    /// Another rank detected the loss, and reported it before this rank detected it.
     #[error("rank {by} reported it lost")]
     Reported {
-        /// The rank that said so.
+        /// The rank that reported it.
         by: u32,
     },
 }
 
-/// What is known of a wait whose deadline has passed, beside who was waited for.
+/// Details of a wait whose deadline has passed, beside the ranks that were waited for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitDetails {
-    /// The hosts of the ranks that were waited for, one for each where they are known.
+    /// The hosts of the ranks that were waited for, in the same order; empty where they are unknown.
     pub hosts: Vec<Arc<str>>,
-    /// Whether those ranks had entered the operation, and only not done their part.
+    /// Whether those ranks had entered the operation, and had only not done their part.
     pub entered: bool,
-    /// How many ranks have entered it beside them.
+    /// The number of other ranks that have entered the operation.
     pub others: u32,
 }
 
@@ -71,8 +71,8 @@ impl WaitDetails {
     }
 }
 
-/// Why an operation failed. All but [`CollectiveError::InvalidArgument`] end the communicator: each
-/// further call returns the same error, and the way on is the next generation.
+/// The reason why an operation failed. All but [`CollectiveError::InvalidArgument`] end the communicator: each
+/// further call returns the same error, and training continues in the next generation.
 #[derive(Clone, Debug, Error)]
 pub enum CollectiveError {
     /// [`crate::AbortHandle::abort`] was called for this generation or a newer one.
@@ -90,7 +90,7 @@ pub enum CollectiveError {
     PeerLost {
         /// The rank that is gone.
         rank: u32,
-        /// How that was seen.
+        /// The way in which the loss was detected.
         source: PeerLoss,
     },
     /// The deadline of an operation passed (G-9).
@@ -103,25 +103,25 @@ pub enum CollectiveError {
     DeadlinePassed {
         /// The operation that waited.
         operation: OperationKind,
-        /// Its number in this generation.
+        /// The operation's number in this generation.
         sequence: u64,
         /// The ranks that have not done their part.
         waiting_for: Vec<u32>,
-        /// What else is known of the wait.
+        /// Further details of the wait.
         details: Box<WaitDetails>,
     },
-    /// Another rank is in another operation, or in the same with other arguments.
+    /// Another rank is in another operation, or in the same one with other arguments.
     #[error("{operation} #{sequence}: rank {rank} is in {theirs}, this rank is in {ours}")]
     Mismatch {
         /// The operation of this rank.
         operation: OperationKind,
-        /// Its number in this generation.
+        /// The operation's number in this generation.
         sequence: u64,
         /// The rank that differs.
         rank: u32,
-        /// What this rank announced.
+        /// The header that this rank announced.
         ours: Box<FrameHeader>,
-        /// What the other rank announced.
+        /// The header that the other rank announced.
         theirs: Box<FrameHeader>,
     },
     /// The caller's arguments are wrong. Nothing was sent, and the communicator still works.
@@ -129,25 +129,25 @@ pub enum CollectiveError {
     InvalidArgument {
         /// The operation that was called.
         operation: OperationKind,
-        /// What is wrong, and what would be right.
+        /// The fault of the arguments, and what would be right.
         reason: String,
     },
-    /// An authenticated peer sent what is no frame.
+    /// An authenticated peer sent bytes that are not a frame.
     #[error("rank {rank} sent a malformed frame")]
     Protocol {
         /// The rank that sent it.
         rank: u32,
-        /// What is wrong with it.
-        source: WireError,
+        /// The fault of the frame.
+        source: FrameError,
     },
-    /// What carries the data on a device has failed.
+    /// The device, or the library that carries its data, has failed.
     #[error("{operation} #{sequence} failed on its device")]
     Device {
         /// The operation.
         operation: OperationKind,
-        /// Its number in this generation.
+        /// The operation's number in this generation.
         sequence: u64,
-        /// What the device's library said.
+        /// The error of the device's library.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
     /// The communicator was closed by its owner.
@@ -158,8 +158,11 @@ pub enum CollectiveError {
     System(#[source] Arc<io::Error>),
 }
 
+/// The result of an operation, which leaves its data in the caller's memory.
+pub type CollectiveResult = Result<(), CollectiveError>;
+
 impl CollectiveError {
-    /// Rank `rank` shows `theirs` where `ours` is due.
+    /// The mismatch error: `rank` announced `theirs` where `ours` is due.
     pub(crate) fn mismatch(rank: u32, ours: FrameHeader, theirs: FrameHeader) -> CollectiveError {
         let (operation, sequence) = (ours.operation.kind, ours.sequence);
         let (ours, theirs) = (Box::new(ours), Box::new(theirs));
@@ -173,7 +176,7 @@ impl From<Abort> for CollectiveError {
     }
 }
 
-/// Why a group could not be formed.
+/// The reason why a group could not be formed.
 #[derive(Debug, Error)]
 pub enum FormError {
     /// The generation was aborted, before or while it was forming.
@@ -200,15 +203,15 @@ pub enum FormError {
         /// The generation asked for.
         generation: u64,
     },
-    /// The group makes no sense.
+    /// The group's description is inconsistent.
     #[error("invalid group: {0}")]
     InvalidGroup(String),
     /// A device, or its library, cannot take part.
     #[error("{what}")]
     Device {
-        /// What was attempted, or demanded.
+        /// The step that was attempted, or the requirement that is not met.
         what: String,
-        /// What the device's library said.
+        /// The error of the device's library.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The operating system refused a socket, or randomness.
@@ -216,12 +219,29 @@ pub enum FormError {
     System(#[source] io::Error),
 }
 
-/// A peer that had not connected when forming ended.
+impl From<CollectiveError> for FormError {
+    /// The meaning of a failed operation among the ranks that form.
+    fn from(error: CollectiveError) -> FormError {
+        match error {
+            CollectiveError::Aborted { term, generation, reason } => {
+                FormError::Aborted { term, generation, reason }
+            }
+            CollectiveError::DeadlinePassed { waiting_for, .. } => {
+                let last_seen = "it connected, and said nothing more".to_owned();
+                let peer = |rank| MissingPeer { rank, last_seen: last_seen.clone() };
+                FormError::DeadlinePassed { missing: waiting_for.into_iter().map(peer).collect() }
+            }
+            error => FormError::System(io::Error::other(error)),
+        }
+    }
+}
+
+/// A peer without a connection when forming ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingPeer {
-    /// Its rank.
+    /// The peer's rank.
     pub rank: u32,
-    /// What was last seen of it, for people.
+    /// The last known state of its connection, for people.
     pub last_seen: String,
 }
 

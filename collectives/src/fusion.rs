@@ -1,47 +1,75 @@
-//! Tensor fusion, as Horovod calls it: many small buffers are reduced as few large ones. Used by
-//! [`crate::Communicator::all_reduce_many_bytes`].
+//! Tensor fusion, as Horovod calls it: many small buffers are reduced as few large ones. Backends call it for
+//! [`crate::Operation::GroupedAllReduce`].
 
-use crate::check;
+use crate::communicator::Communicator;
 use crate::element::DataType;
 use crate::error::CollectiveError;
-use crate::wire::OperationKind;
+use crate::operation::HostOperation;
+use crate::reduce::ReduceOp;
 
-/// What is reduced together, in bytes.
+/// Most bytes that are fused into one reduction.
 const FUSED: usize = 1 << 20;
-/// A buffer of more bytes than this is reduced where it stands: a copy would cost more than it saves.
+/// Largest buffer that is fused, in bytes. A larger one is reduced in place: a copy would cost more than it saves.
 const ALONE: usize = 64 * 1024;
 
-/// Reduces `buffers` with `reduce`. What goes together follows from the lengths alone, so it is the same on
-/// every rank.
-pub(crate) fn all_reduce_many(
-    buffers: &mut [&mut [u8]],
-    data_type: DataType,
+/// Memory in which buffers are fused; in words, not bytes, so that any element is aligned.
+type FusionBuffer = Vec<u64>;
+
+/// Carries out [`crate::Operation::GroupedAllReduce`], for a backend that has no way of its own.
+///
+/// # Errors
+///
+/// Any [`CollectiveError`].
+pub fn all_reduce_grouped<C: Communicator>(
+    group: &mut C,
+    buffers: Vec<(&mut [u8], DataType)>,
+    op: ReduceOp,
+) -> Result<(), CollectiveError> {
+    all_reduce_fused(buffers, |data, data_type| {
+        group.run(HostOperation::AllReduce { data, data_type, op })
+    })
+}
+
+/// Reduces `buffers` with `reduce`: those of each type together, in the order of the types' codes. The grouping follows
+/// from types and lengths alone, so it is the same on every rank.
+fn all_reduce_fused(
+    mut buffers: Vec<(&mut [u8], DataType)>,
+    mut reduce: impl FnMut(&mut [u8], DataType) -> Result<(), CollectiveError>,
+) -> Result<(), CollectiveError> {
+    buffers.sort_by_key(|(_, data_type)| *data_type);
+    let mut fused = FusionBuffer::new();
+    for of_type in buffers.chunk_by_mut(|(_, left), (_, right)| left == right) {
+        let Some((_, data_type)) = of_type.first() else { continue };
+        let data_type = *data_type;
+        all_reduce_of_type(of_type, &mut fused, |data| reduce(data, data_type))?;
+    }
+    Ok(())
+}
+
+fn all_reduce_of_type(
+    buffers: &mut [(&mut [u8], DataType)],
+    words: &mut FusionBuffer,
     mut reduce: impl FnMut(&mut [u8]) -> Result<(), CollectiveError>,
 ) -> Result<(), CollectiveError> {
-    for buffer in &*buffers {
-        check::buffer(OperationKind::AllReduce, buffer, data_type)?;
-    }
-    let mut words = Vec::new();
     let mut rest = buffers;
     while !rest.is_empty() {
         let (together, length) = leading(rest);
         let (now, later) = rest.split_at_mut(together);
         rest = later;
-        if let [alone] = now {
+        if let [(alone, _)] = now {
             reduce(alone)?;
             continue;
         }
-        // In words, so that any element is aligned.
         words.resize(length.div_ceil(size_of::<u64>()), 0u64);
-        let fused = &mut bytemuck::cast_slice_mut(&mut words)[..length];
+        let fused = &mut bytemuck::cast_slice_mut(words)[..length];
         let mut end = 0;
-        for buffer in &*now {
+        for (buffer, _) in &*now {
             fused[end..end + buffer.len()].copy_from_slice(buffer);
             end += buffer.len();
         }
         reduce(fused)?;
         let mut reduced = &fused[..];
-        for buffer in now {
+        for (buffer, _) in now {
             let (own, others) = reduced.split_at(buffer.len());
             buffer.copy_from_slice(own);
             reduced = others;
@@ -50,10 +78,10 @@ pub(crate) fn all_reduce_many(
     Ok(())
 }
 
-/// How many buffers from the first on go together, and their length in bytes; at least one.
-fn leading(buffers: &[&mut [u8]]) -> (usize, usize) {
+/// The number of leading buffers to fuse, at least one, and their total length in bytes.
+fn leading(buffers: &[(&mut [u8], DataType)]) -> (usize, usize) {
     let mut length = 0;
-    for (index, buffer) in buffers.iter().enumerate() {
+    for (index, (buffer, _)) in buffers.iter().enumerate() {
         let full = index > 0 && length + buffer.len() > FUSED;
         if full || buffer.len() > ALONE {
             return if index == 0 { (1, buffer.len()) } else { (index, length) };
@@ -67,13 +95,13 @@ fn leading(buffers: &[&mut [u8]]) -> (usize, usize) {
 mod tests {
     use super::*;
 
-    /// Doubles everything, and notes the lengths.
+    /// Doubles every element, and records the lengths of the reductions.
     fn doubled(lengths: &[usize]) -> (Vec<usize>, Vec<Vec<u8>>) {
         let mut buffers: Vec<Vec<u8>> =
             (0..).zip(lengths).map(|(index, length)| vec![index + 1; *length]).collect();
-        let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
+        let slices = buffers.iter_mut().map(|buffer| (buffer.as_mut_slice(), DataType::U8));
         let mut calls = Vec::new();
-        let result = all_reduce_many(&mut slices, DataType::U8, |data| {
+        let result = all_reduce_fused(slices.collect(), |data, _| {
             calls.push(data.len());
             data.iter_mut().for_each(|value| *value *= 2);
             Ok(())

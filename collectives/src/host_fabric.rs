@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::abort::AbortHandle;
 use crate::clock;
 use crate::communicator::Communicator;
-use crate::error::{CollectiveError, FormError, MissingPeer};
+use crate::error::{CollectiveError, FormError};
 use crate::hierarchy;
 use crate::shm::{self, ShmCommunicator};
 use crate::tcp::{GroupSpec, TcpFabric};
@@ -17,20 +17,20 @@ pub struct HostFabric {
 }
 
 impl HostFabric {
-    /// Over a bound listener, which lives as long as the worker process.
+    /// A fabric over a bound listener, which lives as long as the worker process.
     pub fn new(tcp: TcpFabric) -> HostFabric {
         HostFabric { tcp }
     }
 
-    /// Where the listener is bound.
+    /// The address of the listener.
     pub fn local_address(&self) -> SocketAddr {
         self.tcp.local_address()
     }
 
-    /// Connects all ranks of `group` as [`TcpFabric::form`] does. Where [`GroupSpec::hosts`] says that all
-    /// are on one host, collectives go through memory that they share; where several of them are on each of
-    /// several hosts, by memory within a host and one leader per host between them; else, and where a rank
-    /// cannot open its host's memory, over the connections. The results have the same bits.
+    /// Connects all ranks of `group` as [`TcpFabric::form`] does, then picks the fastest path; the results have the
+    /// same bits on each. With all ranks on one host by [`GroupSpec::hosts`], collectives use memory that they share.
+    /// With several ranks on each of several hosts, they use memory within a host and one leader per host between
+    /// hosts. Otherwise, and where a rank cannot open its host's memory, they use the connections.
     ///
     /// # Errors
     ///
@@ -82,16 +82,10 @@ impl HostFabric {
                 tracing::info!(term, generation, world, "no shared memory: the group uses TCP");
                 Ok(Box::new(tcp))
             }
-            Err(CollectiveError::Aborted { term, generation, reason }) => {
-                Err(FormError::Aborted { term, generation, reason })
-            }
-            Err(CollectiveError::DeadlinePassed { waiting_for, .. }) => {
-                let last_seen = "it connected, and said nothing more".to_owned();
-                let peer = |rank| MissingPeer { rank, last_seen: last_seen.clone() };
-                let missing = waiting_for.into_iter().map(peer).collect();
-                Err(FormError::DeadlinePassed { missing })
-            }
-            // The communicator has failed, and says so at its first operation.
+            Err(
+                error @ (CollectiveError::Aborted { .. } | CollectiveError::DeadlinePassed { .. }),
+            ) => Err(error.into()),
+            // The communicator has failed, and returns the error from its first operation.
             Err(_) => Ok(Box::new(tcp)),
         }
     }

@@ -1,24 +1,26 @@
 //! Collective operations among the workers of one generation. The worker's training thread calls them.
 //!
-//! - [`Communicator`] is the trait of every backend, on bytes; [`CommunicatorExt`] its typed face.
-//! - [`TcpFabric`] is the TCP backend: bound once for the life of a worker process, and re-formed in
-//!   place for each generation into a [`TcpCommunicator`].
-//! - [`HostFabric`] forms over the same listener, and lets ranks of one host share memory
-//!   ([`ShmCommunicator`]); between hosts one rank of each speaks for it ([`HierarchicalCommunicator`]).
+//! - [`Operation`] is one collective as data. [`Communicator`] is the trait of every backend, which runs it;
+//!   [`CommunicatorExt`] adds the typed methods.
+//! - [`TcpFabric`] is the TCP backend: bound once for the life of a worker process, and re-formed in place for each
+//!   generation into a [`TcpCommunicator`].
+//! - [`HostFabric`] forms over the same listener. Ranks of one host share memory ([`ShmCommunicator`]); between
+//!   hosts one leader per host communicates ([`HierarchicalCommunicator`]).
 //! - [`SoloCommunicator`] is a world of one.
-//! - [`AbortHandle`] ends what blocks in a generation, from any thread, within milliseconds.
-//! - [`wire`] has what stands on the wire, as pure functions.
-//!
+//! - [`AbortHandle`] ends blocked calls of a generation, from any thread, within milliseconds.
+//! - [`wire`] encodes and decodes the wire format, as pure functions.
 //! - [`AsyncCommunicator`] runs operations beside the training thread, in the order of their launch.
+//! - [`negotiation`] lets ranks agree on calls by name before they run, as Horovod does.
 //!
-//! Nothing here starts a thread, but [`Progress`] one for the life of the process when it is first asked to, and so does
-//! the first group that forms over QUIC ([`DataPlane`]). A reduction folds in rank order whatever the path, so that every rank,
-//! every size and every backend gives the same bits.
+//! Only two parts of this crate start a thread: [`ProgressThread`] with the first launch, and the first group that
+//! forms over QUIC ([`DataPlane`]). A reduction folds in rank order on every path, so that every rank, every size and
+//! every backend gives the same bits.
 
 mod abort;
 mod asynchronous;
+mod attention;
 mod backend;
-pub mod check;
+mod check;
 mod clock;
 mod communicator;
 mod element;
@@ -26,6 +28,8 @@ mod error;
 mod fusion;
 mod hierarchy;
 mod host_fabric;
+pub mod negotiation;
+mod operation;
 mod quic;
 mod reduce;
 mod shards;
@@ -38,17 +42,21 @@ mod tests;
 pub mod wire;
 
 pub use abort::{Abort, AbortHandle};
-pub use asynchronous::{AsyncCommunicator, LAUNCHED_MAX, Launched, Progress};
+pub use asynchronous::{AsyncCommunicator, LAUNCHED_MAX, Launched, ProgressThread};
+pub use attention::attentive;
 pub use communicator::{Communicator, CommunicatorExt};
+pub use elastic_protocol::DataPlane;
 pub use element::{DataType, Element};
-pub use error::{CollectiveError, FormError, MissingPeer, PeerLoss, WaitDetails};
-pub use hierarchy::HierarchicalCommunicator;
+pub use error::{CollectiveError, CollectiveResult, FormError, MissingPeer, PeerLoss, WaitDetails};
+pub use fusion::all_reduce_grouped;
+pub use hierarchy::{HierarchicalCommunicator, form_in_hosts};
 pub use host_fabric::HostFabric;
+pub use operation::{HostOperation, Operation, OperationMemory, OwnedOperation, PartRanges};
 pub use reduce::ReduceOp;
 pub use shards::shards_of;
 pub use shm::ShmCommunicator;
 pub use solo::SoloCommunicator;
 pub use tcp::{
-    DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, DEFAULT_STREAMS, DataPlane, GroupSpec,
-    TcpCommunicator, TcpFabric,
+    DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, DEFAULT_PATH_DEADLINE, DEFAULT_STREAMS,
+    GroupSpec, TcpCommunicator, TcpFabric,
 };

@@ -11,7 +11,7 @@ use multiversion::multiversion;
 
 use crate::element::{DataType, Element};
 
-/// How the contributions of the ranks become one value.
+/// The way in which the contributions of the ranks become one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ReduceOp {
@@ -37,7 +37,7 @@ impl ReduceOp {
         self as u8
     }
 
-    /// The operation of a code, or nothing where none has it.
+    /// The operation of a code; `None` for an unknown code.
     pub fn from_code(code: u8) -> Option<ReduceOp> {
         ReduceOp::ALL.into_iter().find(|op| op.code() == code)
     }
@@ -55,15 +55,15 @@ impl fmt::Display for ReduceOp {
     }
 }
 
-/// Elements folded at a time: their accumulators stay in the first-level cache.
+/// Elements folded at a time: so few that their accumulators stay in the first-level cache.
 const BLOCK: usize = 512;
 
-/// What a fold needs of a type. The accumulator of the 16-bit floats is `f32`, so a result is
-/// rounded once and not once a rank.
+/// The arithmetic of a fold. The accumulator of the 16-bit floats is `f32`, so a result is rounded once and not
+/// once a rank.
 trait Arithmetic: Element {
     type Accumulator: Copy + Default;
-    /// Whether conversion is fast only for whole blocks: the processor's instructions for `f16` are used
-    /// where it has them, and to ask for them element by element costs more than they save.
+    /// Whether conversion is fast only for whole blocks. The processor's instructions for `f16` are used where it has
+    /// them; the check for them costs more than they save when done for each element.
     const CONVERTS_BLOCKS: bool = false;
     fn widen_block(source: &[Self], into: &mut [Self::Accumulator]) {
         for (wide, value) in into.iter_mut().zip(source) {
@@ -189,7 +189,8 @@ pub(crate) fn fold_ranks<'a>(
     }
 }
 
-/// Divides each element, of a type whose mean is defined, by `divisor`: what [`ReduceOp::Mean`] does to a sum.
+/// Divides each element by `divisor`, as [`ReduceOp::Mean`] does with a sum. Integers, whose mean is not defined,
+/// stay as they are.
 pub(crate) fn divide(data_type: DataType, data: &mut [u8], divisor: u32) {
     fn typed<E: Arithmetic>(data: &mut [u8], divisor: u32) {
         for value in bytemuck::cast_slice_mut::<u8, E>(data) {
@@ -201,7 +202,7 @@ pub(crate) fn divide(data_type: DataType, data: &mut [u8], divisor: u32) {
         DataType::F64 => typed::<f64>(data, divisor),
         DataType::F16 => typed::<f16>(data, divisor),
         DataType::Bf16 => typed::<bf16>(data, divisor),
-        // Refused before any fold.
+        // Integers are refused before any fold.
         DataType::U8 | DataType::I32 | DataType::I64 | DataType::U32 | DataType::U64 => {}
     }
 }
@@ -219,7 +220,7 @@ pub(crate) fn widen(data_type: DataType, narrow: &[u8], wide: &mut [f32]) {
     }
 }
 
-/// Rounds what was accumulated to 16-bit floats.
+/// Rounds the accumulated values to 16-bit floats.
 pub(crate) fn narrow(data_type: DataType, wide: &[f32], narrow: &mut [u8]) {
     match data_type {
         DataType::F16 => f16::narrow_block(wide, bytemuck::cast_slice_mut(narrow)),
@@ -227,8 +228,8 @@ pub(crate) fn narrow(data_type: DataType, wide: &[f32], narrow: &mut [u8]) {
     }
 }
 
-/// The loops as they are for the floats of training: also compiled for AVX2, which is taken where the processor
-/// has it. The bits are the same, as nothing is contracted or put in another order.
+/// The fold for float types: also compiled for AVX2, which is used where the processor has it. The bits are the
+/// same, as nothing is contracted or reordered.
 #[multiversion(targets("x86_64+avx2"))]
 fn fold_floats<'a, E: Arithmetic, C: Fn(u32) -> &'a [u8]>(
     op: ReduceOp,
@@ -301,14 +302,15 @@ fn fold_blocks<'a, E: Arithmetic>(
     for (index, block) in destination.chunks_mut(BLOCK).enumerate() {
         let within = index * BLOCK..index * BLOCK + block.len();
         let accumulators = &mut accumulators[..block.len()];
-        // Nothing for the own rank, whose contribution is the block itself.
+        // The own rank has no other source: its contribution is the block itself.
         let source = |rank: u32| (rank != own).then(|| &other(rank)[within.clone()]);
         if E::CONVERTS_BLOCKS {
             fold_converted(block, world, source, accumulators, &combine, &finish);
             E::narrow_block(accumulators, block);
             continue;
         }
-        // The first two or three at once, and the last one straight into the result: passes saved at each end.
+        // The first pass combines two or three sources, and the last source goes straight into the result: this saves
+        // a pass at each end.
         let first = source(0).unwrap_or(block);
         let pairs = first.iter().zip(source(1).unwrap_or(block));
         let is_odd = world % 2 == 1;

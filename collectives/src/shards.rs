@@ -1,8 +1,8 @@
-//! Reduction by logical shard: the order of the fold is that of the shards and not of the ranks, so that a
-//! world of three gives the bits of a world of four.
+//! Reduction by logical shard: the fold goes in the order of the shards and not of the ranks, so that a world of
+//! three gives the bits of a world of four. Called by `CommunicatorExt::all_reduce_shards`.
 //!
-//! A program cuts each batch into a fixed number of shards, and each rank computes the gradients of its own.
-//! Ranks hold neighbouring shards, so what the ranks send in their order is in the order of the shards.
+//! A program cuts each batch into a fixed number of shards, and each rank computes the gradients of its own. Ranks
+//! hold neighbouring shards, so the contributions in rank order are in the order of the shards.
 
 use std::ops::Range;
 
@@ -10,15 +10,16 @@ use crate::check;
 use crate::communicator::Communicator;
 use crate::element::DataType;
 use crate::error::CollectiveError;
+use crate::operation::HostOperation;
 use crate::reduce::{ReduceOp, fold_ranks};
 use crate::wire::OperationKind;
 
 const KIND: OperationKind = OperationKind::AllReduce;
-/// Bytes of all shards that are in memory at a time, about.
+/// Approximate memory of one piece of all shards together, in bytes.
 const PIECE: usize = 4 << 20;
 
-/// The shards of `rank` when `total` shards are dealt to a world of `world` ranks: neighbouring ones, and at most
-/// one more on a lower rank than on a higher one.
+/// The shards of `rank` when `total` shards are dealt to `world` ranks. They are neighbours; a lower rank has at
+/// most one more than a higher one.
 pub fn shards_of(total: u32, rank: u32, world: u32) -> Range<u32> {
     let (each, rest) = (total / world, total % world);
     let start = rank * each + rank.min(rest);
@@ -34,7 +35,7 @@ pub(crate) fn all_reduce<C: Communicator + ?Sized>(
     data_type: DataType,
     op: ReduceOp,
 ) -> Result<(), CollectiveError> {
-    check::buffer(KIND, output, data_type)?;
+    check::buffer(KIND, &&*output, data_type)?;
     check::reduction(KIND, data_type, op)?;
     if total == 0 {
         return Err(check::invalid(KIND, "there are no shards to reduce".to_owned()));
@@ -52,7 +53,7 @@ pub(crate) fn all_reduce<C: Communicator + ?Sized>(
     let piece = (PIECE / total as usize / size).max(1) * size;
     let mut scratch = Scratch::default();
     let mut start = 0;
-    // At least once, so that all ranks meet.
+    // The loop runs at least once, so that all ranks meet.
     loop {
         let end = (start + piece).min(output.len());
         let within: Vec<&[u8]> = shards.iter().map(|shard| &shard[start..end]).collect();
@@ -65,7 +66,7 @@ pub(crate) fn all_reduce<C: Communicator + ?Sized>(
     }
 }
 
-/// Memory that is used again for each piece; in words, so that any element is aligned.
+/// Scratch memory, reused for each piece; in words, so that any element is aligned.
 #[derive(Default)]
 struct Scratch {
     sent: Vec<u64>,
@@ -79,7 +80,7 @@ fn bytes(words: &mut Vec<u64>, length: usize) -> &mut [u8] {
 }
 
 impl Scratch {
-    /// Each rank gets one slice of every shard, folds it, and gives the result to all.
+    /// Reduces one piece: each rank receives one slice of every shard, folds it, and gives the result to all.
     fn reduce<C: Communicator + ?Sized>(
         &mut self,
         group: &mut C,
@@ -111,13 +112,23 @@ impl Scratch {
         let to: Vec<usize> = slices.iter().map(|length| length * shards.len()).collect();
         let held = |other: u32| shards_of(total, other, world).len();
         let from: Vec<usize> = (0..world).map(|other| held(other) * own / size).collect();
-        group.all_to_all_v_bytes(sent, &to, received, &from, data_type)?;
+        group.run(HostOperation::AllToAll {
+            input: sent,
+            output: received,
+            counts: Some((&to, &from)),
+            data_type,
+        })?;
         let folded = bytes(&mut self.folded, own);
         folded.copy_from_slice(&received[..own]);
         fold_ranks(data_type, op, folded, 0, total, |shard| {
             &received[shard as usize * own..(shard as usize + 1) * own]
         });
-        group.all_gather_v_bytes(folded, output, &slices, data_type)
+        group.run(HostOperation::AllGather {
+            input: folded,
+            output,
+            counts: Some(&slices),
+            data_type,
+        })
     }
 }
 

@@ -1,13 +1,14 @@
-//! [`SoloCommunicator`]: a world of one, without sockets. A program that runs alone uses it.
+//! [`SoloCommunicator`]: a world of one, without sockets. Used by programs that run alone.
 
 use crate::abort::AbortHandle;
-use crate::backend::{Backend, Done, Membership, Places, Reduction};
-use crate::error::CollectiveError;
+use crate::backend::{CpuBackend, GroupMembership};
+use crate::error::{CollectiveError, CollectiveResult};
+use crate::operation::{HostOperation, Operation};
 use crate::split::Ancestry;
-use crate::wire::Operation;
+use crate::wire::OperationSignature;
 
-/// The group of a single rank: every operation is a copy or nothing at all. Arguments are checked as in
-/// larger worlds.
+/// The group of a single rank: every operation is a copy or does nothing. Arguments are checked as in larger
+/// worlds.
 #[derive(Clone, Debug, Default)]
 pub struct SoloCommunicator {
     term: u64,
@@ -27,7 +28,7 @@ impl SoloCommunicator {
         SoloCommunicator { term, generation, abort: Some(abort.clone()), closed: false }
     }
 
-    fn enter(&self) -> Done {
+    fn enter(&self) -> CollectiveResult {
         if self.closed {
             return Err(CollectiveError::Closed);
         }
@@ -39,62 +40,40 @@ impl SoloCommunicator {
         }
     }
 
-    fn copy(&self, input: &[u8], output: &mut [u8]) -> Done {
+    fn copy(&self, input: &[u8], output: &mut [u8]) -> CollectiveResult {
         self.enter()?;
         output.copy_from_slice(input);
         Ok(())
     }
 }
 
-impl Backend for SoloCommunicator {
-    fn membership(&self) -> Membership {
-        Membership { term: self.term, generation: self.generation, rank: 0, world: 1 }
+impl CpuBackend for SoloCommunicator {
+    fn membership(&self) -> GroupMembership {
+        GroupMembership { term: self.term, generation: self.generation, rank: 0, world: 1 }
     }
 
-    fn all_reduce(&mut self, _: Operation, _: &mut [u8], _: Reduction) -> Done {
-        self.enter()
-    }
-
-    fn all_gather(&mut self, _: Operation, input: &[u8], output: &mut [u8], _: &Places) -> Done {
-        self.copy(input, output)
-    }
-
-    fn reduce_scatter(
+    fn carry_out(
         &mut self,
-        _: Operation,
-        input: &[u8],
-        output: &mut [u8],
-        _: Reduction,
-    ) -> Done {
-        self.copy(input, output)
-    }
-
-    fn broadcast(&mut self, _: Operation, _: &mut [u8], _: u32) -> Done {
-        self.enter()
-    }
-
-    fn all_to_all(
-        &mut self,
-        _: Operation,
-        input: &[u8],
-        _: &Places,
-        output: &mut [u8],
-        _: &Places,
-    ) -> Done {
-        self.copy(input, output)
-    }
-
-    fn barrier(&mut self, _: Operation) -> Done {
-        self.enter()
-    }
-
-    // There is no other rank to send to or to receive from: the arguments' check has refused the call.
-    fn send(&mut self, _: Operation, _: &[u8], _: u32) -> Done {
-        self.enter()
-    }
-
-    fn receive(&mut self, _: Operation, _: &mut [u8], _: u32) -> Done {
-        self.enter()
+        _: OperationSignature,
+        operation: HostOperation<'_>,
+    ) -> CollectiveResult {
+        match operation {
+            Operation::AllGather { input, output, .. }
+            | Operation::ReduceScatter { input, output, .. }
+            | Operation::AllToAll { input, output, .. }
+            | Operation::Gather { input, output: Some(output), .. }
+            | Operation::Scatter { input: Some(input), output, .. } => self.copy(input, output),
+            Operation::AllReduce { .. }
+            | Operation::GroupedAllReduce { .. }
+            | Operation::Reduce { .. }
+            | Operation::Broadcast { .. }
+            | Operation::Barrier => self.enter(),
+            // A world of one is its root, and has no other rank: the check has refused other calls.
+            Operation::Gather { output: None, .. }
+            | Operation::Scatter { input: None, .. }
+            | Operation::Send { .. }
+            | Operation::Recv { .. } => self.enter(),
+        }
     }
 
     fn ancestry(&self) -> Ancestry {

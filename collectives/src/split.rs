@@ -1,6 +1,6 @@
-//! Sub-groups: `MPI_Comm_split` over any backend. The ranks tell each other colours, keys and new listeners over
-//! the group that they have; each colour then forms over the best path that its ranks have, as a generation
-//! does, with a key of its own that follows from the generation's.
+//! Sub-groups: `MPI_Comm_split` over any backend. The ranks exchange colours, keys and new listeners over the
+//! existing group. Each colour then forms over the best path that its ranks have, as a generation does, with a key
+//! derived from the generation's.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,67 +9,71 @@ use std::sync::Arc;
 use ring::hmac;
 
 use crate::abort::AbortHandle;
-use crate::backend::{Backend, Membership, Places};
+use crate::backend::{CpuBackend, GroupMembership};
 use crate::communicator::Communicator;
-use crate::error::{CollectiveError, FormError, WaitDetails};
+use crate::element::DataType;
+use crate::error::{CollectiveError, FormError, PeerLoss, WaitDetails};
 use crate::host_fabric::HostFabric;
+use crate::operation::HostOperation;
 use crate::quic::Endpoint;
 use crate::solo::SoloCommunicator;
-use crate::tcp::{GroupSpec, Standing, TcpFabric};
-use crate::wire::{Operation, OperationKind};
+use crate::tcp::{GroupSpec, StandingConnections, TcpFabric};
+use crate::wire::{OperationKind, OperationSignature};
 
-/// What a group was formed of.
+/// The origin of a group: the parameters and resources from which it was formed, and its sub-groups are.
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) group: GroupSpec,
     pub(crate) abort: AbortHandle,
-    /// Where this rank listens.
+    /// The address on which this rank listens.
     pub(crate) address: IpAddr,
-    /// Which part of the generation it is.
+    /// The number of the part of the generation that this group is.
     pub(crate) part: u32,
-    /// Where its connections go when it ends.
-    pub(crate) standing: Standing,
-    /// What carries its streams, if they are QUIC's: it stands as long as they do.
+    /// The store of connections that outlive the group.
+    pub(crate) standing: StandingConnections,
+    /// The QUIC endpoint, if the streams are QUIC's: it lives as long as they do.
     pub(crate) _quic: Option<Arc<Endpoint>>,
 }
 
-/// Where a group's sub-groups come from.
+/// The parent from which sub-groups are made.
 pub(crate) enum Ancestry {
-    /// A world of one has but itself.
+    /// A world of one, whose only sub-group is itself.
     Alone(SoloCommunicator),
-    /// What the group was formed of, and the number of its next operation.
+    /// The origin of the group, and the number of its next operation.
     Group(Arc<Origin>, u64),
 }
 
-/// What each rank tells: its colour plus one, or zero; its key; its listener's port, or zero where it has none.
-type Entry = [u64; 3];
+/// The message of each rank: its colour plus one, or zero; its key; its listener's port, or zero without one.
+type SplitEntry = [u64; 3];
 
 /// See [`Communicator::split`].
-pub(crate) fn split<B: Backend>(
+pub(crate) fn split<B: CpuBackend>(
     parent: &mut B,
     colour: Option<u32>,
     key: i32,
 ) -> Result<Option<Box<dyn Communicator>>, CollectiveError> {
-    let Membership { term, generation, rank, world } = parent.membership();
+    let GroupMembership { term, generation, rank, world } = parent.membership();
     let (origin, sequence) = match parent.ancestry() {
         Ancestry::Group(origin, sequence) => (origin, sequence),
         Ancestry::Alone(child) => {
-            Backend::barrier(parent, operation(0))?;
+            parent.carry_out(signature(0), HostOperation::Barrier)?;
             return Ok(colour.map(|_| Box::new(child) as Box<dyn Communicator>));
         }
     };
     let bound = TcpFabric::bind(SocketAddr::new(origin.address, 0));
     let port = bound.as_ref().map_or(0, |fabric| fabric.local_address().port());
-    let own: Entry = [colour.map_or(0, |colour| u64::from(colour) + 1), key as u64, port.into()];
-    let mut entries: Vec<Entry> = vec![[0; 3]; world as usize];
+    let own: SplitEntry =
+        [colour.map_or(0, |colour| u64::from(colour) + 1), key as u64, port.into()];
+    let mut entries: Vec<SplitEntry> = vec![[0; 3]; world as usize];
     let output = bytemuck::cast_slice_mut(&mut entries);
     let input = bytemuck::cast_slice(&own);
-    parent.all_gather(operation(input.len()), input, output, &Places::Equal(input.len()))?;
+    let exchange =
+        HostOperation::AllGather { input, output, counts: None, data_type: DataType::U64 };
+    parent.carry_out(signature(input.len()), exchange)?;
     let fabric = bound.map_err(|error| CollectiveError::System(Arc::new(error)))?;
-    // Whoever could not listen has failed on its own; nobody waits for it.
+    // A rank that could not listen has failed on its own; the others do not wait for it.
     if let Some(other) = entries.iter().position(|[_, _, port]| *port == 0) {
-        let error = io::Error::other(format!("rank {other} could not listen for its sub-group"));
-        return Err(CollectiveError::System(Arc::new(error)));
+        return Err(CollectiveError::PeerLost { rank: other as u32, source: PeerLoss::Failed });
     }
     let Some(colour) = colour else { return Ok(None) };
     let mut members: Vec<u32> =
@@ -85,9 +89,11 @@ pub(crate) fn split<B: Backend>(
     formed.map(Some).map_err(|error| failed(error, &origin.group, sequence, &members))
 }
 
-fn operation(bytes: usize) -> Operation {
+/// The signature of the exchange: another than that of the operation that carries it out, so that a rank that does not
+/// split is noticed.
+fn signature(bytes: usize) -> OperationSignature {
     let kind = OperationKind::Split;
-    Operation { kind, data_type: None, reduce_op: None, root: None, bytes: bytes as u64 }
+    OperationSignature { kind, data_type: None, reduce_op: None, root: None, bytes: bytes as u64 }
 }
 
 fn sub_group(
@@ -96,7 +102,7 @@ fn sub_group(
     rank: u32,
     sequence: u64,
     colour: u32,
-    entries: &[Entry],
+    entries: &[SplitEntry],
 ) -> GroupSpec {
     let secret = hmac::Key::new(hmac::HMAC_SHA256, &parent.key);
     let mut context = hmac::Context::with_key(&secret);
@@ -122,7 +128,7 @@ fn sub_group(
     }
 }
 
-/// The error of a sub-group that did not form, with the ranks and the number of the group that is split.
+/// The error of a sub-group that did not form, with the ranks and the operation number of the parent group.
 fn failed(error: FormError, parent: &GroupSpec, sequence: u64, members: &[u32]) -> CollectiveError {
     match error {
         FormError::Aborted { term, generation, reason } => {
@@ -138,6 +144,7 @@ fn failed(error: FormError, parent: &GroupSpec, sequence: u64, members: &[u32]) 
             let operation = OperationKind::Split;
             CollectiveError::DeadlinePassed { operation, sequence, waiting_for, details }
         }
+        FormError::System(error) => CollectiveError::System(Arc::new(error)),
         error => CollectiveError::System(Arc::new(io::Error::other(error))),
     }
 }

@@ -1,5 +1,5 @@
-//! Ranks as processes, one of them killed with SIGKILL at a random moment of a large all-reduce, again and
-//! again: the others return at once and alike, the next generation works, and nothing is left behind.
+//! Ranks as processes, one of them killed with SIGKILL at a random moment of a large all-reduce, repeatedly. The
+//! others return at once with the same error, the next generation works, and nothing is left behind.
 //!
 //! The processes are this test program again, told by an environment variable to be a rank.
 
@@ -19,12 +19,12 @@ const WORLD: usize = 4;
 const KILLS: u64 = 50;
 /// Elements of the all-reduce that is interrupted: 64 MiB.
 const LARGE: usize = 16 << 20;
-/// Ends a test that would hang.
+/// Time limit that ends a hanging test.
 const DEADLINE: Duration = Duration::from_secs(60);
 const ROLE: &str = "ELASTIC_TEST_RANK";
-/// Before each line of a rank, since the test harness writes to the same stream.
+/// Prefix of each line of a rank, since the test harness writes to the same stream.
 const MARK: &str = "@";
-/// The segment of one generation is mapped once a rank.
+/// The name of a generation's segment in the process's mappings: each rank maps it once.
 const SEGMENT: &str = "memfd:elastic-collectives";
 
 #[test]
@@ -61,7 +61,7 @@ fn survivors_of_sigkill_return_alike_and_form_again() {
             descriptors.push(survivors.map(|(_, rank)| rank.descriptors()).max().unwrap());
         }
     }
-    // A survivor of many generations holds what one of the first held, and no segment at all.
+    // A survivor of many generations holds as many descriptors as after one of the first, and no segment.
     assert_eq!(descriptors[0], descriptors[1], "descriptors of a survivor");
     for rank in &ranks {
         assert!(!rank.maps().contains(SEGMENT), "a segment outlives its generation");
@@ -82,7 +82,7 @@ struct Rank {
 
 impl Drop for Rank {
     fn drop(&mut self) {
-        // It has ended already where it was the victim.
+        // The process has ended already where it was the victim.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -120,7 +120,7 @@ impl Rank {
     }
 }
 
-/// The lines of a rank, read beside the test so that it can wait for them with a deadline.
+/// The lines of a rank, read by a thread so that the test can wait for them with a deadline.
 #[expect(clippy::disallowed_methods, reason = "a pipe has no read with a deadline")]
 fn read_marked(output: ChildStdout) -> Receiver<String> {
     let (sender, lines) = channel();
@@ -145,8 +145,8 @@ fn say(line: &str) {
     std::io::stdout().write_all(format!("{MARK}{line}\n").as_bytes()).unwrap();
 }
 
-/// The host of each rank: one of them all, two, or unknown, so that each path is killed on; and of the last, one of two
-/// is encrypted.
+/// The host of each rank: all on one host, on several, or unknown, so that each path is tested. Of the two cases with
+/// unknown hosts, one is encrypted.
 fn hosts(generation: u64) -> Vec<u32> {
     match generation % 5 {
         2 => (0..WORLD as u32).map(|rank| rank / 2).collect(),
@@ -182,6 +182,7 @@ fn rank() {
             streams: DEFAULT_STREAMS,
             form_deadline: DEADLINE,
             operation_deadline: DEADLINE,
+            path_deadline: elastic_collectives::DEFAULT_PATH_DEADLINE,
         };
         let mut communicator = fabric.form(&group, &abort).unwrap();
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -192,7 +193,7 @@ fn rank() {
         assert_eq!(small, [10.0; 1000]);
         say("formed");
         let failure = reduce_until_failure(&mut *communicator, &mut data);
-        // What the generation held is given back before the test looks.
+        // The generation's resources are released before the test checks them.
         drop(communicator);
         match failure {
             CollectiveError::PeerLost { rank, .. } => say(&format!("lost {rank}")),

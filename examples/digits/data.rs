@@ -1,26 +1,27 @@
-//! The handwritten digits, compiled into the program; where they are from: `examples/data/README.md`.
+//! The handwritten digits, compiled into the program; their source: `examples/data/README.md`. Used by the example
+//! `digits` and by `demo`.
 
 use ndarray::Array2;
 
-/// Pixels of an image.
+/// Number of pixels in an image.
 pub(crate) const PIXELS: usize = 64;
-/// Digits to tell apart.
+/// Number of classes: the digits 0 to 9.
 pub(crate) const CLASSES: usize = 10;
 
-/// Every fifth image is kept for the test; the same ones on every rank.
+/// Every fifth image is a test image; the same ones on every rank.
 const TEST_EVERY: usize = 5;
 
 static CSV: &str = include_str!("../data/digits.csv");
 
-/// An image and the digit that it shows.
+/// An image and its label.
 pub(crate) struct Sample {
-    /// From 0 (white) to 1 (black).
+    /// The grey levels, from 0 (white) to 1 (black).
     pub(crate) pixels: [f32; PIXELS],
-    /// The digit.
+    /// The digit that the image shows.
     pub(crate) label: usize,
 }
 
-/// The images to learn from, and those to be tested on.
+/// The training images and the test images.
 pub(crate) struct Digits {
     pub(crate) train: Vec<Sample>,
     pub(crate) test: Vec<Sample>,
@@ -30,7 +31,7 @@ impl Digits {
     /// Reads the data.
     ///
     /// # Errors
-    /// Names the line that is not an image.
+    /// The error names the line that is not an image.
     pub(crate) fn load() -> Result<Self, String> {
         let mut digits = Self { train: Vec::new(), test: Vec::new() };
         for (index, line) in CSV.lines().enumerate() {

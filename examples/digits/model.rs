@@ -1,5 +1,5 @@
-//! A perceptron with one hidden layer, its gradient, and stochastic gradient descent with momentum. All
-//! parameters stand in one vector, so that a step needs one all-reduce.
+//! A perceptron with one hidden layer, its gradient, and stochastic gradient descent with momentum. All parameters are
+//! in one vector, so that a step needs one all-reduce. Used by the example `digits`.
 
 use ndarray::{Array2, ArrayView1, ArrayView2, Axis};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::data::{CLASSES, PIXELS, Sample, matrix};
 
 const HIDDEN: usize = 48;
-/// Where each layer's part of the vector ends: weights and biases of the first, of the second.
+/// The end of each layer's part of the vector: weights and biases of the first layer, then of the second.
 const ENDS: [usize; 4] = [
     PIXELS * HIDDEN,
     PIXELS * HIDDEN + HIDDEN,
@@ -37,8 +37,8 @@ struct Layers<'a> {
 }
 
 impl Model {
-    /// A model that knows nothing: weights spread evenly within Glorot's bounds by a low-discrepancy
-    /// sequence (Weyl's, on the golden ratio), so that it needs no random numbers.
+    /// An untrained model. Its weights are spread evenly within Glorot's bounds by a low-discrepancy sequence (Weyl's,
+    /// on the golden ratio), so that it needs no random numbers.
     pub(crate) fn new() -> Self {
         const GOLDEN: f64 = 0.618_033_988_749_894_9;
         let spread = |inputs: usize, outputs: usize| (6.0 / (inputs + outputs) as f64).sqrt();
@@ -56,7 +56,7 @@ impl Model {
         Self { parameters, velocity: vec![0.0; PARAMETERS] }
     }
 
-    /// What was learned, little endian.
+    /// The trained parameters as little-endian bytes.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         self.parameters.iter().flat_map(|parameter| parameter.to_le_bytes()).collect()
     }
@@ -75,7 +75,7 @@ impl Model {
         }
     }
 
-    /// What the hidden layer says, and the probability of each class, by row.
+    /// The activations of the hidden layer, and the probability of each class, by row.
     fn forward(&self, images: &Array2<f32>) -> (Array2<f32>, Array2<f32>) {
         let layers = self.layers();
         let hidden = (images.dot(&layers.hidden_weights) + layers.hidden_bias).mapv(f32::tanh);
@@ -89,8 +89,8 @@ impl Model {
         (hidden, output)
     }
 
-    /// The mean gradient of the cross-entropy over these samples, times `weight`, and behind it the mean
-    /// loss, times `weight`. All zero without samples.
+    /// The mean gradient of the cross-entropy over these samples, times `weight`, followed by the mean loss, times
+    /// `weight`. All zero without samples.
     pub(crate) fn gradient<'a>(
         &self,
         samples: impl ExactSizeIterator<Item = &'a Sample>,
@@ -120,7 +120,7 @@ impl Model {
         gradient
     }
 
-    /// One step against the gradient; what stands behind it is not looked at.
+    /// Takes one step against the gradient; any values behind the gradient are ignored.
     pub(crate) fn apply(&mut self, gradient: &[f32]) {
         let moved = self.parameters.iter_mut().zip(&mut self.velocity).zip(gradient);
         for ((parameter, velocity), slope) in moved {
@@ -129,7 +129,7 @@ impl Model {
         }
     }
 
-    /// The share of samples that are told correctly.
+    /// The share of samples that are classified correctly.
     pub(crate) fn accuracy(&self, samples: &[Sample]) -> f64 {
         let (images, labels) = matrix(samples.iter());
         let (_, output) = self.forward(&images);

@@ -5,15 +5,21 @@
 By itself, `python jax_digits.py` is a world of one.
 """
 
+from __future__ import annotations
+
 import argparse
 import time
+from typing import Dict, Mapping, Union
 
 import jax
 import jax.numpy as jnp
 import numpy
+from numpy.typing import NDArray
 
 import digits
 import elastic_node as en
+
+Array = Union[jax.Array, NDArray[numpy.floating]]
 
 arguments = argparse.ArgumentParser(description=__doc__)
 arguments.add_argument("--epochs", type=int, default=10)
@@ -24,20 +30,28 @@ en.init()
 images, labels, test_images, test_labels = digits.load()
 
 
-def scores(weights, x):
+def scores(weights: Mapping[str, Array], x: Array) -> jax.Array:
     return jnp.tanh(x @ weights["hidden"]) @ weights["output"]
 
 
 @jax.jit
-def gradient(weights, x, y):
-    def loss(weights):
+def gradient(weights: Dict[str, jax.Array], x: jax.Array, y: jax.Array) -> Dict[str, jax.Array]:
+    def loss(weights: Dict[str, jax.Array]) -> jax.Array:
         return -jnp.mean(jax.nn.log_softmax(scores(weights, x))[jnp.arange(len(y)), y])
 
-    return jax.grad(loss)(weights)
+    slopes: Dict[str, jax.Array] = jax.grad(loss)(weights)
+    return slopes
+
+
+class Digits(en.elastic.ObjectState):
+    """What survives the loss of a worker."""
+
+    weights: Dict[str, NDArray[numpy.float32]]
+    sampler: en.elastic.ElasticSampler
 
 
 random = numpy.random.default_rng(0)
-state = en.elastic.ObjectState(
+state = Digits(
     # NumPy arrays, which the state saves without a copy, and JAX takes as they are.
     weights={
         "hidden": random.normal(0, 0.1, (digits.PIXELS, 48)).astype(numpy.float32),
@@ -48,7 +62,7 @@ state = en.elastic.ObjectState(
 
 
 @en.elastic.run
-def train(state):
+def train(state: Digits) -> None:
     while state.sampler.epoch < options.epochs:
         for batch in state.sampler.batches(16):
             if batch.indices:

@@ -5,10 +5,13 @@
 By itself, `python numpy_digits.py` is a world of one.
 """
 
+from __future__ import annotations
+
 import argparse
 import time
 
 import numpy
+from numpy.typing import NDArray
 
 import digits
 import elastic_node as en
@@ -20,14 +23,23 @@ options = arguments.parse_args()
 
 en.init()
 images, labels, test_images, test_labels = digits.load()
-state = en.elastic.ObjectState(
+
+
+class Digits(en.elastic.ObjectState):
+    """What survives the loss of a worker."""
+
+    weights: NDArray[numpy.float32]
+    sampler: en.elastic.ElasticSampler
+
+
+state = Digits(
     weights=numpy.zeros((digits.PIXELS, digits.CLASSES), numpy.float32),
     sampler=en.elastic.ElasticSampler(images),
 )
 
 
 @en.elastic.run
-def train(state):
+def train(state: Digits) -> None:
     while state.sampler.epoch < options.epochs:
         for batch in state.sampler.batches(16):
             x, y = images[batch.indices], labels[batch.indices]

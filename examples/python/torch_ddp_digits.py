@@ -5,6 +5,8 @@
 By itself, `python torch_ddp_digits.py` is a world of one.
 """
 
+from __future__ import annotations
+
 import argparse
 import time
 
@@ -27,7 +29,18 @@ model = torch.nn.Sequential(
     torch.nn.Linear(digits.PIXELS, 48), torch.nn.ReLU(), torch.nn.Linear(48, digits.CLASSES)
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-state = en.elastic.TorchState(
+
+
+class Digits(en.elastic.TorchState):
+    """What survives the loss of a worker."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    scheduler: torch.optim.lr_scheduler.LRScheduler
+    sampler: en.elastic.ElasticSampler
+
+
+state = Digits(
     model=model,
     optimizer=optimizer,
     scheduler=torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.5),
@@ -36,7 +49,7 @@ state = en.elastic.TorchState(
 
 
 @en.elastic.run
-def train(state):
+def train(state: Digits) -> None:
     en.init_process_group()  # of this generation: it ends with it
     replica = DistributedDataParallel(state.model)
     while state.sampler.epoch < options.epochs:

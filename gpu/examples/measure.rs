@@ -1,4 +1,4 @@
-//! One rank of a measurement: all-reduce, broadcast and commit on a GPU, from 1 KiB to 1 GiB, as JSON lines on stdout of
+//! A rank of a measurement: all-reduce, broadcast and commit on a GPU, from 1 KiB to 1 GiB, as JSON lines on stdout of
 //! rank 0. `bench/gpu.sh` starts one for each rank, and the same with `torch.distributed`.
 //!
 //! `measure RANK WORLD FIRST_PORT [BYTES_MAX]`: rank r listens on port FIRST_PORT + r of this machine.
@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use elastic_collectives::wire::OperationKind;
 use elastic_collectives::{
-    AbortHandle, Communicator, DEFAULT_STREAMS, DataPlane, DataType, GroupSpec, HostFabric,
-    ReduceOp, SoloCommunicator, TcpFabric,
+    AbortHandle, Communicator, CommunicatorExt, DEFAULT_STREAMS, DataPlane, DataType, GroupSpec,
+    HostFabric, ReduceOp, SoloCommunicator, TcpFabric,
 };
 use elastic_gpu::actor::core::CoreConfig;
 use elastic_gpu::cuda::{DeviceBuffer, Stream};
-use elastic_gpu::load::Search;
-use elastic_gpu::nccl::{Patience, Region};
+use elastic_gpu::load::LibrarySearch;
+use elastic_gpu::nccl::{GpuPatience, Region};
 use elastic_gpu::{
-    Backend, DeviceState, Generation, Gpu, GpuActor, GpuConfig, GpuGroups, GpuPort, GroupConfig,
-    NcclGroup, Scope,
+    Backend, DeviceOperation, DeviceState, Gpu, GpuActor, GpuConfig, GpuGroups, GpuPort,
+    GroupConfig, GroupGeneration, NcclGroup, Scope,
 };
 use elastic_protocol::{GenerationId, HostName, Incarnation, NodeId, Stamp, Term, WorkerId};
 use elastic_runtime::{NodeHandle, spawn_child_with_handle, system};
@@ -40,7 +40,7 @@ fn main() -> Result<(), Failure> {
     };
     let bytes_max = rest.first().copied().unwrap_or(BYTES_MAX);
     let (rank, world, port) = (u32::try_from(rank)?, u32::try_from(world)?, u16::try_from(port)?);
-    let search = Search::from_environment(|name| std::env::var(name).ok());
+    let search = LibrarySearch::from_environment(|name| std::env::var(name).ok());
     let gpu = Arc::new(Gpu::open(&search, rank, true)?);
     let mut group = form(&gpu, rank, world, port)?;
     let compute = Stream::new(gpu.device())?;
@@ -48,17 +48,19 @@ fn main() -> Result<(), Failure> {
     for bytes in sizes.take_while(|bytes| *bytes <= bytes_max) {
         let rounds = ((256 << 20) / bytes).clamp(5, 500);
         let buffer = DeviceBuffer::new(gpu.device(), bytes)?;
+        let (data, data_type, op) = (Region::all(&buffer), DataType::F32, ReduceOp::Sum);
+        let all_reduce = DeviceOperation::AllReduce { data, data_type, op };
         let reduced = timed(rounds, || {
-            let sequence =
-                group.all_reduce_device(&[Region::all(&buffer)], DataType::F32, ReduceOp::Sum)?;
+            let sequence = group.launch_operation(&all_reduce)?;
             Ok(group.wait(OperationKind::AllReduce, sequence)?)
         })?;
+        let one_to_all = DeviceOperation::Broadcast { data, data_type, root: 0 };
         let broadcast = timed(rounds, || {
-            let sequence = group.broadcast_device(&Region::all(&buffer), DataType::F32, 0)?;
+            let sequence = group.launch_operation(&one_to_all)?;
             Ok(group.wait(OperationKind::Broadcast, sequence)?)
         })?;
         drop(buffer);
-        let patience = Patience { due: Instant::now() + DEADLINE, stop: &|| None };
+        let patience = GpuPatience { due: Instant::now() + DEADLINE, stop: &|| None };
         let mut state = DeviceState::new(gpu.device(), bytes)?;
         let begun = timed(rounds.min(20), || {
             state.begin_commit(&compute, &patience)?;
@@ -138,6 +140,7 @@ fn form(gpu: &Arc<Gpu>, rank: u32, world: u32, port: u16) -> Result<Box<NcclGrou
                 streams: DEFAULT_STREAMS,
                 form_deadline: DEADLINE,
                 operation_deadline: DEADLINE,
+                path_deadline: elastic_collectives::DEFAULT_PATH_DEADLINE,
             },
             &abort,
         )?,
@@ -150,7 +153,7 @@ fn form(gpu: &Arc<Gpu>, rank: u32, world: u32, port: u16) -> Result<Box<NcclGrou
         roll_call: DEADLINE,
     };
     let stamp = Stamp { term: Term(1), generation: GenerationId(1) };
-    let generation = Generation { stamp, members: &members, due: Instant::now() + DEADLINE };
+    let generation = GroupGeneration { stamp, members: &members, due: Instant::now() + DEADLINE };
     let mut groups = GpuGroups::new(config, Ok(Arc::clone(gpu)), gpu_port, abort);
     Ok(Box::new(groups.form_nccl(control, generation)?))
 }

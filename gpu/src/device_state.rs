@@ -13,8 +13,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cuda::{CudaError, Device, DeviceBuffer, Event, PinnedBuffer, Stream};
-use crate::nccl::{CommError, Patience};
+use crate::cuda::{CudaError, CudaEvent, Device, DeviceBuffer, PinnedBuffer, Stream};
+use crate::nccl::{CommError, GpuPatience};
 
 /// State on a GPU with its commits on the host.
 #[derive(Debug)]
@@ -22,9 +22,9 @@ pub struct DeviceState {
     buffer: DeviceBuffer,
     side: Stream,
     /// Behind the step that a commit follows.
-    stepped: Event,
+    stepped: CudaEvent,
     /// Behind the copy.
-    copied: Event,
+    copied: CudaEvent,
     /// The last commit, and the one that is being copied.
     hosts: [PinnedBuffer; 2],
     newest: usize,
@@ -40,7 +40,7 @@ enum Copying {
     Finished,
 }
 
-/// What commits have cost.
+/// Cost of commits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommitCost {
     /// Commits that were kept.
@@ -61,8 +61,8 @@ impl DeviceState {
         Ok(DeviceState {
             buffer: DeviceBuffer::new(device, bytes)?,
             side: Stream::new(device)?,
-            stepped: Event::new(device)?,
-            copied: Event::new(device)?,
+            stepped: CudaEvent::new(device)?,
+            copied: CudaEvent::new(device)?,
             hosts: [PinnedBuffer::new(device, bytes)?, PinnedBuffer::new(device, bytes)?],
             newest: 0,
             committed: false,
@@ -81,22 +81,22 @@ impl DeviceState {
         self.committed.then(|| self.hosts[self.newest].as_slice())
     }
 
-    /// What commits have cost so far.
+    /// Cost of the commits so far.
     pub const fn cost(&self) -> CommitCost {
         self.cost
     }
 
-    /// Waits until what is queued on `compute` is done, and begins to copy the state. A copy of before that nobody has
-    /// kept is kept first.
+    /// Waits until the work queued on `compute` is done, and begins to copy the state. An earlier copy that was not
+    /// kept yet is kept first.
     ///
     /// # Errors
     ///
-    /// What CUDA refused; or a wait was given up, also where the work that was waited for is done by then: it may have
-    /// been aborted. Nothing was begun.
+    /// CUDA's error; or a wait was given up, even if the awaited work is done by then: it may have
+    /// been aborted. The copy was not begun.
     pub fn begin_commit(
         &mut self,
         compute: &Stream,
-        patience: &Patience<'_>,
+        patience: &GpuPatience<'_>,
     ) -> Result<(), CommError> {
         self.finish_commit(patience)?;
         self.keep_commit();
@@ -110,11 +110,11 @@ impl DeviceState {
         Ok(())
     }
 
-    /// What is queued on `stream` from here on may change the state: it waits for the copy, the host does not.
+    /// Makes later work on `stream`, which may change the state, wait for the copy; the host does not wait.
     ///
     /// # Errors
     ///
-    /// What CUDA refused.
+    /// CUDA's error.
     pub fn before_update(&self, stream: &Stream) -> Result<(), CudaError> {
         match self.copying {
             Some(Copying::UnderWay(_)) => stream.wait_for(&self.copied),
@@ -127,7 +127,7 @@ impl DeviceState {
     /// # Errors
     ///
     /// What CUDA refused; or the wait was given up, and may be taken up again.
-    pub fn finish_commit(&mut self, patience: &Patience<'_>) -> Result<(), CommError> {
+    pub fn finish_commit(&mut self, patience: &GpuPatience<'_>) -> Result<(), CommError> {
         let Some(Copying::UnderWay(begun)) = self.copying else { return Ok(()) };
         let started = now();
         patience.wait("a commit", || Ok(self.copied.is_passed()?))?;
@@ -147,12 +147,12 @@ impl DeviceState {
         }
     }
 
-    /// What was begun and not kept does not count.
+    /// Discards a commit that was begun and not kept.
     ///
     /// # Errors
     ///
-    /// What CUDA refused; or the wait for the end of its copy was given up.
-    pub fn give_up_commit(&mut self, patience: &Patience<'_>) -> Result<(), CommError> {
+    /// CUDA's error; or the wait for the end of its copy was given up.
+    pub fn give_up_commit(&mut self, patience: &GpuPatience<'_>) -> Result<(), CommError> {
         patience.wait("a commit", || Ok(self.copied.is_passed()?))?;
         self.copying = None;
         Ok(())
@@ -163,7 +163,11 @@ impl DeviceState {
     /// # Errors
     ///
     /// What CUDA refused; or the wait for the copy was given up.
-    pub fn restore(&mut self, compute: &Stream, patience: &Patience<'_>) -> Result<(), CommError> {
+    pub fn restore(
+        &mut self,
+        compute: &Stream,
+        patience: &GpuPatience<'_>,
+    ) -> Result<(), CommError> {
         self.give_up_commit(patience)?;
         if !self.committed {
             return Ok(());
@@ -188,7 +192,7 @@ impl DeviceState {
     pub fn replace_commit(
         &mut self,
         bytes: &[u8],
-        patience: &Patience<'_>,
+        patience: &GpuPatience<'_>,
     ) -> Result<(), CommError> {
         self.give_up_commit(patience)?;
         self.hosts[self.newest].as_mut_slice().copy_from_slice(bytes);
@@ -209,7 +213,7 @@ impl DeviceState {
         &self,
         bytes: &[u8],
         compute: &Stream,
-        patience: &Patience<'_>,
+        patience: &GpuPatience<'_>,
     ) -> Result<(), CommError> {
         self.before_update(compute)?;
         let mut host = PinnedBuffer::new(self.buffer.device(), bytes.len())?;
@@ -227,7 +231,7 @@ impl DeviceState {
     /// # Errors
     ///
     /// As [`DeviceState::write`].
-    pub fn read(&self, compute: &Stream, patience: &Patience<'_>) -> Result<Vec<u8>, CommError> {
+    pub fn read(&self, compute: &Stream, patience: &GpuPatience<'_>) -> Result<Vec<u8>, CommError> {
         let host = PinnedBuffer::new(self.buffer.device(), self.buffer.len())?;
         let host = self.pass(host, compute, patience, |host| {
             // SAFETY: as in `write`.
@@ -241,10 +245,10 @@ impl DeviceState {
         &self,
         host: PinnedBuffer,
         compute: &Stream,
-        patience: &Patience<'_>,
+        patience: &GpuPatience<'_>,
         queue: impl FnOnce(&PinnedBuffer) -> Result<(), CudaError>,
     ) -> Result<PinnedBuffer, CommError> {
-        let passed = Event::new(self.buffer.device())?;
+        let passed = CudaEvent::new(self.buffer.device())?;
         queue(&host)?;
         passed.record(compute)?;
         match patience.wait("a copy", || Ok(passed.is_passed()?)) {
@@ -262,7 +266,7 @@ impl Drop for DeviceState {
     /// it does not end.
     fn drop(&mut self) {
         const COPY_MAX: Duration = Duration::from_secs(5);
-        let patience = Patience { due: now() + COPY_MAX, stop: &|| None };
+        let patience = GpuPatience { due: now() + COPY_MAX, stop: &|| None };
         if self.give_up_commit(&patience).is_err() {
             let device = self.buffer.device();
             for host in &mut self.hosts {

@@ -6,20 +6,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elastic_collectives::{
-    AbortHandle, CollectiveError, Communicator, CommunicatorExt, FormError, MissingPeer,
+    AbortHandle, CollectiveError, Communicator, CommunicatorExt, FormError, form_in_hosts,
 };
-use elastic_protocol::{Stamp, WorkerId};
+use elastic_protocol::{HostName, Stamp, WorkerId};
 use tracing::{info, warn};
 
 use crate::actor::core::SPARES_MAX;
 use crate::actor::{GpuPort, GpuRequest};
 use crate::gpu::Gpu;
-use crate::group::{NcclGroup, Parts};
-use crate::hierarchy::HierarchicalGroup;
-use crate::lane::{Lane, LaneHome};
-use crate::nccl::{CommError, Patience, UniqueId};
-use crate::offer::{How, Offer, Plan, plan};
-use crate::session::Session;
+use crate::group::{NcclGroup, NcclGroupParts};
+use crate::lane::{StagingLane, StagingLaneHome};
+use crate::nccl::{CommError, GpuPatience, UniqueId};
+use crate::offer::{FormPlan, How, Offer, plan};
+use crate::session::NcclSession;
 use crate::settings::{Backend, Scope};
 
 /// How long the actor may take to answer what needs no work.
@@ -27,10 +26,10 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// How long shrinking and growing may take: some 2 s at 1,024 GPUs. Then all start from nothing.
 const CHEAPER_MAX: Duration = Duration::from_secs(10);
 
-/// What NCCL groups are formed with.
+/// Settings with which NCCL groups are formed.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
-    /// What is demanded.
+    /// The demanded backend.
     pub backend: Backend,
     /// How far NCCL goes.
     pub scope: Scope,
@@ -44,7 +43,7 @@ pub struct GroupConfig {
 
 /// A generation, as its members know it.
 #[derive(Clone, Copy, Debug)]
-pub struct Generation<'a> {
+pub struct GroupGeneration<'a> {
     /// Which.
     pub stamp: Stamp,
     /// By rank.
@@ -61,7 +60,7 @@ pub struct GpuGroups {
     gpu: Result<Arc<Gpu>, String>,
     port: GpuPort,
     abort: AbortHandle,
-    lane: LaneHome,
+    lane: StagingLaneHome,
 }
 
 impl GpuGroups {
@@ -72,7 +71,7 @@ impl GpuGroups {
         port: GpuPort,
         abort: AbortHandle,
     ) -> GpuGroups {
-        GpuGroups { config, gpu, port, abort, lane: LaneHome::default() }
+        GpuGroups { config, gpu, port, abort, lane: StagingLaneHome::default() }
     }
 
     /// Forms the generation's group over `control`, the CPU group of the same members, or gives that back where not
@@ -83,27 +82,25 @@ impl GpuGroups {
     /// [`FormError`]; with [`Backend::Nccl`] also where a member has no GPU.
     pub fn form(
         &mut self,
-        mut control: Box<dyn Communicator>,
-        generation: Generation<'_>,
+        control: Box<dyn Communicator>,
+        generation: GroupGeneration<'_>,
     ) -> Result<Box<dyn Communicator>, FormError> {
         if self.config.backend == Backend::Cpu {
             return Ok(control);
         }
         if self.config.scope == Scope::Host {
-            let Some(split) =
-                HierarchicalGroup::split(&mut *control, generation.members).map_err(form_error)?
-            else {
-                return Ok(control);
-            };
-            let (inner, members, leaders) = split;
-            let inside = Generation { members: &members, ..generation };
+            let (rank, hosts) = (control.rank() as usize, host_numbers(generation.members));
+            let members = generation.members.iter().zip(&hosts);
+            let here = members.filter(|(_, host)| **host == hosts[rank]);
+            let here: Vec<WorkerId> = here.map(|(member, _)| member.clone()).collect();
+            let inside = GroupGeneration { members: &here, ..generation };
             // A host without GPUs takes part by its CPU group: only its own members know.
-            let inner: Box<dyn Communicator> = match self.form_here(inner, inside)? {
-                Ok(group) => Box::new(group),
-                Err(cpu) => cpu,
-            };
-            let members = generation.members;
-            return Ok(Box::new(HierarchicalGroup::new(inner, leaders, control, members)));
+            return form_in_hosts(control, &hosts, |local| {
+                match self.form_here(local, inside)? {
+                    Ok(group) => Ok(Box::new(group)),
+                    Err(cpu) => Ok(cpu),
+                }
+            });
         }
         match self.form_here(control, generation)? {
             Ok(group) => Ok(Box::new(group)),
@@ -119,7 +116,7 @@ impl GpuGroups {
     pub fn form_nccl(
         &mut self,
         control: Box<dyn Communicator>,
-        generation: Generation<'_>,
+        generation: GroupGeneration<'_>,
     ) -> Result<NcclGroup, FormError> {
         let formed = self.form_here(control, generation)?;
         formed.map_err(|_cpu| device_error("forming NCCL's communicator", "a member has no GPU"))
@@ -129,7 +126,7 @@ impl GpuGroups {
     fn form_here(
         &mut self,
         mut control: Box<dyn Communicator>,
-        generation: Generation<'_>,
+        generation: GroupGeneration<'_>,
     ) -> Result<Result<NcclGroup, Box<dyn Communicator>>, FormError> {
         let offers = self.exchange(&mut *control, generation)?;
         let planned = match plan(&offers) {
@@ -141,12 +138,12 @@ impl GpuGroups {
             How::Init => self.carry_out(&mut *control, generation, &planned, generation.due),
             _ => self.cheaper_or_anew(&mut *control, generation, &planned)?,
         };
-        // Who fails leaves at once; that ends the generation, and with it the wait of the others.
+        // A member that fails leaves at once; that ends the generation, and with it the wait of the others.
         let session =
             session.map_err(|reason| device_error("forming NCCL's communicator", reason))?;
         self.start_spares(&mut *control, generation)?;
         let lane = self.lane().map_err(|error| device_error("taking the GPU's memory", error))?;
-        Ok(Ok(NcclGroup::new(Parts {
+        Ok(Ok(NcclGroup::new(NcclGroupParts {
             session,
             control,
             abort: self.abort.clone(),
@@ -167,9 +164,9 @@ impl GpuGroups {
     fn cheaper_or_anew(
         &self,
         control: &mut dyn Communicator,
-        generation: Generation<'_>,
-        planned: &Plan,
-    ) -> Result<Result<Arc<Session>, String>, FormError> {
+        generation: GroupGeneration<'_>,
+        planned: &FormPlan,
+    ) -> Result<Result<Arc<NcclSession>, String>, FormError> {
         let due = generation.due.min(Instant::now() + CHEAPER_MAX);
         let session = self.carry_out(control, generation, planned, due);
         if agree(control, session.is_ok()).map_err(form_error)? {
@@ -178,7 +175,7 @@ impl GpuGroups {
         let reason = "the cheaper way has failed";
         let error = session.err().unwrap_or_default();
         warn!(generation = %generation.stamp.generation, how = ?planned.how, error, "{reason}");
-        let anew = Plan::init(generation.members.len(), reason);
+        let anew = FormPlan::init(generation.members.len(), reason);
         Ok(self.carry_out(control, generation, &anew, generation.due))
     }
 
@@ -186,7 +183,7 @@ impl GpuGroups {
     fn exchange(
         &self,
         control: &mut dyn Communicator,
-        generation: Generation<'_>,
+        generation: GroupGeneration<'_>,
     ) -> Result<Vec<Offer>, FormError> {
         let own = match &self.gpu {
             Ok(_) => self.port.ask(ANSWER, |reply| GpuRequest::Offer {
@@ -209,7 +206,7 @@ impl GpuGroups {
     fn without(
         &self,
         control: Box<dyn Communicator>,
-        generation: Generation<'_>,
+        generation: GroupGeneration<'_>,
         rank: u32,
     ) -> Result<Result<NcclGroup, Box<dyn Communicator>>, FormError> {
         let member = &generation.members[rank as usize];
@@ -230,10 +227,10 @@ impl GpuGroups {
     fn carry_out(
         &self,
         control: &mut dyn Communicator,
-        generation: Generation<'_>,
-        plan: &Plan,
+        generation: GroupGeneration<'_>,
+        plan: &FormPlan,
         due: Instant,
-    ) -> Result<Arc<Session>, String> {
+    ) -> Result<Arc<NcclSession>, String> {
         let mut id = None;
         if let Some(host) = plan.host_of_id() {
             let identify = |reply| GpuRequest::Identify { plan: plan.clone(), reply };
@@ -241,7 +238,7 @@ impl GpuGroups {
                 true => self.port.ask(ANSWER, identify),
                 false => Ok(UniqueId([0; UniqueId::BYTES])),
             };
-            // The others wait for it, whatever came of it: an id of zeroes says that there is none.
+            // The others wait for the id in any case: an id of zeroes says that there is none.
             let mut bytes = made.as_ref().map_or([0; UniqueId::BYTES], |id| id.0);
             control.broadcast(&mut bytes, host).map_err(|error| error.to_string())?;
             if bytes == [0; UniqueId::BYTES] && made.is_ok() {
@@ -266,7 +263,7 @@ impl GpuGroups {
     fn start_spares(
         &self,
         control: &mut dyn Communicator,
-        generation: Generation<'_>,
+        generation: GroupGeneration<'_>,
     ) -> Result<(), FormError> {
         let worlds = spare_worlds(generation.members, self.config.spares.min(SPARES_MAX));
         let own = generation.members.get(control.rank() as usize);
@@ -276,7 +273,7 @@ impl GpuGroups {
             let host = host.unwrap_or_default() as u32;
             let mut bytes = [0; UniqueId::BYTES];
             if control.rank() == host {
-                let plan = Plan::init(members.len(), "a spare");
+                let plan = FormPlan::init(members.len(), "a spare");
                 let id = self.port.ask(ANSWER, |reply| GpuRequest::Identify { plan, reply });
                 bytes = id.map_or(bytes, |id| id.0);
             }
@@ -297,22 +294,22 @@ impl GpuGroups {
         clippy::disallowed_methods,
         reason = "the training thread is outside of the deterministic world"
     )]
-    fn lane(&self) -> Result<Lane, String> {
+    fn lane(&self) -> Result<StagingLane, String> {
         if let Some(lane) = self.lane.take() {
             let (due, stop) = (Instant::now() + ANSWER, || None);
-            let patience = Patience { due, stop: &stop };
+            let patience = GpuPatience { due, stop: &stop };
             let idle = lane
                 .mark()
                 .map_err(CommError::from)
                 .and_then(|()| patience.wait("the GPU", || Ok(lane.is_idle()?)));
             match idle {
                 Ok(()) => return Ok(lane),
-                // What is under way still uses its memory, so that is given up.
+                // The operation under way still uses its memory, so the memory is leaked.
                 Err(_) => std::mem::forget(lane),
             }
         }
         let gpu = self.gpu.as_ref().map_err(Clone::clone)?;
-        Lane::new(gpu.device()).map_err(|error| error.to_string())
+        StagingLane::new(gpu.device()).map_err(|error| error.to_string())
     }
 }
 
@@ -355,19 +352,24 @@ fn device_error(what: impl Into<String>, reason: impl Into<String>) -> FormError
     FormError::Device { what: what.into(), source: reason.into().into() }
 }
 
-/// What a failed exchange between the members means while a group forms.
+/// The number of each member's host, in the order in which hosts come first.
+fn host_numbers(members: &[WorkerId]) -> Vec<u32> {
+    let mut hosts: Vec<&HostName> = Vec::new();
+    let mut numbers = Vec::with_capacity(members.len());
+    for WorkerId { host, .. } in members {
+        let known = hosts.iter().position(|other| *other == host);
+        if known.is_none() {
+            hosts.push(host);
+        }
+        numbers.push(known.unwrap_or(hosts.len() - 1) as u32);
+    }
+    numbers
+}
+
+/// The meaning of a failed exchange between the members while a group forms.
 fn form_error(error: CollectiveError) -> FormError {
     match error {
-        CollectiveError::Aborted { term, generation, reason } => {
-            FormError::Aborted { term, generation, reason }
-        }
-        CollectiveError::DeadlinePassed { waiting_for, .. } => {
-            let last_seen = "it connected, and said nothing more".to_owned();
-            let missing = waiting_for
-                .into_iter()
-                .map(|rank| MissingPeer { rank, last_seen: last_seen.clone() });
-            FormError::DeadlinePassed { missing: missing.collect() }
-        }
+        CollectiveError::Aborted { .. } | CollectiveError::DeadlinePassed { .. } => error.into(),
         error => FormError::Device {
             what: "agreeing on NCCL's communicator".to_owned(),
             source: error.into(),
@@ -377,7 +379,7 @@ fn form_error(error: CollectiveError) -> FormError {
 
 #[cfg(test)]
 mod tests {
-    use elastic_protocol::{HostName, Incarnation};
+    use elastic_protocol::Incarnation;
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::cuda::{Cuda, CudaError, Device};
-use crate::load::{LoadError, Search};
+use crate::load::{LibrarySearch, LoadError};
 use crate::nccl::{Bounded, Features, Maker, Nccl};
 
 /// The variable that lets several ranks use one GPU, from NCCL 2.30.3 on.
@@ -57,7 +57,7 @@ impl Gpu {
     /// # Errors
     ///
     /// [`NoGpu`] says in one line why there is none.
-    pub fn open(search: &Search, slot: u32, may_share: bool) -> Result<Gpu, NoGpu> {
+    pub fn open(search: &LibrarySearch, slot: u32, may_share: bool) -> Result<Gpu, NoGpu> {
         let cuda = Arc::new(Cuda::open(search)?.ok_or(NoGpu::NoDriver)?);
         let count = Device::count(&cuda)?;
         if count == 0 {
@@ -78,7 +78,7 @@ impl Gpu {
         &self.cuda
     }
 
-    /// What communicators are made with.
+    /// The maker of communicators.
     pub const fn maker(&self) -> &Maker {
         &self.maker
     }
@@ -88,12 +88,12 @@ impl Gpu {
         &self.maker.device
     }
 
-    /// What this NCCL can do.
+    /// Capabilities of this NCCL.
     pub fn features(&self) -> Features {
         self.maker.nccl.features()
     }
 
-    /// What was taken, for people.
+    /// The libraries in use, for people.
     pub fn describe(&self) -> String {
         let Maker { nccl, device, .. } = &self.maker;
         let facts = device.facts();

@@ -5,32 +5,32 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::cuda::{CudaError, Device, DeviceBuffer, Event, PinnedBuffer, Stream};
+use crate::cuda::{CudaError, CudaEvent, Device, DeviceBuffer, PinnedBuffer, Stream};
 
 /// Bytes of each buffer: what is larger goes piece by piece.
 pub const LANE_BYTES: usize = 16 << 20;
 
 /// A stream with what host data needs to pass through it.
 #[derive(Debug)]
-pub struct Lane {
+pub struct StagingLane {
     stream: Stream,
     host: PinnedBuffer,
     device: DeviceBuffer,
-    idle: Event,
+    idle: CudaEvent,
 }
 
-impl Lane {
+impl StagingLane {
     /// A lane of its own.
     ///
     /// # Errors
     ///
     /// CUDA refused, most often for want of memory.
-    pub fn new(device: &Arc<Device>) -> Result<Lane, CudaError> {
-        Ok(Lane {
+    pub fn new(device: &Arc<Device>) -> Result<StagingLane, CudaError> {
+        Ok(StagingLane {
             stream: Stream::new(device)?,
             host: PinnedBuffer::new(device, LANE_BYTES)?,
             device: DeviceBuffer::new(device, LANE_BYTES)?,
-            idle: Event::new(device)?,
+            idle: CudaEvent::new(device)?,
         })
     }
 
@@ -75,14 +75,14 @@ impl Lane {
 
 /// Where the lane is while no group has it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LaneHome(Arc<Mutex<Option<Lane>>>);
+pub(crate) struct StagingLaneHome(Arc<Mutex<Option<StagingLane>>>);
 
-impl LaneHome {
-    pub(crate) fn take(&self) -> Option<Lane> {
+impl StagingLaneHome {
+    pub(crate) fn take(&self) -> Option<StagingLane> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    pub(crate) fn give_back(&self, lane: Lane) {
+    pub(crate) fn give_back(&self, lane: StagingLane) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(lane);
     }
 }

@@ -1,5 +1,5 @@
-//! What each member of a new generation offers, and what all of them make of it. Every member has the same offers,
-//! told over the CPU collectives, and works out the same [`Plan`]: no I/O, no clock, no choice of its own.
+//! Offers of the members of a new generation, and the plan that follows from them. Every member has the same offers,
+//! told over the CPU collectives, and works out the same [`FormPlan`]: no I/O, no clock, no choice of its own.
 
 use elastic_protocol::{GenerationId, Stamp, Term};
 use thiserror::Error;
@@ -10,9 +10,9 @@ use crate::nccl::Features;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Health {
-    /// Nothing is under way.
+    /// No operation is under way.
     Healthy = 1,
-    /// What was under way was ended by a revocation.
+    /// The operation under way was ended by a revocation.
     Revoked = 2,
     /// Something may be under way still.
     Interrupted = 3,
@@ -42,12 +42,12 @@ pub struct Spare {
     pub rank: u32,
 }
 
-/// What a member brings.
+/// The offer of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     /// Whether it has a GPU and NCCL, and may use them.
     pub usable: bool,
-    /// What its NCCL can do.
+    /// The capabilities of its NCCL.
     pub features: Features,
     /// Its NCCL's version, by NCCL's way of counting.
     pub version: u32,
@@ -173,9 +173,9 @@ pub enum How {
     Init,
 }
 
-/// What the members do.
+/// The plan that all members follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct FormPlan {
     /// How the communicator comes about.
     pub how: How,
     /// By rank in the generation: the rank in the communicator.
@@ -184,10 +184,10 @@ pub struct Plan {
     pub reason: &'static str,
 }
 
-impl Plan {
+impl FormPlan {
     /// From nothing, with NCCL's ranks as in the generation.
-    pub fn init(world: usize, reason: &'static str) -> Plan {
-        Plan { how: How::Init, ranks: (0..world as u32).collect(), reason }
+    pub fn init(world: usize, reason: &'static str) -> FormPlan {
+        FormPlan { how: How::Init, ranks: (0..world as u32).collect(), reason }
     }
 
     /// The member, by rank in the generation, that serves the meeting point, if one is needed.
@@ -201,28 +201,28 @@ impl Plan {
     }
 }
 
-/// What these offers, by rank in the generation, allow. `Err` names the first member without a GPU.
+/// The plan for these offers, by rank in the generation. `Err` names the first member without a GPU.
 ///
 /// # Errors
 ///
 /// A member's rank in the generation.
-pub fn plan(offers: &[Offer]) -> Result<Plan, u32> {
+pub fn plan(offers: &[Offer]) -> Result<FormPlan, u32> {
     if let Some(rank) = offers.iter().position(|offer| !offer.usable) {
         return Err(rank as u32);
     }
     let world = offers.len();
     if let Some(ranks) = common_spare(offers) {
-        return Ok(Plan { how: How::Spare, ranks, reason: "it was formed ahead" });
+        return Ok(FormPlan { how: How::Spare, ranks, reason: "it was formed ahead" });
     }
     let parents: Vec<Parent> = offers.iter().filter_map(|offer| offer.parent).collect();
     let Some(first) = parents.first() else {
-        return Ok(Plan::init(world, "nobody has an earlier one"));
+        return Ok(FormPlan::init(world, "nobody has an earlier one"));
     };
     if parents.iter().any(|parent| (parent.stamp, parent.world) != (first.stamp, first.world)) {
-        return Ok(Plan::init(world, "members come from different ones"));
+        return Ok(FormPlan::init(world, "members come from different ones"));
     }
     if !are_distinct(parents.iter().map(|parent| parent.rank)) {
-        return Ok(Plan::init(world, "two members claim one place"));
+        return Ok(FormPlan::init(world, "two members claim one place"));
     }
     let all = |health| parents.iter().all(|parent| parent.health == health);
     let is_whole = parents.len() == first.world as usize;
@@ -230,9 +230,9 @@ pub fn plan(offers: &[Offer]) -> Result<Plan, u32> {
     match (has_newcomers, is_whole) {
         (false, true) if all(Health::Healthy) => {
             let ranks = parents.iter().map(|parent| parent.rank).collect();
-            Ok(Plan { how: How::Keep, ranks, reason: "nobody came or went" })
+            Ok(FormPlan { how: How::Keep, ranks, reason: "nobody came or went" })
         }
-        (false, true) => Ok(Plan::init(world, "it was aborted, and nobody is gone")),
+        (false, true) => Ok(FormPlan::init(world, "it was aborted, and nobody is gone")),
         (false, false) if offers.iter().all(|offer| offer.features.shrink) => {
             let staying: Vec<u32> = parents.iter().map(|parent| parent.rank).collect();
             let excluded: Vec<u32> =
@@ -240,10 +240,10 @@ pub fn plan(offers: &[Offer]) -> Result<Plan, u32> {
             let below = |rank: u32| excluded.iter().filter(|gone| **gone < rank).count() as u32;
             let ranks = staying.iter().map(|rank| rank - below(*rank)).collect();
             let abort = !all(Health::Healthy) && !all(Health::Revoked);
-            Ok(Plan { how: How::Shrink { excluded, abort }, ranks, reason: "some are gone" })
+            Ok(FormPlan { how: How::Shrink { excluded, abort }, ranks, reason: "some are gone" })
         }
-        (false, false) => Ok(Plan::init(world, "this NCCL cannot shrink")),
-        (true, true) if !all(Health::Healthy) => Ok(Plan::init(world, "it was aborted")),
+        (false, false) => Ok(FormPlan::init(world, "this NCCL cannot shrink")),
+        (true, true) if !all(Health::Healthy) => Ok(FormPlan::init(world, "it was aborted")),
         (true, true) if offers.iter().all(|offer| offer.features.grow) => {
             let mut next = first.world;
             let place = |offer: &Offer| {
@@ -256,10 +256,10 @@ pub fn plan(offers: &[Offer]) -> Result<Plan, u32> {
                 )
             };
             let ranks = offers.iter().map(place).collect();
-            Ok(Plan { how: How::Grow, ranks, reason: "some have come" })
+            Ok(FormPlan { how: How::Grow, ranks, reason: "some have come" })
         }
-        (true, true) => Ok(Plan::init(world, "this NCCL cannot grow")),
-        (true, false) => Ok(Plan::init(world, "some have come, and some are gone")),
+        (true, true) => Ok(FormPlan::init(world, "this NCCL cannot grow")),
+        (true, false) => Ok(FormPlan::init(world, "some have come, and some are gone")),
     }
 }
 

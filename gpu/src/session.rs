@@ -8,53 +8,53 @@ use std::time::{Duration, Instant};
 use elastic_collectives::wire::OperationKind;
 use elastic_protocol::Stamp;
 
-use crate::actor::core::Sample;
-use crate::cuda::{CudaError, Event, Stream};
-use crate::nccl::{Comm, CommError, NcclError, Operations, Patience};
+use crate::actor::core::ProgressSample;
+use crate::cuda::{CudaError, CudaEvent, Stream};
+use crate::nccl::{Comm, CommError, GpuPatience, NcclError, Operations};
 
 /// Operations that may be under way at once: who queues more waits for the oldest.
 pub const UNDER_WAY_MAX: usize = 1_024;
 
 /// An operation that was queued.
 #[derive(Debug)]
-struct Flight {
+struct QueuedOperation {
     kind: OperationKind,
     sequence: u64,
     since: Instant,
     /// The mark behind it; none while it is still being queued.
-    passed: Option<Event>,
+    passed: Option<CudaEvent>,
 }
 
 /// A generation's communicator.
 #[derive(Debug)]
-pub struct Session {
+pub struct NcclSession {
     stamp: Stamp,
     comm: Arc<Comm>,
     /// By rank in the generation: NCCL's.
     ranks: Vec<u32>,
-    flights: Mutex<Flights>,
-    verdict: OnceLock<Verdict>,
+    flights: Mutex<QueuedOperations>,
+    verdict: OnceLock<SessionFailure>,
 }
 
 /// Why a communicator cannot go on.
 #[derive(Debug)]
-struct Verdict {
+struct SessionFailure {
     reason: String,
-    /// What was under way then: once the communicator is aborted, its operations count as passed.
+    /// The operation under way at the abort: once the communicator is aborted, its operations count as passed.
     culprit: Option<(OperationKind, u64)>,
 }
 
 #[derive(Debug, Default)]
-struct Flights {
+struct QueuedOperations {
     queued: u64,
-    under_way: VecDeque<Flight>,
+    under_way: VecDeque<QueuedOperation>,
     /// Marks that can be used again.
-    free: Vec<Event>,
+    free: Vec<CudaEvent>,
 }
 
-impl Session {
-    pub(crate) fn new(stamp: Stamp, comm: Arc<Comm>, ranks: Vec<u32>) -> Session {
-        Session { stamp, comm, ranks, flights: Mutex::default(), verdict: OnceLock::new() }
+impl NcclSession {
+    pub(crate) fn new(stamp: Stamp, comm: Arc<Comm>, ranks: Vec<u32>) -> NcclSession {
+        NcclSession { stamp, comm, ranks, flights: Mutex::default(), verdict: OnceLock::new() }
     }
 
     /// The generation.
@@ -81,7 +81,7 @@ impl Session {
     pub(crate) fn fail(&self, reason: String) {
         let culprit = self.oldest().map(|(kind, sequence, _)| (kind, sequence));
         // The first reason stands.
-        let _ = self.verdict.set(Verdict { reason, culprit });
+        let _ = self.verdict.set(SessionFailure { reason, culprit });
     }
 
     /// Why it cannot go on, if it cannot.
@@ -104,7 +104,7 @@ impl Session {
         &self,
         kind: OperationKind,
         stream: &Stream,
-        patience: &Patience<'_>,
+        patience: &GpuPatience<'_>,
         queue: impl FnOnce(&Operations<'_>) -> Result<(), NcclError>,
     ) -> Result<u64, CommError> {
         if self.lock().under_way.len() >= UNDER_WAY_MAX {
@@ -120,14 +120,14 @@ impl Session {
             flights.queued += 1;
             let sequence = flights.queued - 1;
             // On the list before the call, so that one that hangs in it is seen.
-            flights.under_way.push_back(Flight { kind, sequence, since, passed: None });
+            flights.under_way.push_back(QueuedOperation { kind, sequence, since, passed: None });
             sequence
         };
         self.comm.enqueue(stream, patience, queue)?;
         let mut flights = self.lock();
         let mark = match flights.free.pop() {
             Some(event) => event,
-            None => Event::new(stream.device())?,
+            None => CudaEvent::new(stream.device())?,
         };
         mark.record(stream)?;
         if let Some(flight) = flights.under_way.back_mut() {
@@ -144,7 +144,7 @@ impl Session {
     }
 
     /// How far it is. Never waits for a call of NCCL's.
-    pub(crate) fn sample(&self) -> Sample {
+    pub(crate) fn sample(&self) -> ProgressSample {
         let error = match self.comm.peek_error() {
             Ok(error) => error.map(|error| error.to_string()),
             Err(CommError::Ended) => None,
@@ -155,7 +155,7 @@ impl Session {
         let oldest = flights.under_way.front().map(|oldest| {
             (oldest.since.elapsed(), format!("{} #{}", oldest.kind, oldest.sequence))
         });
-        Sample { oldest, error: error.or(broken) }
+        ProgressSample { oldest, error: error.or(broken) }
     }
 
     /// The oldest operation that is under way, and since when.
@@ -167,12 +167,12 @@ impl Session {
             .map(|flight| (flight.kind, flight.sequence, flight.since.elapsed()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Flights> {
+    fn lock(&self) -> MutexGuard<'_, QueuedOperations> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Flights {
+impl QueuedOperations {
     /// Takes what has passed off the list.
     fn land(&mut self) -> Result<(), CudaError> {
         while let Some(oldest) = self.under_way.front() {

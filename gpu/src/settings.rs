@@ -1,4 +1,4 @@
-//! What is configured: which collectives are demanded, and how far NCCL goes. The driver's `--backend` reaches workers
+//! Settings: which collectives are demanded, and how far NCCL goes. The driver's `--backend` reaches workers
 //! as a variable; the others are set in their environment.
 
 use std::fmt;
@@ -15,6 +15,7 @@ pub const SPARES: &str = "ELASTIC_NCCL_SPARES";
 
 /// Which collectives are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Backend {
     /// NCCL where every member has a GPU, else the CPU's.
     #[default]
@@ -41,13 +42,13 @@ pub enum Scope {
 pub struct InvalidSetting {
     /// The variable.
     pub variable: &'static str,
-    /// What it holds.
+    /// The value of the variable.
     pub value: String,
-    /// What there is.
+    /// The values that it may have.
     pub expected: &'static str,
 }
 
-/// What a worker's environment says.
+/// The settings in a worker's environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Which collectives are used.

@@ -1,37 +1,37 @@
-//! [`JournalError`]: why a journal cannot be read or written.
+//! [`JournalError`]: errors of reading or writing a journal. Returned by every store.
 
 use std::io;
 
-/// Why a journal cannot be read or written.
+/// Errors of reading or writing a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// No space is left.
+    /// The disk is full.
     #[error("the journal cannot be written: no space is left on its disk")]
     Full(#[source] io::Error),
-    /// It may not be written.
+    /// The journal is read-only.
     #[error("the journal cannot be written: it is read-only")]
     ReadOnly(#[source] io::Error),
-    /// What is there is not what was written.
+    /// The stored bytes are not the bytes that were written.
     #[error("the journal is damaged: {0}")]
     Corrupt(String),
-    /// Another process has it open.
+    /// Another process has the journal open.
     #[error("another driver has the journal open")]
     InUse,
     /// Another driver has taken over: this one must not act any more.
     #[error("another driver has taken over: {0}")]
     Fenced(String),
-    /// Anything else of the system's.
+    /// Another error of the system.
     #[error("the journal cannot be reached")]
     Io(#[source] io::Error),
 }
 
 impl JournalError {
-    /// Whether the same may succeed later, when somebody has made room or mended the disk.
+    /// Whether the same call may succeed later, for example when the disk has room again or is repaired.
     pub const fn may_pass(&self) -> bool {
         matches!(self, Self::Full(_) | Self::ReadOnly(_) | Self::Io(_))
     }
 
-    /// What to do about it.
+    /// Advice for the operator.
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::Full(_) => "make room on that disk",

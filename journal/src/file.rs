@@ -1,26 +1,32 @@
 //! [`FileJournal`]: the embedded store, on redb. A batch is one transaction: its pages are written beside the
 //! old ones, synced, and made valid by one checked header, so that a torn write leaves the state before it.
+//!
+//! A file is never written again after an error. A sync that fails may have dropped pages that it could not
+//! write. The next sync does not write them either, although readers go on seeing them ("Can Applications
+//! Recover from fsync Failures?", Rebello et al., USENIX ATC 2020): anything built on such pages is lost when
+//! the machine stops. So at each opening, and after each error, the file is read, its content is written to a
+//! new file and synced, and the new file replaces the old one.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use redb::backends::FileBackend;
+use redb::backends::InMemoryBackend;
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 
-use crate::{Batch, Journal, JournalError, Loaded, Snapshot, seal};
+use crate::place::Folder;
+use crate::{
+    Journal, JournalBatch, JournalError, JournalPlace, JournalSnapshot, LoadedJournal, seal,
+};
 
 /// Sealed records by number.
 const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
-/// One entry: the snapshot, sealed, by the number of the last record in it.
+/// The sealed snapshot, as one entry, by the number of the last record in it.
 const SNAPSHOT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("snapshot");
 
-/// The journal is read once and small: redb's default of a gibibyte is not for it.
+/// Size of redb's cache. The journal is small and read once, so redb's default of a gibibyte is too much.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// Opens the store again after an error, which a redb database does not survive.
+/// A function that opens the store, at the beginning and after an error.
 type Open = Box<dyn Fn() -> Result<Database, JournalError> + Send>;
 
 /// A journal in one file.
@@ -36,41 +42,25 @@ impl std::fmt::Debug for FileJournal {
 }
 
 impl FileJournal {
-    /// Opens the journal at a path. Where there is none, one is made beside it and put there when it is whole,
-    /// so that whatever is found there later was a journal once.
+    /// Opens the journal at a path; makes an empty one if there is none.
     ///
     /// # Errors
     /// [`JournalError`].
     pub fn open(path: &Path) -> Result<Self, JournalError> {
-        if !path.try_exists()? {
-            create(path)?;
-        }
-        let path = path.to_owned();
-        Self::with(Box::new(move || {
-            // redb would take an empty file for a new database.
-            if fs::metadata(&path)?.len() == 0 {
-                return Err(JournalError::Corrupt("its file is empty".to_owned()));
-            }
-            unpanicked(|| Ok(builder().open(&path)?))
-        }))
+        Self::open_at(Folder::new(path))
     }
 
-    /// Opens the journal on what `backend` gives: called now, and again after every error.
+    /// Opens the journal at a place.
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn open_on<B: StorageBackend>(
-        backend: impl Fn() -> B + Send + 'static,
-    ) -> Result<Self, JournalError> {
-        Self::with(Box::new(move || unpanicked(|| Ok(builder().create_with_backend(backend())?))))
-    }
-
-    fn with(open: Open) -> Result<Self, JournalError> {
+    pub fn open_at(place: impl JournalPlace) -> Result<Self, JournalError> {
+        let open: Open = Box::new(move || unpanicked(|| renewed(&place)));
         let database = Some(open()?);
         Ok(Self { open, database })
     }
 
-    /// Does something with the database; it is opened anew next time if that fails.
+    /// Runs `work` on the database. After an error the database is opened anew at the next call.
     fn using<T>(
         &mut self,
         work: impl FnOnce(&Database) -> Result<T, JournalError>,
@@ -86,74 +76,130 @@ impl FileJournal {
 }
 
 impl Journal for FileJournal {
-    fn load(&mut self) -> Result<Loaded, JournalError> {
-        self.using(|database| {
-            let reading = database.begin_read()?;
-            let snapshot = match reading.open_table(SNAPSHOT) {
-                Ok(table) => match table.last()? {
-                    Some((upto, sealed)) => Some(read_snapshot(upto.value(), sealed.value())?),
-                    None => None,
-                },
-                Err(redb::TableError::TableDoesNotExist(_)) => None,
-                Err(error) => return Err(error.into()),
-            };
-            let mut loaded = Loaded { snapshot, records: Vec::new() };
-            let table = match reading.open_table(RECORDS) {
-                Ok(table) => table,
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(loaded),
-                Err(error) => return Err(error.into()),
-            };
-            for entry in table.iter()? {
-                let (number, sealed) = entry?;
-                let (number, expected) = (number.value(), loaded.last() + 1);
-                if number != expected {
-                    let what = format!("record {number} stands where record {expected} should");
-                    return Err(JournalError::Corrupt(what));
-                }
-                let bytes = seal::open(number, sealed.value()).ok_or_else(|| {
-                    JournalError::Corrupt(format!("record {number} is not what was written"))
-                })?;
-                loaded.records.push(bytes.to_vec());
-            }
-            Ok(loaded)
-        })
+    fn load(&mut self) -> Result<LoadedJournal, JournalError> {
+        self.using(load)
     }
 
-    fn append(&mut self, batch: &Batch) -> Result<(), JournalError> {
-        self.using(|database| {
-            let writing = database.begin_write()?;
-            {
-                let mut records = writing.open_table(RECORDS)?;
-                let mut snapshots = writing.open_table(SNAPSHOT)?;
-                let recorded = records.last()?.map(|(number, _)| number.value());
-                let covered = snapshots.last()?.map(|(upto, _)| upto.value());
-                let last = recorded.max(covered).unwrap_or(0);
-                if batch.first > last + 1 {
-                    let what = format!("it ends at record {last}, not at {}", batch.first - 1);
-                    return Err(JournalError::Corrupt(what));
-                }
-                let numbered = (batch.first..).zip(&batch.records);
-                for (number, record) in numbered.filter(|(number, _)| *number > last) {
-                    records.insert(number, seal::seal(number, record).as_slice())?;
-                }
-                if let Some(Snapshot { upto, bytes }) = &batch.snapshot
-                    && covered.is_none_or(|covered| covered < *upto)
-                {
-                    snapshots.retain(|_, _| false)?;
-                    snapshots.insert(*upto, seal::seal(*upto, bytes).as_slice())?;
-                    records.retain_in(..=*upto, |_, _| false)?;
-                }
-            }
-            writing.commit()?;
-            Ok(())
-        })
+    fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError> {
+        self.using(|database| store(database, batch))
     }
 }
 
-fn read_snapshot(upto: u64, sealed: &[u8]) -> Result<Snapshot, JournalError> {
+/// Copies the journal at a place into a new file that replaces the old one. The old file is not written, not
+/// even to repair it.
+fn renewed(place: &impl JournalPlace) -> Result<Database, JournalError> {
+    let former = place.read()?;
+    let kept = match &former {
+        Some((bytes, _)) => read(bytes)?,
+        None => LoadedJournal::default(),
+    };
+    let database = builder().create_with_backend(place.draft()?)?;
+    fill(&database, &kept)?;
+    place.install()?;
+    Ok(database)
+}
+
+/// The content of a journal, from the bytes of its file.
+fn read(bytes: &[u8]) -> Result<LoadedJournal, JournalError> {
+    // redb would treat an empty file as a new database.
+    if bytes.is_empty() {
+        return Err(JournalError::Corrupt("its file is empty".to_owned()));
+    }
+    let load = || {
+        let copy = InMemoryBackend::new();
+        copy.set_len(bytes.len() as u64)?;
+        copy.write(0, bytes)?;
+        load(&builder().create_with_backend(copy)?)
+    };
+    load().map_err(|error| match error {
+        // Memory does not fail: the bytes refer to others beyond their end.
+        JournalError::Io(error) => JournalError::Corrupt(format!("its file is cut off: {error}")),
+        error => error,
+    })
+}
+
+fn load(database: &Database) -> Result<LoadedJournal, JournalError> {
+    let reading = database.begin_read()?;
+    let snapshot = match reading.open_table(SNAPSHOT) {
+        Ok(table) => match table.last()? {
+            Some((upto, sealed)) => Some(read_snapshot(upto.value(), sealed.value())?),
+            None => None,
+        },
+        Err(redb::TableError::TableDoesNotExist(_)) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let mut loaded = LoadedJournal { snapshot, records: Vec::new() };
+    let table = match reading.open_table(RECORDS) {
+        Ok(table) => table,
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(loaded),
+        Err(error) => return Err(error.into()),
+    };
+    for entry in table.iter()? {
+        let (number, sealed) = entry?;
+        let (number, expected) = (number.value(), loaded.last() + 1);
+        if number != expected {
+            let what = format!("record {number} stands where record {expected} should");
+            return Err(JournalError::Corrupt(what));
+        }
+        let bytes = seal::open(number, sealed.value()).ok_or_else(|| {
+            JournalError::Corrupt(format!("record {number} is not what was written"))
+        })?;
+        loaded.records.push(bytes.to_vec());
+    }
+    Ok(loaded)
+}
+
+/// Stores the whole content of a journal in an empty database.
+fn fill(database: &Database, kept: &LoadedJournal) -> Result<(), JournalError> {
+    let writing = database.begin_write()?;
+    {
+        let mut records = writing.open_table(RECORDS)?;
+        let mut snapshots = writing.open_table(SNAPSHOT)?;
+        let mut first = 1;
+        if let Some(JournalSnapshot { upto, bytes }) = &kept.snapshot {
+            snapshots.insert(*upto, seal::seal(*upto, bytes).as_slice())?;
+            first = upto + 1;
+        }
+        for (number, record) in (first..).zip(&kept.records) {
+            records.insert(number, seal::seal(number, record).as_slice())?;
+        }
+    }
+    writing.commit()?;
+    Ok(())
+}
+
+fn store(database: &Database, batch: &JournalBatch) -> Result<(), JournalError> {
+    let writing = database.begin_write()?;
+    {
+        let mut records = writing.open_table(RECORDS)?;
+        let mut snapshots = writing.open_table(SNAPSHOT)?;
+        let recorded = records.last()?.map(|(number, _)| number.value());
+        let covered = snapshots.last()?.map(|(upto, _)| upto.value());
+        let last = recorded.max(covered).unwrap_or(0);
+        if batch.first > last + 1 {
+            let what = format!("it ends at record {last}, not at {}", batch.first - 1);
+            return Err(JournalError::Corrupt(what));
+        }
+        let numbered = (batch.first..).zip(&batch.records);
+        for (number, record) in numbered.filter(|(number, _)| *number > last) {
+            records.insert(number, seal::seal(number, record).as_slice())?;
+        }
+        if let Some(JournalSnapshot { upto, bytes }) = &batch.snapshot
+            && covered.is_none_or(|covered| covered < *upto)
+        {
+            snapshots.retain(|_, _| false)?;
+            snapshots.insert(*upto, seal::seal(*upto, bytes).as_slice())?;
+            records.retain_in(..=*upto, |_, _| false)?;
+        }
+    }
+    writing.commit()?;
+    Ok(())
+}
+
+fn read_snapshot(upto: u64, sealed: &[u8]) -> Result<JournalSnapshot, JournalError> {
     let bytes = seal::open(upto, sealed)
         .ok_or_else(|| JournalError::Corrupt(format!("snapshot {upto} is not what was written")))?;
-    Ok(Snapshot { upto, bytes: bytes.to_vec() })
+    Ok(JournalSnapshot { upto, bytes: bytes.to_vec() })
 }
 
 fn builder() -> Builder {
@@ -162,30 +208,7 @@ fn builder() -> Builder {
     builder
 }
 
-/// Makes an empty journal at a path, whole or not at all.
-fn create(path: &Path) -> Result<(), JournalError> {
-    let draft = PathBuf::from(format!("{}.draft", path.display()));
-    match fs::remove_file(&draft) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error.into()),
-    }
-    // For its user alone: a job's secrets are in it.
-    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&draft)?;
-    unpanicked(|| {
-        let backend = FileBackend::new(file)?;
-        Ok(builder().create_with_backend(backend)?)
-    })
-    .map(drop)?;
-    File::open(&draft)?.sync_all()?;
-    fs::rename(&draft, path)?;
-    if let Some(folder) = path.parent() {
-        File::open(folder)?.sync_all()?;
-    }
-    Ok(())
-}
-
-/// A store of damaged bytes may trip over them in ways that its makers did not foresee.
+/// Runs `work` and turns a panic into an error, since redb may panic on damaged bytes.
 fn unpanicked<T>(work: impl FnOnce() -> Result<T, JournalError>) -> Result<T, JournalError> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(JournalError::Corrupt("its bytes make no sense".to_owned())))

@@ -1,58 +1,60 @@
-//! Where a driver's journal is kept: numbered records of bytes, and a snapshot that stands for the oldest of
-//! them. What they mean is the driver's affair (`elastic_driver::journal`); its process opens the store, and
-//! the simulation puts one of its own in its place.
+//! Stores of a driver's journal: numbered records of bytes, and a snapshot that replaces the oldest of them.
+//! The driver defines their meaning (`elastic_driver::journal`). The driver's process opens the store; the
+//! simulation has a store of its own.
 //!
-//! [`Journal`] is the trait. [`FileJournal`] is the embedded store: a redb file, whose bytes may lie in
-//! anything that is a [`redb::StorageBackend`], such as a disk that tears and loses what was not synced.
-//! [`etcd`] is the store for several drivers.
+//! [`Journal`] is the trait. [`FileJournal`] is the embedded store: a redb file at a [`JournalPlace`], such as a path
+//! of the file system, or a simulated disk that tears and loses unsynced writes. [`etcd`] is the store for
+//! several drivers.
 
 mod error;
 pub mod etcd;
 mod file;
+mod place;
 mod seal;
 #[cfg(test)]
 mod tests;
 
 pub use self::error::JournalError;
 pub use self::file::FileJournal;
+pub use self::place::{JournalBytes, JournalPlace};
 
-/// What a journal holds.
+/// The content of a journal.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Loaded {
-    /// Stands for all records up to its number.
-    pub snapshot: Option<Snapshot>,
-    /// The records after it, the oldest first, numbered without a gap.
+pub struct LoadedJournal {
+    /// The snapshot, which replaces all records up to its number.
+    pub snapshot: Option<JournalSnapshot>,
+    /// The records after the snapshot, the oldest first, numbered without a gap.
     pub records: Vec<Vec<u8>>,
 }
 
-impl Loaded {
-    /// The number of the last record; 0 if there was none yet.
+impl LoadedJournal {
+    /// The number of the last record; 0 before the first one.
     pub fn last(&self) -> u64 {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.upto) + self.records.len() as u64
     }
 }
 
-/// What stands for the records up to a number.
+/// A snapshot, which replaces the records up to a number.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Snapshot {
-    /// The number of the last record that is in it.
+pub struct JournalSnapshot {
+    /// The number of the last record that it replaces.
     pub upto: u64,
-    /// Its bytes.
+    /// The bytes of the snapshot.
     pub bytes: Vec<u8>,
 }
 
-/// What is to be stored at once: all of it or nothing.
+/// Records and a snapshot that are stored atomically.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Batch {
+pub struct JournalBatch {
     /// The number of the first of the records; numbers begin at 1.
     pub first: u64,
     /// The records.
     pub records: Vec<Vec<u8>>,
-    /// Takes the place of all records up to its number, which may be one of these.
-    pub snapshot: Option<Snapshot>,
+    /// A snapshot that replaces all records up to its number, which may be one of these.
+    pub snapshot: Option<JournalSnapshot>,
 }
 
-impl Batch {
+impl JournalBatch {
     /// The number of the last of the records.
     pub fn last(&self) -> u64 {
         self.first + self.records.len() as u64 - 1
@@ -61,16 +63,17 @@ impl Batch {
 
 /// A store of records. Calls may block.
 pub trait Journal: Send {
-    /// Reads everything.
+    /// Reads the whole journal.
     ///
     /// # Errors
-    /// [`JournalError`]; nothing is ever left out silently.
-    fn load(&mut self) -> Result<Loaded, JournalError>;
+    /// [`JournalError`]; no record is ever left out silently.
+    fn load(&mut self) -> Result<LoadedJournal, JournalError>;
 
-    /// Stores a batch. It is durable when this returns. After an error it may have been stored or not: the
-    /// same batch, perhaps with more records at its end, is given again, and what is there is not stored twice.
+    /// Stores a batch. It is durable when this returns. After an error it may have been stored or not. The
+    /// caller then gives the same batch again, perhaps with more records at its end. Records that are stored
+    /// already are not stored twice.
     ///
     /// # Errors
     /// [`JournalError`].
-    fn append(&mut self, batch: &Batch) -> Result<(), JournalError>;
+    fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError>;
 }

@@ -1,5 +1,5 @@
-//! Seals: a record's bytes carry a checksum over its number and themselves, so that a bit that has turned
-//! over, or a record in another's place, is seen whatever the store below it checks. Called by `file`.
+//! Seals: stored bytes carry a checksum over their number and content. Called by `file` and `etcd`. A flipped
+//! bit, or a record in the place of another, is detected whatever the store below checks.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -13,7 +13,7 @@ pub(crate) fn seal(number: u64, bytes: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// What was sealed under this number, if this is it.
+/// The bytes that were sealed under this number; `None` if the checksum does not match.
 pub(crate) fn open(number: u64, sealed: &[u8]) -> Option<&[u8]> {
     let (sum, bytes) = sealed.split_first_chunk::<SEAL_BYTES>()?;
     (u64::from_le_bytes(*sum) == xxh3_64_with_seed(bytes, number)).then_some(bytes)

@@ -1,4 +1,5 @@
-//! The embedded store on a disk that loses and tears what was not synced, that is full, or whose bits turn.
+//! Tests of the embedded store on a disk that loses and tears unsynced writes, that is full, or whose bits
+//! flip.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,23 +10,36 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use proptest::prelude::*;
 use redb::StorageBackend;
 
-use crate::{Batch, FileJournal, Journal, JournalError, Loaded, Snapshot};
+use crate::{
+    FileJournal, Journal, JournalBatch, JournalBytes, JournalError, JournalPlace, JournalSnapshot,
+    LoadedJournal,
+};
 
-/// Bytes that a disk writes as one, or not at all.
+/// Bytes that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
 
+/// One file.
 #[derive(Debug, Default)]
 struct Platter {
-    /// What a crash leaves.
+    /// The bytes that survive a crash.
     synced: Vec<u8>,
-    /// What is read.
+    /// The bytes that are read.
     bytes: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: Vec<Platter>,
+    /// The indices of the files with the journal's name and with the draft's.
+    journal: Option<usize>,
+    draft: Option<usize>,
     bytes_max: Option<u64>,
-    /// Writes, length changes and syncs until the machine stops; none: it does not.
+    /// The number of writes, length changes, syncs and renames until the machine stops; `None`: it does not
+    /// stop.
     stops_after: Option<u32>,
 }
 
-impl Platter {
+impl State {
     fn step(&mut self) -> io::Result<()> {
         match &mut self.stops_after {
             Some(0) => Err(io::Error::other("the machine has stopped")),
@@ -39,74 +53,115 @@ impl Platter {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Disk(Arc<Mutex<Platter>>);
+struct Disk(Arc<Mutex<State>>);
 
 impl Disk {
-    fn platter(&self) -> MutexGuard<'_, Platter> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no test panics with it")
     }
 
     /// The machine stops: each sector that was not synced is kept or lost, as `kept` says.
     fn crash(&self, mut kept: impl FnMut(usize) -> bool) {
-        let mut platter = self.platter();
-        let length = if kept(0) { platter.bytes.len() } else { platter.synced.len() };
-        let mut left = platter.synced.clone();
-        left.resize(length, 0);
-        for (index, sector) in left.chunks_mut(SECTOR_BYTES).enumerate() {
-            let from = index * SECTOR_BYTES;
-            let written = platter.bytes.get(from..(from + sector.len())).map(<[u8]>::to_vec);
-            if let Some(written) = written
-                && kept(index + 1)
-            {
-                sector.copy_from_slice(&written);
+        let mut state = self.state();
+        for platter in &mut state.files {
+            let length = if kept(0) { platter.bytes.len() } else { platter.synced.len() };
+            let mut left = platter.synced.clone();
+            left.resize(length, 0);
+            for (index, sector) in left.chunks_mut(SECTOR_BYTES).enumerate() {
+                let from = index * SECTOR_BYTES;
+                let written = platter.bytes.get(from..(from + sector.len())).map(<[u8]>::to_vec);
+                if let Some(written) = written
+                    && kept(index + 1)
+                {
+                    sector.copy_from_slice(&written);
+                }
             }
+            platter.bytes.clone_from(&left);
+            platter.synced = left;
         }
-        platter.bytes.clone_from(&left);
-        platter.synced = left;
-        platter.stops_after = None;
+        state.stops_after = None;
     }
 
     fn journal(&self) -> Result<FileJournal, JournalError> {
-        let disk = self.clone();
-        FileJournal::open_on(move || disk.clone())
+        FileJournal::open_at(self.clone())
+    }
+
+    fn journal_bytes(&self) -> usize {
+        let state = self.state();
+        state.journal.map_or(0, |file| state.files[file].bytes.len())
     }
 }
 
-impl StorageBackend for Disk {
+impl JournalPlace for Disk {
+    type File = Handle;
+    type Hold = ();
+
+    fn read(&self) -> Result<JournalBytes<()>, JournalError> {
+        let state = self.state();
+        Ok(state.journal.map(|file| (state.files[file].bytes.clone(), ())))
+    }
+
+    fn draft(&self) -> Result<Handle, JournalError> {
+        let mut state = self.state();
+        state.step()?;
+        state.files.push(Platter::default());
+        let file = state.files.len() - 1;
+        state.draft = Some(file);
+        Ok(Handle { disk: self.clone(), file })
+    }
+
+    fn install(&self) -> Result<(), JournalError> {
+        let file = self.state().draft.expect("it was made");
+        Handle { disk: self.clone(), file }.sync_data()?;
+        let mut state = self.state();
+        state.step()?;
+        state.journal = state.draft.take();
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Handle {
+    disk: Disk,
+    file: usize,
+}
+
+impl StorageBackend for Handle {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.platter().bytes.len() as u64)
+        Ok(self.disk.state().files[self.file].bytes.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let platter = self.platter();
+        let state = self.disk.state();
         let from = offset as usize;
-        let bytes = platter.bytes.get(from..from + out.len());
+        let bytes = state.files[self.file].bytes.get(from..from + out.len());
         out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        let mut platter = self.platter();
-        platter.step()?;
-        if platter.bytes_max.is_some_and(|max| length > max) {
+        let mut state = self.disk.state();
+        state.step()?;
+        if state.bytes_max.is_some_and(|max| length > max) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        platter.bytes.resize(length as usize, 0);
+        state.files[self.file].bytes.resize(length as usize, 0);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut platter = self.platter();
-        platter.step()?;
+        let mut state = self.disk.state();
+        state.step()?;
+        let platter = &mut state.files[self.file];
         platter.synced = platter.bytes.clone();
         Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut platter = self.platter();
-        platter.step()?;
+        let mut state = self.disk.state();
+        state.step()?;
         let from = offset as usize;
-        platter.bytes[from..from + data.len()].copy_from_slice(data);
+        state.files[self.file].bytes[from..from + data.len()].copy_from_slice(data);
         Ok(())
     }
 }
@@ -115,13 +170,13 @@ fn record(number: u64) -> Vec<u8> {
     vec![number as u8; 3 + (number as usize * 37) % 900]
 }
 
-fn batch(numbers: std::ops::RangeInclusive<u64>) -> Batch {
+fn batch(numbers: std::ops::RangeInclusive<u64>) -> JournalBatch {
     let first = *numbers.start();
-    Batch { first, records: numbers.map(record).collect(), snapshot: None }
+    JournalBatch { first, records: numbers.map(record).collect(), snapshot: None }
 }
 
-/// The numbers of a journal's records; each is what was written under its number.
-fn check(loaded: &Loaded) -> u64 {
+/// Checks that each record is the one that was written under its number; returns the last number.
+fn check(loaded: &LoadedJournal) -> u64 {
     let from = loaded.snapshot.as_ref().map_or(0, |snapshot| snapshot.upto);
     if let Some(snapshot) = &loaded.snapshot {
         assert_eq!(snapshot.bytes, record(snapshot.upto));
@@ -137,15 +192,15 @@ fn what_was_appended_is_loaded_and_a_snapshot_bounds_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("journal");
     let mut journal = FileJournal::open(&path).expect("made");
-    assert_eq!(journal.load().expect("empty"), Loaded::default());
+    assert_eq!(journal.load().expect("empty"), LoadedJournal::default());
     journal.append(&batch(1..=3)).expect("stored");
     journal.append(&batch(2..=5)).expect("given again, with more at its end");
     drop(journal);
     let mut journal = FileJournal::open(&path).expect("there");
     let loaded = journal.load().expect("read");
     assert_eq!((check(&loaded), loaded.records.len()), (5, 5));
-    let snapshot = Some(Snapshot { upto: 6, bytes: record(6) });
-    journal.append(&Batch { snapshot, ..batch(6..=7) }).expect("stored");
+    let snapshot = Some(JournalSnapshot { upto: 6, bytes: record(6) });
+    journal.append(&JournalBatch { snapshot, ..batch(6..=7) }).expect("stored");
     let loaded = journal.load().expect("read");
     assert_eq!((check(&loaded), loaded.records.len()), (7, 1));
     let error = journal.append(&batch(9..=9)).expect_err("a gap");
@@ -157,16 +212,34 @@ fn what_was_appended_is_loaded_and_a_snapshot_bounds_it() {
 }
 
 #[test]
+fn a_file_that_was_cut_off_anywhere_is_damaged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let mut journal = FileJournal::open(&path).expect("made");
+    for number in 1..=40 {
+        journal.append(&batch(number..=number)).expect("stored");
+    }
+    // As a crash leaves it: it was not closed.
+    let whole = fs::read(&path).expect("there");
+    drop(journal);
+    for length in (0..whole.len()).step_by(1021) {
+        fs::write(&path, &whole[..length]).expect("cut off");
+        let error = FileJournal::open(&path).expect_err("its end is missing");
+        assert!(matches!(error, JournalError::Corrupt(_)), "{length} bytes: {error:?}");
+    }
+}
+
+#[test]
 fn a_full_disk_is_told_and_room_mends_it() {
     let disk = Disk::default();
     let mut journal = disk.journal().expect("made");
     journal.append(&batch(1..=1)).expect("stored");
-    let length = disk.platter().bytes.len() as u64;
-    disk.platter().bytes_max = Some(length);
-    let big = Batch { first: 2, records: vec![vec![7; 4 << 20]], snapshot: None };
+    let length = disk.journal_bytes() as u64;
+    disk.state().bytes_max = Some(length);
+    let big = JournalBatch { first: 2, records: vec![vec![7; 4 << 20]], snapshot: None };
     let error = journal.append(&big).expect_err("no room");
     assert!(matches!(error, JournalError::Full(_)) && error.may_pass(), "{error}");
-    disk.platter().bytes_max = None;
+    disk.state().bytes_max = None;
     journal.append(&big).expect("there is room");
     assert_eq!(journal.load().expect("read").last(), 2);
 }
@@ -177,7 +250,7 @@ fn a_directory_that_cannot_be_written_is_told() {
     let closed = folder.path().join("closed");
     fs::create_dir(&closed).expect("made");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).expect("closed");
-    // Root writes there all the same; a file in the folder's place nobody can.
+    // Root can still write to a closed folder. A path below a file fails for every user.
     let result = FileJournal::open(&closed.join("journal"));
     if let Err(error) = result {
         assert!(matches!(error, JournalError::ReadOnly(_)), "{error}");
@@ -216,8 +289,8 @@ fn damage_is_told_and_never_taken_for_less() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// D-4: wherever the machine stops, and whichever unsynced sectors it has written by then, every record
-    /// that was acknowledged is there, and what is there is what was written, without a gap.
+    /// D-4: wherever the machine stops, and whichever unsynced sectors it has written by then, every
+    /// acknowledged record is there. The records are those that were written, without a gap.
     #[test]
     fn what_was_acknowledged_survives_a_crash_at_any_step(
         stops in prop::collection::vec(1u32..120, 1..5),
@@ -231,14 +304,14 @@ proptest! {
         let mut noise = BTreeMap::new();
         let mut draw = seed;
         for stop in stops {
-            disk.platter().stops_after = Some(stop);
+            disk.state().stops_after = Some(stop);
             let mut last = acknowledged;
             if let Ok(mut journal) = disk.journal() {
                 last = check(&journal.load().expect("intact"));
                 for (records, snaps) in sizes.by_ref().take(40) {
-                    let snapshot = snaps.then(|| Snapshot { upto: last, bytes: record(last) });
+                    let snapshot = snaps.then(|| JournalSnapshot { upto: last, bytes: record(last) });
                     let snapshot = snapshot.filter(|snapshot| snapshot.upto > 0);
-                    let next = Batch { snapshot, ..batch(last + 1..=last + records) };
+                    let next = JournalBatch { snapshot, ..batch(last + 1..=last + records) };
                     if journal.append(&next).is_err() {
                         break;
                     }

@@ -21,6 +21,24 @@ Start it with ``elastic-node run -n 4 -- train.py``; by itself it is a world of 
 PyTorch adds. The names are Horovod's, so that porting is changing the import.
 """
 
+from importlib.metadata import version as _version_of
+
+from typing import Optional, Sequence
+
+from ._builds import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    is_homogeneous,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from ._compression import Compression
 from ._context import is_initialized
 from ._exchanges import (
     allgather,
@@ -32,17 +50,16 @@ from ._exchanges import (
     broadcast_,
     broadcast_async,
     broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+    join,
 )
 from ._handle import Handle, poll, synchronize
-from ._native import CollectiveError, ElasticError
+from ._native import CollectiveError, ElasticError, HostsUpdatedInterrupt
 from ._objects import allgather_object, broadcast_object
 from ._process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from ._reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from ._reductions import (
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allreduce,
     allreduce_,
     allreduce_async,
@@ -51,29 +68,49 @@ from ._reductions import (
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+)
+from ._reducescatter import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
     reducescatter,
     reducescatter_async,
 )
+from ._timeline import start_timeline, stop_timeline
 from . import _context, elastic
 
+#: Horovod's name of `CollectiveError`.
+HorovodInternalError = CollectiveError
 
-def init() -> None:
+__version__ = _version_of("elastic-node")
+
+
+def init(comm: None = None, process_sets: Optional[Sequence[ProcessSet]] = None) -> None:
     """Attaches this process to the driver that started it; without one it is a world of one. Calling it again
     does nothing.
 
     Blocks until the driver has answered. Call it on the thread that trains: all else is called there, too.
 
+    Args:
+        comm: must be left out: ranks are given by the driver.
+        process_sets: made known at once, by every rank.
+
     Raises:
         ElasticError: the driver cannot be reached, or refuses this process.
+        ValueError: `comm` is given.
     """
+    if comm is not None:
+        raise ValueError("comm is not taken: the driver says who takes part; give process_sets for parts of the world")
     _context.init()
+    for process_set in process_sets or ():
+        add_process_set(process_set)
 
 
 def shutdown() -> None:
-    """Leaves the job, once all ranks have come here. Within `elastic.run`, which leaves by itself, it does nothing.
+    """Waits until all ranks have come here; `init` may follow. The job is left at the end of the process. Within
+    `elastic.run`, which leaves by itself, it does nothing.
 
     Raises:
-        ElasticError: the job failed.
+        CollectiveError: a worker was lost, or the generation was aborted.
     """
     _context.shutdown()
 
@@ -117,23 +154,33 @@ def cross_size() -> int:
 
 def generation() -> int:
     """Which generation this is: 0 without a driver, and before the first. It only grows."""
-    return _context.session().generation or 0
+    return _context.generation()
 
 
 def note(text: str) -> None:
-    """Shows a short text, such as the loss, beside this worker in `elastic-node status`; 256 bytes at most."""
+    """Shows a short text, such as the loss, beside this worker in `elastic-node status`; 256 bytes of UTF-8 at most,
+    what is longer is cut. It does nothing before the first generation.
+
+    Raises:
+        ValueError: `init` was not called.
+    """
     _context.session().note(text)
 
 
 __all__ = [
+    "Adasum",
     "Average",
     "CollectiveError",
+    "Compression",
     "ElasticError",
     "Handle",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
     "Max",
     "Min",
     "ProcessSet",
     "Product",
+    "ReduceOp",
     "Sum",
     "add_process_set",
     "allgather",
@@ -151,26 +198,44 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "broadcast_object",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
     "elastic",
     "generation",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
+    "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "note",
     "poll",
     "rank",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

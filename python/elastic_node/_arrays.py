@@ -5,10 +5,17 @@ from __future__ import annotations
 import array
 import math
 import sys
-from typing import Any, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Tuple
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import TypeGuard
+
+#: Converts a result to the caller's type.
+Back = Callable[[Any], Any]
 
 
-def is_torch(value: Any) -> bool:
+def is_torch(value: Any) -> TypeGuard[torch.Tensor]:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -18,33 +25,45 @@ def is_jax(value: Any) -> bool:
     return jax is not None and isinstance(value, jax.Array)
 
 
-def memory(value: Any) -> Any:
-    """What the native module takes for `value`: the same memory."""
-    return value.detach() if is_torch(value) else value
+def is_number(value: Any) -> bool:
+    return isinstance(value, (bool, int, float))
 
 
 def writable(value: Any) -> Any:
-    """The same for an array that is to be changed in place."""
+    """The memory of an array that is changed in place.
+
+    Raises:
+        TypeError: a JAX array.
+        ValueError: a tensor that autograd is recording: its gradient would be wrong without a word.
+    """
     if is_jax(value):
         raise TypeError("JAX arrays cannot be changed in place: take the function without the underscore")
-    return memory(value)
+    if not is_torch(value):
+        return value
+    torch = sys.modules["torch"]
+    if value.requires_grad and not value.is_leaf and torch.is_grad_enabled():
+        raise ValueError(
+            "autograd records this tensor, which a collective in place would change unseen: take the function "
+            "without the underscore, or call it on tensor.detach() or under torch.no_grad()"
+        )
+    if not value.is_inference():
+        # A backward pass that still needs the old content then fails, as for torch's own operations.
+        torch.autograd.graph.increment_version(value)
+    return value.detach()
 
 
-def copy_of(value: Any) -> Tuple[Any, Any]:
-    """A contiguous copy, and what makes the caller's type of it again."""
+def copy_of(value: Any, as_float: bool = False) -> Tuple[Any, Back]:
+    """A contiguous copy, and what makes the caller's type of it again. `as_float` is for plain integers."""
     if is_torch(value):
         torch = sys.modules["torch"]
         return value.detach().clone(memory_format=torch.contiguous_format), _same
-    if isinstance(value, (bool, int)):
-        return array.array("q", [value]), _first
-    if isinstance(value, float):
-        return array.array("d", [value]), _first
-    if is_jax(value):
-        import numpy
-
-        return numpy.array(value), sys.modules["jax"].numpy.asarray
+    if is_number(value):
+        is_float = as_float or isinstance(value, float)
+        return array.array("d" if is_float else "q", [value]), _first
     import numpy
 
+    if is_jax(value):
+        return numpy.array(value), sys.modules["jax"].numpy.asarray
     return numpy.array(value, order="C"), _same
 
 
@@ -56,7 +75,7 @@ def _first(value: Any) -> Any:
     return value[0]
 
 
-def contiguous(value: Any) -> Tuple[Any, Any]:
+def contiguous(value: Any) -> Tuple[Any, Back]:
     """The value, or a copy if it is not contiguous, and what makes the caller's type of a result. A number is a row."""
     if is_torch(value):
         return (value.detach().contiguous() if value.dim() else value.detach().reshape(1)), _same
@@ -80,3 +99,76 @@ def empty_like(value: Any, rows: int) -> Any:
 def row_elements(value: Any) -> int:
     """How many elements each row has."""
     return math.prod(value.shape[1:])
+
+
+def described(value: Any, rows: bool = True) -> str:
+    """Type, shape and kind of device, as all ranks must have them; without the number of `rows` if they may differ."""
+    if isinstance(value, array.array):
+        return f"number {value.typecode}"
+    if not hasattr(value, "dtype"):
+        try:
+            view = memoryview(value)
+        except TypeError:
+            return type(value).__name__
+        return f"{view.format} {view.shape}"
+    shape = tuple(value.shape) if rows else ("any", *value.shape[1:])
+    kind = str(value.dtype).rpartition(".")[2]
+    where = f" on {value.device.type}" if is_torch(value) and value.device.type != "cpu" else ""
+    return f"{kind} {shape}{where}"
+
+
+def address(value: Any) -> Tuple[int, Any]:
+    """Where its memory begins, and its shape: the same for what is the same memory."""
+    if is_torch(value):
+        return value.data_ptr(), tuple(value.shape)
+    interface = getattr(value, "__array_interface__", None)
+    return (interface["data"][0], interface["shape"]) if interface else (id(value), None)
+
+
+def is_floating(value: Any) -> bool:
+    if isinstance(value, array.array):
+        return value.typecode in "fd"
+    if is_torch(value):
+        return bool(value.dtype.is_floating_point or value.dtype.is_complex)
+    return getattr(value, "dtype", None) is None or value.dtype.kind not in "iub"
+
+
+def as_half(value: Any) -> Any:
+    return value.half() if is_torch(value) else value.astype("float16")
+
+
+def as_type(value: Any, dtype: Any) -> Any:
+    return value.to(dtype) if is_torch(value) else value.astype(dtype)
+
+
+def scale(value: Any, factor: float) -> None:
+    """Multiplies in place: integers in double precision and towards zero, half precision in single."""
+    if factor == 1.0:
+        return
+    if isinstance(value, array.array) and len(value) == 1:
+        value[0] = type(value[0])(value[0] * factor)
+    elif is_torch(value):
+        torch = sys.modules["torch"]
+        if not is_floating(value):
+            value.copy_(value.double() * factor)
+        elif value.dtype in (torch.float16, torch.bfloat16):
+            value.copy_(value.float() * factor)
+        else:
+            value.mul_(factor)
+    else:
+        import numpy
+
+        view: Any = numpy.asarray(value)
+        wide = numpy.float32 if view.dtype == numpy.float16 else numpy.float64
+        view[...] = (view.astype(wide) * factor).astype(view.dtype)
+
+
+def divide(value: Any, divisor: int) -> None:
+    """Divides integers in place, towards zero."""
+    if is_torch(value):
+        value.div_(divisor, rounding_mode="trunc")
+    else:
+        import numpy
+
+        view = numpy.asarray(value)
+        view[...] = (view - numpy.fmod(view, divisor)) // divisor

@@ -46,7 +46,8 @@ def encode(value: Any) -> Tuple[bytes, List[Any]]:
 
 
 def _encode(value: Any, fast: bool) -> Tuple[bytes, List[Any]]:
-    file, buffers = io.BytesIO(), []  # type: Tuple[io.BytesIO, List[Any]]
+    file = io.BytesIO()
+    buffers: List[Any] = []
     pickler = _Pickler(file, protocol=5, buffer_callback=buffers.append)
     pickler.fast = fast
     pickler.dump(value)

@@ -11,33 +11,57 @@ from . import _native
 
 Place = Tuple[int, int, int, int, int, int]
 
+#: torchrun's variables with the parts of a place.
+_PLACE_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+
 _session: Optional[_native.Session] = None
 _place: Optional[Place] = None
+#: The group of all ranks, and its generation; `None` outside of a generation. Read by any thread, such as autograd's.
+_world: Optional[_native.Group] = None
+_generation = 0
 _in_run = False
+#: Whether this process was forked from a worker.
+_is_forked = False
+#: Whether `shutdown` was called, and no `init` since. The job is left at the end of the process.
+_is_shut_down = False
 _generation_hooks: List[Callable[[], None]] = []
 
 
 def init() -> None:
     """See `elastic_node.init`."""
-    global _session
+    global _session, _is_shut_down
     if _session is None:
         _session = _native.Session()
+    _is_shut_down = False
 
 
 def is_initialized() -> bool:
-    return _session is not None
+    return _session is not None and not _is_shut_down
 
 
 def session() -> _native.Session:
-    if _session is None:
+    if _is_forked:
+        raise _native.CollectiveError(
+            "this process was forked from a worker, and has no part in its job: call collectives in the worker itself, "
+            'or start the process with multiprocessing\'s "spawn"'
+        )
+    if _session is None or _is_shut_down:
         raise ValueError("elastic_node is not initialized: call elastic_node.init() first")
     return _session
 
 
 def shutdown() -> None:
     """See `elastic_node.shutdown`."""
-    global _session, _place
-    if _session is None or _in_run:
+    global _session, _place, _is_shut_down
+    if not is_initialized() or _in_run:
+        return
+    assert _session is not None
+    if _session.has_driver:
+        if _world is not None:
+            call = _world.begin("shutdown", None, "")
+            call.barrier()
+            _world.run_call(call).wait()
+        _is_shut_down = True
         return
     ending, _session, _place = _session, None, None
     _leave(ending, None)
@@ -46,11 +70,28 @@ def shutdown() -> None:
 def _leave(ending: _native.Session, error: Optional[BaseException]) -> None:
     """Leaves a generation that was entered without `run`, and waits until all ranks have."""
     if ending.in_generation:
-        _run_generation_hooks()
+        leaving()
         ending.conclude(error)
         while ending.enter() is not None:
-            # Others must train again. A program without state has nothing to add.
+            # The other ranks must train again; a program without state has nothing to contribute.
             ending.conclude(None)
+
+
+def _forked() -> None:
+    """This process has the worker's memory, and none of its threads."""
+    global _session, _place, _world, _is_forked
+    if _session is None:
+        return
+    _native.Session.abandon(_session)
+    _session = _place = _world = None
+    _is_forked = True
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+# Registered first, so that it runs last.
+atexit.register(_native.end_callbacks)
 
 
 @atexit.register
@@ -60,7 +101,7 @@ def _at_exit() -> None:
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     try:
         _leave(_session, error)
-    except BaseException as raised:  # It is printed already, or is the reason why this process ends.
+    except BaseException as raised:  # `error` is printed already, or ends this process.
         if raised is not error:
             raise
 
@@ -86,8 +127,11 @@ def end_run() -> None:
 
 def entered(current: _native.Session) -> None:
     """A generation was entered."""
-    global _place
-    _place = current.place
+    global _place, _world, _generation
+    _place, _world, _generation = current.place, current.group, current.generation or 0
+    if current.has_driver:
+        # For frameworks, which read them when they begin.
+        os.environ.update(zip(_PLACE_VARIABLES, map(str, _place or ())))
 
 
 def on_generation_end(hook: Callable[[], None]) -> None:
@@ -97,7 +141,9 @@ def on_generation_end(hook: Callable[[], None]) -> None:
 
 def leaving() -> None:
     """A generation is about to be concluded."""
+    global _world
     _run_generation_hooks()
+    _world = None
 
 
 def _run_generation_hooks() -> None:
@@ -113,28 +159,30 @@ def place() -> Place:
     if not current.has_driver:
         return (0, 1, 0, 1, 0, 1)
 
-    def number(name: str, default: int) -> int:
-        return int(os.environ.get(name, default))
-
-    return (
-        number("RANK", 0),
-        number("WORLD_SIZE", 1),
-        number("LOCAL_RANK", 0),
-        number("LOCAL_WORLD_SIZE", 1),
-        number("GROUP_RANK", 0),
-        number("GROUP_WORLD_SIZE", 1),
+    rank, size, local_rank, local_size, cross_rank, cross_size = (
+        int(os.environ.get(name, default)) for name, default in zip(_PLACE_VARIABLES, (0, 1, 0, 1, 0, 1))
     )
+    return rank, size, local_rank, local_size, cross_rank, cross_size
 
 
 def world() -> _native.Group:
     """The group of all ranks. Outside of `run`, the first call enters the first generation."""
+    if _world is not None and not _is_shut_down:
+        return _world
     current = session()
-    if not current.in_generation:
-        if _in_run:
-            raise _native.CollectiveError("the generation has ended")
-        if current.enter() is None:
-            raise _native.ElasticError("the job is over")
-        entered(current)
-    group = current.group
-    assert group is not None
-    return group
+    if _in_run:
+        raise _native.CollectiveError("the generation has ended")
+    if current.enter() is None:
+        raise _native.ElasticError("the job is over")
+    entered(current)
+    assert _world is not None
+    return _world
+
+
+def in_generation() -> bool:
+    return _world is not None and not _is_shut_down
+
+
+def generation() -> int:
+    """The generation's number; that of the last one outside of any."""
+    return _generation

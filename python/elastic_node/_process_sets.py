@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Union
 
 from . import _context, _native
 
@@ -11,11 +11,18 @@ class ProcessSet:
     """Some of the ranks. Make it known with `add_process_set`, on every rank, anew in each generation: ranks mean
     other workers then."""
 
-    def __init__(self, ranks: Optional[Sequence[int]] = None):
-        #: Its ranks in the world, in the order that they have in the set; `None`: all.
-        self.ranks: Optional[List[int]] = None if ranks is None else list(ranks)
+    def __init__(self, ranks: Optional[Sequence[int]] = None) -> None:
+        #: The members' ranks in the world, in the order of their numbers in the set; `None`: all ranks.
+        self.ranks: Optional[List[int]] = None if ranks is None else sorted(ranks)
         self._group: Optional[_native.Group] = None
         self._generation: Optional[int] = None
+
+    @property
+    def process_set_id(self) -> Optional[int]:
+        """0 for all ranks; another number for a set that is known, and none for others. Horovod's."""
+        if self.ranks is None:
+            return 0
+        return None if self._generation is None else 1 + hash(tuple(self.ranks)) % (1 << 31)
 
     def included(self) -> bool:
         """Whether this process is in it."""
@@ -51,7 +58,7 @@ class ProcessSet:
 global_process_set = ProcessSet()
 
 
-def add_process_set(process_set: "ProcessSet | Sequence[int]") -> ProcessSet:
+def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
     """Makes a process set known. Every rank of the world calls it, also those that are not in it.
 
     Raises:
@@ -68,15 +75,21 @@ def add_process_set(process_set: "ProcessSet | Sequence[int]") -> ProcessSet:
         raise ValueError(f"{ranks} are no different ranks of a world of {world.size}")
     if not ranks:
         raise ValueError("a process set needs a rank")
+    if process_set._generation == _context.generation():
+        raise ValueError(f"{process_set} is known already")
     included = world.rank in ranks
     key = ranks.index(world.rank) if included else 0
     process_set._group = world.split(0 if included else None, key)
-    process_set._generation = _context.session().generation
+    process_set._generation = _context.generation()
     return process_set
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forgets a process set; returns whether it was known. Every rank calls it."""
+    """Forgets a process set. Every rank calls it.
+
+    Returns:
+        Whether it was known.
+    """
     if process_set._generation is None:
         return False
     if process_set._group is not None:
@@ -89,7 +102,7 @@ def group_of(process_set: ProcessSet) -> _native.Group:
     """The group that a process set is now."""
     if process_set.ranks is None:
         return _context.world()
-    if process_set._generation is None or process_set._generation != _context.session().generation:
+    if process_set._generation is None or process_set._generation != _context.generation():
         raise ValueError(
             f"{process_set} is not known in this generation: call add_process_set on every rank"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sized
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sized
 
 from . import _context, _native
 
@@ -10,10 +10,10 @@ from . import _context, _native
 class Batch(NamedTuple):
     """This rank's part of one step."""
 
-    #: The numbers of its samples in the data set; none where fewer are left than there are ranks.
+    #: The numbers of the batch's samples in the data set; empty if fewer samples are left than there are ranks.
     indices: List[int]
-    #: By how much a mean over this batch is to be multiplied so that the average over ranks is the mean over all
-    #: samples of the step: 1, but in the last step of an epoch.
+    #: Factor for a mean over this batch with which the average over ranks becomes the mean over all
+    #: samples of the step: 1, except in the last step of an epoch.
     weight: float
 
 
@@ -42,7 +42,7 @@ class ElasticSampler:
         self.seed = seed
         #: The epoch.
         self.epoch = 0
-        #: Samples of the epoch that are done, on all ranks together.
+        #: Number of the epoch's samples that are done, on all ranks together.
         self.processed_num = 0
         self._order: Optional[List[int]] = None
 
@@ -62,7 +62,11 @@ class ElasticSampler:
         return self._epoch_order()[self.processed_num :]
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins an epoch."""
+        """Begins an epoch, none of whose samples is done.
+
+        Args:
+            epoch: its number, from 0; with `shuffle`, it decides the order.
+        """
         self.epoch = epoch
         self.processed_num = 0
         self._order = None
@@ -91,12 +95,16 @@ class ElasticSampler:
     def reset(self) -> None:
         """The world has changed: what is left is dealt out anew. Ranks are looked up when it is walked through."""
 
-    def state_dict(self) -> Dict[str, Any]:
-        """How far it is."""
+    def state_dict(self) -> Dict[str, int]:
+        """How far it is: the epoch, and the number of its samples that are done on all ranks together."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
-    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Goes on from there."""
+    def load_state_dict(self, state_dict: Dict[str, int]) -> None:
+        """Goes on from what `state_dict` returned.
+
+        Raises:
+            KeyError: something else is given.
+        """
         self.set_epoch(state_dict["epoch"])
         self.processed_num = state_dict["processed_num"]
 
@@ -104,7 +112,7 @@ class ElasticSampler:
         left = self.remaining_indices
         due = len(self) * self.num_replicas
         if left:
-            # Whole rounds of what is left, until every rank has as many.
+            # Repeats the samples that are left, until every rank has equally many.
             left = (left * (due // len(left) + 1))[:due]
         return iter(left[self.rank :: self.num_replicas])
 

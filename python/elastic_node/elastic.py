@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generic, Iterable, List, Optional, Tuple, TypeVar
 
 from . import _codec, _context, _native
 from ._native import CollectiveError, HostsUpdatedInterrupt
 from ._sampler import Batch, ElasticSampler
+
+if TYPE_CHECKING:
+    import typing_extensions
+    from typing_extensions import Concatenate, ParamSpec
+
+    Arguments = ParamSpec("Arguments")
+    #: What a state consists of; `State` without it is one of anything.
+    Content = typing_extensions.TypeVar("Content", default=Any)
+else:
+    Content = TypeVar("Content")
 
 __all__ = [
     "Batch",
@@ -20,9 +30,12 @@ __all__ = [
 ]
 
 Result = TypeVar("Result")
+AnyState = TypeVar("AnyState", bound="State")
 
 
-def run(func: Callable[..., Result]) -> Callable[..., Optional[Result]]:
+def run(
+    func: Callable[Concatenate[AnyState, Arguments], Result],
+) -> Callable[Concatenate[AnyState, Arguments], Optional[Result]]:
     """Makes a training function elastic: `train(state, …)` is called in every generation that this worker takes part
     in, until it has returned on every rank, or this worker is told to leave.
 
@@ -41,7 +54,7 @@ def run(func: Callable[..., Result]) -> Callable[..., Optional[Result]]:
     """
 
     @functools.wraps(func)
-    def train(state: "State", *args: Any, **kwargs: Any) -> Optional[Result]:
+    def train(state: AnyState, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Optional[Result]:
         if not isinstance(state, State):
             raise TypeError(f"the first argument must be a State, not {type(state).__name__}")
         session = _context.begin_run(state)
@@ -67,10 +80,10 @@ def run(func: Callable[..., Result]) -> Callable[..., Optional[Result]]:
             state._session = None
             _context.end_run()
 
-    return train
+    return train  # type: ignore[return-value]  # Its first argument may be given by its name, too.
 
 
-class State:
+class State(Generic[Content]):
     """Training state that survives the loss of any worker, and moves as one unit.
 
     Derive from it, and say what it consists of: `capture` and `apply`. `ObjectState` does that for attributes,
@@ -83,11 +96,11 @@ class State:
     def __init__(self) -> None:
         self._reset_callbacks: List[Callable[[], None]] = []
 
-    def capture(self) -> Any:
+    def capture(self) -> Content:
         """Everything that must survive, as an object that pickle takes. Large arrays in it are not copied."""
         raise NotImplementedError
 
-    def apply(self, content: Any) -> None:
+    def apply(self, content: Content) -> None:
         """Takes what `capture` gave, here or on another rank. May keep the arrays in it."""
         raise NotImplementedError
 
@@ -154,7 +167,7 @@ class State:
         from ._objects import broadcast_object
 
         rank = _context.world().rank
-        content = broadcast_object(self.capture() if rank == 0 else None, root_rank=0)
+        content: Content = broadcast_object(self.capture() if rank == 0 else None, root_rank=0)
         if rank != 0:
             self.apply(content)
 
@@ -165,7 +178,7 @@ class State:
         self.apply(_codec.decode(header, buffers))
 
 
-class ObjectState(State):
+class ObjectState(State[Dict[str, Any]]):
     """State in attributes: `ObjectState(epoch=0, weights=array)` has `state.epoch` and `state.weights`.
 
     What has `state_dict` and `load_state_dict`, such as an `ElasticSampler` or a torch module, stays the same
@@ -173,10 +186,20 @@ class ObjectState(State):
     state. Changes inside of a list or an array are saved as assignments are.
 
     Attributes that are added later are part of the state, unless their name begins with an underscore.
+
+    For type checkers, derive from it and annotate them; that class is made in the same way::
+
+        class Training(ObjectState):
+            epoch: int
+            weights: NDArray[numpy.float32]
+
+    Args:
+        bcast_object, get_rank: for Horovod's sake.
+        kwargs: the attributes; pickle takes their values.
     """
 
-    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
-        # The first two are what Horovod's class is given; nothing is needed of them.
+    def __init__(self, bcast_object: object = None, get_rank: object = None, **kwargs: object) -> None:
+        # The first two parameters are those of Horovod's class; this one does not use them.
         super().__init__()
         for name, value in kwargs.items():
             setattr(self, name, value)

@@ -1,5 +1,6 @@
 //! `Array`: the memory of a Python object, as collectives take it. NumPy arrays, `bytearray`, `array.array` and
-//! `memoryview` show it by the buffer protocol, tensors of torch and JAX by DLPack, on a GPU too. Nothing is copied.
+//! `memoryview` expose it by the buffer protocol; tensors of torch and JAX by DLPack, on a GPU too. Data is
+//! never copied.
 
 use std::ptr::NonNull;
 
@@ -12,28 +13,28 @@ use crate::buffer::Buffer;
 use crate::dlpack::{Borrowed, ElementType};
 use crate::on_gpu::GroupGpu;
 
-/// What the elements are.
+/// The type of the elements.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Elements {
     /// Numbers that collectives reduce.
     Numbers(DataType),
-    /// Truth values, one byte each: their least and greatest are "and" and "or".
+    /// Truth values, one byte each: their minimum and maximum are "and" and "or".
     Truths,
-    /// Of this size in bytes: they are moved, and not reduced.
+    /// Elements of this size in bytes, which are moved and never reduced.
     Opaque(usize),
 }
 
-/// Where memory is.
+/// The location of memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Place {
+pub(crate) enum MemorySpace {
     /// In the machine's main memory.
     Main,
     /// On the GPU that the group's collectives work on.
     Gpu,
 }
 
-/// Who keeps the memory alive.
-enum Owner {
+/// The owner, which keeps the memory alive.
+enum MemoryOwner {
     Buffer(#[expect(dead_code, reason = "dropping it gives the memory back")] Buffer),
     Tensor(#[expect(dead_code, reason = "dropping it gives the memory back")] Borrowed),
 }
@@ -43,33 +44,38 @@ pub(crate) struct Array {
     address: NonNull<u8>,
     length_bytes: usize,
     elements: Elements,
-    place: Place,
-    _owner: Owner,
+    place: MemorySpace,
+    _owner: MemoryOwner,
 }
 
 #[expect(unsafe_code, reason = "collectives run on a thread of their own")]
 // SAFETY: the memory stays where it is while the owner is held, and the owners may be dropped anywhere.
 unsafe impl Send for Array {}
 
-/// Where an empty array stands: aligned for every type.
+/// Address of an empty array: aligned for every type.
 const NOWHERE: NonNull<u8> = NonNull::<u64>::dangling().cast();
 
 impl Array {
-    /// The memory of `object`, for a group that works on this GPU, if it works on any.
+    /// Takes the memory of `object`, for a group that works on this GPU, if it works on any.
     ///
     /// # Errors
-    /// It has neither protocol, is not contiguous, neither in main memory nor on that GPU, or not writable where that
-    /// is needed.
+    /// The object has neither protocol; or it is not contiguous, neither in main memory nor on that GPU, or not
+    /// writable where that is needed.
     pub(crate) fn of(
         object: &Bound<'_, PyAny>,
         writable: bool,
         gpu: Option<GroupGpu>,
     ) -> PyResult<Array> {
         if let Some(buffer) = Buffer::of(object, writable)? {
+            if buffer.format().contains('O') {
+                let error = "an array of Python objects has nothing that other processes could use: \
+                             take broadcast_object or allgather_object";
+                return Err(PyTypeError::new_err(error));
+            }
             let elements = of_format(buffer.format(), buffer.item_bytes());
             let address = buffer.address().unwrap_or(NOWHERE);
             let length_bytes = buffer.length_bytes();
-            let (place, _owner) = (Place::Main, Owner::Buffer(buffer));
+            let (place, _owner) = (MemorySpace::Main, MemoryOwner::Buffer(buffer));
             return Ok(Array { address, length_bytes, elements, place, _owner });
         }
         let Some((place, tensor)) = Borrowed::of(object, gpu)? else {
@@ -83,10 +89,10 @@ impl Array {
         let elements = of_dlpack(tensor.element())?;
         let length_bytes = tensor.count() * elements.size_bytes();
         let address = tensor.address().filter(|_| length_bytes > 0).unwrap_or(NOWHERE);
-        Ok(Array { address, length_bytes, elements, place, _owner: Owner::Tensor(tensor) })
+        Ok(Array { address, length_bytes, elements, place, _owner: MemoryOwner::Tensor(tensor) })
     }
 
-    /// The type as which the elements are moved, and how many of that type make one of theirs.
+    /// The type in which the elements are moved, and how many values of that type make one element.
     pub(crate) const fn moved_as(&self) -> (DataType, usize) {
         match self.elements {
             Elements::Numbers(data_type) => (data_type, 1),
@@ -95,10 +101,10 @@ impl Array {
         }
     }
 
-    /// The type as which the elements are reduced.
+    /// The type in which the elements are reduced.
     ///
     /// # Errors
-    /// `ValueError`: they are not, or not so.
+    /// `ValueError`: such elements cannot be reduced, or not by this operation.
     pub(crate) fn reduced_as(&self, op: ReduceOp) -> PyResult<DataType> {
         match (self.elements, op) {
             (Elements::Numbers(data_type), _) => Ok(data_type),
@@ -113,12 +119,17 @@ impl Array {
         }
     }
 
-    /// Where it is.
-    pub(crate) const fn place(&self) -> Place {
+    /// Number of elements.
+    pub(crate) const fn count(&self) -> usize {
+        self.length_bytes / self.elements.size_bytes()
+    }
+
+    /// The location of the memory.
+    pub(crate) const fn place(&self) -> MemorySpace {
         self.place
     }
 
-    /// Whether both hold the same type of elements.
+    /// Whether both have the same type of elements.
     pub(crate) fn is_like(&self, other: &Array) -> bool {
         self.elements == other.elements
     }
@@ -128,22 +139,35 @@ impl Array {
         start < other_start + other.length_bytes && other_start < start + self.length_bytes
     }
 
-    /// The memory, where it is on the GPU.
+    /// Whether both are the same elements at the same address.
+    pub(crate) fn is_same(&self, other: &Array) -> bool {
+        (self.address, self.length_bytes, self.elements)
+            == (other.address, other.length_bytes, other.elements)
+    }
+
+    /// Address of the first byte.
+    pub(crate) fn start(&self) -> usize {
+        self.address.addr().get()
+    }
+
+    /// The memory, if it is on the GPU.
     pub(crate) fn region(&self) -> Region<'_> {
-        assert_eq!(self.place, Place::Gpu, "memory on the GPU");
+        assert_eq!(self.place, MemorySpace::Gpu, "memory on the GPU");
         #[expect(unsafe_code, reason = "the memory belongs to a Python object")]
-        // SAFETY: the owner keeps it in place, on this group's GPU; who launched the operation promised to leave it alone
-        // until it is done, and `on_gpu` keeps the owner for as long as the GPU may be at it.
+        // SAFETY: the owner keeps the memory in place, on this group's GPU. The launcher of the operation
+        // promised to leave it alone until the operation is done, and `on_gpu` keeps the owner for as long as
+        // the GPU may use the memory.
         unsafe {
             Region::of_others(self.address.addr().get() as u64, self.length_bytes)
         }
     }
 
-    /// The memory. Who launched the operation promised to leave it alone until it is done.
+    /// The memory, to be read. The launcher of the operation promised to leave it alone until the operation is
+    /// done.
     pub(crate) fn bytes(&self) -> &[u8] {
-        assert_eq!(self.place, Place::Main, "main memory");
+        assert_eq!(self.place, MemorySpace::Main, "main memory");
         #[expect(unsafe_code, reason = "the memory belongs to a Python object")]
-        // SAFETY: the owner keeps it in place; the address is never null.
+        // SAFETY: the owner keeps the memory in place; the address is never null.
         unsafe {
             std::slice::from_raw_parts(self.address.as_ptr(), self.length_bytes)
         }
@@ -151,7 +175,7 @@ impl Array {
 
     /// The memory, to be written to.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        assert_eq!(self.place, Place::Main, "main memory");
+        assert_eq!(self.place, MemorySpace::Main, "main memory");
         #[expect(unsafe_code, reason = "the memory belongs to a Python object")]
         // SAFETY: as for `bytes`; arrays of one operation that overlap are told apart before it is launched.
         unsafe {
@@ -170,7 +194,7 @@ impl Elements {
     }
 }
 
-/// By the notation of Python's `struct`, where the size tells the variants of a letter apart.
+/// The type for a format of Python's `struct`; the size tells the variants of a letter apart.
 fn of_format(format: &str, size: usize) -> Elements {
     let letters = format.trim_start_matches([
         '@',
@@ -191,7 +215,7 @@ fn of_format(format: &str, size: usize) -> Elements {
     }
 }
 
-/// By the codes of `DLDataTypeCode`.
+/// The type for a code of `DLDataTypeCode`.
 fn of_dlpack(element: ElementType) -> PyResult<Elements> {
     let ElementType { code, bits, lanes } = element;
     Ok(match (code, bits, lanes) {

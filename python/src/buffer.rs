@@ -1,13 +1,15 @@
-//! Python's buffer protocol, from 3.9 on.
+//! Python's buffer protocol, from 3.9 on. `array` uses it.
 //!
-//! The stable interface has it only since 3.11, where it froze `Py_buffer` as it had been since 3.0, so it is
-//! declared here: the symbols and the layout are the same in every interpreter that loads this module.
+//! The stable interface has the protocol only since 3.11, where it froze `Py_buffer` as it had been since 3.0.
+//! So it is declared here: the symbols and the layout are the same in every interpreter that loads this module.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 
 use pyo3::ffi::{Py_ssize_t, PyObject};
 use pyo3::prelude::*;
+
+use crate::callback;
 
 #[repr(C)]
 struct RawBuffer {
@@ -45,10 +47,10 @@ pub(crate) struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// The memory of an object that has the protocol; `None` for others.
+    /// Takes the memory of an object that has the protocol; `None` for other objects.
     ///
     /// # Errors
-    /// What the object raised: it is not contiguous, or not writable.
+    /// The exception that the object raised: it is not contiguous, or not writable.
     pub(crate) fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Option<Buffer>> {
         let mut raw = Box::new(RawBuffer {
             data: null_mut(),
@@ -90,7 +92,7 @@ impl Buffer {
         usize::try_from(self.raw.item_size).unwrap_or(0)
     }
 
-    /// The format of one item, in the notation of Python's `struct`; bytes where nothing is said.
+    /// The format of one item, in the notation of Python's `struct`; bytes if the object gives none.
     pub(crate) fn format(&self) -> &str {
         if self.raw.format.is_null() {
             return "B";
@@ -104,8 +106,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // Without an interpreter, at its end, nobody needs the memory back.
-        Python::try_attach(|_py| {
+        // Without an interpreter, at its end, the memory need not be given back.
+        callback::attached(|_py| {
             #[expect(unsafe_code, reason = "the interpreter's interface is C")]
             // SAFETY: the view was filled by `PyObject_GetBuffer`, and is released once.
             unsafe {

@@ -1,56 +1,93 @@
-//! `Group`: the collectives among the ranks of a group, on arrays. Every operation is launched; the Python side
-//! waits for the handle where it is to block.
+//! `PyGroup`: the collectives among the ranks of a group, on arrays. Every operation is launched; the Python side
+//! waits for its handle if the operation is to block.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use elastic_collectives::negotiation::{self, Negotiation};
 use elastic_collectives::{
-    AsyncCommunicator, CollectiveError, Communicator, CommunicatorExt, DataType, ReduceOp,
+    AsyncCommunicator, CollectiveError, CollectiveResult, Communicator, CommunicatorExt, Launched,
+    Operation, ReduceOp, attentive,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::array::Array;
-use crate::errors::collective;
-use crate::handle::{Failure, Handle, wait};
+use crate::call::PyCall;
+use crate::callback;
+use crate::errors::{self, collective};
+use crate::handle::{Finished, GenerationFailure, LOOK_EVERY, PyHandle, SIGNALLED};
 use crate::on_gpu::{self, GroupGpu};
-use crate::operation::{Operation, Outcome, Pair};
+use crate::operation::{self, ArrayOperation, InputArray, distinct};
 use crate::unlocked::unlocked;
 
-/// What is called on the collectives' thread when an operation is done, with `None` or the exception.
-type Callback = Option<Py<PyAny>>;
-
-/// Ranks that call collectives together.
-#[pyclass(frozen, module = "elastic_node._native")]
-pub(crate) struct Group {
-    communicator: AsyncCommunicator,
-    /// Where arrays on the GPU can be reduced, gathered and sent, too.
-    gpu: Option<GroupGpu>,
-    failure: Failure,
-    /// All groups of the generation, which end together.
-    family: Arc<Mutex<Vec<AsyncCommunicator>>>,
+/// Whether the launcher of a call waits for it at once.
+#[derive(Clone, Copy)]
+enum CallerWaits {
+    AtOnce,
+    Later,
 }
 
-impl Group {
-    /// The group of all ranks. What fails in it, or in its sub-groups, is noted in `failure`.
-    pub(crate) fn of_all(communicator: AsyncCommunicator, failure: Failure) -> Group {
-        Group::in_family(communicator, failure, Arc::default())
+/// The function that is called on the collectives' thread when an operation is done, with `None` or the
+/// exception.
+type Callback = Option<Py<PyAny>>;
+
+/// A group of a generation, and the negotiation among its ranks.
+type FamilyMember = (AsyncCommunicator, Arc<Negotiation>);
+
+/// Ranks that call collectives together.
+///
+/// An operation that is launched by itself runs in the order of launch, which is the same on all ranks; a `PyCall`
+/// runs once all ranks have made it.
+#[pyclass(name = "Group", frozen, module = "elastic_node._native")]
+pub(crate) struct PyGroup {
+    pub(crate) communicator: AsyncCommunicator,
+    negotiation: Arc<Negotiation>,
+    /// The GPU on which arrays can be reduced, gathered and sent, too; `None` for main memory only.
+    gpu: Option<GroupGpu>,
+    pub(crate) failure: GenerationFailure,
+    /// Whether data is encrypted on its way to another host.
+    pub(crate) encrypts: bool,
+    /// All groups of the generation; they end together.
+    family: Arc<Mutex<Vec<FamilyMember>>>,
+    /// The id of the process that has the group. A forked process has the memory, but none of the threads.
+    process: u32,
+}
+
+/// A forked process leaves the group as it is: a farewell from there would end it for its owner.
+impl Drop for PyGroup {
+    fn drop(&mut self) {
+        if std::process::id() != self.process {
+            std::mem::forget((self.communicator.clone(), Arc::clone(&self.family)));
+        }
+    }
+}
+
+impl PyGroup {
+    /// The group of all ranks. Failures in it, or in its sub-groups, are noted in `failure`.
+    pub(crate) fn of_all(communicator: AsyncCommunicator, failure: GenerationFailure) -> PyGroup {
+        PyGroup::in_family(communicator, failure, Arc::default())
     }
 
     fn in_family(
         communicator: AsyncCommunicator,
-        failure: Failure,
-        family: Arc<Mutex<Vec<AsyncCommunicator>>>,
-    ) -> Group {
-        family.lock().unwrap_or_else(PoisonError::into_inner).push(communicator.clone());
+        failure: GenerationFailure,
+        family: Arc<Mutex<Vec<FamilyMember>>>,
+    ) -> PyGroup {
+        let negotiation = Arc::new(Negotiation::new(communicator.world_size()));
+        let member = (communicator.clone(), Arc::clone(&negotiation));
+        family.lock().unwrap_or_else(PoisonError::into_inner).push(member);
         let gpu = communicator.call(on_gpu::of_group);
-        Group { communicator, gpu, failure, family }
+        let encrypts = communicator.call(|group| group.encrypts());
+        let process = std::process::id();
+        PyGroup { communicator, negotiation, gpu, failure, encrypts, family, process }
     }
 
-    /// Leaves it, and its sub-groups, in good order, after all that was launched.
+    /// Leaves the group and its sub-groups in order, after all launched operations.
     pub(crate) fn close_all(&self) {
         let family = self.family.lock().unwrap_or_else(PoisonError::into_inner);
-        for communicator in family.iter() {
+        for (communicator, negotiation) in family.iter() {
+            negotiation.close();
             communicator.call(|group| group.close());
         }
     }
@@ -59,37 +96,117 @@ impl Group {
     fn launch(
         &self,
         py: Python<'_>,
-        mut operation: Operation,
+        mut operation: ArrayOperation,
         callback: Callback,
-    ) -> PyResult<Handle> {
-        let (place, failure) = (operation.place()?, self.failure.clone());
+    ) -> PyResult<PyHandle> {
+        self.check_process()?;
+        let (place, failure) = (operation::place_of(&mut operation)?, self.failure.clone());
         let run = move |group: &mut dyn Communicator| {
-            let result = operation.run(place, group);
+            let result = operation::run(&mut operation, place, group);
             failure.note(&result);
             if let Some(callback) = callback {
                 tell(&callback, &result);
             }
-            result.map(|()| operation)
+            result.map(|()| Finished::Operation(operation))
         };
-        // It may have to wait for room among the launched, whose callbacks need the lock.
-        Ok(Handle::new(unlocked(py, || self.communicator.launch(run))))
+        // The launch may have to wait for room, and the callbacks of earlier operations need the lock.
+        Ok(PyHandle::new(unlocked(py, || self.communicator.launch(run))))
     }
 
-    /// Launches what gives something back, and waits for it.
+    /// # Errors
+    /// This process was forked from the owner of the group.
+    fn check_process(&self) -> PyResult<()> {
+        if std::process::id() == self.process {
+            return Ok(());
+        }
+        Err(errors::CollectiveError::new_err(
+            "this process was forked from a worker, and has no part in its groups: call collectives in the worker \
+             itself, or start the process with multiprocessing's \"spawn\"",
+        ))
+    }
+
+    /// Submits a call, and launches the rounds that complete it.
+    fn negotiate(
+        &self,
+        py: Python<'_>,
+        call: negotiation::NegotiatedCall,
+        waits: CallerWaits,
+    ) -> PyResult<PyHandle> {
+        self.check_process()?;
+        let ticket = self
+            .negotiation
+            .submit(call)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        self.settle(py, ticket, waits)
+    }
+
+    fn settle(
+        &self,
+        py: Python<'_>,
+        ticket: negotiation::CallTicket,
+        waits: CallerWaits,
+    ) -> PyResult<PyHandle> {
+        let (negotiation, failure) = (Arc::clone(&self.negotiation), self.failure.clone());
+        let run = move |group: &mut dyn Communicator| {
+            let settled = negotiation.run(ticket, group);
+            failure.note(&settled);
+            settled.map(Finished::Call)
+        };
+        let launched = match waits {
+            CallerWaits::Later => unlocked(py, || self.communicator.launch(run)),
+            CallerWaits::AtOnce => {
+                self.negotiation.wait_begins(ticket);
+                self.run_here(py, run)?
+            }
+        };
+        Ok(PyHandle::of_call(launched, Arc::clone(&self.negotiation), ticket))
+    }
+
+    /// Runs an operation on this thread, unless others are in flight, and lets signals through.
+    ///
+    /// # Errors
+    /// The exception that a signal raised, as Ctrl-C does. It has ended the generation at this rank.
+    fn run_here<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError> + Send + 'static,
+    ) -> PyResult<Launched<T>> {
+        let raised = Arc::new(Mutex::new(None));
+        let slot = Arc::clone(&raised);
+        let look = move || {
+            let error = callback::attached(|py| py.check_signals())?.err()?;
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            Some(SIGNALLED.to_owned())
+        };
+        let launched =
+            unlocked(py, || attentive(LOOK_EVERY, look, || self.communicator.launch_or_run(run)));
+        match raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(error) => Err(error),
+            None => Ok(launched),
+        }
+    }
+
+    /// Runs a call that has a result, and waits for it.
     fn call<T: Send + 'static>(
         &self,
         py: Python<'_>,
+        kind: &str,
+        what: String,
+        waits: CallerWaits,
         operation: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError> + Send + 'static,
     ) -> PyResult<T> {
-        let failure = self.failure.clone();
-        let launched = unlocked(py, || {
-            self.communicator.launch(move |group| {
-                let result = operation(group);
-                failure.note(&result);
-                result
-            })
-        });
-        wait(py, launched)
+        let slot = Arc::new(Mutex::new(None));
+        let filled = Arc::clone(&slot);
+        let work = move |group: &mut dyn Communicator| {
+            let value = operation(group)?;
+            *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+            Ok(())
+        };
+        let (kind, work) = (kind.to_owned(), Box::new(work));
+        let call = negotiation::NegotiatedCall { kind, name: None, what, reduces: None, work };
+        self.negotiate(py, call, waits)?.wait(py)?;
+        let value = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        value.ok_or_else(|| errors::CollectiveError::new_err("the call ended without a result"))
     }
 
     /// The memory of an object, to be read.
@@ -102,34 +219,39 @@ impl Group {
         Array::of(object, true, self.gpu)
     }
 
-    fn pair(&self, input: &Bound<'_, PyAny>, output: &Bound<'_, PyAny>) -> PyResult<Pair> {
-        Pair::of(self.read(input)?, self.changed(output)?)
+    fn pair(
+        &self,
+        input: &Bound<'_, PyAny>,
+        output: &Bound<'_, PyAny>,
+    ) -> PyResult<(InputArray, Array)> {
+        let output = self.changed(output)?;
+        Ok((InputArray::beside(self.read(input)?, &output)?, output))
     }
 }
 
-/// Calls back with a result.
-fn tell(callback: &Py<PyAny>, result: &Outcome) {
-    Python::attach(|py| {
+/// Calls `observer` with a result.
+fn tell(observer: &Py<PyAny>, result: &CollectiveResult) {
+    callback::attached(|py| {
         let error = result.as_ref().err().map(|error| collective(error).into_value(py));
-        if let Err(raised) = callback.call1(py, (error,)) {
-            raised.write_unraisable(py, Some(callback.bind(py)));
+        if let Err(raised) = observer.call1(py, (error,)) {
+            raised.write_unraisable(py, Some(observer.bind(py)));
         }
     });
 }
 
-fn op_of(name: &str) -> PyResult<ReduceOp> {
+pub(crate) fn op_of(name: &str) -> PyResult<ReduceOp> {
     ReduceOp::ALL.into_iter().find(|op| op.to_string() == name).ok_or_else(|| {
         PyValueError::new_err(format!("{name:?} is no reduction: sum, mean, min, max or prod"))
     })
 }
 
-/// Counts of elements as counts of what they are moved as.
-fn moved(counts: &[usize], parts: usize) -> Vec<usize> {
+/// Converts counts of elements to counts of the type in which they are moved.
+pub(crate) fn moved(counts: &[usize], parts: usize) -> Vec<usize> {
     counts.iter().map(|count| count.saturating_mul(parts)).collect()
 }
 
 #[pymethods]
-impl Group {
+impl PyGroup {
     #[getter]
     fn rank(&self) -> u32 {
         self.communicator.rank()
@@ -140,6 +262,14 @@ impl Group {
         self.communicator.world_size()
     }
 
+    /// Why the group was aborted, if it was.
+    #[getter]
+    fn aborted(&self) -> Option<String> {
+        let (term, generation) = self.communicator.stamp();
+        let abort = self.communicator.abort_handle()?.aborted(term, generation)?;
+        Some(abort.reason.to_string())
+    }
+
     #[pyo3(signature = (arrays, op, callback=None))]
     fn all_reduce(
         &self,
@@ -147,15 +277,29 @@ impl Group {
         arrays: Vec<Bound<'_, PyAny>>,
         op: &str,
         callback: Callback,
-    ) -> PyResult<Handle> {
+    ) -> PyResult<PyHandle> {
         let op = op_of(op)?;
         let typed = arrays.iter().map(|object| {
             let array = self.changed(object)?;
             let data_type = array.reduced_as(op)?;
             Ok((array, data_type))
         });
-        let arrays = typed.collect::<PyResult<_>>()?;
-        self.launch(py, Operation::AllReduce { arrays, op }, callback)
+        let buffers = distinct(typed.collect::<PyResult<_>>()?)?;
+        self.launch(py, Operation::GroupedAllReduce { buffers, op }, callback)
+    }
+
+    /// The reduction at `root`; the other ranks' arrays stay as they are.
+    #[pyo3(signature = (array, op, root, callback=None))]
+    fn reduce(
+        &self,
+        array: &Bound<'_, PyAny>,
+        op: &str,
+        root: u32,
+        callback: Callback,
+    ) -> PyResult<PyHandle> {
+        let (op, data) = (op_of(op)?, self.changed(array)?);
+        let data_type = data.reduced_as(op)?;
+        self.launch(array.py(), Operation::Reduce { data, data_type, op, root }, callback)
     }
 
     #[pyo3(signature = (array, root, callback=None))]
@@ -164,9 +308,48 @@ impl Group {
         array: &Bound<'_, PyAny>,
         root: u32,
         callback: Callback,
-    ) -> PyResult<Handle> {
-        let operation = Operation::Broadcast { array: self.changed(array)?, root };
-        self.launch(array.py(), operation, callback)
+    ) -> PyResult<PyHandle> {
+        let data = self.changed(array)?;
+        let (data_type, _) = data.moved_as();
+        self.launch(array.py(), Operation::Broadcast { data, data_type, root }, callback)
+    }
+
+    /// Every rank's input, by rank, in the output of `root`; the other ranks give no output.
+    #[pyo3(signature = (input, output, root, callback=None))]
+    fn gather(
+        &self,
+        input: &Bound<'_, PyAny>,
+        output: Option<&Bound<'_, PyAny>>,
+        root: u32,
+        callback: Callback,
+    ) -> PyResult<PyHandle> {
+        let py = input.py();
+        let (input, output) = match output {
+            Some(output) => {
+                self.pair(input, output).map(|(input, output)| (input, Some(output)))?
+            }
+            None => (InputArray::alone(self.read(input)?), None),
+        };
+        let (data_type, _) = input.array().moved_as();
+        self.launch(py, Operation::Gather { input, output, data_type, root }, callback)
+    }
+
+    /// Part r of the input of `root` in the output of rank r; the other ranks give no input.
+    #[pyo3(signature = (input, output, root, callback=None))]
+    fn scatter(
+        &self,
+        input: Option<&Bound<'_, PyAny>>,
+        output: &Bound<'_, PyAny>,
+        root: u32,
+        callback: Callback,
+    ) -> PyResult<PyHandle> {
+        let py = output.py();
+        let (input, output) = match input {
+            Some(input) => self.pair(input, output).map(|(input, output)| (Some(input), output))?,
+            None => (None, self.changed(output)?),
+        };
+        let (data_type, _) = output.moved_as();
+        self.launch(py, Operation::Scatter { input, output, data_type, root }, callback)
     }
 
     #[pyo3(signature = (input, output, counts=None, callback=None))]
@@ -176,11 +359,12 @@ impl Group {
         output: &Bound<'_, PyAny>,
         counts: Option<Vec<usize>>,
         callback: Callback,
-    ) -> PyResult<Handle> {
-        let arrays = self.pair(input, output)?;
-        let (_, parts) = arrays.moved_as();
+    ) -> PyResult<PyHandle> {
+        let py = input.py();
+        let (input, output) = self.pair(input, output)?;
+        let (data_type, parts) = output.moved_as();
         let counts = counts.map(|counts| moved(&counts, parts));
-        self.launch(input.py(), Operation::AllGather { arrays, counts }, callback)
+        self.launch(py, Operation::AllGather { input, output, counts, data_type }, callback)
     }
 
     #[pyo3(signature = (input, output, op, callback=None))]
@@ -190,10 +374,11 @@ impl Group {
         output: &Bound<'_, PyAny>,
         op: &str,
         callback: Callback,
-    ) -> PyResult<Handle> {
-        let (op, arrays) = (op_of(op)?, self.pair(input, output)?);
-        let data_type = arrays.reduced_as(op)?;
-        self.launch(input.py(), Operation::ReduceScatter { arrays, data_type, op }, callback)
+    ) -> PyResult<PyHandle> {
+        let (py, op) = (input.py(), op_of(op)?);
+        let (input, output) = self.pair(input, output)?;
+        let data_type = output.reduced_as(op)?;
+        self.launch(py, Operation::ReduceScatter { input, output, data_type, op }, callback)
     }
 
     #[pyo3(signature = (input, output, input_counts=None, output_counts=None, callback=None))]
@@ -204,36 +389,57 @@ impl Group {
         input_counts: Option<Vec<usize>>,
         output_counts: Option<Vec<usize>>,
         callback: Callback,
-    ) -> PyResult<Handle> {
-        let arrays = self.pair(input, output)?;
-        let (_, parts) = arrays.moved_as();
+    ) -> PyResult<PyHandle> {
+        let py = input.py();
+        let (input, output) = self.pair(input, output)?;
+        let (data_type, parts) = output.moved_as();
         let counts = match (input_counts, output_counts) {
             (Some(sent), Some(received)) => Some((moved(&sent, parts), moved(&received, parts))),
             (None, None) => None,
             _ => return Err(PyValueError::new_err("give the counts of both sides, or of none")),
         };
-        self.launch(input.py(), Operation::AllToAll { arrays, counts }, callback)
+        self.launch(py, Operation::AllToAll { input, output, counts, data_type }, callback)
     }
 
     #[pyo3(signature = (callback=None))]
-    fn barrier(&self, py: Python<'_>, callback: Callback) -> PyResult<Handle> {
+    fn barrier(&self, py: Python<'_>, callback: Callback) -> PyResult<PyHandle> {
         self.launch(py, Operation::Barrier, callback)
     }
 
     #[pyo3(signature = (array, to, callback=None))]
-    fn send(&self, array: &Bound<'_, PyAny>, to: u32, callback: Callback) -> PyResult<Handle> {
-        self.launch(array.py(), Operation::Send { array: self.read(array)?, to }, callback)
+    fn send(&self, array: &Bound<'_, PyAny>, to: u32, callback: Callback) -> PyResult<PyHandle> {
+        let data = InputArray::alone(self.read(array)?);
+        let (data_type, _) = data.array().moved_as();
+        self.launch(array.py(), Operation::Send { data, data_type, to }, callback)
     }
 
     #[pyo3(signature = (array, from_, callback=None))]
-    fn receive(
-        &self,
-        array: &Bound<'_, PyAny>,
-        from_: u32,
-        callback: Callback,
-    ) -> PyResult<Handle> {
-        let operation = Operation::Receive { array: self.changed(array)?, from: from_ };
-        self.launch(array.py(), operation, callback)
+    fn recv(&self, array: &Bound<'_, PyAny>, from_: u32, callback: Callback) -> PyResult<PyHandle> {
+        let data = self.changed(array)?;
+        let (data_type, _) = data.moved_as();
+        self.launch(array.py(), Operation::Recv { data, data_type, from: from_ }, callback)
+    }
+
+    /// Begins a call, to which parts are added before `launch`. `what` has all that must be the same on all ranks.
+    #[pyo3(signature = (kind, name, what))]
+    fn begin(&self, kind: String, name: Option<String>, what: String) -> PyCall {
+        PyCall::new(kind, name, what, self.gpu)
+    }
+
+    /// Launches a call. It runs once all ranks have made it.
+    fn launch_call(&self, py: Python<'_>, call: &PyCall) -> PyResult<PyHandle> {
+        self.negotiate(py, call.finish()?, CallerWaits::Later)
+    }
+
+    /// As `launch_call`, for a caller that waits at once: the call runs on this thread, unless others are in flight.
+    fn run_call(&self, py: Python<'_>, call: &PyCall) -> PyResult<PyHandle> {
+        self.negotiate(py, call.finish()?, CallerWaits::AtOnce)
+    }
+
+    /// Says that this rank has no more data: others' sums and averages count it as zeros, until all ranks have joined.
+    fn join(&self, py: Python<'_>) -> PyResult<PyHandle> {
+        self.check_process()?;
+        self.settle(py, self.negotiation.join(), CallerWaits::AtOnce)
     }
 
     /// The bytes of `root`, whose length the others need not know. Blocks.
@@ -244,7 +450,8 @@ impl Group {
         root: u32,
         maximum_bytes: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let data = self.call(py, move |group| {
+        let what = format!("from rank {root}");
+        let data = self.call(py, "broadcast_object", what, CallerWaits::AtOnce, move |group| {
             group.broadcast_vec(&mut data, root, maximum_bytes).map(|()| data)
         });
         Ok(PyBytes::new(py, &data?))
@@ -257,26 +464,35 @@ impl Group {
         data: Vec<u8>,
         maximum_bytes: usize,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let parts = self.call(py, move |group| all_gather_vec(group, &data, maximum_bytes))?;
+        let parts =
+            self.call(py, "allgather_object", String::new(), CallerWaits::AtOnce, move |group| {
+                all_gather_vec(group, &data, maximum_bytes)
+            })?;
         Ok(parts.iter().map(|part| PyBytes::new(py, part)).collect())
     }
 
     /// Makes sub-groups: one for each `colour`, whose ranks go by `key`. `None` where no colour is given. Blocks.
-    fn split(&self, py: Python<'_>, colour: Option<u32>, key: i32) -> PyResult<Option<Group>> {
-        let Some(group) = self.call(py, move |group| group.split(colour, key))? else {
+    fn split(&self, py: Python<'_>, colour: Option<u32>, key: i32) -> PyResult<Option<PyGroup>> {
+        let split = move |group: &mut dyn Communicator| group.split(colour, key);
+        // Sub-groups form beside this thread: forming lets no signals through.
+        let Some(group) = self.call(py, "split", String::new(), CallerWaits::Later, split)? else {
             return Ok(None);
         };
         let (failure, family) = (self.failure.clone(), Arc::clone(&self.family));
-        Ok(Some(Group::in_family(self.communicator.beside(group), failure, family)))
+        Ok(Some(PyGroup::in_family(self.communicator.beside(group), failure, family)))
     }
 
     /// Leaves the group in good order, after all that was launched. Further operations fail.
     fn close(&self, py: Python<'_>) {
+        if self.check_process().is_err() {
+            return;
+        }
+        self.negotiation.close();
         unlocked(py, || self.communicator.call(|group| group.close()));
     }
 }
 
-/// Lengths first, then the content.
+/// Gathers the lengths, and then the content.
 fn all_gather_vec(
     group: &mut dyn Communicator,
     data: &[u8],
@@ -296,7 +512,7 @@ fn all_gather_vec(
         });
     }
     let mut all = vec![0; sum];
-    group.all_gather_v_bytes(data, &mut all, &counts, DataType::U8)?;
+    group.all_gather_v(data, &mut all, &counts)?;
     let mut rest = all.as_slice();
     Ok(counts
         .iter()

@@ -1,6 +1,6 @@
-//! `Content`: the training state of a Python program, as the Rust API's `State` holds it. The Python object says
-//! what it consists of (`_capture`), in a header and large buffers, which go into the commit without a copy on
-//! the way; what a commit brings comes back to it by `_apply`.
+//! `Content`: the training state of a Python program, as the Rust API's `State` holds it. The Python object
+//! gives its content (`_capture`) as a header and large buffers, which go into the commit without a copy on the
+//! way. The content of a commit returns to the object by `_apply`.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList};
@@ -13,18 +13,18 @@ use crate::errors::keep;
 
 /// The state.
 pub(crate) enum Content {
-    /// There is none: the program keeps no state.
+    /// The program keeps no state.
     Nothing,
-    /// It is in this object.
+    /// The state is in this object.
     Live(Py<PyAny>),
-    /// A commit took its place, and the object has not been told yet.
+    /// The state is that of a commit, which the object has not been given yet.
     Committed { header: ByteBuf, buffers: Vec<ByteBuf> },
 }
 
 type Encoded = (ByteBuf, Vec<ByteBuf>);
 
 impl Content {
-    /// Gives a commit's content to the object.
+    /// Applies a commit's content to the object.
     pub(crate) fn apply(self, object: &Bound<'_, PyAny>) -> PyResult<()> {
         let Content::Committed { header, buffers } = self else { return Ok(()) };
         let py = object.py();

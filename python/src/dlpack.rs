@@ -1,5 +1,6 @@
-//! DLPack: how tensors of torch, JAX and others show their memory (<https://dmlc.github.io/dlpack>, the
-//! unversioned struct, which every producer gives who is not asked for another).
+//! DLPack: the protocol by which tensors of torch, JAX and others expose their memory
+//! (<https://dmlc.github.io/dlpack>). This is the unversioned struct, which every producer gives unless another
+//! one is asked for. `array` uses it.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -9,11 +10,12 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::array::Place;
+use crate::array::MemorySpace;
+use crate::callback;
 use crate::on_gpu::GroupGpu;
 
 #[repr(C)]
-struct Device {
+struct DlpackDevice {
     kind: i32,
     id: i32,
 }
@@ -29,7 +31,7 @@ pub(crate) struct ElementType {
 #[repr(C)]
 struct Tensor {
     data: *mut c_void,
-    device: Device,
+    device: DlpackDevice,
     dimensions: i32,
     element: ElementType,
     shape: *mut i64,
@@ -50,7 +52,7 @@ const CUDA_HOST: i32 = 3;
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
 
-/// Why memory of this device cannot be taken, and the way out.
+/// The error for memory of an unsupported device, with advice.
 fn elsewhere((kind, id): (i32, i32), gpu: Option<GroupGpu>) -> PyErr {
     let reason = match (kind, gpu) {
         (CUDA, None) => format!(
@@ -68,7 +70,7 @@ fn elsewhere((kind, id): (i32, i32), gpu: Option<GroupGpu>) -> PyErr {
     PyBufferError::new_err(reason)
 }
 
-/// A tensor that its producer lent; given back when dropped.
+/// A tensor that its producer has lent; given back when dropped.
 pub(crate) struct Borrowed {
     managed: NonNull<Managed>,
 }
@@ -78,26 +80,27 @@ pub(crate) struct Borrowed {
 unsafe impl Send for Borrowed {}
 
 impl Borrowed {
-    /// Borrows the memory of an object that has `__dlpack__`, for a group that works on this GPU, if it works on any;
-    /// `None` for other objects. What the object's owner has queued on a GPU comes before what the group's stream is
-    /// given from here on.
+    /// Borrows the memory of an object that has `__dlpack__`, for a group that works on this GPU, if it works
+    /// on any; `None` for other objects. The work that the producer has queued on a GPU comes before all that
+    /// is queued on the group's stream from here on.
     ///
     /// # Errors
-    /// What the object raised; or it is neither in this machine's main memory nor on that GPU, or not contiguous.
+    /// The exception that the object raised; or its memory is neither in main memory nor on that GPU, or not
+    /// contiguous.
     pub(crate) fn of(
         object: &Bound<'_, PyAny>,
         gpu: Option<GroupGpu>,
-    ) -> PyResult<Option<(Place, Borrowed)>> {
+    ) -> PyResult<Option<(MemorySpace, Borrowed)>> {
         if !object.hasattr("__dlpack__")? {
             return Ok(None);
         }
         let device: (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
         let (place, capsule) = match (device, gpu) {
-            ((CPU | CUDA_HOST, _), _) => (Place::Main, object.call_method0("__dlpack__")?),
+            ((CPU | CUDA_HOST, _), _) => (MemorySpace::Main, object.call_method0("__dlpack__")?),
             ((CUDA, ordinal), Some(gpu)) if ordinal == gpu.ordinal => {
                 let arguments = PyDict::new(object.py());
                 arguments.set_item("stream", gpu.stream)?;
-                (Place::Gpu, object.call_method("__dlpack__", (), Some(&arguments))?)
+                (MemorySpace::Gpu, object.call_method("__dlpack__", (), Some(&arguments))?)
             }
             _ => return Err(elsewhere(device, gpu)),
         };
@@ -117,7 +120,7 @@ impl Borrowed {
             return Err(PyTypeError::new_err("__dlpack__ gave an empty capsule"));
         };
         let borrowed = Borrowed { managed };
-        let Device { kind, id } = borrowed.tensor().device;
+        let DlpackDevice { kind, id } = borrowed.tensor().device;
         if (kind, id) != device {
             return Err(PyTypeError::new_err("__dlpack__ gave a tensor of another device"));
         }
@@ -179,8 +182,8 @@ impl Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        // Without an interpreter, at its end, nobody needs the memory back.
-        Python::try_attach(|_py| {
+        // Without an interpreter, at its end, the memory need not be given back.
+        callback::attached(|_py| {
             #[expect(unsafe_code, reason = "the producer's struct")]
             // SAFETY: the capsule was renamed, so the tensor is ours to give back, once.
             unsafe {

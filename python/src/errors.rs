@@ -1,4 +1,4 @@
-//! Python's exceptions for what can go wrong in Rust.
+//! Python's exceptions for the errors of Rust code; raised by all of this crate.
 
 use std::cell::RefCell;
 
@@ -30,7 +30,7 @@ create_exception!(
 );
 
 thread_local! {
-    /// What Python raised inside Rust code whose errors cannot carry it.
+    /// An exception of Python inside Rust code whose errors cannot carry it.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
@@ -62,6 +62,9 @@ pub(crate) fn collective(error: &elastic_collectives::CollectiveError) -> PyErr 
     let text = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
     match error {
         elastic_collectives::CollectiveError::InvalidArgument { .. } => PyValueError::new_err(text),
+        elastic_collectives::CollectiveError::DeadlinePassed { .. } => {
+            CollectiveError::new_err(format!("a timeout has passed: {text}"))
+        }
         _ => CollectiveError::new_err(text),
     }
 }

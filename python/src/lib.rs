@@ -1,11 +1,13 @@
-//! `elastic_node._native`: what the Python package has in Rust. Its Python side, `elastic_node/`, is the only
-//! caller; what users see is there.
+//! `elastic_node._native`: the Rust part of the Python package. Its Python side, `elastic_node/`, is the only
+//! caller, and has all that users see.
 //!
-//! Collectives and the life of generations are those of the Rust API: this crate brings arrays, exceptions and
-//! the interpreter's lock together with them.
+//! Collectives and the life of generations are those of the Rust API: this crate adapts them to Python's
+//! arrays, exceptions and interpreter lock.
 
 mod array;
 mod buffer;
+mod call;
+mod callback;
 mod communicator;
 mod content;
 mod dlpack;
@@ -24,15 +26,19 @@ use pyo3::prelude::*;
 #[pyo3(name = "_native")]
 mod native {
     #[pymodule_export]
-    use crate::communicator::Group;
+    use crate::call::PyCall;
+    #[pymodule_export]
+    use crate::callback::end_callbacks;
+    #[pymodule_export]
+    use crate::communicator::PyGroup;
     #[pymodule_export]
     use crate::errors::{CollectiveError, ElasticError, HostsUpdatedInterrupt};
     #[pymodule_export]
-    use crate::handle::Handle;
+    use crate::handle::PyHandle;
     #[pymodule_export]
     use crate::meeting::Meeting;
     #[pymodule_export]
     use crate::sampler::{permutation, share};
     #[pymodule_export]
-    use crate::session::Session;
+    use crate::session::PySession;
 }

@@ -1,4 +1,4 @@
-//! The order and the shares of an epoch's samples, as the Rust API's sampler has them.
+//! The order and the shares of an epoch's samples, from the Rust API's sampler; called by `_sampler.py`.
 
 use elastic_worker::state::sampler;
 use pyo3::prelude::*;

@@ -1,4 +1,4 @@
-//! `Session`: this process's part in its job. The Python side's loop calls it; all of it happens on the training
+//! `PySession`: this process's part in its job. The loop of the Python side calls it, always on the training
 //! thread.
 
 use std::cell::Cell;
@@ -8,31 +8,31 @@ use elastic_node::{AttachOptions, Attachment, Error, State, WhileWaiting, Worker
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use crate::communicator::Group;
+use crate::communicator::PyGroup;
 use crate::content::Content;
 use crate::errors::{ElasticError, raise};
-use crate::handle::{Failure, LOOK_EVERY};
+use crate::handle::{GenerationFailure, LOOK_EVERY};
 use crate::unlocked::unlocked;
 
 /// `(rank, size, local rank, local size, cross rank, cross size)`.
-type Place = (u32, u32, u32, u32, u32, u32);
+type PlaceTuple = (u32, u32, u32, u32, u32, u32);
 
-/// One generation here.
-struct Generation {
+/// One generation at this worker.
+struct EnteredGeneration {
     worker: Worker,
-    group: Py<Group>,
-    failure: Failure,
+    group: Py<PyGroup>,
+    failure: GenerationFailure,
 }
 
 /// This process's part in its job; without a driver a world of one.
-#[pyclass(unsendable, module = "elastic_node._native")]
-pub(crate) struct Session {
+#[pyclass(name = "Session", unsendable, module = "elastic_node._native")]
+pub(crate) struct PySession {
     attachment: Option<Attachment>,
     state: State<Content>,
-    /// The Python object that the state is in.
+    /// The Python object that holds the state.
     object: Option<Py<PyAny>>,
-    generation: Option<Generation>,
-    /// Whether training goes on from where it was, in the generation that was entered last.
+    generation: Option<EnteredGeneration>,
+    /// Whether training continues from where it was, in the generation that was entered last.
     goes_on: Rc<Cell<bool>>,
 }
 
@@ -49,10 +49,16 @@ fn check_signals() -> elastic_node::Result<()> {
 }
 
 #[pymethods]
-impl Session {
+impl PySession {
+    /// Keeps it as it is for the rest of this process, which was forked from the worker's.
+    #[staticmethod]
+    fn abandon(session: Py<PySession>) {
+        std::mem::forget(session);
+    }
+
     /// Attaches to the driver that the environment names. Blocks.
     #[new]
-    fn new(py: Python<'_>) -> PyResult<Session> {
+    fn new(py: Python<'_>) -> PyResult<PySession> {
         let options = AttachOptions {
             // Python's own handler raises KeyboardInterrupt in the training function.
             watch_interrupt: false,
@@ -64,7 +70,7 @@ impl Session {
         let seen = Rc::clone(&goes_on);
         state.on_reset(move |_worker, _content| seen.set(true));
         let attachment = Some(attachment);
-        Ok(Session { attachment, state, object: None, generation: None, goes_on })
+        Ok(PySession { attachment, state, object: None, generation: None, goes_on })
     }
 
     #[getter]
@@ -90,7 +96,7 @@ impl Session {
     }
 
     #[getter]
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<PlaceTuple> {
         let worker = &self.generation.as_ref()?.worker;
         Some((
             worker.rank(),
@@ -103,7 +109,7 @@ impl Session {
     }
 
     #[getter]
-    fn group(&self, py: Python<'_>) -> Option<Py<Group>> {
+    fn group(&self, py: Python<'_>) -> Option<Py<PyGroup>> {
         self.generation.as_ref().map(|generation| generation.group.clone_ref(py))
     }
 
@@ -123,10 +129,10 @@ impl Session {
         let state = &mut self.state;
         match unlocked(py, || attachment.membership().enter(state)) {
             Ok(Some(worker)) => {
-                let failure = Failure::default();
+                let failure = GenerationFailure::default();
                 let communicator = worker.communicator().clone();
-                let group = Py::new(py, Group::of_all(communicator, failure.clone()))?;
-                self.generation = Some(Generation { worker, group, failure });
+                let group = Py::new(py, PyGroup::of_all(communicator, failure.clone()))?;
+                self.generation = Some(EnteredGeneration { worker, group, failure });
                 self.apply(py)?;
                 Ok(Some(self.goes_on.get()))
             }
@@ -139,7 +145,7 @@ impl Session {
     fn conclude(&mut self, py: Python<'_>, raised: Option<Bound<'_, PyAny>>) -> PyResult<()> {
         let Some(generation) = self.generation.take() else { return Ok(()) };
         let Some(attachment) = &mut self.attachment else { return Ok(()) };
-        let Generation { worker, group, failure } = generation;
+        let EnteredGeneration { worker, group, failure } = generation;
         if let Some(error) = failure.take() {
             let _ = worker.failed(error);
         }
@@ -196,8 +202,8 @@ impl Session {
     }
 }
 
-impl Session {
-    /// Gives the object what a commit brought.
+impl PySession {
+    /// Applies a commit's content to the object.
     fn apply(&mut self, py: Python<'_>) -> PyResult<()> {
         let Some(object) = &self.object else { return Ok(()) };
         if matches!(*self.state, Content::Committed { .. }) {
@@ -210,7 +216,7 @@ impl Session {
     /// Leaves the job.
     fn finish(&mut self, py: Python<'_>, result: elastic_node::Result<()>) -> PyResult<()> {
         match self.attachment.take() {
-            // The driver has not let this process go, and will hear of its end from the agent.
+            // The driver has not released this process, and will hear of its end from the agent.
             Some(_) if SIGNALLED.get() => result.map_err(raise),
             Some(attachment) => unlocked(py, || attachment.finish(result)).map_err(raise),
             None => result.map_err(raise),
@@ -218,8 +224,8 @@ impl Session {
     }
 }
 
-impl Generation {
-    /// Raises what failed in a collective before.
+impl EnteredGeneration {
+    /// Raises an earlier failure of a collective.
     fn check(&self) -> PyResult<()> {
         match self.failure.take() {
             Some(error) => Err(raise(self.worker.failed(error))),
@@ -228,7 +234,7 @@ impl Generation {
     }
 }
 
-fn current(generation: Option<&Generation>) -> PyResult<&Generation> {
+fn current(generation: Option<&EnteredGeneration>) -> PyResult<&EnteredGeneration> {
     generation.ok_or_else(|| {
         PyRuntimeError::new_err(
             "outside of a generation: call it within the function that elastic_node.elastic.run runs",

@@ -1,9 +1,9 @@
-//! Giving up the interpreter's lock while Rust waits.
+//! Releases the interpreter's lock while Rust waits; used by every blocking call of this crate.
 
 use pyo3::Python;
 
-/// What `detach` takes along. It runs its closure on the calling thread, and asks for `Send` only to keep
-/// references to Python objects out; those are not among what is put in here.
+/// The value that `detach` moves into its closure. `detach` runs the closure on the calling thread, and asks
+/// for `Send` only to keep references to Python objects out; the value has none.
 struct SameThread<T>(T);
 
 #[expect(unsafe_code, reason = "`Python::detach` does not leave this thread")]

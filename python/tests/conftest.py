@@ -103,6 +103,7 @@ def ranks(tmp_path: Path) -> Callable[..., List[str]]:
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
+                "CONTROL": str(tmp_path),
             }
             processes.append(
                 subprocess.Popen(

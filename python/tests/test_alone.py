@@ -1,6 +1,7 @@
 """A world of one, without a driver: everything works, so that a program can be debugged by itself."""
 
 import array
+import json
 import subprocess
 import sys
 import sysconfig
@@ -65,21 +66,28 @@ def test_other_memory_goes_through():
     en.broadcast_(bytearray(b"abc"), 0)
     assert en.allreduce(3, op=en.Sum) == 3
     assert en.allreduce(0.5) == 0.5
+    assert en.allreduce(3) == 3.0
+    assert en.allreduce(numpy.array([-3, 5]), postscale_factor=0.5).tolist() == [-1, 2], "integers go towards zero"
 
 
 def test_what_cannot_be_done_is_said():
-    with pytest.raises(ValueError, match="mean"):
-        en.allreduce(numpy.arange(3))
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        en.allreduce(numpy.ones(3), op=en.Adasum)
     with pytest.raises(ValueError, match="contiguous"):
         en.allreduce_(numpy.ones((4, 4))[:, ::2])
     with pytest.raises(ValueError, match="cannot be reduced"):
         en.allreduce(numpy.arange(3, dtype=numpy.int16), op=en.Sum)
     with pytest.raises(ValueError, match="truth values"):
         en.allreduce(numpy.array([True]), op=en.Sum)
+    for objects in (None, numpy.array([None])):
+        with pytest.raises(TypeError, match="Python objects"):
+            en.broadcast(objects, 0)
     with pytest.raises(TypeError, match="no memory to share"):
         en.allreduce_(object())
-    with pytest.raises(ValueError, match="no reduction"):
+    with pytest.raises(TypeError, match="no reduction"):
         en.allreduce(numpy.ones(1), op="middle")
+    with pytest.raises(TypeError, match="name=…"):
+        en.allreduce(numpy.ones(1), "a name")
     with pytest.raises(ValueError, match="do not deal 3 rows"):
         en.alltoall(numpy.ones(3), splits=[2])
     read_only = numpy.ones(2)
@@ -112,6 +120,21 @@ def test_handles():
     assert en.synchronize(handle) is memory
     assert en.poll(handle)
     assert en.synchronize(handle) is memory, "a second wait is no error"
+
+
+def test_a_timeline_has_the_calls_of_its_time(tmp_path):
+    path = tmp_path / "timeline.json"
+    en.allreduce(1.0, name="before")
+    en.start_timeline(str(path), mark_cycles=True)
+    en.allreduce(1.0, name="during")
+    en.stop_timeline()
+    en.allreduce(1.0, name="after")
+    events = json.loads(path.read_text())
+    names = [event.get("name") for event in events]
+    assert {"start_time_since_epoch_in_micros", "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "CYCLE_START"} <= set(names)
+    assert "allreduce.during" in str(events)
+    assert "before" not in str(events) and "after" not in str(events)
+    assert [event["ph"] for event in events].count("B") == [event["ph"] for event in events].count("E") == 2
 
 
 def test_a_state_goes_back_to_what_was_saved():

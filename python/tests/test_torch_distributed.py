@@ -19,6 +19,26 @@ def test_every_operation_of_a_backend(ranks):
     assert ranks("torch_operations.py", size=3) == ["well\n"] * 3
 
 
+def test_a_script_that_exits_with_works_in_flight_ends_well(ranks):
+    for _ in range(3):
+        assert ranks("exit_in_flight.py") == ["well\n"] * 2
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        ["batched", "ring", "any_source", "monitored", "profiled"],
+        ["sparse", "callbacks", "power_sgd", "uneven", "forked"],
+        ["checkpointed", "pipelined"],
+    ],
+    ids=" ".join,
+)
+def test_what_torch_does_beyond_dense_collectives(ranks, cases):
+    """Sends and receives in any order, monitored barriers, events of the profiler; sparse sums, callbacks that call
+    collectives, PowerSGD, DDP.join, forked children; DCP's async_save, pipelining."""
+    assert ranks("torch_more.py", *cases, size=3) == ["well\n"] * 3
+
+
 def test_ddp_survives_the_death_of_a_rank_in_place(job):
     done = job("ddp_survivor.py", workers=3, flags=["--min-np", "1"])
     assert done.code == 0, done.output

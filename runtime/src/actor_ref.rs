@@ -1,27 +1,26 @@
-//! References to actors: one type for actors of this node and of others. Shells hold them, and say things
-//! to each other through them.
+//! References to actors: one type for actors of this node and of others. Shells hold them, and send messages to
+//! each other through them.
 
 use std::fmt;
 use std::rc::Rc;
 
 use actix::Recipient;
-use elastic_protocol::messages::encode;
+use elastic_protocol::codec::encode;
+use elastic_protocol::{ActorId, WireMessage};
 
 use crate::delivery::Returned;
 use crate::envelope::{Header, frame};
 use crate::failure::{Undelivered, UndeliveredReason};
-use crate::name::ActorId;
 use crate::node::{NodeHandle, ReturnSlot};
 use crate::transport::Conversation;
-use crate::wire::WireMessage;
 
-/// Says messages `M` (a [`WireMessage`]: [`tell`](Self::tell)), or asks questions `M` (a
-/// [`WireRequest`](crate::WireRequest): [`ask`](ActorRef::ask)), of one actor of the cluster. Made by
-/// [`NodeHandle::reference`]; clones are cheap.
+/// Sends messages `M` (a [`WireMessage`]: [`tell`](Self::tell)), or asks questions `M` (a
+/// [`WireRequest`](elastic_protocol::WireRequest): [`ask`](ActorRef::ask)), to one actor of the cluster. Made
+/// by [`NodeHandle::reference`]; clones are cheap.
 ///
-/// It finds the actor at each send. So it may be made before the actor is published, and reaches the new
-/// actor after a restart. What it says to one actor in one conversation arrives in the order in which it
-/// was said, each at most once (TR-1); answers to questions have no order among other messages.
+/// A reference finds the actor at each send. So it may be made before the actor is published, and reaches the
+/// new actor after a restart. Messages to one actor in one conversation arrive in the order in which they were
+/// sent, each at most once (TR-1); answers to questions have no order among other messages.
 pub struct ActorRef<M> {
     pub(crate) id: ActorId,
     pub(crate) node: NodeHandle,
@@ -36,7 +35,7 @@ impl<M> ActorRef<M> {
         Self { id, node, conversation, returns: None, kind: std::marker::PhantomData }
     }
 
-    /// Whom it reaches.
+    /// The id of the actor.
     pub const fn id(&self) -> &ActorId {
         &self.id
     }
@@ -46,7 +45,7 @@ impl<M> ActorRef<M> {
         self.id.node == *self.node.local()
     }
 
-    /// The same, in another conversation than [`Conversation::Control`].
+    /// The same reference, in another conversation than [`Conversation::Control`].
     #[must_use]
     pub const fn in_conversation(mut self, conversation: Conversation) -> Self {
         self.conversation = conversation;
@@ -55,8 +54,8 @@ impl<M> ActorRef<M> {
 }
 
 impl<M: WireMessage> ActorRef<M> {
-    /// The same; what the transport takes through it (and its clones) and cannot deliver later goes to
-    /// `returns`, for as long as one of them lives.
+    /// The same reference, with a recipient for undeliverable messages. A message that the transport takes
+    /// through it (or a clone) and cannot deliver later goes to `returns`, for as long as one of them lives.
     #[must_use]
     pub fn returning(mut self, returns: Recipient<Returned<M>>) -> Self {
         self.returns = Some(Rc::new(ReturnSlot::new(&self.node.inner, returns)));
@@ -65,8 +64,8 @@ impl<M: WireMessage> ActorRef<M> {
 
     /// Sends a message. Never waits.
     ///
-    /// `Ok` means that the actor's mailbox, or the transport, has taken it. A peer that then drops it (its
-    /// actor is gone, its mailbox full) counts it, see [`NodeHandle::faults`].
+    /// `Ok` means that the actor's mailbox, or the transport, has taken the message. A peer that then drops it
+    /// (because the actor is gone, or its mailbox full) counts it, see [`NodeHandle::faults`].
     ///
     /// # Errors
     /// [`Undelivered`] gives the message back: it was not, and will not be, delivered.
@@ -84,7 +83,7 @@ impl<M: WireMessage> ActorRef<M> {
 }
 
 impl<M> ActorRef<M> {
-    /// Encodes and hands to the transport.
+    /// Encodes a message and hands it to the transport.
     pub(crate) fn send<T: serde::Serialize>(
         &self,
         header: &Header,

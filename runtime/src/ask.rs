@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::decode;
+use elastic_protocol::codec::decode;
+use elastic_protocol::{ActorId, WireRequest};
 use tokio::sync::oneshot;
 
 use crate::actor_ref::ActorRef;
 use crate::delivery::ReplyTo;
 use crate::envelope::Header;
 use crate::failure::{AskError, Undelivered, UndeliveredReason};
-use crate::name::ActorId;
 use crate::node::{NodeHandle, Resolution};
-use crate::wire::WireRequest;
 
 impl<R: WireRequest> ActorRef<R> {
     /// Asks, now; the future gives the answer, or why there is none. Dropping the future gives the answer
@@ -49,7 +48,7 @@ impl<R: WireRequest> ActorRef<R> {
         }
     }
 
-    fn ask_here(&self, request: R, answer: Answer<R>) -> Result<(), (R, UndeliveredReason)> {
+    fn ask_here(&self, request: R, answer: AnswerSender<R>) -> Result<(), (R, UndeliveredReason)> {
         let reply = ReplyTo::local(answer, self.id.clone());
         let from = self.node.local().clone();
         let asked = self.node.inner.ask_here(self.id.name, from, request, reply);
@@ -59,7 +58,7 @@ impl<R: WireRequest> ActorRef<R> {
     fn ask_there(
         &self,
         request: R,
-        answer: Answer<R>,
+        answer: AnswerSender<R>,
     ) -> Result<ForgetOnDrop, (R, UndeliveredReason)> {
         let number = self.node.inner.asks.borrow_mut().next();
         let Some(number) = number else {
@@ -76,13 +75,13 @@ impl<R: WireRequest> ActorRef<R> {
     }
 }
 
-type Answer<R> = oneshot::Sender<Result<<R as WireRequest>::Reply, AskError<R>>>;
+type AnswerSender<R> = oneshot::Sender<Result<<R as WireRequest>::Reply, AskError<R>>>;
 
 fn undelivered<R>(to: ActorId, message: R, reason: UndeliveredReason) -> AskError<R> {
     AskError::Undelivered(Undelivered { to, message, reason })
 }
 
-fn resolver<R: WireRequest>(to: ActorId, answer: Answer<R>) -> crate::node::Resolve {
+fn resolver<R: WireRequest>(to: ActorId, answer: AnswerSender<R>) -> crate::node::Resolve {
     Box::new(move |resolution| {
         let mut result = Ok(());
         let resolved = match resolution {

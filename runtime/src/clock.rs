@@ -12,7 +12,7 @@ const MILLION: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     started: Instant,
-    /// How many of its nanoseconds pass in a million of tokio's.
+    /// How many of this clock's nanoseconds pass in a million of tokio's.
     rate: u64,
 }
 
@@ -22,7 +22,8 @@ impl Clock {
         Self { started: Instant::now(), rate: MILLION }
     }
 
-    /// The same, so many millionths too fast: no two machines' clocks agree, and in the simulation they show it.
+    /// A clock whose origin is now, too fast by so many millionths. The clocks of two machines never agree, and
+    /// the simulation imitates that.
     #[cfg(any(test, feature = "test-util"))]
     pub fn start_at_rate(ppm: i64) -> Self {
         Self { started: Instant::now(), rate: MILLION.saturating_add_signed(ppm).max(1) }
@@ -34,12 +35,12 @@ impl Clock {
         if self.rate == MILLION { passed } else { Time(scale(passed.0, self.rate, MILLION)) }
     }
 
-    /// The same moment on tokio's clock.
+    /// The moment on tokio's clock at which this clock shows `time`.
     pub fn instant(&self, time: Time) -> Instant {
         let passed = if self.rate == MILLION {
             time.0
         } else {
-            // Not before its time.
+            // Rounded up, so that the moment is not before its time.
             scale(time.0, MILLION, self.rate).saturating_add(2)
         };
         self.started + Duration::from_nanos(passed)

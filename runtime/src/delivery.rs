@@ -1,18 +1,16 @@
-//! What actors handle: a message that came in, a question with the way to answer it, a message of their
+//! Messages that actors handle: a message that arrived, a question with the way to answer it, a message of their
 //! own that came back. All are actix messages without a result.
 
 use std::fmt;
 
 use actix::Message;
-use elastic_protocol::NodeId;
-use elastic_protocol::messages::encode;
+use elastic_protocol::codec::encode;
+use elastic_protocol::{ActorId, NodeId, WireMessage, WireRequest};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::envelope::{Header, Outcome, frame};
-use crate::failure::{AskError, Refusal};
-use crate::name::ActorId;
-use crate::node::Command;
-use crate::wire::{WireMessage, WireRequest};
+use crate::envelope::{AnswerOutcome, Header, frame};
+use crate::failure::{AskError, DeliveryRefusal};
+use crate::node::NodeCommand;
 
 /// A message and who it is from.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -57,9 +55,9 @@ impl<R: WireRequest> Message for Question<R> {
 }
 
 /// Takes one answer. Dropped without one, it tells the asker that there will be none.
-pub struct ReplyTo<R: WireRequest>(Option<Way<R>>);
+pub struct ReplyTo<R: WireRequest>(Option<ReplyRoute<R>>);
 
-enum Way<R: WireRequest> {
+enum ReplyRoute<R: WireRequest> {
     Local { answer: oneshot::Sender<Result<R::Reply, AskError<R>>>, to: ActorId },
     Remote(RemoteReply),
 }
@@ -69,14 +67,14 @@ enum Way<R: WireRequest> {
 pub(crate) struct RemoteReply {
     pub(crate) peer: NodeId,
     pub(crate) request: u64,
-    pub(crate) place: mpsc::OwnedPermit<Command>,
+    pub(crate) place: mpsc::OwnedPermit<NodeCommand>,
 }
 
 impl RemoteReply {
-    pub(crate) fn send(self, outcome: Outcome, body: &[u8]) {
+    pub(crate) fn send(self, outcome: AnswerOutcome, body: &[u8]) {
         let header = Header::Answer { request: self.request, outcome };
         let frame = frame(&header, body);
-        self.place.send(Command::Answer { to: self.peer, frame });
+        self.place.send(NodeCommand::Answer { to: self.peer, frame });
     }
 }
 
@@ -85,35 +83,35 @@ impl<R: WireRequest> ReplyTo<R> {
         answer: oneshot::Sender<Result<R::Reply, AskError<R>>>,
         to: ActorId,
     ) -> Self {
-        Self(Some(Way::Local { answer, to }))
+        Self(Some(ReplyRoute::Local { answer, to }))
     }
 
     pub(crate) const fn remote(reply: RemoteReply) -> Self {
-        Self(Some(Way::Remote(reply)))
+        Self(Some(ReplyRoute::Remote(reply)))
     }
 
     /// Answers. Nothing happens if the asker has given up meanwhile. An answer too large for a frame
-    /// is reported to the asker as [`Refusal::AnswerTooLarge`].
+    /// is reported to the asker as [`DeliveryRefusal::AnswerTooLarge`].
     pub fn answer(mut self, reply: R::Reply) {
         match self.0.take() {
-            Some(Way::Local { answer, .. }) => {
-                // The asker may have given up: then nobody wants the answer.
+            Some(ReplyRoute::Local { answer, .. }) => {
+                // The asker may have given up: then the answer has no reader.
                 let _ = answer.send(Ok(reply));
             }
-            Some(Way::Remote(way)) => match encode(&reply) {
+            Some(ReplyRoute::Remote(way)) => match encode(&reply) {
                 Ok(body) if body.len() <= Header::BODY_BYTES_MAX => {
-                    way.send(Outcome::Answered, &body);
+                    way.send(AnswerOutcome::Answered, &body);
                 }
-                _ => way.send(Outcome::Refused(Refusal::AnswerTooLarge), &[]),
+                _ => way.send(AnswerOutcome::Refused(DeliveryRefusal::AnswerTooLarge), &[]),
             },
             None => {}
         }
     }
 
     /// Takes the way back out of a question that was not delivered.
-    pub(crate) fn refuse(mut self, refusal: Refusal) {
-        if let Some(Way::Remote(way)) = self.0.take() {
-            way.send(Outcome::Refused(refusal), &[]);
+    pub(crate) fn refuse(mut self, refusal: DeliveryRefusal) {
+        if let Some(ReplyRoute::Remote(way)) = self.0.take() {
+            way.send(AnswerOutcome::Refused(refusal), &[]);
         }
     }
 }
@@ -121,10 +119,10 @@ impl<R: WireRequest> ReplyTo<R> {
 impl<R: WireRequest> Drop for ReplyTo<R> {
     fn drop(&mut self) {
         match self.0.take() {
-            Some(Way::Local { answer, to }) => {
+            Some(ReplyRoute::Local { answer, to }) => {
                 let _ = answer.send(Err(AskError::Unanswered { to }));
             }
-            Some(Way::Remote(way)) => way.send(Outcome::Unanswered, &[]),
+            Some(ReplyRoute::Remote(way)) => way.send(AnswerOutcome::Unanswered, &[]),
             None => {}
         }
     }

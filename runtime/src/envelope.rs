@@ -2,13 +2,13 @@
 //! postcard; the rest of the frame is the message. [`decode_header`] takes any bytes.
 
 use bytes::Bytes;
-use elastic_protocol::messages::FRAME_BYTES_MAX;
+use elastic_protocol::ActorName;
+use elastic_protocol::codec::FRAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Refusal;
-use crate::name::ActorName;
+use crate::failure::DeliveryRefusal;
 
-/// What a frame is.
+/// The kinds of frames.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Header {
     /// A message.
@@ -17,8 +17,8 @@ pub enum Header {
         actor: ActorName,
         /// Which message.
         kind: u16,
-        /// The sender's own note on whom to hand it if it cannot be delivered; 0 is nobody. Means
-        /// nothing to the receiver.
+        /// The sender's own note on where to return an undeliverable frame; 0 means nowhere. It has
+        /// no meaning for the receiver.
         returns: u32,
     },
     /// A question.
@@ -30,22 +30,22 @@ pub enum Header {
         /// The asker's number for it.
         request: u64,
     },
-    /// What became of a question.
+    /// The answer to a question.
     Answer {
         /// The asker's number for it.
         request: u64,
-        /// What became of it.
-        outcome: Outcome,
+        /// Its result.
+        outcome: AnswerOutcome,
     },
 }
 
-/// What became of a question.
+/// Results of a question.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub enum Outcome {
+pub enum AnswerOutcome {
     /// The answer follows.
     Answered,
     /// Not handled, or not answerable.
-    Refused(Refusal),
+    Refused(DeliveryRefusal),
     /// Taken, and dropped without an answer.
     Unanswered,
 }
@@ -64,7 +64,7 @@ impl Header {
 pub struct BadHeader {
     /// The frame's length.
     pub bytes: usize,
-    /// What is wrong with it.
+    /// The decoding error.
     #[source]
     pub source: postcard::Error,
 }
@@ -99,7 +99,10 @@ mod tests {
         for header in [
             Header::Tell { actor, kind: u16::MAX, returns: u32::MAX },
             Header::Ask { actor, kind: u16::MAX, request: u64::MAX },
-            Header::Answer { request: u64::MAX, outcome: Outcome::Refused(Refusal::Malformed) },
+            Header::Answer {
+                request: u64::MAX,
+                outcome: AnswerOutcome::Refused(DeliveryRefusal::Malformed),
+            },
         ] {
             let bytes = frame(&header, b"body");
             assert!(bytes.len() <= Header::BYTES_MAX + 4);

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use elastic_protocol::messages::CodecError;
+use elastic_protocol::ActorId;
+use elastic_protocol::codec::CodecError;
 use serde::{Deserialize, Serialize};
 
-use crate::name::ActorId;
 use crate::transport::SendErrorReason;
 
 /// A message that was not delivered and will not be, given back.
@@ -87,12 +87,12 @@ impl<M> fmt::Debug for Undelivered<M> {
 
 impl<M> std::error::Error for Undelivered<M> {}
 
-/// Why a node did not hand a frame to an actor. Travels to whoever asked a question; of a message that
-/// was told it is only counted.
+/// Reasons why a node did not hand a frame to an actor. Sent back to the asker of a question; for a message that
+/// was told, it is only counted.
 #[derive(
     Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, thiserror::Error,
 )]
-pub enum Refusal {
+pub enum DeliveryRefusal {
     /// No actor of that name.
     #[error("no actor of that name")]
     NoSuchActor,
@@ -122,24 +122,24 @@ pub enum AskError<R> {
     /// The question did not get there; it is given back. Not handled.
     #[error(transparent)]
     Undelivered(Undelivered<R>),
-    /// Its node did not hand it to the actor. Not handled, but for [`Refusal::AnswerTooLarge`].
+    /// Its node did not hand it to the actor. Not handled, but for [`DeliveryRefusal::AnswerTooLarge`].
     #[error("{to} refused the question: {refusal}")]
     Refused {
-        /// Who was asked.
+        /// The actor that was asked.
         to: ActorId,
         /// Why.
-        refusal: Refusal,
+        refusal: DeliveryRefusal,
     },
     /// The session with its node ended: whether it was handled is unknown.
     #[error("the session with {to} was lost before the answer")]
     Lost {
-        /// Who was asked.
+        /// The actor that was asked.
         to: ActorId,
     },
     /// Whether it was handled, or still will be, is unknown.
     #[error("no answer from {to} within {} ms", .within.as_millis())]
     DeadlinePassed {
-        /// Who was asked.
+        /// The actor that was asked.
         to: ActorId,
         /// The deadline, from when it was asked.
         within: Duration,
@@ -147,13 +147,13 @@ pub enum AskError<R> {
     /// The actor dropped it without an answer, or ended: whether it was handled is unknown.
     #[error("{to} did not answer")]
     Unanswered {
-        /// Who was asked.
+        /// The actor that was asked.
         to: ActorId,
     },
-    /// What came back is not an answer to this kind of question. It was handled.
+    /// The reply is not an answer to this kind of question. The question was handled.
     #[error("the answer of {to} is malformed")]
     MalformedAnswer {
-        /// Who was asked.
+        /// The actor that was asked.
         to: ActorId,
     },
 }
@@ -163,7 +163,7 @@ impl<R> AskError<R> {
     pub const fn is_unhandled(&self) -> bool {
         match self {
             Self::Undelivered(_) => true,
-            Self::Refused { refusal, .. } => !matches!(refusal, Refusal::AnswerTooLarge),
+            Self::Refused { refusal, .. } => !matches!(refusal, DeliveryRefusal::AnswerTooLarge),
             _ => false,
         }
     }

@@ -13,7 +13,7 @@
 //! | know the time | [`NodeHandle::now`], never the operating system's clock |
 //! | wait | [`TimerSlot`], one an actor |
 //! | start, restart and stop actors | [`spawn_child`], [`SupervisorSpec`], [`shutdown_in_order`] |
-//! | fail | [`fail`]; whoever started the actor gets [`Exit::Failed`] |
+//! | fail | [`fail`]; whoever started the actor gets [`ChildExit::Failed`] |
 //! | block | [`OffloadPort`] |
 //! | draw | [`NodeHandle::random`] |
 //!
@@ -21,7 +21,9 @@
 //! use std::time::Duration;
 //!
 //! use actix::{Actor, Context, Handler};
-//! use elastic_protocol::{Incarnation, NodeId, NodeName, Time};
+//! use elastic_protocol::{
+//!     ActorId, ActorName, FREE_KINDS_FROM, Incarnation, NodeId, NodeName, Time, WireMessage,
+//! };
 //! use elastic_runtime::*;
 //! use serde::{Deserialize, Serialize};
 //!
@@ -127,7 +129,7 @@
 //!     }
 //!     supervisor.exited().await
 //! })?;
-//! assert!(matches!(exit, Exit::Failed(reason) if reason.contains("no actor of that name")));
+//! assert!(matches!(exit, ChildExit::Failed(reason) if reason.contains("no actor of that name")));
 //! # Ok(())
 //! # }
 //! ```
@@ -139,12 +141,12 @@ pub mod clock;
 mod delivery;
 pub mod envelope;
 pub mod failure;
+pub mod lane;
 pub mod mailbox;
-mod name;
 pub mod node;
 pub mod offload;
 pub mod panics;
-pub mod planted;
+pub mod pulse;
 pub mod random;
 pub mod restart;
 pub mod session;
@@ -153,21 +155,22 @@ pub mod supervisor;
 pub mod system;
 pub mod timer;
 pub mod transport;
-mod wire;
+pub mod words;
 
 pub use actor_ref::ActorRef;
-pub use child::{ChildHandle, Exit, fail, spawn_child, spawn_child_with_handle};
+pub use child::{ChildExit, ChildHandle, fail, spawn_child, spawn_child_with_handle};
 pub use clock::{Clock, wall_clock};
 pub use delivery::{Delivery, Question, ReplyTo, Returned};
-pub use failure::{AskError, Refusal, Undelivered, UndeliveredReason};
-pub use name::{ActorId, ActorName};
+pub use failure::{AskError, DeliveryRefusal, Undelivered, UndeliveredReason};
+pub use lane::BlockingLane;
 pub use node::{LinkChanged, LinkState, NodeHandle, Routes};
-pub use offload::{OffloadError, OffloadPort};
+pub use offload::{Hanging, OffloadError, OffloadPort};
 pub use panics::{PanicRecord, install_panic_hook, take_panic};
+pub use pulse::Pulse;
 pub use shutdown::{Shutdown, ShutdownReport, Stoppable, shutdown_in_order};
 pub use supervisor::{ChildSpec, Supervisor, SupervisorEvent, SupervisorSpec};
 pub use timer::{TimedActor, TimerSlot};
-pub use wire::{FREE_KINDS_FROM, WireMessage, WireRequest};
+pub use words::{DroppingWriter, DroppingWriterLane, DroppingWriterTrouble, WeakDroppingWriter};
 
 #[cfg(test)]
 mod tests;

@@ -1,76 +1,111 @@
-//! The port for blocking work, which must not run on the actors' thread: production hands it to a pool of
-//! threads, the simulation does it at once and answers after a simulated delay. Actors get an
-//! [`OffloadPort`] and know nothing else.
+//! The port for blocking work, which must not run on the actors' thread: production hands each kind of it to a
+//! [`BlockingLane`] with a thread of its own, the simulation does it at once and answers after a simulated delay. Actors
+//! get an [`OffloadPort`] and know nothing else.
 
-use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
+use crate::lane::{BlockingLane, LaneThread};
 use crate::panics;
 
-/// Jobs of one port that may be under way at once: as many as there are threads, and three times as many that
-/// wait for one.
-pub const JOBS_MAX: usize = 4 * crate::system::BLOCKING_THREADS_MAX;
-
 /// Work that may block.
-pub type Job = Box<dyn FnOnce() + Send>;
+pub type BlockingJob = Box<dyn FnOnce() + Send>;
 
 /// Where blocking work is done.
 pub trait Offload {
     /// Starts a job now; the future ends when it is done. A job that has begun is not stopped by dropping the
     /// future. `label` says what it is, for logs and for the simulation's choice of a delay.
-    fn start(&self, label: &'static str, job: Job) -> LocalBoxFuture<'static, ()>;
+    fn start(&self, label: &'static str, job: BlockingJob) -> LocalBoxFuture<'static, ()>;
 }
 
 /// Why there is no result.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum OffloadError {
-    /// [`JOBS_MAX`] jobs are under way; nothing was started.
-    #[error("{label}: {JOBS_MAX} blocking jobs are under way already")]
+    /// As many jobs as the lane takes are under way; nothing was started.
+    #[error("{label} was not started: the lane `{lane}` is busy, for {} s", busy_for.as_secs())]
     Busy {
-        /// What it was.
+        /// The name of the work.
         label: &'static str,
+        /// Which lane.
+        lane: &'static str,
+        /// How long its oldest job has been under way.
+        busy_for: Duration,
     },
-    /// It panicked.
+    /// The work panicked.
     #[error("{label} panicked: {message}")]
     Panicked {
-        /// What it was.
+        /// The name of the work.
         label: &'static str,
         /// Its message.
         message: String,
     },
-    /// The runtime ends, and it was never run.
-    #[error("{label} was not run: the runtime ends")]
+    /// The lane has no thread, or the runtime ends: it was never run.
+    #[error("{label} was not run: there is no thread for it")]
     Cancelled {
-        /// What it was.
+        /// The name of the work.
         label: &'static str,
     },
 }
 
-/// What actors hold; clones share the bound.
+/// A lane whose oldest job takes longer than [`BlockingLane::answers_within`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Hanging {
+    /// Which lane.
+    pub lane: &'static str,
+    /// The name of the work that does not return.
+    pub label: &'static str,
+    /// How long it has been under way.
+    pub since: Duration,
+}
+
+impl fmt::Display for Hanging {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lane, label, since } = self;
+        write!(formatter, "{lane}: not answered for {} s ({label})", since.as_secs())
+    }
+}
+
+/// The handle that actors hold; clones share the lane and its bound.
 #[derive(Clone)]
 pub struct OffloadPort {
     to: Rc<dyn Offload>,
-    under_way: Rc<Cell<usize>>,
+    lane: BlockingLane,
+    under_way: Arc<UnderWay>,
 }
 
 impl OffloadPort {
-    /// A port to `to`.
+    /// A port to `to`, with the bounds of [`BlockingLane::OTHER`].
     pub fn new(to: impl Offload + 'static) -> Self {
-        Self { to: Rc::new(to), under_way: Rc::default() }
+        Self { to: Rc::new(to), lane: BlockingLane::OTHER, under_way: Arc::default() }
     }
 
-    /// The port of production: tokio's pool of blocking threads.
-    pub fn blocking_threads() -> Self {
-        Self::new(BlockingThreads)
+    /// The port of production: a thread of this lane's own, which does one job after the other. It is started with
+    /// the first job; the end of the process never waits for it.
+    pub fn lane(lane: BlockingLane) -> Self {
+        Self { lane, ..Self::new(LaneThread::new(lane.name)) }
     }
 
-    /// Starts `work` now; the future gives its result.
+    /// The name and the bounds of its lane.
+    pub const fn bounds(&self) -> &BlockingLane {
+        &self.lane
+    }
+
+    /// The oldest job, if it takes longer than the lane allows.
+    pub fn hanging(&self) -> Option<Hanging> {
+        let (label, since) = self.under_way.oldest()?;
+        (since > self.lane.answers_within).then_some(Hanging { lane: self.lane.name, label, since })
+    }
+
+    /// Starts `work` now; the future gives its result. Dropping the future stops nothing: the job's place is free
+    /// again only when its thread is back from it.
     ///
     /// In an actor: `ctx.spawn(port.run("discovery", move || ..).into_actor(self).map(|result, actor, ctx| ..))`.
     ///
@@ -85,19 +120,24 @@ impl OffloadPort {
         T: Send + 'static,
         W: FnOnce() -> T + Send + 'static,
     {
-        let started = (self.under_way.get() < JOBS_MAX).then(|| {
-            let place = Place::take(&self.under_way);
+        let lane = self.lane;
+        let started = UnderWay::begin(&self.under_way, label, lane.jobs_max).map(|place| {
             let (result, received) = oneshot::channel();
+            let place_of_job = Arc::clone(&place);
             let job = move || {
                 let outcome = catch_unwind(AssertUnwindSafe(work));
-                // Whoever wanted the result may be gone.
+                drop(place_of_job);
+                // The caller may be gone.
                 let _ = result.send(outcome.map_err(|payload| panics::message(&*payload)));
             };
             (self.to.start(label, Box::new(job)), received, place)
         });
         async move {
-            let Some((done, received, _place)) = started else {
-                return Err(OffloadError::Busy { label });
+            let (done, received, _place) = match started {
+                Ok(started) => started,
+                Err(busy_for) => {
+                    return Err(OffloadError::Busy { label, lane: lane.name, busy_for });
+                }
             };
             done.await;
             match received.await {
@@ -111,39 +151,61 @@ impl OffloadPort {
 
 impl fmt::Debug for OffloadPort {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "OffloadPort({} under way)", self.under_way.get())
+        let under_way = self.under_way.lock().jobs.len();
+        write!(formatter, "OffloadPort({}: {under_way} under way)", self.lane.name)
     }
 }
 
-/// A place among [`JOBS_MAX`].
-struct Place(Rc<Cell<usize>>);
+/// The jobs of a lane that have not come back.
+#[derive(Debug, Default)]
+struct UnderWay(Mutex<Jobs>);
 
-impl Place {
-    fn take(under_way: &Rc<Cell<usize>>) -> Self {
-        under_way.set(under_way.get() + 1);
-        Self(under_way.clone())
+#[derive(Debug, Default)]
+struct Jobs {
+    last: u64,
+    jobs: BTreeMap<u64, (&'static str, Instant)>,
+}
+
+impl UnderWay {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        // The list is whole between any two statements, so a panic elsewhere does not spoil it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn oldest(&self) -> Option<(&'static str, Duration)> {
+        let jobs = self.lock();
+        let (_, (label, since)) = jobs.jobs.first_key_value()?;
+        Some((label, since.elapsed()))
+    }
+
+    /// A place among `jobs_max`, or for how long the oldest has held its own.
+    fn begin(
+        this: &Arc<Self>,
+        label: &'static str,
+        jobs_max: usize,
+    ) -> Result<Arc<LanePlace>, Duration> {
+        let mut list = this.lock();
+        if list.jobs.len() >= jobs_max {
+            let oldest = list.jobs.first_key_value();
+            return Err(oldest.map(|(_, (_, since))| since.elapsed()).unwrap_or_default());
+        }
+        list.last += 1;
+        let number = list.last;
+        list.jobs.insert(number, (label, Instant::now()));
+        Ok(Arc::new(LanePlace { under_way: Arc::clone(this), number }))
     }
 }
 
-impl Drop for Place {
+/// A place in a lane; free when both the job and its future are gone.
+#[derive(Debug)]
+struct LanePlace {
+    under_way: Arc<UnderWay>,
+    number: u64,
+}
+
+impl Drop for LanePlace {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
-
-/// Production: tokio's pool of blocking threads, bounded by
-/// [`BLOCKING_THREADS_MAX`](crate::system::BLOCKING_THREADS_MAX).
-#[derive(Clone, Copy, Debug)]
-struct BlockingThreads;
-
-impl Offload for BlockingThreads {
-    #[expect(clippy::disallowed_methods, reason = "this is the Offload port of production")]
-    fn start(&self, _label: &'static str, job: Job) -> LocalBoxFuture<'static, ()> {
-        let running = tokio::task::spawn_blocking(job);
-        Box::pin(async move {
-            // The job catches its own panics; an error here is a cancelled job, which drops its channel.
-            let _ = running.await;
-        })
+        self.under_way.lock().jobs.remove(&self.number);
     }
 }
 
@@ -154,7 +216,7 @@ pub struct Delayed<F>(
 );
 
 impl<F: Fn(&'static str) -> Duration> Offload for Delayed<F> {
-    fn start(&self, label: &'static str, job: Job) -> LocalBoxFuture<'static, ()> {
+    fn start(&self, label: &'static str, job: BlockingJob) -> LocalBoxFuture<'static, ()> {
         let delay = tokio::time::sleep((self.0)(label));
         job();
         Box::pin(delay)

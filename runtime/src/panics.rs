@@ -1,6 +1,6 @@
-//! Panics that are seen. tokio catches the panic of a task and actix drops the task's handle, so an
+//! Makes panics visible. tokio catches the panic of a task and actix drops the task's handle, so an
 //! assertion that fails inside an actor would be lost. The hook keeps the first panic of each thread for
-//! whoever drives it: the simulation ends its run with it, a process's shell logs it.
+//! the thread's driver: the simulation ends its run with it, a process's shell logs it.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ impl fmt::Display for PanicRecord {
 }
 
 thread_local! {
-    /// The first panic of this thread that nobody has taken.
+    /// The first panic of this thread that was not taken yet.
     static FIRST: RefCell<Option<PanicRecord>> = const { RefCell::new(None) };
     /// The latest panic of this thread.
     static LATEST: RefCell<Option<PanicRecord>> = const { RefCell::new(None) };
@@ -52,7 +52,7 @@ fn record(info: &PanicHookInfo<'_>) {
     let message = payload_text(info.payload());
     let place = info.location().map_or_else(|| "unknown place".to_owned(), ToString::to_string);
     let record = PanicRecord { message, place };
-    // While a thread ends, its slots may be gone already; then there is nobody to read them either.
+    // While a thread ends, its slots may be gone already; then they have no reader either.
     let _ = FIRST.try_with(|first| {
         if let Ok(mut first) = first.try_borrow_mut() {
             first.get_or_insert_with(|| record.clone());

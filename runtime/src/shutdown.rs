@@ -1,19 +1,19 @@
-//! Ordered shutdown with a deadline: children are stopped one after the other in the reverse of the order
-//! in which they were started. Called by supervisors and by the shells of processes.
+//! Ordered shutdown with a deadline: children are stopped one after the other, in the reverse of the order in
+//! which they were started. Called by supervisors and by the shells of processes.
 
 use std::time::Duration;
 
 use actix::{Message, Recipient};
 use tokio::time::{Instant, timeout_at};
 
-use crate::child::{ChildHandle, Exit};
+use crate::child::{ChildExit, ChildHandle};
 
-/// Asks an actor to finish what it does and to stop itself (`ctx.stop()`).
+/// Asks an actor to finish its work and to stop itself (`ctx.stop()`).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Shutdown {
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// How long it has; then it is ended by force.
+    /// Time limit; then the actor is ended by force.
     pub within: Duration,
 }
 
@@ -28,23 +28,23 @@ pub struct Stoppable {
     pub name: String,
     /// Its handle.
     pub handle: ChildHandle,
-    /// Takes [`Shutdown`]; without, it is stopped as by `ctx.stop()`.
+    /// The recipient of [`Shutdown`]; `None` for a child that is stopped as by `ctx.stop()`.
     pub shutdown: Option<Recipient<Shutdown>>,
 }
 
-/// How a shutdown went.
+/// The result of a shutdown.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ShutdownReport {
-    /// Who ended before the deadline, with how, in the order in which they ended.
-    pub ended: Vec<(String, Exit)>,
-    /// Who was asked, and had not stopped by the deadline (G-9); ended by force.
+    /// Children that ended before the deadline, with their exits, in the order in which they ended.
+    pub ended: Vec<(String, ChildExit)>,
+    /// Children that were asked and had not stopped by the deadline (G-9); ended by force.
     pub stuck: Vec<String>,
-    /// Who was ended by force without having been asked, since the deadline had passed.
+    /// Children that were ended by force without having been asked, since the deadline had passed.
     pub not_asked: Vec<String>,
 }
 
 /// Stops `children`, given in the order of their start, last one first; the next is asked when the one before
-/// has ended. Past the deadline, `within` from now, those who are left are ended by force.
+/// has ended. Past the deadline, `within` from now, the children that are left are ended by force.
 pub async fn shutdown_in_order(
     children: Vec<Stoppable>,
     reason: &str,

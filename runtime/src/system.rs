@@ -9,9 +9,9 @@ use actix_rt::SystemRunner;
 
 use crate::panics::install_panic_hook;
 
-/// Threads for blocking work (see [`crate::offload`]) at most; they are started when needed and end when idle.
-/// A node has a few kinds of such work at a time: scripts of discovery, files, name look-ups.
-pub const BLOCKING_THREADS_MAX: usize = 8;
+/// Threads of tokio's own pool at most. Blocking work of ours has lanes (see [`crate::lane`]); the pool is left for
+/// what tokio itself does there, which is looking up names.
+const BLOCKING_THREADS_MAX: usize = 8;
 
 /// Runs a process's actors on the calling thread: until `main` is done; what still runs then is dropped.
 /// Panics of actors are recorded from here on ([`crate::take_panic`]).

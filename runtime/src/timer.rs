@@ -1,5 +1,5 @@
-//! One timer an actor. Each wake of an actix context polls all its futures, so many pending timers are dear;
-//! a core has one `poll_timeout()` anyway.
+//! The one timer of an actor. Each wake of an actix context polls all its futures, so many pending timers are
+//! costly; and a core has one `poll_timeout()` anyway.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub trait TimedActor: Actor<Context = Context<Self>> {
     /// Its timer.
     fn timer(&mut self) -> &mut TimerSlot;
 
-    /// The deadline that the timer was armed for has come. Typically: call the core's `handle_timeout(now)`,
+    /// Called at the deadline for which the timer was armed. Typically: call the core's `handle_timeout(now)`,
     /// carry out its outputs, and arm the timer again.
     fn timer_fired(&mut self, now: Time, ctx: &mut Context<Self>);
 }
@@ -25,21 +25,21 @@ pub struct TimerSlot {
     armed: Option<(Time, SpawnHandle)>,
 }
 
-/// A deadline that has passed already is waited for so long, so that a core that asks for it again and again
-/// cannot hold the thread. One tick of tokio's clock.
+/// Wait for a deadline that has passed already, so that a core that asks for it again and again cannot hold the
+/// thread. One tick of tokio's clock.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 impl TimerSlot {
-    /// Not armed. `clock` is the node's ([`NodeHandle::clock`](crate::NodeHandle::clock)).
+    /// A timer that is not armed. `clock` is the node's ([`NodeHandle::clock`](crate::NodeHandle::clock)).
     pub const fn new(clock: Clock) -> Self {
         Self { clock, armed: None }
     }
 
-    /// Arms the timer for `deadline`, in place of what it was armed for; `None` disarms it. Nothing happens if
-    /// that is what it is armed for already, so shells call it after each thing that they did:
-    /// `self.timer.arm(ctx, self.core.poll_timeout())`.
+    /// Arms the timer for `deadline`, in place of the former one; `None` disarms it. Arming it for the same
+    /// deadline again does nothing, so shells call it after each step: `self.timer.arm(ctx,
+    /// self.core.poll_timeout())`.
     ///
-    /// It fires at the deadline or up to a millisecond later, never before.
+    /// The timer fires at the deadline or up to a millisecond later, never before.
     pub fn arm<A: TimedActor>(&mut self, ctx: &mut Context<A>, deadline: Option<Time>) {
         if self.armed() == deadline {
             return;
@@ -59,7 +59,7 @@ impl TimerSlot {
         self.armed = Some((deadline, handle));
     }
 
-    /// What it is armed for.
+    /// The deadline for which the timer is armed.
     pub fn armed(&self) -> Option<Time> {
         self.armed.map(|(deadline, _)| deadline)
     }

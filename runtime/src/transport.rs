@@ -1,7 +1,7 @@
 //! The transport trait: how a node reaches other nodes. `transport` implements it over QUIC, `sim` over a
 //! seeded network; actors see only this.
 //!
-//! Contract, which both implementations keep and the simulation checks:
+//! Contract, kept by both implementations and checked by the simulation:
 //! - **TR-1** Frames of one conversation with one peer arrive in order, each at most once, for as long as
 //!   the session lives. A connection that breaks and is made again within [`Deadlines::lost`] resumes the
 //!   session unseen.
@@ -13,7 +13,10 @@
 //! - **TR-4** A peer's [`NodeId`] is authenticated before `Up`; nothing is delivered from anyone else.
 //! - **TR-5** Beats are the transport's own affair. A peer that is not heard gives
 //!   [`LinkEvent::Silent`] after `Deadlines::suspect` and `Lost` after `Deadlines::lost`; a peer that
-//!   closes, or whose process ends in a way that the network tells, gives `Lost` at once.
+//!   closes, or whose process ends in a way that the network tells, gives `Lost` at once. The end that
+//!   makes the connections keeps the session for longer, so that a driver that was paused finds it
+//!   again: after `Deadlines::lost` it gives `Silent` once more, and `Lost` when the bound has passed.
+//!   Time in which a node was paused itself counts against none of its peers.
 //! - **TR-6** `send` never blocks. Queues are bounded: past the bound it returns the frame.
 //!
 //! [`Deadlines::lost`]: elastic_protocol::Deadlines::lost
@@ -29,27 +32,27 @@ use serde::{Deserialize, Serialize};
 pub enum Conversation {
     /// Decisions, votes, reports.
     Control,
-    /// What may take long, such as output that is forwarded; told apart by number.
+    /// Traffic that may take long, such as forwarded output; conversations are told apart by number.
     Bulk(u16),
 }
 
-/// What happens to the link with a peer.
+/// A change of the link with a peer.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LinkEvent {
     /// A new session: neither end has any history.
     Up,
-    /// Nothing heard for so long; it is suspected.
+    /// The peer has been silent for so long that it is suspected.
     Silent {
-        /// Milliseconds since it was heard last.
+        /// Milliseconds since the peer was last heard.
         silent_ms: u64,
     },
-    /// It was silent and is heard again, in the same session.
+    /// The peer was silent and is heard again, in the same session.
     Heard,
     /// The session is over.
     Lost {
-        /// How that was noticed.
+        /// How the loss was noticed.
         reason: LossReason,
-        /// Milliseconds since it was heard last.
+        /// Milliseconds since the peer was last heard.
         silent_ms: u64,
     },
 }
@@ -57,16 +60,16 @@ pub enum LinkEvent {
 /// How the end of a session was noticed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LossReason {
-    /// Not heard for `Deadlines::lost`.
+    /// The peer was silent for `Deadlines::lost`.
     #[error("not heard for {silent_ms} ms")]
     Silence {
-        /// Milliseconds since it was heard last.
+        /// Milliseconds since the peer was last heard.
         silent_ms: u64,
     },
-    /// The other end closed it and said why.
+    /// The other end closed the session, with this reason.
     #[error("closed by the other end: {0}")]
     Closed(String),
-    /// This end closed it.
+    /// This end closed the session.
     #[error("closed by this end: {0}")]
     ClosedHere(String),
     /// The other end has forgotten the session (it restarted, or gave this end up).
@@ -74,68 +77,68 @@ pub enum LossReason {
     Forgotten,
 }
 
-/// What a transport tells its node.
+/// Events that a transport reports to its node.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum TransportEvent {
+pub enum TransportEvent<P = Bytes> {
     /// The link with a peer changed.
     Link {
-        /// Who.
+        /// The peer.
         peer: NodeId,
-        /// How.
+        /// The change.
         event: LinkEvent,
     },
     /// A frame arrived.
     Frame {
-        /// From whom, authenticated.
+        /// The sender, authenticated.
         from: NodeId,
-        /// In which conversation.
+        /// Its conversation.
         conversation: Conversation,
         /// The frame.
-        frame: Bytes,
+        frame: P,
     },
-    /// A frame that was taken by `send` has not been delivered, and will not be.
+    /// A frame that `send` took, that has not been delivered, and that will not be.
     Undeliverable {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
-        /// In which conversation.
+        /// Its conversation.
         conversation: Conversation,
         /// The frame.
-        frame: Bytes,
+        frame: P,
     },
 }
 
-/// Takes what the transport tells; called on the node's own thread, never from within `send`.
+/// Takes the transport's events; called on the node's own thread, never from within `send`.
 pub type TransportSink = Rc<dyn Fn(TransportEvent)>;
 
-/// A frame that was not taken.
+/// A frame that the transport did not take.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing was sent to {to}: {reason}")]
 pub struct SendError {
-    /// To whom.
+    /// The receiver.
     pub to: NodeId,
     /// The frame, given back.
     pub frame: Bytes,
-    /// Why.
+    /// The reason.
     pub reason: SendErrorReason,
 }
 
-/// Why a frame was not taken.
+/// Why the transport did not take a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum SendErrorReason {
-    /// There is no session with this node.
+    /// There is no session with the receiver.
     #[error("there is no session with it")]
     NoSession,
     /// The bound on undelivered frames is reached: the peer does not keep up.
     #[error("too much is on its way already")]
     Full,
-    /// Larger than the transport takes.
+    /// The frame is larger than the transport takes.
     #[error("the frame is too large")]
     TooLarge,
 }
 
-/// How a node reaches others. One per node.
+/// A node's way to reach other nodes. One per node.
 pub trait Transport {
-    /// This node.
+    /// The id of this node.
     fn local(&self) -> NodeId;
 
     /// Queues a frame.
@@ -144,7 +147,7 @@ pub trait Transport {
     /// [`SendError`] gives the frame back.
     fn send(&self, to: &NodeId, conversation: Conversation, frame: Bytes) -> Result<(), SendError>;
 
-    /// Ends the session with a peer for good, after what is queued has had a moment to leave. The peer
-    /// is told the reason. Nothing happens if there is no session.
+    /// Ends the session with a peer for good, after queued frames have had a moment to leave. The peer is told
+    /// the reason. Without a session this does nothing.
     fn close(&self, peer: &NodeId, reason: &str);
 }

@@ -1,31 +1,32 @@
-//! What is still to happen, in order of time and, at one time, of registration. Drives the world.
+//! The agenda: pending events, ordered by time, then by registration. The world's main loop takes its events from
+//! here.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 /// One entry; the heap's largest is the earliest.
 #[derive(Debug)]
-struct Entry<E> {
+struct AgendaEntry<E> {
     at: u64,
     number: u64,
     event: E,
 }
 
-impl<E> PartialEq for Entry<E> {
+impl<E> PartialEq for AgendaEntry<E> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl<E> Eq for Entry<E> {}
+impl<E> Eq for AgendaEntry<E> {}
 
-impl<E> PartialOrd for Entry<E> {
+impl<E> PartialOrd for AgendaEntry<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> Ord for Entry<E> {
+impl<E> Ord for AgendaEntry<E> {
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
@@ -33,22 +34,22 @@ impl<E> Ord for Entry<E> {
 
 /// The future of the simulated world. Times are nanoseconds of world time.
 #[derive(Debug)]
-pub(crate) struct Agenda<E> {
-    heap: BinaryHeap<Entry<E>>,
+pub(crate) struct WorldAgenda<E> {
+    heap: BinaryHeap<AgendaEntry<E>>,
     number: u64,
 }
 
-impl<E> Agenda<E> {
+impl<E> WorldAgenda<E> {
     pub(crate) fn new() -> Self {
         Self { heap: BinaryHeap::with_capacity(1024), number: 0 }
     }
 
     pub(crate) fn push(&mut self, at: u64, event: E) {
         self.number += 1;
-        self.heap.push(Entry { at, number: self.number, event });
+        self.heap.push(AgendaEntry { at, number: self.number, event });
     }
 
-    /// When the next one is.
+    /// Time of the next event.
     pub(crate) fn next_at(&self) -> Option<u64> {
         self.heap.peek().map(|entry| entry.at)
     }
@@ -64,7 +65,7 @@ mod tests {
 
     #[test]
     fn earlier_first_and_at_one_time_in_order() {
-        let mut agenda = Agenda::new();
+        let mut agenda = WorldAgenda::new();
         for (at, name) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b')] {
             agenda.push(at, name);
         }

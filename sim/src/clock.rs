@@ -1,4 +1,4 @@
-//! The clock of a simulated node: another origin than the world's, and a rate of its own.
+//! The clock of a simulated node. It has its own origin and rate, different from the world's.
 
 use elastic_protocol::Time;
 
@@ -8,7 +8,7 @@ const MILLION: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeClock {
     origin: u64,
-    /// How many of its nanoseconds pass in a million of the world's.
+    /// Nanoseconds of this clock in a million of the world's.
     rate: u64,
 }
 
@@ -18,13 +18,13 @@ impl NodeClock {
         Self { origin, rate: MILLION.saturating_add_signed(ppm) }
     }
 
-    /// What it shows at a moment of the world.
+    /// The clock's time at a moment of the world.
     pub(crate) fn local(&self, world: u64) -> Time {
         let passed = world.saturating_sub(self.origin);
         Time(passed / MILLION * self.rate + passed % MILLION * self.rate / MILLION)
     }
 
-    /// The first moment of the world at which it shows `time` or later.
+    /// The first moment of the world at which the clock shows `time` or later.
     pub(crate) fn world(&self, time: Time) -> u64 {
         let whole = time.0 / self.rate * MILLION;
         let rest = (time.0 % self.rate * MILLION).div_ceil(self.rate);

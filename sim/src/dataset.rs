@@ -1,25 +1,25 @@
-//! The simulated data set: what each sample adds to the weights, and so what the weights must be after any
-//! number of samples. The oracle's yardstick: no run is needed to know the state of a run without faults.
+//! The simulated data set: each sample's contribution to the weights, and the expected weights after any number of
+//! samples. The oracle compares with it, so that no run without faults is needed.
 
 use std::collections::BTreeMap;
 
 use elastic_worker::state::sampler::permutation;
 
-/// Epochs whose sums are kept; older ones are made anew when a rollback asks for them.
+/// Number of epochs whose sums are kept. Older sums are computed again when a rollback needs them.
 const EPOCHS_KEPT: usize = 8;
 
-/// A data set that is walked through epoch by epoch in the product sampler's order.
+/// A data set, traversed epoch by epoch in the product sampler's order.
 #[derive(Debug)]
-pub(crate) struct Dataset {
+pub(crate) struct SampleSet {
     length: u64,
     seed: u64,
     /// Sum of the contributions of the first n samples of an epoch's order, by n.
     sums: BTreeMap<u64, Vec<u64>>,
-    /// Sum of all epochs before this one.
+    /// Sum of all epochs before the one of this index.
     bases: Vec<u64>,
 }
 
-impl Dataset {
+impl SampleSet {
     pub(crate) fn new(length: u64, seed: u64) -> Self {
         Self { length, seed, sums: BTreeMap::new(), bases: vec![0] }
     }
@@ -28,7 +28,7 @@ impl Dataset {
         self.length
     }
 
-    /// What the samples at these places of an epoch's order add to the weights.
+    /// The contribution to the weights of the samples at these places of an epoch's order.
     pub(crate) fn contribution(&mut self, epoch: u64, from: u64, to: u64) -> u64 {
         let sums = self.sums(epoch);
         sums[to as usize].wrapping_sub(sums[from as usize])
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn parts_add_up_to_the_whole() {
-        let mut data = Dataset::new(100, 7);
+        let mut data = SampleSet::new(100, 7);
         let whole = data.weights(2, 30);
         let parts = data
             .weights(1, 0)

@@ -1,13 +1,13 @@
-//! What a run is asked for: from the command line, or a regression seed.
+//! The options of a run. They come from the command line or a regression file.
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Plan;
+use crate::plan::FaultPlan;
 
-/// Which driver of the code.
+/// The code that runs the nodes: cores or actors.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum SimulationMode {
     /// The state machines alone, from one agenda.
     #[default]
     Cores,
@@ -15,8 +15,8 @@ pub enum Mode {
     Actors,
 }
 
-impl Mode {
-    /// As on the command line.
+impl SimulationMode {
+    /// The mode's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cores => "cores",
@@ -25,67 +25,79 @@ impl Mode {
     }
 }
 
-/// How the job's program takes part.
+/// How the job's program takes part in generations.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
-pub enum Job {
-    /// It uses the library: its workers survive resets.
+pub enum JobKind {
+    /// The program uses the library: its workers survive resets.
     #[default]
     InProcess,
     /// A script that knows nothing of the library: a generation's processes live for it alone (in cores only).
     Restart,
 }
 
-impl Job {
-    /// Whether it is the usual one, which goes without saying.
+impl JobKind {
+    /// Whether the job is of the default kind, which files and commands leave out.
     pub fn is_in_process(&self) -> bool {
         *self == Self::InProcess
     }
 }
 
+/// The newest set of draws. A seed keeps its job and faults under each older set. A regression thus stays what it was
+/// found with when more is drawn.
+pub const DRAWS: u32 = 2;
+
+const fn is_first(draws: &u32) -> bool {
+    *draws == 0
+}
+
 /// One run.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Options {
-    /// All randomness comes from it.
+pub struct RunOptions {
+    /// Seed of all the run's randomness.
     pub seed: u64,
-    /// How many hosts there are.
+    /// Number of hosts.
     pub hosts: u32,
     /// Most slots of a host.
     pub slots: u32,
     /// How long faults go on, in simulated seconds.
     pub seconds: u64,
-    /// Which driver of the code.
-    pub mode: Mode,
+    /// Whether cores or actors run.
+    pub mode: SimulationMode,
     /// How the job's program takes part.
-    #[serde(default, skip_serializing_if = "Job::is_in_process")]
-    pub job: Job,
-    /// Only the faults with these numbers happen; all if none is given. What shrinking leaves.
+    #[serde(default, skip_serializing_if = "JobKind::is_in_process")]
+    pub job: JobKind,
+    /// The newest set of draws used for the job and its faults; see [`DRAWS`].
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub draws: u32,
+    /// Numbers of the faults that happen; all of them if `None`. Set by shrinking.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Vec<usize>>,
     /// No faults at all.
     pub calm: bool,
-    /// These faults, in the place of those that are drawn.
+    /// Faults in place of the drawn ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plan: Option<Plan>,
+    pub plan: Option<FaultPlan>,
 }
 
-impl Options {
-    /// A small cluster.
+impl RunOptions {
+    /// The options of a small cluster.
     pub const fn new(seed: u64) -> Self {
         Self {
             seed,
             hosts: 4,
             slots: 2,
             seconds: 30,
-            mode: Mode::Cores,
-            job: Job::InProcess,
+            mode: SimulationMode::Cores,
+            job: JobKind::InProcess,
+            draws: 0,
             keep: None,
             calm: false,
             plan: None,
         }
     }
 
-    /// The command that repeats the run; one with faults of its own is repeated from their file.
+    /// The command that repeats the run. A run with its own faults is repeated from their file.
     pub fn command(&self) -> String {
         if self.plan.is_some() {
             return "cargo run --release -p sim -- run --regression FILE".to_owned();
@@ -100,6 +112,9 @@ impl Options {
         );
         if !self.job.is_in_process() {
             command += " --job restart";
+        }
+        if self.draws > 0 {
+            command += &format!(" --draws {}", self.draws);
         }
         if self.calm {
             command += " --calm";

@@ -1,5 +1,5 @@
-//! Bugs that were found: each as a file with a seed, the faults that it needs, and a line on what it was. The
-//! faults stand in the file, so that a change of how plans are drawn does not take the bug away.
+//! Regressions: bugs that were found. Each is a file with a seed, the necessary faults, and a line about the bug. The
+//! faults are in the file, so that a change of how plans are drawn does not hide the bug.
 
 use std::fs;
 use std::io;
@@ -7,57 +7,57 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::options::Options;
-use crate::plan::Plan;
+use crate::options::RunOptions;
+use crate::plan::FaultPlan;
 
 /// A bug that was found.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Regression {
-    /// What it was.
+    /// Description of the bug.
     pub about: String,
     /// The run that showed it.
-    pub options: Options,
-    /// Its faults.
-    pub plan: Plan,
+    pub options: RunOptions,
+    /// The faults of the run.
+    pub plan: FaultPlan,
 }
 
 /// Why a regression cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum RegressionError {
-    /// The file.
+    /// The file cannot be read or written.
     #[error("{} cannot be read or written", path.display())]
     File {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// What is in it.
+    /// The content is no valid regression.
     #[error("{} is no regression", path.display())]
     Content {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in the content.
         #[source]
         source: serde_json::Error,
     },
 }
 
 impl Regression {
-    /// Of a run that failed: only the faults that it has kept.
-    pub fn of(about: &str, options: &Options) -> Self {
-        let plan = Plan::of(options);
-        let options = Options { keep: None, plan: None, ..options.clone() };
+    /// A regression of a failed run, with only the faults that it has kept.
+    pub fn of(about: &str, options: &RunOptions) -> Self {
+        let plan = FaultPlan::of(options);
+        let options = RunOptions { keep: None, plan: None, ..options.clone() };
         Self { about: about.to_owned(), options, plan }
     }
 
-    /// The run.
-    pub fn options(&self) -> Options {
-        Options { plan: Some(self.plan.clone()), ..self.options.clone() }
+    /// The options that repeat the run.
+    pub fn options(&self) -> RunOptions {
+        RunOptions { plan: Some(self.plan.clone()), ..self.options.clone() }
     }
 
-    /// Reads one.
+    /// Reads a regression.
     ///
     /// # Errors
     /// [`RegressionError`].
@@ -68,7 +68,7 @@ impl Regression {
             .map_err(|source| RegressionError::Content { path: path.to_owned(), source })
     }
 
-    /// Writes it, a fault a line.
+    /// Writes the regression, one fault a line.
     ///
     /// # Errors
     /// [`RegressionError`].

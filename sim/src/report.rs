@@ -1,12 +1,12 @@
-//! How a run ended: for people, and as the one line of `--json`.
+//! The result of a run, for people and as the one line of `--json`.
 
 use serde_json::{Value, json};
 
-use crate::options::Options;
+use crate::options::RunOptions;
 
-/// What the oracle says.
+/// The oracle's verdict on a run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Verdict {
+pub enum RunVerdict {
     /// Nothing was wrong.
     Ok,
     /// A rule was broken.
@@ -17,8 +17,8 @@ pub enum Verdict {
     Nondeterministic,
 }
 
-impl Verdict {
-    /// As in `--json`.
+impl RunVerdict {
+    /// The verdict's name in `--json`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -39,20 +39,20 @@ impl Verdict {
     }
 }
 
-/// What was wrong.
+/// The failure of a run.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Failure {
-    /// Of what kind.
-    pub verdict: Verdict,
-    /// What, with names.
+pub struct RunFailure {
+    /// The kind of failure.
+    pub verdict: RunVerdict,
+    /// The reason, with names of nodes.
     pub reason: String,
 }
 
 /// One run.
 #[derive(Clone, Debug)]
-pub struct Report {
-    /// What was asked for.
-    pub options: Options,
+pub struct RunReport {
+    /// The options of the run.
+    pub options: RunOptions,
     /// Events in the trace.
     pub events: u64,
     /// World time at the end.
@@ -71,23 +71,25 @@ pub struct Report {
     pub interregna: u64,
     /// Faults planned.
     pub faults: usize,
-    /// The plan, a line each.
+    /// The plan, one line a fault.
     pub plan: Vec<String>,
     /// How the job ended, if it did.
     pub result: Option<String>,
-    /// What was wrong, if something was.
-    pub failure: Option<Failure>,
+    /// The failure, if there was one.
+    pub failure: Option<RunFailure>,
+    /// The decisions of the nodes in words, if they were wanted.
+    pub decisions: Vec<String>,
     /// The last events with a column for each host.
     pub last_events: Vec<String>,
 }
 
-impl Report {
+impl RunReport {
     /// The verdict.
-    pub fn verdict(&self) -> Verdict {
-        self.failure.as_ref().map_or(Verdict::Ok, |failure| failure.verdict)
+    pub fn verdict(&self) -> RunVerdict {
+        self.failure.as_ref().map_or(RunVerdict::Ok, |failure| failure.verdict)
     }
 
-    /// Why, or how the job ended.
+    /// The reason of the failure, if there was one.
     pub fn reason(&self) -> Option<&str> {
         self.failure.as_ref().map(|failure| failure.reason.as_str())
     }

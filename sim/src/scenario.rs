@@ -1,14 +1,14 @@
-//! What a seed's job is like, beside its faults: sizes, deadlines, data set, network, clocks. Drawn once.
+//! The job of a seed, beside its faults: sizes, deadlines, data set, network, clocks. Drawn once, before the run.
 
 use std::time::Duration;
 
-use elastic_driver::{DriverConfig, Mode, OnFailure};
+use elastic_driver::{DriverConfig, ElasticMode, OnFailure, OnTotalLoss};
 use elastic_host_manager::{CooldownRange, HostManagerConfig, HostSlots, HostSource};
 use elastic_protocol::{Deadlines, HostName, ProgramSpec};
 use elastic_runtime::random::stream;
 use rand::Rng;
 
-use crate::options::{Job, Options};
+use crate::options::{JobKind, RunOptions};
 
 /// A seed's job.
 #[derive(Clone, Debug)]
@@ -17,9 +17,11 @@ pub(crate) struct Scenario {
     pub(crate) host_manager: HostManagerConfig,
     /// Slots of each host.
     pub(crate) slots: Vec<u32>,
-    /// When each host is switched on, in nanoseconds.
+    /// Names of hosts.
+    pub(crate) names: Vec<HostName>,
+    /// Time at which each host is switched on, in nanoseconds.
     pub(crate) arrives: Vec<u64>,
-    /// Hosts that are whole after the faults.
+    /// Whether each host is whole after the faults.
     pub(crate) core: Vec<bool>,
     /// Samples of the data set.
     pub(crate) length: u64,
@@ -33,17 +35,17 @@ pub(crate) struct Scenario {
     pub(crate) checks_every_step: bool,
     /// Time of one step's computation, in nanoseconds.
     pub(crate) step_ns: u64,
-    /// How long a collective waits, in nanoseconds.
+    /// Deadline of a collective, in nanoseconds.
     pub(crate) collective_ns: u64,
-    /// Time that a process takes from its start to `run`.
+    /// Time between a process's start and `run`, in nanoseconds.
     pub(crate) boot_ns: u64,
-    /// Longest usual delay of a frame.
+    /// Longest usual delay of a frame, in nanoseconds.
     pub(crate) delay_ns: u64,
-    /// One frame in so many is lost and comes later by a retransmission; 0: none.
+    /// One frame in this many is lost and comes later by retransmission; 0: no loss.
     pub(crate) loss: u64,
-    /// Longest hop between the threads of a worker.
+    /// Longest hop between the threads of a worker, in nanoseconds.
     pub(crate) hop_ns: u64,
-    /// Time from one actor of the driver to another; 0: at once.
+    /// Time between two actors of the driver, in nanoseconds; 0: at once.
     pub(crate) local_ns: u64,
     /// Whether the death of a process makes its links end at once.
     pub(crate) death_is_told: bool,
@@ -51,26 +53,27 @@ pub(crate) struct Scenario {
     pub(crate) stubborn: bool,
     /// Largest deviation of a clock, in millionths.
     pub(crate) clock_ppm: i64,
-    /// Longest usual time that the journal takes to store a batch.
+    /// Longest usual time that the journal takes to store a batch, in nanoseconds.
     pub(crate) sync_ns: u64,
-    /// Whether the transport turns a driver away that was succeeded, as the product's does; where it does not, those
-    /// who meet one must see to it themselves.
+    /// Whether the transport turns away a driver that was succeeded, as the product's does. Otherwise the nodes that
+    /// meet such a driver must turn it away themselves.
     pub(crate) turns_away: bool,
 }
 
-/// The name of a host.
-pub(crate) fn host_name(host: u32) -> HostName {
-    match HostName::new(&format!("h{host}")) {
+/// The name of a host: a letter and its number.
+fn host_name(letter: char, host: u32) -> HostName {
+    match HostName::new(&format!("{letter}{host}")) {
         Ok(name) => name,
-        Err(error) => unreachable!("h{host}: {error}"),
+        Err(error) => unreachable!("{letter}{host}: {error}"),
     }
 }
 
 impl Scenario {
     /// Draws a seed's job.
-    pub(crate) fn draw(options: &Options) -> Self {
+    pub(crate) fn draw(options: &RunOptions) -> Self {
         let mut random = stream(options.seed, "scenario", 0);
         let hosts = options.hosts.max(1);
+        let names = Self::draw_names(options, hosts);
         let uniform = random.random_bool(0.5);
         let slots: Vec<u32> = (0..hosts)
             .map(|_| if uniform { options.slots } else { random.random_range(1..=options.slots) })
@@ -100,8 +103,8 @@ impl Scenario {
         let program = ProgramSpec { argv: vec!["train".to_owned()], environment: Vec::new() };
         let mut driver = DriverConfig::new(program);
         driver.mode = match options.job {
-            Job::InProcess => Mode::InProcess,
-            Job::Restart => Mode::Restart,
+            JobKind::InProcess => ElasticMode::InProcess,
+            JobKind::Restart => ElasticMode::Restart,
         };
         driver.np = Some(np);
         driver.min_np = Some(min_np);
@@ -120,7 +123,10 @@ impl Scenario {
             _ => HostSource::Fixed(
                 (0..hosts)
                     .zip(&slots)
-                    .map(|(host, slots)| HostSlots { name: host_name(host), slots: *slots })
+                    .map(|(host, slots)| HostSlots {
+                        name: names[host as usize].clone(),
+                        slots: *slots,
+                    })
                     .collect(),
             ),
         };
@@ -146,12 +152,21 @@ impl Scenario {
         let mut durable = stream(options.seed, "durable", 0);
         let mut forgiving = stream(options.seed, "forgiving", 0);
         driver.forgiven_after = ms(forgiving.random_range(500..20_000));
-        // What a driver waits for a holder that is out of reach is then all that it must (G-5).
+        // A driver then waits for a holder out of reach only as long as it must (G-5).
         driver.deadlines.orphan_training = Some(orphan * [1, 1, 6][durable.random_range(0..3)]);
+        if options.draws >= 1 {
+            draw_bounds(&mut driver, options);
+        }
+        if options.draws >= 2 {
+            let answers = [None, Some(OnTotalLoss::Fail), Some(OnTotalLoss::Restart)];
+            driver.on_total_loss =
+                answers[stream(options.seed, "total loss", 0).random_range(0..3)];
+        }
         Self {
             driver,
             host_manager,
             slots,
+            names,
             arrives,
             core,
             length,
@@ -172,5 +187,40 @@ impl Scenario {
             turns_away: durable.random_bool(0.5),
             clock_ppm: if random.random_bool(0.5) { 0 } else { random.random_range(1..10_000) },
         }
+    }
+
+    /// Host names; in half of the seeds their order is not that of the hosts' numbers.
+    fn draw_names(options: &RunOptions, hosts: u32) -> Vec<HostName> {
+        let mut random = stream(options.seed, "names", 0);
+        let is_mixed = options.draws >= 1 && random.random_bool(0.5);
+        let mut letter = || if is_mixed { random.random_range('a'..='z') } else { 'h' };
+        (0..hosts).map(|host| host_name(letter(), host)).collect()
+    }
+}
+
+/// Draws deadlines that the faults can reach, limits that a job can reach, and the interval of the journal's
+/// snapshots.
+fn draw_bounds(driver: &mut DriverConfig, options: &RunOptions) {
+    let mut random = stream(options.seed, "bounds", 0);
+    let ms = Duration::from_millis;
+    if random.random_bool(0.5) {
+        // Logarithmic between 5 s and 60 s.
+        let elastic_ms = 5_000.0 * 12_f64.powf(random.random_range(0.0..1.0));
+        driver.deadlines.elastic = ms(elastic_ms as u64);
+    }
+    if random.random_bool(0.3) {
+        let suspect_ms = random.random_range(400..1_500);
+        driver.deadlines.suspect = ms(suspect_ms);
+        driver.deadlines.lost = ms(suspect_ms + random.random_range(0..1_500));
+        driver.deadlines.form = driver.deadlines.form.max(driver.deadlines.lost * 2);
+    }
+    if random.random_bool(0.1) {
+        driver.reset_limit = Some(random.random_range(3..30));
+    }
+    if random.random_bool(0.2) && options.job == JobKind::Restart {
+        driver.max_job_restarts = Some(random.random_range(2..20));
+    }
+    if random.random_bool(0.5) {
+        driver.records_between_snapshots = random.random_range(4..40);
     }
 }

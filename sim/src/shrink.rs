@@ -1,15 +1,16 @@
-//! Shrinking: leaves faults out of a failing seed's plan until it fails only with all that are left.
+//! Shrinking of failing seeds: leaves faults out of the plan until the failure needs all the remaining ones. Called
+//! by the command line.
 
-use crate::options::Options;
-use crate::report::{Report, Verdict};
+use crate::options::RunOptions;
+use crate::report::{RunReport, RunVerdict};
 use crate::trace::Recording;
 
 /// Most runs that shrinking a seed may take.
 pub const RUNS_MAX: usize = 400;
 
-/// The smallest plan that still fails in the same way (delta debugging: Zeller and Hildebrandt, 2002), and
-/// its report.
-pub fn shrink(options: &Options, verdict: Verdict) -> (Options, Report) {
+/// The smallest plan that still fails in the same way, and its report. The method is delta debugging (Zeller and
+/// Hildebrandt, 2002).
+pub fn shrink(options: &RunOptions, verdict: RunVerdict) -> (RunOptions, RunReport) {
     let whole = crate::run(options, Recording::default());
     let mut kept: Vec<usize> = options.keep.clone().unwrap_or_else(|| (0..whole.faults).collect());
     let mut best = whole;
@@ -21,7 +22,7 @@ pub fn shrink(options: &Options, verdict: Verdict) -> (Options, Report) {
         while at < kept.len() && runs < RUNS_MAX {
             let mut fewer = kept.clone();
             fewer.drain(at..(at + chunk).min(fewer.len()));
-            let candidate = Options { keep: Some(fewer.clone()), ..options.clone() };
+            let candidate = RunOptions { keep: Some(fewer.clone()), ..options.clone() };
             let report = crate::run(&candidate, Recording::default());
             runs += 1;
             if report.verdict() == verdict {
@@ -36,5 +37,5 @@ pub fn shrink(options: &Options, verdict: Verdict) -> (Options, Report) {
         }
         chunk = chunk.div_ceil(2).max(1);
     }
-    (Options { keep: Some(kept), ..options.clone() }, best)
+    (RunOptions { keep: Some(kept), ..options.clone() }, best)
 }

@@ -1,18 +1,20 @@
-//! What happened: every event goes into a rolling hash (two runs are the same if and only if hash and count
-//! are), the last ones into a ring for the report, and all of them as JSON lines into a file if one is wanted.
+//! The trace of a run. Every event goes into a rolling hash: two runs are the same if and only if hash and count are
+//! equal. The last events go into a ring for the report. All events go into a file as JSON lines, if one is wanted.
 
 use std::collections::VecDeque;
 use std::io::Write;
 
 use serde::Serialize;
 
-/// How many events lie between two hashes that are kept.
+use crate::decisions::DecisionLog;
+
+/// Number of events between two kept hashes.
 pub(crate) const CHECKPOINT: u64 = 4096;
 
-/// What kind of thing happened. The vocabulary of both modes.
+/// Kinds of events, the vocabulary of both modes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum TraceKind {
     /// A frame left a node.
     Send,
     /// A frame arrived.
@@ -71,16 +73,16 @@ pub enum Kind {
     Log,
 }
 
-/// Which host and slot something happened at; [`Place::DRIVER`] for the driver.
+/// The host and slot of an event; [`TracePlace::DRIVER`] for the driver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct TracePlace {
     /// Host number.
     pub host: u32,
     /// Slot; `u32::MAX` for the agent.
     pub slot: u32,
 }
 
-impl Place {
+impl TracePlace {
     /// The driver's node.
     pub const DRIVER: Self = Self { host: u32::MAX, slot: u32::MAX };
 
@@ -89,7 +91,7 @@ impl Place {
         Self { host, slot: u32::MAX }
     }
 
-    fn label(self) -> String {
+    pub(crate) fn label(self) -> String {
         match (self.host, self.slot) {
             (u32::MAX, _) => "driver".to_owned(),
             (host, u32::MAX) => format!("h{host}"),
@@ -100,11 +102,11 @@ impl Place {
 
 /// One event.
 #[derive(Clone, Debug)]
-struct Line {
+struct TraceLine {
     number: u64,
     at: u64,
-    kind: Kind,
-    place: Place,
+    kind: TraceKind,
+    place: TracePlace,
     a: u64,
     b: u64,
     text: Option<String>,
@@ -115,7 +117,7 @@ struct JsonLine<'a> {
     number: u64,
     ms: f64,
     place: String,
-    kind: Kind,
+    kind: TraceKind,
     a: u64,
     b: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,30 +127,35 @@ struct JsonLine<'a> {
 /// How a run is recorded.
 #[derive(Default)]
 pub struct Recording {
-    /// How many of the last events are kept for the report; 0: none.
+    /// Number of last events kept for the report; 0: none.
     pub keep: usize,
-    /// Whether events carry what they were about in words (slow).
+    /// Whether events carry a description in words (slow).
     pub words: bool,
-    /// Where all events go as JSON lines.
+    /// Destination of all events as JSON lines.
     pub file: Option<Box<dyn Write>>,
+    /// Whether the decisions of the nodes are kept in words.
+    pub decisions: bool,
 }
 
 /// The trace of one run.
-pub(crate) struct Trace {
+pub(crate) struct RunTrace {
     hash: u64,
     count: u64,
     recording: Recording,
-    last: VecDeque<Line>,
+    last: VecDeque<TraceLine>,
     /// Hash after every [`CHECKPOINT`] events: where two runs first differ.
     checkpoints: Vec<u64>,
+    pub(crate) decisions: DecisionLog,
 }
 
-impl Trace {
+impl RunTrace {
     pub(crate) fn new(recording: Recording) -> Self {
-        Self { hash: 0, count: 0, recording, last: VecDeque::new(), checkpoints: Vec::new() }
+        let decisions = DecisionLog::new(recording.decisions);
+        let (last, checkpoints) = (VecDeque::new(), Vec::new());
+        Self { hash: 0, count: 0, recording, last, checkpoints, decisions }
     }
 
-    /// Whether events are to say what they were about.
+    /// Whether events need a description in words.
     pub(crate) fn wants_words(&self) -> bool {
         self.recording.words
     }
@@ -170,8 +177,8 @@ impl Trace {
     pub(crate) fn record(
         &mut self,
         at: u64,
-        kind: Kind,
-        place: Place,
+        kind: TraceKind,
+        place: TracePlace,
         (a, b): (u64, u64),
         words: impl FnOnce() -> String,
     ) {
@@ -185,12 +192,12 @@ impl Trace {
         }
         if self.recording.keep > 0 || self.recording.file.is_some() {
             let text = self.recording.words.then(words).filter(|text| !text.is_empty());
-            self.keep(Line { number: self.count, at, kind, place, a, b, text });
+            self.keep(TraceLine { number: self.count, at, kind, place, a, b, text });
         }
     }
 
     #[cold]
-    fn keep(&mut self, line: Line) {
+    fn keep(&mut self, line: TraceLine) {
         if let Some(file) = &mut self.recording.file {
             let json = JsonLine {
                 number: line.number,
@@ -201,7 +208,7 @@ impl Trace {
                 b: line.b,
                 text: line.text.as_deref(),
             };
-            // A trace that cannot be written must not change the run; its reader sees it end early.
+            // A failed write of the trace must not change the run. A reader sees the trace end early.
             let _written =
                 serde_json::to_writer(&mut *file, &json).is_ok() && file.write_all(b"\n").is_ok();
         }
@@ -220,7 +227,7 @@ impl Trace {
         }
     }
 
-    /// The last events, one line each, with a column for each host that occurs.
+    /// The last events, one line each, with a column for each host among them.
     pub(crate) fn columns(&self) -> Vec<String> {
         let mut hosts: Vec<u32> = self.last.iter().map(|line| line.place.host).collect();
         hosts.sort_unstable();
@@ -230,7 +237,7 @@ impl Trace {
         const WIDTH: usize = 12;
         let mut head = format!("{:>14} ", "ms");
         for host in &hosts {
-            head += &format!("{:<WIDTH$}", Place::agent(*host).label());
+            head += &format!("{:<WIDTH$}", TracePlace::agent(*host).label());
         }
         let mut lines = vec![head.trim_end().to_owned()];
         for line in &self.last {

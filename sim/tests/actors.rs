@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use sim::{Mode, Options, Recording, Report, Verdict};
+use sim::{Recording, RunOptions, RunReport, RunVerdict, SimulationMode};
 
-fn options(seed: u64) -> Options {
-    Options { mode: Mode::Actors, seconds: 10, ..Options::new(seed) }
+fn options(seed: u64) -> RunOptions {
+    RunOptions { mode: SimulationMode::Actors, seconds: 10, ..RunOptions::new(seed) }
 }
 
-fn passes(options: &Options) -> Report {
+fn passes(options: &RunOptions) -> RunReport {
     let report = sim::run(options, Recording::default());
     assert_eq!(
         report.verdict(),
-        Verdict::Ok,
+        RunVerdict::Ok,
         "{}\nrepeat: {}",
         report.reason().unwrap_or_default(),
         options.command()
@@ -23,7 +23,7 @@ fn passes(options: &Options) -> Report {
 
 #[test]
 fn forty_seeds() {
-    let reports: Vec<Report> = (0..40).map(|seed| passes(&options(seed))).collect();
+    let reports: Vec<RunReport> = (0..40).map(|seed| passes(&options(seed))).collect();
     let resets: u64 = reports.iter().map(|report| report.resets).sum();
     let commits: u64 = reports.iter().map(|report| report.commits).sum();
     assert!(resets > 40, "the faults do something: {resets} resets");
@@ -33,7 +33,7 @@ fn forty_seeds() {
 #[test]
 fn a_calm_cluster_resets_only_to_grow() {
     for seed in 0..5 {
-        let report = passes(&Options { calm: true, seconds: 5, ..options(seed) });
+        let report = passes(&RunOptions { calm: true, seconds: 5, ..options(seed) });
         assert!(report.resets <= report.generations, "{report:?}");
     }
 }
@@ -43,7 +43,7 @@ fn two_runs_of_a_seed_are_one() {
     let mut hashes = BTreeSet::new();
     for seed in 0..10 {
         let report = sim::run_twice(&options(seed));
-        assert_ne!(report.verdict(), Verdict::Nondeterministic, "{:?}", report.reason());
+        assert_ne!(report.verdict(), RunVerdict::Nondeterministic, "{:?}", report.reason());
         hashes.insert(report.hash);
     }
     assert_eq!(hashes.len(), 10, "different seeds are different runs");

@@ -1,8 +1,8 @@
-//! Bugs that were found: the product passes where it once failed. Each file of `regressions/` says what it was.
+//! Regression tests: the product passes runs in which it once failed. Each file of `regressions/` describes its bug.
 
 use std::path::Path;
 
-use sim::{Recording, Regression, Verdict};
+use sim::{Recording, Regression, RunVerdict};
 
 #[test]
 fn what_was_mended_stays_mended() {
@@ -14,7 +14,7 @@ fn what_was_mended_stays_mended() {
         let report = sim::run(&regression.options(), Recording::default());
         assert_eq!(
             report.verdict(),
-            Verdict::Ok,
+            RunVerdict::Ok,
             "{}: {}\nrepeat: cargo run --release -p sim -- run --regression {}",
             regression.about,
             report.reason().unwrap_or_default(),

@@ -1,11 +1,11 @@
-//! Seeds that every change must pass: a sweep, and double runs.
+//! Seeds that every change must pass in mode *cores*: a sweep, and double runs.
 
-use sim::{Options, Recording, Verdict};
+use sim::{Recording, RunOptions, RunVerdict};
 
-fn passes(options: &Options) -> sim::Report {
+fn passes(options: &RunOptions) -> sim::RunReport {
     let report = sim::run(options, Recording::default());
-    if report.verdict() != Verdict::Ok {
-        let again = sim::run(options, Recording { keep: 60, words: true, file: None });
+    if report.verdict() != RunVerdict::Ok {
+        let again = sim::run(options, Recording { keep: 60, words: true, ..Recording::default() });
         panic!(
             "{}\nseed {} failed ({}): {}\nrepeat: {}",
             again.last_events.join("\n"),
@@ -23,7 +23,7 @@ fn two_hundred_seeds() {
     let mut resets = 0;
     let mut commits = 0;
     for seed in 0..200 {
-        let report = passes(&Options { seconds: 15, ..Options::new(seed) });
+        let report = passes(&RunOptions { seconds: 15, ..RunOptions::new(seed) });
         resets += report.resets;
         commits += report.commits;
     }
@@ -34,7 +34,7 @@ fn two_hundred_seeds() {
 #[test]
 fn a_calm_cluster_resets_only_to_grow() {
     for seed in 0..20 {
-        let report = passes(&Options { calm: true, seconds: 10, ..Options::new(seed) });
+        let report = passes(&RunOptions { calm: true, seconds: 10, ..RunOptions::new(seed) });
         assert!(report.resets <= report.generations, "{report:?}");
     }
 }
@@ -42,7 +42,7 @@ fn a_calm_cluster_resets_only_to_grow() {
 #[test]
 fn a_larger_cluster() {
     for seed in 0..3 {
-        passes(&Options { hosts: 20, slots: 4, seconds: 10, ..Options::new(seed) });
+        passes(&RunOptions { hosts: 20, slots: 4, seconds: 10, ..RunOptions::new(seed) });
     }
 }
 
@@ -50,9 +50,9 @@ fn a_larger_cluster() {
 fn two_runs_of_a_seed_are_one() {
     let mut hashes = std::collections::BTreeSet::new();
     for seed in 0..20 {
-        let options = Options { seconds: 10, ..Options::new(seed) };
+        let options = RunOptions { seconds: 10, ..RunOptions::new(seed) };
         let report = sim::run_twice(&options);
-        assert_ne!(report.verdict(), Verdict::Nondeterministic, "{:?}", report.reason());
+        assert_ne!(report.verdict(), RunVerdict::Nondeterministic, "{:?}", report.reason());
         hashes.insert(report.hash);
     }
     assert_eq!(hashes.len(), 20, "different seeds are different runs");

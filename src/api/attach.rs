@@ -11,22 +11,22 @@ use elastic_worker::state::training::{Error, Membership, Result};
 use super::process::ThreadEnd;
 use super::start;
 
-/// How a process attaches.
+/// Options of a process's attachment.
 #[derive(Debug)]
 pub struct AttachOptions {
-    /// Whether SIGINT is a notice that this worker is to go, as SIGTERM always is. Otherwise it is left as it is.
-    /// Default: it is.
+    /// Whether SIGINT is a notice that this worker is to leave, as SIGTERM always is. Otherwise SIGINT keeps
+    /// its handler. Default: `true`.
     pub watch_interrupt: bool,
-    /// What is asked again and again while the training thread waits for the driver. Default: nothing.
+    /// A check that is repeated while the training thread waits for the driver. Default: none.
     pub while_waiting: Option<WhileWaiting>,
 }
 
-/// What is asked again and again while the training thread waits for the driver.
+/// A check that is repeated while the training thread waits for the driver.
 #[derive(Clone, Copy, Debug)]
 pub struct WhileWaiting {
-    /// How often.
+    /// Interval of the check.
     pub period: Duration,
-    /// An error ends the wait with it.
+    /// The check; an error ends the wait with that error.
     pub check: fn() -> Result<()>,
 }
 
@@ -39,15 +39,16 @@ impl Default for AttachOptions {
 /// A process's attachment to its job.
 pub struct Attachment {
     membership: Membership,
-    /// Ends when the worker leaves; with what went wrong, if it did. `None` without a driver.
+    /// The actor thread, which ends when the worker leaves; its result says what went wrong. `None` without a
+    /// driver.
     thread: Option<JoinHandle<ThreadEnd>>,
 }
 
 /// Attaches this process to the driver that its environment names; without one it is a world of one. Under a
-/// driver a process does that once.
+/// driver, a process can attach once only.
 ///
 /// # Errors
-/// [`Error::RanBefore`]; [`Error::Environment`] and [`Error::Start`] say what was missing.
+/// [`Error::RanBefore`]; or [`Error::Environment`] and [`Error::Start`], which name what is missing.
 pub fn attach(options: AttachOptions) -> Result<Attachment> {
     static ATTACHED: AtomicBool = AtomicBool::new(false);
     let Some(environment) = WorkerEnvironment::parse(|name| std::env::var(name).ok())? else {
@@ -62,7 +63,7 @@ pub fn attach(options: AttachOptions) -> Result<Attachment> {
 }
 
 impl Attachment {
-    /// Its part in the job's generations.
+    /// This process's part in the job's generations.
     pub const fn membership(&mut self) -> &mut Membership {
         &mut self.membership
     }
@@ -72,10 +73,11 @@ impl Attachment {
         self.thread.is_some()
     }
 
-    /// Leaves, once the membership is over: what was said last, such as a vote, gets its moment to be heard.
+    /// Leaves the job, once the membership is over. Last messages, such as a vote, get a moment to reach the
+    /// driver.
     ///
     /// # Errors
-    /// That of `result`, with what is known of its cause.
+    /// The error of `result`, with what is known of its cause.
     pub fn finish(self, result: Result<()>) -> Result<()> {
         drop(self.membership);
         let Some(thread) = self.thread else { return result };

@@ -1,35 +1,37 @@
-//! The GPU of a worker, if it has one: opened before the first generation, owned by the GPU actor, which is a child
-//! of the State's, and asked by the training thread when it forms a group.
+//! A worker's GPU, if it has one: opened before the first generation, and owned by the GPU actor, a child of
+//! the State's actor. The training thread asks that actor when it forms a group.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use elastic_collectives::{AbortHandle, Communicator, FormError};
 use elastic_gpu::actor::core::CoreConfig;
-use elastic_gpu::load::Search;
+use elastic_gpu::load::LibrarySearch;
 use elastic_gpu::{
-    Backend, Generation, Gpu, GpuActor, GpuConfig, GpuGroups, GpuPort, GpuRequest, GroupConfig,
-    NoGpu, SEVERAL_RANKS_PER_GPU, Settings,
+    Backend, Gpu, GpuActor, GpuConfig, GpuGroups, GpuPort, GpuRequest, GroupConfig,
+    GroupGeneration, NoGpu, SEVERAL_RANKS_PER_GPU, Settings,
 };
 use elastic_protocol::messages::Placement;
 use elastic_protocol::{Deadlines, Stamp, WorkerId};
 use elastic_runtime::child::ChildHandle;
 use elastic_runtime::restart::{Lifetime, RestartPolicy};
-use elastic_runtime::{ChildSpec, Exit, NodeHandle, SupervisorSpec};
+use elastic_runtime::{ChildExit, ChildSpec, NodeHandle, SupervisorSpec};
 use elastic_worker::state::actor::{TrainingPort, TrainingThread};
-use elastic_worker::state::core::{Progress, TrainingCommand};
-use elastic_worker::state::training::{CpuGroups, Error, Fabric, Result};
+use elastic_worker::state::core::{TrainingCommand, TrainingProgress};
+use elastic_worker::state::training::{CpuGroups, Error, Fabric, GroupDeadlines, Result};
 use tracing::{error, info, warn};
 
-/// The configuration of this worker's GPU actor; `None` where it has no GPU to use.
+/// The configuration of this worker's GPU actor; `None` if the worker uses no GPU.
 pub(super) type GpuSide = Option<GpuConfig>;
 
-/// What the environment says, and the GPU of a slot, opened once in this process; or in one line why there is none.
-pub(super) type Opened = (Settings, Result<Arc<Gpu>, String>);
+/// The settings of the environment; and the GPU of a slot, opened once in this process, or the reason why there
+/// is none.
+pub(super) type OpenedGpu = (Settings, Result<Arc<Gpu>, String>);
 
-/// Opens the GPU of this process's slot, if that was not done before.
-pub(super) fn opened(slot: u32) -> Result<Opened> {
-    static OPENED: OnceLock<Opened> = OnceLock::new();
+/// Opens the GPU of this process's slot, unless it is open already.
+pub(super) fn opened(slot: u32) -> Result<OpenedGpu> {
+    static OPENED: OnceLock<OpenedGpu> = OnceLock::new();
     if let Some(opened) = OPENED.get() {
         return Ok(opened.clone());
     }
@@ -41,7 +43,7 @@ pub(super) fn opened(slot: u32) -> Result<Opened> {
     let gpu = match settings.backend {
         Backend::Cpu => Err("--backend cpu is given".to_owned()),
         backend => {
-            let search = Search::from_environment(lookup);
+            let search = LibrarySearch::from_environment(lookup);
             let may_share = lookup(SEVERAL_RANKS_PER_GPU).is_some_and(|value| value == "1");
             match Gpu::open(&search, slot, may_share) {
                 Ok(gpu) => Ok(described(gpu)),
@@ -52,7 +54,7 @@ pub(super) fn opened(slot: u32) -> Result<Opened> {
     Ok(OPENED.get_or_init(|| (settings, gpu)).clone())
 }
 
-/// Says what was taken.
+/// Logs which GPU was taken.
 fn described(gpu: Gpu) -> Arc<Gpu> {
     info!("{}", gpu.describe());
     if let Some(fault) = gpu.maker().nccl.known_fault() {
@@ -61,7 +63,7 @@ fn described(gpu: Gpu) -> Arc<Gpu> {
     Arc::new(gpu)
 }
 
-/// The actor's side of the GPU of a worker, and the training thread's.
+/// Opens the GPU of a worker, for the actor's side and the training thread's.
 pub(super) fn open(
     worker: &WorkerId,
     abort: &AbortHandle,
@@ -92,8 +94,8 @@ pub(super) fn open(
     Ok((Some(GpuConfig { gpu, core, abort: abort.clone(), port }), groups))
 }
 
-/// Why the CPU's collectives are used, said once; an error where NCCL, or this very library, was demanded.
-fn absent(none: &NoGpu, backend: Backend, search: &Search) -> Result<String> {
+/// Logs once why the CPU's collectives are used. An error if NCCL, or this very library, was demanded.
+fn absent(none: &NoGpu, backend: Backend, search: &LibrarySearch) -> Result<String> {
     let is_broken = matches!(none, NoGpu::Broken(_));
     let is_demanded = search.nccl.is_some() || search.cuda.is_some();
     let reason = elastic_gpu::describe_error(none);
@@ -123,14 +125,18 @@ impl Fabric for Groups {
     fn form(
         &mut self,
         placement: &Placement,
-        deadline: Duration,
+        deadlines: GroupDeadlines,
     ) -> Result<Box<dyn Communicator>, FormError> {
-        let due = Instant::now() + deadline;
-        let group = self.cpu.form(placement, deadline)?;
+        let due = Instant::now() + deadlines.form;
+        let group = self.cpu.form(placement, deadlines)?;
         let members: Vec<WorkerId> =
             placement.assignment.members().map(|member| member.worker).collect();
-        let generation = Generation { stamp: placement.stamp, members: &members, due };
+        let generation = GroupGeneration { stamp: placement.stamp, members: &members, due };
         self.gpu.form(group, generation)
+    }
+
+    fn relocate(&mut self) -> Option<SocketAddr> {
+        self.cpu.relocate()
     }
 }
 
@@ -159,9 +165,9 @@ impl TrainingPort for WithGpu {
             |_address| {},
         );
         let policy = RestartPolicy { restarts_max: 3, ..RestartPolicy::default() };
-        let given_up = move |exit: Exit| {
-            if let Exit::Failed(reason) = exit {
-                // Nobody owns the communicators any more: this worker ends, and a new one takes its slot.
+        let given_up = move |exit: ChildExit| {
+            if let ChildExit::Failed(reason) = exit {
+                // The communicators have no owner any more: this worker ends, and a new one fills its slot.
                 abort.abort(u64::MAX, u64::MAX, format!("the GPU actor has failed: {reason}"));
             }
         };
@@ -192,7 +198,7 @@ impl TrainingPort for WithGpu {
         self.thread.begin_generation();
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> TrainingProgress {
         self.thread.progress()
     }
 

@@ -1,6 +1,7 @@
-//! The Rust API of a training program: `state`, `run`, and what the training function is given.
+//! The Rust API of a training program: `state`, `run`, and the arguments of the training function.
 
 mod attach;
+mod data_address;
 pub(crate) mod device;
 mod gpu;
 mod process;
@@ -12,8 +13,8 @@ use elastic_worker::state::training::{Result, State, Worker, run_loop};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Wraps the initial training state: everything that must survive a lost worker, as one unit. On a worker
-/// that joins a running job, another worker's state takes its place before training begins.
+/// Wraps the initial training state: everything that must survive a lost worker, as one unit. On a worker that
+/// joins a running job, another worker's state replaces it before training begins.
 pub fn state<T: Serialize + DeserializeOwned>(initial: T) -> State<T> {
     State::new(initial)
 }
@@ -28,8 +29,8 @@ pub fn state<T: Serialize + DeserializeOwned>(initial: T) -> State<T> {
 ///
 /// Without `ELASTIC_DRIVER` in the environment it is a world of one, without threads or network.
 ///
-/// What only a finished training may do, such as writing the model, belongs at the end of `function`; `run`
-/// also returns `Ok` on a worker that was told to leave early.
+/// Work that only a finished training may do, such as writing the model, belongs at the end of `function`:
+/// `run` also returns `Ok` on a worker that was told to leave early.
 ///
 /// # Errors
 /// The error of `function`; or [`JobFailed`](crate::Error::JobFailed), [`DriverGone`](crate::Error::DriverGone) and

@@ -1,5 +1,5 @@
-//! The thread beside the training thread: a node, its link with the driver over QUIC, and the State's
-//! actor. It ends when the actor does.
+//! The thread beside the training thread: a node, its link with the driver over QUIC, and the State's actor.
+//! The thread ends when the actor does. `start` makes it.
 
 use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use actix::{Addr, Recipient};
 use elastic_protocol::{NodeId, NodeName};
 use elastic_runtime::{NodeHandle, spawn_child_with_handle, system};
-use elastic_transport::{ConnectOptions, QuicTransport, Token};
+use elastic_transport::{ConnectOptions, JoinToken, QuicTransport};
 use elastic_worker::state::actor::{Depart, StateActor, TrainingThread};
 use elastic_worker::state::core::StateConfig;
 use elastic_worker::state::training::{Error, Result, ThreadMessage};
@@ -17,24 +17,24 @@ use super::gpu::{GpuSide, WithGpu};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::warn;
 
-/// How long the last words may take to reach the driver.
+/// Time limit for the last messages to reach the driver.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How the thread ended; the error says what went wrong.
 pub(super) type ThreadEnd = Result<(), String>;
 
-/// What the thread starts with.
-pub(super) struct Process {
+/// The start parameters of the thread.
+pub(super) struct ActorThreadStart {
     pub(super) address: String,
-    pub(super) token: Token,
+    pub(super) token: JoinToken,
     pub(super) watch_interrupt: bool,
     pub(super) config: StateConfig,
     pub(super) thread: TrainingThread,
     pub(super) gpu: GpuSide,
 }
 
-impl Process {
-    /// Runs until the actor has ended. `ready` is told once: how to reach it, or why it could not start.
+impl ActorThreadStart {
+    /// Runs until the actor has ended. `ready` is told once: the actor's address, or why it could not start.
     pub(super) fn run(self, ready: SyncSender<Result<Recipient<ThreadMessage>>>) -> ThreadEnd {
         match system::run(self.serve(ready)) {
             Ok(end) => end,
@@ -78,7 +78,7 @@ impl Process {
     }
 }
 
-/// SIGTERM, and SIGINT if it is watched, are notices that this worker is to go, not its end.
+/// Makes SIGTERM, and SIGINT if it is watched, a notice that this worker is to leave, rather than its end.
 fn watch_signals(actor: &Addr<StateActor>, watch_interrupt: bool) {
     let interrupt = watch_interrupt.then(SignalKind::interrupt);
     for kind in [SignalKind::terminate()].into_iter().chain(interrupt) {

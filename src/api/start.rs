@@ -1,6 +1,7 @@
-//! Starts what stands beside the training thread: the collectives' listener and the actor thread.
+//! Starts the helpers of the training thread: the collectives' listener and the actor thread. `attach` calls
+//! it.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -8,36 +9,42 @@ use std::time::Duration;
 
 use elastic_collectives::{AbortHandle, DEFAULT_OPERATION_DEADLINE, TcpFabric};
 use elastic_protocol::Deadlines;
-use elastic_transport::Token;
+use elastic_transport::JoinToken;
 use elastic_worker::state::actor::TrainingThread;
 use elastic_worker::state::core::StateConfig;
 use elastic_worker::state::environment::{CREDENTIAL, WorkerEnvironment};
-use elastic_worker::state::training::{Control, CpuGroups, Error, Result, Shared};
+use elastic_worker::state::training::{ControlShared, CpuGroups, Error, Result, TrainingControl};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::attach::{AttachOptions, WhileWaiting};
+use super::data_address::{self, data_ip};
 use super::gpu::{self, Groups};
-use super::process::{Process, ThreadEnd};
+use super::process::{ActorThreadStart, ThreadEnd};
 
-/// How long one collective may take, in whole or broken seconds.
+/// Time limit of one collective, in seconds; fractions are allowed.
 const COLLECTIVE_TIMEOUT: &str = "ELASTIC_COLLECTIVE_TIMEOUT";
 
 /// A worker that is about to enter the run loop.
-pub(super) struct Started {
-    pub(super) control: Control,
+pub(super) struct StartedWorker {
+    pub(super) control: TrainingControl,
     pub(super) abort: AbortHandle,
     pub(super) fabric: Groups,
-    /// Ends when the worker leaves; with what went wrong, if it did.
+    /// The actor thread, which ends when the worker leaves; its result says what went wrong.
     pub(super) thread: JoinHandle<ThreadEnd>,
 }
 
-/// Binds, connects, and returns once a session with the driver stands.
-pub(super) fn start(environment: WorkerEnvironment, options: AttachOptions) -> Result<Started> {
+/// Binds the listener, connects with the driver, and returns once a session with it stands.
+pub(super) fn start(
+    environment: WorkerEnvironment,
+    options: AttachOptions,
+) -> Result<StartedWorker> {
+    raise_open_files();
     let operation_deadline = operation_deadline()?;
-    let token = environment.credential.parse::<Token>().map_err(|source| Error::Start {
+    let token = environment.credential.parse::<JoinToken>().map_err(|source| Error::Start {
         what: format!("reading {CREDENTIAL}"),
         source: source.into(),
     })?;
-    let ip = ip_towards_driver(&environment)?;
+    let ip = data_ip(&environment)?;
     let bound = |source: std::io::Error| Error::Start {
         what: format!("listening for other workers on {ip}"),
         source: source.into(),
@@ -45,9 +52,10 @@ pub(super) fn start(environment: WorkerEnvironment, options: AttachOptions) -> R
     let fabric = TcpFabric::bind(SocketAddr::new(ip, 0)).map_err(bound)?;
     let abort = AbortHandle::new().map_err(bound)?;
     let (gpu, gpu_groups) = gpu::open(&environment.worker, &abort, operation_deadline)?;
-    let shared = Arc::new(Shared::default());
-    let (sender, commands) = mpsc::sync_channel(Control::COMMANDS_MAX);
-    let process = Process {
+    let new_ip = data_address::follow(ip, environment.clone());
+    let shared = Arc::new(ControlShared::default());
+    let (sender, commands) = mpsc::sync_channel(TrainingControl::COMMANDS_MAX);
+    let process = ActorThreadStart {
         address: environment.driver,
         token,
         watch_interrupt: options.watch_interrupt,
@@ -84,32 +92,25 @@ pub(super) fn start(environment: WorkerEnvironment, options: AttachOptions) -> R
         }
     };
     let tell = move |message| actor.do_send(message);
-    let mut control = Control::new(tell, commands, shared, || "it ended without a word".to_owned());
+    let mut control =
+        TrainingControl::new(tell, commands, shared, || "it ended without a word".to_owned());
     if let Some(WhileWaiting { period, check }) = options.while_waiting {
         control = control.checking(period, check);
     }
-    let cpu = CpuGroups::new(fabric, abort.clone(), operation_deadline);
+    let cpu = CpuGroups::new(fabric, abort.clone(), operation_deadline).following(new_ip);
     let fabric = Groups { cpu, gpu: gpu_groups };
-    Ok(Started { control, abort, fabric, thread })
+    Ok(StartedWorker { control, abort, fabric, thread })
 }
 
-/// This machine's address on the way to the driver: where other workers can reach it too.
-fn ip_towards_driver(environment: &WorkerEnvironment) -> Result<IpAddr> {
-    let reach = || {
-        let driver = environment.driver_address()?;
-        let any: SocketAddr = match driver {
-            SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
-            SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
-        };
-        // Connecting a datagram socket sends nothing: it only asks for the route.
-        let socket = UdpSocket::bind(any)?;
-        socket.connect(driver)?;
-        Ok(socket.local_addr()?.ip())
-    };
-    reach().map_err(|source: std::io::Error| Error::Start {
-        what: format!("finding the way to the driver at {}", environment.driver),
-        source: source.into(),
-    })
+/// Raises the limit on open files as far as the system allows. A connection for each other rank, and some more
+/// while a generation forms, exceed the usual soft limit of 1024 in a large world.
+fn raise_open_files() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) }
+    });
+    if let Err(error) = raised {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
 }
 
 fn operation_deadline() -> Result<Duration> {

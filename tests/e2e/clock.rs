@@ -1,5 +1,5 @@
-//! Clocks that jump. Debian's libfaketime gives every process of the job a wall clock of the test's; without
-//! it the test says so and passes, unless `ELASTIC_REQUIRE_FAKETIME` is set, as the project's checks do.
+//! Clocks that jump. Debian's libfaketime gives every process of the job a wall clock that the test sets;
+//! without it the test says so and passes, unless `ELASTIC_REQUIRE_FAKETIME` is set, as the project's checks do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::support::Job;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
-/// The library, where this machine has it.
+/// The path of libfaketime, if this machine has it.
 #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
 fn faketime() -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
@@ -25,7 +25,7 @@ fn faketime() -> Option<PathBuf> {
     found
 }
 
-/// When the driver of this term began, as its wall clock said.
+/// The start of the driver of this term, by its wall clock.
 fn began(job: &Job, term: u64) -> SystemTime {
     let events = job.events_of("driver_started");
     let event = events.into_iter().find(|event| event["term"] == term).unwrap_or_default();
@@ -33,7 +33,7 @@ fn began(job: &Job, term: u64) -> SystemTime {
     humantime::parse_rfc3339(text).expect("RFC 3339")
 }
 
-/// A new driver takes over, so that every node connects anew and shows its certificate.
+/// Makes a new driver take over, so that every node connects anew and shows its certificate.
 fn take_over(job: &mut Job, term: u64) -> Value {
     job.kill_driver();
     job.start_driver_again();
@@ -48,7 +48,7 @@ fn x_19_the_clock_jumps_by_an_hour_either_way_and_nothing_happens() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let offset = folder.path().join("offset");
     let jump = |by: &str| {
-        // In one step: a process that read half of it would keep another time.
+        // Replaced in one step: a process that read half of the file would use a wrong time.
         let next = folder.path().join("next");
         fs::write(&next, by).and_then(|()| fs::rename(&next, &offset)).expect("a file");
     };
@@ -59,7 +59,7 @@ fn x_19_the_clock_jumps_by_an_hour_either_way_and_nothing_happens() {
         ("LD_PRELOAD", library.as_str()),
         ("FAKETIME_TIMESTAMP_FILE", &file),
         ("FAKETIME_NO_CACHE", "1"),
-        // Clocks that count on, and those alone, are for decisions.
+        // Decisions may use monotonic clocks only, so these stay real.
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
         ("DONT_FAKE_MONOTONIC", "1"),
     ];

@@ -1,7 +1,7 @@
 //! Hosts by DNS (`--discovery dns://…`), against a real name server on the loopback.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::{Job, signal, wait_until};
 
-/// A dnsmasq of the test's own, which knows the names of a file.
+/// A dnsmasq of the test's own, which answers with the names in a file.
 struct NameServer {
     folder: TempDir,
     port: u16,
@@ -18,7 +18,7 @@ struct NameServer {
 }
 
 impl NameServer {
-    /// Knows the addresses of `workers.test`; none if this machine has no dnsmasq.
+    /// Starts a server with the addresses of `workers.test`; none if this machine has no dnsmasq.
     #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
     fn start(addresses: &[&str]) -> Option<Self> {
         if let Err(error) = Command::new("dnsmasq").arg("--version").output() {
@@ -28,14 +28,16 @@ impl NameServer {
             return None;
         }
         let folder = TempDir::new().expect("a temporary folder");
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
-        let port = listener.local_addr().expect("it is bound").port();
-        drop(listener);
-        let process = serve(&folder.path().join("hosts"), port, addresses);
+        let file = folder.path().join("hosts");
+        // Another test may take a port between its choice and dnsmasq's start.
+        let (port, process) = wait_until("a name server", || {
+            let port = free_port()?;
+            Some((port, serve(&file, port, addresses)?))
+        });
         Some(Self { folder, port, process })
     }
 
-    /// The addresses are others now.
+    /// Replaces the addresses.
     fn change(&self, addresses: &[&str]) {
         write(&self.file(), addresses);
         let pid = i32::try_from(self.process.id()).expect("a process id");
@@ -48,7 +50,7 @@ impl NameServer {
     }
 
     fn start_again(&mut self, addresses: &[&str]) {
-        self.process = serve(&self.file(), self.port, addresses);
+        self.process = wait_until("the name server", || serve(&self.file(), self.port, addresses));
     }
 
     fn file(&self) -> PathBuf {
@@ -62,7 +64,7 @@ impl NameServer {
 
 impl Drop for NameServer {
     fn drop(&mut self) {
-        // It may have been stopped.
+        // The process may have been stopped already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -73,20 +75,33 @@ fn write(file: &std::path::Path, addresses: &[&str]) {
     fs::write(file, lines.concat()).expect("a file");
 }
 
-fn serve(file: &std::path::Path, port: u16, addresses: &[&str]) -> Child {
+/// A port that is free for TCP and for UDP; name servers use both.
+fn free_port() -> Option<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+    let port = listener.local_addr().ok()?.port();
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok().map(|_| port)
+}
+
+/// Starts a name server; `None` if it ends instead of listening.
+fn serve(file: &std::path::Path, port: u16, addresses: &[&str]) -> Option<Child> {
     write(file, addresses);
-    let process = Command::new("dnsmasq")
+    let mut process = Command::new("dnsmasq")
         .args(["--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts"])
         .args(["--listen-address=127.0.0.1", "--bind-interfaces", "--pid-file="])
-        // It reads the file again, which is this user's.
+        // dnsmasq reads the file again later as this user, who owns it.
         .args(["--local=/test/", &format!("--user={}", user())])
         .args([format!("--port={port}"), format!("--addn-hosts={}", file.display())])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("it could be run just now");
-    wait_until("dnsmasq listens", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
-    process
+    let listens = wait_until("dnsmasq listens", || {
+        if process.try_wait().expect("it is ours").is_some() {
+            return Some(false);
+        }
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok().map(|_| true)
+    });
+    listens.then_some(process)
 }
 
 fn user() -> String {
@@ -128,7 +143,7 @@ fn h_15_failures_of_dns_change_nothing_and_are_seen() {
     job.wait("a warning", |job| has_warning(job).filter(|is_there| *is_there));
     server.start_again(&["10.9.0.2", "10.9.0.1"]);
     job.wait("no warning", |job| has_warning(job).filter(|is_there| !*is_there));
-    // A server that has forgotten the name is no better than none.
+    // A server without the name counts as a failing server.
     server.change(&[]);
     job.wait("a warning", |job| has_warning(job).filter(|is_there| *is_there));
     job.wait_for_progress();

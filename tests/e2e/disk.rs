@@ -1,4 +1,4 @@
-//! What a driver makes of a disk that is full or read-only, and of a journal that is not as it was written (D-4).
+//! Drivers with a full or read-only disk, or with a journal that was damaged (D-4).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,13 +8,13 @@ use nix::sys::signal::Signal;
 
 use crate::support::{Job, binary, signal};
 
-/// Starts a driver of nothing, which must refuse this state directory; what it says.
-fn refused(wrapper: &[&str], state: &str) -> String {
+/// Starts a driver that must refuse this state directory with this exit code; returns its stderr.
+fn refused(wrapper: &[&str], state: &str, code: i32) -> String {
     let flags = ["--role", "driver", "--bind", "127.0.0.1:0", "--state-dir", state, "--"];
     let line = [wrapper, &[binary()], &flags, &["/bin/true"]].concat();
     let output = Command::new(line[0]).args(&line[1..]).output().expect("it runs");
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
     assert!(stderr.contains("hint:"), "{stderr}");
     stderr
 }
@@ -23,10 +23,10 @@ fn refused(wrapper: &[&str], state: &str) -> String {
 fn a_read_only_state_directory_is_told() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o555)).expect("it is ours");
-    // The superuser writes everywhere, unless that capability is taken away.
+    // The superuser can write everywhere, unless that capability is taken away.
     let as_anybody = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"];
     let wrapper = if nix::unistd::geteuid().is_root() { &as_anybody[..] } else { &[] };
-    let stderr = refused(wrapper, &folder.path().display().to_string());
+    let stderr = refused(wrapper, &folder.path().display().to_string(), 2);
     assert!(stderr.contains("state directory") && stderr.contains("denied"), "{stderr}");
 }
 
@@ -34,12 +34,12 @@ fn a_read_only_state_directory_is_told() {
 fn a_disk_that_is_full_from_the_start_is_told() {
     let folder = tempfile::tempdir().expect("a folder");
     let wrapper = ["sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"];
-    let stderr = refused(&wrapper, &folder.path().display().to_string());
+    let stderr = refused(&wrapper, &folder.path().display().to_string(), 1);
     assert!(stderr.contains("no space is left"), "{stderr}");
     assert!(!folder.path().join("journal.redb").exists(), "no half of a journal is left");
 }
 
-/// No file of this process may grow, or be written, beyond so much.
+/// Limits the size, in bytes, to which this process can write any file.
 fn limit_files(pid: u32, bytes: &str) {
     let limit = format!("--fsize={bytes}:");
     let status = Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]).status();
@@ -65,7 +65,7 @@ fn d_4_a_disk_that_fills_up_stops_decisions_and_not_the_training() {
     job.wait("two workers again", |job| (job.status()?["world_size"] == 2).then_some(()));
     let status = job.status().expect("a status");
     assert!(!status["warnings"].to_string().contains("no space"), "{status}");
-    // What was decided then stands in the journal: its successor knows.
+    // The decisions made then are in the journal: the successor knows them.
     job.kill_driver();
     job.start_driver_again();
     job.wait("the takeover", |job| job.events_of("takeover_done").pop());
@@ -91,8 +91,8 @@ fn d_4_a_damaged_journal_is_repaired_or_refused() {
             *byte ^= 0x55;
         }
         fs::write(&journal, &damaged).expect("it is ours");
-        // Whether it reads the job or not, it is told that this program is not the job's, or what is wrong.
-        let stderr = refused(&[], &state);
+        // The driver either reads the job and refuses this program as another job's, or reports the damage.
+        let stderr = refused(&[], &state, 1);
         let is_refused = stderr.contains("damaged");
         assert!(is_refused || stderr.contains("unfinished job"), "page {page}: {stderr}");
         refusals += u32::from(is_refused);

@@ -1,4 +1,4 @@
-//! A driver that is killed and started again: nobody stops for it (D-1 to D-4).
+//! A driver that is killed and started again: no worker stops for it (D-1 to D-4).
 
 use std::fs;
 
@@ -15,7 +15,7 @@ fn job(flags: &[&str]) -> Job {
     job
 }
 
-/// Waits until a driver of this term has everybody back.
+/// Waits until all nodes are back with a driver of this term.
 fn wait_for_takeover(job: &mut Job, term: u64) -> Value {
     job.wait(&format!("the takeover of term {term}"), |job| {
         job.events_of("takeover_done").into_iter().find(|event| event["term"] == term)
@@ -61,7 +61,7 @@ fn a_worker_that_dies_with_the_driver_is_found_missing() {
         (job.sizes().last() == Some(&2) && job.sizes().len() > 1).then_some(())
     });
     job.wait_for_progress();
-    // What the agent tells, or what the survivor has seen: whichever is told first.
+    // The cause is the agent's report or the survivor's accusation, whichever comes first.
     let cause = job.events_of("reset_done")[0]["cause"].to_string();
     assert!(cause.contains("b[0]#") || cause.contains("host b"), "{cause}");
     assert_eq!(job.finish(), 0);

@@ -56,7 +56,7 @@ fn h_8_the_slot_is_refilled() {
     job.wait("the slot's next worker", |job| {
         (job.sizes().len() > 1 && job.sizes().ends_with(&[4])).then_some(())
     });
-    // On a busy machine the slot is back before the others have regrouped.
+    // On a busy machine the slot may be refilled before the others have regrouped.
     assert!(matches!(job.sizes()[..], [4, 3, 4] | [4, 4]), "{:?}", job.sizes());
     job.wait_for_progress();
     let resets = job.events_of("reset_done");
@@ -69,7 +69,7 @@ fn h_8_the_slot_is_refilled() {
     job.assert_exact();
 }
 
-/// QUIC's connections do not show that a process has ended: its agent tells it (G-12).
+/// A QUIC connection does not show that a process has ended: its agent reports it (G-12).
 #[test]
 fn h_8_the_slot_is_refilled_on_every_data_plane() {
     for plane in ["tcp", "quic"] {
@@ -186,7 +186,7 @@ fn x_1_more_workers_die_while_the_reset_forms() {
         let out = job.events_of("hosts_changed").len() >= 2;
         (out || !job.events_of("job_ended").is_empty()).then_some(())
     });
-    // Both hosts had a failure beyond their budget: they are out, which ends the job with its reason.
+    // Both hosts had a failure beyond their restart budget: both are blacklisted, which ends the job with its reason.
     assert_eq!(job.end(), 1);
     assert!(job.stderr().contains("every host is blacklisted"), "{}", job.stderr());
 }
@@ -214,7 +214,7 @@ fn x_2_a_stopped_worker_is_evicted_and_does_not_come_back() {
     signal(victim, Signal::SIGSTOP);
     job.wait("the others", |job| (job.sizes().get(1) == Some(&3)).then_some(()));
     if is_running(victim) {
-        // Killed already, as a rule; should it be continued in time it changes nothing (G-2).
+        // The worker is usually killed already; if it continues before that, it changes nothing (G-2).
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(victim), Signal::SIGCONT);
     }
     job.wait("the slot's refill", |job| (job.sizes().last() == Some(&4)).then_some(()));

@@ -1,5 +1,5 @@
-//! GPUs through the binary: what is found and said, and a job whose state is on GPUs. Where there is none, the stand-in
-//! of CUDA and NCCL (`gpu/stand_in`) takes their place.
+//! GPUs through the binary: what `doctor` reports, and a job whose state is on GPUs. Without a GPU, the stand-in of
+//! CUDA and NCCL (`gpu/stand_in`) takes its place.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::support::{binary, program, signal, wait_until};
 /// A Python environment with an `nvidia-nccl` wheel; the tests of NCCL's own library need it.
 const ENVIRONMENT: &str = "ELASTIC_TEST_NCCL_ENVIRONMENT";
 
-/// The stand-in's file: cargo puts it beside the tests that depend on it.
+/// The path of the stand-in: cargo puts it beside the tests that depend on it.
 fn stand_in() -> PathBuf {
     let tests = std::env::current_exe().expect("the test's own path");
     tests.with_file_name("libelastic_gpu_stand_in.so")
 }
 
-/// The binary, with nothing in its environment that leads to a library.
+/// A command of the binary, without any environment variable that leads to a library.
 fn node(arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.args(arguments);
@@ -30,7 +30,7 @@ fn node(arguments: &[&str]) -> Command {
     command
 }
 
-/// The same, on a machine whose libraries are the stand-in.
+/// The same command, on a machine whose libraries are the stand-in.
 fn with_stand_in(mut command: Command) -> Command {
     command.env("ELASTIC_CUDA_LIBRARY", stand_in()).env("ELASTIC_NCCL_LIBRARY", stand_in());
     command
@@ -140,7 +140,7 @@ impl Job {
         Job { folder, driver }
     }
 
-    /// What the workers have logged, each in order.
+    /// The lines that the workers have logged, those of each worker in order.
     fn log(&self) -> Vec<Value> {
         let mut lines = Vec::new();
         for entry in fs::read_dir(self.folder.path().join("log")).expect("it is there") {
@@ -151,7 +151,7 @@ impl Job {
         lines
     }
 
-    /// Waits until all of a world of this size are at work in a generation later than `after`; gives that generation.
+    /// Waits until all of a world of this size train in a generation later than `after`; returns that generation.
     fn wait_for_world(&self, size: u64, after: u64) -> u64 {
         wait_until("the world is at work", || {
             let log = self.log();
@@ -175,7 +175,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // It has ended, unless the test failed.
+        // The driver has ended, unless the test failed.
         if self.driver.try_wait().is_ok_and(|status| status.is_none()) {
             signal(self.driver.id() as i32, Signal::SIGTERM);
             let _ = self.driver.wait();
@@ -193,7 +193,7 @@ fn h_7_h_22_state_on_gpus_survives_a_kill_as_one_with_the_rest() {
         (victim["pid"].clone(), log.iter().filter_map(|l| l["step"].as_u64()).max());
     signal(victim.as_i64().expect("a number") as i32, Signal::SIGKILL);
     let step = step.expect("there are steps");
-    // The slot is filled again, by a process that takes the weights over.
+    // The slot is refilled by a process that takes the weights over.
     let newcomer_is_at_work = || {
         let log = job.log();
         let old: Vec<_> = log
@@ -206,7 +206,7 @@ fn h_7_h_22_state_on_gpus_survives_a_kill_as_one_with_the_rest() {
     let taken_over = wait_until("a new process is at work", newcomer_is_at_work);
     assert!(taken_over["step"].as_u64() >= Some(step), "it goes on: {taken_over} after {step}");
     job.wait_for_world(3, first);
-    // Each step has looked at every weight; a torn one would have failed the job.
+    // Each step has checked all weights; torn ones would have failed the job.
     let (log, _) = job.finish();
     assert!(log.iter().any(|line| line["commits"].as_u64() > Some(0)), "{log:?}");
 }

@@ -1,4 +1,4 @@
-//! How jobs begin and end.
+//! The beginning and the end of jobs.
 
 use std::process::Command;
 

@@ -1,7 +1,9 @@
-//! End-to-end tests: real processes, real sockets, real kills, through the binary as a user has it. Tests
-//! cite the scenarios of the design (H-n, X-n).
+//! End-to-end tests: real processes, real sockets, real kills, through the binary that a user runs. Tests cite the
+//! scenarios of the design (H-n, X-n).
 
 mod clock;
+mod containers;
+mod data_path;
 mod discovery;
 mod disk;
 mod durable;
@@ -10,18 +12,28 @@ mod durable;
 mod etcd;
 mod failures;
 mod gpu;
+mod handshakes;
+mod hosts;
 mod lifecycle;
 mod membership;
 mod network;
+mod networks;
+mod nodes;
 mod operation;
+mod pauses;
 mod progress;
 mod restart;
 mod security;
+mod sick;
+mod sickness;
 mod slurm;
 mod slurm_cluster;
 mod ssh;
 mod sshd;
 mod standby;
+mod store;
+mod strangers;
 mod support;
 mod torch;
 mod torchrun;
+mod wrong_use;

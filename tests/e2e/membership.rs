@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Job, signal};
 
-/// A driver whose hosts are what a script prints, with an agent here for each.
+/// A driver that discovers its hosts by a script, with an agent on this machine for each.
 fn discovered(hosts: &str, flags: &[&str]) -> (tempfile::TempDir, Job) {
     let folder = tempfile::TempDir::new().expect("a temporary folder");
     let script = Job::discovery_script(folder.path(), hosts).display().to_string();
@@ -18,7 +18,7 @@ fn discovered(hosts: &str, flags: &[&str]) -> (tempfile::TempDir, Job) {
 }
 
 fn list_hosts(folder: &tempfile::TempDir, hosts: &str) {
-    // Renamed into its place, so that the script never prints half of it.
+    // Renamed into place, so that the script never prints half of the file.
     let fresh = folder.path().join("hosts.new");
     fs::write(&fresh, hosts).expect("a file");
     fs::rename(fresh, folder.path().join("hosts")).expect("a file");
@@ -80,13 +80,13 @@ fn h_3_the_slot_beyond_the_cap_is_spare_until_one_is_lost() {
         let spare = status["workers"].as_array()?.iter().find(|w| w["state"] == "spare")?;
         Some((spare["host"].as_str()?.to_owned(), spare["slot"].as_u64()?))
     };
-    // The second slot of whichever host's agent came last.
+    // The spare slot is the second one of the host whose agent came last.
     let (host, slot) = job.wait("the spare slot", |job| spare(job));
     let other = if host == "a" { "b" } else { "a" };
     assert_eq!(slot, 1);
     let victim = job.pid(other, 1);
     signal(victim, Signal::SIGKILL);
-    // The spare one may be there before the survivors have arrived: then it enters with them.
+    // The spare worker may be ready before the survivors have arrived: then it enters with them.
     job.wait("three again", |job| {
         let sizes = job.sizes();
         (sizes.len() > 1 && sizes.ends_with(&[3])).then_some(())

@@ -1,5 +1,5 @@
-//! A network of the test's own: the test, with all that it starts, is in one network namespace, and each place in
-//! another, wired to one bridge. A place can be cut off, as by a switch. Needs root; used by the tests of drivers.
+//! A network for one test: the test and all its processes run in one network namespace, and each place in another,
+//! connected to one bridge. A place can be cut off, as by a switch. Needs root; used by tests of several hosts.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use nix::sched::{CloneFlags, unshare};
 /// The address of the test's own processes.
 pub(crate) const HERE: Ipv4Addr = Ipv4Addr::new(10, 231, 78, 1);
 
-/// The network; taken away when dropped.
+/// The network; removed when dropped.
 pub(crate) struct Network {
     places: Vec<Place>,
 }
@@ -19,14 +19,15 @@ pub(crate) struct Network {
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) address: Ipv4Addr,
-    /// Its namespace.
+    /// The name of the namespace.
     name: String,
-    /// The bridge's end of its cable.
+    /// The bridge's end of the cable.
     port: String,
 }
 
 impl Network {
-    /// Moves this thread into a namespace with so many places around it. None where that is not allowed: without root.
+    /// Moves this thread into a namespace with `places` places around it. None where that is not allowed, as without
+    /// root.
     #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
     pub(crate) fn enter(places: u8) -> Option<Self> {
         let made = unshare(CloneFlags::CLONE_NEWNET).map_err(|error| error.to_string());
@@ -43,8 +44,8 @@ impl Network {
     fn wire(count: u8) -> Result<Self, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         ip("link set lo up")?;
-        // Left alone it would take the least address of its ports, and another one when a port is cut: whoever knows
-        // the old one would reach nobody until that is forgotten.
+        // A fixed address: otherwise the bridge takes the lowest address of its ports, and another one when a port is
+        // cut. Hosts that know the old one would lose their way until it expires.
         ip("link add bridge address 02:00:00:00:00:01 type bridge")?;
         ip(&format!("address add {HERE}/24 dev bridge"))?;
         ip("link set bridge up")?;
@@ -65,20 +66,71 @@ impl Network {
         Ok(network)
     }
 
+    /// Takes all IPv4 addresses but those of the loopback away, and gives IPv6 addresses instead. Returns that of the
+    /// test's own processes.
+    pub(crate) fn use_ipv6_alone(&self) -> &'static str {
+        const PREFIX: &str = "fd00:e1a5::";
+        let made = (|| {
+            ip(&format!("address delete {HERE}/24 dev bridge"))?;
+            ip(&format!("address add {PREFIX}1/64 dev bridge nodad"))?;
+            for (number, place) in self.places.iter().enumerate() {
+                let Place { name, address, .. } = place;
+                ip(&format!("-n {name} address delete {address}/24 dev cable"))?;
+                let address = format!("{PREFIX}1{number}/64");
+                ip(&format!("-n {name} address add {address} dev cable nodad"))?;
+            }
+            Ok::<_, String>(())
+        })();
+        made.expect("a kernel with IPv6");
+        "fd00:e1a5::1"
+    }
+
     pub(crate) fn place(&self, number: usize) -> &Place {
         &self.places[number]
     }
 }
 
 impl Place {
-    /// What stands before a command that is to run there.
+    /// The command prefix that runs a command at this place.
     pub(crate) fn wrapper(&self) -> Vec<String> {
         vec!["nsenter".to_owned(), format!("--net=/run/netns/{}", self.name)]
     }
 
-    /// Nothing that is sent from there or to there arrives any more, and nobody is told.
+    /// Cuts the cable: packets to and from this place are lost without notice.
     pub(crate) fn cut(&self) {
         ip(&format!("link set {} nomaster", self.port)).expect("the port is on the bridge");
+    }
+
+    /// Drops TCP packets from this place without notice; all others pass.
+    pub(crate) fn silence_tcp(&self) {
+        let Self { name, .. } = self;
+        ip(&format!("-n {name} rule add ipproto tcp blackhole")).expect("a rule of its namespace");
+    }
+
+    pub(crate) fn hear_tcp(&self) {
+        let Self { name, .. } = self;
+        ip(&format!("-n {name} rule delete ipproto tcp blackhole")).expect("the rule is there");
+    }
+
+    /// Drops packets to this place that are longer than `bytes` without notice, as on a path whose routers send no
+    /// errors.
+    pub(crate) fn drop_longer_than(&self, bytes: u32) {
+        let Self { name, port, .. } = self;
+        // Without this, packets that are not yet segmented pass a bridge whatever their length.
+        ip(&format!("-n {name} link set cable gso_max_segs 1")).expect("the cable is there");
+        ip(&format!("link set {port} mtu {bytes}")).expect("the port is there");
+    }
+
+    /// Sets the longest packet that this place sends, as its interface says.
+    pub(crate) fn set_mtu(&self, bytes: u32) {
+        ip(&format!("-n {} link set cable mtu {bytes}", self.name)).expect("the cable is there");
+    }
+
+    /// Gives this place another address, as a new lease of DHCP does: the old one is gone at once.
+    pub(crate) fn renumber(&self, new: Ipv4Addr) {
+        let Self { name, address, .. } = self;
+        ip(&format!("-n {name} address delete {address}/24 dev cable")).expect("it has it");
+        ip(&format!("-n {name} address add {new}/24 dev cable")).expect("a free address");
     }
 
     pub(crate) fn mend(&self) {
@@ -89,7 +141,7 @@ impl Place {
 impl Drop for Network {
     fn drop(&mut self) {
         for place in &self.places {
-            // It is not there where making it failed.
+            // The namespace is missing if making it failed.
             let _ = ip(&format!("netns delete {}", place.name));
         }
     }

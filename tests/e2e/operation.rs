@@ -1,4 +1,4 @@
-//! What operators meet: misbehaving scripts, output, sizes, idle cost (section X).
+//! Everyday operation: misbehaving scripts, output, sizes, idle cost (section X).
 
 use std::fs;
 use std::process::Command;
@@ -40,19 +40,14 @@ fn x_7_a_script_that_hangs_later_does_not_disturb() {
 }
 
 #[test]
-fn x_7_a_flood_and_a_script_that_is_none() {
+fn x_7_a_discovery_script_that_floods() {
     let folder = tempfile::TempDir::new().expect("a temporary folder");
     let flood = script(folder.path(), "yes a:1 | head -c 100000000");
-    let missing = folder.path().join("missing").display().to_string();
-    let plain = folder.path().join("plain");
-    fs::write(&plain, "a:1\n").expect("a file");
-    for script in [flood, missing, plain.display().to_string()] {
-        let mut job = Job::start(&["--host-discovery-script", &script, "--launcher", "local"], &[]);
-        let code = job.end();
-        let stderr = job.stderr();
-        assert!(code != 0, "{script}: {stderr}");
-        assert!(stderr.contains("error:") && stderr.contains(&script), "{stderr}");
-    }
+    let mut job = Job::start(&["--host-discovery-script", &flood, "--launcher", "local"], &[]);
+    let code = job.end();
+    let stderr = job.stderr();
+    assert!(code != 0, "{stderr}");
+    assert!(stderr.contains("error:") && stderr.contains(&flood), "{stderr}");
 }
 
 #[test]
@@ -112,11 +107,12 @@ fn an_idle_agent_is_small() {
     job.wait("the host", |job| (!job.events_of("host_joined").is_empty()).then_some(()));
     let pid = job.agents["a"].id();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the agent is there");
-    let resident_kib: u64 = status
+    // Only private memory counts: the pages of the executable depend on the build's profile.
+    let anonymous_kib: u64 = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse().ok())
+        .find_map(|line| line.strip_prefix("RssAnon:")?.trim().split(' ').next()?.parse().ok())
         .expect("a resident size");
-    assert!(resident_kib < 20 * 1024, "{resident_kib} KiB");
+    assert!(anonymous_kib < 4 * 1024, "{anonymous_kib} KiB");
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! The line that lives on a terminal, on a real one.
+//! The live line of progress, on a real terminal.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::support::{binary, program, wait_until};
 
-/// What every line of others begins with.
+/// The bytes with which every other line begins.
 const FRESH_LINE: &str = "\r\u{1b}[2K";
 
 #[test]
@@ -23,7 +23,7 @@ fn on_a_terminal_one_line_says_how_the_job_stands_and_no_line_of_others_is_torn(
         at("control"),
         at("log")
     );
-    // It gives its command a terminal.
+    // `script` gives its command a terminal.
     let mut job = Command::new("script")
         .args(["-qefc", &command, &at("typescript")])
         .stdin(Stdio::null())

@@ -1,20 +1,20 @@
-//! `--mode restart` over several hosts: losses, changes and ends of processes that know nothing of the library.
+//! `--mode restart` over several hosts: losses, changes and ends of processes that do not use the library.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::support::{Job, is_running, signal, wait_until};
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/script.py");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/script.py");
 
-/// A driver of the script.
+/// Starts a driver of the script.
 fn start(flags: &[&str]) -> Job {
     let program = [SCRIPT, "CONTROL", "LOG"].map(ToOwned::to_owned);
     Job::start_program(&[flags, &["--mode", "restart"]].concat(), &program)
 }
 
 impl Job {
-    /// Waits until the members of the `number`th generation, of this size, have met; what each said.
+    /// Waits until the members of the `number`th generation, of this size, have met; returns the report of each.
     fn wait_for_meeting(&mut self, number: usize, size: usize) -> Vec<Value> {
         self.wait(&format!("{size} members of generation {number}"), |job| {
             let formed = job.events_of("generation_formed");
@@ -38,7 +38,7 @@ impl Job {
         lines
     }
 
-    /// The value of a variable by rank, of the processes that met.
+    /// The values of a variable, by rank, in the processes that met.
     fn variable(&self, met: &[Value], name: &str) -> Vec<String> {
         let started = self.log_of("start");
         let mut values: Vec<(u64, String)> = met
@@ -203,7 +203,7 @@ fn d_3_a_new_driver_takes_a_group_over_that_knows_of_none() {
             job.events_of("takeover_done").into_iter().find(|event| event["term"] == term)
         });
     }
-    // As long as a program would have that is to attach.
+    // Longer than the start timeout of 1 s, which must not apply to these programs.
     job.pass_ms(1_500);
     assert!(met.iter().map(pid).all(is_running), "D-3");
     assert!(job.events_of("reset_decided").is_empty(), "D-3");

@@ -1,4 +1,4 @@
-//! Who gets in, and who does not.
+//! Authentication: which clients get in, and which do not.
 
 use std::fs;
 use std::net::UdpSocket;

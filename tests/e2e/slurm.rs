@@ -1,4 +1,5 @@
-//! Agents as tasks of a Slurm job: by its environment, and within a real Slurm where a test is told of one.
+//! Agents as tasks of a Slurm job: with its environment variables alone, and within a real Slurm where the test is
+//! allowed to run one.
 
 use std::process::Command;
 
@@ -34,7 +35,7 @@ fn an_agent_takes_its_name_and_slots_from_slurm() {
         .collect();
     hosts.sort();
     assert_eq!(hosts, [("n1".to_owned(), 2), ("n2".to_owned(), 1)]);
-    // A node's other tasks have nothing to do, and say so.
+    // The other tasks of a node have nothing to do, and say so.
     let other = Command::new(binary())
         .args(["--role", "worker", "--join", &job.address])
         .envs([("SLURM_JOB_ID", "7"), ("SLURMD_NODENAME", "n1"), ("SLURM_LOCALID", "1")])
@@ -67,7 +68,7 @@ fn within_a_real_slurm_each_node_is_a_host_and_a_step_that_is_cancelled_leaves_i
     for node in NODES {
         assert!(hosts.contains(&format!("\"{node}\"")), "{hosts}");
     }
-    // As for preemption: SIGTERM, and time.
+    // As at preemption: SIGTERM, then time to leave.
     let cancelled = cluster.command("scancel").args(["--name", NODES[1], "--signal=TERM"]).status();
     assert!(cancelled.expect("scancel").success());
     job.wait_for_sizes(&[4, 2]);
@@ -76,4 +77,25 @@ fn within_a_real_slurm_each_node_is_a_host_and_a_step_that_is_cancelled_leaves_i
     let status = wait_until("the end of the other step", || steps[0].try_wait().expect("ours"));
     assert_eq!(status.code(), Some(0));
     job.assert_exact();
+}
+
+#[test]
+fn workers_do_not_find_their_agent_s_task() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let names = ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_GTIDS", "PMI_RANK"];
+    let shown = names.map(|name| format!("${{{name}-none}}")).join(" ");
+    let output = Command::new(binary())
+        .args(["run", "-n", "3", "--mode", "restart", "--state-dir"])
+        .arg(folder.path().join("state"))
+        .args(["--", "sh", "-c", &format!("echo {shown} $SLURM_JOB_ID > $RANK")])
+        .envs(names.map(|name| (name, "0")))
+        .env("SLURM_JOB_ID", "7")
+        .current_dir(folder.path())
+        .output()
+        .expect("it runs");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    for rank in 0..3 {
+        let seen = std::fs::read_to_string(folder.path().join(rank.to_string())).expect("written");
+        assert_eq!(seen.trim(), "none none none none none 7");
+    }
 }

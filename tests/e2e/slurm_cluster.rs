@@ -1,5 +1,5 @@
-//! A real Slurm for a test: munge, a controller and two nodes, all on this machine, in a folder of their own. Gone
-//! when dropped.
+//! A real Slurm for a test: munge, a controller and two nodes, all on this machine, in a folder of their own. Removed
+//! when dropped. Used by the tests of `slurm`.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -10,10 +10,10 @@ use tempfile::TempDir;
 
 use crate::support::wait_until;
 
-/// Set where Slurm is to be run: it needs root, and Debian's slurm-wlm and munge.
+/// The variable that allows tests to run Slurm: it needs root, and Debian's slurm-wlm and munge.
 const SWITCH: &str = "ELASTIC_TEST_SLURM";
 
-/// The nodes; each has two CPUs, whatever this machine has.
+/// The names of the nodes; each has two CPUs, whatever this machine has.
 pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
 
 pub(crate) struct SlurmCluster {
@@ -22,7 +22,7 @@ pub(crate) struct SlurmCluster {
 }
 
 impl SlurmCluster {
-    /// None unless it is asked for.
+    /// Starts the cluster; none unless `ELASTIC_TEST_SLURM` is set.
     #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
     pub(crate) fn start() -> Option<Self> {
         if std::env::var_os(SWITCH).is_none() {
@@ -69,7 +69,7 @@ impl SlurmCluster {
         Some(cluster)
     }
 
-    /// A command of Slurm's, for this cluster.
+    /// A command of Slurm for this cluster.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env("SLURM_CONF", self.path("slurm.conf")).stdin(Stdio::null());
@@ -129,7 +129,7 @@ impl SlurmCluster {
 impl Drop for SlurmCluster {
     fn drop(&mut self) {
         for daemon in self.daemons.iter_mut().rev() {
-            // It may have ended.
+            // The daemon may have ended.
             let _ = daemon.kill();
             let _ = daemon.wait();
         }

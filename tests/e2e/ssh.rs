@@ -1,5 +1,5 @@
-//! `--launcher ssh`, against real sshds on the loopback: agents get onto hosts, are started again, and leave
-//! nothing there (G-11); who does not get in is a failing host, not a failed job.
+//! `--launcher ssh`, against real sshds on the loopback: agents get onto hosts, are started again, and leave no
+//! process or file there (G-11); a host that cannot be reached is a failing host, not a failed job.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use crate::sshd::Sshds;
 use crate::support::{Job, binary, is_running, signal, wait_until};
 
-/// Agents of a driver, over ssh or not, as (process, host).
+/// The agents of a driver, over ssh or not, as (process, host).
 fn agents(address: &str) -> Vec<(i32, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").expect("Linux").flatten() {
@@ -36,7 +36,7 @@ fn wait_until_gone(address: &str) {
     wait_until("the end of all agents", || agents(address).is_empty().then_some(()));
 }
 
-/// Whether a text stands on any command line.
+/// Whether any process has this text on its command line.
 fn is_on_a_command_line(text: &str) -> bool {
     fs::read_dir("/proc").expect("Linux").flatten().any(|entry| {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();

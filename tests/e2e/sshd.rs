@@ -1,26 +1,32 @@
-//! A real sshd for a test: its own keys, port and configuration, and an `ssh` in PATH that knows them. Gone when
-//! dropped.
+//! A real sshd for a test: its own keys, port and configuration, and an `ssh` in PATH that uses them. Removed when
+//! dropped. Used by the tests of `ssh`.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt::ReuseAddr,
+};
 use tempfile::TempDir;
 
 use crate::support::{make_executable, wait_until};
 
-/// Where Debian has it; it must be called by its path.
+/// The path of Debian's sshd, which must be called by its absolute path.
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// Host names for sshds of this machine, as ssh's configuration has them.
+/// Host names for sshds on this machine, as in ssh's configuration.
 pub(crate) struct Sshds {
     folder: TempDir,
     running: Vec<(u16, Child)>,
+    /// The port of a stopped sshd: bound, so that no other test gets it meanwhile, and closed to connections.
+    held: Option<OwnedFd>,
 }
 
 impl Sshds {
-    /// None if this machine has no sshd.
+    /// A set without sshds; none if this machine has no sshd.
     #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
     pub(crate) fn new() -> Option<Self> {
         if !Path::new(SSHD).exists() {
@@ -30,7 +36,7 @@ impl Sshds {
             return None;
         }
         let folder = TempDir::new().expect("a temporary folder");
-        let sshds = Self { folder, running: Vec::new() };
+        let sshds = Self { folder, running: Vec::new(), held: None };
         for key in ["host", "client", "stranger"] {
             let made = Command::new("ssh-keygen")
                 .args(["-q", "-t", "ed25519", "-N", "", "-f"])
@@ -48,18 +54,18 @@ impl Sshds {
         let text = format!("#!/bin/sh\nexec {} -F {} \"$@\"\n", real.display(), config.display());
         fs::write(&ssh, text).expect("a file");
         make_executable(&ssh);
-        // sshd wants it where it runs as root; only the distribution's service makes it.
+        // sshd needs this folder where it runs as root; only the distribution's service creates it.
         let _ = fs::create_dir_all("/run/sshd");
         Some(sshds)
     }
 
-    /// PATH with that `ssh`.
+    /// PATH with the test's `ssh` first.
     pub(crate) fn search_path(&self) -> String {
         let rest = std::env::var("PATH").unwrap_or_default();
         format!("{}:{rest}", self.path("bin").display())
     }
 
-    /// Starts an sshd, and gives it a name that ssh gets into.
+    /// Starts an sshd, and a host name by which ssh reaches it.
     pub(crate) fn host(&mut self, name: &str) {
         let port = self.start(None);
         self.configure(name, port, "client", "known");
@@ -68,7 +74,7 @@ impl Sshds {
         fs::write(self.path("known"), format!("{known}[127.0.0.1]:{port} {key}")).expect("a file");
     }
 
-    /// Names for two hosts that ssh does not get into: of one the key is unknown, the other refuses ours.
+    /// Adds names of two hosts that ssh cannot log in to: the key of one is unknown, the other denies ours.
     pub(crate) fn hosts_that_refuse(&mut self, unknown: &str, denied: &str) {
         let port = self.start(None);
         self.configure(unknown, port, "client", "none-known");
@@ -76,16 +82,18 @@ impl Sshds {
         self.configure(denied, port, "stranger", "known");
     }
 
-    /// The `number`th sshd ends; sessions that stand go on.
+    /// Stops the `number`th sshd; its open sessions go on.
     pub(crate) fn stop(&mut self, number: usize) {
-        let (_, sshd) = &mut self.running[number];
+        let (port, sshd) = &mut self.running[number];
         sshd.kill().expect("it runs");
         sshd.wait().expect("it was ours");
+        self.held = Some(hold(*port));
     }
 
-    /// It is there again, at its port.
+    /// Starts a stopped sshd again, at its former port.
     pub(crate) fn start_again(&mut self, number: usize) {
         let port = self.running[number].0;
+        self.held = None;
         self.start(Some(port));
         self.running.swap_remove(number);
     }
@@ -141,11 +149,21 @@ impl Sshds {
 impl Drop for Sshds {
     fn drop(&mut self) {
         for (_, sshd) in &mut self.running {
-            // Some were stopped already.
+            // The sshd may have been stopped already.
             let _ = sshd.kill();
             let _ = sshd.wait();
         }
     }
+}
+
+/// A socket that is bound to a port of the loopback and does not listen.
+fn hold(port: u16) -> OwnedFd {
+    let held = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
+    let held = held.expect("a socket");
+    // Connections of the sshd that listened there may still end.
+    setsockopt(&held, ReuseAddr, &true).expect("an option of a socket");
+    bind(held.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port)).expect("the port is free");
+    held
 }
 
 fn free_port() -> u16 {

@@ -1,15 +1,16 @@
-//! Several drivers with a store in etcd, of which one acts (D-1 to D-4). Without etcd on this machine the tests say
-//! so and pass, unless `ELASTIC_REQUIRE_ETCD` is set, as the project's checks do.
+//! Several drivers with a store in etcd, of which one acts (D-1 to D-4). Without etcd on this machine the tests say so
+//! and pass, unless `ELASTIC_REQUIRE_ETCD` is set, as the project's checks do.
 
 use std::sync::atomic::Ordering;
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::etcd::Etcd;
 use crate::network::{HERE, Network};
 use crate::support::{Job, binary, signal};
 
-/// Two workers on two hosts, a driver that acts, and two that stand by.
+/// Two workers on two hosts, an acting driver, and two standbys.
 struct Three {
     job: Job,
     workers: [i32; 2],
@@ -41,7 +42,7 @@ impl Three {
         i32::try_from(self.job.driver.id()).expect("a process id")
     }
 
-    /// Waits until the others are back with the driver of this term.
+    /// Waits until the nodes are back with the driver of this term.
     fn wait_for_takeover(&mut self, term: u64) {
         self.job.wait_for_term(term);
         let done = self.job.wait(&format!("the takeover of term {term}"), |job| {
@@ -50,12 +51,12 @@ impl Three {
         assert_eq!(done["lost"], 0);
     }
 
-    /// Nobody was stopped, started or reset for whatever befell the drivers.
+    /// Asserts that no worker was stopped, started or reset while drivers failed.
     fn assert_undisturbed(&mut self) {
         self.assert_undisturbed_since(1);
     }
 
-    /// The same, whatever a driver of an earlier term believed that it decided.
+    /// The same from this term on: decisions that a driver of an earlier term believed it made do not count.
     fn assert_undisturbed_since(&mut self, term: u64) {
         let mut resets = self.job.events_of("reset_decided");
         resets.retain(|event| event["term"].as_u64() >= Some(term));
@@ -93,7 +94,7 @@ fn another_driver_acts_when_the_acting_one_is_killed() {
     three.job.kill_driver();
     three.wait_for_takeover(2);
     three.job.wait_for_steps();
-    // Once more, with the one that stood by for both.
+    // Once more, with the last standby.
     let acting = three.job.status().expect("a status")["driver"]["address"].clone();
     let addresses = three.job.address.clone();
     let second_acts = addresses.split(',').nth(1).is_some_and(|address| acting == address);
@@ -119,7 +120,7 @@ fn d_2_a_driver_that_was_stopped_changes_nothing_when_it_goes_on() {
     three.wait_for_takeover(2);
     let written = three.job.events_in("state").len();
     signal(stopped, Signal::SIGCONT);
-    // It stands by: two do again.
+    // The former driver stands by: there are two standbys again.
     three.job.wait("the former driver among those that stand by", |job| {
         (job.standby_addresses().len() == 2).then_some(())
     });
@@ -142,7 +143,7 @@ fn d_2_a_driver_that_is_cut_off_from_the_store_gives_way() {
     let mut two = job(&format!("etcd://{member}"));
     two.job.standby("second", &[("--store", &etcd.address().to_string())]);
     is_cut.store(true, Ordering::SeqCst);
-    // Its agents and workers reach it still, until it knows that its lease is over.
+    // The agents and workers still reach the former driver, until it knows that its lease is over.
     two.wait_for_takeover(2);
     let abandoned = two.job.events_of("abandoned");
     assert_eq!(abandoned.len(), 1, "{abandoned:?}");
@@ -166,7 +167,7 @@ fn d_2_a_driver_whose_network_is_cut_changes_nothing_when_it_is_back() {
     three.job.standby_at("second", Some(network.place(1)), &[]);
     three.job.standby_at("third", Some(network.place(2)), &[]);
     network.place(0).cut();
-    // Neither its nodes nor etcd reach it, and it hears of nothing but the end of its lease.
+    // The former driver reaches neither its nodes nor etcd, and learns only that its lease is over.
     three.wait_for_takeover(2);
     three.job.wait("the end of the former driver's term", |job| job.events_of("abandoned").pop());
     let written = three.job.events_in("state").len();
@@ -178,7 +179,7 @@ fn d_2_a_driver_whose_network_is_cut_changes_nothing_when_it_is_back() {
     three.job.wait_for_steps();
     assert_eq!(three.job.events_in("state").len(), written, "it does nothing but stand by");
     assert_eq!(three.job.status().expect("a status")["term"], 2);
-    // Alone, it took its workers for lost; that took effect nowhere.
+    // Cut off, the former driver took its workers for lost; that decision had no effect.
     three.assert_undisturbed_since(2);
     three.finish();
     for name in ["second", "third"] {
@@ -194,7 +195,7 @@ fn d_3_training_goes_on_while_etcd_is_stopped() {
     two.job.standby("second", &[]);
     etcd.stop();
     two.job.wait("the end of the lease", |job| job.events_of("abandoned").pop());
-    // Nobody drives now, for half a minute.
+    // For half a minute no driver acts.
     two.job.pass_ms(30_000);
     two.job.wait_for_steps();
     etcd.go_on();
@@ -216,7 +217,7 @@ fn a_driver_is_replaced_by_starting_another_and_stopping_it() {
     two.wait_for_takeover(2);
     two.job.wait_for_steps();
     two.assert_undisturbed();
-    // Nobody stands by for that one: its end is the job's.
+    // This driver has no standby: its end is the end of the job.
     let acting = i32::try_from(two.job.standbys["second"].id()).expect("a process id");
     signal(acting, Signal::SIGTERM);
     assert_eq!(two.job.standby_end("second"), 128 + 15);
@@ -225,7 +226,40 @@ fn a_driver_is_replaced_by_starting_another_and_stopping_it() {
     }
 }
 
-/// Two workers of which one is enough, a driver that acts, and one that stands by.
+/// Milliseconds between two events, by the drivers' clocks.
+fn ms_between(earlier: &Value, later: &Value) -> u128 {
+    let time = |event: &Value| {
+        let text = event["t"].as_str().expect("an event has its time");
+        humantime::parse_rfc3339(text).expect("of RFC 3339")
+    };
+    time(later).duration_since(time(earlier)).expect("it comes later").as_millis()
+}
+
+#[test]
+fn a_driver_hands_over_although_an_agent_is_frozen() {
+    let Some(etcd) = Etcd::start() else { return };
+    let store = etcd.address().to_string();
+    let flags = [&DRIVER_FLAGS[..], &["--min-np", "1", "--grace-period", "3", "--store", &store]];
+    let mut two = with_workers(Job::start(&flags.concat(), &[]));
+    two.job.standby("second", &[]);
+    let frozen = i32::try_from(two.job.agents["b"].id()).expect("a process id");
+    signal(frozen, Signal::SIGSTOP);
+    signal(two.pid_of_driver(), Signal::SIGTERM);
+    two.job.wait_for_term(2);
+    let handed_over = two.job.events_of("handed_over").pop().expect("it has handed over");
+    let began = two.job.wait("the takeover of term 2", |job| {
+        job.events_of("takeover_begun").into_iter().find(|event| event["term"] == 2)
+    });
+    assert!(ms_between(&handed_over, &began) < 6_000, "within the lease and a second");
+    let ended = two.job.events_of("handed_over").len();
+    assert_eq!((two.job.end(), ended), (0, 1), "the former driver's process ends, too");
+    // The successor waits for the frozen agent as for all others, then goes on without it.
+    two.job.wait_for_sizes(&[2, 1]);
+    signal(frozen, Signal::SIGCONT);
+    finish_under_the_second(two.job);
+}
+
+/// Two workers of which one is enough, an acting driver, and one standby.
 fn job_that_may_shrink(etcd: &Etcd) -> Job {
     let store = etcd.address().to_string();
     let flags = [&DRIVER_FLAGS[..], &["--min-np", "1", "--store", &store]].concat();
@@ -234,7 +268,7 @@ fn job_that_may_shrink(etcd: &Etcd) -> Job {
     job
 }
 
-/// Waits until two train again under the driver that stood by, and ends the job.
+/// Waits until two workers train again under the former standby, and ends the job.
 fn finish_under_the_second(mut job: Job) {
     job.wait("a generation of two again", |job| {
         (job.sizes().last() == Some(&2) && job.sizes().len() > 1).then_some(())

@@ -1,4 +1,4 @@
-//! A job of the test's own: driver, agents and workers as processes in a temporary folder.
+//! A job for a test: driver, agents and workers as processes in a temporary folder. Used by all end-to-end tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +11,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::network::Place;
+use crate::sickness::{Disk, Sickness};
 
-/// How long anything may take that should take milliseconds; machines that run tests are slow.
+/// Timeout for anything that should take milliseconds; test machines are slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
 pub(crate) fn binary() -> &'static str {
@@ -30,17 +31,19 @@ pub(crate) fn program(name: &str) -> PathBuf {
 pub(crate) struct Job {
     pub(crate) folder: TempDir,
     pub(crate) driver: Child,
-    /// Drivers that were started to stand by, by name.
+    /// The standbys, by name.
     pub(crate) standbys: BTreeMap<String, Child>,
     pub(crate) agents: BTreeMap<String, Child>,
-    /// Where the driver is, and those that were started to stand by, with commas between them.
+    /// The addresses of the driver and of the standbys, separated by commas.
     pub(crate) address: String,
-    /// What starts the driver, less where.
+    /// The command that starts the driver, without its place.
     command: Vec<String>,
-    /// Where it is started; nowhere in particular: here.
+    /// The place where the driver runs; none: in the test's own namespace.
     place: Option<Place>,
-    /// What it has in its environment beside the test's own.
+    /// Variables added to the driver's environment.
     environment: Vec<(String, String)>,
+    /// The disk of the state directory, where the test has made one.
+    pub(crate) disk: Option<Disk>,
 }
 
 impl Job {
@@ -49,7 +52,7 @@ impl Job {
         Self::start_in(&[], driver_flags, trainer_flags)
     }
 
-    /// The same with more in the driver's environment.
+    /// The same with more variables in the driver's environment.
     pub(crate) fn start_in(
         environment: &[(&str, &str)],
         driver_flags: &[&str],
@@ -59,10 +62,26 @@ impl Job {
         Self::start_program_in(environment, &driver_flags, &trainer(trainer_flags))
     }
 
-    /// The same with the driver at a place of its own.
+    /// The same with the driver at a place.
     pub(crate) fn start_at(place: &Place, driver_flags: &[&str]) -> Self {
+        Self::start_trainer_at(place, driver_flags, &[])
+    }
+
+    /// The same with more flags for the trainer.
+    pub(crate) fn start_trainer_at(
+        place: &Place,
+        driver_flags: &[&str],
+        trainer_flags: &[&str],
+    ) -> Self {
         let driver_flags = [driver_flags, &["--mode", "in-process"]].concat();
-        Self::start_anywhere(Some(place.clone()), &[], &driver_flags, &trainer(&[]))
+        let (trainer, sickness) = (trainer(trainer_flags), Sickness::default());
+        Self::start_anywhere(Some(place.clone()), &[], &driver_flags, &trainer, sickness)
+    }
+
+    /// The same with faulty parts (see `Sickness`).
+    pub(crate) fn start_sick(sickness: Sickness, driver_flags: &[&str]) -> Self {
+        let driver_flags = [driver_flags, &["--mode", "in-process"]].concat();
+        Self::start_anywhere(None, &[], &driver_flags, &trainer(&[]), sickness)
     }
 
     /// The same with another program. In all flags, CONTROL, LOG and DIR stand for the test's folders.
@@ -75,18 +94,27 @@ impl Job {
         driver_flags: &[&str],
         program: &[String],
     ) -> Self {
-        Self::start_anywhere(None, environment, driver_flags, program)
+        Self::start_anywhere(None, environment, driver_flags, program, Sickness::default())
     }
 
-    fn start_anywhere(
+    /// The same at a place, if one is given.
+    pub(crate) fn start_anywhere(
         place: Option<Place>,
         environment: &[(&str, &str)],
         driver_flags: &[&str],
         program: &[String],
+        sickness: Sickness,
     ) -> Self {
+        let Sickness { disk, stderr } = sickness;
         let folder = TempDir::new().expect("a temporary folder");
-        for name in ["control", "log", "state"] {
-            fs::create_dir(folder.path().join(name)).expect("a folder");
+        for name in ["control", "log", "out", "state"] {
+            let path = folder.path().join(name);
+            match &disk {
+                Some(disk) if name == disk.holds => {
+                    std::os::unix::fs::symlink(disk.path(), path).expect("a link");
+                }
+                _ => fs::create_dir(path).expect("a folder"),
+            }
         }
         let fill = |text: &str| {
             let at = |name: &str| folder.path().join(name).display().to_string();
@@ -95,22 +123,30 @@ impl Job {
                 .replace("DIR", &folder.path().display().to_string())
         };
         let state = folder.path().join("state").display().to_string();
+        // A test may name an address of its own.
+        let is_bound = driver_flags.contains(&"--bind");
+        let bind = (!is_bound).then(|| ["--bind".to_owned(), bind_at(place.as_ref())]);
         let mut command: Vec<String> =
-            ["--role", "driver", "--bind", &bind_at(place.as_ref()), "--state-dir", &state]
-                .map(ToOwned::to_owned)
-                .to_vec();
+            ["--role", "driver", "--state-dir", &state].map(ToOwned::to_owned).to_vec();
+        command.extend(bind.into_iter().flatten());
         command.extend(driver_flags.iter().map(|flag| fill(flag)));
         command.push("--".to_owned());
         command.extend(program.iter().map(|part| fill(part)));
         let environment: Vec<(String, String)> =
             environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        let driver = start_driver(folder.path(), "driver", place.as_ref(), &command, &environment);
+        let (path, place_of_driver) = (folder.path(), place.as_ref());
+        let mut starter = driver_starter(path, "driver", place_of_driver, &command, &environment);
+        if let Some(stderr) = stderr {
+            starter.stderr(stderr);
+        }
+        let driver = starter.spawn().expect("the driver starts");
+        drop(starter);
         let (standbys, agents, address) = (BTreeMap::new(), BTreeMap::new(), String::new());
         let mut job =
-            Self { folder, driver, standbys, agents, address, command, place, environment };
+            Self { folder, driver, standbys, agents, address, command, place, environment, disk };
         let file = job.path("state/address");
         job.address = job.wait("the driver's address", |job| {
-            // The file goes with the driver, which may have ended already.
+            // A driver removes the file at its end, which may have come already: the event log has the address, too.
             let started = job.events_of("driver_started").pop();
             let address = fs::read_to_string(&file)
                 .ok()
@@ -120,24 +156,24 @@ impl Job {
         job
     }
 
-    /// SIGKILL to the driver.
+    /// Sends SIGKILL to the driver.
     pub(crate) fn kill_driver(&mut self) {
         self.driver.kill().expect("it runs");
         self.driver.wait().expect("it was ours");
     }
 
-    /// Starts the driver again as it was started first.
+    /// Starts the driver again with the same command.
     pub(crate) fn start_driver_again(&mut self) {
         let (folder, place) = (self.folder.path(), self.place.as_ref());
         self.driver = start_driver(folder, "driver", place, &self.command, &self.environment);
     }
 
-    /// Starts a driver that stands by, with the flags of the first but these, and waits until it is listed.
+    /// Starts a standby, with the first driver's flags except for these, and waits until it is listed.
     pub(crate) fn standby(&mut self, name: &str, changed: &[(&str, &str)]) {
         self.standby_at(name, None, changed);
     }
 
-    /// The same at a place of its own.
+    /// The same at a place.
     pub(crate) fn standby_at(
         &mut self,
         name: &str,
@@ -161,14 +197,14 @@ impl Job {
         self.address = format!("{},{address}", self.address);
     }
 
-    /// Where the drivers are that the acting one knows to stand by.
+    /// The addresses of the standbys that the acting driver knows.
     pub(crate) fn standby_addresses(&self) -> Vec<String> {
         let status = self.status().unwrap_or_default();
         let standbys = status["standbys"].as_array().cloned().unwrap_or_default();
         standbys.iter().filter_map(|it| Some(it["address"].as_str()?.to_owned())).collect()
     }
 
-    /// Waits until a driver of this term acts; its address.
+    /// Waits until a driver of this term acts; returns its address.
     pub(crate) fn wait_for_term(&mut self, term: u64) -> String {
         self.wait(&format!("a driver of term {term}"), |job| {
             let status = job.status().filter(|status| status["term"] == term)?;
@@ -176,7 +212,7 @@ impl Job {
         })
     }
 
-    /// Waits for the end of a driver that was started to stand by; its exit code.
+    /// Waits for the end of a standby; returns its exit code.
     pub(crate) fn standby_end(&mut self, name: &str) -> i32 {
         let status = self.wait(&format!("the end of {name}"), |job| {
             job.standbys.get_mut(name)?.try_wait().ok()?
@@ -184,14 +220,14 @@ impl Job {
         status.code().unwrap_or(-1)
     }
 
-    /// SIGKILL to an agent; its workers go with it.
+    /// Sends SIGKILL to an agent; its workers end with it.
     pub(crate) fn kill_agent(&mut self, host: &str) {
         let mut agent = self.agents.remove(host).expect("it was started");
         agent.kill().expect("it runs");
         agent.wait().expect("it was ours");
     }
 
-    /// Lets so much time pass: for moments that the test is to draw, not for something to come about.
+    /// Lets time pass, in milliseconds: to reach a moment of the test's choice, not to wait for a condition.
     pub(crate) fn pass_ms(&self, ms: u64) {
         let until = now() + Duration::from_millis(ms);
         while now() < until {
@@ -199,12 +235,12 @@ impl Job {
         }
     }
 
-    /// Whether a process of this job runs, whoever started it.
+    /// Whether any process of this job runs.
     pub(crate) fn has_processes(&self) -> bool {
         !self.processes().is_empty()
     }
 
-    /// Processes whose command line names this job's folder.
+    /// The processes whose command line names this job's folder.
     fn processes(&self) -> Vec<i32> {
         let folder = self.folder.path().display().to_string();
         let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
@@ -228,7 +264,7 @@ impl Job {
         self.agents.insert(host.to_owned(), child);
     }
 
-    /// The same for a name that is no file name.
+    /// The same for a host name that is no valid file name.
     pub(crate) fn agent_named(&mut self, host: &str) {
         let mut command = self.agent_command(host, 1);
         let child = command.spawn().expect("the agent starts");
@@ -265,7 +301,7 @@ impl Job {
         fs::write(self.path("control").join(name), "").expect("a control file");
     }
 
-    /// `elastic-node status --json`.
+    /// The answer of `elastic-node status --json`.
     pub(crate) fn status(&self) -> Option<Value> {
         let output = Command::new(binary())
             .args(["status", "--json", "--driver", &self.address, "--token-file"])
@@ -295,19 +331,24 @@ impl Job {
         self.events().into_iter().filter(|event| event["kind"] == kind).collect()
     }
 
+    /// The number of the current generation, as the driver reports it.
+    pub(crate) fn generation(&self) -> u64 {
+        self.status().and_then(|status| status["generation"].as_u64()).unwrap_or_default()
+    }
+
     /// World sizes of the generations that ran.
     pub(crate) fn sizes(&self) -> Vec<u64> {
         let running = self.events_of("generation_running");
         running.iter().filter_map(|event| event["world_size"].as_u64()).collect()
     }
 
-    /// All that the trainers have logged.
+    /// All lines that the trainers have logged.
     pub(crate) fn log(&self) -> Vec<Value> {
         let Ok(folder) = fs::read_dir(self.path("log")) else { return Vec::new() };
         folder.flatten().flat_map(|entry| lines_of(&entry.path())).collect()
     }
 
-    /// Waits until so many processes of workers have ended; their events.
+    /// Waits until `count` worker processes have ended; returns their events.
     pub(crate) fn wait_for_exits(&mut self, count: usize) -> Vec<Value> {
         self.wait(&format!("{count} exits"), |job| {
             let exits = job.events_of("worker_exited");
@@ -315,7 +356,7 @@ impl Job {
         })
     }
 
-    /// Waits until a generation of this world size runs as the `number`th, and has committed.
+    /// Waits until the world sizes of the generations that ran are these, and the last one has committed.
     pub(crate) fn wait_for_sizes(&mut self, sizes: &[u64]) {
         self.wait(&format!("world sizes {sizes:?}"), |job| (job.sizes() == sizes).then_some(()));
         self.wait_for_progress();
@@ -338,13 +379,13 @@ impl Job {
         });
     }
 
-    /// Waits until the workers have committed more than they have by now.
+    /// Waits until the workers have made further commits.
     pub(crate) fn wait_for_steps(&mut self) {
         let before = self.log().len();
         self.wait("more commits", |job| (job.log().len() > before + 10).then_some(()));
     }
 
-    /// The process id of the worker on a slot, once it has one.
+    /// The process id of the worker on a slot; waits until there is one.
     pub(crate) fn pid(&mut self, host: &str, slot: u64) -> i32 {
         self.wait(&format!("the process of {host}[{slot}]"), |job| {
             let status = job.status()?;
@@ -355,13 +396,13 @@ impl Job {
         })
     }
 
-    /// Asks the trainers to finish, and waits for the driver's end.
+    /// Asks the trainers to finish, and waits for the driver's end; returns its exit code.
     pub(crate) fn finish(&mut self) -> i32 {
         self.control("finish");
         self.end()
     }
 
-    /// Waits for the driver's end; its exit code.
+    /// Waits for the driver's end; returns its exit code.
     pub(crate) fn end(&mut self) -> i32 {
         let status = self.wait("the driver's end", |job| job.driver.try_wait().ok()?);
         status.code().unwrap_or(-1)
@@ -378,7 +419,7 @@ impl Job {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Asserts that each sample was trained exactly once an epoch in what was committed (H-23).
+    /// Asserts that the committed state has trained each sample exactly once per epoch (H-23).
     pub(crate) fn assert_exact(&self) {
         let log = self.log();
         let inexact: Vec<&Value> = log.iter().filter(|line| line["event"] == "inexact").collect();
@@ -386,7 +427,7 @@ impl Job {
         assert!(log.iter().any(|line| line["event"] == "epoch"), "no epoch was completed");
     }
 
-    /// Waits for a condition (level-triggered), and says what the job looked like if it never came.
+    /// Waits for a condition (level-triggered); after the timeout it panics with a description of the job.
     pub(crate) fn wait<T>(
         &mut self,
         what: &str,
@@ -423,6 +464,9 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
+        if let Some(disk) = &self.disk {
+            disk.thaw();
+        }
         let drivers = self.standbys.values_mut().chain([&mut self.driver]);
         for child in self.agents.values_mut().chain(drivers) {
             // Workers die with their agents.
@@ -430,7 +474,7 @@ impl Drop for Job {
             let _ = child.wait();
         }
         for pid in self.processes() {
-            // Agents of the local launcher wait for another driver.
+            // Agents of the local launcher outlive their driver and wait for another.
             let _ = nix::sys::signal::kill(
                 nix::unistd::Pid::from_raw(pid),
                 nix::sys::signal::Signal::SIGKILL,
@@ -459,6 +503,16 @@ fn start_driver(
     command: &[String],
     environment: &[(String, String)],
 ) -> Child {
+    driver_starter(folder, name, place, command, environment).spawn().expect("the driver starts")
+}
+
+fn driver_starter(
+    folder: &Path,
+    name: &str,
+    place: Option<&Place>,
+    command: &[String],
+    environment: &[(String, String)],
+) -> Command {
     let file = |kind: &str| {
         let path = folder.join(format!("{name}.{kind}"));
         let file = fs::OpenOptions::new().create(true).append(true).open(path);
@@ -466,18 +520,18 @@ fn start_driver(
     };
     let mut whole = place.map(Place::wrapper).unwrap_or_default();
     whole.push(binary().to_owned());
-    Command::new(&whole[0])
+    let mut starter = Command::new(&whole[0]);
+    starter
         .args(&whole[1..])
         .args(command)
         .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(file("stdout"))
-        .stderr(file("stderr"))
-        .spawn()
-        .expect("the driver starts")
+        .stderr(file("stderr"));
+    starter
 }
 
-/// Numbers that are the same in each run (SplitMix64).
+/// Reproducible random numbers (SplitMix64).
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -485,7 +539,7 @@ impl Random {
         Self(seed)
     }
 
-    /// The next one, below a bound.
+    /// The next number, below a bound.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -500,11 +554,11 @@ pub(crate) fn pause() {
 }
 
 #[expect(clippy::disallowed_methods, reason = "real processes live in real time")]
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Waits for a condition that no job belongs to.
+/// Waits for a condition outside of a job.
 pub(crate) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = now() + PATIENCE;
     loop {

@@ -1,21 +1,28 @@
-//! Unmodified scripts of stock torch (T-6, T-12), where there is a torch: `ELASTIC_TEST_PYTHON` names an
-//! interpreter that has one, and without it these tests say that they were skipped.
+//! Unmodified scripts of stock torch (T-6, T-12). `ELASTIC_TEST_PYTHON` names an interpreter that has torch; without
+//! it these tests say that they were skipped.
 
+use std::ffi::OsString;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
 use super::support::binary;
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/ddp.py");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/ddp.py");
 
+/// The interpreter that has torch; without one the test says that it was skipped.
 #[expect(clippy::print_stderr, reason = "a test that was skipped says so")]
-/// Trains on so many workers; none if there is no torch.
-fn train(workers: u32, max_restarts: u32, control: Option<&str>) -> Option<Output> {
-    let Some(python) = std::env::var_os("ELASTIC_TEST_PYTHON") else {
+pub(crate) fn interpreter() -> Option<OsString> {
+    let python = std::env::var_os("ELASTIC_TEST_PYTHON");
+    if python.is_none() {
         eprintln!("skipped: ELASTIC_TEST_PYTHON names no interpreter with torch");
-        return None;
-    };
+    }
+    python
+}
+
+/// Trains on `workers` workers; none if there is no torch.
+fn train(workers: u32, max_restarts: u32, control: Option<&str>) -> Option<Output> {
+    let python = interpreter()?;
     let folder = TempDir::new().expect("a temporary folder");
     if let Some(control) = control {
         std::fs::write(folder.path().join(control), "").expect("a file");

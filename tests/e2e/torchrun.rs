@@ -1,4 +1,4 @@
-//! `elastic-node run` where `torchrun` stood: flags, variables, defaults, output, failures (T-1 to T-4, T-11).
+//! `elastic-node run` in the place of `torchrun`: flags, variables, defaults, output, failures (T-1 to T-4, T-11).
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -8,9 +8,9 @@ use tempfile::TempDir;
 
 use super::support::binary;
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/script.py");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/script.py");
 
-/// A folder with control files, of which `finish` is one unless others are named.
+/// A folder with control files; the only one is `finish` unless others are named.
 fn folder(control: &[&str]) -> TempDir {
     let folder = TempDir::new().expect("a temporary folder");
     for name in ["control", "log", "state"] {
@@ -34,7 +34,7 @@ fn run(folder: &Path, flags: &[&str]) -> Output {
     command(folder, flags).arg(SCRIPT).args(arguments).output().expect("it runs")
 }
 
-/// What the scripts logged at their start.
+/// The lines that the scripts logged at their start.
 fn started(folder: &Path) -> Vec<Value> {
     let files = std::fs::read_dir(folder.join("log")).expect("a folder").flatten();
     let texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());

@@ -1,6 +1,6 @@
-//! The training program of the end-to-end tests with state on a GPU: weights that are all equal to the number of steps
-//! that have been made, and so show whatever is torn from the rest. It writes a line for each step to its log folder,
-//! and ends once `finish` is in its control folder, or after so many steps. `bench/gpu.sh` measures commits with it.
+//! The training program of the end-to-end tests with state on a GPU. All its weights equal the number of steps made so
+//! far, so that a torn state shows. It writes a line for each step to its log folder, and ends once `finish` is in its
+//! control folder, or after a given number of steps. `bench/gpu.sh` measures commits with it.
 
 #![expect(clippy::disallowed_methods, reason = "a program, which lives in real time")]
 
@@ -10,22 +10,22 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use elastic_node::gpu::{DeviceArray, LocalGpu, Region, local_gpu, with_nccl};
+use elastic_node::gpu::{DeviceArray, DeviceOperation, LocalGpu, Region, local_gpu, with_nccl};
 use elastic_node::{DataType, Error, OperationKind, ReduceOp, Result, Worker};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Parser)]
 struct Flags {
-    /// Where it is steered from.
+    /// The folder of control files.
     #[arg(long)]
     control: PathBuf,
-    /// Where it writes what it does.
+    /// The folder of the log.
     #[arg(long)]
     log: PathBuf,
     /// Length of the weights, in bytes.
     #[arg(long, default_value_t = 1 << 20)]
     bytes: usize,
-    /// End after so many steps; 0: when it is told to.
+    /// Number of steps; 0: train until `finish` appears.
     #[arg(long, default_value_t = 0)]
     steps: u64,
     /// Least time of a step, in milliseconds.
@@ -38,7 +38,7 @@ struct Training {
     step: u64,
 }
 
-/// The weights must be of this step, all of them.
+/// Reads the weights, and fails unless all are of this step.
 fn check(weights: &DeviceArray, step: u64) -> Result<Vec<f32>> {
     let bytes = weights.read()?;
     let (words, _) = bytes.as_chunks::<4>();
@@ -53,12 +53,13 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// The mean of a gradient of ones, by NCCL on the GPU: one.
+/// The mean of a gradient of ones, by NCCL on the GPU: 1.0.
 fn slope(worker: &Worker, gradient: &DeviceArray) -> Result<f32> {
     gradient.write(&bytes_of(&[1.0; 16]))?;
     let launched = with_nccl(worker, |nccl| {
         let launched = gradient.read_by(|buffer| {
-            nccl.all_reduce_device(&[Region::all(buffer)], DataType::F32, ReduceOp::Mean)
+            let (data, data_type, op) = (Region::all(buffer), DataType::F32, ReduceOp::Mean);
+            nccl.launch_operation(&DeviceOperation::AllReduce { data, data_type, op })
         })?;
         nccl.wait(OperationKind::AllReduce, launched)
     });

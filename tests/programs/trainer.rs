@@ -1,12 +1,12 @@
-//! The training program of the end-to-end tests: its state is a count of how often each sample was trained,
-//! so whatever is lost or repeated shows. Tests steer it through files in its control folder, and read what
-//! it writes to its log folder.
+//! The training program of the end-to-end tests. Its state counts how often each sample was trained, so that any lost
+//! or repeated sample shows. Tests control it through files in its control folder, and read what it writes to its log
+//! folder.
 //!
 //! | control file | effect |
 //! | --- | --- |
 //! | `finish` | all ranks finish after the epoch that they are in |
 //! | `raise.RANK` | that rank's training function returns an error, once |
-//! | `raise-all` | every rank's does, always |
+//! | `raise-all` | the training function of every rank returns an error, always |
 //! | `extra-collective.RANK` | that rank enters a collective that the others do not, once |
 //! | `slow-finish.RANK` | that rank takes two seconds to finish |
 
@@ -21,25 +21,25 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Parser)]
 struct Flags {
-    /// Samples of an epoch.
+    /// Number of samples in an epoch.
     #[arg(long, default_value_t = 96)]
     samples: usize,
-    /// Samples of one worker's batch.
+    /// Number of samples in one worker's batch.
     #[arg(long, default_value_t = 4)]
     batch_size: usize,
     /// Least time of a step, in milliseconds.
     #[arg(long, default_value_t = 10)]
     step_ms: u64,
-    /// Commit every so many steps.
+    /// Number of steps from one commit to the next.
     #[arg(long, default_value_t = 1)]
     commit_every: u64,
-    /// Where it is steered from.
+    /// The folder of control files.
     #[arg(long)]
     control: PathBuf,
-    /// Where it writes what it does.
+    /// The folder of the log.
     #[arg(long)]
     log: PathBuf,
-    /// So many bytes more of state.
+    /// Additional bytes of state.
     #[arg(long, default_value_t = 0)]
     padding_bytes: usize,
 }
@@ -68,7 +68,7 @@ impl Log {
             "sum": state.trained.iter().map(|count| u64::from(*count)).sum::<u64>(),
             "least": state.trained.iter().min(), "most": state.trained.iter().max(),
         });
-        // One write a line, so that a kill leaves whole lines.
+        // A single write per line, so that a kill leaves whole lines.
         let _ = self.0.write_all(format!("{line}\n").as_bytes());
     }
 }

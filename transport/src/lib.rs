@@ -1,48 +1,34 @@
-//! The transport trait over QUIC: quinn and rustls, mutual TLS 1.3, one connection a pair of nodes.
+//! The transport trait over QUIC: quinn and rustls, mutual TLS 1.3, one connection for each pair of nodes.
 //!
-//! The driver has an [`Authority`] for its job and listens with it ([`QuicTransport::listen`]). Another
-//! node is given a [`Token`], which pins the authority and holds a secret. It connects without a
-//! certificate, sees that the driver's chain leads to the pinned authority, shows the secret, gets a
-//! certificate for its [`NodeId`](elastic_protocol::NodeId), and connects again with it
+//! The driver has an [`Authority`] for its job and listens with it ([`QuicTransport::listen`]). Every other
+//! node is given a [`JoinToken`], which pins the authority and holds a secret. The node connects without a
+//! certificate, and checks that the driver's chain leads to the pinned authority. It shows the secret, gets a
+//! certificate for its [`NodeId`](elastic_protocol::NodeId), and connects with the certificate from then on
 //! ([`QuicTransport::connect`]). Sessions outlive connections: [`elastic_runtime::session`].
+//!
+//! `peers` decides without I/O, `quic` has the sockets and connections, `identity` the credentials.
 
-mod authority;
-mod backoff;
-mod closing;
-mod connect_error;
-mod credentials;
-mod dialer;
-pub mod enrol;
 mod identity;
-mod job_secrets;
-mod join;
-mod known_drivers;
-mod link;
-mod links;
-mod listener;
-mod liveness;
-mod log_limit;
-mod reserved;
-mod secret;
-mod settings;
-mod sockets;
-mod tls;
-mod token;
-mod token_file;
-mod transport;
-pub mod wire;
+pub mod peers;
+mod quic;
 
-pub use authority::{Authority, AuthorityError, Validity};
-pub use connect_error::ConnectError;
-pub use credentials::Credentials;
-pub use enrol::{Claim, EnrolRequest, Refusal};
-pub use identity::{Bearer, Identity, NoBearer};
-pub use job_secrets::{JobSecrets, StoredSecretsError};
-pub use join::{JoinedNode, join};
-pub use listener::Admit;
-pub use reserved::ReservedAddress;
-pub use secret::{NoRandomness, Secret};
-pub use tls::{PROTOCOL_VERSION, TlsError};
-pub use token::{Fingerprint, InvalidToken, Token, TokenKind};
-pub use token_file::{TOKEN_FILE, TokenFileError, read_token, write_token};
-pub use transport::{ConnectOptions, ListenError, ListenOptions, QuicTransport};
+pub use identity::enrol;
+pub use identity::sealed;
+pub use quic::wire;
+
+pub use identity::authority::{Authority, AuthorityError, Validity};
+pub use identity::bearer::{Bearer, NoBearer, NodeIdentity};
+pub use identity::credentials::Credentials;
+pub use identity::enrol::{EnrolClaim, EnrolRefusal, EnrolRequest};
+pub use identity::job_secrets::{JobSecrets, StoredSecretsError};
+pub use identity::secret::{NoRandomness, TokenSecret};
+pub use identity::shared::SharedSecret;
+pub use identity::token::{Fingerprint, InvalidToken, JoinToken, TokenKind};
+pub use identity::token_file::{TOKEN_FILE, TokenFileError, read_token, write_token};
+pub use peers::addresses::FoundDrivers;
+pub use quic::connect_error::ConnectError;
+pub use quic::join::{JoinedNode, join};
+pub use quic::listener::Admit;
+pub use quic::reserved::ReservedAddress;
+pub use quic::tls::{PROTOCOL_VERSION, TlsError, alpn};
+pub use quic::transport::{ConnectOptions, ListenError, ListenOptions, QuicTransport};

@@ -1,18 +1,22 @@
-//! Who may depend on whom (ARCHITECTURE.md, "Direction"), held over `cargo metadata`.
+//! The permitted dependencies between packages (ARCHITECTURE.md, "Direction"), checked against `cargo metadata`.
+//! Called by `check`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use anyhow::bail;
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
 use crate::steps::root;
 
-/// Each package with those of the workspace that it may depend on; dev-dependencies are free, but for `sim`.
+/// Each package with the workspace packages that it may depend on; dev-dependencies are free, except on `sim`.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("elastic-protocol", &[]),
     ("elastic-runtime", &["elastic-protocol"]),
     ("elastic-transport", &["elastic-protocol", "elastic-runtime"]),
-    ("elastic-collectives", &["elastic-protocol"]),
+    ("elastic-shm-protocol", &[]),
+    ("elastic-collectives", &["elastic-protocol", "elastic-shm-protocol"]),
     ("elastic-journal", &[]),
     ("elastic-host-manager", &["elastic-protocol", "elastic-runtime"]),
     ("elastic-registry", &["elastic-protocol", "elastic-runtime"]),
@@ -29,29 +33,54 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("elastic-gpu", &["elastic-collectives", "elastic-protocol", "elastic-runtime"]),
     ("elastic-gpu-stand-in", &[]),
+    ("elastic-agent", &["elastic-protocol", "elastic-runtime"]),
     ("elastic-worker", &["elastic-protocol", "elastic-runtime", "elastic-collectives"]),
     (
         "elastic-node",
         &[
             "elastic-collectives",
+            "elastic-gpu",
+            "elastic-protocol",
+            "elastic-runtime",
+            "elastic-transport",
+            "elastic-worker",
+        ],
+    ),
+    (
+        "elastic-node-cli",
+        &[
+            "elastic-agent",
             "elastic-driver",
             "elastic-gpu",
             "elastic-host-manager",
             "elastic-journal",
+            "elastic-node",
             "elastic-protocol",
-            "elastic-registry",
             "elastic-runtime",
             "elastic-store",
             "elastic-transport",
             "elastic-worker",
         ],
     ),
-    ("elastic-node-python", &["elastic-collectives", "elastic-node", "elastic-worker"]),
+    (
+        "elastic-node-python",
+        &[
+            "elastic-collectives",
+            "elastic-gpu",
+            "elastic-node",
+            "elastic-protocol",
+            "elastic-runtime",
+            "elastic-worker",
+            "workspace-features",
+        ],
+    ),
     (
         "bench",
         &[
+            "elastic-agent",
             "elastic-collectives",
             "elastic-driver",
+            "elastic-gpu",
             "elastic-host-manager",
             "elastic-journal",
             "elastic-node",
@@ -59,20 +88,22 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "elastic-registry",
             "elastic-runtime",
             "elastic-transport",
-            "elastic-worker",
+            "workspace-features",
         ],
     ),
-    ("xtask", &[]),
+    ("xtask", &["workspace-features"]),
+    ("workspace-features", &[]),
 ];
 
-/// The simulation may use everybody, and nobody uses it.
+/// The simulation may depend on all packages, and no package depends on it.
 const SIMULATION: &str = "sim";
 
-/// Compares the workspace with the table.
+/// Compares the workspace's dependencies with the table.
 pub(crate) fn check() -> anyhow::Result<()> {
     let metadata =
         MetadataCommand::new().manifest_path(root()?.join("Cargo.toml")).no_deps().exec()?;
-    let faults = faults(&metadata.packages);
+    let mut faults = faults(&metadata.packages);
+    faults.extend(messages_named_in_runtime(&root()?.join("runtime/src"))?);
     if !faults.is_empty() {
         bail!("{}\nthe table of who may use whom is xtask/src/direction.rs", faults.join("\n"));
     }
@@ -102,6 +133,25 @@ fn faults(packages: &[Package]) -> Vec<String> {
         }
     }
     faults
+}
+
+/// Finds message types in the runtime: it may use ids, time and codec of the protocol, none of the product's messages.
+/// Comments are not checked.
+fn messages_named_in_runtime(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            faults.extend(messages_named_in_runtime(&path)?);
+            continue;
+        }
+        let text = fs::read_to_string(&path)?;
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        if code.into_iter().any(|line| line.contains("elastic_protocol::messages")) {
+            faults.push(format!("{} must not name the product's messages", path.display()));
+        }
+    }
+    Ok(faults)
 }
 
 #[cfg(test)]

@@ -1,38 +1,120 @@
-//! `cargo xtask`: what is more than one cargo call. `cargo xtask test` is everything that has to pass.
+//! `cargo xtask`: tasks that are more than one cargo call. `cargo xtask test` is the tier for a fresh checkout, `cargo
+//! xtask ci` runs all checks.
 
+mod check;
+mod ci;
 mod debian;
+mod deny;
 mod direction;
+mod features;
+mod homonyms;
+mod lane;
+mod mutants;
 mod python;
+mod simulation;
 mod steps;
+mod test;
+mod unused;
+mod waits;
+
+use std::io::Write as _;
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 /// Elastic Node's own tasks.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask")]
-struct Arguments {
+struct XtaskArguments {
     #[command(subcommand)]
     task: Task,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum Task {
-    /// Everything that has to pass: format, lints, documentation, tests, dependencies.
+    /// Format, lints, tests, simulated clusters; needs no root, installs nothing, skips missing components by name.
     Test,
-    /// The tests that need Python alone: of the package, and of unmodified torch scripts.
+    /// All checks; installs what the tests run against (etcd, sshd, torch, ...), as root.
+    Ci,
+    /// Only the tests that need Python: of the package, and of unmodified torch scripts.
     Python {
         /// The torch to test with, such as 2.8; by default the newest that is pinned.
         #[arg(long)]
         torch: Option<String>,
     },
-    /// What is quick: format, lints, the direction of dependencies.
+    /// The test suites of peer projects, run on this package; docs/compatibility.md lists what passes.
+    Suites {
+        /// Ranks to run with.
+        #[arg(long, num_args = 1.., default_values_t = [2, 3, 4])]
+        ranks: Vec<u32>,
+        /// A checkout of Horovod; without it, git fetches one.
+        #[arg(long)]
+        horovod: Option<String>,
+    },
+    /// Small mistakes put into the code, one at a time: how many of them the simulation and the tests find.
+    Mutants(mutants::MutantsOptions),
+    /// Compares what recorded runs of the simulation decide with what is committed in `sim/decisions`.
+    Decisions {
+        /// Records what is decided now. The change is then seen in the commit.
+        #[arg(long)]
+        accept: bool,
+    },
+    /// Whether docs/waits.md names each duration of the product, and a test for each deadline.
+    Waits,
+    /// The quick checks: format, lints, dependencies, names of types.
     Check,
+    /// The part of `ci` that runs beside its tests.
+    #[command(hide = true)]
+    Computing,
+    /// The part of `test` that runs beside its tests.
+    #[command(hide = true)]
+    Simulation,
+    /// Licences, bans and sources of dependencies; records in `deny.checked` that these lock files have passed.
+    Deny,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().task {
-        Task::Test => steps::test(),
-        Task::Python { torch } => steps::python(torch.as_deref()),
-        Task::Check => steps::check(),
+fn main() -> ExitCode {
+    match run(XtaskArguments::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // A closed stderr leaves nobody to tell; the exit code remains.
+            let _ = write!(std::io::stderr(), "{}", in_words(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> anyhow::Result<()> {
+    match task {
+        Task::Test => test::test(),
+        Task::Ci => ci::ci(),
+        Task::Python { torch } => ci::python(torch.as_deref()),
+        Task::Suites { ranks, horovod } => ci::suites(&ranks, horovod.as_deref()),
+        Task::Waits => waits::waits(),
+        Task::Check => check::check(),
+        Task::Computing => lane::run(ci::computing),
+        Task::Simulation => lane::run(test::simulation),
+        Task::Deny => deny::check_and_note(&steps::shell()?),
+        Task::Decisions { accept } => simulation::decisions(&steps::shell()?, accept),
+        Task::Mutants(options) => mutants::run(&options),
+    }
+}
+
+/// An error and its causes, as the program `elastic-node` prints them: without a backtrace, which says nothing about a
+/// failed step.
+fn in_words(error: &anyhow::Error) -> String {
+    let causes = error.chain().skip(1).map(|cause| format!("caused by: {cause}\n"));
+    std::iter::once(format!("\nerror: {error}\n")).chain(causes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_step_ends_with_its_name_and_without_a_backtrace() {
+        let failed: anyhow::Result<()> = steps::step("lints", || anyhow::bail!("a warning"));
+        let said = in_words(&failed.unwrap_err());
+        assert_eq!(said, "\nerror: lints failed\ncaused by: a warning\n");
     }
 }

@@ -1,5 +1,5 @@
 //! The tests that need Python: in a virtual environment below `target/`, with the package installed from its
-//! wheel, and a real torch. Called by `steps`.
+//! wheel, and a real torch. Called by `ci`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use xshell::{Shell, cmd};
 
 use crate::steps::root;
 
-/// Where the tests of unmodified torch scripts find their interpreter (`tests/e2e/torch.rs`).
+/// The variable that names the interpreter for tests of unmodified torch scripts (`tests/e2e/torch.rs`).
 pub(crate) const TEST_PYTHON: &str = "ELASTIC_TEST_PYTHON";
 
-/// Makes the environment where it is missing, and installs what is not there yet, but for the package itself; its
-/// interpreter. `torch` is the release to test with: the newest, where none is named.
+/// Creates the virtual environment if it is missing, and installs what is missing there, except for the package
+/// itself. Returns the path of its interpreter. `torch` is the release to test with: the newest, if none is named.
 ///
 /// # Errors
-/// Something cannot be installed, or there are no requirements for this torch.
+/// A package cannot be installed, or there are no requirements for this torch.
 pub(crate) fn environment(shell: &Shell, torch: Option<&str>) -> anyhow::Result<PathBuf> {
     let of_release = torch.map(|release| format!("-{release}")).unwrap_or_default();
     let requirements = format!("python/tests/requirements-torch{of_release}.txt");
@@ -32,43 +32,69 @@ pub(crate) fn environment(shell: &Shell, torch: Option<&str>) -> anyhow::Result<
     let pip = || cmd!(shell, "{python} -m pip install --quiet --disable-pip-version-check");
     pip().args(["--requirement", "python/tests/requirements.txt"]).run()?;
     pip().args(["--no-deps", "--requirement", &requirements]).run()?;
+    if torch.is_none() {
+        let frameworks = "python/tests/requirements-frameworks.txt";
+        pip().args(["--no-deps", "--requirement", frameworks]).run()?;
+    }
     Ok(python)
 }
 
-/// Builds the wheel, installs it, and runs pytest.
+/// Builds and installs the wheel, beside a build of the workspace. Returns the path of that build's `elastic-node`.
 ///
 /// # Errors
-/// A build or a test failed.
-pub(crate) fn test_package(shell: &Shell, python: &PathBuf) -> anyhow::Result<()> {
+/// A build failed.
+pub(crate) fn install_package(shell: &Shell, python: &PathBuf) -> anyhow::Result<PathBuf> {
     let wheels = root()?.join("target").join("python").join("wheels");
     shell.remove_path(&wheels)?;
     cmd!(shell, "{python} -m pip wheel --quiet --no-deps --no-build-isolation ./python")
         .args(["--wheel-dir".as_ref(), wheels.as_os_str()])
         .env("PATH", path_with(python)?)
-        // What it needs of this profile, the other tests have built.
+        // The parts that the wheel needs in this profile are already built for the other tests.
         .env("ELASTIC_BUILD_PROFILE", "dev")
         .run()?;
     let wheels = shell.read_dir(&wheels)?;
     cmd!(shell, "{python} -m pip install --quiet --force-reinstall --no-deps {wheels...}").run()?;
-    let beside = ["--package", "elastic-node", "--package", "elastic-gpu-stand-in"];
-    cmd!(shell, "cargo build --locked {beside...}").run()?;
-    let binary = root()?.join("target").join("debug").join("elastic-node");
+    Ok(root()?.join("target").join("debug").join("elastic-node"))
+}
+
+/// Runs the test suites of peer projects, each on these numbers of ranks.
+///
+/// # Errors
+/// A suite could not be run. Failing tests are printed.
+pub(crate) fn run_suites(
+    shell: &Shell,
+    python: &PathBuf,
+    ranks: &[u32],
+    horovod: Option<&str>,
+) -> anyhow::Result<()> {
+    let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    let source = horovod.map(|folder| ["--source", folder]);
+    let run = |suite| cmd!(shell, "{python} python/suites/run.py {suite} --ranks").args(&ranks);
+    run("horovod").args(source.into_iter().flatten()).run()?;
+    Ok(run("torch").run()?)
+}
+
+/// Runs pytest on the installed package; `binary` is the launcher.
+///
+/// # Errors
+/// A test failed.
+pub(crate) fn test_package(shell: &Shell, python: &PathBuf, binary: &Path) -> anyhow::Result<()> {
     let tests = cmd!(shell, "{python} -m pytest --quiet -p no:cacheprovider python/tests");
     Ok(tests.env("ELASTIC_NODE_BINARY", binary).run()?)
 }
 
-/// Where programs are looked for, those of this interpreter's environment first.
+/// PATH with the programs of this interpreter's environment first.
 fn path_with(python: &Path) -> anyhow::Result<OsString> {
     let beside = python.parent().map(Path::to_owned);
     let others = std::env::var_os("PATH").unwrap_or_default();
     Ok(std::env::join_paths(beside.into_iter().chain(std::env::split_paths(&others)))?)
 }
 
-/// Unmodified scripts of torch under the launcher.
+/// Runs the tests of unmodified torch scripts under the launcher.
 ///
 /// # Errors
 /// A test failed.
 pub(crate) fn test_scripts(shell: &Shell, python: &PathBuf) -> anyhow::Result<()> {
-    let tests = cmd!(shell, "cargo test --locked --package elastic-node --test e2e torch::");
+    let tests = cmd!(shell, "cargo test --locked --package elastic-node-cli --test e2e torch::");
     Ok(tests.env(TEST_PYTHON, python).run()?)
 }

@@ -14,63 +14,72 @@ use elastic_host_manager::{
     Discovery, HostFailed, HostJoined, HostLeft, HostManager, HostManagerConfig, HostReport,
     HostsSnapshot,
 };
-use elastic_journal::{Batch, Journal, JournalError};
+use elastic_journal::{Journal, JournalBatch, JournalError};
 use elastic_protocol::messages::{
-    AgentToDriver, ClientRequest, ClientResponse, DriverStatus, DriverToAgent, ProcessPlace,
-    WorkerToDriver,
+    AgentToDriver, ClientRequest, ClientResponse, DriverStatus, DriverToAgent, LaneStatus,
+    ProcessPlace, WorkerToDriver,
 };
-use elastic_protocol::{HostName, JobResult, NodeId, Time, WorkerId};
+use elastic_protocol::{
+    ActorId, ActorName, HostName, JobResult, NodeId, Time, WireMessage, WorkerId,
+};
 use elastic_registry::{AskMissing, OpenGeneration, Registry, RegistryReport};
 use elastic_runtime::{
-    ActorId, ActorName, Delivery, Exit, LinkChanged, NodeHandle, OffloadError, OffloadPort,
-    Question, Routes, TimedActor, TimerSlot, Undelivered, UndeliveredReason, WireMessage,
-    spawn_child,
+    ChildExit, Delivery, LinkChanged, NodeHandle, OffloadError, OffloadPort, Question, Routes,
+    TimedActor, TimerSlot, Undelivered, UndeliveredReason, spawn_child,
 };
 
-use crate::core::{DriverCore, DriverOutput, Event, Glance};
+use crate::core::{DriverCore, DriverEvent, DriverOutput, Glance};
 
-/// Makes the secrets with which workers join.
+/// Issues the one-time credentials with which workers join.
 pub trait WorkerCredentials {
     /// A secret that lets this worker join, once.
     ///
     /// # Errors
-    /// Says why there is none.
+    /// The reason no credential can be issued.
     fn issue(&self, worker: &WorkerId) -> Result<String, String>;
 }
 
-/// Whoever wants to know what the driver does: the event log, the launcher, the process itself.
+/// Observer of the driver: the event log, the launcher, the process itself.
 pub trait DriverObserver {
-    /// Something happened.
-    fn event(&mut self, at: SystemTime, event: &Event);
+    /// An event of the log.
+    fn event(&mut self, at: SystemTime, event: &DriverEvent);
     /// The hosts that the job may use changed.
     fn hosts(&mut self, hosts: &HostsSnapshot);
-    /// The job is over, and everyone has left.
+    /// The job is over, and all processes have left.
     fn ended(&mut self, result: &JobResult);
-    /// The driver must end at once and say nothing to anybody: the job goes on without it.
+    /// The driver must end at once without a message to anyone. The job goes on without it.
     fn abandoned(&mut self, reason: &str);
-    /// The driver must end at once and say nothing to anybody: one that stands by goes on with the job.
+    /// The driver must end at once without a message to anyone. A standby goes on with the job.
     fn handed_over(&mut self);
+    /// State of the process's lanes (threads for blocking work).
+    fn lanes(&self) -> Vec<LaneStatus> {
+        Vec::new()
+    }
+    /// Parts of the process that do not answer in time.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
-/// What the driver is made of.
+/// Parts of a driver.
 pub struct DriverParts {
-    /// Its state machine.
+    /// The state machine.
     pub core: DriverCore,
     /// Validated settings of the host manager.
     pub host_manager: HostManagerConfig,
-    /// How hosts are discovered.
+    /// The discovery of hosts.
     pub discovery: Box<dyn Discovery>,
-    /// Makes workers' secrets.
+    /// Issues workers' credentials.
     pub credentials: Rc<dyn WorkerCredentials>,
-    /// Is told what happens.
+    /// The observer of events.
     pub observer: Box<dyn DriverObserver>,
-    /// Where the core's records are stored; none: they are not, and the core gives none.
+    /// Storage of the core's records; none: the core makes no records.
     pub journal: Option<JournalPort>,
-    /// Whether it may act at this moment; looked at before anything leaves it.
+    /// Whether the driver may act now (it holds the leader lease); checked before any output leaves.
     pub permit: Box<dyn Fn() -> bool>,
 }
 
-/// Where records are stored, and who does the blocking work.
+/// Storage of records, and the lane that does the blocking work.
 #[derive(Clone)]
 pub struct JournalPort {
     journal: Arc<Mutex<Box<dyn Journal>>>,
@@ -83,8 +92,8 @@ impl JournalPort {
         Self { journal: Arc::new(Mutex::new(journal)), offload }
     }
 
-    /// Stores a batch; an error says whether it may pass.
-    async fn append(&self, batch: Batch) -> Result<(), (String, bool)> {
+    /// Stores a batch. The error has a text, and whether it may pass.
+    async fn append(&self, batch: JournalBatch) -> Result<(), (String, bool)> {
         let journal = Arc::clone(&self.journal);
         let append = move || match journal.lock() {
             Ok(mut journal) => journal.append(&batch),
@@ -105,10 +114,10 @@ fn error_text(error: &JournalError) -> String {
     }
 }
 
-/// The operator asks for the end, as by this signal; a second time: at once.
+/// Request of the operator to end the job, as by this signal. A second request ends it at once.
 #[derive(Clone, Copy, Debug)]
 pub struct StopJob {
-    /// SIGINT is 2, SIGTERM 15.
+    /// Signal number: SIGINT is 2, SIGTERM 15.
     pub signal: i32,
 }
 
@@ -116,12 +125,12 @@ impl Message for StopJob {
     type Result = ();
 }
 
-/// No agent can be started on a host.
+/// Report of the launcher: no agent can be started on a host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LaunchFailed {
-    /// Which host.
+    /// The host.
     pub host: HostName,
-    /// Why not.
+    /// The reason.
     pub reason: String,
 }
 
@@ -129,7 +138,7 @@ impl Message for LaunchFailed {
     type Result = ();
 }
 
-/// Asks how the job stands, in a few numbers.
+/// Question for the state of the job in a few numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct AskGlance;
 
@@ -137,7 +146,7 @@ impl Message for AskGlance {
     type Result = Glance;
 }
 
-/// These drivers stand by from now on.
+/// The new list of standby drivers.
 #[derive(Clone, Debug)]
 pub struct StandbysChanged(pub Vec<DriverStatus>);
 
@@ -145,10 +154,10 @@ impl Message for StandbysChanged {
     type Result = ();
 }
 
-/// The right to act is lost.
+/// Report that this driver has lost the leader lease.
 #[derive(Clone, Debug)]
 pub struct Abandon {
-    /// How.
+    /// How the lease was lost.
     pub reason: String,
 }
 
@@ -156,28 +165,28 @@ impl Message for Abandon {
     type Result = ();
 }
 
-/// A child of the driver ended.
+/// An actor that the driver supervises ended.
 struct ChildEnded {
     name: &'static str,
-    exit: Exit,
+    exit: ChildExit,
 }
 
 impl Message for ChildEnded {
     type Result = ();
 }
 
-struct Children {
+struct DriverChildren {
     host_manager: Addr<HostManager>,
     registry: Addr<Registry>,
 }
 
-/// The Driver.
+/// The driver's actor.
 pub struct Driver {
     core: DriverCore,
     node: NodeHandle,
     timer: TimerSlot,
     to_be_started: Option<(HostManagerConfig, Box<dyn Discovery>)>,
-    children: Option<Children>,
+    children: Option<DriverChildren>,
     credentials: Rc<dyn WorkerCredentials>,
     observer: Box<dyn DriverObserver>,
     journal: Option<JournalPort>,
@@ -190,7 +199,7 @@ impl Driver {
     pub fn start(
         node: &NodeHandle,
         parts: DriverParts,
-        on_exit: impl FnOnce(Exit) + 'static,
+        on_exit: impl FnOnce(ChildExit) + 'static,
     ) -> Addr<Self> {
         let driver = Self {
             core: parts.core,
@@ -219,14 +228,14 @@ impl Driver {
         let registry = spawn_child(|_| registry, ended("registry", ctx));
         self.node.register(ActorName::REGISTRY, Registry::routes(&registry));
         let host_manager = spawn_child(|_| host_manager, ended("host manager", ctx));
-        self.children = Some(Children { host_manager, registry });
+        self.children = Some(DriverChildren { host_manager, registry });
     }
 
     fn now(&self) -> Time {
         self.node.now()
     }
 
-    /// Carries out what the core wants, and arms the timer.
+    /// Carries out the core's outputs, and arms the timer.
     fn drain(&mut self, ctx: &mut Context<Self>) {
         if !(self.permit)() {
             self.core.handle_abandon("its lease has ended");
@@ -238,7 +247,7 @@ impl Driver {
         self.timer.arm(ctx, self.core.poll_timeout());
     }
 
-    /// Stores what the core has recorded, one batch after the other.
+    /// Stores the core's new records. Only one batch is on its way at a time.
     fn store(&mut self, ctx: &mut Context<Self>) {
         let Some(journal) = self.journal.clone() else { return };
         let Some(batch) = self.core.poll_batch() else { return };
@@ -246,7 +255,7 @@ impl Driver {
         let stored = async move { journal.append(batch).await }.into_actor(self);
         ctx.spawn(stored.map(move |stored, driver, ctx| {
             match stored {
-                Ok(()) => driver.core.handle_journaled(upto),
+                Ok(()) => driver.core.handle_journaled(driver.now(), upto),
                 Err((reason, may_pass)) => {
                     driver.core.handle_journal_failed(driver.now(), &reason, may_pass);
                 }
@@ -271,9 +280,10 @@ impl Driver {
             DriverOutput::StartWorker { agent, worker, environment, place } => {
                 self.start_worker(agent, worker, environment, place);
             }
-            DriverOutput::OpenGeneration { stamp, members } => {
-                children.registry.do_send(OpenGeneration { stamp, members });
+            DriverOutput::OpenGeneration { stamp, members, budget } => {
+                children.registry.do_send(OpenGeneration { stamp, members, budget });
             }
+            DriverOutput::Incident(incident) => children.registry.do_send(incident),
             DriverOutput::Vote(vote) => {
                 let local = self.node.local().clone();
                 self.tell(local, ActorName::REGISTRY, vote);
@@ -324,8 +334,8 @@ impl Driver {
         }
     }
 
-    /// What cannot be delivered needs no second try: whoever has no session now says on its next one what
-    /// is true there, and is answered from what is true here.
+    /// Undelivered messages are not sent again. On its next session, the node reports its own state and is answered
+    /// from the driver's.
     fn not_delivered(&self, to: &NodeId, reason: UndeliveredReason) {
         match reason {
             UndeliveredReason::TransportFull => {
@@ -402,9 +412,6 @@ impl Handler<RegistryReport> for Driver {
                 self.core.handle_missing(self.now(), stamp, missing);
             }
             RegistryReport::VoteDropped { total } => self.dropped_votes = total,
-            RegistryReport::GenerationEnded { stamp, exit } => {
-                tracing::debug!(generation = %stamp.generation, %exit, "the generation has ended");
-            }
         }
         self.drain(ctx);
     }
@@ -445,6 +452,8 @@ impl Handler<Question<ClientRequest>> for Driver {
             ClientRequest::Status => {
                 let mut status = self.core.status(now, &rfc_3339);
                 status.dropped_messages += self.dropped_votes;
+                status.lanes = self.observer.lanes();
+                status.warnings.extend(self.observer.warnings());
                 question.reply.answer(ClientResponse::Status(Box::new(status)));
             }
         }
@@ -498,8 +507,8 @@ impl Handler<Abandon> for Driver {
 impl Handler<ChildEnded> for Driver {
     type Result = ();
 
-    /// A new registry or host manager would know nothing of the votes and the blacklist, and decide wrongly
-    /// ever after: a fault of ours ends the job, with its reason (G-10).
+    /// Ends the job (G-10). A new registry or host manager would know nothing of the votes and the blacklist, and
+    /// would decide wrongly from then on.
     fn handle(&mut self, ended: ChildEnded, ctx: &mut Context<Self>) {
         let reason = format!("a fault in the driver: its {} {}", ended.name, ended.exit);
         self.core.handle_fatal(self.now(), &reason, Some("please report this"));

@@ -1,5 +1,5 @@
-//! The driver: the one authority of a job. It decides who takes part, with which ranks, when a generation
-//! begins and why it ends. `core` is the state machine; `actor` is its actix shell; the command line starts it.
+//! The driver: the one authority of a job. It decides which workers take part and with which ranks, and when a
+//! generation begins and ends. `core` is the state machine; `actor` is its actix shell; the command line starts it.
 
 pub mod actor;
 pub mod core;
@@ -10,6 +10,6 @@ pub use self::actor::{
     StandbysChanged, StopJob, WorkerCredentials,
 };
 pub use self::core::{
-    DriverConfig, DriverCore, DriverOutput, Event, EventKind, Glance, InvalidDriverConfig, Mode,
-    OnFailure,
+    DriverConfig, DriverCore, DriverEvent, DriverOutput, ElasticMode, EventKind, Glance,
+    InvalidDriverConfig, OnFailure, OnTotalLoss, ResetWay, Until, WorkerStanding,
 };

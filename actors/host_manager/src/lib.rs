@@ -1,8 +1,8 @@
 //! The `HostManager`: which hosts exist, their slots and order, and who is blacklisted until when.
 //!
-//! `core` decides, without I/O: discovery output, arrivals and failures in, snapshots out. `actor` is its
-//! shell in the driver's process, `discovery` runs scripts, reads host files and asks DNS for it. The driver is told of
-//! each change as a whole [`HostsSnapshot`], never as a difference that could be lost (G-7).
+//! `core` decides, without I/O: discovery output, arrivals and failures in, snapshots out. `actor` is its shell
+//! in the driver's process. `discovery` runs scripts, reads host files and queries DNS for it. The driver is
+//! told of each change as a whole [`HostsSnapshot`], never as a difference that could be lost (G-7).
 
 pub mod actor;
 pub mod core;

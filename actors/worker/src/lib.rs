@@ -1,5 +1,4 @@
-//! The two halves of a worker: the agent, which is a host's process and watches the processes of its
-//! slots, and the State, which is in each of them.
+//! A worker: the State inside the training process, its run loop and its sampler. Used by the Rust API and by the
+//! Python package.
 
-pub mod agent;
 pub mod state;

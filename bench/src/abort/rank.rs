@@ -1,4 +1,4 @@
-//! One rank of `bench abort`: a generation for each line on its stdin, all-reducing until it fails.
+//! A rank of `bench abort`: a generation for each line on its stdin, all-reducing until it fails.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,13 +17,13 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Flags.
 #[derive(Args, Debug)]
-pub(crate) struct RankOptions {
+pub(crate) struct AbortRankOptions {
     /// Bytes of the all-reduce.
     bytes: usize,
 }
 
 /// Runs one rank until its stdin ends.
-pub(crate) fn run(options: &RankOptions) -> anyhow::Result<()> {
+pub(crate) fn run(options: &AbortRankOptions) -> anyhow::Result<()> {
     let tcp = TcpFabric::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     writeln!(std::io::stdout(), "{}", tcp.local_address())?;
     let mut fabric = HostFabric::new(tcp);
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &RankOptions) -> anyhow::Result<()> {
             ensure!(data.first().is_none_or(|value| *value == 0.0), "a completed sum is wrong");
         };
         let at_ns = now_ns()?;
-        // What the generation held is given back before anybody looks.
+        // The generation's memory is returned before it is inspected.
         drop(group);
         writeln!(std::io::stdout(), "{at_ns} {failure}")?;
     }
@@ -72,5 +72,6 @@ fn spec(line: &str) -> anyhow::Result<GroupSpec> {
         streams: DEFAULT_STREAMS,
         form_deadline: DEADLINE,
         operation_deadline: DEADLINE,
+        path_deadline: elastic_collectives::DEFAULT_PATH_DEADLINE,
     })
 }

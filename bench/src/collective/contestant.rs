@@ -14,10 +14,11 @@ use nix::unistd::{Uid, mkfifo};
 use tempfile::TempDir;
 
 use super::namespaces::Namespaces;
-use super::rank::{Plan, Plane};
-use super::{Collective, Options, Peer};
+use super::rank::SizePlan;
+use super::{Collective, CollectiveOptions, CollectivePeer};
 use crate::monotonic::now_ns;
 use crate::process::pause;
+use elastic_collectives::DataPlane;
 
 /// The scripts of the peers.
 const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
@@ -38,24 +39,24 @@ impl Drop for Processes {
             while now_ms() < due_ms && matches!(child.try_wait(), Ok(None)) {
                 pause(LOOK_EVERY);
             }
-            // It has ended already where all went well.
+            // A rank that succeeded has ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// One program.
-pub(super) enum Contestant {
+/// A program that is measured.
+pub(super) enum CollectiveContestant {
     /// Ranks that are other processes.
     Ranks(Box<Ranks>),
     /// This process copies.
     Memcpy,
 }
 
-/// What carries the data of our ranks.
+/// The path of our ranks' data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Path {
+pub(super) enum CollectivePath {
     /// Memory within a host, TCP between hosts.
     Best,
     /// TCP alone.
@@ -78,33 +79,41 @@ pub(super) struct Ranks {
 
 /// The program of a peer, running and ready.
 pub(super) fn peer(
-    peer: Peer,
+    peer: CollectivePeer,
     collective: Collective,
-    options: &Options,
+    options: &CollectiveOptions,
     namespaces: Option<&Namespaces>,
-) -> anyhow::Result<Contestant> {
+) -> anyhow::Result<CollectiveContestant> {
     let is_form = collective == Collective::Form;
     match peer {
-        Peer::Tcp => Contestant::ours(options, namespaces, Path::Tcp),
-        Peer::Encrypted => Contestant::ours(options, namespaces, Path::Encrypted),
-        Peer::Quic => Contestant::ours(options, namespaces, Path::Quic),
-        Peer::OneStream => Contestant::ours(options, namespaces, Path::OneStream),
-        Peer::Gloo => gloo(options, namespaces),
-        Peer::Mpi if namespaces.is_some() => bail!("mpirun does not span network namespaces"),
-        Peer::Mpi if is_form => bail!("MPI forms its world once"),
-        Peer::Mpi => mpi(options),
-        Peer::Memcpy if is_form => bail!("a copy forms nothing"),
-        Peer::Memcpy => Ok(Contestant::Memcpy),
+        CollectivePeer::Tcp => CollectiveContestant::ours(options, namespaces, CollectivePath::Tcp),
+        CollectivePeer::Encrypted => {
+            CollectiveContestant::ours(options, namespaces, CollectivePath::Encrypted)
+        }
+        CollectivePeer::Quic => {
+            CollectiveContestant::ours(options, namespaces, CollectivePath::Quic)
+        }
+        CollectivePeer::OneStream => {
+            CollectiveContestant::ours(options, namespaces, CollectivePath::OneStream)
+        }
+        CollectivePeer::Gloo => gloo(options, namespaces),
+        CollectivePeer::Mpi if namespaces.is_some() => {
+            bail!("mpirun does not span network namespaces")
+        }
+        CollectivePeer::Mpi if is_form => bail!("MPI forms its world once"),
+        CollectivePeer::Mpi => mpi(options),
+        CollectivePeer::Memcpy if is_form => bail!("a copy forms nothing"),
+        CollectivePeer::Memcpy => Ok(CollectiveContestant::Memcpy),
     }
 }
 
-impl Contestant {
+impl CollectiveContestant {
     /// Elastic Node's ranks.
     pub(super) fn ours(
-        options: &Options,
+        options: &CollectiveOptions,
         namespaces: Option<&Namespaces>,
-        path: Path,
-    ) -> anyhow::Result<Contestant> {
+        path: CollectivePath,
+    ) -> anyhow::Result<CollectiveContestant> {
         let mut processes = Processes(Vec::new());
         let (mut commands, mut outputs): (Vec<Box<dyn Write>>, _) = (Vec::new(), Vec::new());
         for rank in 0..options.world {
@@ -123,23 +132,27 @@ impl Contestant {
         let host = |rank| namespaces.map_or(0, |_| Namespaces::side(rank, options.world));
         // Where hosts are not known, nothing is left out because two ranks share one.
         let hosts: Vec<u32> = match path {
-            Path::Best | Path::Tcp => (0..options.world).map(host).collect(),
-            Path::Encrypted | Path::OneStream | Path::Quic => Vec::new(),
+            CollectivePath::Best | CollectivePath::Tcp => (0..options.world).map(host).collect(),
+            CollectivePath::Encrypted | CollectivePath::OneStream | CollectivePath::Quic => {
+                Vec::new()
+            }
         };
         let data_plane = match path {
-            Path::Best => Plane::Auto,
-            Path::Tcp | Path::Encrypted | Path::OneStream => Plane::Tcp,
-            Path::Quic => Plane::Quic,
+            CollectivePath::Best => DataPlane::Auto,
+            CollectivePath::Tcp | CollectivePath::Encrypted | CollectivePath::OneStream => {
+                DataPlane::Tcp
+            }
+            CollectivePath::Quic => DataPlane::Quic,
         };
-        let encrypts = path == Path::Encrypted;
-        let streams = if path == Path::OneStream { 1 } else { DEFAULT_STREAMS };
+        let encrypts = path == CollectivePath::Encrypted;
+        let streams = if path == CollectivePath::OneStream { 1 } else { DEFAULT_STREAMS };
         for (rank, input) in (0..).zip(&mut commands) {
             let (peers, hosts) = (peers.clone(), hosts.clone());
-            let plan = Plan { rank, peers, hosts, encrypts, streams, data_plane };
+            let plan = SizePlan { rank, peers, hosts, encrypts, streams, data_plane };
             writeln!(input, "{}", serde_json::to_string(&plan)?)?;
         }
         let results = Box::new(outputs.swap_remove(0));
-        Ok(Contestant::ranks(commands, results, processes, None))
+        Ok(CollectiveContestant::ranks(commands, results, processes, None))
     }
 
     fn ranks(
@@ -147,9 +160,9 @@ impl Contestant {
         results: Box<dyn BufRead>,
         processes: Processes,
         folder: Option<TempDir>,
-    ) -> Contestant {
+    ) -> CollectiveContestant {
         let (_processes, _folder) = (processes, folder);
-        Contestant::Ranks(Box::new(Ranks { commands, results, _processes, _folder }))
+        CollectiveContestant::Ranks(Box::new(Ranks { commands, results, _processes, _folder }))
     }
 
     /// Microseconds of each of `calls` calls.
@@ -159,7 +172,7 @@ impl Contestant {
         bytes: usize,
         calls: usize,
     ) -> anyhow::Result<Vec<f64>> {
-        let Contestant::Ranks(ranks) = self else { return copy(bytes, calls) };
+        let CollectiveContestant::Ranks(ranks) = self else { return copy(bytes, calls) };
         for command in &mut ranks.commands {
             writeln!(command, "{} {bytes} {calls}", collective.name())?;
             command.flush()?;
@@ -214,7 +227,10 @@ fn line(output: &mut impl BufRead) -> anyhow::Result<String> {
     Ok(line.trim().to_owned())
 }
 
-fn gloo(options: &Options, namespaces: Option<&Namespaces>) -> anyhow::Result<Contestant> {
+fn gloo(
+    options: &CollectiveOptions,
+    namespaces: Option<&Namespaces>,
+) -> anyhow::Result<CollectiveContestant> {
     let found = Command::new(&options.python)
         .args(["-c", "import torch.distributed as d; raise SystemExit(not d.is_gloo_available())"])
         .stderr(Stdio::null())
@@ -240,10 +256,10 @@ fn gloo(options: &Options, namespaces: Option<&Namespaces>) -> anyhow::Result<Co
         results.get_or_insert(output);
     }
     let results = Box::new(BufReader::new(results.context("there is a rank 0")?));
-    Ok(Contestant::ranks(commands, results, processes, None))
+    Ok(CollectiveContestant::ranks(commands, results, processes, None))
 }
 
-fn mpi(options: &Options) -> anyhow::Result<Contestant> {
+fn mpi(options: &CollectiveOptions) -> anyhow::Result<CollectiveContestant> {
     let folder = TempDir::with_prefix("elastic-node-bench-mpi-")?;
     let program = folder.path().join("mpi");
     let built = Command::new("mpicc")
@@ -274,7 +290,7 @@ fn mpi(options: &Options) -> anyhow::Result<Contestant> {
         .stdin(Stdio::null())
         .spawn()
         .context("mpirun is not installed")?;
-    Ok(Contestant::ranks(commands, results, Processes(vec![child]), Some(folder)))
+    Ok(CollectiveContestant::ranks(commands, results, Processes(vec![child]), Some(folder)))
 }
 
 fn copy(bytes: usize, calls: usize) -> anyhow::Result<Vec<f64>> {

@@ -18,11 +18,11 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::median;
-use contestant::{Contestant, Path};
+use contestant::{CollectiveContestant, CollectivePath};
 use namespaces::Namespaces;
-use report::{Measured, Report};
+use report::{CollectiveReport, Measured};
 
-pub(crate) use rank::{RankOptions, run as run_rank};
+pub(crate) use rank::{CollectiveRankOptions, run as run_rank};
 
 /// How often the programs take turns at each size.
 const ROUNDS: u32 = 5;
@@ -41,18 +41,18 @@ pub(crate) struct SizedOptions {
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     #[command(flatten)]
-    options: Options,
+    options: CollectiveOptions,
 }
 
 /// Flags of all.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct CollectiveOptions {
     /// How many ranks, each a process.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64))]
     world: u32,
-    /// What ours is compared with, where it is installed: see docs/performance.md.
+    /// Peers to compare with, where installed: see docs/performance.md.
     #[arg(long, value_delimiter = ',')]
-    vs: Vec<Peer>,
+    vs: Vec<CollectivePeer>,
     /// How long each program is measured at each size, about, in milliseconds.
     #[arg(long, default_value_t = 2000)]
     time_ms: u64,
@@ -67,13 +67,13 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// What is measured.
+/// The measured collective.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Collective {
     /// The sum of every rank's buffer, to all.
     Allreduce,
-    /// One rank's buffer, to all; each rank in turn.
+    /// A broadcast from each rank in turn.
     Broadcast,
     /// Every rank's buffer, to all.
     Allgather,
@@ -93,10 +93,10 @@ impl Collective {
     }
 }
 
-/// What ours is compared with.
+/// Peers.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-enum Peer {
+enum CollectivePeer {
     /// torch.distributed with gloo.
     Gloo,
     /// Open MPI.
@@ -110,7 +110,7 @@ enum Peer {
     OneStream,
     /// Ours, over QUIC alone.
     Quic,
-    /// One copy of the same bytes by one process.
+    /// A copy of the same bytes by one process.
     Memcpy,
 }
 
@@ -126,13 +126,20 @@ pub(crate) fn run(collective: Collective, options: &SizedOptions) -> anyhow::Res
 }
 
 /// Measures forming, and prints.
-pub(crate) fn run_form(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run_form(options: &CollectiveOptions) -> anyhow::Result<()> {
     measure(Collective::Form, &[0], options)?.print(options.json)
 }
 
-fn measure(collective: Collective, sizes: &[usize], options: &Options) -> anyhow::Result<Report> {
+fn measure(
+    collective: Collective,
+    sizes: &[usize],
+    options: &CollectiveOptions,
+) -> anyhow::Result<CollectiveReport> {
     let namespaces = options.netns.then(Namespaces::create).transpose()?;
-    let mut contestants = vec![(None, Contestant::ours(options, namespaces.as_ref(), Path::Best)?)];
+    let mut contestants = vec![(
+        None,
+        CollectiveContestant::ours(options, namespaces.as_ref(), CollectivePath::Best)?,
+    )];
     for peer in &options.vs {
         match contestant::peer(*peer, collective, options, namespaces.as_ref()) {
             Ok(contestant) => contestants.push((Some(*peer), contestant)),
@@ -140,7 +147,7 @@ fn measure(collective: Collective, sizes: &[usize], options: &Options) -> anyhow
             Err(error) => writeln!(std::io::stderr(), "{peer:?} is left out: {error:#}")?,
         }
     }
-    let mut report = Report::new(collective, options.world);
+    let mut report = CollectiveReport::new(collective, options.world);
     for bytes in sizes {
         let mut measured = Vec::new();
         for (peer, contestant) in &mut contestants {

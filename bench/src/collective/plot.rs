@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow};
 use plotters::prelude::*;
 
-use super::report::Report;
+use super::report::CollectiveReport;
 
 const SIZE_PIXELS: (u32, u32) = (900, 560);
 /// Ours first, then the peers.
@@ -18,7 +18,7 @@ const COLOURS: [RGBColor; 5] = [
 ];
 
 /// Draws the report into a file.
-pub(super) fn draw(report: &Report, file: &Path) -> anyhow::Result<()> {
+pub(super) fn draw(report: &CollectiveReport, file: &Path) -> anyhow::Result<()> {
     let mut lines = vec![("ours".to_owned(), medians(report, |size| Some(size.median_us)))];
     for peer in report.peers() {
         let name = format!("{peer:?}").to_lowercase();
@@ -51,7 +51,7 @@ pub(super) fn draw(report: &Report, file: &Path) -> anyhow::Result<()> {
 }
 
 fn medians(
-    report: &Report,
+    report: &CollectiveReport,
     median: impl Fn(&super::report::SizeReport) -> Option<f64>,
 ) -> Vec<(f64, f64)> {
     let point = |size| Some((size_bytes(size), median(size)?));

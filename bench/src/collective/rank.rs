@@ -1,4 +1,4 @@
-//! One of our ranks under `bench`: says where it listens, reads its plan, and carries out commands.
+//! Our rank under `bench`: says where it listens, reads its plan, and carries out commands.
 
 use std::io::{BufRead as _, Write as _};
 use std::net::{IpAddr, SocketAddr};
@@ -17,60 +17,41 @@ use crate::monotonic::now_ns;
 /// Calls before the measurement: caches, pages and the scheduler settle.
 const WARM_UP: usize = 2;
 const DEADLINE: Duration = Duration::from_secs(60);
-/// All ranks are children of one process, on this machine, for a few seconds.
+/// A constant: all ranks are children of one process, on this machine, for a few seconds.
 const KEY: [u8; 32] = [42; 32];
 
 /// Flags.
 #[derive(Args, Debug)]
-pub(crate) struct RankOptions {
+pub(crate) struct CollectiveRankOptions {
     /// Where it listens.
     address: IpAddr,
 }
 
-/// What a rank must know; the first line on its stdin.
+/// A rank's plan; the first line on its stdin.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Plan {
+pub(super) struct SizePlan {
     pub(super) rank: u32,
     pub(super) peers: Vec<SocketAddr>,
     pub(super) hosts: Vec<u32>,
     pub(super) encrypts: bool,
     pub(super) streams: u32,
-    pub(super) data_plane: Plane,
-}
-
-/// [`DataPlane`], as a plan says it.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Plane {
-    Auto,
-    Tcp,
-    Quic,
-}
-
-impl From<Plane> for DataPlane {
-    fn from(plane: Plane) -> DataPlane {
-        match plane {
-            Plane::Auto => DataPlane::Auto,
-            Plane::Tcp => DataPlane::Tcp,
-            Plane::Quic => DataPlane::Quic,
-        }
-    }
+    pub(super) data_plane: DataPlane,
 }
 
 /// A rank's group, and what it takes to form the next one.
-struct Rank {
-    plan: Plan,
+struct MeasuredRank {
+    plan: SizePlan,
     abort: AbortHandle,
     fabric: HostFabric,
     generation: u64,
     group: Box<dyn Communicator>,
 }
 
-impl Rank {
-    fn join(plan: Plan, mut fabric: HostFabric) -> anyhow::Result<Rank> {
+impl MeasuredRank {
+    fn join(plan: SizePlan, mut fabric: HostFabric) -> anyhow::Result<MeasuredRank> {
         let abort = AbortHandle::new()?;
         let group = fabric.form(&spec(&plan, 0), &abort)?;
-        Ok(Rank { plan, abort, fabric, generation: 0, group })
+        Ok(MeasuredRank { plan, abort, fabric, generation: 0, group })
     }
 
     /// The next generation's group, of the same ranks.
@@ -82,7 +63,7 @@ impl Rank {
     }
 }
 
-fn spec(plan: &Plan, generation: u64) -> GroupSpec {
+fn spec(plan: &SizePlan, generation: u64) -> GroupSpec {
     GroupSpec {
         term: 0,
         generation,
@@ -91,21 +72,22 @@ fn spec(plan: &Plan, generation: u64) -> GroupSpec {
         hosts: plan.hosts.clone(),
         host_names: Vec::new(),
         key: KEY,
-        data_plane: plan.data_plane.into(),
+        data_plane: plan.data_plane,
         encrypts: plan.encrypts,
         streams: plan.streams,
         form_deadline: DEADLINE,
         operation_deadline: DEADLINE,
+        path_deadline: elastic_collectives::DEFAULT_PATH_DEADLINE,
     }
 }
 
 /// Runs one rank until its stdin ends.
-pub(crate) fn run(options: &RankOptions) -> anyhow::Result<()> {
+pub(crate) fn run(options: &CollectiveRankOptions) -> anyhow::Result<()> {
     let tcp = TcpFabric::bind(SocketAddr::from((options.address, 0)))?;
     writeln!(std::io::stdout(), "{}", tcp.local_address())?;
     let mut lines = std::io::stdin().lock().lines();
     let plan = lines.next().context("a plan comes first")??;
-    let mut rank = Rank::join(serde_json::from_str(&plan)?, HostFabric::new(tcp))?;
+    let mut rank = MeasuredRank::join(serde_json::from_str(&plan)?, HostFabric::new(tcp))?;
     for command in lines {
         let command = command?;
         let mut words = command.split(' ');
@@ -121,7 +103,7 @@ pub(crate) fn run(options: &RankOptions) -> anyhow::Result<()> {
 }
 
 fn measure(
-    rank: &mut Rank,
+    rank: &mut MeasuredRank,
     collective: &str,
     bytes: usize,
     calls: usize,

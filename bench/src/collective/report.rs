@@ -1,4 +1,4 @@
-//! What was measured: one line of JSON, or a table for people.
+//! The report: one line of JSON, or a table for people.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -6,41 +6,41 @@ use std::io::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use super::{Collective, Peer};
+use super::{Collective, CollectivePeer};
 use crate::statistics::{median, percentile};
 
 /// The calls of one program at one size.
 pub(super) struct Measured {
-    /// None for ours.
-    pub(super) peer: Option<Peer>,
+    /// The peer; `None` for ours.
+    pub(super) peer: Option<CollectivePeer>,
     pub(super) times_us: Vec<f64>,
 }
 
 /// The result.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct CollectiveReport {
     #[serde(skip)]
     pub(super) collective: Collective,
     pub(super) world: u32,
     pub(super) sizes: Vec<SizeReport>,
 }
 
-/// One size.
+/// The figures of one size.
 #[derive(Debug, Serialize)]
 pub(super) struct SizeReport {
     pub(super) bytes: usize,
     pub(super) median_us: f64,
     p95_us: f64,
     /// Our median over the peer's: below 1, ours is faster.
-    ratio: BTreeMap<Peer, f64>,
+    ratio: BTreeMap<CollectivePeer, f64>,
     /// Medians and 95th percentiles of the peers.
     #[serde(skip)]
-    pub(super) peers: BTreeMap<Peer, (f64, f64)>,
+    pub(super) peers: BTreeMap<CollectivePeer, (f64, f64)>,
 }
 
-impl Report {
-    pub(super) fn new(collective: Collective, world: u32) -> Report {
-        Report { collective, world, sizes: Vec::new() }
+impl CollectiveReport {
+    pub(super) fn new(collective: Collective, world: u32) -> CollectiveReport {
+        CollectiveReport { collective, world, sizes: Vec::new() }
     }
 
     /// Adds a size; nothing where a program was not measured.
@@ -60,7 +60,7 @@ impl Report {
     }
 
     /// The peers that were measured.
-    pub(super) fn peers(&self) -> Vec<Peer> {
+    pub(super) fn peers(&self) -> Vec<CollectivePeer> {
         self.sizes.first().map(|size| size.peers.keys().copied().collect()).unwrap_or_default()
     }
 
@@ -115,9 +115,9 @@ mod tests {
 
     #[test]
     fn the_line_has_the_ratio_of_medians() {
-        let mut report = Report::new(Collective::Allreduce, 4);
+        let mut report = CollectiveReport::new(Collective::Allreduce, 4);
         let ours = Measured { peer: None, times_us: vec![1.0, 2.0, 9.0] };
-        let gloo = Measured { peer: Some(Peer::Gloo), times_us: vec![8.0, 4.0, 3.0] };
+        let gloo = Measured { peer: Some(CollectivePeer::Gloo), times_us: vec![8.0, 4.0, 3.0] };
         report.add(1024, &[ours, gloo]).unwrap();
         assert_eq!(
             serde_json::to_string(&report).unwrap(),

@@ -4,28 +4,29 @@ use std::collections::VecDeque;
 
 use anyhow::{Context as _, ensure};
 use elastic_driver::journal::{Founding, JobSecretsBytes, Tenure};
-use elastic_driver::{DriverConfig, DriverCore, DriverOutput, EventKind, Mode};
+use elastic_driver::{DriverConfig, DriverCore, DriverOutput, ElasticMode, EventKind};
 use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_journal::{FileJournal, Journal as _};
+use elastic_protocol::codec::{decode, encode};
 use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, DriverToWorker, Table, Vote, WorkerToDriver, decode, encode,
+    AgentToDriver, DriverToAgent, DriverToWorker, FormationTable, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
-    HostName, Incarnation, JobId, NodeId, NodeName, ProgramSpec, Stamp, Step, Term, Time,
+    ActorName, HostName, Incarnation, JobId, NodeId, NodeName, ProgramSpec, Stamp, Step, Term,
+    Time, WireMessage,
 };
 use elastic_registry::RegistryCore;
 use elastic_runtime::envelope::{Header, frame};
 use elastic_runtime::transport::{LinkEvent, LossReason};
-use elastic_runtime::{ActorName, WireMessage};
 use nix::time::{ClockId, clock_gettime};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::workers::{Told, Workers};
+use super::workers::{DriverMessage, Workers};
 
-/// What comes to the driver's node; messages as they are in their frames.
+/// Inputs of the driver's node; messages as they are in their frames.
 #[derive(Debug)]
 pub(super) enum Input {
     Hosts(HostsSnapshot),
@@ -35,16 +36,16 @@ pub(super) enum Input {
     Vote(NodeId, Vec<u8>),
 }
 
-/// What a reset has cost.
+/// The cost of a reset.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cost {
+pub(super) struct InputCost {
     pub(super) cpu_ns: u64,
     pub(super) messages_in: u64,
     pub(super) messages_out: u64,
     pub(super) bytes_out: u64,
     pub(super) table_bytes: u64,
     pub(super) full_table_bytes: u64,
-    /// What was given to the journal, if there is one.
+    /// Bytes given to the journal, if there is one.
     pub(super) journal_bytes: u64,
 }
 
@@ -55,7 +56,7 @@ struct Journalled {
 }
 
 /// A job's driver, and all its hosts.
-pub(super) struct Cluster {
+pub(super) struct CostCluster {
     core: DriverCore,
     /// Where its records are stored, if they are.
     journal: Option<Journalled>,
@@ -66,20 +67,20 @@ pub(super) struct Cluster {
     slots: u32,
     agents: u64,
     workers: Workers,
-    cost: Cost,
-    /// What the bench itself took meanwhile.
+    cost: InputCost,
+    /// Time spent by the bench itself.
     uncounted_ns: u64,
     /// The world size that trains.
     running: Option<u32>,
 }
 
-impl Cluster {
+impl CostCluster {
     pub(super) fn new(hosts: u32, slots: u32, keeps_journal: bool) -> anyhow::Result<Self> {
         let program = ProgramSpec { argv: vec!["train".to_owned()], environment: Vec::new() };
         let config = DriverConfig {
             np: Some(hosts * slots),
             min_np: Some(1),
-            mode: Mode::InProcess,
+            mode: ElasticMode::InProcess,
             hosts_join: false,
             driver_address: "10.0.0.1:7070".to_owned(),
             ..DriverConfig::new(program)
@@ -109,14 +110,14 @@ impl Cluster {
             slots,
             agents: 0,
             workers: Workers::default(),
-            cost: Cost::default(),
+            cost: InputCost::default(),
             uncounted_ns: 0,
             running: None,
         })
     }
 
-    /// All hosts are listed and their agents join.
-    pub(super) fn start(&mut self, workers: u32) -> anyhow::Result<Cost> {
+    /// Lists all hosts and lets their agents join.
+    pub(super) fn start(&mut self, workers: u32) -> anyhow::Result<InputCost> {
         let entry = |name: &HostName| HostEntry {
             name: name.clone(),
             slots: self.slots,
@@ -132,7 +133,7 @@ impl Cluster {
     }
 
     /// A host's power fails: the sessions of its agent and its workers are lost.
-    pub(super) fn lose(&mut self, host: u32, left: u32) -> anyhow::Result<Cost> {
+    pub(super) fn lose(&mut self, host: u32, left: u32) -> anyhow::Result<InputCost> {
         let host = &self.hosts[host as usize];
         let lost = |peer| {
             let reason = LossReason::Silence { silent_ms: 2_000 };
@@ -143,14 +144,14 @@ impl Cluster {
     }
 
     /// The host is there again, with a new agent.
-    pub(super) fn come_back(&mut self, host: u32, workers: u32) -> anyhow::Result<Cost> {
+    pub(super) fn come_back(&mut self, host: u32, workers: u32) -> anyhow::Result<InputCost> {
         let inputs = self.join(host as usize)?.into();
         self.until_running(inputs, workers)
     }
 
-    /// All members tell of a commit while they train: no generation begins or ends.
-    pub(super) fn commit(&mut self, step: u64) -> anyhow::Result<Cost> {
-        self.cost = Cost::default();
+    /// Lets all members report a commit while they train: no generation begins or ends.
+    pub(super) fn commit(&mut self, step: u64) -> anyhow::Result<InputCost> {
+        self.cost = InputCost::default();
         let inputs = self.workers.progress(self.stamp, Step(step))?;
         let told = self.work(inputs)?;
         ensure!(told.is_empty(), "a commit asks nothing of anybody, but {told:?} was said");
@@ -167,6 +168,7 @@ impl Cluster {
             host,
             slots: self.slots,
             role: "default".to_owned(),
+            meeting: None,
             live: Vec::new(),
         };
         Ok([Input::Link(node.clone(), LinkEvent::Up), Input::FromAgent(node, encode(&join)?)])
@@ -177,8 +179,8 @@ impl Cluster {
         &mut self,
         mut inputs: VecDeque<Input>,
         world_size: u32,
-    ) -> anyhow::Result<Cost> {
-        self.cost = Cost::default();
+    ) -> anyhow::Result<InputCost> {
+        self.cost = InputCost::default();
         self.running = None;
         let patience = self.now + std::time::Duration::from_secs(30);
         while self.running != Some(world_size) {
@@ -190,14 +192,14 @@ impl Cluster {
                 self.now = self.now.max(next);
             }
         }
-        // What was still to be said belongs to this reset as well.
+        // Messages still to be sent belong to this reset as well.
         let told = self.work(inputs)?;
         self.workers.answer(told)?;
         Ok(self.cost)
     }
 
     /// The driver's node works off what has come to it: that is what is counted.
-    fn work(&mut self, inputs: VecDeque<Input>) -> anyhow::Result<Vec<Told>> {
+    fn work(&mut self, inputs: VecDeque<Input>) -> anyhow::Result<Vec<DriverMessage>> {
         let mut told = Vec::new();
         let began = cpu_ns()?;
         self.cost.messages_in += inputs.len() as u64;
@@ -226,7 +228,7 @@ impl Cluster {
         Ok(told)
     }
 
-    fn drain(&mut self, told: &mut Vec<Told>) -> anyhow::Result<()> {
+    fn drain(&mut self, told: &mut Vec<DriverMessage>) -> anyhow::Result<()> {
         loop {
             self.store()?;
             if let Some(verdict) = self.registry.poll_output() {
@@ -249,12 +251,16 @@ impl Cluster {
             let began = cpu_ns()?;
             journal.append(&batch)?;
             self.uncounted_ns += cpu_ns()? - began;
-            self.core.handle_journaled(batch.last());
+            self.core.handle_journaled(self.now, batch.last());
         }
         Ok(())
     }
 
-    fn carry_out(&mut self, output: DriverOutput, told: &mut Vec<Told>) -> anyhow::Result<()> {
+    fn carry_out(
+        &mut self,
+        output: DriverOutput,
+        told: &mut Vec<DriverMessage>,
+    ) -> anyhow::Result<()> {
         match output {
             DriverOutput::ToAgent { message, .. } => {
                 self.count(&message, ActorName::AGENT, 1)?;
@@ -265,19 +271,19 @@ impl Cluster {
                 let message =
                     DriverToAgent::Start { worker: worker.clone(), environment, place, credential };
                 self.count(&message, ActorName::AGENT, 1)?;
-                told.push(Told::Start { worker, agent });
+                told.push(DriverMessage::Start { worker, agent });
             }
             DriverOutput::ToWorker { to, message } => {
                 self.count_to_workers(&message, 1)?;
-                told.push(Told::Worker { to: vec![to], message });
+                told.push(DriverMessage::Worker { to: vec![to], message });
             }
             DriverOutput::ToWorkers { to, message } => {
                 self.count_to_workers(&message, to.len() as u64)?;
-                told.push(Told::Worker { to, message });
+                told.push(DriverMessage::Worker { to, message });
             }
-            DriverOutput::OpenGeneration { stamp, members } => {
+            DriverOutput::OpenGeneration { stamp, members, budget } => {
                 self.stamp = stamp;
-                self.registry.open(self.now, stamp, members)?;
+                self.registry.open(self.now, stamp, members, budget)?;
             }
             DriverOutput::Event(event) => {
                 if let EventKind::GenerationRunning { world_size } = event.kind {
@@ -287,6 +293,9 @@ impl Cluster {
             DriverOutput::NameMissing { stamp } => {
                 let missing = self.registry.missing();
                 self.core.handle_missing(self.now, stamp, missing);
+            }
+            DriverOutput::Incident(incident) => {
+                self.registry.handle_incident(self.now, incident);
             }
             DriverOutput::Vote(vote) => {
                 self.registry.handle_vote(self.now, &vote);
@@ -312,11 +321,11 @@ impl Cluster {
             // Not what the driver does: its time does not count.
             let began = cpu_ns()?;
             let full_bytes = match &formation.table {
-                Table::Full(assignment) => {
+                FormationTable::Full(assignment) => {
                     self.workers.keep_table(assignment);
                     bytes
                 }
-                Table::Delta(delta) => {
+                FormationTable::Delta(delta) => {
                     let table = self.workers.change_table(delta)?;
                     let table_bytes = encode(table.as_ref())?.len() as u64;
                     bytes - encode(delta.as_ref())?.len() as u64 + table_bytes

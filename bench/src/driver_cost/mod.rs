@@ -15,12 +15,12 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use serde::Serialize;
 
-use self::cluster::{Cluster, Cost};
+use self::cluster::{CostCluster, InputCost};
 use crate::statistics::median;
 
 /// Flags.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct DriverCostOptions {
     /// Numbers of hosts.
     #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1_000, 10_000])]
     hosts: Vec<u32>,
@@ -37,45 +37,45 @@ pub(crate) struct Options {
 
 /// The result.
 #[derive(Debug, Serialize)]
-struct Report {
+struct DriverCostReport {
     slots: u32,
     rounds: usize,
-    sizes: Vec<Size>,
+    sizes: Vec<CostBySize>,
 }
 
-/// One number of hosts.
+/// Figures for one number of hosts.
 #[derive(Debug, Serialize)]
-struct Size {
+struct CostBySize {
     hosts: u32,
     workers: u32,
-    start: Reset,
-    loss: Reset,
-    comeback: Reset,
-    commit: Commit,
+    start: ResetCost,
+    loss: ResetCost,
+    comeback: ResetCost,
+    commit: DriverCommitCost,
 }
 
-/// What it costs when all workers tell of a commit, with the journal kept.
+/// The cost of a commit reported by all workers, with the journal kept.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Commit {
+struct DriverCommitCost {
     cpu_ms: f64,
-    /// What was given to the journal, of all rounds.
+    /// Bytes given to the journal in all rounds.
     journal_bytes: u64,
 }
 
-/// What a reset costs, from its cause until all train.
+/// The cost of a reset, from its cause until all train.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Reset {
+struct ResetCost {
     cpu_ms: f64,
     messages_in: u64,
     messages_out: u64,
     bytes_out: u64,
     /// Of these, tables and changes of tables.
     table_bytes: u64,
-    /// What those would be if each member were sent the full table.
+    /// The bytes if each member were sent the full table.
     full_table_bytes: u64,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &DriverCostOptions) -> anyhow::Result<()> {
     ensure!(options.rounds > 0, "at least one round is needed");
     let mut out = std::io::stdout().lock();
     if !options.json {
@@ -126,7 +126,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         }
         sizes.push(size);
     }
-    let report = Report { slots: options.slots, rounds: options.rounds, sizes };
+    let report = DriverCostReport { slots: options.slots, rounds: options.rounds, sizes };
     if options.json {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
@@ -134,20 +134,20 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn measure(hosts: u32, options: &Options) -> anyhow::Result<Size> {
+fn measure(hosts: u32, options: &DriverCostOptions) -> anyhow::Result<CostBySize> {
     let workers = hosts.checked_mul(options.slots).context("too many workers")?;
     ensure!(hosts > 1 && options.slots > 0, "a host must be there when another one is lost");
-    let mut cluster = Cluster::new(hosts, options.slots, false)?;
+    let mut cluster = CostCluster::new(hosts, options.slots, false)?;
     let start = cluster.start(workers)?;
     let mut losses = Vec::new();
     let mut comebacks = Vec::new();
     for round in 0..options.rounds {
-        // One from the middle of the list, another one each time.
+        // A host from the middle of the list, a different one each time.
         let host = (hosts / 2 + u32::try_from(round)? * 7) % hosts;
         losses.push(cluster.lose(host, workers - options.slots)?);
         comebacks.push(cluster.come_back(host, workers)?);
     }
-    Ok(Size {
+    Ok(CostBySize {
         hosts,
         workers,
         start: reset(&[start])?,
@@ -157,23 +157,27 @@ fn measure(hosts: u32, options: &Options) -> anyhow::Result<Size> {
     })
 }
 
-fn measure_commit(hosts: u32, workers: u32, options: &Options) -> anyhow::Result<Commit> {
-    let mut cluster = Cluster::new(hosts, options.slots, true)?;
+fn measure_commit(
+    hosts: u32,
+    workers: u32,
+    options: &DriverCostOptions,
+) -> anyhow::Result<DriverCommitCost> {
+    let mut cluster = CostCluster::new(hosts, options.slots, true)?;
     let start = cluster.start(workers)?;
     ensure!(start.journal_bytes > 0, "the journal is not written at all");
-    let commits: Vec<Cost> =
+    let commits: Vec<InputCost> =
         (1..=options.rounds as u64).map(|step| cluster.commit(step)).collect::<Result<_, _>>()?;
     let cpu_ms: Vec<f64> = commits.iter().map(|cost| cost.cpu_ns as f64 / 1e6).collect();
-    Ok(Commit {
+    Ok(DriverCommitCost {
         cpu_ms: median(&cpu_ms).context("there was none")?,
         journal_bytes: commits.iter().map(|cost| cost.journal_bytes).sum(),
     })
 }
 
-fn reset(costs: &[Cost]) -> anyhow::Result<Reset> {
+fn reset(costs: &[InputCost]) -> anyhow::Result<ResetCost> {
     let cpu_ms: Vec<f64> = costs.iter().map(|cost| cost.cpu_ns as f64 / 1e6).collect();
     let last = costs.last().context("there was none")?;
-    Ok(Reset {
+    Ok(ResetCost {
         cpu_ms: median(&cpu_ms).context("there was none")?,
         messages_in: last.messages_in,
         messages_out: last.messages_out,
@@ -189,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_reset_sends_what_has_changed_and_not_the_table() {
-        let options = Options { hosts: vec![20], slots: 2, rounds: 2, json: true };
+        let options = DriverCostOptions { hosts: vec![20], slots: 2, rounds: 2, json: true };
         let size = measure(20, &options).expect("it trains again each time");
         assert_eq!(size.workers, 40);
         assert_eq!(size.start.table_bytes, size.start.full_table_bytes, "nobody has one before");

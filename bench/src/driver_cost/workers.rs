@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use elastic_protocol::messages::{
-    AgentToDriver, Ballot, DriverToWorker, Vote, WorkerToDriver, encode,
-};
+use elastic_protocol::codec::encode;
+use elastic_protocol::messages::{AgentToDriver, Ballot, DriverToWorker, Vote, WorkerToDriver};
 use elastic_protocol::{
     Assignment, AssignmentDelta, CommitId, HostName, NodeId, Stamp, Step, WorkerId,
 };
@@ -14,14 +13,14 @@ use elastic_runtime::transport::LinkEvent;
 
 use super::cluster::Input;
 
-/// What the driver has said.
+/// Messages from the driver.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum DriverMessage {
     Start { worker: WorkerId, agent: NodeId },
     Worker { to: Vec<WorkerId>, message: DriverToWorker },
 }
 
-/// All of them.
+/// All workers of the cluster.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
     agents: BTreeMap<HostName, NodeId>,
@@ -58,7 +57,7 @@ impl Workers {
         Ok(&self.table)
     }
 
-    /// All of them say that they have committed this step.
+    /// The reports of all workers that they have committed this step.
     pub(super) fn progress(&self, stamp: Stamp, step: Step) -> anyhow::Result<VecDeque<Input>> {
         let note = "epoch 3 loss 0.0421 accuracy 0.9611".to_owned();
         let bytes = encode(&WorkerToDriver::Progress { stamp, step, note })?;
@@ -66,12 +65,14 @@ impl Workers {
         Ok(workers.map(|it| Input::FromWorker(NodeId::worker(it), bytes.clone())).collect())
     }
 
-    pub(super) fn answer(&mut self, told: Vec<Told>) -> anyhow::Result<VecDeque<Input>> {
+    pub(super) fn answer(&mut self, told: Vec<DriverMessage>) -> anyhow::Result<VecDeque<Input>> {
         let mut answers = VecDeque::new();
         for told in told {
             match told {
-                Told::Start { worker, agent } => self.start(&worker, &agent, &mut answers)?,
-                Told::Worker { to, message } => {
+                DriverMessage::Start { worker, agent } => {
+                    self.start(&worker, &agent, &mut answers)?
+                }
+                DriverMessage::Worker { to, message } => {
                     for worker in &to {
                         self.hear(worker, &message, &mut answers)?;
                     }

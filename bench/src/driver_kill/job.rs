@@ -17,14 +17,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often files are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What a training came to.
-pub(super) struct Outcome {
+/// The result of a training.
+pub(super) struct TrainingResult {
     pub(super) parameters: Vec<u8>,
     pub(super) accuracy: String,
 }
 
 /// How a job is made.
-pub(super) struct Plan<'a> {
+pub(super) struct KillPlan<'a> {
     pub(super) program: &'a Path,
     pub(super) digits: &'a Path,
     pub(super) workers: u32,
@@ -35,7 +35,7 @@ pub(super) struct Plan<'a> {
 }
 
 /// A job on this machine, with one driver or several; dropped, it is stopped.
-pub(super) struct Job {
+pub(super) struct KillJob {
     folder: TempDir,
     command: Vec<String>,
     program: PathBuf,
@@ -43,9 +43,9 @@ pub(super) struct Job {
     drivers: Vec<Child>,
 }
 
-impl Job {
+impl KillJob {
     /// Starts it, with one driver.
-    pub(super) fn start(plan: &Plan<'_>) -> anyhow::Result<Self> {
+    pub(super) fn start(plan: &KillPlan<'_>) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("elastic-node-bench-")?;
         let at = |name: &str| folder.path().join(name).display().to_string();
         let hosts: Vec<String> =
@@ -64,7 +64,7 @@ impl Job {
         Ok(job)
     }
 
-    /// One more driver, which stands by; waits until the one that acts has told of it.
+    /// Adds a driver that stands by; waits until the acting one has reported it.
     pub(super) fn add_standby(&mut self) -> anyhow::Result<()> {
         let standby = self.spawn(self.drivers.len(), &["--standby"])?;
         self.drivers.push(standby);
@@ -127,7 +127,7 @@ impl Job {
     }
 
     /// Waits for the job's end, which is that of all drivers.
-    pub(super) fn end(&mut self) -> anyhow::Result<Outcome> {
+    pub(super) fn end(&mut self) -> anyhow::Result<TrainingResult> {
         for place in 0..self.drivers.len() {
             let status = self.drivers[place].wait()?;
             ensure!(status.success(), "the job failed ({status})\n{}", self.log());
@@ -137,7 +137,7 @@ impl Job {
         let mut last_first = stdout.lines().rev();
         let accuracy = last_first.find_map(|line| Some(line.split_once("accuracy ")?.1));
         let accuracy = accuracy.context("rank 0 has told its accuracy")?.to_owned();
-        Ok(Outcome { parameters, accuracy })
+        Ok(TrainingResult { parameters, accuracy })
     }
 
     pub(super) fn wait<T>(
@@ -179,10 +179,10 @@ impl Job {
     }
 }
 
-impl Drop for Job {
+impl Drop for KillJob {
     fn drop(&mut self) {
         for driver in &mut self.drivers {
-            // It may have ended already; then there is nobody to stop or to wait for.
+            // The driver may have ended already; then there is nothing to stop or to wait for.
             if let Ok(None) = driver.try_wait() {
                 let _ = Command::new("kill").args(["-INT", &driver.id().to_string()]).status();
                 let _ = driver.wait();

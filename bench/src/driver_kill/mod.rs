@@ -16,7 +16,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-use self::job::{Job, Plan};
+use self::job::{KillJob, KillPlan};
 use crate::process::{elastic_node, example, now, pause};
 use crate::statistics::{median, percentile};
 
@@ -30,7 +30,7 @@ const TRAINING_MS_PER_TAKEOVER: u64 = 12_000;
 
 /// Flags.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct DriverKillOptions {
     /// How often the driver is killed.
     #[arg(long, default_value_t = 100)]
     kills: usize,
@@ -59,7 +59,7 @@ pub(crate) struct Options {
 
 /// The result.
 #[derive(Debug, Serialize)]
-struct Report {
+struct DriverKillReport {
     kills: usize,
     workers: u32,
     epochs: u64,
@@ -93,7 +93,7 @@ impl Milliseconds {
 }
 
 /// Measures and prints.
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &DriverKillOptions) -> anyhow::Result<()> {
     ensure!(options.kills > 0 && options.workers > 0, "there must be kills and workers");
     let (program, digits) = (elastic_node()?, example("digits")?);
     let ms_per_kill = match options.store {
@@ -103,7 +103,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let steps = options.kills as u64 * ms_per_kill / options.step_ms.max(1);
     let epochs = steps.div_ceil(BATCHES.div_ceil(u64::from(options.workers)));
     let workers = options.workers;
-    let plan = |step_ms, flags| Plan {
+    let plan = |step_ms, flags| KillPlan {
         program: &program,
         digits: &digits,
         workers,
@@ -111,12 +111,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         step_ms,
         flags,
     };
-    let mut undisturbed = Job::start(&plan(0, Vec::new()))?;
+    let mut undisturbed = KillJob::start(&plan(0, Vec::new()))?;
     let expected = undisturbed.end()?;
     say(options, &format!("undisturbed: {}, {epochs} epochs", expected.accuracy))?;
 
     let store = options.store.iter().flat_map(|store| ["--store".to_owned(), store.clone()]);
-    let mut job = Job::start(&plan(options.step_ms, store.collect()))?;
+    let mut job = KillJob::start(&plan(options.step_ms, store.collect()))?;
     job.wait("the training", |job| (job.count("generation_running") > 0).then_some(()))?;
     let (acts, reattached) = match options.store {
         Some(_) => kill_the_acting(options, &mut job)?,
@@ -124,7 +124,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     };
     let outcome = job.end()?;
     let done = job.events_of("reset_done");
-    let report = Report {
+    let report = DriverKillReport {
         kills: options.kills,
         workers,
         epochs,
@@ -141,8 +141,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One driver, which is started again; the milliseconds until everybody was back, where it lived so long.
-fn kill_and_start_again(options: &Options, job: &mut Job) -> anyhow::Result<Vec<f64>> {
+/// Kills the driver and starts it again; returns the milliseconds until all were back, where it lived so long.
+fn kill_and_start_again(
+    options: &DriverKillOptions,
+    job: &mut KillJob,
+) -> anyhow::Result<Vec<f64>> {
     let mut random = ChaCha8Rng::seed_from_u64(options.seed);
     for number in 1..=options.kills {
         pause(Duration::from_millis(random.random_range(0..=options.alive_ms)));
@@ -162,7 +165,10 @@ fn kill_and_start_again(options: &Options, job: &mut Job) -> anyhow::Result<Vec<
 }
 
 /// Three drivers; the milliseconds from each kill until another acts, and until everybody is back.
-fn kill_the_acting(options: &Options, job: &mut Job) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
+fn kill_the_acting(
+    options: &DriverKillOptions,
+    job: &mut KillJob,
+) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
     let mut random = ChaCha8Rng::seed_from_u64(options.seed);
     let (mut acts, mut back) = (Vec::new(), Vec::new());
     job.add_standby()?;
@@ -190,14 +196,14 @@ fn ms_since(moment: Instant) -> f64 {
     now().duration_since(moment).as_secs_f64() * 1e3
 }
 
-fn tell_of(options: &Options, job: &Job, kill: usize) -> anyhow::Result<()> {
+fn tell_of(options: &DriverKillOptions, job: &KillJob, kill: usize) -> anyhow::Result<()> {
     match kill % 10 {
         0 => say(options, &format!("kill {kill}: {} resets", job.count("reset_decided"))),
         _ => Ok(()),
     }
 }
 
-fn say(options: &Options, text: &str) -> anyhow::Result<()> {
+fn say(options: &DriverKillOptions, text: &str) -> anyhow::Result<()> {
     if !options.json {
         writeln!(std::io::stderr(), "{text}")?;
     }

@@ -1,4 +1,4 @@
-//! Who is measured by `recovery`: jobs of ours, and the same training under other launchers.
+//! The jobs that `recovery` measures: ours, and the same training under other launchers.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use crate::process::elastic_node;
 /// Workers of each job.
 pub(crate) const WORKERS: u32 = 4;
 
-/// What horovodrun runs in a shell to learn of hosts, as many as there are workers. It gives up the whole host of a
-/// worker that failed, so each is on one of its own; it goes by ssh to what is no address of this machine's
-/// interfaces, so all are ways to write 127.0.0.1.
+/// The host discovery of horovodrun, run in a shell: as many hosts as workers. It gives up the whole host of a
+/// worker that failed, so each worker has a host of its own; it uses ssh for addresses that are not on this machine's
+/// interfaces, so all names are spellings of 127.0.0.1.
 const HOROVOD_HOSTS: &str = r"printf '%s:1\n' localhost 127.0.0.1 127.0.1 127.1";
 
 /// Our ways to go on without a worker.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum Mode {
+pub(crate) enum RecoveryMode {
     /// The Rust API, in process.
     InProcess,
     /// The Python package, in process, with torch's DistributedDataParallel.
@@ -29,7 +29,7 @@ pub(crate) enum Mode {
 
 /// Others that do this. Each is a Python package of the interpreter that `--python` names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum Peer {
+pub(crate) enum RecoveryPeer {
     /// torch's own launcher, which starts the group again.
     Torchrun,
     /// torchft's managers and lighthouse, in process.
@@ -38,19 +38,19 @@ pub(crate) enum Peer {
     Horovod,
 }
 
-/// What survivors do when a worker is lost.
+/// The behaviour of survivors when a worker is lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Survivors {
-    /// They go on in the same process.
+    /// They stay in the same process.
     Stay,
-    /// They are started again, with everybody.
+    /// They are restarted, with everybody else.
     Restart,
 }
 
-/// One job to be measured.
+/// A job to be measured.
 #[derive(Clone, Debug)]
-pub(crate) struct Contestant {
-    /// What starts it; behind it comes what the training program is told.
+pub(crate) struct RecoveryContestant {
+    /// The command line; the training program's arguments are appended.
     pub(crate) command: Vec<OsString>,
     pub(crate) environment: Vec<(&'static str, &'static str)>,
     pub(crate) survivors: Survivors,
@@ -58,15 +58,15 @@ pub(crate) struct Contestant {
     pub(crate) has_events: bool,
 }
 
-impl Contestant {
+impl RecoveryContestant {
     /// Ours, with its state below `folder`.
     ///
     /// # Errors
     /// `elastic-node` cannot be built.
-    pub(crate) fn ours(mode: Mode, python: &Path, folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn ours(mode: RecoveryMode, python: &Path, folder: &Path) -> anyhow::Result<Self> {
         let (by, survivors) = match mode {
-            Mode::InProcess | Mode::Python => ("in-process", Survivors::Stay),
-            Mode::Restart => ("restart", Survivors::Restart),
+            RecoveryMode::InProcess | RecoveryMode::Python => ("in-process", Survivors::Stay),
+            RecoveryMode::Restart => ("restart", Survivors::Restart),
         };
         let mut command: Vec<OsString> = vec![elastic_node()?.into()];
         command.extend(["run", "--np", &WORKERS.to_string(), "--mode", by].map(Into::into));
@@ -76,20 +76,24 @@ impl Contestant {
         command.extend(["--max-restarts", "1000000", "--state-dir"].map(Into::into));
         command.extend([folder.join("state").into(), "--".into()]);
         match mode {
-            Mode::InProcess => command.extend([std::env::current_exe()?.into(), "worker".into()]),
-            Mode::Python => command.extend([python.into(), script("python/worker.py").into()]),
-            Mode::Restart => command.extend([python.into(), script("peers/ddp.py").into()]),
+            RecoveryMode::InProcess => {
+                command.extend([std::env::current_exe()?.into(), "worker".into()])
+            }
+            RecoveryMode::Python => {
+                command.extend([python.into(), script("python/worker.py").into()])
+            }
+            RecoveryMode::Restart => command.extend([python.into(), script("peers/ddp.py").into()]),
         }
         let has_events = survivors == Survivors::Stay;
         Ok(Self { command, environment: Vec::new(), survivors, has_events })
     }
 
     /// Another's.
-    pub(crate) fn peer(peer: Peer, python: &Path) -> Self {
+    pub(crate) fn peer(peer: RecoveryPeer, python: &Path) -> Self {
         let mut command: Vec<OsString> = vec![python.into()];
         let mut environment = Vec::new();
         let survivors = match peer {
-            Peer::Torchrun => {
+            RecoveryPeer::Torchrun => {
                 let workers = format!("--nproc-per-node={WORKERS}");
                 command.extend(["-m", "torch.distributed.run", "--standalone"].map(Into::into));
                 command.extend([workers.as_str(), "--max-restarts=1000000"].map(Into::into));
@@ -99,12 +103,12 @@ impl Contestant {
                 environment.push(("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"));
                 Survivors::Restart
             }
-            Peer::Torchft => {
+            RecoveryPeer::Torchft => {
                 command.extend([script("peers/torchft_ddp.py").into(), "--replicas".into()]);
                 command.push(WORKERS.to_string().into());
                 Survivors::Stay
             }
-            Peer::Horovod => {
+            RecoveryPeer::Horovod => {
                 let (workers, survivors) = (WORKERS.to_string(), (WORKERS - 1).to_string());
                 command.extend(["-m", "horovod.runner.launch", "--gloo"].map(Into::into));
                 command.extend(["-np", &workers, "--max-np", &workers].map(Into::into));
@@ -121,7 +125,7 @@ impl Contestant {
     }
 }
 
-impl Peer {
+impl RecoveryPeer {
     /// Its name, for a person and in the report.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -131,7 +135,7 @@ impl Peer {
         }
     }
 
-    /// What must be importable, and how it comes there.
+    /// The package that must be importable, and how it is installed.
     fn package(self) -> (&'static str, &'static str) {
         match self {
             Self::Torchrun => ("torch.distributed.run", "pip install torch"),

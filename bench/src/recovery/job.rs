@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::contestant::Contestant;
+use super::contestant::RecoveryContestant;
 use crate::process::{now, pause, terminate};
 
 /// How long anything may take that is waited for.
@@ -23,23 +23,23 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A line of the event log, as far as it matters here.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Event {
+pub(crate) struct LoggedEvent {
     pub(crate) t: String,
     pub(crate) kind: String,
     pub(crate) cause: Option<String>,
     pub(crate) from: Option<u64>,
     pub(crate) generation: u64,
-    pub(crate) ms: Option<PhaseMs>,
+    pub(crate) ms: Option<ResetPhases>,
 }
 
 /// Milliseconds of a reset, by phase.
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct PhaseMs {
+pub(crate) struct ResetPhases {
     pub(crate) form: f64,
     pub(crate) sync: f64,
 }
 
-impl Event {
+impl LoggedEvent {
     /// When it was written.
     pub(crate) fn at(&self) -> anyhow::Result<SystemTime> {
         humantime::parse_rfc3339(&self.t).with_context(|| format!("{:?} is no time", self.t))
@@ -47,18 +47,18 @@ impl Event {
 }
 
 /// A running job; dropped, it is stopped.
-pub(crate) struct Job {
+pub(crate) struct RecoveryJob {
     folder: TempDir,
     launcher: Child,
 }
 
-impl Job {
+impl RecoveryJob {
     /// Starts the job that `contestant` describes for its folder. The training program is told where its records go,
     /// and how long a step is.
     pub(crate) fn start(
         step_ms: u64,
-        contestant: impl FnOnce(&Path) -> anyhow::Result<Contestant>,
-    ) -> anyhow::Result<(Self, Contestant)> {
+        contestant: impl FnOnce(&Path) -> anyhow::Result<RecoveryContestant>,
+    ) -> anyhow::Result<(Self, RecoveryContestant)> {
         let folder = TempDir::with_prefix("elastic-node-bench-")?;
         fs::create_dir(folder.path().join("records"))?;
         let log = fs::File::create(folder.path().join("log"))?;
@@ -80,13 +80,18 @@ impl Job {
         Ok((Self { folder, launcher }, contestant))
     }
 
+    /// Process id of the process that has started all others.
+    pub(crate) fn launcher_pid(&self) -> u32 {
+        self.launcher.id()
+    }
+
     /// Where workers' records are.
     pub(crate) fn records(&self) -> PathBuf {
         self.folder.path().join("records")
     }
 
     /// `elastic-node`'s event log so far.
-    pub(crate) fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<LoggedEvent> {
         let path = self.folder.path().join("state").join("events.jsonl");
         let text = fs::read_to_string(path).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -116,9 +121,9 @@ impl Job {
     }
 }
 
-impl Drop for Job {
+impl Drop for RecoveryJob {
     fn drop(&mut self) {
-        // It may have ended already; then there is nobody to stop or to wait for.
+        // The launcher may have ended already; then there is nothing to stop or to wait for.
         let _ = terminate(self.launcher.id());
         let deadline = now() + FAREWELL;
         while now() < deadline {

@@ -1,22 +1,22 @@
-//! One `kill -9` of a worker, and how long training stood still for it.
+//! Kills a worker with SIGKILL, and measures how long training stood still.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 
-use super::contestant::{Contestant, Survivors, WORKERS};
-use super::job::{Event, Job, PhaseMs};
+use super::contestant::{RecoveryContestant, Survivors, WORKERS};
+use super::job::{LoggedEvent, RecoveryJob, ResetPhases};
 use crate::monotonic::now_ns;
 use crate::process::{kill_9, pause};
-use crate::record::{self, Record};
+use crate::record::{self, CommitRecord};
 
 /// Steps that all four commit before the next kill.
 const STEPS_BETWEEN: u64 = 20;
 
-/// What one kill cost, in milliseconds.
+/// The cost of one kill, in milliseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Sample {
+pub(crate) struct KillSample {
     pub(crate) total_ms: f64,
     /// By phase, where the contestant tells; together they are the total.
     pub(crate) phases_ms: BTreeMap<&'static str, f64>,
@@ -24,10 +24,10 @@ pub(crate) struct Sample {
 
 /// Waits until four workers train together, kills one of them, and takes the time.
 pub(crate) fn measure(
-    job: &mut Job,
-    contestant: &Contestant,
+    job: &mut RecoveryJob,
+    contestant: &RecoveryContestant,
     number: usize,
-) -> anyhow::Result<Sample> {
+) -> anyhow::Result<KillSample> {
     let (generation, members) = job.wait("four workers that train together", together)?;
     // Each rank in turn, and at different moments of a step.
     let victim_rank = u32::try_from(number)? % WORKERS;
@@ -60,7 +60,7 @@ pub(crate) fn measure(
             } else {
                 BTreeMap::new()
             };
-            Ok(Sample { total_ms, phases_ms })
+            Ok(KillSample { total_ms, phases_ms })
         }
         Survivors::Restart => {
             let (resumed_ns, pids) =
@@ -81,13 +81,13 @@ pub(crate) fn measure(
                 ("join", joined - imported),
                 ("step", total_ms - joined),
             ]);
-            Ok(Sample { total_ms, phases_ms })
+            Ok(KillSample { total_ms, phases_ms })
         }
     }
 }
 
 /// The newest generation and its members by rank, if it has all four, and they have made a few steps.
-fn together(job: &Job) -> Option<(u64, BTreeMap<u32, u32>)> {
+fn together(job: &RecoveryJob) -> Option<(u64, BTreeMap<u32, u32>)> {
     let mut newest = (0, BTreeMap::new());
     let mut steps = u64::MAX;
     for (pid, records) in record::all(&job.records()) {
@@ -105,18 +105,18 @@ fn together(job: &Job) -> Option<(u64, BTreeMap<u32, u32>)> {
     (are_all_there && steps >= STEPS_BETWEEN).then_some(newest)
 }
 
-fn steps_in(records: &[Record], generation: u64) -> u64 {
+fn steps_in(records: &[CommitRecord], generation: u64) -> u64 {
     records.iter().filter(|record| record.generation == generation).count() as u64
 }
 
 /// A worker's first commit in a later generation.
-fn first_after(job: &Job, pid: u32, generation: u64) -> Option<u64> {
+fn first_after(job: &RecoveryJob, pid: u32, generation: u64) -> Option<u64> {
     let records = record::read(&job.records(), pid).into_iter();
     records.filter(|it| it.generation > generation).map(|it| it.at_ns).min()
 }
 
 /// The first later generation in which all four have committed: when the last of them did first, and who they are.
-fn whole_group_after(job: &Job, generation: u64) -> Option<(u64, BTreeSet<u32>)> {
+fn whole_group_after(job: &RecoveryJob, generation: u64) -> Option<(u64, BTreeSet<u32>)> {
     let mut firsts: BTreeMap<u64, BTreeMap<u32, u64>> = BTreeMap::new();
     for (pid, records) in record::all(&job.records()) {
         if let Some(first) = records.first().filter(|it| it.generation > generation) {
@@ -128,7 +128,7 @@ fn whole_group_after(job: &Job, generation: u64) -> Option<(u64, BTreeSet<u32>)>
 }
 
 /// The decision to end this generation, and how long the phases of that reset took.
-fn reset_of(job: &Job, generation: u64) -> Option<(Event, PhaseMs)> {
+fn reset_of(job: &RecoveryJob, generation: u64) -> Option<(LoggedEvent, ResetPhases)> {
     let events = job.events();
     let done = events.iter().find(|event| event.from == Some(generation))?;
     let ms = done.ms?;

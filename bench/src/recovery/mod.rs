@@ -7,8 +7,8 @@
 //! the last new process is at its first line, `import` until it has imported torch, `join` until its process group
 //! stands, `step` until it has committed. Peers are measured after ours, in jobs of the same size and pace.
 
-mod contestant;
-mod job;
+pub(crate) mod contestant;
+pub(crate) mod job;
 mod kill;
 mod report;
 
@@ -19,13 +19,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use clap::Args;
 
-use contestant::{Contestant, Mode, Peer};
-use job::Job;
-use report::{Figures, Report};
+use contestant::{RecoveryContestant, RecoveryMode, RecoveryPeer};
+use job::RecoveryJob;
+use report::{Figures, RecoveryReport};
 
 /// Flags.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct RecoveryOptions {
     /// How many workers are killed, one after the other.
     #[arg(long, default_value_t = 20)]
     kills: usize,
@@ -35,12 +35,12 @@ pub(crate) struct Options {
     /// Least time of a step in milliseconds.
     #[arg(long, default_value_t = 5)]
     step_ms: u64,
-    /// What trains, and how it goes on without a worker.
-    #[arg(long, value_enum, default_value_t = Mode::InProcess)]
-    mode: Mode,
-    /// Who is measured beside it, where it is installed.
+    /// The training program, and its way to go on without a worker.
+    #[arg(long, value_enum, default_value_t = RecoveryMode::InProcess)]
+    mode: RecoveryMode,
+    /// Peers to measure beside it, where installed.
     #[arg(long, value_enum, value_delimiter = ',')]
-    vs: Vec<Peer>,
+    vs: Vec<RecoveryPeer>,
     /// The interpreter of scripts: for `--mode python` with `elastic_node` and torch, for `--mode restart` and peers
     /// with torch.
     #[arg(long, env = "ELASTIC_BENCH_PYTHON", default_value = "python3")]
@@ -51,11 +51,12 @@ pub(crate) struct Options {
 }
 
 /// Measures and prints.
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &RecoveryOptions) -> anyhow::Result<()> {
     ensure!(options.kills > 0 && options.peer_kills > 0, "there must be at least 1 kill");
     let (python, mode) = (options.python.as_path(), options.mode);
-    let ours =
-        measure(options, "ours", options.kills, |folder| Contestant::ours(mode, python, folder))?;
+    let ours = measure(options, "ours", options.kills, |folder| {
+        RecoveryContestant::ours(mode, python, folder)
+    })?;
     let mut peers = BTreeMap::new();
     for peer in &options.vs {
         if let Some(missing) = peer.missing(python) {
@@ -63,29 +64,29 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             continue;
         }
         let figures = measure(options, peer.name(), options.peer_kills, |_folder| {
-            Ok(Contestant::peer(*peer, python))
+            Ok(RecoveryContestant::peer(*peer, python))
         });
         match figures {
             Ok(figures) => {
                 peers.insert(peer.name(), figures);
             }
-            // What was measured of the others counts all the same.
+            // The figures of the others count all the same.
             Err(error) => writeln!(std::io::stderr(), "left out: {}: {error:?}", peer.name())?,
         }
     }
-    let report = Report { ours, peers };
+    let report = RecoveryReport { ours, peers };
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
     Ok(())
 }
 
-/// One contestant's job, from its start to its end.
+/// Runs the job of one contestant, from its start to its end.
 fn measure(
-    options: &Options,
+    options: &RecoveryOptions,
     name: &str,
     kills: usize,
-    contestant: impl FnOnce(&Path) -> anyhow::Result<Contestant>,
+    contestant: impl FnOnce(&Path) -> anyhow::Result<RecoveryContestant>,
 ) -> anyhow::Result<Figures> {
-    let (mut job, contestant) = Job::start(options.step_ms, contestant)?;
+    let (mut job, contestant) = RecoveryJob::start(options.step_ms, contestant)?;
     let mut samples = Vec::with_capacity(kills);
     for number in 0..kills {
         let sample = kill::measure(&mut job, &contestant, number)?;

@@ -1,15 +1,15 @@
-//! What `recovery` prints: medians of all kills, of ours and of each peer.
+//! The report of `recovery`: medians of all kills, for ours and each peer.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::kill::Sample;
+use super::kill::KillSample;
 use crate::statistics::{median, percentile};
 
 /// The result.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct RecoveryReport {
     #[serde(flatten)]
     pub(crate) ours: Figures,
     /// By name, as far as they could be measured.
@@ -17,7 +17,7 @@ pub(crate) struct Report {
     pub(crate) peers: BTreeMap<&'static str, Figures>,
 }
 
-/// One contestant's, in milliseconds.
+/// The figures of one contestant, in milliseconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures {
     kills: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Figures {
 
 impl Figures {
     /// Of all kills; none of none.
-    pub(crate) fn of(samples: &[Sample]) -> Option<Self> {
+    pub(crate) fn of(samples: &[KillSample]) -> Option<Self> {
         let totals: Vec<f64> = samples.iter().map(|sample| sample.total_ms).collect();
         let mut phases: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
         for (name, ms) in samples.iter().flat_map(|sample| &sample.phases_ms) {

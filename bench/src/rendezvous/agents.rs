@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use actix::Recipient;
 use anyhow::Context as _;
+use elastic_agent::core::{AgentSettings, SpawnOrder, StopSignal};
+use elastic_agent::{AgentActor, ProcessEvent, ProcessPort};
 use elastic_protocol::{HostName, NodeName, WorkerId};
 use elastic_runtime::{spawn_child, system};
 use elastic_transport::{ConnectOptions, join};
-use elastic_worker::agent::core::{AgentSettings, SpawnOrder, StopSignal};
-use elastic_worker::agent::{AgentActor, ProcessEvent, ProcessPort};
 use futures_util::future::try_join_all;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::driver::Listening;
+use super::driver::DriverEndpoint;
 
-/// Who has a rank.
+/// The agents that have a rank.
 #[derive(Debug, Default)]
 struct Roll {
     ranks: RefCell<BTreeSet<u32>>,
@@ -42,7 +42,7 @@ impl ProcessPort for Noted {
 /// Joins with all agents at once, and tells when the last has its rank.
 pub(super) fn run(
     count: u32,
-    driver: &Listening,
+    driver: &DriverEndpoint,
     patience: Duration,
     tell: mpsc::Sender<()>,
 ) -> anyhow::Result<()> {
@@ -63,7 +63,7 @@ pub(super) fn run(
 
 async fn start(
     number: u32,
-    driver: &Listening,
+    driver: &DriverEndpoint,
     patience: Duration,
     roll: Rc<Roll>,
 ) -> anyhow::Result<impl Sized> {

@@ -9,14 +9,15 @@ use std::time::SystemTime;
 
 use anyhow::Context as _;
 use elastic_driver::{
-    Driver, DriverConfig, DriverCore, DriverObserver, DriverParts, Event, Mode, WorkerCredentials,
+    Driver, DriverConfig, DriverCore, DriverEvent, DriverObserver, DriverParts, ElasticMode,
+    WorkerCredentials,
 };
 use elastic_host_manager::{HostManagerConfig, HostSource, HostsSnapshot, ScriptDiscovery};
 use elastic_protocol::{
     Incarnation, JobId, JobResult, NodeId, NodeName, ProgramSpec, Term, WorkerId,
 };
 use elastic_runtime::{NodeHandle, system, wall_clock};
-use elastic_transport::{Credentials, JobSecrets, ListenOptions, QuicTransport, Token};
+use elastic_transport::{Credentials, JobSecrets, JoinToken, ListenOptions, QuicTransport};
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::oneshot;
@@ -24,15 +25,15 @@ use uuid::Uuid;
 
 /// Where a driver listens, and what lets agents in.
 #[derive(Clone, Debug)]
-pub(super) struct Listening {
+pub(super) struct DriverEndpoint {
     pub(super) address: SocketAddr,
-    pub(super) token: Token,
+    pub(super) token: JoinToken,
 }
 
 /// Drives until it is over.
 pub(super) fn run(
     count: u32,
-    tell: mpsc::Sender<Listening>,
+    tell: mpsc::Sender<DriverEndpoint>,
     over: oneshot::Receiver<()>,
 ) -> anyhow::Result<()> {
     system::run(async move {
@@ -53,7 +54,7 @@ pub(super) fn run(
         let config = DriverConfig {
             np: Some(count),
             min_np: Some(count),
-            mode: Mode::Restart,
+            mode: ElasticMode::Restart,
             driver_address: address.to_string(),
             ..DriverConfig::new(program)
         };
@@ -75,8 +76,8 @@ pub(super) fn run(
         let token = credentials.borrow().join_token();
         // Its end is that of this function.
         let _driver = Driver::start(&node, parts, drop);
-        tell.send(Listening { address, token }).context("nobody wants to know")?;
-        // Whoever waits for it may have failed.
+        tell.send(DriverEndpoint { address, token }).context("nobody wants to know")?;
+        // The task that waits for it may have failed.
         let _ = over.await;
         Ok(())
     })?
@@ -93,7 +94,7 @@ impl WorkerCredentials for Issue {
 struct Nobody;
 
 impl DriverObserver for Nobody {
-    fn event(&mut self, _: SystemTime, _: &Event) {}
+    fn event(&mut self, _: SystemTime, _: &DriverEvent) {}
     fn hosts(&mut self, _: &HostsSnapshot) {}
     fn ended(&mut self, _: &JobResult) {}
     fn abandoned(&mut self, _: &str) {}

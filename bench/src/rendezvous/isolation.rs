@@ -10,7 +10,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 #[derive(Debug)]
 pub(super) struct Isolation(());
 
-/// What the loopback has carried.
+/// Counters of the loopback interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traffic {
     pub(super) bytes: u64,
@@ -30,7 +30,7 @@ impl Isolation {
         Ok(Self(()))
     }
 
-    /// What the loopback has carried so far.
+    /// Reads the counters of the loopback interface.
     pub(super) fn traffic(&self) -> anyhow::Result<Traffic> {
         let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
         let line = text.lines().find_map(|line| line.trim().strip_prefix("lo:"));

@@ -28,16 +28,16 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Flags.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct RendezvousOptions {
     /// How many agents, each of a host with one slot.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4096))]
     agents: u32,
     /// How often; the medians are given.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// What ours is compared with, once, where it is installed.
+    /// Peers to compare with, once, where installed.
     #[arg(long, value_delimiter = ',')]
-    vs: Vec<Peer>,
+    vs: Vec<RendezvousPeer>,
     /// The Python that has torch.
     #[arg(long, default_value = "python3", env = "ELASTIC_BENCH_PYTHON")]
     python: PathBuf,
@@ -46,26 +46,26 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Who else forms groups.
+/// Peers that form groups.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-enum Peer {
+enum RendezvousPeer {
     /// torchrun's c10d rendezvous: its handlers, as threads of two processes.
     Torchrun,
 }
 
 /// The result.
 #[derive(Debug, Deserialize, Serialize)]
-struct Report {
+struct RendezvousReport {
     agents: u32,
     rounds: usize,
-    ours: Cost,
+    ours: RoundCost,
     #[serde(skip_serializing_if = "Option::is_none")]
-    torchrun: Option<Cost>,
+    torchrun: Option<RoundCost>,
 }
 
-/// What one rendezvous costs.
+/// The cost of a rendezvous.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-struct Cost {
+struct RoundCost {
     seconds: f64,
     /// Of the loopback, if it was ours alone.
     bytes: Option<u64>,
@@ -76,7 +76,7 @@ struct Cost {
 }
 
 /// Measures and prints.
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &RendezvousOptions) -> anyhow::Result<()> {
     ensure!(options.rounds > 0, "--rounds must be at least 1");
     open_files_max()?;
     let isolation = Isolation::enter();
@@ -90,7 +90,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let cost = match options.rounds {
             1 => {
                 let cost = measure(isolation.as_ref(), || ours(options.agents))?;
-                Cost { memory_bytes: peak_memory_bytes(), ..cost }
+                RoundCost { memory_bytes: peak_memory_bytes(), ..cost }
             }
             _ => in_a_process_of_its_own(options.agents)?,
         };
@@ -99,48 +99,49 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         }
         costs.push(cost);
     }
-    let of = |value: fn(&Cost) -> f64| median(&costs.iter().map(value).collect::<Vec<f64>>());
-    let count = |value: fn(&Cost) -> Option<u64>| {
+    let of = |value: fn(&RoundCost) -> f64| median(&costs.iter().map(value).collect::<Vec<f64>>());
+    let count = |value: fn(&RoundCost) -> Option<u64>| {
         let mut counts: Vec<u64> = costs.iter().filter_map(value).collect();
         counts.sort_unstable();
         counts.get(counts.len() / 2).copied()
     };
-    let ours = Cost {
+    let ours = RoundCost {
         seconds: of(|cost| cost.seconds).context("there are measurements")?,
         bytes: count(|cost| cost.bytes),
         packets: count(|cost| cost.packets),
         memory_bytes: count(|cost| cost.memory_bytes),
     };
     let mut torchrun = None;
-    if options.vs.contains(&Peer::Torchrun) {
+    if options.vs.contains(&RendezvousPeer::Torchrun) {
         let cost = measure(isolation.as_ref(), || peer(&options.python, options.agents))?;
         if !options.json {
             writeln!(stderr, "torchrun: {}", told(&cost))?;
         }
         torchrun = Some(cost);
     }
-    let report = Report { agents: options.agents, rounds: options.rounds, ours, torchrun };
+    let report =
+        RendezvousReport { agents: options.agents, rounds: options.rounds, ours, torchrun };
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
     Ok(())
 }
 
-fn told(cost: &Cost) -> String {
+fn told(cost: &RoundCost) -> String {
     let bytes = cost.bytes.map_or_else(String::new, |bytes| {
         format!(", {:.2} MB in {} packets", bytes as f64 / 1e6, cost.packets.unwrap_or_default())
     });
     format!("{:.2} s{bytes}", cost.seconds)
 }
 
-/// What the network carries while something gives its seconds.
+/// Measures the network's traffic while a closure returns its seconds.
 fn measure(
     isolation: Option<&Isolation>,
     rendezvous: impl FnOnce() -> anyhow::Result<f64>,
-) -> anyhow::Result<Cost> {
+) -> anyhow::Result<RoundCost> {
     let before = isolation.map(Isolation::traffic).transpose()?;
     let seconds = rendezvous()?;
     let after = isolation.map(Isolation::traffic).transpose()?;
     let traffic = before.zip(after);
-    Ok(Cost {
+    Ok(RoundCost {
         seconds,
         bytes: traffic.map(|(before, after)| after.bytes - before.bytes),
         packets: traffic.map(|(before, after)| after.packets - before.packets),
@@ -148,15 +149,16 @@ fn measure(
     })
 }
 
-/// One round as if it were the only one. After another one in the same process the allocator would give it memory that
-/// was used before, and all buffers for what the sockets receive (3 MiB each, of which little is used) would have to be
-/// zeroed one by one.
-fn in_a_process_of_its_own(agents: u32) -> anyhow::Result<Cost> {
+/// Runs a round as if it were the only one. After another one in the same process the allocator would give it memory
+/// that was used before, and all buffers for what the sockets receive (3 MiB each, of which little is used) would have
+/// to be zeroed one by one.
+fn in_a_process_of_its_own(agents: u32) -> anyhow::Result<RoundCost> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["rendezvous", "--rounds", "1", "--json", "--agents", &agents.to_string()]);
     let output = command.stderr(Stdio::inherit()).output().context("the bench cannot be run")?;
     ensure!(output.status.success(), "a round failed: {}", output.status);
-    let report: Report = serde_json::from_slice(&output.stdout).context("a round's report")?;
+    let report: RendezvousReport =
+        serde_json::from_slice(&output.stdout).context("a round's report")?;
     Ok(report.ours)
 }
 
@@ -175,7 +177,7 @@ fn ours(count: u32) -> anyhow::Result<f64> {
         .spawn(move || agents::run(count, &listening, PATIENCE, tell_assigned))?;
     let all = assigned.recv_timeout(PATIENCE).context("not every agent has a rank");
     let ended = now_ns()?;
-    // Whoever has ended early says why itself.
+    // An agent that ended early reports its reason itself.
     let _ = tell_over.send(());
     let joined = joining.join().map_err(|_| anyhow::anyhow!("the agents panicked"))?;
     driving.join().map_err(|_| anyhow::anyhow!("the driver panicked"))??;

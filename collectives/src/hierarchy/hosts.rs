@@ -1,4 +1,4 @@
-//! Which ranks are on which host, in a world whose hosts have neighbouring ranks.
+//! The ranks of each host, in a world whose hosts have neighbouring ranks. Used by the hierarchical communicator.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// From the number of each rank's host; nothing where a hierarchy would not help: a single host, hosts of one
-    /// rank each, or hosts whose ranks are no neighbours.
+    /// The hosts of a world, from the number of each rank's host. `None` where a hierarchy would not help: a single
+    /// host, hosts of one rank each, or hosts whose ranks are no neighbours.
     pub(super) fn new(hosts: &[u32], rank: u32) -> Option<Hosts> {
         let mut ranks: Vec<Range<u32>> = Vec::new();
         let mut seen: Vec<u32> = Vec::new();
@@ -52,7 +52,7 @@ impl Hosts {
         self.ranks.partition_point(|ranks| ranks.end <= rank)
     }
 
-    /// The host that a rank leads, if it leads one.
+    /// The host whose leader `rank` is, if it is one.
     pub(super) fn led_by(&self, rank: u32) -> Option<usize> {
         Some(self.of(rank)).filter(|host| self.leader(*host) == rank)
     }

@@ -17,67 +17,66 @@ use socket2::Socket;
 use tokio::runtime::Handle;
 
 use super::relay::{Unsent, relay};
-use super::session::Session;
+use super::session::QuicSession;
 use super::{thread, tls};
 
-/// What a connection may have on its way: 16 MiB, a second's worth at 128 MiB a second, or 10 ms at 12 Gbit a second.
+/// Receive window of a connection: 16 MiB, a second's worth at 128 MiB a second, or 10 ms at 12 Gbit a second.
 pub(super) const WINDOW_BYTES: u32 = 16 << 20;
-/// The same before the peer has proved that it holds the generation's key.
+/// Receive window before the peer has proved that it holds the generation's key.
 const STRANGER_WINDOW_BYTES: u32 = 64 << 10;
-/// Streams at a time that a peer may have opened: one for each of the generation's groups, and those that a peer that
-/// computes has not ended yet.
+/// Most streams of a peer that are open at a time: one for each of the generation's groups, and those of earlier
+/// groups that a computing peer has not ended yet.
 const STREAMS_MOST: u32 = 64;
-/// Connections of peers that dialed and have not proved themselves; the oldest gives way.
+/// Most connections of dialing peers that are not authenticated; the oldest gives way.
 const STRANGERS_MOST: usize = 1024;
-/// Streams that wait until a group forms. One more is refused, and dialed again.
-const ACCEPTED_MOST: usize = 4096;
-/// Handshakes of peers that dialed, at a time.
+/// Most streams that wait until a group forms: each has two descriptors, and its peer is not authenticated. A
+/// further one is refused, and dialed again.
+const ACCEPTED_MOST: usize = 512;
+/// Most handshakes of dialing peers at a time.
 const HANDSHAKES_MOST: usize = 256;
-/// How long a connection that is silent stands. This is for hosts that vanish where no driver tells: that a process has ended
-/// comes by its agent, long before.
-const IDLE: Duration = Duration::from_secs(10);
-/// How often a connection on which nothing is sent shows that it stands.
-const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// How long an endpoint that is dropped waits until its peers have what was sent.
+/// Number of keep-alives of an idle connection within the time for which it may be silent.
+const SIGNS_OF_LIFE: u32 = 5;
+/// Longest wait of a dropped endpoint until its peers have received everything.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// A stream as the training thread has it.
-pub(crate) type Stream = (Socket, Arc<Session>);
+/// A stream as the training thread holds it.
+pub(crate) type Stream = (Socket, Arc<QuicSession>);
 
-/// What the training thread and the thread of the connections share.
+/// State shared by the training thread and the thread of the connections.
 #[derive(Debug)]
-struct Shared {
+struct EndpointState {
     accepted: Mutex<VecDeque<Stream>>,
-    /// Readable while streams wait.
+    /// The event that is readable while streams wait.
     event: EventFd,
-    /// The newest connection to each address that was dialed.
+    /// The newest connection to each dialed address.
     connections: Mutex<BTreeMap<SocketAddr, Connection>>,
-    /// Connections of peers that dialed, oldest first.
-    strangers: Mutex<VecDeque<(Connection, Arc<Session>)>>,
+    /// Connections of dialing peers that are not known to be authenticated, oldest first.
+    strangers: Mutex<VecDeque<(Connection, Arc<QuicSession>)>>,
     unsent: Arc<Unsent>,
 }
 
-/// A bound endpoint. Dropping it waits for what is on its way, at most two seconds.
+/// A bound endpoint. Dropping it waits until its peers have received everything, at most two seconds.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     endpoint: quinn::Endpoint,
-    shared: Arc<Shared>,
+    shared: Arc<EndpointState>,
     runtime: Handle,
 }
 
 impl Endpoint {
-    /// Serves a bound socket.
+    /// Serves a bound socket. A connection that is silent for the path deadline is given up. This detects broken
+    /// paths and hosts; the end of a process is reported by its agent.
     ///
     /// # Errors
     ///
     /// The system gives no thread, socket or certificate.
-    pub(crate) fn new(socket: UdpSocket) -> io::Result<Endpoint> {
+    pub(crate) fn new(socket: UdpSocket, path_deadline: Duration) -> io::Result<Endpoint> {
         let runtime = thread::handle()?;
         let _entered = runtime.enter();
         let mut transport = TransportConfig::default();
         transport
-            .max_idle_timeout(Some(IdleTimeout::try_from(IDLE).map_err(io::Error::other)?))
-            .keep_alive_interval(Some(KEEP_ALIVE))
+            .max_idle_timeout(Some(IdleTimeout::try_from(path_deadline).map_err(io::Error::other)?))
+            .keep_alive_interval(Some(path_deadline / SIGNS_OF_LIFE))
             .max_concurrent_bidi_streams(VarInt::from_u32(STREAMS_MOST))
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .stream_receive_window(VarInt::from_u32(WINDOW_BYTES))
@@ -97,7 +96,7 @@ impl Endpoint {
         let (config, driver) = (EndpointConfig::default(), Arc::new(TokioRuntime));
         let mut endpoint = quinn::Endpoint::new(config, Some(server), socket, driver)?;
         endpoint.set_default_client_config(client);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EndpointState {
             accepted: Mutex::default(),
             event: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             connections: Mutex::default(),
@@ -108,21 +107,22 @@ impl Endpoint {
         Ok(Endpoint { endpoint, shared, runtime })
     }
 
-    /// Starts to dial. The session says how that went.
+    /// Starts to dial. The session reports the result.
     ///
     /// # Errors
     ///
     /// The system gives no sockets.
     pub(crate) fn dial(&self, address: SocketAddr) -> io::Result<Stream> {
         let (ours, theirs) = UnixStream::pair()?;
-        let session = Arc::new(Session::default());
+        let session = Arc::new(QuicSession::default());
         let (endpoint, shared) = (self.endpoint.clone(), Arc::clone(&self.shared));
         let told = Arc::clone(&session);
         self.runtime.spawn(async move {
             match open(&endpoint, &shared, address).await {
                 Ok((connection, send, receive)) => {
                     told.stands(connection);
-                    // What the socket holds is lost with it; its end shows.
+                    // Bytes in the socket are lost with the connection; the training thread sees the end of the
+                    // socket.
                     let _ = carry(ours, send, receive, &shared).await;
                 }
                 Err(why) => told.failed(why),
@@ -131,24 +131,24 @@ impl Endpoint {
         Ok((own_end(theirs)?, session))
     }
 
-    /// A stream that a peer has dialed.
+    /// Accepts a stream that a peer has dialed.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WouldBlock`] where none waits; [`Endpoint::event`] says when one does.
+    /// [`ErrorKind::WouldBlock`] where none waits; [`Endpoint::event`] is readable once one does.
     pub(crate) fn accept(&self) -> io::Result<Stream> {
         let mut accepted = self.shared.accepted();
         match accepted.pop_front() {
             Some(stream) => Ok(stream),
             None => {
-                // It is read only so that it is not readable any more.
+                // The read only resets the event.
                 let _ = self.shared.event.read();
                 Err(ErrorKind::WouldBlock.into())
             }
         }
     }
 
-    /// Readable while a stream waits to be accepted.
+    /// The event that is readable while a stream waits to be accepted.
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.shared.event.as_fd()
     }
@@ -161,7 +161,7 @@ impl Drop for Endpoint {
     }
 }
 
-impl Shared {
+impl EndpointState {
     fn accepted(&self) -> std::sync::MutexGuard<'_, VecDeque<Stream>> {
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,13 +173,13 @@ impl Shared {
             return false;
         }
         accepted.push_back(stream);
-        // A counter that is full is readable too.
+        // A failed write means a full counter, which is readable too.
         let _ = self.event.write(1);
         true
     }
 
-    /// Notes a peer that has proved nothing yet.
-    fn remember(&self, connection: &Connection, session: &Arc<Session>) {
+    /// Records a peer that is not authenticated yet.
+    fn remember(&self, connection: &Connection, session: &Arc<QuicSession>) {
         let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
         strangers.retain(|(connection, session)| {
             !session.is_welcome() && connection.close_reason().is_none()
@@ -199,12 +199,12 @@ fn own_end(socket: UnixStream) -> io::Result<Socket> {
     Ok(Socket::from(OwnedFd::from(socket)))
 }
 
-/// Carries between a stream and a socket of this process, until both have ended.
+/// Relays between a stream and a socket of this process, until both have ended.
 async fn carry(
     socket: UnixStream,
     send: SendStream,
     receive: RecvStream,
-    shared: &Shared,
+    shared: &EndpointState,
 ) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     let socket = tokio::net::UnixStream::from_std(socket)?;
@@ -212,10 +212,10 @@ async fn carry(
     Ok(())
 }
 
-/// A new stream to an address, over the connection that stands or a new one.
+/// Opens a stream to an address, over the existing connection or a new one.
 async fn open(
     endpoint: &quinn::Endpoint,
-    shared: &Shared,
+    shared: &EndpointState,
     address: SocketAddr,
 ) -> Result<(Connection, SendStream, RecvStream), String> {
     let standing = {
@@ -234,24 +234,24 @@ async fn open(
     };
     let opened = connection.open_bi().await;
     let (send, receive) = opened.map_err(|error| format!("no stream to {address}: {error}"))?;
-    // What the peer has to prove is the acceptor's part; this side chose the address.
+    // Only the acceptor needs a proof before it grants the full window; this side chose the address.
     connection.set_receive_window(VarInt::from_u32(WINDOW_BYTES));
     let mut all = shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
     all.insert(address, connection.clone());
     Ok((connection, send, receive))
 }
 
-/// Takes whoever dials, until the endpoint is closed.
-async fn accept(endpoint: quinn::Endpoint, shared: Arc<Shared>) {
+/// Accepts connections until the endpoint is closed.
+async fn accept(endpoint: quinn::Endpoint, shared: Arc<EndpointState>) {
     while let Some(incoming) = endpoint.accept().await {
         Handle::current().spawn(serve(incoming, Arc::clone(&shared)));
     }
 }
 
-/// Hands on the streams of one peer, until its connection ends.
-async fn serve(incoming: Incoming, shared: Arc<Shared>) {
+/// Hands over the streams of one peer, until its connection ends.
+async fn serve(incoming: Incoming, shared: Arc<EndpointState>) {
     let Ok(connection) = incoming.await else { return };
-    let session = Session::of(connection.clone());
+    let session = QuicSession::of(connection.clone());
     shared.remember(&connection, &session);
     while let Ok((send, receive)) = connection.accept_bi().await {
         let Ok((ours, theirs)) = UnixStream::pair() else { continue };
@@ -259,7 +259,7 @@ async fn serve(incoming: Incoming, shared: Arc<Shared>) {
         if shared.hand_over((theirs, Arc::clone(&session))) {
             let shared = Arc::clone(&shared);
             Handle::current().spawn(async move {
-                // What the socket holds is lost with it; its end shows.
+                // Bytes in the socket are lost with the connection; the training thread sees the end of the socket.
                 let _ = carry(ours, send, receive, &shared).await;
             });
         }

@@ -1,4 +1,4 @@
-//! Carries bytes between a stream and the socket whose other end the training thread has.
+//! Relays bytes between a stream and the socket whose other end the training thread has. Called by the endpoint.
 
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
@@ -10,10 +10,10 @@ use quinn::{RecvStream, SendStream, VarInt};
 use socket2::SockRef;
 use tokio::net::UnixStream;
 
-/// What is carried at a time, in bytes.
+/// Bytes relayed at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// Streams on which something is left to send, or to be acknowledged.
+/// Counts the streams with bytes that are not sent, or not acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
     count: Mutex<usize>,
@@ -26,10 +26,10 @@ impl Unsent {
         Sending(Arc::clone(self))
     }
 
-    /// Waits until there is none, at most so long.
+    /// Waits until there is no such stream, at most `most`.
     pub(super) fn wait(&self, most: Duration) {
         let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who is left after that is taken for gone.
+        // Peers that have not acknowledged by then count as gone.
         drop(self.none.wait_timeout_while(count, most, |count| *count > 0));
     }
 }
@@ -47,7 +47,7 @@ impl Drop for Sending {
     }
 }
 
-/// Carries both ways until both have ended. The end of one side's bytes becomes that of the other's.
+/// Relays both ways until both have ended. The end of one side's bytes becomes the end of the other's.
 pub(super) async fn relay(
     socket: UnixStream,
     send: SendStream,
@@ -63,14 +63,14 @@ async fn carry_out(socket: &UnixStream, mut send: SendStream, sending: Sending) 
         match read(socket, &mut bytes).await {
             Ok(count) if count > 0 => {
                 if send.write_all(&bytes[..count]).await.is_err() {
-                    // The peer takes nothing more, or is gone: neither does this end then.
+                    // The peer takes no more bytes, or is gone: this end takes no more either.
                     shut(socket, Shutdown::Read);
                     break;
                 }
             }
-            // An error comes after the last byte too: the training thread has left, and something unread with it.
+            // An error also comes after the last byte: the training thread has left, with unread bytes.
             Ok(_) | Err(_) => {
-                // It ends well where the peer takes all there is; where not, the connection is lost to both.
+                // The stream ends well if the peer takes all bytes; otherwise the connection is lost to both ends.
                 if send.finish().is_ok() {
                     let _ = send.stopped().await;
                 }
@@ -82,10 +82,10 @@ async fn carry_out(socket: &UnixStream, mut send: SendStream, sending: Sending) 
 }
 
 async fn carry_in(socket: &UnixStream, mut receive: RecvStream) {
-    // An error is the connection's end: the training thread sees it as that of the stream.
+    // An error is the connection's end: the training thread sees it as the end of the stream.
     while let Ok(Some(chunk)) = receive.read_chunk(CHUNK, true).await {
         if write_all(socket, &chunk.bytes).await.is_err() {
-            // The training thread has left; an error says that the stream has ended anyway.
+            // The training thread has left; an error of `stop` means that the stream has ended anyway.
             let _ = receive.stop(VarInt::from_u32(0));
             break;
         }
@@ -94,7 +94,7 @@ async fn carry_in(socket: &UnixStream, mut receive: RecvStream) {
 }
 
 fn shut(socket: &UnixStream, how: Shutdown) {
-    // It fails where the other end is closed, which is as good.
+    // The shutdown fails where the other end is closed, which has the same effect.
     let _ = SockRef::from(socket).shutdown(how);
 }
 

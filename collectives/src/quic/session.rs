@@ -1,4 +1,5 @@
-//! What a stream's two ends in this process, the relay's and the training thread's, know of its connection.
+//! The state of a stream's connection, shared by the stream's two ends in this process: the relay and the training
+//! thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -7,26 +8,26 @@ use quinn::{Connection, VarInt};
 
 use super::endpoint::WINDOW_BYTES;
 
-/// Separates what is exported here from all other uses of a TLS session.
+/// Separates this exported secret from all other uses of a TLS session.
 const LABEL: &[u8] = b"EXPORTER-elastic-collectives";
-/// The length of a [`Binding`], in bytes.
+/// The length of a [`TlsBinding`], in bytes.
 const BINDING_LENGTH: usize = 32;
 
-/// A secret number that both ends of one TLS session know, and nobody between them (RFC 8446 §7.5). The proofs of the
-/// handshake that follows are over it, so that whoever holds the generation's key is at the other end of this session.
-pub(crate) type Binding = [u8; BINDING_LENGTH];
+/// A secret number known only to the two ends of one TLS session (RFC 8446 §7.5). The proofs of the following
+/// handshake cover it, so that the holder of the generation's key is at the other end of this session.
+pub(crate) type TlsBinding = [u8; BINDING_LENGTH];
 
-/// The connection of a stream, once it stands; else why it does not.
+/// The connection of a stream, once it is established; or the reason why it is not.
 #[derive(Debug, Default)]
-pub(crate) struct Session {
-    state: OnceLock<Result<(Connection, Binding), String>>,
+pub(crate) struct QuicSession {
+    state: OnceLock<Result<(Connection, TlsBinding), String>>,
     welcome: AtomicBool,
 }
 
-impl Session {
-    /// Of a connection that stands.
-    pub(super) fn of(connection: Connection) -> Arc<Session> {
-        let session = Session::default();
+impl QuicSession {
+    /// The session of an established connection.
+    pub(super) fn of(connection: Connection) -> Arc<QuicSession> {
+        let session = QuicSession::default();
         session.stands(connection);
         Arc::new(session)
     }
@@ -42,22 +43,22 @@ impl Session {
         self.set(Err(why));
     }
 
-    fn set(&self, state: Result<(Connection, Binding), String>) {
-        // Whichever came first is what happened.
+    fn set(&self, state: Result<(Connection, TlsBinding), String>) {
+        // Only the first state counts.
         let _ = self.state.set(state);
     }
 
-    /// The number to which proofs are bound; none before the connection stands.
-    pub(crate) fn binding(&self) -> Option<&Binding> {
+    /// The number to which proofs are bound; none before the connection is established.
+    pub(crate) fn binding(&self) -> Option<&TlsBinding> {
         self.state.get()?.as_ref().ok().map(|(_, binding)| binding)
     }
 
-    /// Why the connection does not stand, if that is known.
+    /// The reason why the connection is not established, if that is known.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.state.get()?.as_ref().err().map(String::as_str)
     }
 
-    /// Lets a peer that has proved itself send as much as a group needs.
+    /// Raises the window of an authenticated peer to what a group needs.
     pub(crate) fn welcome(&self) {
         if let Some(Ok((connection, _))) = self.state.get() {
             connection.set_receive_window(VarInt::from_u32(WINDOW_BYTES));
@@ -65,7 +66,7 @@ impl Session {
         self.welcome.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the peer has proved itself in a group.
+    /// Whether the peer has authenticated itself in a group.
     pub(super) fn is_welcome(&self) -> bool {
         self.welcome.load(Ordering::Relaxed)
     }

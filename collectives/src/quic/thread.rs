@@ -1,14 +1,14 @@
-//! The thread that drives all QUIC connections of a process.
+//! The thread that drives all QUIC connections of a process. Started by the endpoint.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::runtime::{Builder, Handle};
 
-/// The running thread's runtime, once it is started.
+/// The running thread's runtime, once the thread has started.
 static RUNNING: Mutex<Option<Handle>> = Mutex::new(None);
 
-/// The runtime of the thread, which starts when it is first asked for and lives as long as the process.
+/// The runtime of the thread. The first call starts the thread, which lives as long as the process.
 ///
 /// # Errors
 ///

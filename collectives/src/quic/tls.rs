@@ -1,5 +1,5 @@
-//! TLS 1.3 for QUIC's connections. Certificates prove nothing here: who is at the other end follows from the generation's
-//! key, over a number that this TLS session's ends alone know ([`super::Session`]).
+//! TLS 1.3 for QUIC's connections. Certificates prove nothing here: peers authenticate with the generation's key,
+//! over a number known only to the two ends of this TLS session ([`super::QuicSession`]).
 
 use std::io;
 use std::sync::Arc;
@@ -12,10 +12,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::NoServerSessionStorage;
 use rustls::{DigitallySignedStruct, SignatureScheme};
 
+use crate::wire::VERSION;
+
 /// The name in every certificate, and the one that dialers ask for.
 pub(super) const NAME: &str = "elastic-collectives";
-/// What is spoken on the connections, with the version of [`crate::wire::VERSION`].
-const ALPN: &[u8] = b"elastic-collectives/3";
+/// The ALPN protocol of the connections, with the wire's version.
+fn alpn() -> Vec<u8> {
+    format!("{NAME}/{VERSION}").into_bytes()
+}
 
 fn failed(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::other(error)
@@ -25,7 +29,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The side that is dialed, with a certificate of its own making.
+/// The configuration of the dialed side, with a self-signed certificate.
 ///
 /// # Errors
 ///
@@ -40,13 +44,13 @@ pub(super) fn server() -> io::Result<QuicServerConfig> {
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.der().clone()], key)
         .map_err(failed)?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![alpn()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     QuicServerConfig::try_from(config).map_err(failed)
 }
 
-/// The side that dials.
+/// The configuration of the dialing side.
 ///
 /// # Errors
 ///
@@ -58,12 +62,12 @@ pub(super) fn client() -> io::Result<QuicClientConfig> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider())))
         .with_no_client_auth();
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![alpn()];
     config.resumption = Resumption::disabled();
     QuicClientConfig::try_from(config).map_err(failed)
 }
 
-/// Takes every certificate whose key signed the handshake.
+/// Accepts every certificate whose key signed the handshake.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

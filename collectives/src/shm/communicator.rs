@@ -1,5 +1,5 @@
-//! [`ShmCommunicator`]: the collectives of one generation whose ranks share a host's memory. Messages from
-//! one rank to another go over the mesh of connections, which also tells when a peer is gone.
+//! [`ShmCommunicator`]: the collectives of one generation whose ranks share a host's memory. Messages from one rank
+//! to another use the mesh of connections, which also detects a lost peer.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,21 +7,23 @@ use std::time::Duration;
 use ring::rand::SystemRandom;
 
 use super::exchange;
-use super::layout::Layout;
-use super::memory::Segment;
+use super::layout::SegmentLayout;
+use super::memory::SharedSegment;
 use super::rendezvous;
-use super::session::{Announced, Lane, Session};
-use crate::backend::{Backend, Done, Membership, Places, Reduction};
-use crate::error::CollectiveError;
+use super::session::{Announced, SegmentOperation, SegmentSeat};
+use crate::backend::{CpuBackend, GroupMembership};
+use crate::error::{CollectiveError, CollectiveResult};
+use crate::fusion::all_reduce_grouped;
+use crate::operation::{HostOperation, Operation, PartRanges};
 use crate::split::Ancestry;
 use crate::tcp::{TcpCommunicator, cause};
-use crate::wire::Operation;
+use crate::wire::OperationSignature;
 
-/// The group of one generation over shared memory. [`crate::HostFabric::form`] makes it; dropping it says
-/// farewell to the peers, and unmaps the memory.
+/// The group of one generation over shared memory. [`crate::HostFabric::form`] makes it. Dropping it says farewell
+/// to the peers, and unmaps the memory.
 pub struct ShmCommunicator {
     tcp: TcpCommunicator,
-    lane: Lane,
+    lane: SegmentSeat,
 }
 
 impl fmt::Debug for ShmCommunicator {
@@ -31,52 +33,56 @@ impl fmt::Debug for ShmCommunicator {
 }
 
 impl ShmCommunicator {
-    pub(crate) fn new(tcp: TcpCommunicator, segment: Segment) -> ShmCommunicator {
-        ShmCommunicator { tcp, lane: Lane::new(segment) }
+    pub(crate) fn new(tcp: TcpCommunicator, segment: SharedSegment) -> ShmCommunicator {
+        ShmCommunicator { tcp, lane: SegmentSeat::new(segment) }
     }
 
-    /// A segment that every rank of the group has mapped, or nothing where one of them could not.
+    /// Makes a segment that every rank of the group has mapped; `None` where one of them could not.
     ///
     /// # Errors
     ///
-    /// What the connections' collectives return; they are of no use after that.
+    /// Any error of the connections' collectives; the connections are of no use after that.
     pub(crate) fn share(
         tcp: &mut TcpCommunicator,
         random: &SystemRandom,
-    ) -> Result<Option<Segment>, CollectiveError> {
-        let Membership { rank, world, .. } = tcp.membership();
-        rendezvous::share(tcp, Layout::new(world), rank, random)
+    ) -> Result<Option<SharedSegment>, CollectiveError> {
+        let GroupMembership { rank, world, .. } = tcp.membership();
+        rendezvous::share(tcp, SegmentLayout::new(world), rank, random)
     }
 
-    fn run(
+    fn run_session(
         &mut self,
-        operation: Operation,
+        operation: OperationSignature,
         announced: Announced<'_>,
-        body: impl FnOnce(&mut Session<'_>) -> Done,
-    ) -> Done {
+        body: impl FnOnce(&mut SegmentOperation<'_>) -> CollectiveResult,
+    ) -> CollectiveResult {
         let engine = &mut self.tcp.engine;
         engine.usable()?;
-        let result = body(&mut Session::new(engine, &mut self.lane, operation, announced));
+        let result = body(&mut SegmentOperation::new(engine, &mut self.lane, operation, announced));
         if let Err(error) = &result {
-            // The poison first: who shares the memory learns the reason before it sees an end.
+            // The poison is set first: ranks that share the memory learn the reason before they see the end.
             self.lane.poison(engine.rank, cause(error));
         }
         engine.conclude(operation.kind, result)
     }
 
-    /// An operation in which all ranks announce the same length.
+    /// Runs an operation in which all ranks announce the same length.
     fn uniform(
         &mut self,
-        operation: Operation,
-        body: impl FnOnce(&mut Session<'_>) -> Done,
-    ) -> Done {
-        self.run(operation, &|_| operation.bytes, body)
+        operation: OperationSignature,
+        body: impl FnOnce(&mut SegmentOperation<'_>) -> CollectiveResult,
+    ) -> CollectiveResult {
+        self.run_session(operation, &|_| operation.bytes, body)
     }
 
-    /// A message over the connections; the others learn of its failure as of any other.
-    fn message(&mut self, body: impl FnOnce(&mut TcpCommunicator) -> Done) -> Done {
+    /// Runs a message over the connections; the other ranks learn of its failure as of any other.
+    fn message(
+        &mut self,
+        signature: OperationSignature,
+        message: HostOperation<'_>,
+    ) -> CollectiveResult {
         let had_failed = self.tcp.engine.failure.is_some();
-        let result = body(&mut self.tcp);
+        let result = self.tcp.carry_out(signature, message);
         if let (false, Some(error)) = (had_failed, &self.tcp.engine.failure) {
             self.lane.poison(self.tcp.engine.rank, cause(error));
         }
@@ -84,85 +90,73 @@ impl ShmCommunicator {
     }
 }
 
-impl Backend for ShmCommunicator {
-    fn membership(&self) -> Membership {
+impl CpuBackend for ShmCommunicator {
+    fn membership(&self) -> GroupMembership {
         self.tcp.membership()
     }
 
-    fn all_reduce(
+    fn carry_out(
         &mut self,
-        operation: Operation,
-        data: &mut [u8],
-        Reduction { data_type, op }: Reduction,
-    ) -> Done {
-        self.uniform(operation, |session| {
-            if data.len() <= exchange::WHOLE {
-                exchange::all_reduce_whole(session, data, data_type, op)
-            } else {
-                exchange::all_reduce_sliced(session, data, data_type, op)
+        signature: OperationSignature,
+        operation: HostOperation<'_>,
+    ) -> CollectiveResult {
+        match operation {
+            Operation::AllReduce { data, data_type, op } => {
+                self.uniform(signature, |session| match data.len() <= exchange::WHOLE {
+                    true => exchange::reduce_whole(session, data, data_type, op, None),
+                    false => exchange::all_reduce_sliced(session, data, data_type, op),
+                })
             }
-        })
-    }
-
-    fn all_gather(
-        &mut self,
-        operation: Operation,
-        input: &[u8],
-        output: &mut [u8],
-        places: &Places,
-    ) -> Done {
-        let differ = operation.kind.lengths_differ();
-        let announced = |rank| if differ { places.of(rank).len() as u64 } else { operation.bytes };
-        self.run(operation, &announced, |session| {
-            exchange::all_gather(session, input, output, |rank| places.of(rank))
-        })
-    }
-
-    fn reduce_scatter(
-        &mut self,
-        operation: Operation,
-        input: &[u8],
-        output: &mut [u8],
-        Reduction { data_type, op }: Reduction,
-    ) -> Done {
-        self.uniform(operation, |session| {
-            exchange::reduce_scatter(session, input, output, data_type, op)
-        })
-    }
-
-    fn broadcast(&mut self, operation: Operation, data: &mut [u8], root: u32) -> Done {
-        self.uniform(operation, |session| exchange::broadcast(session, data, root))
-    }
-
-    fn all_to_all(
-        &mut self,
-        operation: Operation,
-        input: &[u8],
-        sent: &Places,
-        output: &mut [u8],
-        received: &Places,
-    ) -> Done {
-        let (to, from) = (|rank| sent.of(rank), |rank| received.of(rank));
-        self.uniform(operation, |session| {
-            let longest = if operation.kind.lengths_differ() {
-                exchange::agree_on_lengths(session, |rank| to(rank).len(), |rank| from(rank).len())?
-            } else {
-                to(0).len()
-            };
-            exchange::all_to_all(session, input, to, output, from, longest)
-        })
-    }
-
-    fn barrier(&mut self, operation: Operation) -> Done {
-        self.uniform(operation, |session| session.enter())
-    }
-
-    fn send(&mut self, operation: Operation, data: &[u8], to: u32) -> Done {
-        self.message(|tcp| tcp.send(operation, data, to))
-    }
-
-    fn receive(&mut self, operation: Operation, data: &mut [u8], from: u32) -> Done {
-        self.message(|tcp| tcp.receive(operation, data, from))
+            Operation::GroupedAllReduce { buffers, op } => all_reduce_grouped(self, buffers, op),
+            Operation::Reduce { data, data_type, op, root } => {
+                self.uniform(signature, |session| match data.len() <= exchange::WHOLE {
+                    true => exchange::reduce_whole(session, data, data_type, op, Some(root)),
+                    false => exchange::reduce_sliced(session, data, data_type, op, root),
+                })
+            }
+            Operation::Broadcast { data, root, .. } => {
+                self.uniform(signature, |session| exchange::broadcast(session, data, root))
+            }
+            Operation::Gather { input, output, .. } => {
+                let parts = PartRanges::Equal(input.len());
+                self.uniform(signature, |session| {
+                    exchange::gather(session, input, output, |rank| parts.of(rank))
+                })
+            }
+            Operation::Scatter { input, output, root, .. } => {
+                self.uniform(signature, |session| exchange::scatter(session, input, output, root))
+            }
+            Operation::AllGather { input, output, counts, data_type } => {
+                let parts = PartRanges::new(counts, input.len(), data_type);
+                let differ = signature.kind.lengths_differ();
+                let announced =
+                    |rank| if differ { parts.of(rank).len() as u64 } else { signature.bytes };
+                self.run_session(signature, &announced, |session| {
+                    exchange::gather(session, input, Some(output), |rank| parts.of(rank))
+                })
+            }
+            Operation::ReduceScatter { input, output, data_type, op } => self
+                .uniform(signature, |session| {
+                    exchange::reduce_scatter(session, input, output, data_type, op)
+                }),
+            Operation::AllToAll { input, output, counts, data_type } => {
+                let GroupMembership { world, .. } = self.membership();
+                let (sent, received) =
+                    PartRanges::of_all_to_all(counts, input.len(), world, data_type);
+                let (to, from) = (|rank| sent.of(rank), |rank| received.of(rank));
+                self.uniform(signature, |session| {
+                    let longest = if signature.kind.lengths_differ() {
+                        let (to, from) = (|rank| to(rank).len(), |rank| from(rank).len());
+                        exchange::agree_on_lengths(session, to, from)?
+                    } else {
+                        to(0).len()
+                    };
+                    exchange::all_to_all(session, input, to, output, from, longest)
+                })
+            }
+            Operation::Barrier => self.uniform(signature, |session| session.enter()),
+            Operation::Send { .. } | Operation::Recv { .. } => self.message(signature, operation),
+        }
     }
 
     fn ancestry(&self) -> Ancestry {
@@ -174,14 +168,14 @@ impl Backend for ShmCommunicator {
     }
 
     fn close(&mut self) {
-        Backend::close(&mut self.tcp);
-        // Who waits for this rank sees the farewell at once and not after a nap.
+        CpuBackend::close(&mut self.tcp);
+        // The ring lets waiting ranks see the farewell at once, and not after a nap.
         self.lane.ring();
     }
 }
 
 impl Drop for ShmCommunicator {
     fn drop(&mut self) {
-        Backend::close(self);
+        CpuBackend::close(self);
     }
 }

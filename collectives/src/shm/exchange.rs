@@ -1,26 +1,24 @@
-//! The operations as steps of a [`Session`]. Each goes in pieces: while piece k is read, piece k + 1 is
-//! offered, so that one step a piece is enough.
+//! The operations as steps of a [`SegmentOperation`]. Each goes in pieces: while piece k is read, piece k + 1 is
+//! offered, so that one step a piece is enough. Called by the communicator.
 
 use std::ops::Range;
 
 use super::layout::{Area, INLINE, PIECE};
-use super::session::Session;
+use super::session::SegmentOperation;
 use crate::element::DataType;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, CollectiveResult};
 use crate::reduce::{ReduceOp, fold_ranks};
 
-pub(super) type Done = Result<(), CollectiveError>;
-
-/// The largest all-reduce, in bytes, that every rank folds as a whole. It saves the second step; above,
-/// the work that it repeats on each rank costs more.
+/// The largest all-reduce, in bytes, that every rank folds as a whole. This saves the second step; for larger ones
+/// the work repeated on each rank costs more.
 pub(crate) const WHOLE: usize = 16 * 1024;
 
-/// What one piece of each rank's part takes of a buffer that is shared by all ranks' parts, in bytes.
+/// The bytes of one piece of each rank's part, in a buffer that all ranks' parts share.
 fn share(world: u32) -> usize {
     (PIECE / world as usize / 64).max(1) * 64
 }
 
-/// Bytes of piece `index`, where pieces have `piece` bytes.
+/// The byte range of piece `index`, where pieces have `piece` bytes.
 fn piece(index: usize, piece: usize, length: usize) -> Range<usize> {
     (index * piece).min(length)..((index + 1) * piece).min(length)
 }
@@ -39,49 +37,36 @@ pub(super) fn slice(
     start..start + (each + usize::from(rank < rest)) * size
 }
 
-/// Everyone folds everything: one step.
-pub(super) fn all_reduce_whole(
-    session: &mut Session<'_>,
+/// Reduction in one step: every rank folds the whole, or only the root, if there is one.
+pub(super) fn reduce_whole(
+    session: &mut SegmentOperation<'_>,
     data: &mut [u8],
     data_type: DataType,
     op: ReduceOp,
-) -> Done {
+    root: Option<u32>,
+) -> CollectiveResult {
     let length = data.len();
     let area = if length <= INLINE { Area::Inline } else { Area::Contribution };
     session.offer(area, 0, data);
     session.enter()?;
-    fold_ranks(data_type, op, data, session.own(), session.world(), |rank| {
-        session.published(rank, area, 0..length)
-    });
+    if root.is_none_or(|root| root == session.own()) {
+        fold_ranks(data_type, op, data, session.own(), session.world(), |rank| {
+            session.published(rank, area, 0..length)
+        });
+    }
     Ok(())
 }
 
-/// Each rank folds its slice of each piece, and hands it out with the next step.
+/// All-reduce of larger data: each rank folds its slice of each piece, and publishes the result with the next step.
 pub(super) fn all_reduce_sliced(
-    session: &mut Session<'_>,
+    session: &mut SegmentOperation<'_>,
     data: &mut [u8],
     data_type: DataType,
     op: ReduceOp,
-) -> Done {
+) -> CollectiveResult {
     let (own, world, length) = (session.own(), session.world(), data.len());
     let pieces = length.div_ceil(PIECE);
-    let offer = |session: &mut Session<'_>, data: &[u8], index: usize| {
-        // Nobody but this rank reads its own slice.
-        let within = piece(index, PIECE, length);
-        let mine = slice(own, world, &within, data_type);
-        session.offer(Area::Contribution, 0, &data[within.start..mine.start]);
-        let after = mine.end - within.start;
-        session.offer(Area::Contribution, after, &data[mine.end..within.end]);
-    };
-    let collect = |session: &Session<'_>, data: &mut [u8], index: usize| {
-        let within = piece(index, PIECE, length);
-        for rank in session.others() {
-            let theirs = slice(rank, world, &within, data_type);
-            let result = session.published(rank, Area::Result, 0..theirs.len());
-            data[theirs].copy_from_slice(result);
-        }
-    };
-    offer(session, data, 0);
+    offer_others(session, data, data_type, 0);
     session.enter()?;
     for index in 0..pieces {
         let within = piece(index, PIECE, length);
@@ -92,27 +77,94 @@ pub(super) fn all_reduce_sliced(
         });
         session.offer(Area::Result, 0, &data[mine]);
         if index > 0 {
-            collect(session, data, index - 1);
+            collect(session, data, data_type, index - 1);
         }
         if index + 1 < pieces {
-            offer(session, data, index + 1);
+            offer_others(session, data, data_type, index + 1);
         }
         session.arrive()?;
     }
     if pieces > 0 {
-        collect(session, data, pieces - 1);
+        collect(session, data, data_type, pieces - 1);
     }
     Ok(())
 }
 
-/// Each rank folds its part of the input.
+/// Reduction of larger data to the root: as the all-reduce, but only the root collects the results. The other ranks
+/// fold into memory of their own, so that their data stays as it is.
+pub(super) fn reduce_sliced(
+    session: &mut SegmentOperation<'_>,
+    data: &mut [u8],
+    data_type: DataType,
+    op: ReduceOp,
+    root: u32,
+) -> CollectiveResult {
+    let (own, world, length) = (session.own(), session.world(), data.len());
+    let pieces = length.div_ceil(PIECE);
+    // Words, so that any element is aligned.
+    let mut words = vec![0u64; (PIECE / world as usize).div_ceil(size_of::<u64>()) + 1];
+    offer_others(session, data, data_type, 0);
+    session.enter()?;
+    for index in 0..pieces {
+        let within = piece(index, PIECE, length);
+        let mine = slice(own, world, &within, data_type);
+        let place = mine.start - within.start..mine.end - within.start;
+        let folded = &mut bytemuck::cast_slice_mut(&mut words)[..mine.len()];
+        folded.copy_from_slice(&data[mine.clone()]);
+        fold_ranks(data_type, op, folded, own, world, |rank| {
+            session.published(rank, Area::Contribution, place.clone())
+        });
+        if own == root {
+            data[mine].copy_from_slice(folded);
+        } else {
+            session.offer(Area::Result, 0, folded);
+        }
+        if own == root && index > 0 {
+            collect(session, data, data_type, index - 1);
+        }
+        if index + 1 < pieces {
+            offer_others(session, data, data_type, index + 1);
+        }
+        session.arrive()?;
+    }
+    if own == root && pieces > 0 {
+        collect(session, data, data_type, pieces - 1);
+    }
+    Ok(())
+}
+
+/// Offers piece `index` of a reduction, without this rank's slice, which only this rank reads.
+fn offer_others(
+    session: &mut SegmentOperation<'_>,
+    data: &[u8],
+    data_type: DataType,
+    index: usize,
+) {
+    let within = piece(index, PIECE, data.len());
+    let mine = slice(session.own(), session.world(), &within, data_type);
+    session.offer(Area::Contribution, 0, &data[within.start..mine.start]);
+    let after = mine.end - within.start;
+    session.offer(Area::Contribution, after, &data[mine.end..within.end]);
+}
+
+/// Takes the other ranks' results of piece `index`.
+fn collect(session: &SegmentOperation<'_>, data: &mut [u8], data_type: DataType, index: usize) {
+    let within = piece(index, PIECE, data.len());
+    for rank in session.others() {
+        let theirs = slice(rank, session.world(), &within, data_type);
+        let result = session.published(rank, Area::Result, 0..theirs.len());
+        data[theirs].copy_from_slice(result);
+    }
+}
+
+/// Reduce-scatter: each rank folds its part of the input.
 pub(super) fn reduce_scatter(
-    session: &mut Session<'_>,
+    session: &mut SegmentOperation<'_>,
     input: &[u8],
     output: &mut [u8],
     data_type: DataType,
     op: ReduceOp,
-) -> Done {
+) -> CollectiveResult {
     let (own, world, length) = (session.own(), session.world(), output.len());
     let part = |rank: u32| rank as usize * length..(rank as usize + 1) * length;
     let share = share(world);
@@ -137,7 +189,7 @@ pub(super) fn reduce_scatter(
 
 /// Offers piece `index` of each other rank's part of the input.
 fn offer_parts(
-    session: &mut Session<'_>,
+    session: &mut SegmentOperation<'_>,
     input: &[u8],
     part: impl Fn(u32) -> Range<usize>,
     share: usize,
@@ -150,25 +202,29 @@ fn offer_parts(
     }
 }
 
-/// Every rank's input goes to `place(rank)` of the output.
-pub(super) fn all_gather(
-    session: &mut Session<'_>,
+/// Gather: every rank's input goes to `place(rank)` of the outputs that there are.
+pub(super) fn gather(
+    session: &mut SegmentOperation<'_>,
     input: &[u8],
-    output: &mut [u8],
+    mut output: Option<&mut [u8]>,
     place: impl Fn(u32) -> Range<usize>,
-) -> Done {
+) -> CollectiveResult {
     let (own, world) = (session.own(), session.world());
-    output[place(own)].copy_from_slice(input);
+    if let Some(output) = &mut output {
+        output[place(own)].copy_from_slice(input);
+    }
     let longest = (0..world).map(|rank| place(rank).len()).max().unwrap_or(0);
     let pieces = longest.div_ceil(PIECE).max(1);
     session.offer(Area::Contribution, 0, &input[piece(0, PIECE, input.len())]);
     session.enter()?;
     for index in 0..pieces {
-        for rank in session.others() {
-            let theirs = &mut output[place(rank)];
-            let within = piece(index, PIECE, theirs.len());
-            let taken = session.published(rank, Area::Contribution, 0..within.len());
-            theirs[within].copy_from_slice(taken);
+        if let Some(output) = &mut output {
+            for rank in session.others() {
+                let theirs = &mut output[place(rank)];
+                let within = piece(index, PIECE, theirs.len());
+                let taken = session.published(rank, Area::Contribution, 0..within.len());
+                theirs[within].copy_from_slice(taken);
+            }
         }
         if index + 1 < pieces {
             let within = piece(index + 1, PIECE, input.len());
@@ -179,8 +235,12 @@ pub(super) fn all_gather(
     Ok(())
 }
 
-/// The root's data goes to all.
-pub(super) fn broadcast(session: &mut Session<'_>, data: &mut [u8], root: u32) -> Done {
+/// Broadcast: the root's data goes to all.
+pub(super) fn broadcast(
+    session: &mut SegmentOperation<'_>,
+    data: &mut [u8],
+    root: u32,
+) -> CollectiveResult {
     let (is_root, length) = (session.own() == root, data.len());
     let pieces = length.div_ceil(PIECE).max(1);
     if is_root {
@@ -203,16 +263,48 @@ pub(super) fn broadcast(session: &mut Session<'_>, data: &mut [u8], root: u32) -
     Ok(())
 }
 
-/// Part r of the input goes to rank r; `to` and `from` give the parts. They are of `longest` bytes at most,
-/// on any rank.
+/// Scatter: part r of the root's input goes to rank r.
+pub(super) fn scatter(
+    session: &mut SegmentOperation<'_>,
+    input: Option<&[u8]>,
+    output: &mut [u8],
+    root: u32,
+) -> CollectiveResult {
+    let (own, length) = (session.own() as usize, output.len());
+    let part = |rank: u32| rank as usize * length..(rank as usize + 1) * length;
+    let share = share(session.world());
+    let pieces = length.div_ceil(share).max(1);
+    if let Some(input) = input {
+        output.copy_from_slice(&input[part(root)]);
+        offer_parts(session, input, part, share, 0);
+    }
+    session.enter()?;
+    for index in 0..pieces {
+        if input.is_none() {
+            let within = piece(index, share, length);
+            let taken = own * share..own * share + within.len();
+            output[within].copy_from_slice(session.published(root, Area::Contribution, taken));
+        }
+        if index + 1 < pieces {
+            if let Some(input) = input {
+                offer_parts(session, input, part, share, index + 1);
+            }
+            session.arrive()?;
+        }
+    }
+    Ok(())
+}
+
+/// All-to-all: part r of the input goes to rank r; `to` and `from` give the parts. They have at most `longest`
+/// bytes, on any rank.
 pub(super) fn all_to_all(
-    session: &mut Session<'_>,
+    session: &mut SegmentOperation<'_>,
     input: &[u8],
     to: impl Fn(u32) -> Range<usize>,
     output: &mut [u8],
     from: impl Fn(u32) -> Range<usize>,
     longest: usize,
-) -> Done {
+) -> CollectiveResult {
     let own = session.own();
     output[from(own)].copy_from_slice(&input[to(own)]);
     let share = share(session.world());
@@ -235,10 +327,10 @@ pub(super) fn all_to_all(
     Ok(())
 }
 
-/// Tells each rank the lengths, in bytes, of what goes to whom; refuses those that are not due here.
+/// Exchanges the lengths, in bytes, of every rank's parts for each rank; refuses those that are not due here.
 /// Returns the longest of all.
 pub(super) fn agree_on_lengths(
-    session: &mut Session<'_>,
+    session: &mut SegmentOperation<'_>,
     to: impl Fn(u32) -> usize,
     from: impl Fn(u32) -> usize,
 ) -> Result<usize, CollectiveError> {

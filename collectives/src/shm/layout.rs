@@ -1,15 +1,15 @@
-//! What lies where in a segment: control words, a slot for each rank, and each rank's buffers.
+//! The layout of a segment: control words, a slot for each rank, and each rank's buffers. Pure functions; used by
+//! the segment.
 //!
-//! All of it comes twice, for even and for odd steps: what a rank publishes with step s is read before
-//! any reader arrives at step s + 1, so between s and s + 1 everyone may write what s + 1 publishes.
+//! Slots and buffers exist twice, for even and for odd steps. A rank's data of step s is read before any reader
+//! arrives at step s + 1. So between s and s + 1 every rank may write what s + 1 publishes.
 
 use std::mem::offset_of;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::sync::{AtomicU32, AtomicU64};
-
-/// A rank's contribution to one step, in bytes. Larger messages go in pieces of this length: large
-/// enough that a step is worth its wake-ups, small enough that the pieces of a few ranks stay in cache.
+/// A rank's contribution to one step, in bytes. Larger messages go in pieces of this length: large enough that a
+/// step is worth its wake-ups, small enough that the pieces of a few ranks stay in cache.
 pub(crate) const PIECE: usize = 64 * 1024;
 /// Buffers start at multiples of this, in bytes: no two ranks write to one pair of cache lines.
 const ALIGNMENT: usize = 128;
@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 /// The largest world that shares memory: each rank's part of a piece has at least a few cache lines.
 pub(crate) const WORLD_MAX: u32 = 512;
 
-/// Bytes that fit beside the step, so that who sees the step has them.
+/// Bytes published beside the step, so that a reader of the step has them.
 pub(crate) const INLINE: usize = 48;
 
 /// A word with cache lines of its own; processors fetch them in pairs.
@@ -26,51 +26,52 @@ pub(super) struct Padded<T>(pub(super) T);
 
 /// The words that all ranks share.
 #[repr(C)]
-pub(super) struct Control {
-    /// Random words that only this generation's ranks know: who opens the wrong file sees others.
+pub(super) struct ControlLine {
+    /// Random words known only to this generation's ranks: they detect the wrong file.
     pub(super) token: Padded<[AtomicU64; 4]>,
-    /// Zero, or what ended the generation here: see [`super::poison`]. The first writer sets it.
+    /// The poison word: zero, or the end of the generation here, see [`super::poison`]. Only the first writer sets
+    /// it.
     pub(super) poison: Padded<AtomicU64>,
-    /// What sleepers sleep on. Who rings it changes it.
+    /// The word on which sleepers sleep. A ring changes it.
     pub(super) bell: Padded<AtomicU32>,
-    /// How many ranks sleep, or are about to.
+    /// The number of ranks that sleep, or are about to.
     pub(super) sleepers: Padded<AtomicU32>,
 }
 
-/// What a rank publishes with steps of one parity; only that rank writes it. One cache line.
+/// The words that a rank publishes with steps of one parity; only that rank writes them. One cache line.
 #[repr(C, align(64))]
-pub(super) struct Line {
-    /// The last of these steps at which the rank has arrived. It wraps.
+pub(super) struct RankLine {
+    /// The last step of this parity at which the rank has arrived. It wraps.
     pub(super) step: AtomicU32,
     /// The operation that the step enters: see [`super::brief`].
     pub(super) brief: AtomicU64,
-    /// [`Area::Inline`].
+    /// The bytes of [`Area::Inline`].
     inline: [AtomicU64; INLINE / size_of::<u64>()],
 }
 
 /// A rank's own words, by parity.
-pub(super) type Slot = [Padded<Line>; 2];
+pub(super) type Slot = [Padded<RankLine>; 2];
 
-/// Which of a rank's buffers.
+/// The kind of a rank's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Area {
-    /// What a rank contributes where it is short, in its [`Line`].
+    /// A short contribution, in the rank's [`RankLine`].
     Inline,
-    /// What the rank contributes.
+    /// The rank's contribution.
     Contribution,
-    /// What the rank has reduced for all.
+    /// The slice that the rank has reduced for all.
     Result,
 }
 
-/// The place of everything in a segment for `world` ranks.
+/// The positions of all parts in a segment for `world` ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct SegmentLayout {
     world: u32,
 }
 
-impl Layout {
-    pub(super) fn new(world: u32) -> Layout {
-        Layout { world }
+impl SegmentLayout {
+    pub(super) fn new(world: u32) -> SegmentLayout {
+        SegmentLayout { world }
     }
 
     pub(super) fn world(self) -> u32 {
@@ -93,10 +94,10 @@ impl Layout {
 
     pub(super) fn slot(self, rank: u32) -> usize {
         assert!(rank < self.world, "a rank of this world");
-        size_of::<Control>() + rank as usize * size_of::<Slot>()
+        size_of::<ControlLine>() + rank as usize * size_of::<Slot>()
     }
 
-    /// The bytes `within` a rank's buffer.
+    /// The position in the segment of the bytes `within` a rank's buffer.
     pub(super) fn area(
         self,
         rank: u32,
@@ -113,7 +114,9 @@ impl Layout {
         let buffers = self.buffers() + rank as usize * self.rank_length();
         let start = match area {
             Area::Inline => {
-                self.slot(rank) + parity * size_of::<Padded<Line>>() + offset_of!(Line, inline)
+                self.slot(rank)
+                    + parity * size_of::<Padded<RankLine>>()
+                    + offset_of!(RankLine, inline)
             }
             Area::Contribution => buffers + parity * contribution,
             Area::Result => buffers + 2 * contribution + parity * result,
@@ -122,10 +125,10 @@ impl Layout {
     }
 
     fn buffers(self) -> usize {
-        (size_of::<Control>() + self.world as usize * size_of::<Slot>()).next_multiple_of(PAGE)
+        (size_of::<ControlLine>() + self.world as usize * size_of::<Slot>()).next_multiple_of(PAGE)
     }
 
-    /// Whole pages, so that each rank's memory lies on its own node.
+    /// The length of a rank's buffers: whole pages, so that each rank's memory lies on its own NUMA node.
     fn rank_length(self) -> usize {
         (2 * (PIECE + self.result_length())).next_multiple_of(PAGE)
     }
@@ -143,8 +146,8 @@ mod tests {
     #[test]
     fn nothing_overlaps() {
         for world in [1, 2, 3, 7, 64] {
-            let layout = Layout::new(world);
-            let mut places = Vec::from([(0, size_of::<Control>())]);
+            let layout = SegmentLayout::new(world);
+            let mut places = Vec::from([(0, size_of::<ControlLine>())]);
             for rank in 0..world {
                 let slot = layout.slot(rank);
                 assert!(slot.is_multiple_of(align_of::<Slot>()));

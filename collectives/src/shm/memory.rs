@@ -1,8 +1,8 @@
-//! [`Segment`]: memory that the ranks of one host share, and all `unsafe` access to it.
+//! [`SharedSegment`]: memory that the ranks of one host share, and all `unsafe` access to it.
 //!
-//! The segment is a memfd: it has no name, so that nothing is left when its ranks are gone, however they
-//! went. Its length is sealed before anyone maps it, so no peer can make an access fault. Ranks of one
-//! generation trust each other with its content: they hold the generation's key, and run as one user.
+//! The segment is a memfd. It has no name, so nothing is left when its ranks are gone, however they ended. Its
+//! length is sealed before any rank maps it, so no peer can make an access fault. Ranks of one generation trust
+//! each other with its content: they hold the generation's key, and run as one user.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
@@ -12,16 +12,18 @@ use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::Duration;
 
+use elastic_shm_protocol::Board;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
-use super::layout::{Area, Control, Layout, Line, Slot};
-use super::meet::Board;
-use super::sync::{AtomicU32, Ordering};
+use super::futex;
+use super::layout::{Area, ControlLine, RankLine, SegmentLayout, Slot};
 
-/// What the descriptor of a segment shows, for people, and for who opens it.
+/// The name of a segment's memfd, for people and for the check of a process that opens it.
 const NAME: &CStr = c"elastic-collectives";
 const LINK: &[u8] = b"/memfd:elastic-collectives";
 
@@ -30,51 +32,59 @@ pub(super) type Token = [u64; 4];
 
 /// A mapped segment. Dropping it unmaps it.
 #[derive(Debug)]
-pub(crate) struct Segment {
+pub(crate) struct SharedSegment {
     base: NonNull<u8>,
-    layout: Layout,
+    layout: SegmentLayout,
 }
 
 #[expect(unsafe_code, reason = "a mapping is not bound to a thread")]
-// SAFETY: the mapping belongs to the process, and its owner alone hands out access to it.
-unsafe impl Send for Segment {}
+// SAFETY: the mapping belongs to the process, and only its owner gives access to it.
+unsafe impl Send for SharedSegment {}
 
 #[expect(unsafe_code, reason = "all that is shared without `unsafe` is atomic")]
 // SAFETY: buffers are reached by `read` and `write` alone, whose callers keep readers and writers apart.
-unsafe impl Sync for Segment {}
+unsafe impl Sync for SharedSegment {}
 
 fn length_seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW
 }
 
-impl Segment {
-    /// A new segment, and the descriptor by which the others open it.
+impl SharedSegment {
+    /// Creates a segment, and the descriptor by which the others open it.
     ///
     /// # Errors
     ///
     /// The system has no memfd, no memory or no descriptor.
-    pub(super) fn create(layout: Layout, token: Token) -> io::Result<(Segment, OwnedFd)> {
+    pub(super) fn create(
+        layout: SegmentLayout,
+        token: Token,
+    ) -> io::Result<(SharedSegment, OwnedFd)> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create(NAME, flags)?);
         file.set_len(layout.length() as u64)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(length_seals() | SealFlag::F_SEAL_SEAL))?;
-        let segment = Segment::map(&file, layout)?;
+        let segment = SharedSegment::map(&file, layout)?;
         for (word, value) in segment.control().token.0.iter().zip(token) {
             word.store(value, Ordering::Release);
         }
         Ok((segment, file.into()))
     }
 
-    /// The segment behind another process's descriptor.
+    /// Opens the segment behind another process's descriptor.
     ///
     /// # Errors
     ///
-    /// There is no such descriptor, this process may not open it, or it is not the segment of this
-    /// token, as where the process number is of another machine or namespace.
-    pub(super) fn open(layout: Layout, pid: u32, fd: RawFd, token: Token) -> io::Result<Segment> {
+    /// There is no such descriptor, this process may not open it, or it is not the segment of this token, as where
+    /// the process number belongs to another machine or namespace.
+    pub(super) fn open(
+        layout: SegmentLayout,
+        pid: u32,
+        fd: RawFd,
+        token: Token,
+    ) -> io::Result<SharedSegment> {
         let path = format!("/proc/{pid}/fd/{fd}");
         let wrong = || io::Error::other("it is another file than the segment");
-        // In another namespace the number may be anyone's: nothing but a segment is opened.
+        // In another namespace the number may belong to any process: only a segment is opened.
         if !std::fs::read_link(&path)?.as_os_str().as_bytes().starts_with(LINK) {
             return Err(wrong());
         }
@@ -83,7 +93,7 @@ impl Segment {
         if !seals.contains(length_seals()) || file.metadata()?.len() != layout.length() as u64 {
             return Err(wrong());
         }
-        let segment = Segment::map(&file, layout)?;
+        let segment = SharedSegment::map(&file, layout)?;
         let words = segment.control().token.0.iter().map(|word| word.load(Ordering::Acquire));
         if words.ne(token) {
             return Err(wrong());
@@ -92,32 +102,32 @@ impl Segment {
     }
 
     #[expect(unsafe_code, reason = "mmap(2)")]
-    fn map(file: &File, layout: Layout) -> io::Result<Segment> {
+    fn map(file: &File, layout: SegmentLayout) -> io::Result<SharedSegment> {
         let length = NonZeroUsize::new(layout.length())
             .ok_or_else(|| io::Error::other("a segment has control words"))?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice, of a file whose length is sealed.
         let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file, 0)? };
-        let segment = Segment { base: base.cast(), layout };
+        let segment = SharedSegment { base: base.cast(), layout };
         // SAFETY: the range is the mapping just made; children of fork(2) do not get it.
         unsafe { madvise(base, length.get(), MmapAdvise::MADV_DONTFORK)? };
         Ok(segment)
     }
 
-    pub(super) fn layout(&self) -> Layout {
+    pub(super) fn layout(&self) -> SegmentLayout {
         self.layout
     }
 
     #[expect(unsafe_code, reason = "shared memory is reached by address")]
-    pub(super) fn control(&self) -> &Control {
-        // SAFETY: the mapping starts, page-aligned, with `Control`, which has atomics only, for which
+    pub(super) fn control(&self) -> &ControlLine {
+        // SAFETY: the mapping starts, page-aligned, with `ControlLine`, which has atomics only, for which
         // every bit pattern is valid; it lives as long as `self`.
-        unsafe { self.base.cast::<Control>().as_ref() }
+        unsafe { self.base.cast::<ControlLine>().as_ref() }
     }
 
-    /// What `rank` publishes with steps of this parity.
+    /// The words that `rank` publishes with steps of this parity.
     #[expect(unsafe_code, reason = "shared memory is reached by address")]
-    pub(super) fn line(&self, rank: u32, parity: usize) -> &Line {
+    pub(super) fn line(&self, rank: u32, parity: usize) -> &RankLine {
         // SAFETY: as for `control`; the layout keeps slots inside the mapping, and aligned.
         let slot = unsafe { self.base.byte_add(self.layout.slot(rank)).cast::<Slot>().as_ref() };
         &slot[parity].0
@@ -167,7 +177,9 @@ impl Segment {
     }
 }
 
-impl Board for Segment {
+impl Board for SharedSegment {
+    type Word = AtomicU32;
+
     fn world(&self) -> u32 {
         self.layout.world()
     }
@@ -183,9 +195,21 @@ impl Board for Segment {
     fn sleepers(&self) -> &AtomicU32 {
         &self.control().sleepers.0
     }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    fn wait(&self, seen: u32, timeout: Duration) {
+        futex::wait(self.bell(), seen, timeout);
+    }
+
+    fn wake_all(&self) {
+        futex::wake_all(self.bell());
+    }
 }
 
-impl Drop for Segment {
+impl Drop for SharedSegment {
     #[expect(unsafe_code, reason = "munmap(2)")]
     fn drop(&mut self) {
         // SAFETY: the mapping is this one's own, and nothing borrowed from it is left.

@@ -1,20 +1,16 @@
-//! The shared-memory backend: the ranks of one host exchange data through a segment that all of them map,
-//! beside the mesh of connections, which tells when one of them is gone.
+//! The shared-memory backend: the ranks of one host exchange data through a segment that all of them map. The mesh
+//! of connections beside it detects a lost rank.
 
 mod brief;
 mod communicator;
 mod exchange;
 mod futex;
 mod layout;
-mod meet;
 mod memory;
-#[cfg(all(test, model_checked))]
-mod model;
 mod patience;
 mod poison;
 mod rendezvous;
 mod session;
-mod sync;
 #[cfg(test)]
 mod tests;
 

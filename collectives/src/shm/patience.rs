@@ -1,46 +1,46 @@
-//! What a rank does before it sleeps: it looks a few times, and then gives its processor away a few times.
+//! The wait of a rank before it sleeps: it polls a few times, and then yields its processor a few times.
 //!
-//! Giving it away is the fastest way to let another rank of the group run, a microsecond or two. But where
-//! a stranger runs instead, the processor is gone for a whole time slice, and that at each step; who sleeps
-//! is woken at once. So a rank that got its processor back late sleeps instead, for a while, and longer
-//! where it happens again.
+//! Yielding is the fastest way to let another rank of the group run: a microsecond or two. But where a process
+//! outside the group runs instead, the processor is gone for a whole time slice, at each step, while a sleeper is
+//! woken at once. So a rank that got its processor back late sleeps instead of yielding, for a pause that grows
+//! with each repetition.
 
 use std::time::{Duration, Instant};
 
 use crate::clock;
 
-/// Where each rank can have a processor of its own, it looks at the condition for a few microseconds before
-/// it gives the processor away: two of them may be on one all the same, and then only that helps.
+/// Polls of the condition before a yield, a few microseconds, where each rank can have a processor of its own. Two
+/// ranks may share one all the same, and then only the yield helps.
 const SPINS: u32 = 100;
-/// Where ranks outnumber processors, hardly any look helps.
+/// Polls before a yield where ranks outnumber processors: more would hardly help.
 const SPINS_OVERSUBSCRIBED: u32 = 2;
 const YIELDS: u32 = 32;
-/// A processor that is gone for longer was not with another rank that is in the same operation.
+/// Yields longer than this count as late: the processor was not with a rank of the same operation.
 const LATE: Duration = Duration::from_micros(200);
-/// For how long a rank does not give its processor away after it got it back late.
+/// First and longest pause without yields after a late yield.
 const PAUSE_LEAST: Duration = Duration::from_millis(10);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
-/// What each yield in time takes off the next pause.
+/// Reduction of the next pause for each yield in time.
 const FORGIVEN: Duration = Duration::from_millis(1);
 
-/// What a rank has seen of its processor.
+/// A rank's record of its late yields.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct SpinPatience {
     spins: u32,
-    /// No yields before that.
+    /// The end of the pause without yields.
     resume: Option<Instant>,
     pause: Duration,
 }
 
-impl Patience {
-    pub(super) fn new(world: u32) -> Patience {
+impl SpinPatience {
+    pub(super) fn new(world: u32) -> SpinPatience {
         let processors = std::thread::available_parallelism().map_or(1, |number| number.get());
         let enough = world as usize <= processors;
         let spins = if enough { SPINS } else { SPINS_OVERSUBSCRIBED };
-        Patience { spins, resume: None, pause: PAUSE_LEAST }
+        SpinPatience { spins, resume: None, pause: PAUSE_LEAST }
     }
 
-    /// Whether the condition came true while this rank was awake.
+    /// Waits awake for the condition. Returns whether it came true.
     pub(super) fn wait(&mut self, mut is_true: impl FnMut() -> bool) -> bool {
         if is_true() {
             return true;
@@ -77,7 +77,7 @@ impl Patience {
             self.pause = (self.pause * 2).min(PAUSE_MOST);
         } else {
             self.resume = None;
-            // Slowly: where strangers run, some yields go well all the same.
+            // The pause shrinks slowly: with other processes on the machine, some yields are in time all the same.
             self.pause = self.pause.saturating_sub(FORGIVEN).max(PAUSE_LEAST);
         }
     }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn who_got_the_processor_back_late_pauses_longer_each_time() {
-        let (mut patience, now) = (Patience::new(2), clock::now());
+        let (mut patience, now) = (SpinPatience::new(2), clock::now());
         for pause_ms in [10, 20, 40, 80, 160, 320, 640, 1000, 1000] {
             patience.learn(true, now);
             assert_eq!(patience.resume, Some(now + Duration::from_millis(pause_ms)));
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn no_look_is_lost() {
         let mut looks = 0;
-        let came = Patience::new(2).wait(|| {
+        let came = SpinPatience::new(2).wait(|| {
             looks += 1;
             looks > SPINS
         });

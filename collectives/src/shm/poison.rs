@@ -1,9 +1,9 @@
-//! The poison word: who ended the generation within a segment, and why, in 64 bits. It tells at once what
-//! the farewell over the connections tells a little later.
+//! The poison word: the rank that ended the generation within a segment, and the cause, in 64 bits. It carries at
+//! once what the farewell over the connections carries a little later.
 
 use crate::wire::ByeCause;
 
-/// Ranks have this many bits here.
+/// Bits of a rank in the word.
 const RANK_BITS: u32 = 28;
 const RANK_MASK: u64 = (1 << RANK_BITS) - 1;
 
@@ -20,7 +20,7 @@ pub(super) fn encode(by: u32, cause: ByeCause) -> u64 {
     code << (2 * RANK_BITS) | (u64::from(by) & RANK_MASK) << RANK_BITS | u64::from(rank) & RANK_MASK
 }
 
-/// Who, and why; nothing where nobody has set the word. A word that means nothing is a failure.
+/// Decodes rank and cause; `None` where the word is not set. An unknown word counts as a failure.
 pub(super) fn decode(word: u64) -> Option<(u32, ByeCause)> {
     let rank = (word & RANK_MASK) as u32;
     let by = (word >> RANK_BITS & RANK_MASK) as u32;

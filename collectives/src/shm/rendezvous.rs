@@ -1,41 +1,40 @@
-//! How the ranks of one host come to share a segment: over the authenticated links of the mesh.
+//! The rendezvous by which the ranks of one host come to share a segment, over the authenticated links of the mesh.
 //!
-//! Rank 0 makes the segment and tells the others its process number, its descriptor's number and a random
-//! token; they open it by `/proc`, which the kernel allows to processes of one user, and compare the
-//! token. Nothing of it has a name that could outlive the ranks, and no second channel has to be
-//! authenticated. Where one rank cannot (another machine after all, another namespace or user, no memfd),
-//! all go on over TCP.
+//! Rank 0 makes the segment and tells the others its process number, its descriptor's number and a random token.
+//! They open it by `/proc`, which the kernel allows to processes of one user, and compare the token. No part of it
+//! has a name that could outlive the ranks, and no second channel has to be authenticated. Where one rank cannot
+//! open it (another machine after all, another namespace or user, no memfd), all go on over TCP.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::layout::Layout;
-use super::memory::{Segment, Token};
+use super::layout::SegmentLayout;
+use super::memory::{SharedSegment, Token};
 use crate::communicator::CommunicatorExt;
 use crate::error::CollectiveError;
 use crate::reduce::ReduceOp;
 use crate::tcp::TcpCommunicator;
 
 const ROOT: u32 = 0;
-/// Process number, descriptor, token.
+/// Words of the invitation: process number, descriptor, token.
 const INVITATION_WORDS: usize = 6;
 
-/// A segment that every rank of the group has mapped, or nothing where one of them could not.
+/// Makes a segment that every rank of the group has mapped; `None` where one of them could not.
 ///
 /// # Errors
 ///
-/// What the links' collectives return; they are of no use after that.
+/// Any error of the links' collectives; the links are of no use after that.
 pub(super) fn share(
     tcp: &mut TcpCommunicator,
-    layout: Layout,
+    layout: SegmentLayout,
     rank: u32,
     random: &SystemRandom,
-) -> Result<Option<Segment>, CollectiveError> {
+) -> Result<Option<SharedSegment>, CollectiveError> {
     let mut invitation = [0u64; INVITATION_WORDS];
     // The descriptor stays open until every rank has opened it.
-    let mut made: Option<(Segment, OwnedFd)> = None;
+    let mut made: Option<(SharedSegment, OwnedFd)> = None;
     if rank == ROOT {
         match make(layout, random) {
             Ok((segment, descriptor, token)) => {
@@ -61,21 +60,24 @@ pub(super) fn share(
     Ok(segment.flatten().or(made.map(|(segment, _)| segment)))
 }
 
-fn make(layout: Layout, random: &SystemRandom) -> io::Result<(Segment, OwnedFd, Token)> {
+fn make(
+    layout: SegmentLayout,
+    random: &SystemRandom,
+) -> io::Result<(SharedSegment, OwnedFd, Token)> {
     let mut token: Token = [0; 4];
     random
         .fill(bytemuck::cast_slice_mut(&mut token))
         .map_err(|_| io::Error::other("the system gives no randomness"))?;
-    let (segment, descriptor) = Segment::create(layout, token)?;
+    let (segment, descriptor) = SharedSegment::create(layout, token)?;
     Ok((segment, descriptor, token))
 }
 
-fn accept(layout: Layout, invitation: &[u64; INVITATION_WORDS]) -> Option<Segment> {
+fn accept(layout: SegmentLayout, invitation: &[u64; INVITATION_WORDS]) -> Option<SharedSegment> {
     let pid = u32::try_from(invitation[0]).ok().filter(|pid| *pid != 0)?;
     let descriptor = i32::try_from(invitation[1]).ok()?;
     let mut token: Token = [0; 4];
     token.copy_from_slice(&invitation[2..]);
-    Segment::open(layout, pid, descriptor, token)
+    SharedSegment::open(layout, pid, descriptor, token)
         .inspect_err(|error| tracing::debug!(%error, pid, "shared memory cannot be opened"))
         .ok()
 }

@@ -1,79 +1,81 @@
-//! One operation over a segment: the steps at which all ranks meet, and what may be touched between them.
+//! `SegmentOperation`: one operation over a segment, with the steps at which all ranks meet, and the accesses allowed
+//! between them.
 //!
-//! Ranks go through steps together: a rank *arrives* at step s by publishing s in its slot, and goes on
-//! once all have. Before it arrives at s + 1 it writes, into its own buffers of the parity of s + 1, what
-//! that step publishes, and reads what step s published from everyone's buffers of the other parity. So
-//! nobody writes what another reads: the last readers of the parity of s + 1 were done before they
-//! arrived at s. [`Session::arrive`] borrows the session mutably, so nothing read outlives its step.
+//! Ranks go through steps together: a rank *arrives* at step s by publishing s in its slot, and goes on once all
+//! have. Before it arrives at s + 1 it writes the data of that step into its own buffers of that step's parity. It
+//! reads the data of step s from all ranks' buffers of the other parity. So no rank writes what another reads: the
+//! last readers of the parity of s + 1 were done before they arrived at s. [`SegmentOperation::arrive`] borrows the
+//! session mutably, so nothing read outlives its step.
 //!
-//! Who has to wait looks again a few times, gives its processor away, and then sleeps: see [`super::meet`].
-//! A sleeper cannot watch its connections, so it sleeps for a few milliseconds at most and looks at them in
-//! between; the first to see a peer gone sets the poison word and rings, and all others learn it from
-//! there (G-12).
+//! A rank that has to wait polls a few times, yields its processor, and then sleeps: see [`protocol`]. A sleeper
+//! cannot watch its connections, so it sleeps for a few milliseconds at most and checks them in between. The first
+//! rank to see a peer gone sets the poison word and rings, and all others learn it from there (G-12).
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use elastic_shm_protocol as protocol;
+
 use super::layout::Area;
-use super::memory::Segment;
-use super::patience::Patience;
-use super::sync::{AtomicU64, Ordering};
-use super::{brief, meet, poison};
+use super::memory::SharedSegment;
+use super::patience::SpinPatience;
+use super::{brief, poison};
 use crate::clock;
 use crate::error::CollectiveError;
 use crate::tcp::Engine;
-use crate::wire::{Bye, ByeCause, FrameHeader, Operation, WireError};
+use crate::wire::{Bye, ByeCause, FrameError, FrameHeader, OperationSignature};
 
-/// How long a sleeper goes without a look at its connections and its abort word: this for each rank, since
-/// one that sees an end tells all others, but not less than [`NAP_LEAST`] and not more than [`NAP_MOST`].
+/// Nap of a sleeper between two checks of its connections and its abort word: this for each rank, since one that
+/// sees an end tells all others, but not less than [`NAP_LEAST`] and not more than [`NAP_MOST`].
 const NAP_OF_A_RANK: Duration = Duration::from_micros(500);
 const NAP_LEAST: Duration = Duration::from_millis(1);
 const NAP_MOST: Duration = Duration::from_millis(8);
-/// What a rank keeps from one operation to the next.
+/// A rank's state that lasts from one operation to the next.
 #[derive(Debug)]
-pub(super) struct Lane {
-    pub(super) segment: Arc<Segment>,
+pub(super) struct SegmentSeat {
+    pub(super) segment: Arc<SharedSegment>,
     /// The last step at which this rank has arrived.
     step: u32,
-    patience: Patience,
+    patience: SpinPatience,
     nap: Duration,
 }
 
-impl Lane {
-    pub(super) fn new(segment: Segment) -> Lane {
+impl SegmentSeat {
+    pub(super) fn new(segment: SharedSegment) -> SegmentSeat {
         let world = segment.layout().world();
-        let patience = Patience::new(world);
+        let patience = SpinPatience::new(world);
         let nap = NAP_OF_A_RANK.saturating_mul(world).clamp(NAP_LEAST, NAP_MOST);
-        Lane { segment: Arc::new(segment), step: 0, patience, nap }
+        SegmentSeat { segment: Arc::new(segment), step: 0, patience, nap }
     }
 
-    /// Wakes who sleeps, so that it looks around.
+    /// Wakes all sleepers, so that they check the shared words.
     pub(super) fn ring(&self) {
-        meet::ring(&*self.segment);
+        protocol::ring(&*self.segment);
     }
 
-    /// Tells all ranks of the segment that this one gives up; only the first word counts.
+    /// Tells all ranks of the segment that the generation has ended here; only the first word counts.
     pub(super) fn poison(&self, by: u32, cause: ByeCause) {
         let word = poison::encode(by, cause);
         let poison = &self.segment.control().poison.0;
-        // Where another rank was first, its word explains more than this one's.
+        // An earlier word of another rank explains more than this one's.
         let _ = poison.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
         self.ring();
     }
 
     fn has_arrived(&self, rank: u32, step: u32) -> bool {
-        meet::has_arrived(&*self.segment, rank, step)
+        protocol::has_arrived(&*self.segment, rank, step)
     }
 }
 
-/// The bytes that each rank must announce.
+/// The bytes that each rank must announce, by rank.
 pub(super) type Announced<'a> = &'a dyn Fn(u32) -> u64;
 
 /// One operation in progress.
-pub(super) struct Session<'a> {
+pub(super) struct SegmentOperation<'a> {
     engine: &'a mut Engine,
-    lane: &'a mut Lane,
+    lane: &'a mut SegmentSeat,
     ours: FrameHeader,
     announced: Announced<'a>,
     /// Whether all ranks are known to be in this operation.
@@ -81,16 +83,16 @@ pub(super) struct Session<'a> {
     deadline: Option<Instant>,
 }
 
-impl<'a> Session<'a> {
+impl<'a> SegmentOperation<'a> {
     pub(super) fn new(
         engine: &'a mut Engine,
-        lane: &'a mut Lane,
-        operation: Operation,
+        lane: &'a mut SegmentSeat,
+        operation: OperationSignature,
         announced: Announced<'a>,
-    ) -> Session<'a> {
+    ) -> SegmentOperation<'a> {
         let (generation, sequence) = (engine.generation, engine.sequence);
         let ours = FrameHeader { generation, sequence, operation };
-        Session { engine, lane, ours, announced, entered: false, deadline: None }
+        SegmentOperation { engine, lane, ours, announced, entered: false, deadline: None }
     }
 
     pub(super) fn own(&self) -> u32 {
@@ -107,19 +109,19 @@ impl<'a> Session<'a> {
         (1..world).map(move |distance| (own + distance) % world)
     }
 
-    /// Puts `bytes` at `offset` of what this rank publishes with its next step.
+    /// Writes `bytes` at `offset` of the buffer that this rank publishes with its next step.
     #[expect(unsafe_code, reason = "writes shared memory")]
     pub(super) fn offer(&mut self, area: Area, offset: usize, bytes: &[u8]) {
-        let parity = meet::parity(self.lane.step.wrapping_add(1));
-        // SAFETY: only this rank writes its buffers, and nobody reads those of the next step's parity
-        // before that step: readers of the step before the current one arrived at the current one since.
+        let parity = protocol::parity(self.lane.step.wrapping_add(1));
+        // SAFETY: only this rank writes its buffers. No rank reads those of the next step's parity before that
+        // step: readers of the step before the current one have since arrived at the current one.
         unsafe { self.lane.segment.write(self.engine.rank, area, parity, offset, bytes) }
     }
 
-    /// What `rank` published with the current step.
+    /// The data that `rank` published with the current step.
     #[expect(unsafe_code, reason = "reads shared memory")]
     pub(super) fn published(&self, rank: u32, area: Area, within: Range<usize>) -> &[u8] {
-        let parity = meet::parity(self.lane.step);
+        let parity = protocol::parity(self.lane.step);
         // SAFETY: all ranks have arrived at the current step, so its writers are done; they write this
         // parity again only once this rank has arrived at the next step, which ends the borrow.
         unsafe { self.lane.segment.read(rank, area, parity, within) }
@@ -133,8 +135,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Arrives at the operation's first step, which publishes the operation too, and finds out whether all
-    /// ranks mean the same one.
+    /// Arrives at the operation's first step, which also publishes the operation, and checks that all ranks are in
+    /// the same one.
     pub(super) fn enter(&mut self) -> Result<(), CollectiveError> {
         self.engine.check_abort()?;
         let (own, step) = (self.own(), self.lane.step.wrapping_add(1));
@@ -145,15 +147,15 @@ impl<'a> Session<'a> {
         mismatch.map_or(Ok(()), Err)
     }
 
-    /// [`Session::enter`] where this step is the operation's first one, and else [`Session::arrive`].
+    /// [`SegmentOperation::enter`] where this step is the operation's first one, and else [`SegmentOperation::arrive`].
     pub(super) fn enter_or_arrive(&mut self) -> Result<(), CollectiveError> {
         if self.entered { self.arrive() } else { self.enter() }
     }
 
-    /// Publishes what was offered, and waits until all ranks have.
+    /// Publishes the offered data, and waits until all ranks have arrived.
     pub(super) fn arrive(&mut self) -> Result<(), CollectiveError> {
         let step = self.lane.step.wrapping_add(1);
-        meet::arrive(&*self.lane.segment, self.own(), step);
+        protocol::arrive(&*self.lane.segment, self.own(), step);
         if self.wait_awake(step) {
             self.lane.ring();
         } else {
@@ -163,11 +165,11 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Whether all arrived while this rank was awake.
+    /// Whether all ranks arrived while this rank was awake.
     fn wait_awake(&mut self, step: u32) -> bool {
-        let Lane { segment, patience, .. } = &mut *self.lane;
+        let SegmentSeat { segment, patience, .. } = &mut *self.lane;
         let mut seen = 0;
-        patience.wait(|| meet::all_arrived(&**segment, &mut seen, step))
+        patience.wait(|| protocol::all_arrived(&**segment, &mut seen, step))
     }
 
     fn wait_asleep(&mut self, step: u32) -> Result<(), CollectiveError> {
@@ -175,23 +177,23 @@ impl<'a> Session<'a> {
         let deadline = *self.deadline.get_or_insert_with(|| now + self.engine.operation_deadline);
         let (segment, nap) = (Arc::clone(&self.lane.segment), self.lane.nap);
         let result =
-            meet::sleep(&*segment, nap, |first| self.look(step, first, deadline).transpose());
+            protocol::sleep(&*segment, nap, |first| self.look(step, first, deadline).transpose());
         result.map_err(|error| self.mismatch(step).unwrap_or(error))
     }
 
-    /// A sleeper's look: done, nothing, or why there is nothing to wait for any more.
+    /// A sleeper's check: `Some` once all have arrived, `None` to go on sleeping, or the error that ends the wait.
     fn look(
         &mut self,
         step: u32,
         first: bool,
         deadline: Instant,
     ) -> Result<Option<()>, CollectiveError> {
-        if meet::all_arrived(&*self.lane.segment, &mut 0, step) {
+        if protocol::all_arrived(&*self.lane.segment, &mut 0, step) {
             return Ok(Some(()));
         }
-        self.engine.check_abort()?;
+        self.engine.attend()?;
         self.check_poison(step)?;
-        // Whoever waits for less than a nap is spared the system calls.
+        // A wait shorter than a nap does not need the system calls.
         if !first {
             self.look_around(step, deadline)?;
         }
@@ -201,7 +203,7 @@ impl<'a> Session<'a> {
     fn look_around(&mut self, step: u32, deadline: Instant) -> Result<(), CollectiveError> {
         let (lane, operation) = (&*self.lane, self.ours.operation.kind);
         self.engine.watch(self.ours.operation, |rank| !lane.has_arrived(rank, step))?;
-        // Ranks that are here already may be in another operation: not all have to come to see that.
+        // Ranks that have arrived may be in another operation: that shows before all have arrived.
         if let Some(error) = self.mismatch(step) {
             return Err(error);
         }
@@ -221,7 +223,7 @@ impl<'a> Session<'a> {
             .collect()
     }
 
-    /// What it means that rank `by` set the poison word.
+    /// The error that follows from the poison word set by rank `by`.
     fn given_up(&self, step: u32, by: u32, cause: ByeCause) -> CollectiveError {
         let bye = Bye { generation: self.ours.generation, sequence: self.ours.sequence, cause };
         let awaited = self.awaited(step);
@@ -229,21 +231,21 @@ impl<'a> Session<'a> {
     }
 
     fn brief(&self, rank: u32, step: u32) -> &AtomicU64 {
-        &self.lane.segment.line(rank, meet::parity(step)).brief
+        &self.lane.segment.line(rank, protocol::parity(step)).brief
     }
 
-    /// The word that `rank` must show.
+    /// The word that `rank` must publish.
     fn due(&self, rank: u32) -> u64 {
         brief::encode(self.expected(rank).operation)
     }
 
-    /// The header that the operation has at `rank`.
+    /// The header of the operation at `rank`.
     fn expected(&self, rank: u32) -> FrameHeader {
-        let operation = Operation { bytes: (self.announced)(rank), ..self.ours.operation };
+        let operation = OperationSignature { bytes: (self.announced)(rank), ..self.ours.operation };
         FrameHeader { operation, ..self.ours }
     }
 
-    /// The first of the ranks that entered with `step` whose operation is not the one due.
+    /// The mismatch error of the first rank that entered with `step` and another operation than the one due.
     fn mismatch(&self, step: u32) -> Option<CollectiveError> {
         if self.entered {
             return None;
@@ -267,13 +269,13 @@ impl<'a> Session<'a> {
                 CollectiveError::mismatch(rank, self.expected(rank), theirs)
             }
             None => {
-                let source = WireError::Field { field: "operation", value: shown };
+                let source = FrameError::Field { field: "operation", value: shown };
                 CollectiveError::Protocol { rank, source }
             }
         }
     }
 
-    /// Refuses what `rank` sends to this one where it is not `due` bytes.
+    /// Refuses the length of what `rank` sends to this one where it is not `due` bytes.
     pub(super) fn expect_length(
         &self,
         rank: u32,
@@ -284,7 +286,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let header = |bytes: u64| {
-            let operation = Operation { bytes, ..self.ours.operation };
+            let operation = OperationSignature { bytes, ..self.ours.operation };
             FrameHeader { operation, ..self.ours }
         };
         Err(CollectiveError::mismatch(rank, header(due), header(announced)))

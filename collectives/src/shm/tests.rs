@@ -1,13 +1,12 @@
-//! Segments that are not the right one, and which groups share memory. What they carry is tested with the
-//! operations, on every path.
+//! Tests of refused segments, and of which groups share memory. The operations are tested elsewhere, on every path.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::layout::Layout;
-use super::memory::Segment;
+use super::layout::SegmentLayout;
+use super::memory::SharedSegment;
 use crate::{
     AbortHandle, CommunicatorExt, DEFAULT_STREAMS, DataPlane, FormError, GroupSpec, HostFabric,
     ReduceOp, TcpFabric,
@@ -17,18 +16,21 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
 fn only_the_segment_of_the_token_is_opened() {
-    let (layout, token) = (Layout::new(2), [1, 2, 3, 4]);
-    let (segment, descriptor) = Segment::create(layout, token).unwrap();
+    let (layout, token) = (SegmentLayout::new(2), [1, 2, 3, 4]);
+    let (segment, descriptor) = SharedSegment::create(layout, token).unwrap();
     let (pid, number) = (std::process::id(), descriptor.as_raw_fd());
-    let same = Segment::open(layout, pid, number, token).unwrap();
+    let same = SharedSegment::open(layout, pid, number, token).unwrap();
     segment.line(1, 0).step.store(7, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(same.line(1, 0).step.load(std::sync::atomic::Ordering::SeqCst), 7);
-    assert!(Segment::open(layout, pid, number, [1, 2, 3, 5]).is_err());
-    assert!(Segment::open(Layout::new(3), pid, number, token).is_err());
-    assert!(Segment::open(layout, pid, i32::MAX, token).is_err());
-    assert!(Segment::open(layout, u32::MAX, number, token).is_err());
+    assert!(SharedSegment::open(layout, pid, number, [1, 2, 3, 5]).is_err());
+    assert!(SharedSegment::open(SegmentLayout::new(3), pid, number, token).is_err());
+    assert!(SharedSegment::open(layout, pid, i32::MAX, token).is_err());
+    assert!(SharedSegment::open(layout, u32::MAX, number, token).is_err());
     let file = unsealed(layout.length());
-    assert!(Segment::open(layout, pid, file.as_raw_fd(), token).is_err(), "its length may change");
+    assert!(
+        SharedSegment::open(layout, pid, file.as_raw_fd(), token).is_err(),
+        "its length may change"
+    );
 }
 
 /// A memfd of the right length whose owner could shrink it under a reader.
@@ -56,6 +58,7 @@ fn group(generation: u64, rank: usize, peers: &[SocketAddr], hosts: &[u32]) -> G
         streams: DEFAULT_STREAMS,
         form_deadline: DEADLINE,
         operation_deadline: DEADLINE,
+        path_deadline: crate::DEFAULT_PATH_DEADLINE,
     }
 }
 
@@ -81,7 +84,7 @@ fn each_generation_takes_the_path_that_its_hosts_allow() {
             spawn(move || {
                 let abort = AbortHandle::new().unwrap();
                 let mut fabric = HostFabric::new(fabric);
-                // Together, on two hosts, unknown, two ranks left together, and alone.
+                // All on one host, on two hosts, hosts unknown, two ranks on one host, and a world of one.
                 let worlds: [(usize, &[u32]); 5] =
                     [(3, &[4, 4, 4]), (3, &[4, 5, 4]), (3, &[]), (2, &[9, 9]), (1, &[9])];
                 for (generation, (world, hosts)) in (0..).zip(worlds) {
@@ -120,7 +123,7 @@ fn an_abort_ends_the_forming_of_shared_memory() {
         let (abort, group) = (abort.clone(), group(1, 1, &peers, &[0, 0]));
         spawn(move || HostFabric::new(second).form(&group, &abort).map(|formed| formed.rank()))
     };
-    // Connected, but this rank never comes to share memory.
+    // The peer is connected, but never takes part in sharing memory.
     let other = AbortHandle::new().unwrap();
     let _idle = first.form(&group(1, 0, &peers, &[0, 0]), &other).unwrap();
     assert!(abort.abort(1, 1, "told"));

@@ -1,27 +1,31 @@
 //! [`TcpCommunicator`]: the collectives of one generation over its mesh of connections.
 //!
-//! Messages up to [`SMALL`] bytes go from everyone to everyone in one hop, or among many ranks in ⌈log₂ n⌉ hops by
-//! [`super::doubling`]; larger reductions go by [`super::sliced`], larger broadcasts down a pipelined chain. Large
+//! Messages up to [`SMALL`] bytes go from every rank to every rank in one hop, or among many ranks in ⌈log₂ n⌉ hops
+//! by [`super::doubling`]. Larger reductions use [`super::sliced`], larger broadcasts a pipelined chain. Large
 //! messages are divided among the connections of a pair ([`super::stripes`]).
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::doubling::Doubling;
 use super::engine::Engine;
 use super::flow::{Chain, Exchange};
-use super::sliced::{Buffers, Sliced, Striped, scratch_length};
+use super::sliced::{Buffers, Sliced, Striped, scratch_length, to_root_length};
 use super::stripes::stream_count;
-use crate::backend::{Backend, Done, Membership, Places, Reduction};
-use crate::error::CollectiveError;
-use crate::reduce::fold_ranks;
+use crate::backend::{CpuBackend, GroupMembership};
+use crate::element::DataType;
+use crate::error::{CollectiveError, CollectiveResult};
+use crate::fusion::all_reduce_grouped;
+use crate::operation::{HostOperation, Operation, PartRanges};
+use crate::reduce::{ReduceOp, fold_ranks};
 use crate::split::Ancestry;
-use crate::wire::Operation;
+use crate::wire::OperationSignature;
 
 /// The largest message, in bytes, that is sent whole to every rank.
 pub(crate) const SMALL: usize = 16 * 1024;
-/// From how many ranks on small messages go by doubling: with fewer, one hop with a message for each peer is sooner
-/// done than several hops one after the other.
+/// The least world size for which small messages go by doubling. In smaller worlds, one hop with a message for each
+/// peer is faster than several hops one after the other.
 pub(crate) const DOUBLING_RANKS: usize = 16;
 
 /// The group of one generation over TCP. [`crate::TcpFabric::form`] makes it; dropping it says farewell
@@ -30,18 +34,21 @@ pub(crate) const DOUBLING_RANKS: usize = 16;
 pub struct TcpCommunicator {
     pub(crate) engine: Engine,
     world: u32,
-    /// Memory for others' contributions, in words so that any element is aligned; allocated once.
+    /// Memory for the other ranks' contributions, in words so that any element is aligned; allocated once.
     scratch: Vec<u64>,
-    /// What each rank has delivered on each stream; allocated once.
+    /// The number of bytes delivered by each rank on each stream; allocated once.
     contributed: Vec<usize>,
+    /// Memory for the part of a reduction to another rank that this rank folds, in words.
+    folded: Vec<u64>,
 }
 
 impl TcpCommunicator {
     pub(crate) fn new(engine: Engine, world: u32) -> TcpCommunicator {
-        TcpCommunicator { engine, world, scratch: Vec::new(), contributed: Vec::new() }
+        let (scratch, contributed, folded) = (Vec::new(), Vec::new(), Vec::new());
+        TcpCommunicator { engine, world, scratch, contributed, folded }
     }
 
-    /// Runs what the ranks agree on before the caller's first operation, which is number 0 all the same.
+    /// Runs a step of forming before the caller's first operation; that operation still has number 0.
     pub(crate) fn agree<T>(
         &mut self,
         deadline: Duration,
@@ -62,7 +69,7 @@ impl TcpCommunicator {
         }
     }
 
-    /// How many connections each pair has.
+    /// The number of connections of each pair.
     pub(crate) fn streams(&self) -> u32 {
         self.engine.streams
     }
@@ -74,18 +81,19 @@ impl TcpCommunicator {
     fn reduce_small(
         &mut self,
         data: &mut [u8],
-        operation: Operation,
-        Reduction { data_type, op }: Reduction,
-    ) -> Done {
+        signature: OperationSignature,
+        data_type: DataType,
+        op: ReduceOp,
+    ) -> CollectiveResult {
         if self.is_doubled(data.len()) {
             let (own, world, length) = (self.engine.rank, self.world, data.len());
-            let (blocks, at) = self.gather_by_doubling(operation, data)?;
+            let (blocks, at) = self.gather_by_doubling(signature, data)?;
             fold_ranks(data_type, op, data, own, world, |rank| {
                 &blocks[at(rank)..at(rank) + length]
             });
             return Ok(());
         }
-        // Whole words a rank keep every contribution aligned.
+        // A stride of whole words keeps every contribution aligned.
         let (length, stride) = (data.len(), data.len().next_multiple_of(8));
         self.reserve_scratch(stride * self.world as usize);
         let scratch: &mut [u8] = bytemuck::cast_slice_mut(&mut self.scratch);
@@ -97,19 +105,20 @@ impl TcpCommunicator {
             from: |rank| Some(place(rank)),
             streams: 1,
         };
-        self.engine.run(operation, &mut flow)?;
+        self.engine.run(signature, &mut flow)?;
         fold_ranks(data_type, op, data, self.engine.rank, self.world, |rank| &scratch[place(rank)]);
         Ok(())
     }
 
-    /// Small messages of all ranks to all, by doubling. Returns them, and where that of each rank begins.
+    /// All-gathers small messages by doubling. Returns them, and the start of each rank's message.
     fn gather_by_doubling(
         &mut self,
-        operation: Operation,
+        signature: OperationSignature,
         input: &[u8],
     ) -> Result<(&[u8], impl Fn(u32) -> usize + use<>), CollectiveError> {
         let (own, world) = (self.engine.rank as usize, self.world as usize);
-        // Whole words keep every contribution aligned, and one at least is waited for.
+        // A stride of whole words keeps every contribution aligned. A block needs at least one word, so that its
+        // arrival is waited for.
         let stride = input.len().next_multiple_of(8).max(8);
         self.reserve_scratch(stride * world);
         let blocks: &mut [u8] = bytemuck::cast_slice_mut(&mut self.scratch);
@@ -117,7 +126,7 @@ impl TcpCommunicator {
         blocks[..input.len()].copy_from_slice(input);
         let starts: Vec<usize> = (0..=world).map(|block| block * stride).collect();
         let members: Vec<u32> = (0..self.world).collect();
-        self.engine.run(operation, &mut Doubling::new(blocks, &starts, &members, own))?;
+        self.engine.run(signature, &mut Doubling::new(blocks, &starts, &members, own))?;
         Ok((blocks, move |rank: u32| (rank as usize + world - own) % world * stride))
     }
 
@@ -128,11 +137,12 @@ impl TcpCommunicator {
     fn reduce_large(
         &mut self,
         buffers: Buffers<'_>,
-        operation: Operation,
-        Reduction { data_type, op }: Reduction,
-    ) -> Done {
+        signature: OperationSignature,
+        data_type: DataType,
+        op: ReduceOp,
+    ) -> CollectiveResult {
         let streams = stream_count(buffers.length(), self.streams());
-        let parts = buffers.striped(streams, data_type.size_bytes());
+        let parts = buffers.striped(streams, data_type.size_bytes(), self.world);
         let (own, world) = (self.engine.rank, self.world);
         let needs: Vec<usize> =
             parts.iter().map(|part| scratch_length(part.length(), world)).collect();
@@ -147,115 +157,185 @@ impl TcpCommunicator {
             Sliced::new(buffers, own_scratch, contributed, data_type, op, own, world)
         });
         let mut flow = Striped(parts.collect());
-        self.engine.run(operation, &mut flow)
+        self.engine.run(signature, &mut flow)
+    }
+
+    /// Reduces small data: every rank sends its contribution to the root, which folds them.
+    fn reduce_small_to_root(
+        &mut self,
+        data: &mut [u8],
+        signature: OperationSignature,
+        data_type: DataType,
+        op: ReduceOp,
+        root: u32,
+    ) -> CollectiveResult {
+        let (length, stride) = (data.len(), data.len().next_multiple_of(8));
+        if self.own() != root {
+            let to = |rank: u32| (rank == root).then_some(0..length);
+            return self.exchange(signature, data, &mut [], to, |_| None);
+        }
+        self.reserve_scratch(stride * self.world as usize);
+        let scratch: &mut [u8] = bytemuck::cast_slice_mut(&mut self.scratch);
+        let place = |rank: u32| rank as usize * stride..rank as usize * stride + length;
+        let (to, from) = (|_| None, |rank| Some(place(rank)));
+        let (input, streams) = (&[], 1);
+        let mut flow = Exchange { input, output: &mut *scratch, to, from, streams };
+        self.engine.run(signature, &mut flow)?;
+        fold_ranks(data_type, op, data, root, self.world, |rank| &scratch[place(rank)]);
+        Ok(())
+    }
+
+    /// Reduces large data: each rank folds its region, and sends the result to the root.
+    fn reduce_large_to_root(
+        &mut self,
+        data: &mut [u8],
+        signature: OperationSignature,
+        data_type: DataType,
+        op: ReduceOp,
+        root: u32,
+    ) -> CollectiveResult {
+        if self.own() == root {
+            return self.reduce_large(Buffers::AtRoot(data), signature, data_type, op);
+        }
+        let (length, size) = (data.len(), data_type.size_bytes());
+        let streams = stream_count(length, self.streams());
+        let folded = to_root_length(length, streams, size, self.world);
+        let mut words = std::mem::take(&mut self.folded);
+        words.resize(words.len().max(folded.div_ceil(size_of::<u64>())), 0);
+        let output = &mut bytemuck::cast_slice_mut(&mut words)[..folded];
+        let buffers = Buffers::ToRoot { input: data, root, output };
+        let result = self.reduce_large(buffers, signature, data_type, op);
+        self.folded = words;
+        result
+    }
+
+    fn broadcast_from(
+        &mut self,
+        data: &mut [u8],
+        signature: OperationSignature,
+        root: u32,
+    ) -> CollectiveResult {
+        let (own, length, streams) = (self.own(), data.len(), self.streams());
+        if length > SMALL && self.world > 2 {
+            let mut flow = Chain::new(data, own, self.world, root, streams);
+            return self.engine.run(signature, &mut flow);
+        }
+        if own == root {
+            self.exchange(signature, data, &mut [], |_| Some(0..length), |_| None)
+        } else {
+            let from = |rank: u32| (rank == root).then_some(0..length);
+            self.exchange(signature, &[], data, |_| None, from)
+        }
+    }
+
+    /// Exchanges regions between pairs of ranks, over all streams of a pair.
+    fn exchange(
+        &mut self,
+        signature: OperationSignature,
+        input: &[u8],
+        output: &mut [u8],
+        to: impl Fn(u32) -> Option<Range<usize>>,
+        from: impl Fn(u32) -> Option<Range<usize>>,
+    ) -> CollectiveResult {
+        let streams = self.streams();
+        self.engine.run(signature, &mut Exchange { input, output, to, from, streams })
     }
 }
 
-impl Backend for TcpCommunicator {
-    fn membership(&self) -> Membership {
+impl CpuBackend for TcpCommunicator {
+    fn membership(&self) -> GroupMembership {
         let Engine { term, generation, rank, .. } = self.engine;
-        Membership { term, generation, rank, world: self.world }
+        GroupMembership { term, generation, rank, world: self.world }
     }
 
-    fn all_reduce(&mut self, operation: Operation, data: &mut [u8], reduction: Reduction) -> Done {
-        if data.len() <= SMALL {
-            self.reduce_small(data, operation, reduction)
-        } else {
-            self.reduce_large(Buffers::InPlace(data), operation, reduction)
-        }
-    }
-
-    fn all_gather(
+    fn carry_out(
         &mut self,
-        operation: Operation,
-        input: &[u8],
-        output: &mut [u8],
-        places: &Places,
-    ) -> Done {
-        if self.is_doubled(input.len()) && !operation.kind.lengths_differ() {
-            let (ranks, length) = (0..self.world, input.len());
-            let (blocks, at) = self.gather_by_doubling(operation, input)?;
-            for rank in ranks {
-                output[places.of(rank)].copy_from_slice(&blocks[at(rank)..at(rank) + length]);
-            }
-            return Ok(());
-        }
-        output[places.of(self.own())].copy_from_slice(input);
-        let to = |_| Some(0..input.len());
-        let from = |rank: u32| Some(places.of(rank));
-        let streams = self.streams();
-        self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
-    }
-
-    fn reduce_scatter(
-        &mut self,
-        operation: Operation,
-        input: &[u8],
-        output: &mut [u8],
-        reduction: Reduction,
-    ) -> Done {
-        let part = output.len();
-        let buffers = Buffers::Scatter { input, part, within: 0..part, output };
-        self.reduce_large(buffers, operation, reduction)
-    }
-
-    fn broadcast(&mut self, operation: Operation, data: &mut [u8], root: u32) -> Done {
-        let (own, length, streams) = (self.own(), data.len(), self.streams());
-        if length > SMALL && self.world > 2 {
-            return self
-                .engine
-                .run(operation, &mut Chain::new(data, own, self.world, root, streams));
-        }
-        if own == root {
-            let (to, from) = (|_| Some(0..length), |_| None);
-            let (input, output) = (data, &mut []);
-            self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
-        } else {
-            let from = |rank: u32| (rank == root).then_some(0..length);
-            let to = |_| None;
-            let (input, output) = (&[], data);
-            self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
-        }
-    }
-
-    fn all_to_all(
-        &mut self,
-        operation: Operation,
-        input: &[u8],
-        sent: &Places,
-        output: &mut [u8],
-        received: &Places,
-    ) -> Done {
+        signature: OperationSignature,
+        operation: HostOperation<'_>,
+    ) -> CollectiveResult {
         let own = self.own();
-        output[received.of(own)].copy_from_slice(&input[sent.of(own)]);
-        let (to, from) = (|rank| Some(sent.of(rank)), |rank| Some(received.of(rank)));
-        let streams = self.streams();
-        self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
-    }
-
-    fn barrier(&mut self, operation: Operation) -> Done {
-        if self.is_doubled(0) {
-            return self.gather_by_doubling(operation, &[]).map(|_| ());
+        match operation {
+            Operation::AllReduce { data, data_type, op } if data.len() <= SMALL => {
+                self.reduce_small(data, signature, data_type, op)
+            }
+            Operation::AllReduce { data, data_type, op } => {
+                self.reduce_large(Buffers::InPlace(data), signature, data_type, op)
+            }
+            Operation::GroupedAllReduce { buffers, op } => all_reduce_grouped(self, buffers, op),
+            Operation::Reduce { data, data_type, op, root } if data.len() <= SMALL => {
+                self.reduce_small_to_root(data, signature, data_type, op, root)
+            }
+            Operation::Reduce { data, data_type, op, root } => {
+                self.reduce_large_to_root(data, signature, data_type, op, root)
+            }
+            Operation::ReduceScatter { input, output, data_type, op } => {
+                let part = output.len();
+                let buffers = Buffers::Scatter { input, part, within: 0..part, output };
+                self.reduce_large(buffers, signature, data_type, op)
+            }
+            Operation::Broadcast { data, root, .. } => self.broadcast_from(data, signature, root),
+            Operation::Gather { input, output: Some(output), .. } => {
+                let part = input.len();
+                let place = |rank: u32| rank as usize * part..(rank as usize + 1) * part;
+                output[place(own)].copy_from_slice(input);
+                self.exchange(signature, &[], output, |_| None, |rank| Some(place(rank)))
+            }
+            Operation::Gather { input, output: None, root, .. } => {
+                let to = |rank: u32| (rank == root).then_some(0..input.len());
+                self.exchange(signature, input, &mut [], to, |_| None)
+            }
+            Operation::Scatter { input: Some(input), output, .. } => {
+                let part = output.len();
+                let place = |rank: u32| rank as usize * part..(rank as usize + 1) * part;
+                output.copy_from_slice(&input[place(own)]);
+                self.exchange(signature, input, &mut [], |rank| Some(place(rank)), |_| None)
+            }
+            Operation::Scatter { input: None, output, root, .. } => {
+                let part = output.len();
+                let from = |rank: u32| (rank == root).then_some(0..part);
+                self.exchange(signature, &[], output, |_| None, from)
+            }
+            Operation::AllGather { input, output, counts, data_type } => {
+                let parts = PartRanges::new(counts, input.len(), data_type);
+                if self.is_doubled(input.len()) && counts.is_none() {
+                    let (ranks, length) = (0..self.world, input.len());
+                    let (blocks, at) = self.gather_by_doubling(signature, input)?;
+                    for rank in ranks {
+                        let block = &blocks[at(rank)..at(rank) + length];
+                        output[parts.of(rank)].copy_from_slice(block);
+                    }
+                    return Ok(());
+                }
+                output[parts.of(own)].copy_from_slice(input);
+                let (to, from) = (|_| Some(0..input.len()), |rank| Some(parts.of(rank)));
+                self.exchange(signature, input, output, to, from)
+            }
+            Operation::AllToAll { input, output, counts, data_type } => {
+                let length = input.len();
+                let (sent, received) =
+                    PartRanges::of_all_to_all(counts, length, self.world, data_type);
+                output[received.of(own)].copy_from_slice(&input[sent.of(own)]);
+                let (to, from) = (|rank| Some(sent.of(rank)), |rank| Some(received.of(rank)));
+                self.exchange(signature, input, output, to, from)
+            }
+            Operation::Barrier if self.is_doubled(0) => {
+                self.gather_by_doubling(signature, &[]).map(|_| ())
+            }
+            Operation::Barrier => {
+                let (to, from) = (|_| Some(0..0), |_| Some(0..0));
+                let (input, output, streams) = (&[], &mut [], 1);
+                self.engine.run(signature, &mut Exchange { input, output, to, from, streams })
+            }
+            Operation::Send { data, to, .. } => {
+                let to = |rank: u32| (rank == to).then_some(0..data.len());
+                self.exchange(signature, data, &mut [], to, |_| None)
+            }
+            Operation::Recv { data, from, .. } => {
+                let length = data.len();
+                let from = |rank: u32| (rank == from).then_some(0..length);
+                self.exchange(signature, &[], data, |_| None, from)
+            }
         }
-        let (to, from) = (|_| Some(0..0), |_| Some(0..0));
-        let (input, output, streams) = (&[], &mut [], 1);
-        self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
-    }
-
-    fn send(&mut self, operation: Operation, data: &[u8], to: u32) -> Done {
-        let streams = self.streams();
-        let to = |rank: u32| (rank == to).then_some(0..data.len());
-        let from = |_| None;
-        let (input, output) = (data, &mut []);
-        self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
-    }
-
-    fn receive(&mut self, operation: Operation, data: &mut [u8], from: u32) -> Done {
-        let (length, streams) = (data.len(), self.streams());
-        let from = |rank: u32| (rank == from).then_some(0..length);
-        let to = |_| None;
-        let (input, output) = (&[], data);
-        self.engine.run(operation, &mut Exchange { input, output, to, from, streams })
     }
 
     fn ancestry(&self) -> Ancestry {
@@ -273,6 +353,6 @@ impl Backend for TcpCommunicator {
 
 impl Drop for TcpCommunicator {
     fn drop(&mut self) {
-        Backend::close(self);
+        CpuBackend::close(self);
     }
 }

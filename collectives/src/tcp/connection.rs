@@ -1,71 +1,77 @@
-//! A connection that is still in its handshake, and the non-blocking I/O that drives it.
+//! A connection during its handshake, with the non-blocking I/O that drives it. Used by the forming of groups.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nix::sys::socket::MsgFlags;
+use nix::sys::socket::{MsgFlags, recv};
 use ring::rand::{SecureRandom, SystemRandom};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::flow::Lane;
-use super::handshake::{Identity, LONGEST, Stage, Step, prefix};
-use super::seal::{Seal, Secret};
+use super::flow::StreamLane;
+use super::handshake::{HandshakeStage, HandshakeStep, LONGEST, RankIdentity, prefix};
+use super::seal::{Seal, SealSecret};
 use super::standing::Left;
-use crate::quic::{Session, Stream};
+use crate::quic::{QuicSession, Stream};
 use crate::wire::{FRAME_LENGTH, Frame, MAGIC_LENGTH};
 
 const CLOSED: &str = "it closed the handshake's connection";
 const LATE_DATA: &str = "data of an older generation is left in its connection";
 
-/// How far an attempt to go on came.
-pub(crate) enum Outcome {
-    /// It waits for the peer.
+/// The result of one attempt to advance the handshake.
+pub(crate) enum HandshakeOutcome {
+    /// The handshake waits for the peer.
     Pending,
-    /// This link stands, and its ends share a secret.
-    Established(Lane, Secret),
-    /// The peer is in a newer generation: keep the connection with its hello.
+    /// The link is established, and its ends share a secret.
+    Established(StreamLane, SealSecret),
+    /// The peer forms a later group of the generation: keep the connection with its hello.
     Park,
-    /// It is over.
+    /// The handshake has failed, for this reason.
     Failed(String),
 }
 
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct PendingConnection {
     pub(crate) socket: Socket,
-    /// Its QUIC connection, if it is a stream of one.
-    pub(crate) session: Option<Arc<Session>>,
+    /// The QUIC connection, if this is a stream of one.
+    pub(crate) session: Option<Arc<QuicSession>>,
     /// The link that this side dials; none where the peer dials.
-    pub(crate) target: Option<Lane>,
-    /// When a peer that dials must be done, or one that is dialed over a connection that served before.
+    pub(crate) target: Option<StreamLane>,
+    /// The deadline: of the handshake where the peer dials, or where a connection of an earlier generation is reused;
+    /// of the connection attempt where this side dials anew.
     pub(crate) deadline: Option<Instant>,
     connecting: bool,
-    /// It served another generation before, whose farewell may come first.
+    /// Whether the connection served an earlier generation, whose farewell may come first.
     served: bool,
-    /// What that generation encrypted it with.
+    /// The encryption of that generation.
     seal: Option<Box<Seal>>,
-    stage: Stage,
+    stage: HandshakeStage,
     input: [u8; LONGEST],
     filled: usize,
     output: Vec<u8>,
 }
 
-impl Connection {
-    /// A connection of TCP that was accepted.
-    pub(crate) fn inbound(socket: Socket, deadline: Instant) -> io::Result<Connection> {
+impl PendingConnection {
+    /// A TCP connection that was accepted.
+    pub(crate) fn inbound(socket: Socket, deadline: Instant) -> io::Result<PendingConnection> {
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
-        Ok(Connection::accepted(socket, None, deadline))
+        Ok(PendingConnection::accepted(socket, None, deadline))
     }
 
-    /// A stream that was accepted.
-    pub(crate) fn inbound_quic((socket, session): Stream, deadline: Instant) -> Connection {
-        Connection::accepted(socket, Some(session), deadline)
+    /// A QUIC stream that was accepted.
+    pub(crate) fn inbound_quic((socket, session): Stream, deadline: Instant) -> PendingConnection {
+        PendingConnection::accepted(socket, Some(session), deadline)
     }
 
-    fn accepted(socket: Socket, session: Option<Arc<Session>>, deadline: Instant) -> Connection {
-        Connection {
+    fn accepted(
+        socket: Socket,
+        session: Option<Arc<QuicSession>>,
+        deadline: Instant,
+    ) -> PendingConnection {
+        PendingConnection {
             socket,
             session,
             target: None,
@@ -73,20 +79,21 @@ impl Connection {
             connecting: false,
             served: false,
             seal: None,
-            stage: Stage::Hello,
+            stage: HandshakeStage::Hello,
             input: [0; LONGEST],
             filled: 0,
             output: Vec::new(),
         }
     }
 
-    /// Starts to dial `target` over TCP.
+    /// Dials `target` over TCP.
     pub(crate) fn outbound(
-        identity: &Identity,
-        target: Lane,
+        identity: &RankIdentity,
+        target: StreamLane,
         address: SocketAddr,
+        connected_by: Instant,
         random: &SystemRandom,
-    ) -> io::Result<Connection> {
+    ) -> io::Result<PendingConnection> {
         let nonce = nonce(random)?;
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
@@ -96,29 +103,31 @@ impl Connection {
             Err(error) if error.raw_os_error() == Some(nix::Error::EINPROGRESS as i32) => {}
             Err(error) => return Err(error),
         }
-        Ok(Connection::dialed(identity, target, nonce, socket, None))
+        let mut connection = PendingConnection::dialed(identity, target, nonce, socket, None);
+        connection.deadline = Some(connected_by);
+        Ok(connection)
     }
 
-    /// Says hello to `target` over a stream that is being dialed.
+    /// Sends the hello to `target` over a stream that is being dialed.
     pub(crate) fn outbound_quic(
-        identity: &Identity,
-        target: Lane,
+        identity: &RankIdentity,
+        target: StreamLane,
         (socket, session): Stream,
         random: &SystemRandom,
-    ) -> io::Result<Connection> {
-        Ok(Connection::dialed(identity, target, nonce(random)?, socket, Some(session)))
+    ) -> io::Result<PendingConnection> {
+        Ok(PendingConnection::dialed(identity, target, nonce(random)?, socket, Some(session)))
     }
 
     fn dialed(
-        identity: &Identity,
-        target: Lane,
+        identity: &RankIdentity,
+        target: StreamLane,
         nonce: [u8; 32],
         socket: Socket,
-        session: Option<Arc<Session>>,
-    ) -> Connection {
-        let (stage, output) = Stage::dial(identity, target, nonce);
+        session: Option<Arc<QuicSession>>,
+    ) -> PendingConnection {
+        let (stage, output) = HandshakeStage::dial(identity, target, nonce);
         let connecting = session.is_none();
-        Connection {
+        PendingConnection {
             socket,
             session,
             target: Some(target),
@@ -133,22 +142,22 @@ impl Connection {
         }
     }
 
-    /// Over a connection that served another generation; with the link that this side dials, if it does.
+    /// Reuses a connection of an earlier generation; with the link that this side dials, if it does.
     pub(crate) fn again(
-        identity: &Identity,
-        target: Option<Lane>,
+        identity: &RankIdentity,
+        target: Option<StreamLane>,
         Left { socket, session, parted, seal }: Left,
         deadline: Option<Instant>,
         random: &SystemRandom,
-    ) -> io::Result<Connection> {
+    ) -> io::Result<PendingConnection> {
         let (stage, output) = match target {
-            Some(target) => Stage::dial(identity, target, nonce(random)?),
-            None => (Stage::Hello, Vec::new()),
+            Some(target) => HandshakeStage::dial(identity, target, nonce(random)?),
+            None => (HandshakeStage::Hello, Vec::new()),
         };
-        // Who dials waits for the farewell: until then the peer reads for its old generation.
+        // The dialing side waits for the farewell: until then the peer reads for its old generation.
         let (connecting, served) = (false, !parted);
         let (input, filled) = ([0; LONGEST], 0);
-        let mut connection = Connection {
+        let mut connection = PendingConnection {
             socket,
             session,
             target,
@@ -167,7 +176,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// From here on nothing is encrypted: what was read beyond the last record is the handshake's.
+    /// Ends the encryption: bytes that were read beyond the last record belong to the handshake.
     fn unseal(&mut self) {
         if let Some(seal) = self.seal.take() {
             let beyond = seal.beyond();
@@ -176,7 +185,8 @@ impl Connection {
         }
     }
 
-    /// Reads the farewell of the generation that has encrypted the connection. Returns why it cannot serve, if so.
+    /// Reads the farewell of the generation that has encrypted the connection. Returns the reason if the connection
+    /// cannot be reused.
     fn read_sealed_farewell(&mut self) -> io::Result<Option<String>> {
         let Some(seal) = &mut self.seal else { return Ok(None) };
         let mut frame = [0; FRAME_LENGTH];
@@ -189,7 +199,7 @@ impl Connection {
         Ok(Some(if count == 0 { CLOSED } else { LATE_DATA }.to_owned()))
     }
 
-    /// The bytes that are due; of a connection that served before, enough to tell a farewell first.
+    /// The number of bytes to read next. A reused connection first needs enough to recognise a farewell.
     fn due(&self) -> usize {
         if !self.served {
             self.stage.due()
@@ -202,38 +212,56 @@ impl Connection {
         }
     }
 
-    /// Whose link it is to be, as far as it is known.
-    pub(crate) fn lane(&self) -> Option<Lane> {
+    /// Whether the peer has closed the connection; unread data is of no use then.
+    pub(crate) fn is_closed(&self) -> bool {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        match recv(self.socket.as_raw_fd(), &mut [0], flags) {
+            Ok(count) => count == 0,
+            Err(error) => !matches!(error, nix::Error::EAGAIN | nix::Error::EINTR),
+        }
+    }
+
+    /// The link that the connection is to become, as far as it is known.
+    pub(crate) fn lane(&self) -> Option<StreamLane> {
         match &self.stage {
-            Stage::Proof { lane, .. } => Some(*lane),
+            HandshakeStage::Proof { lane, .. } => Some(*lane),
             _ => self.target,
         }
     }
 
-    /// Takes the handshake as far as the socket allows.
-    pub(crate) fn advance(&mut self, identity: &Identity, random: &SystemRandom) -> Outcome {
+    /// Advances the handshake as far as the socket allows.
+    pub(crate) fn advance(
+        &mut self,
+        identity: &RankIdentity,
+        random: &SystemRandom,
+    ) -> HandshakeOutcome {
         match self.try_advance(identity, random) {
             Ok(outcome) => outcome,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Outcome::Pending,
-            Err(error) => Outcome::Failed(format!("the connection failed: {error}")),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => HandshakeOutcome::Pending,
+            Err(error) => HandshakeOutcome::Failed(format!("the connection failed: {error}")),
         }
     }
 
-    fn try_advance(&mut self, identity: &Identity, random: &SystemRandom) -> io::Result<Outcome> {
+    fn try_advance(
+        &mut self,
+        identity: &RankIdentity,
+        random: &SystemRandom,
+    ) -> io::Result<HandshakeOutcome> {
         if self.connecting {
             if let Some(error) = self.socket.take_error()? {
                 return Err(error);
             }
             match self.socket.peer_addr() {
-                Ok(_) => self.connecting = false,
+                // The peer answers once it forms the group, which may take until the deadline of forming.
+                Ok(_) => (self.connecting, self.deadline) = (false, None),
                 Err(error) if error.kind() == ErrorKind::NotConnected => {
-                    return Ok(Outcome::Pending);
+                    return Ok(HandshakeOutcome::Pending);
                 }
                 Err(error) => return Err(error),
             }
         }
         if let Some(why) = self.read_sealed_farewell()? {
-            return Ok(Outcome::Failed(why));
+            return Ok(HandshakeOutcome::Failed(why));
         }
         loop {
             if !self.served || self.target.is_none() {
@@ -244,7 +272,7 @@ impl Connection {
                 match (&self.socket).read(&mut self.input[self.filled..due]) {
                     Ok(0) => {
                         let why = self.session.as_ref().and_then(|session| session.failure());
-                        return Ok(Outcome::Failed(why.unwrap_or(CLOSED).to_owned()));
+                        return Ok(HandshakeOutcome::Failed(why.unwrap_or(CLOSED).to_owned()));
                     }
                     Ok(count) => self.filled += count,
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -254,35 +282,35 @@ impl Connection {
             }
             if self.served && Frame::starts(&self.input) {
                 let Ok(Frame::Bye(_)) = Frame::decode(&prefix(&self.input)) else {
-                    return Ok(Outcome::Failed(LATE_DATA.to_owned()));
+                    return Ok(HandshakeOutcome::Failed(LATE_DATA.to_owned()));
                 };
                 (self.filled, self.served) = (0, false);
                 continue;
             }
             self.served = false;
             let session = self.session.as_deref();
-            let binding = session.and_then(Session::binding).map_or(&[][..], |binding| binding);
+            let binding = session.and_then(QuicSession::binding).map_or(&[][..], |binding| binding);
             if session.is_some() && binding.is_empty() {
-                return Ok(Outcome::Failed("its stream has no connection".to_owned()));
+                return Ok(HandshakeOutcome::Failed("its stream has no connection".to_owned()));
             }
             match self.stage.handle(identity, &self.input, nonce(random)?, binding) {
-                Step::Continue(output) => {
+                HandshakeStep::Continue(output) => {
                     self.output = output;
                     self.filled = 0;
                 }
-                Step::Established(lane, output, secret) => {
-                    // A few bytes always fit the empty buffer of a new connection.
+                HandshakeStep::Established(lane, output, secret) => {
+                    // A new connection's empty buffer always has room for a few bytes.
                     self.output = output;
                     self.flush()?;
-                    return Ok(Outcome::Established(lane, secret));
+                    return Ok(HandshakeOutcome::Established(lane, secret));
                 }
                 // The hello stays in `input`, and is judged again by the next generation.
-                Step::Park => return Ok(Outcome::Park),
-                Step::Refuse(output, why) => {
+                HandshakeStep::Park => return Ok(HandshakeOutcome::Park),
+                HandshakeStep::Refuse(output, why) => {
                     self.output = output;
-                    // Whether the refused peer learns why does not matter here.
+                    // A failure to tell the refused peer the reason does not matter.
                     let _ = self.flush();
-                    return Ok(Outcome::Failed(why));
+                    return Ok(HandshakeOutcome::Failed(why));
                 }
             }
         }

@@ -1,27 +1,27 @@
 //! All-gather in ⌈log₂ n⌉ rounds (Bruck, Ho, Kipnis, Upfal and Weathersby, 1997), for small messages among many.
 //!
-//! In round k each member hands the blocks that it has, at most 2^k, to the member 2^k places before it, and gets as
-//! many from the one 2^k places behind it. The blocks are contributions and not sums, so that whoever reduces them folds
-//! them in the order of ranks, with the bits of every other path.
+//! In round k each member sends the blocks that it has, at most 2^k, to the member 2^k places before it, and
+//! receives as many from the one 2^k places behind it. The blocks are contributions and not sums. So every rank
+//! folds them in the order of ranks, with the bits of every other path.
 
-use super::flow::{Flow, Incoming, Lane, Outgoing};
+use super::flow::{Flow, IncomingBytes, OutgoingBytes, StreamLane};
 
-/// Who takes part, and where each one's block lies.
+/// The state of one all-gather by doubling: the members, and the place of each member's block.
 pub(crate) struct Doubling<'a> {
     /// The blocks of this member, the one behind it, and so on around the group.
     blocks: &'a mut [u8],
-    /// Where block j begins, and where the last one ends.
+    /// The start of each block in bytes, and the end of the last one.
     starts: &'a [usize],
     /// The members' ranks, ascending.
     members: &'a [u32],
     own: usize,
-    /// The rounds whose blocks are here, one bit each: a later round's may come first.
+    /// The rounds whose blocks have arrived, one bit each: those of a later round may come first.
     arrived: u32,
 }
 
 impl<'a> Doubling<'a> {
-    /// `own` is this rank's place among `members`, and its block stands in `blocks` already. A block has a byte at
-    /// least: whoever waits for blocks without any waits for nobody.
+    /// `own` is this rank's place among `members`; its block is already in `blocks`. Each block must have at least
+    /// one byte: the arrival of an empty block cannot be waited for.
     pub(crate) fn new(
         blocks: &'a mut [u8],
         starts: &'a [usize],
@@ -31,67 +31,67 @@ impl<'a> Doubling<'a> {
         Doubling { blocks, starts, members, own, arrived: 0 }
     }
 
-    /// How far behind this member `rank` is.
+    /// The distance of `rank` behind this member.
     fn behind(&self, rank: u32) -> Option<usize> {
         let place = self.members.binary_search(&rank).ok()?;
         let count = self.members.len();
         Some((place + count - self.own) % count)
     }
 
-    /// The number of blocks that go over this distance in one round; none where no round has it.
+    /// The number of blocks that are sent over this distance in one round; `None` where no round has the distance.
     fn exchanged(&self, distance: usize) -> Option<usize> {
         distance.is_power_of_two().then(|| distance.min(self.members.len() - distance))
     }
 
-    /// The blocks that go to a rank, in bytes from the first one on.
+    /// The length in bytes of the leading blocks that are sent to a rank.
     fn sent(&self, rank: u32) -> Option<usize> {
         let behind = self.behind(rank).filter(|behind| *behind > 0)?;
         self.exchanged(self.members.len() - behind).map(|count| self.starts[count])
     }
 
-    /// Where the blocks of a rank belong.
+    /// The place of the blocks that a rank sends.
     fn place_of(&self, rank: u32) -> Option<std::ops::Range<usize>> {
         let behind = self.behind(rank).filter(|behind| *behind > 0)?;
         let count = self.exchanged(behind)?;
         Some(self.starts[behind]..self.starts[behind + count])
     }
 
-    /// How many of the first blocks are here.
+    /// The number of leading blocks that have arrived.
     fn valid(&self) -> usize {
         (1 << self.arrived.trailing_ones()).min(self.members.len())
     }
 }
 
 impl Flow for Doubling<'_> {
-    fn sends_to(&self, Lane { rank, .. }: Lane) -> bool {
+    fn sends_to(&self, StreamLane { rank, .. }: StreamLane) -> bool {
         self.sent(rank).is_some()
     }
 
-    fn receives_from(&self, Lane { rank, .. }: Lane) -> bool {
+    fn receives_from(&self, StreamLane { rank, .. }: StreamLane) -> bool {
         self.place_of(rank).is_some()
     }
 
-    fn outgoing(&self, Lane { rank, .. }: Lane, moved: usize) -> Outgoing<'_> {
+    fn outgoing(&self, StreamLane { rank, .. }: StreamLane, moved: usize) -> OutgoingBytes<'_> {
         let length = self.sent(rank).unwrap_or(0);
         if moved >= length {
-            Outgoing::Done
+            OutgoingBytes::Done
         } else if self.starts[self.valid()] >= length {
-            Outgoing::Ready(&self.blocks[moved..length])
+            OutgoingBytes::Ready(&self.blocks[moved..length])
         } else {
-            Outgoing::Blocked
+            OutgoingBytes::Blocked
         }
     }
 
-    fn incoming(&mut self, Lane { rank, .. }: Lane, moved: usize) -> Incoming<'_> {
+    fn incoming(&mut self, StreamLane { rank, .. }: StreamLane, moved: usize) -> IncomingBytes<'_> {
         match self.place_of(rank) {
             Some(place) if moved < place.len() => {
-                Incoming::Ready(&mut self.blocks[place.start + moved..place.end])
+                IncomingBytes::Ready(&mut self.blocks[place.start + moved..place.end])
             }
-            _ => Incoming::Done,
+            _ => IncomingBytes::Done,
         }
     }
 
-    fn received(&mut self, Lane { rank, .. }: Lane, moved: usize) {
+    fn received(&mut self, StreamLane { rank, .. }: StreamLane, moved: usize) {
         let (Some(behind), Some(place)) = (self.behind(rank), self.place_of(rank)) else { return };
         if moved == place.len() {
             self.arrived |= 1 << behind.trailing_zeros();
@@ -102,7 +102,7 @@ impl Flow for Doubling<'_> {
         true
     }
 
-    fn length_to(&self, Lane { rank, .. }: Lane) -> u64 {
+    fn length_to(&self, StreamLane { rank, .. }: StreamLane) -> u64 {
         self.sent(rank).unwrap_or(0) as u64
     }
 }
@@ -111,11 +111,11 @@ impl Flow for Doubling<'_> {
 mod tests {
     use super::*;
 
-    fn lane(rank: u32) -> Lane {
-        Lane { rank, stream: 0 }
+    fn lane(rank: u32) -> StreamLane {
+        StreamLane { rank, stream: 0 }
     }
 
-    /// What each member sends the other expects, in each round one message each way, and all blocks come together.
+    /// Each member sends what the other expects, one message each way in each round, and all blocks arrive together.
     #[test]
     fn all_blocks_reach_all_members() {
         for count in 1..=33usize {
@@ -134,7 +134,7 @@ mod tests {
             let mut flows: Vec<_> = (blocks.iter_mut().zip(&starts).enumerate())
                 .map(|(own, (blocks, starts))| Doubling::new(blocks, starts, &members, own))
                 .collect();
-            // Each pass moves what may be moved; the last member goes first, so that rounds overtake each other.
+            // Each pass moves as much as possible; the last member goes first, so that rounds overtake each other.
             let mut moved = vec![vec![0; count]; count];
             for _ in 0..count.ilog2() + 1 {
                 for from in (0..count).rev() {
@@ -146,10 +146,10 @@ mod tests {
                             "{from} to {to} of {count}"
                         );
                         let bytes = match flows[from].outgoing(lane(receiver), moved[from][to]) {
-                            Outgoing::Ready(bytes) => bytes.to_vec(),
-                            Outgoing::Blocked | Outgoing::Done => continue,
+                            OutgoingBytes::Ready(bytes) => bytes.to_vec(),
+                            OutgoingBytes::Blocked | OutgoingBytes::Done => continue,
                         };
-                        let Incoming::Ready(place) =
+                        let IncomingBytes::Ready(place) =
                             flows[to].incoming(lane(sender), moved[from][to])
                         else {
                             panic!("{from} to {to} of {count}")

@@ -1,20 +1,22 @@
-//! Moves the bytes of a [`Flow`] over all links at once, and watches for aborts, losses and the
-//! deadline while it waits. It never sleeps but in `epoll_wait`, and holds no lock.
+//! Moves the bytes of a [`Flow`] over all links at once, and watches for aborts, losses and the deadline while it
+//! waits. It sleeps only in `epoll_wait`, and holds no lock. Called by the communicators.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::farewell::Farewell;
-use super::flow::{Flow, Lane};
-use super::link::{Leave, Link, LinkFault, Told};
+use super::flow::{Flow, StreamLane};
+use super::link::{Leave, LinkFault, PeerFrame, StreamLink};
+use super::path::told_alike;
 use super::stripes::STREAMS_MOST;
 use crate::abort::AbortHandle;
+use crate::attention::until_look;
 use crate::clock;
 use crate::error::{CollectiveError, PeerLoss, WaitDetails};
 use crate::split::Origin;
-use crate::wire::{Bye, ByeCause, FrameHeader, Operation, OperationKind};
+use crate::wire::{Bye, ByeCause, FrameHeader, OperationKind, OperationSignature};
 
 /// The token of the abort event; those of links are [`token_of`].
 pub(crate) const ABORT_TOKEN: u64 = u64::MAX;
@@ -22,40 +24,47 @@ pub(crate) const ABORT_TOKEN: u64 = u64::MAX;
 const EVENTS: usize = 64;
 const GRACE_LEAST: Duration = Duration::from_secs(1);
 const GRACE_MOST: Duration = Duration::from_secs(30);
-/// How long a rank that fails in the middle of a payload waits for room to say why.
+/// Longest wait of a rank that fails in the middle of a payload for room to send its farewell.
 const FAREWELL_PATIENCE: Duration = Duration::from_millis(10);
-/// How long a rank that is told of an abort waits for its own, which says why.
+/// Longest wait of a rank that is told of an abort for its own abort, which has the reason.
 const ABORT_PATIENCE: Duration = Duration::from_millis(20);
+
+/// Number of checks of the paths within their deadline, while the engine waits.
+pub(crate) const PATH_LOOKS: u32 = 10;
 
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) term: u64,
     pub(crate) generation: u64,
     pub(crate) rank: u32,
-    /// How many connections each pair has.
+    /// The number of connections of each pair.
     pub(crate) streams: u32,
     /// The links by rank and stream, without this rank's place.
-    pub(crate) links: Vec<Link>,
+    pub(crate) links: Vec<StreamLink>,
     pub(crate) epoll: Epoll,
     pub(crate) abort: AbortHandle,
     /// The version of the abort word that is known not to concern this generation.
     pub(crate) abort_seen: Option<u64>,
     pub(crate) operation_deadline: Duration,
+    pub(crate) path_deadline: Duration,
+    /// The time of the next check of the paths.
+    pub(crate) paths_due: Instant,
     /// The number of the next collective.
     pub(crate) sequence: u64,
-    /// The operations are those of forming, which have numbers of their own.
+    /// Whether the operations belong to forming, which numbers them separately.
     pub(crate) agreeing: bool,
     pub(crate) failure: Option<CollectiveError>,
     pub(crate) hangups: u64,
-    /// What the group was formed of, and sub-groups are. Dropped after the links, whose last bytes may be on their way.
+    /// The origin of the group, from which sub-groups are made. Dropped after the links, whose last bytes may still
+    /// be in flight.
     pub(crate) origin: Arc<Origin>,
 }
 
 impl Engine {
-    /// Carries out a collective, or one message.
+    /// Runs a collective, or one message.
     pub(crate) fn run<F: Flow>(
         &mut self,
-        operation: Operation,
+        operation: OperationSignature,
         flow: &mut F,
     ) -> Result<(), CollectiveError> {
         self.usable()?;
@@ -63,10 +72,10 @@ impl Engine {
         self.conclude(operation.kind, result)
     }
 
-    /// Carries out a part of a collective, which the caller concludes.
+    /// Runs a part of a collective; the caller concludes the collective.
     pub(crate) fn run_part<F: Flow>(
         &mut self,
-        operation: Operation,
+        operation: OperationSignature,
         flow: &mut F,
     ) -> Result<(), CollectiveError> {
         self.begin(operation, flow)?;
@@ -78,7 +87,7 @@ impl Engine {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Ends an operation: the next one has the next number, or none is left.
+    /// Ends an operation: after a success the sequence number advances; after an error the communicator has failed.
     pub(crate) fn conclude(
         &mut self,
         kind: OperationKind,
@@ -93,7 +102,11 @@ impl Engine {
         result
     }
 
-    fn begin<F: Flow>(&mut self, operation: Operation, flow: &F) -> Result<(), CollectiveError> {
+    fn begin<F: Flow>(
+        &mut self,
+        operation: OperationSignature,
+        flow: &F,
+    ) -> Result<(), CollectiveError> {
         self.check_abort()?;
         let (generation, collective) = (self.generation, self.sequence);
         for link in &mut self.links {
@@ -111,7 +124,11 @@ impl Engine {
             }
             let header = |sequence: u64, length: u64| {
                 let bytes = if operation.kind.lengths_differ() { length } else { operation.bytes };
-                FrameHeader { generation, sequence, operation: Operation { bytes, ..operation } }
+                FrameHeader {
+                    generation,
+                    sequence,
+                    operation: OperationSignature { bytes, ..operation },
+                }
             };
             let ours = sends.then(|| header(to_number, flow.announced_to(lane.rank)));
             let expected = receives.then(|| header(from_number, flow.announced_from(lane.rank)));
@@ -128,14 +145,14 @@ impl Engine {
 
     fn progress<F: Flow>(
         &mut self,
-        operation: Operation,
+        operation: OperationSignature,
         flow: &mut F,
     ) -> Result<(), CollectiveError> {
         let mut deadline = None;
         loop {
             self.check_abort()?;
             let mut moved = false;
-            // All headers go out before any is read, so that all see a mismatch that one sees.
+            // All headers are sent before any is read, so that a mismatch seen by one rank is seen by all.
             for index in 0..self.links.len() {
                 match self.links[index].push(flow) {
                     Ok(any) => moved |= any,
@@ -156,14 +173,17 @@ impl Engine {
                 let operation_deadline = self.operation_deadline;
                 let mut due = *deadline.get_or_insert_with(|| now + operation_deadline);
                 let entered = self.absent().is_empty();
-                // Where all whom this rank hears have come, and wait themselves, another one knows who has not.
+                // Where all peers of this rank have entered, and wait themselves, another rank knows the absent one.
                 if entered && flow.may_defer() {
                     due += grace(operation_deadline);
                 }
                 if now >= due {
                     return Err(self.deadline_passed(operation.kind, self.waiting_for(), entered));
                 }
-                self.wait(due - now)?;
+                self.look_at_paths(now, operation)?;
+                self.attend()?;
+                let timeout = due.min(self.paths_due).saturating_duration_since(now);
+                self.wait(until_look(timeout, now))?;
                 for index in 0..self.links.len() {
                     let link = &self.links[index];
                     if link.has_news() && !link.receiving {
@@ -174,16 +194,33 @@ impl Engine {
         }
     }
 
+    /// Checks for a silent path, every tenth of the path deadline. All links count: others may wait for bytes that an
+    /// earlier operation has left to the kernel.
+    fn look_at_paths(
+        &mut self,
+        now: Instant,
+        operation: OperationSignature,
+    ) -> Result<(), CollectiveError> {
+        if now < self.paths_due {
+            return Ok(());
+        }
+        self.paths_due = now + self.path_deadline / PATH_LOOKS;
+        let deadline = self.path_deadline;
+        let mut links = self.links.iter_mut().enumerate();
+        let silent = links.find_map(|(index, link)| Some((index, link.silence(now, deadline)?)));
+        silent.map_or(Ok(()), |(index, fault)| Err(self.fault(index, operation, fault)))
+    }
+
     /// The links of each other rank.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = &[Link]> {
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &[StreamLink]> {
         self.links.chunk_by(|one, next| one.lane.rank == next.lane.rank)
     }
 
     /// The ranks that have not entered the operation on any stream.
     fn absent(&self) -> Vec<u32> {
-        let is_absent = |streams: &&[Link]| {
+        let is_absent = |streams: &&[StreamLink]| {
             let mut receiving = streams.iter().filter(|link| link.receiving).peekable();
-            receiving.peek().is_some() && receiving.all(Link::absent)
+            receiving.peek().is_some() && receiving.all(StreamLink::absent)
         };
         self.peers().filter(is_absent).map(|streams| streams[0].lane.rank).collect()
     }
@@ -195,11 +232,11 @@ impl Engine {
             return absent;
         }
         let is_unfinished =
-            |streams: &&[Link]| streams.iter().any(|link| link.sending || link.receiving);
+            |streams: &&[StreamLink]| streams.iter().any(|link| link.sending || link.receiving);
         self.peers().filter(is_unfinished).map(|streams| streams[0].lane.rank).collect()
     }
 
-    /// The error of a wait that ends for its deadline.
+    /// The error of a wait that ends by its deadline.
     pub(crate) fn deadline_passed(
         &self,
         operation: OperationKind,
@@ -213,6 +250,12 @@ impl Engine {
         let details = Box::new(WaitDetails { hosts: hosts.collect(), entered, others });
         let sequence = self.sequence;
         CollectiveError::DeadlinePassed { operation, sequence, waiting_for, details }
+    }
+
+    /// Lets the caller of a blocked operation look up, and end it.
+    pub(crate) fn attend(&mut self) -> Result<(), CollectiveError> {
+        self.abort.attend(self.term, self.generation);
+        self.check_abort()
     }
 
     pub(crate) fn check_abort(&mut self) -> Result<(), CollectiveError> {
@@ -229,7 +272,7 @@ impl Engine {
         }
     }
 
-    /// The error that all ranks give alike: that of the generation's abort, where there is one.
+    /// The error on which all ranks agree: that of the generation's abort, where there is one.
     fn settle(&mut self, error: CollectiveError) -> CollectiveError {
         let told = matches!(error, CollectiveError::PeerLost { source: PeerLoss::Aborted, .. });
         let deadline = clock::now() + if told { ABORT_PATIENCE } else { Duration::ZERO };
@@ -244,7 +287,7 @@ impl Engine {
         }
     }
 
-    /// Sleeps until something happens on a link or to the abort word, at most `timeout`.
+    /// Sleeps until an event of a link or of the abort word, at most `timeout`.
     fn wait(&mut self, timeout: Duration) -> Result<(), CollectiveError> {
         let mut events = [EpollEvent::empty(); EVENTS];
         let count = match self.epoll.wait(&mut events, epoll_timeout(timeout)) {
@@ -272,13 +315,17 @@ impl Engine {
         self.links.binary_search_by_key(&token, |link| token_of(link.lane)).ok()
     }
 
-    /// Looks at a link whose peer has closed and from which this operation reads nothing more. A peer that
-    /// has completed this collective may leave; one that has not entered it is missed.
-    fn probe(&mut self, index: usize, operation: Operation) -> Result<(), CollectiveError> {
+    /// Checks a link whose peer has closed and from which this operation reads nothing more. A peer that has
+    /// completed this collective may leave; one that has not entered it is lost.
+    fn probe(
+        &mut self,
+        index: usize,
+        operation: OperationSignature,
+    ) -> Result<(), CollectiveError> {
         let link = &mut self.links[index];
         link.news = false;
         match link.probe() {
-            Ok(Some(Told::Farewell(farewell))) => {
+            Ok(Some(PeerFrame::Farewell(farewell))) => {
                 let bye = farewell.bye;
                 let message = operation.kind == OperationKind::SendReceive;
                 let uninvolved = message && !link.sending;
@@ -295,17 +342,23 @@ impl Engine {
         }
     }
 
-    /// Whether the mismatch of which a peer tells is about to show here too, in a header on its way.
+    /// Whether the mismatch that a peer reports is about to show here too, in a header in flight.
     fn will_mismatch(&self, bye: Bye) -> bool {
         let ByeCause::Mismatch(rank) = bye.cause else { return false };
-        let differs = |link: &Link| (rank == self.rank || link.lane.rank == rank) && link.absent();
+        let differs =
+            |link: &StreamLink| (rank == self.rank || link.lane.rank == rank) && link.absent();
         self.links.iter().any(|link| differs(link) && link.hangup.is_none())
     }
 
-    /// The error that a link's fault means.
-    fn fault(&mut self, index: usize, operation: Operation, fault: LinkFault) -> CollectiveError {
+    /// The error that follows from a link's fault.
+    fn fault(
+        &mut self,
+        index: usize,
+        operation: OperationSignature,
+        fault: LinkFault,
+    ) -> CollectiveError {
         let rank = self.links[index].lane.rank;
-        // A mismatch explains why others give up, and may stand unread behind their ends.
+        // A mismatch explains why others give up, and may be unread behind the ends of their streams.
         let shown = self.links.iter_mut().find_map(|link| Some((link.lane.rank, link.mismatch()?)));
         let (rank, fault) = shown.unwrap_or((rank, fault));
         let source = match fault {
@@ -317,12 +370,14 @@ impl Engine {
                 return self.told(rank, operation, &farewell, self.absent());
             }
             LinkFault::Closed => PeerLoss::Closed,
-            LinkFault::Connection(error) => PeerLoss::Connection(Arc::new(error)),
+            LinkFault::Connection(error) => {
+                PeerLoss::Connection(Arc::new(told_alike(error, self.path_deadline)))
+            }
         };
-        // What the other links tell may explain it: a survivor that gave up for the sake of another rank says so, be
-        // it in the middle of a payload. Of ends without a word the first counts.
+        // Other links may explain the fault: a survivor that gave up because of another rank says so, perhaps in the
+        // middle of a payload. Of ends without a farewell the first counts.
         if self.wait(Duration::ZERO).is_ok() {
-            self.links.iter_mut().for_each(Link::drain);
+            self.links.iter_mut().for_each(StreamLink::drain);
             if let Some((by, told)) = self.heard() {
                 return self.told(by, operation, &told, self.absent());
             }
@@ -339,27 +394,27 @@ impl Engine {
         CollectiveError::PeerLost { rank, source }
     }
 
-    /// A farewell that one of the links holds, from before the end of this operation, and who says it.
+    /// A farewell on one of the links, from before the end of this operation, and its sender.
     fn heard(&mut self) -> Option<(u32, Farewell)> {
         let sequence = self.sequence;
         self.links.iter_mut().find_map(|link| {
             let told = link.told_in_payload().or_else(|| match link.probe() {
-                Ok(Some(Told::Farewell(told))) if link.has_news() => Some(told),
+                Ok(Some(PeerFrame::Farewell(told))) if link.has_news() => Some(told),
                 _ => None,
             });
             told.filter(|told| told.bye.sequence <= sequence).map(|told| (link.lane.rank, told))
         })
     }
 
-    /// Looks at the links without waiting, for an operation that does not go over them: whether one of the
-    /// ranks still `awaited` is gone. Who is gone by its own will has said why.
+    /// Checks the links without waiting, for an operation that does not use them: whether one of the ranks still
+    /// `awaited` is gone. A rank that left on purpose has said farewell.
     pub(crate) fn watch(
         &mut self,
-        operation: Operation,
+        operation: OperationSignature,
         awaited: impl Fn(u32) -> bool,
     ) -> Result<(), CollectiveError> {
         self.wait(Duration::ZERO)?;
-        let told = |link: &Link| link.has_news() && awaited(link.lane.rank);
+        let told = |link: &StreamLink| link.has_news() && awaited(link.lane.rank);
         for index in 0..self.links.len() {
             let link = &mut self.links[index];
             if !told(link) {
@@ -367,13 +422,13 @@ impl Engine {
             }
             link.news = false;
             match link.probe() {
-                Ok(Some(Told::Farewell(farewell))) => {
+                Ok(Some(PeerFrame::Farewell(farewell))) => {
                     let ranks = self.peers().map(|streams| streams[0].lane.rank);
                     let waiting_for = ranks.filter(|rank| awaited(*rank)).collect();
                     let rank = self.links[index].lane.rank;
                     return Err(self.told(rank, operation, &farewell, waiting_for));
                 }
-                // Messages may lie unread before the end, but nothing more comes.
+                // Messages may be unread before the end of the stream, but nothing more comes.
                 Ok(_) if link.hangup.is_some() => {
                     return Err(self.fault(index, operation, LinkFault::Closed));
                 }
@@ -384,18 +439,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks at the links without waiting: the error that a farewell there means for an operation, if one does.
-    pub(crate) fn explain(&mut self, operation: Operation) -> Option<CollectiveError> {
+    /// Checks the links without waiting: the error that follows from a farewell there, if there is one.
+    pub(crate) fn explain(&mut self, operation: OperationSignature) -> Option<CollectiveError> {
         self.wait(Duration::ZERO).ok()?;
         let (by, told) = self.heard()?;
         Some(self.told(by, operation, &told, vec![by]))
     }
 
-    /// What it means that `by` said this over a link.
+    /// The error that follows from the frame that `by` has sent.
     fn told(
         &self,
         by: u32,
-        operation: Operation,
+        operation: OperationSignature,
         farewell: &Farewell,
         waiting_for: Vec<u32>,
     ) -> CollectiveError {
@@ -411,7 +466,7 @@ impl Engine {
         CollectiveError::mismatch(rank, ours, theirs)
     }
 
-    /// What it means that `by` said farewell while this rank waits for `waiting_for`.
+    /// The error that follows from the farewell of `by` while this rank waits for `waiting_for`.
     pub(crate) fn farewell(
         &self,
         by: u32,
@@ -422,7 +477,7 @@ impl Engine {
         let (rank, source) = match bye.cause {
             ByeCause::Left => (by, PeerLoss::Left),
             ByeCause::Aborted => (by, PeerLoss::Aborted),
-            // A rank that was given up as lost by a peer is told so; that peer is the one lost here.
+            // A peer that gave this rank up as lost says so; then that peer is the one lost here.
             ByeCause::PeerLost(rank) if rank == self.rank => (by, PeerLoss::Failed),
             ByeCause::PeerLost(rank) => (rank, PeerLoss::Reported { by }),
             // The peer's deadline ends this rank's wait for the same rank a little early.
@@ -470,8 +525,8 @@ impl Engine {
         self.failure = Some(error);
     }
 
-    /// Waits a little for room where a farewell stands in the middle of a payload. Peers that have failed too make
-    /// room for it, as this rank does for theirs.
+    /// Waits a little for room where a farewell has to be sent in the middle of a payload. Peers that have failed too
+    /// make room for it, as this rank does for theirs.
     fn finish_parting(&mut self) {
         let deadline = clock::now() + FAREWELL_PATIENCE;
         loop {
@@ -483,23 +538,23 @@ impl Engine {
             if done || left.is_zero() || self.wait(left).is_err() {
                 return;
             }
-            self.links.iter_mut().for_each(Link::drain);
+            self.links.iter_mut().for_each(StreamLink::drain);
         }
     }
 }
 
-/// What the events of a link carry: in the order of the links, and below all other tokens.
-pub(crate) fn token_of(lane: Lane) -> u64 {
+/// The token of a link's events: in the order of the links, and below all other tokens.
+pub(crate) fn token_of(lane: StreamLane) -> u64 {
     u64::from(lane.rank) * u64::from(STREAMS_MOST) + u64::from(lane.stream)
 }
 
-/// By how much the wait of a rank outlasts those for which it waits, so that who is missed is named by those who miss
-/// it, and not who waits for it too.
+/// The additional time by which a dependent wait outlasts the waits before it. So the absent rank is named by the
+/// ranks that wait for it directly, and not a rank that waits for it too.
 pub(crate) fn grace(operation_deadline: Duration) -> Duration {
     (operation_deadline / 8).min(GRACE_MOST) + GRACE_LEAST
 }
 
-/// What the peers are told of an error.
+/// The cause in the farewell to the peers, for an error.
 pub(crate) fn cause(error: &CollectiveError) -> ByeCause {
     match error {
         CollectiveError::Closed => ByeCause::Left,
@@ -513,7 +568,7 @@ pub(crate) fn cause(error: &CollectiveError) -> ByeCause {
     }
 }
 
-/// Rounded up, so that a wait does not end just before its deadline and spin.
+/// The timeout for epoll, rounded up, so that a wait does not end just before its deadline and spin.
 pub(crate) fn epoll_timeout(timeout: Duration) -> EpollTimeout {
     let milliseconds = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128);
     EpollTimeout::try_from(milliseconds as i32).unwrap_or(EpollTimeout::NONE)

@@ -1,4 +1,5 @@
-//! [`TcpFabric`]: the listener of a worker process, and the forming of groups over it.
+//! [`TcpFabric`]: the listener of a worker process, over which its groups form. Called by the worker and by
+//! `HostFabric`.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,46 +12,26 @@ use ring::rand::SystemRandom;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::communicator::TcpCommunicator;
-use super::connection::Connection;
+use super::connection::PendingConnection;
 use super::form::Forming;
-use super::standing::Standing;
+use super::standing::StandingConnections;
 use super::stripes::streams_of_world;
+use elastic_protocol::DataPlane;
+
 use crate::abort::AbortHandle;
 use crate::error::FormError;
 use crate::quic::Endpoint;
 
-/// How long forming may take where the caller does not say: 30 s.
+/// Default time limit of forming: 30 s.
 pub const DEFAULT_FORM_DEADLINE: Duration = Duration::from_secs(30);
-/// How long one operation may take where the caller does not say: 600 s.
+/// Default time limit of one operation: 600 s.
 pub const DEFAULT_OPERATION_DEADLINE: Duration = Duration::from_secs(600);
-/// Free ports that are tried until one is found that is free for UDP too.
+/// Default time for which sent data may go unacknowledged: 10 s.
+pub const DEFAULT_PATH_DEADLINE: Duration = Duration::from_secs(10);
+/// Attempts to find a port that is free for both TCP and UDP.
 const PORTS_TRIED: usize = 16;
-/// Connections that wait in the kernel until a group forms.
+/// Length of the listener's queue: connections that wait in the kernel until a group forms.
 const BACKLOG: i32 = 4096;
-
-/// What carries the data of a group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DataPlane {
-    /// Shared memory within a host, TCP between hosts.
-    #[default]
-    Auto,
-    /// TCP between all ranks.
-    Tcp,
-    /// QUIC between all ranks: it is encrypted always.
-    Quic,
-    /// Shared memory within a host, QUIC between hosts.
-    ShmQuic,
-}
-
-impl DataPlane {
-    pub(crate) fn shares_memory(self) -> bool {
-        matches!(self, DataPlane::Auto | DataPlane::ShmQuic)
-    }
-
-    fn is_quic(self) -> bool {
-        matches!(self, DataPlane::Quic | DataPlane::ShmQuic)
-    }
-}
 
 /// One generation's group, as the driver's assignment gives it. `Debug` does not show the key.
 #[derive(Clone, PartialEq, Eq)]
@@ -68,19 +49,24 @@ pub struct GroupSpec {
     pub hosts: Vec<u32>,
     /// The name of each rank's host, for errors that name a rank. Empty means unknown.
     pub host_names: Vec<Arc<str>>,
-    /// The generation's secret: who does not hold it is refused.
+    /// The generation's secret: a process that does not hold it is refused.
     pub key: [u8; 32],
-    /// What carries the data. All ranks say the same.
+    /// The data plane. The same on all ranks.
     pub data_plane: DataPlane,
-    /// Whether data is encrypted on its way to another host, or to any rank where hosts are unknown. All ranks say the same.
+    /// Whether data is encrypted on its way to another host, or to any rank where hosts are unknown. The same on all
+    /// ranks.
     pub encrypts: bool,
-    /// How many connections each pair of ranks has, among which large messages are divided ([`crate::DEFAULT_STREAMS`]). Fewer in
-    /// large worlds, and one where all ranks are known to be on one host. All ranks say the same.
+    /// The number of connections of each pair of ranks, among which large messages are divided
+    /// ([`crate::DEFAULT_STREAMS`]). Fewer are used in large worlds, and one where all ranks are known to be on one
+    /// host. The same on all ranks.
     pub streams: u32,
-    /// How long forming may take ([`DEFAULT_FORM_DEADLINE`]).
+    /// Time limit of forming ([`DEFAULT_FORM_DEADLINE`]).
     pub form_deadline: Duration,
-    /// How long one operation may take ([`DEFAULT_OPERATION_DEADLINE`]).
+    /// Time limit of one operation ([`DEFAULT_OPERATION_DEADLINE`]).
     pub operation_deadline: Duration,
+    /// Time for which sent data may go unacknowledged, or an idle connection unanswered, before the peer counts as
+    /// lost. The path between the two is silent then, even if both processes are well ([`DEFAULT_PATH_DEADLINE`]).
+    pub path_deadline: Duration,
 }
 
 impl fmt::Debug for GroupSpec {
@@ -98,16 +84,17 @@ impl fmt::Debug for GroupSpec {
             .field("streams", &self.streams)
             .field("form_deadline", &self.form_deadline)
             .field("operation_deadline", &self.operation_deadline)
+            .field("path_deadline", &self.path_deadline)
             .finish_non_exhaustive()
     }
 }
 
 impl GroupSpec {
-    /// How many connections each pair of ranks has in a world of this size.
+    /// The number of connections of each pair of ranks in a world of this size.
     pub(crate) fn streams_in(&self, world: u32) -> u32 {
         let is_one_host =
             !self.hosts.is_empty() && self.hosts.windows(2).all(|pair| pair[0] == pair[1]);
-        // A connection of QUIC has one window, however many streams it carries.
+        // A QUIC connection has one window, however many streams it carries.
         let is_one = is_one_host || self.data_plane.is_quic();
         if is_one { 1 } else { streams_of_world(world, self.streams) }
     }
@@ -118,41 +105,43 @@ impl GroupSpec {
         host(rank).is_none() || host(rank) != host(self.rank)
     }
 
-    /// Whether the link to `rank` is sealed here. QUIC does that by itself.
+    /// Whether this crate encrypts the link to `rank`. QUIC encrypts by itself.
     pub(crate) fn seals_to(&self, rank: u32) -> bool {
         self.encrypts && self.is_elsewhere(rank) && !self.is_quic_to(rank)
     }
 
-    /// Whether the link to `rank` is one of QUIC. Where memory is shared within a host, so are TCP's quick news of an end.
+    /// Whether the link to `rank` uses QUIC. Where ranks of a host share memory, their links use TCP, which reports
+    /// an end quickly.
     pub(crate) fn is_quic_to(&self, rank: u32) -> bool {
         let within = self.data_plane.shares_memory() && !self.is_elsewhere(rank);
         self.data_plane.is_quic() && !within
     }
 
-    /// Whether some link of the group is one of QUIC.
+    /// Whether any link of the group uses QUIC.
     pub(crate) fn uses_quic(&self) -> bool {
         (0..self.peers.len() as u32).any(|rank| rank != self.rank && self.is_quic_to(rank))
     }
 }
 
-/// The socket beside the listener, with the same port.
+/// The UDP socket with the port of the listener.
 #[derive(Debug)]
 enum Udp {
     Bound(UdpSocket),
-    /// Since a group first formed over QUIC.
+    /// The endpoint, once a group has formed over QUIC.
     Serving(Arc<Endpoint>),
 }
 
-/// A bound listener that lives as long as the worker process, and forms one group after the other.
-/// Between two forms it costs nothing: who dials early waits in the listener's backlog.
+/// A bound listener that lives as long as the worker process, and forms one group after the other. Between two
+/// forms it costs nothing: early dialers wait in the listener's queue.
 #[derive(Debug)]
 pub struct TcpFabric {
     pub(crate) listener: Socket,
     address: SocketAddr,
-    /// Peers of a newer generation that dialed while an older one was forming.
-    pub(crate) parked: VecDeque<Connection>,
+    /// Connections of members that already form a later group of the generation.
+    pub(crate) parked: VecDeque<PendingConnection>,
+    pub(crate) has_warned_of_strangers: bool,
     pub(crate) random: SystemRandom,
-    pub(crate) standing: Standing,
+    pub(crate) standing: StandingConnections,
     udp: Udp,
     newest: Option<(u64, u64, u32)>,
 }
@@ -190,34 +179,45 @@ impl TcpFabric {
             .as_socket()
             .ok_or_else(|| io::Error::other("the listener has no internet address"))?;
         let (parked, random, standing) =
-            (VecDeque::new(), SystemRandom::new(), Standing::default());
+            (VecDeque::new(), SystemRandom::new(), StandingConnections::default());
         let udp = Udp::Bound(UdpSocket::bind(address)?);
-        Ok(TcpFabric { listener, address, parked, random, standing, udp, newest: None })
+        let (has_warned_of_strangers, newest) = (false, None);
+        Ok(TcpFabric {
+            listener,
+            address,
+            parked,
+            has_warned_of_strangers,
+            random,
+            standing,
+            udp,
+            newest,
+        })
     }
 
-    /// The QUIC endpoint, which serves from here on.
+    /// The QUIC endpoint, started by the first call. The first group's path deadline applies to all its connections.
     ///
     /// # Errors
     ///
     /// The system gives no thread, socket or certificate.
-    pub(crate) fn quic(&mut self) -> io::Result<Arc<Endpoint>> {
+    pub(crate) fn quic(&mut self, path_deadline: Duration) -> io::Result<Arc<Endpoint>> {
         let socket = match &self.udp {
             Udp::Serving(endpoint) => return Ok(Arc::clone(endpoint)),
             Udp::Bound(socket) => socket.try_clone()?,
         };
-        let endpoint = Arc::new(Endpoint::new(socket)?);
+        let endpoint = Arc::new(Endpoint::new(socket, path_deadline)?);
         self.udp = Udp::Serving(Arc::clone(&endpoint));
         Ok(endpoint)
     }
 
-    /// Where the listener is bound.
+    /// The address of the listener.
     pub fn local_address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Connects all ranks of `group`, and blocks until each is connected with this one. The higher rank
-    /// of a pair dials, where no connection of the generation before stands between the two. Connections of strangers, of other generations or with another key are refused
-    /// and do not disturb. `abort` ends the forming, and later the communicator's operations.
+    /// Connects all ranks of `group`, and blocks until each is connected with this one. The higher rank of a pair
+    /// dials, unless a connection of the last generation can be reused. Connections from strangers, from other
+    /// generations or with another key are refused, and do not disturb the forming. `abort` ends the forming, and
+    /// later the communicator's operations.
     ///
     /// # Errors
     ///

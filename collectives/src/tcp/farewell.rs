@@ -1,18 +1,19 @@
-//! What a rank says last over a connection, and how the other end finds it.
+//! The farewell: the last frame of a rank on a connection, and how the other end finds it. Used by the links.
 //!
-//! Between two frames a farewell is a frame like others. Who gives up in the middle of a payload puts it there, as the
-//! last bytes before the end of the stream: the payload is never completed then, so that these bytes cannot be
-//! taken for data. Without it a survivor that gives up would look like the rank whose death made it give up.
+//! Between two frames a farewell is a frame like others. A rank that gives up in the middle of a payload sends it
+//! there, as the last bytes before the end of the stream. The payload is never completed then, so these bytes
+//! cannot be taken for data. Without a farewell, a survivor that gives up would look like the rank whose death made
+//! it give up.
 
 use crate::wire::{Bye, FRAME_LENGTH, Frame, FrameHeader};
 
-/// The bytes of a farewell's evidence.
+/// Length of a farewell's evidence, in bytes.
 pub(super) const EVIDENCE_LENGTH: usize = 2 * FRAME_LENGTH;
 /// The longest farewell, in bytes.
 const LONGEST: usize = FRAME_LENGTH + EVIDENCE_LENGTH;
 
-/// A farewell, and for a mismatch what the peer was in and what it saw instead: those of its neighbours that
-/// did not see it themselves can name it too.
+/// A farewell. For a mismatch it has the header that the peer was in and the one that it saw instead, so that
+/// neighbours that did not see the mismatch themselves can name it too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Farewell {
     pub(crate) bye: Bye,
@@ -27,7 +28,7 @@ impl Farewell {
     }
 }
 
-/// The headers that follow a farewell, if both do.
+/// The two headers that follow a farewell, if both are there.
 pub(super) fn evidence(bytes: &[u8]) -> Option<[FrameHeader; 2]> {
     let header = |at: usize| match frame(bytes.get(at..at + FRAME_LENGTH)?)? {
         Frame::Operation(header) => Some(header),
@@ -42,21 +43,21 @@ fn frame(bytes: &[u8]) -> Option<Frame> {
 
 /// The last bytes of an unfinished payload.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(super) struct FarewellTail {
     bytes: [u8; LONGEST],
     length: usize,
 }
 
-impl Tail {
-    pub(super) fn new() -> Tail {
-        Tail { bytes: [0; LONGEST], length: 0 }
+impl FarewellTail {
+    pub(super) fn new() -> FarewellTail {
+        FarewellTail { bytes: [0; LONGEST], length: 0 }
     }
 
     pub(super) fn clear(&mut self) {
         self.length = 0;
     }
 
-    /// Takes what came in next.
+    /// Takes bytes that came in, and keeps the last of them.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         let last = &bytes[bytes.len().saturating_sub(LONGEST)..];
         let kept = self.length.min(LONGEST - last.len());
@@ -65,7 +66,7 @@ impl Tail {
         self.length = kept + last.len();
     }
 
-    /// The farewell of `generation` that these bytes end with, if they do.
+    /// The farewell of `generation` at the end of these bytes, if there is one.
     pub(super) fn farewell(&self, generation: u64) -> Option<Farewell> {
         let bytes = &self.bytes[..self.length];
         let bye = |length: usize| {
@@ -87,24 +88,25 @@ impl Tail {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{ByeCause, Operation, OperationKind};
+    use crate::wire::{ByeCause, OperationKind, OperationSignature};
 
     fn farewell(evidence: bool) -> Farewell {
         let kind = OperationKind::AllReduce;
-        let operation = Operation { kind, data_type: None, reduce_op: None, root: None, bytes: 4 };
+        let operation =
+            OperationSignature { kind, data_type: None, reduce_op: None, root: None, bytes: 4 };
         let header = FrameHeader { generation: 3, sequence: 9, operation };
         let bye = Bye { generation: 3, sequence: 9, cause: ByeCause::PeerLost(2) };
         Farewell { bye, evidence: evidence.then_some([header; 2]) }
     }
 
-    /// However the stream is cut into reads.
+    /// A farewell is found for every way in which the stream is cut into reads.
     #[test]
     fn a_farewell_is_found_at_the_end_of_a_payload() {
         for with_evidence in [false, true] {
             let told = farewell(with_evidence);
             let stream = [vec![7; 300], told.encode()].concat();
             for read in [1, 7, 39, 40, 41, 119, 120, 121, 1000] {
-                let mut tail = Tail::new();
+                let mut tail = FarewellTail::new();
                 stream.chunks(read).for_each(|bytes| tail.push(bytes));
                 let found = tail.farewell(3).unwrap();
                 assert_eq!((found.bye, found.evidence), (told.bye, told.evidence), "{read}");
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_payload_that_just_ends_tells_nothing() {
-        let mut tail = Tail::new();
+        let mut tail = FarewellTail::new();
         assert!(tail.farewell(3).is_none());
         tail.push(&farewell(false).encode()[..39]);
         assert!(tail.farewell(3).is_none());

@@ -1,4 +1,4 @@
-//! A [`Flow`] says which bytes go where in one operation; the engine moves them. Flows do no I/O.
+//! [`Flow`]: the plan of one operation, which bytes go where; the engine moves them. Flows do no I/O.
 
 use std::ops::Range;
 
@@ -6,78 +6,78 @@ use super::stripes::{STREAMS_MOST, stream_count, stripe};
 
 /// One of the streams between this rank and another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Lane {
+pub(crate) struct StreamLane {
     pub(crate) rank: u32,
-    /// From 0 on. The first one carries what is not divided.
+    /// The number of the stream, from 0. Stream 0 carries what is not divided.
     pub(crate) stream: u32,
 }
 
-/// What a link may send next.
-pub(crate) enum Outgoing<'a> {
-    /// These bytes.
+/// The next bytes that a link may send.
+pub(crate) enum OutgoingBytes<'a> {
+    /// These bytes may be sent.
     Ready(&'a [u8]),
-    /// Nothing until other data has come in.
+    /// No bytes until other data has come in.
     Blocked,
-    /// Nothing more in this operation.
+    /// No more bytes in this operation.
     Done,
 }
 
-/// Where a link's next bytes belong.
-pub(crate) enum Incoming<'a> {
-    /// Here.
+/// The place of the next bytes that come in on a link.
+pub(crate) enum IncomingBytes<'a> {
+    /// The bytes belong here.
     Ready(&'a mut [u8]),
-    /// Nowhere until other data has come in.
+    /// No place until other data has come in.
     Blocked,
-    /// Nothing more is due in this operation.
+    /// No more bytes are due in this operation.
     Done,
 }
 
 /// The plan of one operation. `moved` is the number of payload bytes that a lane has carried so far in
 /// that direction.
 pub(crate) trait Flow {
-    /// How many streams of a pair it uses at most; the engine leaves the others alone.
+    /// The most streams of a pair that the operation uses; the engine leaves the others alone.
     fn streams(&self) -> u32 {
         1
     }
-    /// Whether a header, and perhaps payload, goes out here.
-    fn sends_to(&self, lane: Lane) -> bool;
-    /// Whether a header, and perhaps payload, is due here.
-    fn receives_from(&self, lane: Lane) -> bool;
-    /// What goes out here next.
-    fn outgoing(&self, lane: Lane, moved: usize) -> Outgoing<'_>;
-    /// Where the next bytes that come in here belong.
-    fn incoming(&mut self, lane: Lane, moved: usize) -> Incoming<'_>;
-    /// `moved` bytes have come in here by now.
-    fn received(&mut self, _lane: Lane, _moved: usize) {}
+    /// Whether a header, and perhaps payload, is sent on this lane.
+    fn sends_to(&self, lane: StreamLane) -> bool;
+    /// Whether a header, and perhaps payload, is due on this lane.
+    fn receives_from(&self, lane: StreamLane) -> bool;
+    /// The next bytes to send on this lane.
+    fn outgoing(&self, lane: StreamLane, moved: usize) -> OutgoingBytes<'_>;
+    /// The place of the next bytes that come in on this lane.
+    fn incoming(&mut self, lane: StreamLane, moved: usize) -> IncomingBytes<'_>;
+    /// Called after bytes have come in on this lane: `moved` in all.
+    fn received(&mut self, _lane: StreamLane, _moved: usize) {}
     /// Whether a rank may have to wait for data before it has any to send.
     fn may_defer(&self) -> bool {
         false
     }
-    /// The length of all that goes out here, in bytes.
-    fn length_to(&self, lane: Lane) -> u64;
-    /// The length of all that goes to `rank`, in bytes. Headers announce it where lengths differ by pair.
+    /// The length of all payload sent on this lane, in bytes.
+    fn length_to(&self, lane: StreamLane) -> u64;
+    /// The length of all payload sent to `rank`, in bytes. Headers announce it where lengths differ by pair.
     fn announced_to(&self, rank: u32) -> u64 {
-        self.length_to(Lane { rank, stream: 0 })
+        self.length_to(StreamLane { rank, stream: 0 })
     }
-    /// The length of what `rank` sends here, where lengths differ by pair.
+    /// The length of the payload from `rank`, in bytes, where lengths differ by pair.
     fn announced_from(&self, _rank: u32) -> u64 {
         0
     }
 }
 
-/// Every pair of ranks exchanges one region each way, independently of all others. `to` and `from` give
-/// the region of a rank, or nothing where the pair does not talk in that direction.
+/// Every pair of ranks exchanges one region each way, independently of all others. `to` and `from` give the region
+/// of a rank, or `None` where the pair does not communicate in that direction.
 pub(crate) struct Exchange<'a, To, From> {
     pub(crate) input: &'a [u8],
     pub(crate) output: &'a mut [u8],
     pub(crate) to: To,
     pub(crate) from: From,
-    /// The streams of a pair. A region takes as many as its length is worth.
+    /// The number of streams of a pair. A region uses as many as its length justifies.
     pub(crate) streams: u32,
 }
 
 impl<To, From> Exchange<'_, To, From> {
-    /// The part of a pair's region that goes over one of its streams.
+    /// The part of a pair's region that is sent over one of its streams.
     fn part(&self, region: Option<Range<usize>>, stream: u32) -> Option<Range<usize>> {
         let region = region?;
         let count = stream_count(region.len(), self.streams);
@@ -94,33 +94,33 @@ where
         self.streams
     }
 
-    fn sends_to(&self, lane: Lane) -> bool {
+    fn sends_to(&self, lane: StreamLane) -> bool {
         self.part((self.to)(lane.rank), lane.stream).is_some()
     }
 
-    fn receives_from(&self, lane: Lane) -> bool {
+    fn receives_from(&self, lane: StreamLane) -> bool {
         self.part((self.from)(lane.rank), lane.stream).is_some()
     }
 
-    fn outgoing(&self, lane: Lane, moved: usize) -> Outgoing<'_> {
+    fn outgoing(&self, lane: StreamLane, moved: usize) -> OutgoingBytes<'_> {
         match self.part((self.to)(lane.rank), lane.stream) {
             Some(part) if moved < part.len() => {
-                Outgoing::Ready(&self.input[part.start + moved..part.end])
+                OutgoingBytes::Ready(&self.input[part.start + moved..part.end])
             }
-            _ => Outgoing::Done,
+            _ => OutgoingBytes::Done,
         }
     }
 
-    fn incoming(&mut self, lane: Lane, moved: usize) -> Incoming<'_> {
+    fn incoming(&mut self, lane: StreamLane, moved: usize) -> IncomingBytes<'_> {
         match self.part((self.from)(lane.rank), lane.stream) {
             Some(part) if moved < part.len() => {
-                Incoming::Ready(&mut self.output[part.start + moved..part.end])
+                IncomingBytes::Ready(&mut self.output[part.start + moved..part.end])
             }
-            _ => Incoming::Done,
+            _ => IncomingBytes::Done,
         }
     }
 
-    fn length_to(&self, lane: Lane) -> u64 {
+    fn length_to(&self, lane: StreamLane) -> u64 {
         self.part((self.to)(lane.rank), lane.stream).map_or(0, |part| part.len() as u64)
     }
 
@@ -133,14 +133,14 @@ where
     }
 }
 
-/// A pipelined chain: each rank hands on what it has received so far, byte by byte, so that memory is
-/// the caller's buffer alone and the time hardly depends on the length of the chain.
+/// A pipelined chain: each rank passes on what it has received so far, byte by byte. So the caller's buffer is the
+/// only memory, and the time hardly depends on the length of the chain.
 pub(crate) struct Chain<'a> {
     data: &'a mut [u8],
     previous: Option<u32>,
     next: Option<u32>,
     streams: u32,
-    /// How much of each stream's part of `data` is right by now.
+    /// The number of valid bytes of each stream's part of `data`.
     valid: [usize; STREAMS_MOST as usize],
 }
 
@@ -160,7 +160,7 @@ impl<'a> Chain<'a> {
         Chain::linked(data, previous, next, streams)
     }
 
-    /// The part of one rank in a chain; who has nobody before it holds the data.
+    /// One rank's part of a chain; the rank without a predecessor holds the data.
     pub(crate) fn linked(
         data: &'a mut [u8],
         previous: Option<u32>,
@@ -182,40 +182,40 @@ impl Flow for Chain<'_> {
         self.streams
     }
 
-    fn sends_to(&self, lane: Lane) -> bool {
+    fn sends_to(&self, lane: StreamLane) -> bool {
         self.next == Some(lane.rank)
     }
 
-    fn receives_from(&self, lane: Lane) -> bool {
+    fn receives_from(&self, lane: StreamLane) -> bool {
         self.previous == Some(lane.rank)
     }
 
-    fn outgoing(&self, lane: Lane, moved: usize) -> Outgoing<'_> {
+    fn outgoing(&self, lane: StreamLane, moved: usize) -> OutgoingBytes<'_> {
         let part = self.part(lane.stream);
         let valid = self.valid[lane.stream as usize].min(part.len());
         if moved == part.len() {
-            Outgoing::Done
+            OutgoingBytes::Done
         } else if moved < valid {
-            Outgoing::Ready(&self.data[part.start + moved..part.start + valid])
+            OutgoingBytes::Ready(&self.data[part.start + moved..part.start + valid])
         } else {
-            Outgoing::Blocked
+            OutgoingBytes::Blocked
         }
     }
 
-    fn incoming(&mut self, lane: Lane, moved: usize) -> Incoming<'_> {
+    fn incoming(&mut self, lane: StreamLane, moved: usize) -> IncomingBytes<'_> {
         let part = self.part(lane.stream);
         if moved == part.len() {
-            Incoming::Done
+            IncomingBytes::Done
         } else {
-            Incoming::Ready(&mut self.data[part.start + moved..part.end])
+            IncomingBytes::Ready(&mut self.data[part.start + moved..part.end])
         }
     }
 
-    fn received(&mut self, lane: Lane, moved: usize) {
+    fn received(&mut self, lane: StreamLane, moved: usize) {
         self.valid[lane.stream as usize] = moved;
     }
 
-    fn length_to(&self, lane: Lane) -> u64 {
+    fn length_to(&self, lane: StreamLane) -> u64 {
         self.part(lane.stream).len() as u64
     }
 

@@ -1,7 +1,8 @@
-//! The forming of a group: dials the lower ranks, accepts the higher ones, and refuses everyone else.
+//! Forms a group: dials the lower ranks, accepts the higher ones, and refuses all other connections. Called by the
+//! fabric. Accepting and parking are in `admission`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,36 +10,41 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use ring::hmac;
 
-use super::connection::{Connection, Outcome};
-use super::engine::{ABORT_TOKEN, Engine, epoll_timeout, token_of};
+use super::admission::{HandshakeAdmission, is_shortage};
+use super::connection::{HandshakeOutcome, PendingConnection};
+use super::engine::{ABORT_TOKEN, Engine, PATH_LOOKS, epoll_timeout, token_of};
 use super::fabric::{GroupSpec, TcpFabric};
-use super::flow::Lane;
-use super::handshake::Identity;
-use super::link::Link;
-use super::seal::{Seal, Secret};
+use super::flow::StreamLane;
+use super::handshake::RankIdentity;
+use super::link::StreamLink;
+use super::path::keep_alive;
+use super::seal::{Seal, SealSecret};
 use crate::abort::AbortHandle;
 use crate::clock;
 use crate::error::{FormError, MissingPeer};
 use crate::quic::Endpoint;
 use crate::split::Origin;
 
-const LISTENER_TOKEN: u64 = ABORT_TOKEN - 1;
+pub(super) const LISTENER_TOKEN: u64 = ABORT_TOKEN - 1;
 const QUIC_TOKEN: u64 = ABORT_TOKEN - 2;
-/// Handshakes have tokens from here on; below are the links that stand.
+/// The first token of handshakes; those below are of established links.
 const FIRST_HANDSHAKE_TOKEN: u64 = 1 << 40;
-/// How long a peer that dialed may take for its handshake.
-const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(2);
-/// The part of the forming's deadline that the answer over a connection of the last generation may take. A peer that
-/// ended it shows at once, and one that is late would be late on a new one too: so this is for a network that has
-/// forgotten the connection, and leaves time to dial anew.
+/// Time limit of the handshake of a peer that dialed.
+pub(super) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(2);
+/// The divisor of the forming's deadline that limits the wait for an answer over a connection of the last
+/// generation. A closed connection shows at once, and a peer that is late would be late on a new connection too. So
+/// the limit is for a network that has forgotten the connection, and leaves time to dial anew.
 const STANDING_SHARE: u32 = 2;
-/// Unfinished handshakes of peers that dialed, beside one for each link; the oldest gives way.
-const PENDING_BOUND: usize = 128;
-/// Connections kept for a newer generation; the oldest gives way, and dials again.
-const PARKED_BOUND: usize = 1024;
-/// The pause before a lower rank is dialed again: doubles from the first to the last.
+/// Back-off before a lower rank is dialed again: doubles from the first value to the last.
 const REDIAL_FIRST: Duration = Duration::from_millis(2);
 const REDIAL_LAST: Duration = Duration::from_millis(100);
+/// Time limit of the first attempt to connect to a lower rank; it doubles with each attempt. A listener whose queue
+/// is full drops attempts without an answer, and the kernel repeats one only after a second.
+const CONNECT_FIRST: Duration = Duration::from_millis(250);
+/// Longest time limit of one attempt to connect: the doubled limits must not leave a clock's range.
+const CONNECT_LAST: Duration = Duration::from_secs(16);
+/// Longest time for which the system may refuse resources such as descriptors before forming fails.
+const REFUSED_PATIENCE: Duration = Duration::from_secs(2);
 const EVENTS: usize = 64;
 
 /// A link to a lower rank without a connection or a handshake in progress.
@@ -49,19 +55,21 @@ struct Redial {
 }
 
 pub(crate) struct Forming<'a> {
-    fabric: &'a mut TcpFabric,
+    pub(super) fabric: &'a mut TcpFabric,
     group: &'a GroupSpec,
-    identity: Identity,
+    identity: RankIdentity,
     abort: &'a AbortHandle,
-    epoll: Epoll,
-    /// Where the group has links of QUIC.
-    quic: Option<Arc<Endpoint>>,
+    pub(super) epoll: Epoll,
+    /// The QUIC endpoint, where the group has QUIC links.
+    pub(super) quic: Option<Arc<Endpoint>>,
     deadline: Instant,
-    handshakes: BTreeMap<u64, Connection>,
+    pub(super) handshakes: BTreeMap<u64, PendingConnection>,
+    pub(super) admission: HandshakeAdmission,
     next_token: u64,
-    links: BTreeMap<Lane, Link>,
-    redials: BTreeMap<Lane, Redial>,
-    pauses: BTreeMap<Lane, Duration>,
+    links: BTreeMap<StreamLane, StreamLink>,
+    redials: BTreeMap<StreamLane, Redial>,
+    pauses: BTreeMap<StreamLane, Duration>,
+    patience: BTreeMap<StreamLane, Duration>,
     last_seen: BTreeMap<u32, String>,
 }
 
@@ -69,13 +77,13 @@ fn edges() -> EpollFlags {
     EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET
 }
 
-fn system(error: impl Into<io::Error>) -> FormError {
+pub(super) fn system(error: impl Into<io::Error>) -> FormError {
     FormError::System(error.into())
 }
 
 /// The links to these ranks.
-fn lanes(ranks: std::ops::Range<u32>, streams: u32) -> impl Iterator<Item = Lane> {
-    ranks.flat_map(move |rank| (0..streams).map(move |stream| Lane { rank, stream }))
+fn lanes(ranks: std::ops::Range<u32>, streams: u32) -> impl Iterator<Item = StreamLane> {
+    ranks.flat_map(move |rank| (0..streams).map(move |stream| StreamLane { rank, stream }))
 }
 
 impl<'a> Forming<'a> {
@@ -92,12 +100,16 @@ impl<'a> Forming<'a> {
         epoll.add(abort.event(), abort_event).map_err(system)?;
         let listener_event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER_TOKEN);
         epoll.add(fabric.listener.as_fd(), listener_event).map_err(system)?;
-        let quic = group.uses_quic().then(|| fabric.quic()).transpose().map_err(system)?;
+        let quic = group
+            .uses_quic()
+            .then(|| fabric.quic(group.path_deadline))
+            .transpose()
+            .map_err(system)?;
         if let Some(quic) = &quic {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, QUIC_TOKEN);
             epoll.add(quic.event(), event).map_err(system)?;
         }
-        let identity = Identity {
+        let identity = RankIdentity {
             term: group.term,
             generation: group.generation,
             rank: group.rank,
@@ -121,45 +133,51 @@ impl<'a> Forming<'a> {
             links: BTreeMap::new(),
             redials,
             pauses: BTreeMap::new(),
+            patience: BTreeMap::new(),
+            admission: HandshakeAdmission::default(),
             last_seen: BTreeMap::new(),
         })
     }
 
     pub(crate) fn run(mut self) -> Result<Engine, FormError> {
         self.check_abort()?;
-        for mut connection in std::mem::take(&mut self.fabric.parked) {
-            connection.deadline = Some(clock::now() + HANDSHAKE_DEADLINE);
-            self.start(connection)?;
-        }
+        self.start_parked()?;
         self.start_standing()?;
         loop {
             self.check_abort()?;
             let now = clock::now();
             self.expire(now);
             self.dial(now)?;
+            self.reopen(now)?;
             if self.links.len() == self.others().count() {
                 return self.finish();
             }
-            if now >= self.deadline {
+            let is_late = now >= self.deadline;
+            let patience = if is_late { Duration::ZERO } else { REFUSED_PATIENCE };
+            if let Some(error) = self.admission.refused_for(now, patience) {
+                return Err(FormError::System(error));
+            }
+            if is_late {
                 return Err(FormError::DeadlinePassed { missing: self.missing() });
             }
             self.wait(now)?;
         }
     }
 
-    /// Begins with the connections that the last generation has left.
+    /// Starts handshakes over the connections that the last generation has left.
     fn start_standing(&mut self) -> Result<(), FormError> {
         let mut standing = self.fabric.standing.take(self.identity.part);
-        let others: Vec<Lane> = self.others().collect();
+        let others: Vec<StreamLane> = self.others().collect();
         for lane in others {
             let peer = (self.group.peers[lane.rank as usize], lane.stream);
             let Some(left) = standing.remove(&peer) else { continue };
             let dials = (lane.rank < self.group.rank).then_some(lane);
-            // A peer that is still in the old generation, or has left the connection, is dialed anew.
+            // A peer that is still in the old generation, or has left the connection, is dialed anew after the
+            // deadline.
             let due = clock::now() + self.group.form_deadline / STANDING_SHARE;
             let deadline = dials.map(|_| due);
             let random = &self.fabric.random;
-            match Connection::again(&self.identity, dials, left, deadline, random) {
+            match PendingConnection::again(&self.identity, dials, left, deadline, random) {
                 Ok(connection) => {
                     self.redials.remove(&lane);
                     self.start(connection)?;
@@ -181,8 +199,8 @@ impl<'a> Forming<'a> {
         }
     }
 
-    /// All links that the group is to have here.
-    fn others(&self) -> impl Iterator<Item = Lane> + use<> {
+    /// All links that this rank needs in the group.
+    pub(super) fn others(&self) -> impl Iterator<Item = StreamLane> + use<> {
         let own = self.group.rank;
         lanes(0..self.identity.world, self.identity.streams).filter(move |lane| lane.rank != own)
     }
@@ -199,9 +217,10 @@ impl<'a> Forming<'a> {
         ranks.into_iter().map(describe).collect()
     }
 
-    /// Gives up the handshakes whose deadline has passed.
+    /// Ends the handshakes whose deadline has passed.
     fn expire(&mut self, now: Instant) {
-        let is_late = |connection: &Connection| connection.deadline.is_some_and(|at| at <= now);
+        let is_late =
+            |connection: &PendingConnection| connection.deadline.is_some_and(|at| at <= now);
         let late: Vec<u64> = self
             .handshakes
             .iter()
@@ -209,9 +228,9 @@ impl<'a> Forming<'a> {
             .map(|(token, _)| *token)
             .collect();
         for token in late {
-            let connection = self.handshakes.remove(&token);
-            if let Some(lane) = connection.and_then(|connection| connection.target) {
-                self.lost(lane, "it has not answered".to_owned());
+            match self.handshakes.remove(&token).and_then(|connection| connection.target) {
+                Some(lane) => self.lost(lane, "it has not answered".to_owned()),
+                None => self.admission.strangers += 1,
             }
         }
     }
@@ -229,22 +248,35 @@ impl<'a> Forming<'a> {
             let address = self.group.peers[lane.rank as usize];
             let random = &self.fabric.random;
             let quic = self.quic.as_ref().filter(|_| self.group.is_quic_to(lane.rank));
+            let patience = self.patience.entry(lane).or_insert(CONNECT_FIRST);
+            let connected_by = now + *patience;
+            *patience = (*patience * 2).min(CONNECT_LAST);
             let connection = match quic {
                 Some(quic) => quic.dial(address).and_then(|stream| {
-                    Connection::outbound_quic(&self.identity, lane, stream, random)
+                    PendingConnection::outbound_quic(&self.identity, lane, stream, random)
                 }),
-                None => Connection::outbound(&self.identity, lane, address, random),
+                None => {
+                    PendingConnection::outbound(&self.identity, lane, address, connected_by, random)
+                }
             };
             match connection {
-                Ok(connection) => self.start(connection)?,
-                Err(error) => self.lost(lane, format!("dialing {address} failed: {error}")),
+                Ok(connection) => {
+                    self.admission.given();
+                    self.start(connection)?;
+                }
+                Err(error) => {
+                    self.lost(lane, format!("dialing {address} failed: {error}"));
+                    if is_shortage(&error) {
+                        self.refused(now, error);
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    /// Notes why a rank is not connected, and dials it again after a pause where that is this side's part.
-    fn lost(&mut self, lane: Lane, why: String) {
+    /// Records why a rank is not connected. Where this side dials, it dials again after a pause.
+    fn lost(&mut self, lane: StreamLane, why: String) {
         tracing::debug!(?lane, why, "not connected yet");
         self.last_seen.insert(lane.rank, why);
         if lane.rank < self.group.rank && !self.links.contains_key(&lane) {
@@ -253,7 +285,7 @@ impl<'a> Forming<'a> {
         }
     }
 
-    fn start(&mut self, connection: Connection) -> Result<(), FormError> {
+    pub(super) fn start(&mut self, connection: PendingConnection) -> Result<(), FormError> {
         let token = self.next_token;
         self.next_token += 1;
         let event = EpollEvent::new(edges(), token);
@@ -265,40 +297,37 @@ impl<'a> Forming<'a> {
     fn advance(&mut self, token: u64) -> Result<(), FormError> {
         let Some(connection) = self.handshakes.get_mut(&token) else { return Ok(()) };
         let outcome = connection.advance(&self.identity, &self.fabric.random);
-        if matches!(outcome, Outcome::Pending) {
+        if matches!(outcome, HandshakeOutcome::Pending) {
             return Ok(());
         }
         let Some(connection) = self.handshakes.remove(&token) else { return Ok(()) };
         match outcome {
-            Outcome::Pending => {}
-            Outcome::Established(lane, secret) => {
+            HandshakeOutcome::Pending => {}
+            HandshakeOutcome::Established(lane, secret) => {
                 let dialed = connection.target.is_some();
                 self.establish(lane, connection, &secret, dialed)?;
             }
-            Outcome::Park => {
-                self.epoll.delete(connection.socket.as_fd()).map_err(system)?;
-                if self.fabric.parked.len() == PARKED_BOUND {
-                    self.fabric.parked.pop_front();
-                }
-                self.fabric.parked.push_back(connection);
-            }
-            Outcome::Failed(why) => match connection.lane() {
+            HandshakeOutcome::Park => self.park(connection)?,
+            HandshakeOutcome::Failed(why) => match connection.lane() {
                 Some(lane) => self.lost(lane, why),
-                None => tracing::debug!(why, "refused a connection"),
+                None => {
+                    self.admission.strangers += 1;
+                    tracing::debug!(why, "refused a connection");
+                }
             },
         }
         Ok(())
     }
 
-    /// A peer that dials again has lost the connection before, so the new one counts.
+    /// Establishes a link. A peer that dials again has lost the earlier connection, so the new one replaces it.
     fn establish(
         &mut self,
-        lane: Lane,
-        connection: Connection,
-        secret: &Secret,
+        lane: StreamLane,
+        connection: PendingConnection,
+        secret: &SealSecret,
         dialed: bool,
     ) -> Result<(), FormError> {
-        let Connection { socket, session, .. } = connection;
+        let PendingConnection { socket, session, .. } = connection;
         if let Some(session) = &session {
             session.welcome();
         }
@@ -306,14 +335,18 @@ impl<'a> Forming<'a> {
         self.epoll.modify(socket.as_fd(), &mut event).map_err(system)?;
         let seal = self.group.seals_to(lane.rank).then(|| Seal::new(secret, dialed)).transpose();
         let seal = seal.map_err(system)?.map(Box::new);
-        self.links.insert(lane, Link::new(lane, socket, session, seal));
+        if session.is_none() {
+            keep_alive(&socket, self.group.path_deadline).map_err(system)?;
+        }
+        self.links.insert(lane, StreamLink::new(lane, socket, session, seal));
         Ok(())
     }
 
     fn wait(&mut self, now: Instant) -> Result<(), FormError> {
         let handshakes = self.handshakes.values().filter_map(|connection| connection.deadline);
         let redials = self.redials.values().map(|redial| redial.at);
-        let next = handshakes.chain(redials).min().unwrap_or(self.deadline).min(self.deadline);
+        let own = self.admission.closed_until.into_iter().chain([self.deadline]);
+        let next = handshakes.chain(redials).chain(own).min().unwrap_or(self.deadline);
         let timeout = epoll_timeout(next.saturating_duration_since(now));
         let mut events = [EpollEvent::empty(); EVENTS];
         let count = match self.epoll.wait(&mut events, timeout) {
@@ -333,57 +366,8 @@ impl<'a> Forming<'a> {
         Ok(())
     }
 
-    fn accept(&mut self) -> Result<(), FormError> {
-        // As many at a time as may be pending, so that a flood does not keep the loop from its deadline.
-        for _ in 0..PENDING_BOUND {
-            let socket = match self.fabric.listener.accept() {
-                Ok((socket, _)) => socket,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // The connection ended before it was accepted, or a signal came.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::ConnectionAborted | ErrorKind::Interrupted
-                    ) =>
-                {
-                    continue;
-                }
-                Err(error) => return Err(system(error)),
-            };
-            self.make_room();
-            match Connection::inbound(socket, clock::now() + HANDSHAKE_DEADLINE) {
-                Ok(connection) => self.start(connection)?,
-                Err(error) => tracing::debug!(%error, "an accepted connection failed"),
-            }
-        }
-        Ok(())
-    }
-
-    fn accept_streams(&mut self) -> Result<(), FormError> {
-        for _ in 0..PENDING_BOUND {
-            let Some(quic) = &self.quic else { return Ok(()) };
-            let stream = match quic.accept() {
-                Ok(stream) => stream,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(system(error)),
-            };
-            self.make_room();
-            self.start(Connection::inbound_quic(stream, clock::now() + HANDSHAKE_DEADLINE))?;
-        }
-        Ok(())
-    }
-
-    /// Gives up the oldest handshake of a peer that dialed, where there are too many.
-    fn make_room(&mut self) {
-        let inbound = self.handshakes.iter().filter(|(_, other)| other.target.is_none());
-        if inbound.clone().count() >= PENDING_BOUND + self.others().count()
-            && let Some(oldest) = inbound.map(|(token, _)| *token).next()
-        {
-            self.handshakes.remove(&oldest);
-        }
-    }
-
-    /// A link that ended while others are still forming: its peer gave up, and may come again.
+    /// Handles an event of an established link. If it ended while others are still forming, its peer gave up, and may
+    /// come again.
     fn watch(&mut self, token: u64, flags: EpollFlags) {
         let gone = EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR;
         let mut links = self.links.iter_mut();
@@ -399,12 +383,13 @@ impl<'a> Forming<'a> {
         }
     }
 
-    fn finish(self) -> Result<Engine, FormError> {
+    fn finish(mut self) -> Result<Engine, FormError> {
+        self.warn_of_strangers();
         self.epoll.delete(self.fabric.listener.as_fd()).map_err(system)?;
         if let Some(quic) = &self.quic {
             self.epoll.delete(quic.event()).map_err(system)?;
         }
-        let links: Vec<Link> = self.links.into_values().collect();
+        let links: Vec<StreamLink> = self.links.into_values().collect();
         Ok(Engine {
             term: self.group.term,
             generation: self.group.generation,
@@ -424,6 +409,8 @@ impl<'a> Forming<'a> {
             abort: self.abort.clone(),
             abort_seen: None,
             operation_deadline: self.group.operation_deadline,
+            path_deadline: self.group.path_deadline,
+            paths_due: clock::now() + self.group.path_deadline / PATH_LOOKS,
             sequence: 0,
             agreeing: false,
             failure: None,

@@ -1,72 +1,76 @@
-//! One connection to a peer, and its part of the operation in progress.
+//! One connection to a peer, with its part of the operation in progress. Driven by the engine.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{MsgFlags, recv};
 use socket2::Socket;
 
-use super::farewell::{EVIDENCE_LENGTH, Farewell, Tail, evidence};
-use super::flow::{Flow, Incoming, Lane, Outgoing};
+use super::farewell::{EVIDENCE_LENGTH, Farewell, FarewellTail, evidence};
+use super::flow::{Flow, IncomingBytes, OutgoingBytes, StreamLane};
+use super::path::{PathWatch, silent};
 use super::seal::Seal;
 use super::standing::Left;
-use crate::quic::Session;
-use crate::wire::{FRAME_LENGTH, Frame, FrameHeader, WireError};
+use crate::quic::QuicSession;
+use crate::wire::{FRAME_LENGTH, Frame, FrameError, FrameHeader};
 
-/// What a link's next frame says.
+/// The content of a link's next frame.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum PeerFrame {
     Operation(FrameHeader),
     Farewell(Farewell),
 }
 
-/// Where a header says that it only announces, and that another one follows.
+/// Offset of the header byte that says that the header only announces, and that a second one follows.
 const DEFERRED_AT: usize = 12;
-/// What is read at a time of a payload that nobody needs any more, in bytes.
+/// Bytes read at a time of a payload that is no longer needed.
 const DRAINED: usize = 64 * 1024;
-/// Reads of one such payload at a time, so that a peer that goes on sending does not hold this rank.
+/// Most reads of one such payload at a time, so that a peer that goes on sending does not hold this rank.
 const DRAINS: usize = 256;
 
-/// Why a link cannot go on.
+/// The reason why a link cannot go on.
 #[derive(Debug)]
 pub(crate) enum LinkFault {
     Closed,
     Connection(io::Error),
     Farewell(Farewell),
     Mismatch { ours: FrameHeader, theirs: FrameHeader },
-    Malformed(WireError),
+    Malformed(FrameError),
 }
 
-/// What is left of a link.
+/// The remains of a link that has ended.
 pub(crate) enum Leave {
-    /// A connection that may serve the next generation, since nothing else is on its way from here, and nothing was
-    /// read of what stands before the peer's farewell.
+    /// A connection that may serve the next generation: this rank's farewell was sent between two frames, and no data
+    /// before the peer's farewell was read.
     Standing(Left),
-    /// One on which what this rank has said may still be on its way.
+    /// A connection on which this rank's last bytes may still be in flight.
     Ending(Socket),
     Nothing,
 }
 
 #[derive(Debug)]
-pub(crate) struct Link {
-    /// Whose it is.
-    pub(crate) lane: Lane,
+pub(crate) struct StreamLink {
+    /// The peer's rank and the stream of this link.
+    pub(crate) lane: StreamLane,
     pub(crate) socket: Socket,
-    /// Its QUIC connection, if it is a stream of one.
-    session: Option<Arc<Session>>,
-    /// What encrypts the stream, where it is encrypted.
+    /// The QUIC connection, if this is a stream of one.
+    session: Option<Arc<QuicSession>>,
+    /// The encryption of the stream, where it is encrypted.
     seal: Option<Box<Seal>>,
-    /// The last attempt did not find the socket's buffer empty, or full. Edge-triggered events set these.
+    /// Whether the last attempt did not find the socket's buffer empty (`readable`) or full (`writable`).
+    /// Edge-triggered events set these.
     pub(crate) readable: bool,
     pub(crate) writable: bool,
-    /// The peer's end is closed; data of it may be left. The number orders the links by when that was seen.
+    /// Set when the peer's end is closed; unread data may be left. The number orders the links by the time of
+    /// detection.
     pub(crate) hangup: Option<u64>,
-    /// Something came that nobody has looked at.
+    /// Whether there was input that has not been checked.
     pub(crate) news: bool,
     /// The peer's farewell was read, and nothing after it.
     parted: bool,
-    /// The operation still has something to send, or to receive, here.
+    /// Whether the operation still has something to send, or to receive, on this link.
     pub(crate) sending: bool,
     pub(crate) receiving: bool,
     expected: Option<FrameHeader>,
@@ -76,33 +80,34 @@ pub(crate) struct Link {
     header_received: usize,
     payload_sent: usize,
     payload_received: usize,
-    /// What goes out in this operation, in bytes.
+    /// The payload to send in this operation, in bytes.
     payload_due: u64,
-    /// The last of what came in.
-    tail: Tail,
-    /// The rest of a farewell that stands in the middle of a payload.
+    /// The last bytes that came in.
+    tail: FarewellTail,
+    /// The rest of a farewell that is sent in the middle of a payload.
     parting: Vec<u8>,
-    /// Nothing more comes, or can be sent.
+    /// Whether nothing more comes in, or nothing more can be sent.
     ended: bool,
-    /// The farewell went out between two frames, and nothing after it.
+    /// Whether the farewell was sent between two frames, and nothing after it.
     clean: bool,
-    /// The header that is out only announces the operation: another one, or a farewell, comes before the
-    /// payload, for which this rank waits itself.
+    /// Whether the header that was sent only announces the operation. Another header, or a farewell, then comes
+    /// before the payload, for which this rank waits itself.
     deferred: bool,
-    /// The peer has announced the operation.
+    /// Whether the peer has announced the operation.
     announced: bool,
+    path: PathWatch,
     pub(crate) messages_sent: u64,
     pub(crate) messages_received: u64,
 }
 
-impl Link {
+impl StreamLink {
     pub(crate) fn new(
-        lane: Lane,
+        lane: StreamLane,
         socket: Socket,
-        session: Option<Arc<Session>>,
+        session: Option<Arc<QuicSession>>,
         seal: Option<Box<Seal>>,
-    ) -> Link {
-        Link {
+    ) -> StreamLink {
+        StreamLink {
             lane,
             socket,
             session,
@@ -122,18 +127,20 @@ impl Link {
             payload_sent: 0,
             payload_received: 0,
             payload_due: 0,
-            tail: Tail::new(),
+            tail: FarewellTail::new(),
             parting: Vec::new(),
             ended: false,
             clean: false,
             deferred: false,
             announced: false,
+            path: PathWatch::default(),
             messages_sent: 0,
             messages_received: 0,
         }
     }
 
-    /// Starts an operation here: `ours` is what goes out, with a payload of `due` bytes, `expected` what must come in.
+    /// Starts an operation on this link: `ours` is the header to send, with a payload of `due` bytes, `expected` the
+    /// header that must come in.
     pub(crate) fn begin(
         &mut self,
         ours: Option<FrameHeader>,
@@ -153,22 +160,28 @@ impl Link {
         (self.deferred, self.announced) = (false, false);
     }
 
-    /// Whether the peer has not even entered the operation.
+    /// The fault of a path that no longer carries data. QUIC detects that for its own connections.
+    pub(crate) fn silence(&mut self, now: Instant, deadline: Duration) -> Option<LinkFault> {
+        let is_dead = self.session.is_none() && self.path.is_dead(&self.socket, now, deadline);
+        is_dead.then(|| LinkFault::Connection(silent(deadline)))
+    }
+
+    /// Whether the peer has not yet entered the operation.
     pub(crate) fn absent(&self) -> bool {
         self.receiving && self.header_received < FRAME_LENGTH && !self.announced
     }
 
-    /// Whether a farewell can be sent: no frame is half out.
+    /// Whether a farewell can be sent as a frame: no frame is partly sent.
     fn at_boundary(&self) -> bool {
         !self.sending || self.header_sent == 0 || self.deferred && self.header_sent == FRAME_LENGTH
     }
 
-    /// Sends what the flow has and the socket takes. Returns whether anything moved.
+    /// Sends as much as the flow has and the socket takes. Returns whether anything moved.
     pub(crate) fn push<F: Flow>(&mut self, flow: &F) -> Result<bool, LinkFault> {
         let mut moved = false;
         while self.sending && self.writable {
             let outgoing = flow.outgoing(self.lane, self.payload_sent);
-            let blocked = matches!(outgoing, Outgoing::Blocked);
+            let blocked = matches!(outgoing, OutgoingBytes::Blocked);
             if self.header_sent == 0 && blocked != self.deferred {
                 self.deferred = blocked;
                 self.header_out[DEFERRED_AT] = u8::from(blocked);
@@ -178,17 +191,17 @@ impl Link {
             }
             let header = &self.header_out[self.header_sent..];
             let payload = match outgoing {
-                Outgoing::Ready(_) if self.deferred => &[],
-                Outgoing::Ready(payload) => payload,
-                Outgoing::Done if header.is_empty() => {
+                OutgoingBytes::Ready(_) if self.deferred => &[],
+                OutgoingBytes::Ready(payload) => payload,
+                OutgoingBytes::Done if header.is_empty() => {
                     self.sending = !self.flush()?;
                     return Ok(moved || !self.sending);
                 }
-                Outgoing::Blocked if header.is_empty() => {
+                OutgoingBytes::Blocked if header.is_empty() => {
                     self.flush()?;
                     break;
                 }
-                Outgoing::Done | Outgoing::Blocked => &[],
+                OutgoingBytes::Done | OutgoingBytes::Blocked => &[],
             };
             let flags = MsgFlags::MSG_NOSIGNAL.bits();
             let sent = match &mut self.seal {
@@ -214,7 +227,7 @@ impl Link {
         Ok(moved)
     }
 
-    /// Hands on what is sealed. Returns whether nothing is left of it.
+    /// Sends the rest of an encrypted record. Returns whether nothing is left of it.
     fn flush(&mut self) -> Result<bool, LinkFault> {
         let Some(seal) = &mut self.seal else { return Ok(true) };
         let flushed = seal.flush(&self.socket).map_err(LinkFault::Connection)?;
@@ -222,7 +235,7 @@ impl Link {
         Ok(flushed)
     }
 
-    /// Reads once what the socket has and the flow takes. Returns whether anything moved.
+    /// Reads once, as much as the socket has and the flow takes. Returns whether anything moved.
     pub(crate) fn pull<F: Flow>(&mut self, flow: &mut F) -> Result<bool, LinkFault> {
         if !self.receiving {
             return Ok(false);
@@ -231,18 +244,18 @@ impl Link {
         let may_defer = flow.may_defer();
         let header = &mut self.header_in[self.header_received..];
         let payload = match flow.incoming(self.lane, self.payload_received) {
-            Incoming::Ready(payload) => payload,
-            Incoming::Done if header.is_empty() => {
+            IncomingBytes::Ready(payload) => payload,
+            IncomingBytes::Done if header.is_empty() => {
                 self.receiving = false;
                 return Ok(true);
             }
-            Incoming::Blocked if header.is_empty() => return Ok(false),
-            Incoming::Done | Incoming::Blocked => &mut [],
+            IncomingBytes::Blocked if header.is_empty() => return Ok(false),
+            IncomingBytes::Done | IncomingBytes::Blocked => &mut [],
         };
         if !self.readable {
             return Ok(false);
         }
-        // Until it is known whether the payload follows, only the header is read where it may be deferred.
+        // Where the payload may be deferred, only the header is read until it is known whether the payload follows.
         let payload = if header.is_empty() || !may_defer { payload } else { &mut [] };
         let (header_room, room) = (header.len(), header.len() + payload.len());
         let read = match &mut self.seal {
@@ -265,8 +278,8 @@ impl Link {
                 return Err(self.last_words().unwrap_or(LinkFault::Connection(error)));
             }
         };
-        // A short read empties the buffer (epoll(7)), but the end of the stream gives no further edge. A sealed one may
-        // just be the end of a record.
+        // A short read empties the buffer (epoll(7)), but the end of the stream gives no further edge. A short read
+        // of an encrypted stream may only mean the end of a record.
         if count < room && self.hangup.is_none() && self.seal.is_none() {
             self.readable = false;
         }
@@ -319,9 +332,9 @@ impl Link {
         Ok(recv(self.socket.as_raw_fd(), bytes, flags)?)
     }
 
-    /// What the next unread frame says, without taking it, where this link is between two frames. An end of
-    /// the stream is a fault; nothing means that too little has come, or payload stands next.
-    pub(crate) fn probe(&mut self) -> Result<Option<Told>, LinkFault> {
+    /// Peeks at the next unread frame, where this link is between two frames. An end of the stream is a fault. `None`
+    /// means that too few bytes have come in, or that payload comes next.
+    pub(crate) fn probe(&mut self) -> Result<Option<PeerFrame>, LinkFault> {
         let mut bytes = [0; FRAME_LENGTH + EVIDENCE_LENGTH];
         match self.peek(&mut bytes) {
             Ok(0) => Err(LinkFault::Closed),
@@ -332,9 +345,9 @@ impl Link {
                 let mut frame = [0; FRAME_LENGTH];
                 frame.copy_from_slice(header);
                 Ok(match Frame::decode(&frame) {
-                    Ok(Frame::Operation(header)) => Some(Told::Operation(header)),
+                    Ok(Frame::Operation(header)) => Some(PeerFrame::Operation(header)),
                     Ok(Frame::Bye(bye)) => {
-                        Some(Told::Farewell(Farewell { bye, evidence: evidence(rest) }))
+                        Some(PeerFrame::Farewell(Farewell { bye, evidence: evidence(rest) }))
                     }
                     Err(_) => None,
                 })
@@ -347,40 +360,40 @@ impl Link {
         }
     }
 
-    /// The mismatch that an unread header of this link shows, if it does.
+    /// The mismatch in an unread header of this link, if there is one.
     pub(crate) fn mismatch(&mut self) -> Option<LinkFault> {
         match (self.absent(), self.expected, self.probe()) {
-            (true, Some(ours), Ok(Some(Told::Operation(theirs)))) if ours != theirs => {
+            (true, Some(ours), Ok(Some(PeerFrame::Operation(theirs)))) if ours != theirs => {
                 Some(LinkFault::Mismatch { ours, theirs })
             }
             _ => None,
         }
     }
 
-    /// Whether the peer is gone, or may have said something that no operation reads.
+    /// Whether the peer is gone, or there is input that no operation has read.
     pub(crate) fn has_news(&self) -> bool {
         self.hangup.is_some() || self.news
     }
 
-    /// The farewell with which the payload ended, if it did.
+    /// The fault of the farewell at the end of the payload, if there is one.
     fn last_words(&self) -> Option<LinkFault> {
         self.told_in_payload().map(LinkFault::Farewell)
     }
 
-    /// The farewell with which the payload that came last ends.
+    /// The farewell at the end of the last payload, if there is one.
     pub(crate) fn told_in_payload(&self) -> Option<Farewell> {
         self.tail.farewell(self.expected?.generation)
     }
 
-    /// Takes, without waiting, what is left of a payload that nobody needs any more: only its end matters, and the
-    /// peer can say its own last words when there is room again. What stands between frames is left alone.
+    /// Reads, without waiting, the rest of a payload that is no longer needed. Only its end matters, and the peer can
+    /// send its own farewell when there is room again. Bytes between frames stay unread.
     pub(crate) fn drain(&mut self) {
         if !self.receiving || self.ended || self.parted {
             return;
         }
         if self.header_received == 0 {
             match self.probe() {
-                Ok(Some(Told::Operation(theirs))) if self.expected == Some(theirs) => {}
+                Ok(Some(PeerFrame::Operation(theirs))) if self.expected == Some(theirs) => {}
                 Ok(_) => return,
                 Err(_) => {
                     self.ended = true;
@@ -414,8 +427,8 @@ impl Link {
         }
     }
 
-    /// Begins to say farewell: between frames at once, in the middle of a payload behind what is sent of it. The peer
-    /// finds the end of the stream where neither can be.
+    /// Starts the farewell: between frames at once, in the middle of a payload after the part that was sent. Where
+    /// neither is possible the peer finds the end of the stream.
     pub(crate) fn part(&mut self, farewell: &Farewell) {
         let bytes = farewell.encode();
         self.clean = false;
@@ -425,7 +438,7 @@ impl Link {
             self.clean = told && farewell.evidence.is_none();
         } else if self.header_sent == FRAME_LENGTH {
             let left = self.payload_due.saturating_sub(self.payload_sent as u64);
-            // The peer must not take it for the end of the payload.
+            // The farewell must not reach the length of the payload, or the peer would take it for the payload's end.
             if left > bytes.len() as u64 {
                 self.parting = bytes;
             }
@@ -439,7 +452,7 @@ impl Link {
         }
     }
 
-    /// Goes on with a farewell in the middle of a payload. Returns whether there is nothing more to do.
+    /// Continues a farewell in the middle of a payload. Returns whether it is complete, or can go no further.
     pub(crate) fn finish_parting(&mut self) -> bool {
         while !self.ended && self.told_in_payload().is_none() {
             if self.parting.is_empty() {
@@ -463,7 +476,7 @@ impl Link {
 
     /// Ends the link once it has parted, and returns its connection, if the peer has not ended it.
     pub(crate) fn leave(&mut self) -> Leave {
-        // Whatever was read of what stands before the peer's farewell is missing.
+        // The connection cannot be reused if part of a frame before the peer's farewell was read.
         let unread = !self.receiving || self.header_received == 0 || self.parted;
         let Ok(socket) = self.socket.try_clone() else { return Leave::Nothing };
         if self.clean && unread && self.hangup.is_none() {

@@ -1,6 +1,6 @@
-//! The encryption of a link between hosts, where [`crate::GroupSpec::encrypts`] asks for it: AES-256-GCM (RFC 5116) by
-//! `ring`, in records that number themselves. Keys come by HKDF (RFC 5869) from the generation's key and the fresh
-//! numbers of both ends' handshake, one for each direction, and are replaced after [`RECORDS_OF_A_KEY`].
+//! Encryption of a link between hosts, where [`crate::GroupSpec::encrypts`] asks for it: AES-256-GCM (RFC 5116) by
+//! `ring`, in records numbered implicitly. HKDF (RFC 5869) derives a key for each direction from the generation's
+//! key and the nonces of both ends' handshake. Keys are replaced after [`RECORDS_OF_A_KEY`]. Called by the links.
 
 use std::io::{self, ErrorKind, Read};
 use std::ops::Range;
@@ -10,17 +10,17 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
 use socket2::Socket;
 
-/// The most of a stream that one record holds, in bytes.
+/// Most bytes of the stream in one record.
 const RECORD: usize = 64 * 1024;
-/// Before each record stands its length, tag included, in bytes.
+/// Size of the length field before each record, in bytes. The length includes the tag.
 const LENGTH: usize = 4;
 const TAG: usize = 16;
-/// At most 64 GiB under one key, far below what the mode allows.
+/// Records under one key: at most 64 GiB, far below what the mode allows.
 const RECORDS_OF_A_KEY: u64 = 1 << 20;
 
-/// What both ends of a handshake know, and nobody else.
+/// A secret known only to the two ends of a handshake.
 #[derive(Clone)]
-pub(crate) struct Secret(pub(crate) [u8; 32]);
+pub(crate) struct SealSecret(pub(crate) [u8; 32]);
 
 /// One direction of a stream.
 struct Direction {
@@ -57,7 +57,7 @@ impl Direction {
         Direction::new(chain)
     }
 
-    /// A number that no other record of this key has.
+    /// The next nonce: unique among the records of this key.
     fn nonce(&mut self) -> io::Result<Nonce> {
         if self.record == RECORDS_OF_A_KEY {
             *self = Direction::derived(&self.chain, b"next")?;
@@ -69,19 +69,19 @@ impl Direction {
     }
 }
 
-/// Both directions of a stream, with the records that are on their way.
+/// Both directions of a stream, with the records that are not complete.
 pub(crate) struct Seal {
     sealing: Direction,
     opening: Direction,
     output: Vec<u8>,
-    /// Bytes of `output` that the socket has taken.
+    /// Number of bytes of `output` that the socket has taken.
     flushed: usize,
-    /// A record, opened in place, and the length of the next one.
+    /// The current record, decrypted in place, and the length of the next one.
     input: Vec<u8>,
     filled: usize,
-    /// What nobody has taken of the record that is open.
+    /// The part of the current record that has not been read.
     plain: Range<usize>,
-    /// Where the record that is open ends.
+    /// The end of the current record.
     end: usize,
 }
 
@@ -92,12 +92,12 @@ impl std::fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// For the end that dialed, or the other one.
+    /// The encryption of a stream at the end that dialed, or at the other end.
     ///
     /// # Errors
     ///
     /// The cryptographic library refuses the keys.
-    pub(crate) fn new(secret: &Secret, dialed: bool) -> io::Result<Seal> {
+    pub(crate) fn new(secret: &SealSecret, dialed: bool) -> io::Result<Seal> {
         let dialer = Direction::derived(&secret.0, b"dialer")?;
         let acceptor = Direction::derived(&secret.0, b"acceptor")?;
         let (sealing, opening) = if dialed { (dialer, acceptor) } else { (acceptor, dialer) };
@@ -106,8 +106,8 @@ impl Seal {
         Ok(Seal { sealing, opening, output, flushed, input, filled, plain, end })
     }
 
-    /// Seals the first bytes of `parts`, and hands on as much of the record as the socket takes. Returns how many
-    /// bytes were sealed.
+    /// Encrypts the first bytes of `parts`, and sends as much of the record as the socket takes. Returns how many
+    /// bytes were encrypted.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl Seal {
         Ok(count)
     }
 
-    /// Hands on what is left of the last record. Returns whether the socket has taken all of it.
+    /// Sends the rest of the last record. Returns whether the socket has taken all of it.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl Seal {
         Ok(true)
     }
 
-    /// Takes what stands next in the stream. 0 is its end.
+    /// Reads the next bytes of the stream. 0 means its end.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl Seal {
         Ok(self.plain.start - start)
     }
 
-    /// Copies what stands next in the stream, and leaves it there. 0 is its end.
+    /// Copies the next bytes of the stream, without consuming them. 0 means its end.
     ///
     /// # Errors
     ///
@@ -185,12 +185,12 @@ impl Seal {
         Ok(length)
     }
 
-    /// What was read from the socket beyond the last record.
+    /// The bytes that were read from the socket beyond the last record.
     pub(crate) fn beyond(&self) -> &[u8] {
         &self.input[self.end..self.filled]
     }
 
-    /// Opens the next record. Returns whether there is one.
+    /// Decrypts the next record. Returns whether there is one.
     fn open_next(&mut self, socket: &Socket) -> io::Result<bool> {
         self.input.copy_within(self.end..self.filled, 0);
         self.filled -= self.end;
@@ -201,7 +201,7 @@ impl Seal {
             if self.filled >= LENGTH && !(TAG..=RECORD + TAG).contains(&body) {
                 return Err(not_authentic());
             }
-            // With a record comes the length of the next one, which spares a call.
+            // The length of the next record is read together with a record, which saves a call.
             let due = if body == 0 { LENGTH } else { LENGTH + body };
             if body > 0 && self.filled >= due {
                 return self.open(body).map(|()| true);
@@ -247,7 +247,7 @@ mod tests {
         let (left, right) = sockets();
         left.set_nonblocking(true).unwrap();
         right.set_nonblocking(true).unwrap();
-        let secret = Secret([9; 32]);
+        let secret = SealSecret([9; 32]);
         let seals = (Seal::new(&secret, true).unwrap(), Seal::new(&secret, false).unwrap());
         (left, seals.0, right, seals.1)
     }

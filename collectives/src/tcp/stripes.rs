@@ -1,31 +1,32 @@
-//! How a large message is divided among the connections of a pair of ranks. Both ends come to the same result by
-//! themselves: from the size of the world, and from the length of the message.
+//! The division of a large message among the connections of a pair of ranks. Both ends derive the same result, from
+//! the world size and the length of the message. Called by the flows.
 
 use std::ops::Range;
 
-/// How many connections a pair of ranks has where the caller does not say: 4. A network that gives each connection a
-/// share, or bounds what may be on its way in it, gives four of them more than one.
+/// Default number of connections of a pair of ranks: 4. A network may give each connection a share of its
+/// bandwidth, or bound the bytes in flight in it; then four carry more than one.
 pub const DEFAULT_STREAMS: u32 = 4;
-/// The most that a pair has.
+/// The most connections of a pair.
 pub(crate) const STREAMS_MOST: u32 = 16;
-/// The most connections that a rank has where pairs have several: worlds in which that is less than two for each pair
-/// have one, and streams enough by the number of peers.
+/// The most connections of a rank where pairs have several. In worlds where that allows less than two for each
+/// pair, each pair has one, and the number of peers gives enough streams.
 const CONNECTIONS_MOST: u32 = 64;
-/// The least that a connection carries of a message, in bytes: one is as good for what the sockets' buffers hold at once.
+/// The least length of a connection's part of a message, in bytes: for what the sockets' buffers hold at once, one
+/// connection is as good.
 pub(crate) const STRIPE_LEAST: usize = 256 * 1024;
 
-/// The number of connections of each pair in a world of this size, of which so many are wanted.
+/// The number of connections of each pair in a world of this size, at most `wanted`.
 pub(crate) fn streams_of_world(world: u32, wanted: u32) -> u32 {
     let most = CONNECTIONS_MOST / world.saturating_sub(1).max(1);
     wanted.min(most).clamp(1, STREAMS_MOST)
 }
 
-/// How many of `streams` connections a message of this length takes.
+/// The number of connections, of `streams`, that a message of this length uses.
 pub(crate) fn stream_count(length: usize, streams: u32) -> u32 {
     u32::try_from(length / STRIPE_LEAST).unwrap_or(u32::MAX).clamp(1, streams)
 }
 
-/// The part of a message that goes over connection `stream` of `count`: near-equal parts of whole `unit`s, in bytes.
+/// The part of a message for connection `stream` of `count`, in bytes: the parts are near-equal, of whole `unit`s.
 pub(crate) fn stripe(message: Range<usize>, stream: u32, count: u32, unit: usize) -> Range<usize> {
     let units = message.len() / unit;
     let until = |stream: u32| match stream {

@@ -6,10 +6,10 @@ use super::{LONG, Path, spawn, world};
 use crate::wire::OperationKind;
 use crate::{AbortHandle, CollectiveError, CommunicatorExt, PeerLoss, ReduceOp};
 
-/// Elements that no socket buffer holds.
+/// A number of elements that exceeds every socket buffer.
 const LARGE: usize = 8 << 20;
 
-/// Every survivor names the rank that was lost, and not another survivor that gave up before it.
+/// Asserts that a survivor names the lost rank, and not another survivor that gave up before it.
 fn assert_lost(error: &CollectiveError, lost: u32) {
     let CollectiveError::PeerLost { rank, .. } = error else { panic!("{error:?}") };
     assert_eq!(*rank, lost, "{error:?}");
@@ -49,19 +49,19 @@ fn an_abort_alone_ends_a_wait_and_an_older_one_does_not() {
     for path in Path::ALL {
         let errors = world(path, 2, LONG, |communicator, abort| {
             if communicator.rank() == 0 {
-                // Waits for rank 1, which comes only to see this rank's abort.
+                // This rank waits for rank 1, which enters only to see this rank's abort.
                 abort.abort(1, 0, "an older generation");
                 communicator.barrier().unwrap();
                 let aborter = abort.clone();
                 let other =
                     spawn(move || aborter.abort(1, 1, "first") && !aborter.abort(1, 1, "second"));
-                let error = communicator.receive(&mut [0u8], 1).unwrap_err();
+                let error = communicator.recv(&mut [0u8], 1).unwrap_err();
                 assert!(other.join().unwrap());
                 assert_eq!(error.to_string(), communicator.barrier().unwrap_err().to_string());
                 Some(error)
             } else {
                 communicator.barrier().unwrap();
-                let error = communicator.receive(&mut [0u8], 0).unwrap_err();
+                let error = communicator.recv(&mut [0u8], 0).unwrap_err();
                 assert!(matches!(
                     error,
                     CollectiveError::PeerLost { rank: 0, source: PeerLoss::Aborted }
@@ -101,7 +101,7 @@ fn a_peer_that_is_dropped_is_lost_for_all_ranks() {
 #[test]
 fn ranks_without_a_part_in_the_broken_link_notice_too() {
     for path in Path::ALL {
-        // In a chain 0, 1, 2, 3 only rank 0 sends to rank 1, and rank 3 hears from rank 2 alone.
+        // In a chain 0, 1, 2, 3 only rank 0 sends to rank 1, and rank 3 receives only from rank 2.
         let errors = world(path, 4, LONG, |communicator, _| {
             communicator.barrier().unwrap();
             if communicator.rank() == 1 {
@@ -138,7 +138,7 @@ fn who_left_is_named_by_the_next_operation() {
             if communicator.rank() == 1 {
                 return None;
             }
-            Some(communicator.receive(&mut [0u8], 1).unwrap_err())
+            Some(communicator.recv(&mut [0u8], 1).unwrap_err())
         });
         let error = errors[0].as_ref().unwrap();
         assert!(
@@ -172,11 +172,11 @@ fn x15_a_mismatch_is_named_on_every_rank() {
 #[test]
 fn x15_a_mismatch_is_named_by_ranks_that_are_no_neighbours_of_it() {
     for path in Path::ALL {
-        // In a chain 0, 1, 2, 3 rank 1 sees what rank 0 sends, and rank 3 hears of rank 2 alone.
+        // In a chain 0, 1, 2, 3 rank 1 sees what rank 0 sends, and rank 3 receives only from rank 2.
         let errors = world(path, 4, LONG, |communicator, _| {
             let length = if communicator.rank() == 0 { 100_000 } else { 100_001 };
             let sent = communicator.broadcast(&mut vec![1u8; length], 0);
-            // What is on its way is done for the root, which hears of it in the next operation.
+            // The root's sends may succeed before the mismatch; it learns of it in the next operation.
             sent.and_then(|()| communicator.barrier()).unwrap_err()
         });
         for (rank, error) in errors.iter().enumerate() {
@@ -189,7 +189,7 @@ fn x15_a_mismatch_is_named_by_ranks_that_are_no_neighbours_of_it() {
     }
 }
 
-/// Beyond the size from which small messages go by doubling, where each rank hears of few others.
+/// The world is large enough that small messages go by doubling, where each rank receives from few others.
 #[test]
 fn x15_and_g9_a_rank_of_many_is_named_by_all() {
     const WORLD: u32 = 17;
@@ -210,7 +210,7 @@ fn x15_and_g9_a_rank_of_many_is_named_by_all() {
         communicator.barrier().unwrap();
         communicator.set_operation_deadline(Duration::from_secs(2));
         if communicator.rank() == 3 {
-            // Alive, but elsewhere until all others have given up.
+            // The rank is alive, but does not enter until all others have given up.
             let wait = wait.lock().unwrap();
             (1..WORLD).for_each(|_| wait.recv_timeout(LONG).unwrap());
             return None;
@@ -268,7 +268,7 @@ fn g9_the_deadline_names_the_missing_rank() {
         let errors = world(path, 3, Duration::from_millis(200), move |communicator, _| {
             communicator.barrier().unwrap();
             if communicator.rank() == 2 {
-                // Alive, but elsewhere until both others have given up.
+                // The rank is alive, but does not enter until both others have given up.
                 let wait = wait.lock().unwrap();
                 for _ in 0..2 {
                     wait.recv_timeout(LONG).unwrap();

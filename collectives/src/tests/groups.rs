@@ -1,9 +1,13 @@
-//! Sub-groups, fused reductions, reductions by shard, and operations that are launched.
+//! Tests of sub-groups, fused reductions, reductions by shard, and launched operations.
+
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use super::{LONG, Path, world};
 use crate::{
     AsyncCommunicator, CollectiveError, Communicator, CommunicatorExt, DataType, LAUNCHED_MAX,
-    Progress, ReduceOp, shards_of,
+    Operation, OwnedOperation, ProgressThread, ReduceOp, SoloCommunicator, attentive, shards_of,
 };
 
 #[test]
@@ -11,7 +15,7 @@ fn a_split_orders_ranks_by_key_and_leaves_out_who_has_no_colour() {
     for path in Path::ALL {
         world(path, 5, LONG, |communicator, _| {
             let rank = communicator.rank();
-            // 0, 2 and 4 in reverse order, 1 alone, and 3 nowhere.
+            // Ranks 0, 2 and 4 in reverse order, rank 1 alone, and rank 3 in no sub-group.
             let colour = [Some(7), Some(0), Some(7), None, Some(7)][rank as usize];
             let group = communicator.split(colour, -(rank as i32)).unwrap();
             assert_eq!(group.is_some(), rank != 3);
@@ -121,13 +125,17 @@ fn a_world_of_three_gives_the_bits_of_a_world_of_four() {
     }
 }
 
-/// A second handle on the communicator of a test's rank would need its ownership: a sub-group has one.
+/// A launchable communicator for a test's rank: a sub-group, since the rank's own communicator is only borrowed.
 fn launchable(
     communicator: &mut dyn Communicator,
     abort: &crate::AbortHandle,
 ) -> AsyncCommunicator {
     let group = communicator.split(Some(0), 0).unwrap().unwrap();
-    AsyncCommunicator::new(group, Some(abort.clone()), &Progress::new())
+    AsyncCommunicator::new(group, Some(abort.clone()), &ProgressThread::new())
+}
+
+fn largest(data: Vec<u8>) -> OwnedOperation<Vec<u8>> {
+    Operation::AllReduce { data, data_type: DataType::U8, op: ReduceOp::Max }
 }
 
 #[test]
@@ -136,17 +144,17 @@ fn launched_operations_run_in_order_beside_the_caller() {
         world(path, 3, LONG, |communicator, abort| {
             let group = launchable(communicator, abort);
             let launched: Vec<_> = (0..2 * LAUNCHED_MAX)
-                .map(|number| group.all_reduce(vec![number as u8], DataType::U8, ReduceOp::Max))
+                .map(|number| group.launch_operation(largest(vec![number as u8])))
                 .collect();
             let sum = group.call(|group| {
                 let mut sum = [1u32];
                 group.all_reduce(&mut sum, ReduceOp::Sum).map(|()| sum)
             });
-            // What was launched before a call is done when the call returns.
+            // Earlier launches are done when a call returns.
             assert!(launched.iter().all(crate::Launched::test));
             assert_eq!(sum.unwrap(), [3]);
             for (number, operation) in launched.into_iter().enumerate() {
-                assert_eq!(operation.wait().unwrap(), [number as u8]);
+                assert_eq!(operation.wait().unwrap(), largest(vec![number as u8]));
             }
         });
     }
@@ -158,14 +166,14 @@ fn g12_aborting_one_launched_operation_ends_all_of_them() {
         world(path, 2, LONG, |communicator, abort| {
             let group = launchable(communicator, abort);
             if communicator.rank() == 1 {
-                // Never comes; leaves when the other has given up.
+                // This rank never enters; it leaves when the other has given up.
                 let error = communicator.barrier().unwrap_err();
                 assert!(matches!(error, CollectiveError::PeerLost { rank: 0, .. }), "{error}");
                 return;
             }
             let large = vec![0; 4 << 20];
-            let first = group.all_reduce(large, DataType::U8, ReduceOp::Max);
-            let second = group.all_reduce(vec![0; 4], DataType::U8, ReduceOp::Max);
+            let first = group.launch_operation(largest(large));
+            let second = group.launch_operation(largest(vec![0; 4]));
             assert!(!second.test());
             second.abort("enough");
             for operation in [first, second] {
@@ -185,4 +193,47 @@ fn an_operation_that_panics_fails_and_does_not_hang() {
         let error = operation.wait().unwrap_err();
         assert!(matches!(error, CollectiveError::System(_)), "{error}");
     });
+}
+
+#[test]
+fn a_call_runs_on_its_own_thread_where_nothing_is_in_flight() {
+    let progress = ProgressThread::new();
+    let group = || AsyncCommunicator::new(Box::new(SoloCommunicator::new()), None, &progress);
+    let (one, other) = (group(), group());
+    let own = thread::current().id();
+    let id = |_: &mut dyn Communicator| Ok(thread::current().id());
+    for _ in 0..100 {
+        assert_eq!(one.launch_or_run(id).wait().unwrap(), own);
+        // A launched operation that was waited for is no longer in flight.
+        assert_ne!(one.launch(id).wait().unwrap(), own);
+        let (go_on, blocked) = mpsc::channel::<()>();
+        let launched = one.launch(move |_| blocked.recv().map_err(|_| CollectiveError::Closed));
+        let behind = other.launch_or_run(id);
+        assert!(!behind.test(), "it runs behind what was launched before");
+        go_on.send(()).unwrap();
+        assert_ne!(behind.wait().unwrap(), own);
+        launched.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_blocked_call_looks_up_and_ends_for_a_reason() {
+    for path in Path::EVERY {
+        let ended = Arc::new(Barrier::new(2));
+        world(path, 2, LONG, move |communicator, _| {
+            if communicator.rank() == 0 {
+                let mut looks = 0;
+                let look = move || {
+                    looks += 1;
+                    (looks == 3).then(|| "Ctrl-C".to_owned())
+                };
+                let error = attentive(Duration::from_millis(1), look, || {
+                    communicator.barrier().unwrap_err()
+                });
+                let CollectiveError::Aborted { reason, .. } = error else { panic!("{error}") };
+                assert_eq!(&*reason, "Ctrl-C", "{path:?}");
+            }
+            ended.wait();
+        });
+    }
 }

@@ -1,7 +1,8 @@
-//! Operations and their failures on every path, over loopback, with threads of this process as ranks.
+//! Tests of operations and their failures on every path, over loopback, with threads of this process as ranks.
 
 mod failure;
 mod groups;
+mod negotiation;
 mod operations;
 mod reference;
 
@@ -12,10 +13,10 @@ use crate::{
     AbortHandle, Communicator, DEFAULT_STREAMS, DataPlane, GroupSpec, HostFabric, TcpFabric,
 };
 
-/// Ends a test that would hang; none waits this long when all is well.
+/// Time limit that ends a hanging test; a passing test never waits this long.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What carries the data.
+/// The path of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
     Tcp,
@@ -35,7 +36,7 @@ impl Path {
     const ALL: [Path; 5] =
         [Path::Tcp, Path::SharedMemory, Path::Hierarchy, Path::Encrypted, Path::Quic];
 
-    /// With the odd ones, for tests over all kinds of data.
+    /// All paths, with the unusual ones, for tests over all kinds of data.
     const EVERY: [Path; 7] = [
         Path::Tcp,
         Path::SharedMemory,
@@ -102,9 +103,10 @@ fn world<T: Send + 'static>(
                 streams: DEFAULT_STREAMS,
                 form_deadline: LONG,
                 operation_deadline,
+                path_deadline: crate::DEFAULT_PATH_DEADLINE,
             };
             let mut communicator = HostFabric::new(fabric).form(&group, &abort).unwrap();
-            // It is there by its mapping alone, which has no name in any file system.
+            // A segment is visible only as a mapping, since it has no name in any file system.
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             let shares = maps.contains("memfd:elastic-collectives");
             let alone = world < [u32::MAX, 2, 2, 3, u32::MAX, u32::MAX, 2][path as usize];

@@ -1,4 +1,4 @@
-//! Every operation against a plain computation, over world sizes, types, operations and odd sizes, with
+//! Tests of every operation against a plain computation, over world sizes, types, operations and odd sizes, with
 //! the same bits on every rank.
 
 use half::{bf16, f16};
@@ -8,7 +8,7 @@ use super::reference::reference;
 use super::{LONG, Path, world};
 use crate::shm;
 use crate::tcp::PIECE;
-use crate::{CollectiveError, CommunicatorExt, DataType, Element, ReduceOp};
+use crate::{CollectiveError, CommunicatorExt, DataType, Element, Operation, ReduceOp};
 
 /// The content of a rank's buffer: every bit pattern of the integers, moderate floats.
 fn content(data_type: DataType, elements: usize, rank: u32, seed: u64) -> Vec<u64> {
@@ -54,8 +54,10 @@ proptest! {
         data_type in prop::sample::select(DataType::ALL.to_vec()),
         op in prop::sample::select(ReduceOp::ALL.to_vec()),
         elements in element_counts(),
+        root in 0u32..8,
         seed: u64,
     ) {
+        let root = root % size;
         prop_assume!(op != ReduceOp::Mean || !data_type.is_integer());
         let element = data_type.size_bytes();
         let length = elements * element;
@@ -68,16 +70,22 @@ proptest! {
             let input = content(data_type, elements, communicator.rank(), seed);
             let mut data = input.clone();
             let data = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut data)[..length];
-            communicator.all_reduce_bytes(data, data_type, op).unwrap();
+            communicator.run(Operation::AllReduce { data: &mut *data, data_type, op }).unwrap();
             let mut own = vec![0u64; part.div_ceil(8)];
             let own = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut own)[..part];
-            let input = bytes(&input, scattered);
-            communicator.reduce_scatter_bytes(input, own, data_type, op).unwrap();
+            let scattered = bytes(&input, scattered);
+            let output = &mut *own;
+            communicator.run(Operation::ReduceScatter { input: scattered, output, data_type, op }).unwrap();
+            let mut at_root = input.clone();
+            let at_root = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut at_root)[..length];
+            communicator.run(Operation::Reduce { data: &mut *at_root, data_type, op, root }).unwrap();
             communicator.barrier().unwrap();
-            (data.to_vec(), own.to_vec())
+            (data.to_vec(), own.to_vec(), at_root.to_vec())
         });
-        for (rank, (all, own)) in results.into_iter().enumerate() {
+        for (rank, (all, own, at_root)) in results.into_iter().enumerate() {
             prop_assert!(all == reduced, "all_reduce differs at rank {}", rank);
+            let due = if rank as u32 == root { &reduced } else { bytes(&inputs[rank], length) };
+            prop_assert!(at_root == due, "reduce to rank {} differs at rank {}", root, rank);
             prop_assert!(own == reduced[rank * part..(rank + 1) * part], "reduce_scatter, rank {}", rank);
         }
     }
@@ -110,11 +118,20 @@ proptest! {
             let mut varied = vec![0u8; counts.iter().sum()];
             let mine = vec![rank as u8; counts[rank as usize]];
             communicator.all_gather_v(&mine, &mut varied, &counts).unwrap();
-            (gathered, state, turned, back, varied)
+            let mut at_root = vec![0u8; if rank == root { gathered.len() } else { 0 }];
+            let place = (rank == root).then_some(&mut *at_root);
+            communicator.gather(own, place, root).unwrap();
+            let mut part = vec![0u8; elements];
+            communicator.scatter((rank == root).then_some(&*turned), &mut part, root).unwrap();
+            (gathered, state, turned, back, varied, at_root, part)
         });
         let inputs: Vec<Vec<u8>> = (0..size).map(|rank| bytes(&input(rank), elements).to_vec()).collect();
-        for (rank, (gathered, state, turned, back, varied)) in results.into_iter().enumerate() {
+        for (rank, (gathered, state, turned, back, varied, at_root, part)) in results.into_iter().enumerate() {
             prop_assert!(gathered == inputs.concat());
+            // The root's `turned` has its own input for each rank.
+            prop_assert!(part == inputs[root as usize]);
+            let all = if rank as u32 == root { inputs.concat() } else { Vec::new() };
+            prop_assert!(at_root == all);
             prop_assert!(state == inputs[root as usize]);
             prop_assert!(turned == inputs[rank].repeat(size as usize));
             prop_assert!(back == gathered);
@@ -125,7 +142,7 @@ proptest! {
     }
 }
 
-/// Beyond the number of ranks, or of hosts, from which small messages go by doubling.
+/// The worlds have more ranks, or hosts, than the limit from which small messages go by doubling.
 #[test]
 fn small_messages_among_many_have_the_bits_of_a_fold_in_rank_order() {
     for (path, size) in [(Path::Tcp, 16), (Path::Tcp, 19), (Path::Hierarchy, 33)] {
@@ -164,10 +181,10 @@ fn messages_arrive_in_order_beside_collectives() {
                 communicator.send(&[rank, round], next).unwrap();
                 communicator.send(&[f64::from(rank)], next).unwrap();
                 let mut message = [0u32; 2];
-                communicator.receive(&mut message, previous).unwrap();
+                communicator.recv(&mut message, previous).unwrap();
                 assert_eq!(message, [previous, round]);
                 let mut number = [0.0f64];
-                communicator.receive(&mut number, previous).unwrap();
+                communicator.recv(&mut number, previous).unwrap();
                 assert_eq!(number, [f64::from(previous)]);
                 let mut sum = [1i64];
                 communicator.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
@@ -177,7 +194,7 @@ fn messages_arrive_in_order_beside_collectives() {
     }
 }
 
-/// A rank that runs ahead never touches what a slower one still reads, whatever follows what.
+/// A rank that runs ahead never touches data that a slower one still reads, for any order of operations.
 #[test]
 fn operations_back_to_back_do_not_mix() {
     for path in Path::ALL {
@@ -234,7 +251,11 @@ fn wrong_arguments_are_refused_and_the_communicator_goes_on() {
             refused(communicator.send(&[1u8], own));
             refused(communicator.all_to_all(&[1u8; 3], &mut [0u8; 3]));
             let bytes = bytemuck::cast_slice_mut::<u64, u8>(&mut [0u64; 2]).to_vec();
-            refused(communicator.broadcast_bytes(&mut bytes.clone()[..7], f32::DATA_TYPE, 0));
+            let (data, data_type) = (&mut bytes.clone()[..7], f32::DATA_TYPE);
+            refused(communicator.run(Operation::Broadcast { data, data_type, root: 0 }));
+            refused(communicator.reduce(&mut [1u8], ReduceOp::Sum, 2));
+            refused(communicator.gather(&[1u8], (own == 1).then_some(&mut [0u8; 2][..]), 0));
+            refused(communicator.scatter((own == 1).then_some(&[0u8; 2][..]), &mut [1u8], 0));
             let mut state = vec![1; 100];
             refused(communicator.broadcast_vec(&mut state, 0, 99));
             communicator.barrier().unwrap();

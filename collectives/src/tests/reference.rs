@@ -1,4 +1,4 @@
-//! What a reduction must give, element by element, written apart from the code under test.
+//! The reference results of reductions, element by element, written independently of the code under test.
 
 use half::{bf16, f16};
 

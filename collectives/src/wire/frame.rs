@@ -1,9 +1,9 @@
-//! The header before each payload. It names generation, number and arguments of the operation, so that
-//! ranks that disagree find out instead of mixing their data (X-15, G-4).
+//! The header before each payload. It names generation, number and arguments of the operation, so that ranks that
+//! disagree detect it instead of mixing their data (X-15, G-4).
 
 use std::fmt;
 
-use super::{VERSION, WireError, u32_at, u64_at};
+use super::{FrameError, VERSION, u32_at, u64_at};
 use crate::element::DataType;
 use crate::reduce::ReduceOp;
 
@@ -17,7 +17,7 @@ const MAGIC: [u8; MAGIC_LENGTH] = *b"ELFR";
 const KIND_BYE: u8 = 255;
 const NO_RANK: u32 = u32::MAX;
 
-/// What a frame belongs to.
+/// The kind of operation to which a frame belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum OperationKind {
@@ -31,21 +31,27 @@ pub enum OperationKind {
     Broadcast = 4,
     /// Every rank gets its part of each rank's data.
     AllToAll = 5,
-    /// Nobody leaves before all have come.
+    /// No rank returns before all have entered.
     Barrier = 6,
-    /// From one rank to another.
+    /// One rank sends to another one.
     SendReceive = 7,
     /// All-gather with a length for each rank.
     AllGatherV = 8,
     /// All-to-all with a length for each pair.
     AllToAllV = 9,
-    /// Sub-groups are made.
+    /// The ranks make sub-groups.
     Split = 10,
+    /// The root gets the reduction of all contributions.
+    Reduce = 11,
+    /// The root gets all contributions.
+    Gather = 12,
+    /// Every rank gets its part of the root's data.
+    Scatter = 13,
 }
 
 impl OperationKind {
     /// Every kind, in the order of the codes.
-    pub const ALL: [OperationKind; 10] = [
+    pub const ALL: [OperationKind; 13] = [
         OperationKind::AllReduce,
         OperationKind::AllGather,
         OperationKind::ReduceScatter,
@@ -56,9 +62,12 @@ impl OperationKind {
         OperationKind::AllGatherV,
         OperationKind::AllToAllV,
         OperationKind::Split,
+        OperationKind::Reduce,
+        OperationKind::Gather,
+        OperationKind::Scatter,
     ];
 
-    /// Whether each rank, or pair of ranks, has a length of its own.
+    /// Whether lengths differ by rank, or by pair of ranks.
     pub const fn lengths_differ(self) -> bool {
         matches!(self, OperationKind::AllGatherV | OperationKind::AllToAllV)
     }
@@ -73,31 +82,34 @@ impl fmt::Display for OperationKind {
             OperationKind::Broadcast => "broadcast",
             OperationKind::AllToAll => "all_to_all",
             OperationKind::Barrier => "barrier",
-            OperationKind::SendReceive => "send/receive",
+            OperationKind::SendReceive => "send/recv",
             OperationKind::AllGatherV => "all_gather_v",
             OperationKind::AllToAllV => "all_to_all_v",
             OperationKind::Split => "split",
+            OperationKind::Reduce => "reduce",
+            OperationKind::Gather => "gather",
+            OperationKind::Scatter => "scatter",
         })
     }
 }
 
-/// An operation with those of its arguments on which all ranks must agree.
+/// The kind of an operation, with the arguments on which all ranks must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
-    /// Which one.
+pub struct OperationSignature {
+    /// The kind of operation.
     pub kind: OperationKind,
     /// The type of the elements; none for a barrier.
     pub data_type: Option<DataType>,
-    /// How to reduce; none where nothing is reduced.
+    /// The reduction; none where nothing is reduced.
     pub reduce_op: Option<ReduceOp>,
-    /// The root; none where there is none.
+    /// The root; none for an operation without a root.
     pub root: Option<u32>,
-    /// The length of the caller's buffer, in bytes (all_gather and reduce_scatter: of one rank's part;
+    /// The length of the caller's buffer, in bytes (gather, scatter, all_gather, reduce_scatter: of one rank's part;
     /// all_to_all: of the whole; all_to_all_v: of what goes from the sender to the receiver).
     pub bytes: u64,
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for OperationSignature {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}({} bytes", self.kind, self.bytes)?;
         if let Some(data_type) = self.data_type {
@@ -122,7 +134,7 @@ pub struct FrameHeader {
     /// sender to this receiver.
     pub sequence: u64,
     /// The operation.
-    pub operation: Operation,
+    pub operation: OperationSignature,
 }
 
 impl fmt::Display for FrameHeader {
@@ -131,20 +143,20 @@ impl fmt::Display for FrameHeader {
     }
 }
 
-/// Why a rank says farewell.
+/// The reason of a farewell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByeCause {
-    /// It closed its communicator.
+    /// The rank closed its communicator.
     Left,
-    /// Its generation was aborted.
+    /// The rank's generation was aborted.
     Aborted,
-    /// It lost this rank.
+    /// The rank lost this peer.
     PeerLost(u32),
-    /// Its deadline passed while it waited for this rank, among others perhaps.
+    /// The rank's deadline passed while it waited for this peer, perhaps among others.
     DeadlinePassed(u32),
-    /// This rank's operation does not fit its own.
+    /// This peer's operation does not match the rank's own.
     Mismatch(u32),
-    /// It failed in another way.
+    /// The rank failed in another way.
     Failed,
 }
 
@@ -155,22 +167,22 @@ pub struct Bye {
     pub generation: u64,
     /// The first collective that the sender has not completed.
     pub sequence: u64,
-    /// Why it goes.
+    /// The reason of the farewell.
     pub cause: ByeCause,
 }
 
-/// What stands before a payload, or instead of one.
+/// The content of a header: an operation whose payload follows, or a farewell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// An operation; its payload follows.
     Operation(FrameHeader),
-    /// The end.
+    /// A farewell: the end of the stream.
     Bye(Bye),
 }
 
 impl Frame {
-    /// The bytes of the header. The twelfth is left to the sender: whether the header only announces the
-    /// operation, since its payload waits for another rank, and is followed by a second one.
+    /// The bytes of the header. The sender sets the byte at offset 12: it says that the header only announces the
+    /// operation, since the payload waits for another rank, and that a second header follows.
     pub fn encode(&self) -> [u8; FRAME_LENGTH] {
         let mut bytes = [0; FRAME_LENGTH];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -203,22 +215,22 @@ impl Frame {
         bytes
     }
 
-    /// Whether bytes, of which the first [`MAGIC_LENGTH`] are there, are those of a frame.
+    /// Whether `bytes`, of which the first [`MAGIC_LENGTH`] are there, start a frame.
     pub fn starts(bytes: &[u8]) -> bool {
         bytes.starts_with(&MAGIC)
     }
 
-    /// The header of these bytes.
+    /// Decodes a header.
     ///
     /// # Errors
     ///
-    /// Another magic or version, or a field whose value means nothing.
-    pub fn decode(bytes: &[u8; FRAME_LENGTH]) -> Result<Frame, WireError> {
+    /// Another magic number or version, or an invalid field.
+    pub fn decode(bytes: &[u8; FRAME_LENGTH]) -> Result<Frame, FrameError> {
         if bytes[..4] != MAGIC {
-            return Err(WireError::Magic);
+            return Err(FrameError::Magic);
         }
         if bytes[4] != VERSION {
-            return Err(WireError::Version { found: bytes[4] });
+            return Err(FrameError::Version { found: bytes[4] });
         }
         let rank = Some(u32_at(bytes, 8)).filter(|rank| *rank != NO_RANK);
         let (generation, sequence) = (u64_at(bytes, 16), u64_at(bytes, 24));
@@ -230,18 +242,18 @@ impl Frame {
                 (3, _) => ByeCause::Failed,
                 (4, Some(rank)) => ByeCause::DeadlinePassed(rank),
                 (5, Some(rank)) => ByeCause::Mismatch(rank),
-                (code, _) => return Err(WireError::Field { field: "cause", value: code.into() }),
+                (code, _) => return Err(FrameError::Field { field: "cause", value: code.into() }),
             };
             return Ok(Frame::Bye(Bye { generation, sequence, cause }));
         }
         let kind = OperationKind::ALL
             .into_iter()
             .find(|kind| *kind as u8 == bytes[5])
-            .ok_or(WireError::Kind { found: bytes[5] })?;
+            .ok_or(FrameError::Kind { found: bytes[5] })?;
         let data_type = optional("data type", bytes[6], DataType::from_code)?;
         let reduce_op = optional("reduce operation", bytes[7], ReduceOp::from_code)?;
         let operation =
-            Operation { kind, data_type, reduce_op, root: rank, bytes: u64_at(bytes, 32) };
+            OperationSignature { kind, data_type, reduce_op, root: rank, bytes: u64_at(bytes, 32) };
         Ok(Frame::Operation(FrameHeader { generation, sequence, operation }))
     }
 }
@@ -250,9 +262,9 @@ fn optional<T>(
     field: &'static str,
     code: u8,
     from_code: impl Fn(u8) -> Option<T>,
-) -> Result<Option<T>, WireError> {
+) -> Result<Option<T>, FrameError> {
     match code {
         0 => Ok(None),
-        code => from_code(code).map(Some).ok_or(WireError::Field { field, value: code.into() }),
+        code => from_code(code).map(Some).ok_or(FrameError::Field { field, value: code.into() }),
     }
 }

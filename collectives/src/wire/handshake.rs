@@ -1,12 +1,15 @@
-//! The handshake of a connection: the dialer says [`Hello`], the acceptor a [`Reply`] with its proof,
-//! the dialer its [`Proof`]: a round trip, after which the link stands. A proof is an HMAC-SHA256 over both nonces and
-//! all that was said, under the generation's key, so neither side talks to who does not hold it.
+//! The handshake of a connection: the dialer sends [`RankHello`], the acceptor a [`HandshakeReply`] with its proof, the
+//! dialer its [`Proof`]. The link is established after this round trip. A proof is an HMAC-SHA256 over both nonces and
+//! all earlier messages, under the generation's key. The hello carries one over itself: it can be replayed, so it
+//! establishes nothing, but an acceptor keeps no connection without it.
 
-use super::{VERSION, WireError, array_at, u32_at, u64_at};
+use super::{FrameError, VERSION, array_at, u32_at, u64_at};
 
-/// The length of [`Hello`], in bytes.
-pub const HELLO_LENGTH: usize = 72;
-/// The length of [`Reply`], in bytes.
+/// The length of [`RankHello`], in bytes.
+pub const HELLO_LENGTH: usize = SIGNED_LENGTH + 32;
+/// The part of [`RankHello`] that its proof covers, in bytes: all before the proof.
+pub const SIGNED_LENGTH: usize = 72;
+/// The length of [`HandshakeReply`], in bytes.
 pub const REPLY_LENGTH: usize = 72;
 /// The length of [`Proof`], in bytes.
 pub const PROOF_LENGTH: usize = 40;
@@ -24,46 +27,48 @@ fn preamble(bytes: &mut [u8], kind: u8) {
 }
 
 /// The kind of a message whose magic and version are right.
-fn kind(bytes: &[u8]) -> Result<u8, WireError> {
+fn kind(bytes: &[u8]) -> Result<u8, FrameError> {
     if bytes[..4] != MAGIC {
-        return Err(WireError::Magic);
+        return Err(FrameError::Magic);
     }
     if bytes[4] != VERSION {
-        return Err(WireError::Version { found: bytes[4] });
+        return Err(FrameError::Version { found: bytes[4] });
     }
     Ok(bytes[5])
 }
 
-fn expect_kind(bytes: &[u8], expected: u8) -> Result<(), WireError> {
+fn expect_kind(bytes: &[u8], expected: u8) -> Result<(), FrameError> {
     match kind(bytes)? {
         found if found == expected => Ok(()),
-        found => Err(WireError::Kind { found }),
+        found => Err(FrameError::Kind { found }),
     }
 }
 
 /// The first message, from the dialer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
+pub struct RankHello {
     /// The driver's term.
     pub term: u64,
     /// The generation that the dialer forms.
     pub generation: u64,
-    /// The size of its world.
+    /// The dialer's world size.
     pub world_size: u32,
     /// The dialer's rank.
     pub rank: u32,
-    /// The rank that the dialer takes the acceptor for.
+    /// The rank that the dialer expects the acceptor to have.
     pub target: u32,
-    /// Which of the generation's groups the dialer forms: 0 is all ranks, 1 those of its host. They form in
-    /// this order.
+    /// The group of the generation that the dialer forms: 0 is all ranks, 1 those of its host. They form in this
+    /// order.
     pub part: u32,
-    /// Which of the pair's streams this connection is, from 0 on.
+    /// The number of this connection among the pair's streams, from 0.
     pub stream: u8,
     /// Fresh random bytes.
     pub nonce: [u8; 32],
+    /// HMAC-SHA256 over the label of hellos and the [`SIGNED_LENGTH`] bytes before it.
+    pub proof: [u8; 32],
 }
 
-impl Hello {
+impl RankHello {
     /// The bytes of the message.
     pub fn encode(&self) -> [u8; HELLO_LENGTH] {
         let mut bytes = [0; HELLO_LENGTH];
@@ -76,17 +81,18 @@ impl Hello {
         bytes[32..36].copy_from_slice(&self.target.to_le_bytes());
         bytes[36..40].copy_from_slice(&self.part.to_le_bytes());
         bytes[40..72].copy_from_slice(&self.nonce);
+        bytes[SIGNED_LENGTH..].copy_from_slice(&self.proof);
         bytes
     }
 
-    /// The message of these bytes.
+    /// Decodes a message. Its proof is not checked.
     ///
     /// # Errors
     ///
     /// Another magic, version or kind.
-    pub fn decode(bytes: &[u8; HELLO_LENGTH]) -> Result<Hello, WireError> {
+    pub fn decode(bytes: &[u8; HELLO_LENGTH]) -> Result<RankHello, FrameError> {
         expect_kind(bytes, KIND_HELLO)?;
-        Ok(Hello {
+        Ok(RankHello {
             term: u64_at(bytes, 8),
             generation: u64_at(bytes, 16),
             world_size: u32_at(bytes, 24),
@@ -95,40 +101,45 @@ impl Hello {
             part: u32_at(bytes, 36),
             stream: bytes[6],
             nonce: array_at(bytes, 40),
+            proof: array_at(bytes, SIGNED_LENGTH),
         })
     }
 }
 
-/// Why an acceptor sends a dialer away.
+/// The reason why an acceptor refuses a dialer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Refusal {
+pub enum HandshakeRefusal {
     /// The acceptor is in a newer generation.
     Stale = 1,
     /// Rank, target or world size do not fit the acceptor's group.
     WrongGroup = 2,
+    /// The acceptor is still in an older generation, whose key cannot prove who dials: dial again later.
+    NotYet = 3,
 }
 
-impl Refusal {
-    fn from_code(code: u8) -> Option<Refusal> {
-        [Refusal::Stale, Refusal::WrongGroup].into_iter().find(|refusal| *refusal as u8 == code)
+impl HandshakeRefusal {
+    fn from_code(code: u8) -> Option<HandshakeRefusal> {
+        [HandshakeRefusal::Stale, HandshakeRefusal::WrongGroup, HandshakeRefusal::NotYet]
+            .into_iter()
+            .find(|refusal| *refusal as u8 == code)
     }
 }
 
-/// The acceptor's answer to [`Hello`].
+/// The acceptor's answer to [`RankHello`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// Go on: here is the acceptor's nonce and its proof.
+pub enum HandshakeReply {
+    /// The dialer may go on: the acceptor's nonce and its proof.
     Welcome {
         /// Fresh random bytes.
         nonce: [u8; 32],
         /// HMAC-SHA256 over the acceptor's label, the hello and this nonce.
         proof: [u8; 32],
     },
-    /// Go away.
+    /// The acceptor refuses the dialer.
     Refused {
-        /// Why.
-        refusal: Refusal,
+        /// The reason.
+        refusal: HandshakeRefusal,
         /// The acceptor's term.
         term: u64,
         /// The acceptor's generation.
@@ -136,17 +147,17 @@ pub enum Reply {
     },
 }
 
-impl Reply {
+impl HandshakeReply {
     /// The bytes of the message.
     pub fn encode(&self) -> [u8; REPLY_LENGTH] {
         let mut bytes = [0; REPLY_LENGTH];
         match self {
-            Reply::Welcome { nonce, proof } => {
+            HandshakeReply::Welcome { nonce, proof } => {
                 preamble(&mut bytes, KIND_WELCOME);
                 bytes[8..40].copy_from_slice(nonce);
                 bytes[40..72].copy_from_slice(proof);
             }
-            Reply::Refused { refusal, term, generation } => {
+            HandshakeReply::Refused { refusal, term, generation } => {
                 preamble(&mut bytes, KIND_REFUSED);
                 bytes[6] = *refusal as u8;
                 bytes[8..16].copy_from_slice(&term.to_le_bytes());
@@ -156,23 +167,24 @@ impl Reply {
         bytes
     }
 
-    /// The message of these bytes.
+    /// Decodes a message.
     ///
     /// # Errors
     ///
     /// Another magic, version or kind, or an unknown refusal.
-    pub fn decode(bytes: &[u8; REPLY_LENGTH]) -> Result<Reply, WireError> {
+    pub fn decode(bytes: &[u8; REPLY_LENGTH]) -> Result<HandshakeReply, FrameError> {
         match kind(bytes)? {
-            KIND_WELCOME => {
-                Ok(Reply::Welcome { nonce: array_at(bytes, 8), proof: array_at(bytes, 40) })
-            }
+            KIND_WELCOME => Ok(HandshakeReply::Welcome {
+                nonce: array_at(bytes, 8),
+                proof: array_at(bytes, 40),
+            }),
             KIND_REFUSED => {
-                let refusal = Refusal::from_code(bytes[6])
-                    .ok_or(WireError::Field { field: "refusal", value: bytes[6].into() })?;
+                let refusal = HandshakeRefusal::from_code(bytes[6])
+                    .ok_or(FrameError::Field { field: "refusal", value: bytes[6].into() })?;
                 let (term, generation) = (u64_at(bytes, 8), u64_at(bytes, 16));
-                Ok(Reply::Refused { refusal, term, generation })
+                Ok(HandshakeReply::Refused { refusal, term, generation })
             }
-            found => Err(WireError::Kind { found }),
+            found => Err(FrameError::Kind { found }),
         }
     }
 }
@@ -193,12 +205,12 @@ impl Proof {
         bytes
     }
 
-    /// The message of these bytes.
+    /// Decodes a message.
     ///
     /// # Errors
     ///
     /// Another magic, version or kind.
-    pub fn decode(bytes: &[u8; PROOF_LENGTH]) -> Result<Proof, WireError> {
+    pub fn decode(bytes: &[u8; PROOF_LENGTH]) -> Result<Proof, FrameError> {
         expect_kind(bytes, KIND_PROOF)?;
         Ok(Proof { proof: array_at(bytes, 8) })
     }

@@ -1,4 +1,4 @@
-//! What stands on the wire, as pure functions of bytes: no socket, no clock, no allocation.
+//! The wire format, as pure functions of bytes: no socket, no clock, no allocation. Used by the TCP backend.
 //!
 //! Every message has a fixed size and starts with magic, version and kind. All integers are
 //! little-endian. The payload of an operation follows its frame header as the elements lie in memory.
@@ -9,34 +9,38 @@ mod handshake;
 mod tests;
 
 pub use frame::{
-    Bye, ByeCause, FRAME_LENGTH, Frame, FrameHeader, MAGIC_LENGTH, Operation, OperationKind,
+    Bye, ByeCause, FRAME_LENGTH, Frame, FrameHeader, MAGIC_LENGTH, OperationKind,
+    OperationSignature,
 };
-pub use handshake::{HELLO_LENGTH, Hello, PROOF_LENGTH, Proof, REPLY_LENGTH, Refusal, Reply};
+pub use handshake::{
+    HELLO_LENGTH, HandshakeRefusal, HandshakeReply, PROOF_LENGTH, Proof, REPLY_LENGTH, RankHello,
+    SIGNED_LENGTH,
+};
 
 use thiserror::Error;
 
 /// The version of handshake and frames. Peers of another version are refused.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 5;
 
-/// Why bytes are no message.
+/// The reason why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum WireError {
-    /// It does not start as a message of this protocol does.
+pub enum FrameError {
+    /// The bytes do not start with the magic number of this protocol.
     #[error("the magic number is wrong")]
     Magic,
-    /// It is of another version.
+    /// The message has another version.
     #[error("it is of version {found}, this side speaks version {VERSION}")]
     Version {
         /// The version found.
         found: u8,
     },
-    /// It is another message than the one due.
+    /// The message has another kind than the one due.
     #[error("its kind {found} is not due here")]
     Kind {
         /// The kind found.
         found: u8,
     },
-    /// A field has a value that means nothing.
+    /// A field has an invalid value.
     #[error("its field `{field}` has the value {value}, which means nothing")]
     Field {
         /// The name of the field.

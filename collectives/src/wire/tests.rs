@@ -1,11 +1,11 @@
-//! Every decoder takes any bytes without a panic, and what it takes encodes to the same meaning.
+//! Properties of the decoders: any bytes decode without a panic, and what they accept encodes to the same meaning.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::{DataType, ReduceOp};
 
-fn operation() -> impl Strategy<Value = Operation> {
+fn operation() -> impl Strategy<Value = OperationSignature> {
     (
         prop::sample::select(OperationKind::ALL.to_vec()),
         prop::option::of(prop::sample::select(DataType::ALL.to_vec())),
@@ -13,7 +13,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         prop::option::of(0..u32::MAX),
         any::<u64>(),
     )
-        .prop_map(|(kind, data_type, reduce_op, root, bytes)| Operation {
+        .prop_map(|(kind, data_type, reduce_op, root, bytes)| OperationSignature {
             kind,
             data_type,
             reduce_op,
@@ -72,13 +72,14 @@ proptest! {
     #[test]
     fn any_bytes_as_a_handshake(
         long in bytes::<HELLO_LENGTH>(*b"ELCO"),
+        reply in bytes::<REPLY_LENGTH>(*b"ELCO"),
         middle in bytes::<PROOF_LENGTH>(*b"ELCO"),
     ) {
-        if let Ok(hello) = Hello::decode(&long) {
-            prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        if let Ok(hello) = RankHello::decode(&long) {
+            prop_assert_eq!(RankHello::decode(&hello.encode()), Ok(hello));
         }
-        if let Ok(reply) = Reply::decode(&long) {
-            prop_assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
+        if let Ok(reply) = HandshakeReply::decode(&reply) {
+            prop_assert_eq!(HandshakeReply::decode(&reply.encode()), Ok(reply));
         }
         if let Ok(proof) = Proof::decode(&middle) {
             prop_assert_eq!(Proof::decode(&proof.encode()), Ok(proof));
@@ -90,5 +91,5 @@ proptest! {
 fn another_version_is_named() {
     let mut bytes = Proof { proof: [1; 32] }.encode();
     bytes[4] = 9;
-    assert_eq!(Proof::decode(&bytes), Err(WireError::Version { found: 9 }));
+    assert_eq!(Proof::decode(&bytes), Err(FrameError::Version { found: 9 }));
 }

@@ -1,4 +1,4 @@
-//! What runs in the GPU's thread: the calls that may block, each with a reason to stop.
+//! Jobs of the GPU's thread: the calls that may block, each with a reason to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,23 +8,23 @@ use elastic_collectives::AbortHandle;
 use elastic_protocol::Stamp;
 
 use super::core::END_MAX;
-use crate::nccl::{Comm, CommError, Ending, Maker, Patience, UniqueId};
+use crate::nccl::{Comm, CommEnding, CommError, GpuPatience, Maker, UniqueId};
 use crate::offer::How;
 
 /// When a job is to stop.
-pub(super) struct Limits {
+pub(super) struct WaitLimits {
     pub(super) patience: Duration,
     /// The abort word, and the generation whose abort ends the job.
     pub(super) abort: Option<(AbortHandle, Stamp)>,
     pub(super) cancelled: Arc<AtomicBool>,
 }
 
-impl Limits {
+impl WaitLimits {
     #[expect(
         clippy::disallowed_methods,
         reason = "the GPU's thread is outside of the deterministic world"
     )]
-    fn wait<T>(&self, call: impl FnOnce(&Patience<'_>) -> T) -> T {
+    fn wait<T>(&self, call: impl FnOnce(&GpuPatience<'_>) -> T) -> T {
         let stop = || {
             if self.cancelled.load(Ordering::Relaxed) {
                 return Some("something else is more urgent".to_owned());
@@ -33,7 +33,7 @@ impl Limits {
             let abort = abort.aborted(stamp.term.0, stamp.generation.0)?;
             Some(format!("the generation was aborted: {}", abort.reason))
         };
-        call(&Patience { due: Instant::now() + self.patience, stop: &stop })
+        call(&GpuPatience { due: Instant::now() + self.patience, stop: &stop })
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Form {
 }
 
 /// Forms it.
-pub(super) fn form(maker: &Maker, form: Form, limits: &Limits) -> Result<Comm, String> {
+pub(super) fn form(maker: &Maker, form: Form, limits: &WaitLimits) -> Result<Comm, String> {
     let Form { how, parent, id, hosts_id, rank, world } = form;
     limits
         .wait(|patience| match (how, parent, id) {
@@ -75,7 +75,7 @@ pub(super) fn form(maker: &Maker, form: Form, limits: &Limits) -> Result<Comm, S
 }
 
 /// Ends what is under way in a communicator. One that cannot be revoked is ended.
-pub(super) fn revoke(comm: &Comm, limits: &Limits) -> Result<(), String> {
+pub(super) fn revoke(comm: &Comm, limits: &WaitLimits) -> Result<(), String> {
     limits.wait(|patience| comm.revoke(patience)).map_err(|error| {
         let ended = end(comm);
         ended.err().unwrap_or_else(|| error.to_string())
@@ -84,8 +84,8 @@ pub(super) fn revoke(comm: &Comm, limits: &Limits) -> Result<(), String> {
 
 /// Ends a communicator.
 pub(super) fn end(comm: &Comm) -> Result<(), String> {
-    comm.end(Ending::Abort).map_err(|error| error.to_string())
+    comm.end(CommEnding::Abort).map_err(|error| error.to_string())
 }
 
-/// How long calls may take that need nobody else.
+/// Limit for calls that need no peer.
 pub(super) const ALONE: Duration = END_MAX;

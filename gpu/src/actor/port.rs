@@ -9,13 +9,13 @@ use elastic_protocol::{Stamp, WorkerId};
 
 use super::core::Close;
 use crate::nccl::UniqueId;
-use crate::offer::{Offer, Plan};
-use crate::session::Session;
+use crate::offer::{FormPlan, Offer};
+use crate::session::NcclSession;
 
-/// What the actor is asked and told.
+/// Requests to the actor.
 #[derive(Debug)]
 pub enum GpuRequest {
-    /// What does this member bring to a generation of these members?
+    /// Asks for this member's offer to a generation of these members.
     Offer {
         /// The generation.
         stamp: Stamp,
@@ -27,7 +27,7 @@ pub enum GpuRequest {
     /// Make the meeting point of this plan.
     Identify {
         /// The plan.
-        plan: Plan,
+        plan: FormPlan,
         /// The answer.
         reply: SyncSender<Result<UniqueId, String>>,
     },
@@ -37,14 +37,14 @@ pub enum GpuRequest {
         stamp: Stamp,
         /// By rank.
         members: Vec<WorkerId>,
-        /// What all have worked out.
-        plan: Plan,
+        /// The plan that all members have computed.
+        plan: FormPlan,
         /// Where they meet, if the plan needs that.
         id: Option<UniqueId>,
         /// How long it may take.
         patience: Duration,
         /// The answer.
-        reply: SyncSender<Result<Arc<Session>, String>>,
+        reply: SyncSender<Result<Arc<NcclSession>, String>>,
     },
     /// The generation runs: form these in the background.
     Spares {

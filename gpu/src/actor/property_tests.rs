@@ -1,4 +1,4 @@
-//! The actor's core against a model of its thread: whatever comes in whatever order, each question is answered once,
+//! The actor's core against a model of its thread: for any inputs in any order, each question is answered once,
 //! one piece of work is under way at a time, nothing is used after its end, and nothing is kept for ever.
 
 use std::collections::BTreeSet;
@@ -8,13 +8,13 @@ use elastic_protocol::{GenerationId, HostName, Incarnation, Stamp, Term, Time, W
 use proptest::prelude::*;
 
 use super::core::{
-    Answer, Close, CommId, CoreConfig, GpuCore, JobId, Outcome, Output, SPARES_MAX, Sample, Ticket,
-    WORK_MAX, Work,
+    AskTicket, Close, CommId, CoreConfig, GpuAnswer, GpuCore, GpuJobId, GpuOutput, GpuWork,
+    ProgressSample, SPARES_MAX, WORK_MAX, WorkOutcome,
 };
 use crate::nccl::Features;
-use crate::offer::{How, Plan, plan};
+use crate::offer::{FormPlan, How, plan};
 
-/// What happens next.
+/// The next input.
 #[derive(Clone, Debug)]
 enum Input {
     /// A generation of the first so many workers forms, with what follows from this member's own offer.
@@ -34,8 +34,8 @@ struct Model {
     generation: u64,
     members: Vec<WorkerId>,
     tickets: u64,
-    open: BTreeSet<Ticket>,
-    job: Option<(JobId, Work)>,
+    open: BTreeSet<AskTicket>,
+    job: Option<(GpuJobId, GpuWork)>,
     living: BTreeSet<CommId>,
     /// Given up with a thread that is stuck.
     lost: BTreeSet<CommId>,
@@ -68,10 +68,10 @@ impl Model {
         Stamp { term: Term(1), generation: GenerationId(self.generation) }
     }
 
-    fn ticket(&mut self) -> Ticket {
+    fn ticket(&mut self) -> AskTicket {
         self.tickets += 1;
-        self.open.insert(Ticket(self.tickets));
-        Ticket(self.tickets)
+        self.open.insert(AskTicket(self.tickets));
+        AskTicket(self.tickets)
     }
 
     fn step(&mut self, input: Input) {
@@ -89,7 +89,8 @@ impl Model {
             }
             Input::Done(well) => self.done(well),
             Input::Sample(error) => {
-                let sample = Sample { oldest: None, error: error.then(|| "late".to_owned()) };
+                let sample =
+                    ProgressSample { oldest: None, error: error.then(|| "late".to_owned()) };
                 self.core.handle_sample(self.now, self.stamp(), sample);
             }
             Input::Wait(ms) => {
@@ -111,7 +112,7 @@ impl Model {
         self.core.handle_offer(self.now, ticket, self.stamp(), &members);
         let mut offer = None;
         while let Some(output) = self.core.poll_output() {
-            if let Output::Answer(_, Answer::Offer(own)) = &output {
+            if let GpuOutput::Answer(_, GpuAnswer::Offer(own)) = &output {
                 offer = Some(*own);
             }
             self.take(output);
@@ -139,16 +140,17 @@ impl Model {
     fn done(&mut self, well: bool) {
         let Some((id, work)) = self.job.take() else { return };
         match (&work, well) {
-            (Work::Form { into, .. } | Work::FormSpare { into, .. }, true) => {
+            (GpuWork::Form { into, .. } | GpuWork::FormSpare { into, .. }, true) => {
                 self.living.insert(*into);
             }
-            // What cannot be ended is gone all the same.
-            (Work::End(comm), _) => {
+            // A communicator that cannot be ended counts as gone all the same.
+            (GpuWork::End(comm), _) => {
                 self.living.remove(comm);
             }
             _ => {}
         }
-        let outcome = if well { Outcome::Done } else { Outcome::Failed("told to".to_owned()) };
+        let outcome =
+            if well { WorkOutcome::Done } else { WorkOutcome::Failed("told to".to_owned()) };
         self.core.handle_done(self.now, id, outcome);
     }
 
@@ -158,47 +160,47 @@ impl Model {
         }
     }
 
-    fn take(&mut self, output: Output) {
+    fn take(&mut self, output: GpuOutput) {
         match output {
-            Output::Answer(ticket, answer) => {
+            GpuOutput::Answer(ticket, answer) => {
                 assert!(self.open.remove(&ticket), "each question is answered once");
-                if let Answer::Formed(Ok(comm)) = answer {
+                if let GpuAnswer::Formed(Ok(comm)) = answer {
                     assert!(self.living.contains(&comm), "what is given out lives");
                 }
             }
-            Output::Do(id, work) => {
+            GpuOutput::Do(id, work) => {
                 assert!(self.job.is_none(), "one piece of work at a time");
                 self.check(&work);
                 self.job = Some((id, work));
             }
-            Output::Cancel(id) => {
+            GpuOutput::Cancel(id) => {
                 let job = self.job.as_ref().expect("something is under way");
                 assert_eq!(job.0, id);
-                assert!(matches!(job.1, Work::FormSpare { .. }), "only spares are cancelled");
+                assert!(matches!(job.1, GpuWork::FormSpare { .. }), "only spares are cancelled");
             }
-            Output::LeaveBehind(id) => {
+            GpuOutput::LeaveBehind(id) => {
                 let (job, work) = self.job.take().expect("something is under way");
                 assert_eq!(job, id);
                 let lost = match work {
-                    Work::Form { parent, .. } => parent,
-                    Work::Identify(_) | Work::FormSpare { .. } => None,
-                    Work::Revoke(comm) | Work::End(comm) => Some(comm),
+                    GpuWork::Form { parent, .. } => parent,
+                    GpuWork::Identify(_) | GpuWork::FormSpare { .. } => None,
+                    GpuWork::Revoke(comm) | GpuWork::End(comm) => Some(comm),
                 };
                 self.lost.extend(lost);
             }
-            Output::Sample(stamp) | Output::Fail(stamp, _) => assert_eq!(stamp, self.stamp()),
+            GpuOutput::Sample(stamp) | GpuOutput::Fail(stamp, _) => assert_eq!(stamp, self.stamp()),
         }
     }
 
-    fn check(&self, work: &Work) {
+    fn check(&self, work: &GpuWork) {
         let used = match work {
-            Work::Form { parent, how, .. } => {
+            GpuWork::Form { parent, how, .. } => {
                 assert!(parent.is_none() || *how != How::Init, "what is new comes of nothing");
                 *parent
             }
-            Work::Identify(parent) => *parent,
-            Work::FormSpare { .. } => None,
-            Work::Revoke(comm) | Work::End(comm) => Some(*comm),
+            GpuWork::Identify(parent) => *parent,
+            GpuWork::FormSpare { .. } => None,
+            GpuWork::Revoke(comm) | GpuWork::End(comm) => Some(*comm),
         };
         if let Some(comm) = used {
             assert!(self.living.contains(&comm) || self.lost.contains(&comm), "{work:?}");
@@ -262,9 +264,10 @@ fn a_hang_is_told_and_what_is_under_way_is_ended() {
     model.step(Input::Generation(2));
     model.settle();
     let oldest = Some((Duration::from_secs(11), "all_reduce #4".to_owned()));
-    model.core.handle_sample(model.now, model.stamp(), Sample { oldest, error: None });
-    let outputs: Vec<Output> = std::iter::from_fn(|| model.core.poll_output()).collect();
-    let [Output::Fail(_, reason), Output::Do(_, Work::Revoke(_))] = outputs.as_slice() else {
+    model.core.handle_sample(model.now, model.stamp(), ProgressSample { oldest, error: None });
+    let outputs: Vec<GpuOutput> = std::iter::from_fn(|| model.core.poll_output()).collect();
+    let [GpuOutput::Fail(_, reason), GpuOutput::Do(_, GpuWork::Revoke(_))] = outputs.as_slice()
+    else {
         panic!("{outputs:?}");
     };
     assert!(reason.contains("all_reduce #4"), "{reason}");
@@ -277,12 +280,12 @@ fn g_2_a_generation_that_is_older_is_not_formed() {
     model.settle();
     let old = Stamp::default();
     let ticket = model.ticket();
-    let plan = Plan::init(2, "");
+    let plan = FormPlan::init(2, "");
     let members = model.members.clone();
     model.core.handle_form(model.now, ticket, old, &members, &plan, model.now);
     let answer = model.core.poll_output();
     assert!(
-        matches!(&answer, Some(Output::Answer(_, Answer::Formed(Err(reason)))) if reason.contains("G-2")),
+        matches!(&answer, Some(GpuOutput::Answer(_, GpuAnswer::Formed(Err(reason)))) if reason.contains("G-2")),
         "{answer:?}"
     );
 }

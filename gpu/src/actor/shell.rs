@@ -12,24 +12,26 @@ use elastic_protocol::{Stamp, Time};
 use elastic_runtime::{NodeHandle, OffloadError, OffloadPort, TimedActor, TimerSlot, fail};
 use tracing::{debug, info, warn};
 
-use super::core::{Answer, CommId, CoreConfig, GpuCore, JobId, Outcome, Output, Ticket, Work};
-use super::jobs::{self, Form, Limits};
+use super::core::{
+    AskTicket, CommId, CoreConfig, GpuAnswer, GpuCore, GpuJobId, GpuOutput, GpuWork, WorkOutcome,
+};
+use super::jobs::{self, Form, WaitLimits};
 use super::port::{GpuPort, GpuRequest};
 use super::thread::GpuThread;
 use crate::gpu::Gpu;
 use crate::nccl::{Comm, UniqueId};
 use crate::offer::{How, Offer};
-use crate::session::Session;
+use crate::session::NcclSession;
 
 /// Threads that are left behind, stuck in a call, before the actor gives up.
 const LEFT_BEHIND_MAX: u32 = 4;
 
-/// What the actor is started with.
+/// Settings of the actor.
 #[derive(Clone, Debug)]
 pub struct GpuConfig {
     /// The GPU and its libraries.
     pub gpu: Arc<Gpu>,
-    /// What the core is told.
+    /// Settings of the core.
     pub core: CoreConfig,
     /// The abort word of this worker's collectives.
     pub abort: AbortHandle,
@@ -37,14 +39,14 @@ pub struct GpuConfig {
     pub port: GpuPort,
 }
 
-/// Who waits for an answer.
+/// The asker of a pending question.
 enum Asked {
     Offer(SyncSender<Result<Offer, String>>),
     Identify(SyncSender<Result<UniqueId, String>>),
-    Form { reply: SyncSender<Result<Arc<Session>, String>>, stamp: Stamp, ranks: Vec<u32> },
+    Form { reply: SyncSender<Result<Arc<NcclSession>, String>>, stamp: Stamp, ranks: Vec<u32> },
 }
 
-/// What a job gives back.
+/// Results of a job.
 enum Made {
     Nothing,
     Id(UniqueId),
@@ -60,14 +62,14 @@ pub struct GpuActor {
     thread: GpuThread,
     offload: OffloadPort,
     comms: BTreeMap<CommId, Arc<Comm>>,
-    session: Option<Arc<Session>>,
-    asked: BTreeMap<Ticket, Asked>,
+    session: Option<Arc<NcclSession>>,
+    asked: BTreeMap<AskTicket, Asked>,
     /// The meeting point of what is being formed, and whether this worker has made it.
     id: Option<UniqueId>,
     made_id: Option<UniqueId>,
     spare_ids: BTreeMap<u32, UniqueId>,
-    /// What is under way, and how it is given up; what it uses is lost with it if it is stuck.
-    under_way: Option<(JobId, Arc<AtomicBool>)>,
+    /// The job under way and its stop flag; what it uses is lost with it if it is stuck.
+    under_way: Option<(GpuJobId, Arc<AtomicBool>)>,
     left_behind: u32,
     next_ticket: u64,
 }
@@ -103,24 +105,24 @@ impl GpuActor {
         self.timer.arm(ctx, self.core.poll_timeout());
     }
 
-    fn carry_out(&mut self, output: Output, ctx: &mut Context<Self>) {
+    fn carry_out(&mut self, output: GpuOutput, ctx: &mut Context<Self>) {
         match output {
-            Output::Answer(ticket, answer) => self.answer(ticket, answer),
-            Output::Do(id, work) => self.start(id, work, ctx),
-            Output::Cancel(id) => {
+            GpuOutput::Answer(ticket, answer) => self.answer(ticket, answer),
+            GpuOutput::Do(id, work) => self.start(id, work, ctx),
+            GpuOutput::Cancel(id) => {
                 if let Some((_, cancelled)) = self.under_way.as_ref().filter(|(job, _)| *job == id)
                 {
                     cancelled.store(true, Ordering::Relaxed);
                 }
             }
-            Output::LeaveBehind(_) => self.leave_behind(ctx),
-            Output::Sample(stamp) => {
+            GpuOutput::LeaveBehind(_) => self.leave_behind(ctx),
+            GpuOutput::Sample(stamp) => {
                 let session = self.session.as_ref().filter(|session| session.stamp() == stamp);
                 if let Some(sample) = session.map(|session| session.sample()) {
                     self.core.handle_sample(self.node.now(), stamp, sample);
                 }
             }
-            Output::Fail(stamp, reason) => {
+            GpuOutput::Fail(stamp, reason) => {
                 warn!(generation = %stamp.generation, reason, "the GPU's collectives have failed");
                 if let Some(session) =
                     self.session.as_ref().filter(|session| session.stamp() == stamp)
@@ -131,27 +133,27 @@ impl GpuActor {
         }
     }
 
-    fn ticket(&mut self, asked: Asked) -> Ticket {
+    fn ticket(&mut self, asked: Asked) -> AskTicket {
         self.next_ticket += 1;
-        let ticket = Ticket(self.next_ticket);
+        let ticket = AskTicket(self.next_ticket);
         self.asked.insert(ticket, asked);
         ticket
     }
 
-    /// Whoever asked may have given up: then nobody receives.
-    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+    /// The asker may have given up: then the answer has no reader.
+    fn answer(&mut self, ticket: AskTicket, answer: GpuAnswer) {
         match (self.asked.remove(&ticket), answer) {
-            (Some(Asked::Offer(reply)), Answer::Offer(offer)) => drop(reply.try_send(Ok(offer))),
-            (Some(Asked::Identify(reply)), Answer::Identified(result)) => {
+            (Some(Asked::Offer(reply)), GpuAnswer::Offer(offer)) => drop(reply.try_send(Ok(offer))),
+            (Some(Asked::Identify(reply)), GpuAnswer::Identified(result)) => {
                 let id = self.made_id.ok_or_else(|| "no meeting point was made".to_owned());
                 drop(reply.try_send(result.and(id)));
             }
-            (Some(Asked::Form { reply, stamp, ranks }), Answer::Formed(result)) => {
+            (Some(Asked::Form { reply, stamp, ranks }), GpuAnswer::Formed(result)) => {
                 let comm = result.and_then(|comm| {
                     let comm = self.comms.get(&comm).cloned();
                     comm.ok_or_else(|| "the communicator is gone".to_owned())
                 });
-                let session = comm.map(|comm| Arc::new(Session::new(stamp, comm, ranks)));
+                let session = comm.map(|comm| Arc::new(NcclSession::new(stamp, comm, ranks)));
                 self.session = session.as_ref().ok().cloned();
                 drop(reply.try_send(session));
             }
@@ -159,14 +161,14 @@ impl GpuActor {
         }
     }
 
-    fn start(&mut self, id: JobId, work: Work, ctx: &mut Context<Self>) {
+    fn start(&mut self, id: GpuJobId, work: GpuWork, ctx: &mut Context<Self>) {
         let cancelled = Arc::new(AtomicBool::new(false));
         self.under_way = Some((id, Arc::clone(&cancelled)));
         let maker = self.config.gpu.maker().clone();
-        let limits = |patience: Duration, abort| Limits { patience, abort, cancelled };
+        let limits = |patience: Duration, abort| WaitLimits { patience, abort, cancelled };
         let now = self.node.now();
         let (label, job): (_, Box<dyn FnOnce() -> Result<Made, String> + Send>) = match work {
-            Work::Identify(parent) => {
+            GpuWork::Identify(parent) => {
                 let parent = parent.and_then(|parent| self.comms.get(&parent).cloned());
                 let job = move || {
                     let id = jobs::identify(&maker, parent.as_deref());
@@ -174,7 +176,7 @@ impl GpuActor {
                 };
                 ("gpu identify", Box::new(job))
             }
-            Work::Form { into, parent, how, rank, world, stamp, due } => {
+            GpuWork::Form { into, parent, how, rank, world, stamp, due } => {
                 info!(generation = %stamp.generation, ?how, rank, world, "forms a communicator");
                 let parent = parent.and_then(|parent| self.comms.get(&parent).cloned());
                 let hosts_id = self.id.is_some() && self.id == self.made_id;
@@ -184,7 +186,7 @@ impl GpuActor {
                     move || jobs::form(&maker, form, &limits).map(|comm| Made::Comm(into, comm));
                 ("gpu form", Box::new(job))
             }
-            Work::FormSpare { into, number, rank, world, due } => {
+            GpuWork::FormSpare { into, number, rank, world, due } => {
                 let id = self.spare_ids.get(&number).copied();
                 let form = Form { how: How::Init, parent: None, id, hosts_id: false, rank, world };
                 let limits = limits(due.since(now), None);
@@ -192,7 +194,7 @@ impl GpuActor {
                     move || jobs::form(&maker, form, &limits).map(|comm| Made::Comm(into, comm));
                 ("gpu spare", Box::new(job))
             }
-            Work::Revoke(comm) => {
+            GpuWork::Revoke(comm) => {
                 let comm = self.comms.get(&comm).cloned();
                 let limits = limits(jobs::ALONE, None);
                 let job = move || {
@@ -200,7 +202,7 @@ impl GpuActor {
                 };
                 ("gpu revoke", Box::new(job))
             }
-            Work::End(number) => {
+            GpuWork::End(number) => {
                 let comm = self.comms.get(&number).cloned();
                 let job =
                     move || comm.map_or(Ok(()), |comm| jobs::end(&comm)).map(|()| Made::Nothing);
@@ -213,12 +215,12 @@ impl GpuActor {
 
     fn done(
         &mut self,
-        id: JobId,
+        id: GpuJobId,
         result: Result<Result<Made, String>, OffloadError>,
         ctx: &mut Context<Self>,
     ) {
         if self.under_way.as_ref().is_none_or(|(job, _)| *job != id) {
-            // It was left behind, and comes back after all: what it made is ended as it is dropped.
+            // An abandoned job came back after all: its result is ended as it is dropped.
             return;
         }
         self.under_way = None;
@@ -232,11 +234,11 @@ impl GpuActor {
                         self.comms.insert(number, Arc::new(comm));
                     }
                 }
-                Outcome::Done
+                WorkOutcome::Done
             }
             Err(reason) => {
                 debug!(reason, "work of the GPU's thread has failed");
-                Outcome::Failed(reason)
+                WorkOutcome::Failed(reason)
             }
         };
         // An end that has failed leaves nothing that could be used.
@@ -266,7 +268,7 @@ impl Actor for GpuActor {
     }
 }
 
-/// Whatever ends it, a panic too: the training thread must not wait in a communicator that nobody watches.
+/// However the actor ends, by a panic too, the training thread must not wait in a communicator without a watcher.
 impl Drop for GpuActor {
     fn drop(&mut self) {
         if let Some(session) = &self.session {

@@ -4,36 +4,36 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::mpsc::{self, Sender};
 
-use elastic_runtime::offload::{Job, Offload};
+use elastic_runtime::offload::{BlockingJob, Offload};
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::oneshot;
 
-type Queue = Sender<(Job, oneshot::Sender<()>)>;
+type JobQueue = Sender<(BlockingJob, oneshot::Sender<()>)>;
 
-/// One thread, started with the first work and kept for the life of the actor; another one takes its place when
+/// A thread that starts with the first work and lives as long as the actor; another one takes its place when
 /// it is stuck.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GpuThread {
-    queue: Rc<RefCell<Option<Queue>>>,
+    queue: Rc<RefCell<Option<JobQueue>>>,
 }
 
 impl GpuThread {
-    /// What is under way is given up: the next work gets another thread.
+    /// Abandons the work under way: the next work gets another thread.
     pub(super) fn leave_behind(&self) {
         self.queue.borrow_mut().take();
     }
 }
 
 impl Offload for GpuThread {
-    fn start(&self, _label: &'static str, job: Job) -> LocalBoxFuture<'static, ()> {
+    fn start(&self, _label: &'static str, job: BlockingJob) -> LocalBoxFuture<'static, ()> {
         let (done, is_done) = oneshot::channel();
         let mut queue = self.queue.borrow_mut();
         let queue = queue.get_or_insert_with(|| {
-            let (queue, work) = mpsc::channel::<(Job, oneshot::Sender<()>)>();
+            let (queue, work) = mpsc::channel::<(BlockingJob, oneshot::Sender<()>)>();
             let run = move || {
                 for (job, done) in work {
                     job();
-                    // Whoever waited may have left this thread behind.
+                    // The caller may have abandoned this thread.
                     let _ = done.send(());
                 }
             };

@@ -10,7 +10,7 @@ use std::ptr;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUstream};
 use thiserror::Error;
 
-use crate::load::{LoadError, Search, Wanted, table};
+use crate::load::{LibrarySearch, LoadError, WantedLibrary, table};
 
 table! {
     /// The functions of `libcuda`. Results are read as numbers, since a newer driver may have codes that an
@@ -50,11 +50,11 @@ table! {
 /// `CUDA_ERROR_NOT_READY`: no error, but an answer.
 const NOT_READY: c_uint = 600;
 
-/// What the driver refused.
+/// An error of the CUDA driver.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("CUDA's {call} failed: {text} ({code})")]
 pub struct CudaError {
-    /// What was called.
+    /// The call that failed.
     pub call: &'static str,
     /// The driver's code.
     pub code: u32,
@@ -76,8 +76,8 @@ impl Cuda {
     /// # Errors
     ///
     /// It is there and cannot be used; the error names its file.
-    pub fn open(search: &Search) -> Result<Option<Cuda>, LoadError> {
-        let Some(found) = search.open(Wanted::Driver)? else { return Ok(None) };
+    pub fn open(search: &LibrarySearch) -> Result<Option<Cuda>, LoadError> {
+        let Some(found) = search.open(WantedLibrary::Driver)? else { return Ok(None) };
         let functions = Functions::read(&found.library)?;
         let file = found.library.file_of("cuInit");
         let mut cuda = Cuda { functions, file, how: found.how, version: 0 };
@@ -112,7 +112,7 @@ impl Cuda {
         &self.functions
     }
 
-    /// What a code means.
+    /// Turns a code into an error.
     pub(super) fn check(&self, call: &'static str, code: c_uint) -> Result<(), CudaError> {
         if code == 0 {
             return Ok(());

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::api::{Cuda, CudaError, Functions};
 
-/// What is known of a GPU.
+/// Facts about a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceFacts {
     /// Its number in this process, after `CUDA_VISIBLE_DEVICES`.
@@ -50,11 +50,11 @@ impl Device {
         Ok(count.unsigned_abs())
     }
 
-    /// What is known of a GPU, without making a context on it.
+    /// Facts about a GPU, read without making a context on it.
     ///
     /// # Errors
     ///
-    /// What the driver refused.
+    /// The driver's error.
     pub fn facts_of(cuda: &Cuda, ordinal: u32) -> Result<DeviceFacts, CudaError> {
         Device::look_up(cuda, ordinal).map(|(_, facts)| facts)
     }
@@ -92,7 +92,7 @@ impl Device {
         Ok(Arc::new(Device { cuda, handle, context, facts }))
     }
 
-    /// What is known of it.
+    /// Its facts.
     pub const fn facts(&self) -> &DeviceFacts {
         &self.facts
     }

@@ -9,4 +9,4 @@ mod stream;
 pub use api::{Cuda, CudaError};
 pub use device::{Device, DeviceFacts};
 pub use memory::{DeviceBuffer, PinnedBuffer};
-pub use stream::{Event, Stream};
+pub use stream::{CudaEvent, Stream};

@@ -56,12 +56,12 @@ impl Stream {
         &self.device
     }
 
-    /// What is queued from here on waits for `event`. The host does not.
+    /// Makes later work of this stream wait for `event`. The host does not wait.
     ///
     /// # Errors
     ///
-    /// What the driver refused.
-    pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
+    /// The driver's error.
+    pub fn wait_for(&self, event: &CudaEvent) -> Result<(), CudaError> {
         // SAFETY: both live.
         let waits = unsafe { (self.device.bind()?.stream_wait_event)(self.raw, event.raw, 0) };
         self.device.check("cuStreamWaitEvent", waits)
@@ -120,28 +120,28 @@ impl Drop for Stream {
 
 /// A mark in a stream.
 #[derive(Debug)]
-pub struct Event {
+pub struct CudaEvent {
     device: Arc<Device>,
     raw: CUevent,
 }
 
 // SAFETY: the driver lets any thread use an event.
-unsafe impl Send for Event {}
+unsafe impl Send for CudaEvent {}
 // SAFETY: as above.
-unsafe impl Sync for Event {}
+unsafe impl Sync for CudaEvent {}
 
-impl Event {
+impl CudaEvent {
     /// A mark that is in no stream yet, and so counts as passed.
     ///
     /// # Errors
     ///
     /// What the driver refused.
-    pub fn new(device: &Arc<Device>) -> Result<Event, CudaError> {
+    pub fn new(device: &Arc<Device>) -> Result<CudaEvent, CudaError> {
         let mut raw = ptr::null_mut();
         // SAFETY: the event is written to a live variable.
         let created = unsafe { (device.bind()?.event_create)(&mut raw, NO_TIMING) };
         device.check("cuEventCreate", created)?;
-        Ok(Event { device: Arc::clone(device), raw })
+        Ok(CudaEvent { device: Arc::clone(device), raw })
     }
 
     /// Puts it behind all that is queued in `stream`.
@@ -167,7 +167,7 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for CudaEvent {
     fn drop(&mut self) {
         if let Ok(functions) = self.device.bind() {
             // SAFETY: created by `new`, destroyed once.

@@ -2,172 +2,129 @@
 //! group's stream, and returns its number; [`NcclGroup::wait`] waits for it. Ranks and parts are those of the
 //! generation, however NCCL counts.
 
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use elastic_collectives::wire::OperationKind;
-use elastic_collectives::{CollectiveError, Communicator, DataType, ReduceOp, check};
+use elastic_collectives::{
+    CollectiveError, Communicator, DataType, Operation, OperationMemory, PartRanges, ReduceOp,
+};
 
 use super::NcclGroup;
-use super::host::places;
-use crate::nccl::{Patience, Region};
+use crate::nccl::{GpuPatience, Operations, Region};
 
-type Queued = Result<u64, CollectiveError>;
+/// A collective on memory of the GPU. Inputs and outputs do not overlap.
+pub type DeviceOperation<'a> = Operation<Region<'a>, Region<'a>, &'a [usize]>;
+
+impl OperationMemory for Region<'_> {
+    fn length_bytes(&self) -> usize {
+        self.len()
+    }
+
+    fn start_address(&self) -> usize {
+        Region::start_address(self)
+    }
+}
 
 impl NcclGroup {
-    /// Reduces each region over all ranks, in place.
+    /// Queues an operation, and returns its number.
     ///
     /// # Errors
     ///
     /// Any [`CollectiveError`].
-    pub fn all_reduce_device(
+    pub fn launch_operation(
         &mut self,
-        data: &[Region<'_>],
-        data_type: DataType,
-        op: ReduceOp,
-    ) -> Queued {
-        let kind = OperationKind::AllReduce;
-        check::reduction(kind, data_type, op)?;
-        self.launch(kind, |operations| {
-            data.iter().try_for_each(|region| operations.all_reduce(region, region, data_type, op))
-        })
-    }
-
-    /// Replaces a region by that of `root`.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    pub fn broadcast_device(
-        &mut self,
-        data: &Region<'_>,
-        data_type: DataType,
-        root: u32,
-    ) -> Queued {
-        let kind = OperationKind::Broadcast;
-        check::rank(kind, root, self.world_size())?;
-        let root = self.nccl_rank(root);
-        self.launch(kind, |operations| operations.broadcast(data, data, data_type, root))
-    }
-
-    /// Puts every rank's `input` into everybody's `output`, by rank; rank r contributes `counts[r]` elements, or all
-    /// as many. The two do not overlap.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    pub fn all_gather_device(
-        &mut self,
-        input: &Region<'_>,
-        output: &Region<'_>,
-        counts: Option<&[usize]>,
-        data_type: DataType,
-    ) -> Queued {
-        let (own, world) = (self.rank() as usize, self.world_size());
-        if counts.is_none() && self.session.is_in_order() {
-            let kind = OperationKind::AllGather;
-            check::length(kind, "output", output.len(), input.len() * world as usize)?;
-            return self
-                .launch(kind, |operations| operations.all_gather(input, output, data_type, world));
-        }
-        let kind = OperationKind::AllGatherV;
-        let equal = vec![input.len() / data_type.size_bytes(); world as usize];
-        let parts = parts(kind, counts.unwrap_or(&equal), world, data_type, "output", output)?;
-        check::length(kind, "input", input.len(), parts[own].len())?;
-        let roots: Vec<u32> = (0..world).map(|rank| self.nccl_rank(rank)).collect();
-        self.launch(kind, |operations| {
-            for (rank, part) in parts.into_iter().enumerate().filter(|(_, part)| !part.is_empty()) {
-                let to = output.part(part);
-                let from = if rank == own { *input } else { to };
-                operations.broadcast(&from, &to, data_type, roots[rank])?;
-            }
-            Ok(())
-        })
-    }
-
-    /// Reduces all ranks' `input`; this rank's part of it, of equal parts, goes to `output`. The two do not overlap.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    pub fn reduce_scatter_device(
-        &mut self,
-        input: &Region<'_>,
-        output: &Region<'_>,
-        data_type: DataType,
-        op: ReduceOp,
-    ) -> Queued {
-        let (kind, world) = (OperationKind::ReduceScatter, self.world_size());
-        check::reduction(kind, data_type, op)?;
-        check::length(kind, "input", input.len(), output.len() * world as usize)?;
-        let roots: Vec<u32> = (0..world).map(|rank| self.nccl_rank(rank)).collect();
+        operation: &DeviceOperation<'_>,
+    ) -> Result<u64, CollectiveError> {
+        let (own, world) = (self.rank(), self.world_size());
+        operation.check(own, world)?;
         let in_order = self.session.is_in_order();
-        self.launch(kind, |operations| {
-            if in_order {
-                return operations.reduce_scatter(input, output, data_type, op, world);
-            }
-            // NCCL gives the parts out by its own ranks.
-            for (rank, root) in roots.into_iter().enumerate().filter(|_| !output.is_empty()) {
-                let from = input.part(rank * output.len()..(rank + 1) * output.len());
-                operations.reduce(&from, output, data_type, op, root)?;
-            }
-            Ok(())
-        })
-    }
-
-    /// Sends `sent[r]` elements of `input` to rank r, and puts what comes into `output`, `received[r]` from rank r. The
-    /// two do not overlap.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    pub fn all_to_all_device(
-        &mut self,
-        (input, sent): (&Region<'_>, &[usize]),
-        (output, received): (&Region<'_>, &[usize]),
-        data_type: DataType,
-    ) -> Queued {
-        let (kind, world) = (OperationKind::AllToAllV, self.world_size());
-        let out = parts(kind, sent, world, data_type, "input", input)?;
-        let back = parts(kind, received, world, data_type, "output", output)?;
-        let own = self.rank() as usize;
-        check::length(kind, "own part of the output", back[own].len(), out[own].len())?;
+        // NCCL counts the ranks in an order of its own.
         let peers: Vec<u32> = (0..world).map(|rank| self.nccl_rank(rank)).collect();
-        self.launch(kind, |operations| {
-            for ((out, back), peer) in out.into_iter().zip(back).zip(peers) {
-                if !out.is_empty() {
-                    operations.send(&input.part(out), data_type, peer)?;
+        let peer = |rank: u32| peers[rank as usize];
+        let kind = operation.kind();
+        self.with_lane(|group, lane| {
+            let queue = |nccl: &Operations<'_>| match *operation {
+                Operation::AllReduce { data, data_type, op } => {
+                    nccl.all_reduce(&data, &data, data_type, op)
                 }
-                if !back.is_empty() {
-                    operations.receive(&output.part(back), data_type, peer)?;
+                Operation::GroupedAllReduce { ref buffers, op } => buffers
+                    .iter()
+                    .try_for_each(|(data, data_type)| nccl.all_reduce(data, data, *data_type, op)),
+                Operation::Reduce { data, data_type, op, root } => {
+                    nccl.reduce(&data, &data, data_type, op, peer(root))
                 }
-            }
-            Ok(())
+                Operation::Broadcast { data, data_type, root } => {
+                    nccl.broadcast(&data, &data, data_type, peer(root))
+                }
+                Operation::Gather { input, output, data_type, root } => {
+                    if input.is_empty() {
+                        return Ok(());
+                    }
+                    nccl.send(&input, data_type, peer(root))?;
+                    let Some(output) = output else { return Ok(()) };
+                    let parts = PartRanges::Equal(input.len());
+                    (0..world).try_for_each(|rank| {
+                        nccl.recv(&output.part(parts.of(rank)), data_type, peer(rank))
+                    })
+                }
+                Operation::Scatter { input, output, data_type, root } => {
+                    if output.is_empty() {
+                        return Ok(());
+                    }
+                    if let Some(input) = input {
+                        let parts = PartRanges::Equal(output.len());
+                        for rank in 0..world {
+                            nccl.send(&input.part(parts.of(rank)), data_type, peer(rank))?;
+                        }
+                    }
+                    nccl.recv(&output, data_type, peer(root))
+                }
+                Operation::AllGather { input, output, counts: None, data_type } if in_order => {
+                    nccl.all_gather(&input, &output, data_type, world)
+                }
+                Operation::AllGather { input, output, counts, data_type } => {
+                    let parts = PartRanges::new(counts, input.len(), data_type);
+                    for rank in (0..world).filter(|rank| !parts.of(*rank).is_empty()) {
+                        let to = output.part(parts.of(rank));
+                        let from = if rank == own { input } else { to };
+                        nccl.broadcast(&from, &to, data_type, peer(rank))?;
+                    }
+                    Ok(())
+                }
+                Operation::ReduceScatter { input, output, data_type, op } if in_order => {
+                    nccl.reduce_scatter(&input, &output, data_type, op, world)
+                }
+                Operation::ReduceScatter { input, output, data_type, op } => {
+                    // NCCL gives the parts out by its own ranks.
+                    let parts = PartRanges::Equal(output.len());
+                    (0..world).filter(|_| !output.is_empty()).try_for_each(|rank| {
+                        nccl.reduce(&input.part(parts.of(rank)), &output, data_type, op, peer(rank))
+                    })
+                }
+                Operation::AllToAll { input, output, counts, data_type } => {
+                    let (sent, received) =
+                        PartRanges::of_all_to_all(counts, input.len(), world, data_type);
+                    for rank in 0..world {
+                        let (out, back) = (sent.of(rank), received.of(rank));
+                        if !out.is_empty() {
+                            nccl.send(&input.part(out), data_type, peer(rank))?;
+                        }
+                        if !back.is_empty() {
+                            nccl.recv(&output.part(back), data_type, peer(rank))?;
+                        }
+                    }
+                    Ok(())
+                }
+                Operation::Barrier => {
+                    let word = Region::new(lane.device(), 0..size_of::<i32>());
+                    nccl.all_reduce(&word, &word, DataType::I32, ReduceOp::Sum)
+                }
+                Operation::Send { data, data_type, to } => nccl.send(&data, data_type, peer(to)),
+                Operation::Recv { data, data_type, from } => {
+                    nccl.recv(&data, data_type, peer(from))
+                }
+            };
+            group.launch_on(lane, kind, queue)
         })
-    }
-
-    /// Sends to one rank.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    pub fn send_device(&mut self, data: &Region<'_>, data_type: DataType, to: u32) -> Queued {
-        let kind = OperationKind::SendReceive;
-        check::peer(kind, to, self.rank(), self.world_size())?;
-        let peer = self.nccl_rank(to);
-        self.launch(kind, |operations| operations.send(data, data_type, peer))
-    }
-
-    /// Receives from one rank.
-    ///
-    /// # Errors
-    ///
-    /// Any [`CollectiveError`].
-    pub fn receive_device(&mut self, data: &Region<'_>, data_type: DataType, from: u32) -> Queued {
-        let kind = OperationKind::SendReceive;
-        check::peer(kind, from, self.rank(), self.world_size())?;
-        let peer = self.nccl_rank(from);
-        self.launch(kind, |operations| operations.receive(data, data_type, peer))
     }
 
     /// Whether, within this time, the GPU lets go of all that was queued, done or ended. After a failure, memory that
@@ -178,24 +135,7 @@ impl NcclGroup {
     )]
     pub fn lets_go_within(&self, most: Duration) -> bool {
         let Some(lane) = &self.lane else { return false };
-        let patience = Patience { due: Instant::now() + most, stop: &|| None };
+        let patience = GpuPatience { due: Instant::now() + most, stop: &|| None };
         lane.mark().is_ok() && patience.wait("the GPU", || Ok(lane.is_idle()?)).is_ok()
     }
-}
-
-/// Parts of these counts, which together are all of `whole`.
-fn parts(
-    kind: OperationKind,
-    counts: &[usize],
-    world: u32,
-    data_type: DataType,
-    name: &str,
-    whole: &Region<'_>,
-) -> Result<Vec<Range<usize>>, CollectiveError> {
-    if counts.len() != world as usize {
-        return Err(check::invalid(kind, format!("{} counts for {world} ranks", counts.len())));
-    }
-    let elements = counts.iter().fold(0_usize, |sum, count| sum.saturating_add(*count));
-    check::length(kind, name, whole.len(), elements.saturating_mul(data_type.size_bytes()))?;
-    Ok(places(counts, data_type))
 }

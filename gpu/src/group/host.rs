@@ -1,21 +1,25 @@
-//! Collectives on data of the host: it passes through the group's [`Lane`](crate::lane::Lane), in pieces that fit.
+//! Collectives on data of the host: it passes through the group's [`StagingLane`](crate::lane::StagingLane), in pieces that
+//! fit.
 
 use std::any::Any;
 use std::ops::Range;
 use std::time::Duration;
 
 use elastic_collectives::wire::OperationKind;
-use elastic_collectives::{CollectiveError, Communicator, DataType, ReduceOp, check};
+use elastic_collectives::{
+    CollectiveError, CollectiveResult, Communicator, DataType, HostOperation, Operation,
+    PartRanges, ReduceOp, all_reduce_grouped,
+};
 
-use super::{Done, NcclGroup};
+use super::NcclGroup;
 use crate::actor::core::Close;
 use crate::cuda::DeviceBuffer;
 use crate::lane::LANE_BYTES;
 use crate::nccl::{NcclError, Operations, Region};
 
 impl NcclGroup {
-    /// One operation on data of the host: `fill` puts it into the lane, `queue` works on the first `up` bytes of the
-    /// lane's GPU side, and the result is `down` of it.
+    /// Runs an operation on data of the host: `fill` puts it into the lane, `queue` works on the first `up` bytes of
+    /// the lane's GPU side, and the result is `down` of it.
     fn pass(
         &mut self,
         kind: OperationKind,
@@ -24,7 +28,7 @@ impl NcclGroup {
         fill: impl FnOnce(&mut [u8]),
         queue: impl FnOnce(&Operations<'_>, &DeviceBuffer) -> Result<(), NcclError>,
         take: impl FnOnce(&[u8]),
-    ) -> Done {
+    ) -> CollectiveResult {
         self.with_lane(|group, lane| {
             group.enter()?;
             fill(lane.host());
@@ -43,15 +47,16 @@ impl NcclGroup {
         })
     }
 
-    /// Each of `ranges`' bytes from the rank of its place to everybody, in turn.
+    /// Each of the parts' bytes from the rank of its place to everybody, in turn.
     fn spread(
         &mut self,
         kind: OperationKind,
         of: DataType,
         output: &mut [u8],
-        ranges: &[Range<usize>],
-    ) -> Done {
-        for (root, range) in (0..).zip(ranges) {
+        parts: &PartRanges,
+    ) -> CollectiveResult {
+        for root in 0..self.world_size() {
+            let range = parts.of(root);
             for piece in pieces(range.len(), LANE_BYTES) {
                 let at = range.start + piece.start..range.start + piece.end;
                 self.broadcast_piece(kind, of, &mut output[at], root)?;
@@ -66,7 +71,7 @@ impl NcclGroup {
         of: DataType,
         data: &mut [u8],
         root: u32,
-    ) -> Done {
+    ) -> CollectiveResult {
         let (length, nccl) = (data.len(), self.nccl_rank(root));
         let up = if root == self.control.rank() { length } else { 0 };
         let mut result = Vec::new();
@@ -85,60 +90,225 @@ impl NcclGroup {
         Ok(())
     }
 
-    /// Messages between all pairs, in rounds of what fits into the lane.
+    /// Messages between all pairs, in rounds of what fits into the lane. Every rank has as many rounds.
     fn exchange(
         &mut self,
         kind: OperationKind,
-        input: &[u8],
-        sent: &[Range<usize>],
-        output: &mut [u8],
-        received: &[Range<usize>],
+        (input, sent): (&[u8], &PartRanges),
+        (output, received): (&mut [u8], &PartRanges),
         of: DataType,
-    ) -> Done {
-        let (world, own) = (self.world_size() as usize, self.rank() as usize);
-        output[received[own].clone()].copy_from_slice(&input[sent[own].clone()]);
-        let round = share(2 * world);
-        let longest = sent.iter().chain(received).map(Range::len).max().unwrap_or_default();
+    ) -> CollectiveResult {
+        let (world, own) = (self.world_size(), self.rank());
+        output[received.of(own)].copy_from_slice(&input[sent.of(own)]);
+        let round = share(2 * world as usize);
+        let lengths = (0..world).flat_map(|rank| [sent.of(rank).len(), received.of(rank).len()]);
+        let longest = lengths.max().unwrap_or_default();
         for start in (0..longest).step_by(round.max(1)) {
-            let part = |range: &Range<usize>| {
+            let part = |range: Range<usize>| {
                 let (from, to) = (range.start + start, range.start + start + round);
                 from.min(range.end)..to.min(range.end)
             };
-            let peers: Vec<u32> = (0..world as u32).map(|rank| self.nccl_rank(rank)).collect();
+            let peers: Vec<u32> = (0..world).map(|rank| self.nccl_rank(rank)).collect();
             let others = || (0..world).filter(|rank| *rank != own);
-            let inbound = world * round;
+            let at = |rank: u32| rank as usize * round;
+            let inbound = at(world);
             self.pass(
                 kind,
                 inbound,
                 inbound..2 * inbound,
                 |host| {
                     for rank in others() {
-                        let part = part(&sent[rank]);
-                        host[rank * round..rank * round + part.len()].copy_from_slice(&input[part]);
+                        let part = part(sent.of(rank));
+                        host[at(rank)..at(rank) + part.len()].copy_from_slice(&input[part]);
                     }
                 },
                 |operations, device| {
                     for rank in others() {
-                        let (out, back) = (part(&sent[rank]).len(), part(&received[rank]).len());
-                        let at = rank * round;
+                        let (out, back) =
+                            (part(sent.of(rank)).len(), part(received.of(rank)).len());
+                        let (at, peer) = (at(rank), peers[rank as usize]);
                         if out > 0 {
-                            operations.send(&Region::new(device, at..at + out), of, peers[rank])?;
+                            operations.send(&Region::new(device, at..at + out), of, peer)?;
                         }
                         let at = inbound + at;
                         if back > 0 {
-                            let to = Region::new(device, at..at + back);
-                            operations.receive(&to, of, peers[rank])?;
+                            operations.recv(&Region::new(device, at..at + back), of, peer)?;
                         }
                     }
                     Ok(())
                 },
                 |host| {
                     for rank in others() {
-                        let part = part(&received[rank]);
-                        let from = rank * round..rank * round + part.len();
+                        let part = part(received.of(rank));
+                        let from = at(rank)..at(rank) + part.len();
                         output[part].copy_from_slice(&host[from]);
                     }
                 },
+            )?;
+        }
+        Ok(())
+    }
+
+    fn pass_all_reduce(&mut self, data: &mut [u8], of: DataType, op: ReduceOp) -> CollectiveResult {
+        for piece in pieces(data.len(), LANE_BYTES) {
+            let data = &mut data[piece];
+            let length = data.len();
+            let mut result = Vec::new();
+            self.pass(
+                OperationKind::AllReduce,
+                length,
+                0..length,
+                |host| host[..length].copy_from_slice(data),
+                |operations, device| {
+                    let all = Region::new(device, 0..length);
+                    operations.all_reduce(&all, &all, of, op)
+                },
+                |host| result.extend_from_slice(host),
+            )?;
+            data.copy_from_slice(&result);
+        }
+        Ok(())
+    }
+
+    fn pass_reduce(
+        &mut self,
+        data: &mut [u8],
+        of: DataType,
+        op: ReduceOp,
+        root: u32,
+    ) -> CollectiveResult {
+        let (nccl, is_root) = (self.nccl_rank(root), self.rank() == root);
+        for piece in pieces(data.len(), LANE_BYTES) {
+            let data = &mut data[piece];
+            let length = data.len();
+            let mut result = Vec::new();
+            self.pass(
+                OperationKind::Reduce,
+                length,
+                0..if is_root { length } else { 0 },
+                |host| host[..length].copy_from_slice(data),
+                |operations, device| {
+                    let all = Region::new(device, 0..length);
+                    operations.reduce(&all, &all, of, op, nccl)
+                },
+                |host| result.extend_from_slice(host),
+            )?;
+            if is_root {
+                data.copy_from_slice(&result);
+            }
+        }
+        Ok(())
+    }
+
+    /// All-gather of equal parts, where NCCL counts as the generation does.
+    fn pass_all_gather(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+        of: DataType,
+    ) -> CollectiveResult {
+        let (part, world) = (input.len(), self.world_size());
+        for piece in pieces(part, share(world as usize + 1)) {
+            let (length, at) = (piece.len(), piece.start);
+            let gathered = length * world as usize;
+            // The own part stands behind the gathered ones, so that neither is overwritten too early.
+            self.pass(
+                OperationKind::AllGather,
+                length,
+                length..length + gathered,
+                |host| host[..length].copy_from_slice(&input[piece]),
+                |operations, device| {
+                    let own = Region::new(device, 0..length);
+                    let all = Region::new(device, length..length + gathered);
+                    operations.all_gather(&own, &all, of, world)
+                },
+                |host| {
+                    for (rank, received) in host.chunks(length).enumerate() {
+                        let start = rank * part + at;
+                        output[start..start + length].copy_from_slice(received);
+                    }
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    fn pass_reduce_scatter(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+        of: DataType,
+        op: ReduceOp,
+    ) -> CollectiveResult {
+        let (part, world) = (output.len(), self.world_size());
+        // NCCL gives the parts out by its own ranks.
+        let mut order: Vec<usize> = (0..world as usize).collect();
+        order.sort_by_key(|rank| self.nccl_rank(*rank as u32));
+        for piece in pieces(part, share(world as usize + 1)) {
+            let (length, at) = (piece.len(), piece.start);
+            let all = length * world as usize;
+            self.pass(
+                OperationKind::ReduceScatter,
+                all,
+                all..all + length,
+                |host| {
+                    for (slot, rank) in host.chunks_mut(length).zip(&order) {
+                        slot.copy_from_slice(&input[rank * part + at..rank * part + at + length]);
+                    }
+                },
+                |operations, device| {
+                    let (from, to) =
+                        (Region::new(device, 0..all), Region::new(device, all..all + length));
+                    operations.reduce_scatter(&from, &to, of, op, world)
+                },
+                |host| output[piece].copy_from_slice(host),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn pass_barrier(&mut self) -> CollectiveResult {
+        let length = size_of::<i32>();
+        self.pass(
+            OperationKind::Barrier,
+            length,
+            0..length,
+            |host| host[..length].fill(0),
+            |operations, device| {
+                let all = Region::new(device, 0..length);
+                operations.all_reduce(&all, &all, DataType::I32, ReduceOp::Sum)
+            },
+            |_| {},
+        )
+    }
+
+    fn pass_send(&mut self, data: &[u8], of: DataType, to: u32) -> CollectiveResult {
+        let peer = self.nccl_rank(to);
+        for piece in pieces(data.len(), LANE_BYTES) {
+            let length = piece.len();
+            self.pass(
+                OperationKind::SendReceive,
+                length,
+                0..0,
+                |host| host[..length].copy_from_slice(&data[piece]),
+                |operations, device| operations.send(&Region::new(device, 0..length), of, peer),
+                |_| {},
+            )?;
+        }
+        Ok(())
+    }
+
+    fn pass_recv(&mut self, data: &mut [u8], of: DataType, from: u32) -> CollectiveResult {
+        let peer = self.nccl_rank(from);
+        for piece in pieces(data.len(), LANE_BYTES) {
+            let length = piece.len();
+            self.pass(
+                OperationKind::SendReceive,
+                0,
+                0..length,
+                |_| {},
+                |operations, device| operations.recv(&Region::new(device, 0..length), of, peer),
+                |host| data[piece].copy_from_slice(host),
             )?;
         }
         Ok(())
@@ -155,15 +325,10 @@ fn share(times: usize) -> usize {
     (LANE_BYTES / times.max(1)) & !63
 }
 
-/// Parts of these counts, one after the other, in bytes.
-pub(super) fn places(counts: &[usize], data_type: DataType) -> Vec<Range<usize>> {
-    let mut end = 0;
-    let place = |count: &usize| {
-        let start = end;
-        end += count * data_type.size_bytes();
-        start..end
-    };
-    counts.iter().map(place).collect()
+/// Only the part of `root` is not empty.
+fn only(root: u32, world: u32, part: usize) -> PartRanges {
+    let range = |rank: u32| if rank == root { 0..part } else { 0..0 };
+    PartRanges::Listed((0..world).map(range).collect())
 }
 
 impl Communicator for NcclGroup {
@@ -183,219 +348,67 @@ impl Communicator for NcclGroup {
         self.session.stamp().generation.0
     }
 
-    fn all_reduce_bytes(&mut self, data: &mut [u8], data_type: DataType, op: ReduceOp) -> Done {
-        let kind = OperationKind::AllReduce;
-        check::buffer(kind, data, data_type)?;
-        check::reduction(kind, data_type, op)?;
-        for piece in pieces(data.len(), LANE_BYTES) {
-            let data = &mut data[piece];
-            let length = data.len();
-            let mut result = Vec::new();
-            self.pass(
-                kind,
-                length,
-                0..length,
-                |host| host[..length].copy_from_slice(data),
-                |operations, device| {
-                    let all = Region::new(device, 0..length);
-                    operations.all_reduce(&all, &all, data_type, op)
-                },
-                |host| result.extend_from_slice(host),
-            )?;
-            data.copy_from_slice(&result);
+    fn encrypts(&self) -> bool {
+        self.control.encrypts()
+    }
+
+    fn run(&mut self, operation: HostOperation<'_>) -> CollectiveResult {
+        let (kind, rank, world) = (operation.kind(), self.rank(), self.world_size());
+        operation.check(rank, world)?;
+        match operation {
+            Operation::AllReduce { data, data_type, op } => {
+                self.pass_all_reduce(data, data_type, op)
+            }
+            Operation::GroupedAllReduce { buffers, op } => all_reduce_grouped(self, buffers, op),
+            Operation::Reduce { data, data_type, op, root } => {
+                self.pass_reduce(data, data_type, op, root)
+            }
+            Operation::Broadcast { data, data_type, root } => pieces(data.len(), LANE_BYTES)
+                .try_for_each(|piece| {
+                    self.broadcast_piece(kind, data_type, &mut data[piece], root)
+                }),
+            Operation::Gather { input, output, data_type, root } => {
+                let part = input.len();
+                let sent = only(root, world, part);
+                let received = match &output {
+                    Some(_) => PartRanges::Equal(part),
+                    None => PartRanges::Equal(0),
+                };
+                let output = output.unwrap_or_default();
+                self.exchange(kind, (input, &sent), (output, &received), data_type)
+            }
+            Operation::Scatter { input, output, data_type, root } => {
+                let part = output.len();
+                let received = only(root, world, part);
+                let sent = match input {
+                    Some(_) => PartRanges::Equal(part),
+                    None => PartRanges::Equal(0),
+                };
+                let input = input.unwrap_or_default();
+                self.exchange(kind, (input, &sent), (output, &received), data_type)
+            }
+            Operation::AllGather { input, output, counts: None, data_type }
+                if self.session.is_in_order() =>
+            {
+                self.pass_all_gather(input, output, data_type)
+            }
+            Operation::AllGather { input, output, counts, data_type } => {
+                let parts = PartRanges::new(counts, input.len(), data_type);
+                output[parts.of(rank)].copy_from_slice(input);
+                self.spread(kind, data_type, output, &parts)
+            }
+            Operation::ReduceScatter { input, output, data_type, op } => {
+                self.pass_reduce_scatter(input, output, data_type, op)
+            }
+            Operation::AllToAll { input, output, counts, data_type } => {
+                let (sent, received) =
+                    PartRanges::of_all_to_all(counts, input.len(), world, data_type);
+                self.exchange(kind, (input, &sent), (output, &received), data_type)
+            }
+            Operation::Barrier => self.pass_barrier(),
+            Operation::Send { data, data_type, to } => self.pass_send(data, data_type, to),
+            Operation::Recv { data, data_type, from } => self.pass_recv(data, data_type, from),
         }
-        Ok(())
-    }
-
-    fn all_gather_bytes(&mut self, input: &[u8], output: &mut [u8], data_type: DataType) -> Done {
-        let (kind, part) = (OperationKind::AllGather, input.len());
-        let (world, rank) = (self.world_size(), self.rank() as usize);
-        check::buffer(kind, input, data_type)?;
-        check::length(kind, "output", output.len(), part * world as usize)?;
-        if !self.session.is_in_order() {
-            output[rank * part..(rank + 1) * part].copy_from_slice(input);
-            let ranges: Vec<_> = (0..world as usize).map(|r| r * part..(r + 1) * part).collect();
-            return self.spread(kind, data_type, output, &ranges);
-        }
-        for piece in pieces(part, share(world as usize + 1)) {
-            let (length, at) = (piece.len(), piece.start);
-            let gathered = length * world as usize;
-            // The own part stands behind the gathered ones, so that neither is overwritten too early.
-            self.pass(
-                kind,
-                length,
-                length..length + gathered,
-                |host| host[..length].copy_from_slice(&input[piece]),
-                |operations, device| {
-                    let own = Region::new(device, 0..length);
-                    let all = Region::new(device, length..length + gathered);
-                    operations.all_gather(&own, &all, data_type, world)
-                },
-                |host| {
-                    for (rank, received) in host.chunks(length).enumerate() {
-                        let start = rank * part + at;
-                        output[start..start + length].copy_from_slice(received);
-                    }
-                },
-            )?;
-        }
-        Ok(())
-    }
-
-    fn all_gather_v_bytes(
-        &mut self,
-        input: &[u8],
-        output: &mut [u8],
-        counts: &[usize],
-        data_type: DataType,
-    ) -> Done {
-        let kind = OperationKind::AllGatherV;
-        check::buffer(kind, input, data_type)?;
-        check::counts(kind, counts, self.world_size(), data_type, output)?;
-        let ranges = places(counts, data_type);
-        let own = ranges[self.rank() as usize].clone();
-        check::length(kind, "input", input.len(), own.len())?;
-        output[own].copy_from_slice(input);
-        self.spread(kind, data_type, output, &ranges)
-    }
-
-    fn reduce_scatter_bytes(
-        &mut self,
-        input: &[u8],
-        output: &mut [u8],
-        data_type: DataType,
-        op: ReduceOp,
-    ) -> Done {
-        let (kind, part, world) = (OperationKind::ReduceScatter, output.len(), self.world_size());
-        check::buffer(kind, input, data_type)?;
-        check::buffer(kind, output, data_type)?;
-        check::reduction(kind, data_type, op)?;
-        check::length(kind, "input", input.len(), part * world as usize)?;
-        // NCCL gives the parts out by its own ranks.
-        let mut order: Vec<usize> = (0..world as usize).collect();
-        order.sort_by_key(|rank| self.nccl_rank(*rank as u32));
-        for piece in pieces(part, share(world as usize + 1)) {
-            let (length, at) = (piece.len(), piece.start);
-            let all = length * world as usize;
-            self.pass(
-                kind,
-                all,
-                all..all + length,
-                |host| {
-                    for (slot, rank) in host.chunks_mut(length).zip(&order) {
-                        slot.copy_from_slice(&input[rank * part + at..rank * part + at + length]);
-                    }
-                },
-                |operations, device| {
-                    let (from, to) =
-                        (Region::new(device, 0..all), Region::new(device, all..all + length));
-                    operations.reduce_scatter(&from, &to, data_type, op, world)
-                },
-                |host| output[piece].copy_from_slice(host),
-            )?;
-        }
-        Ok(())
-    }
-
-    fn broadcast_bytes(&mut self, data: &mut [u8], data_type: DataType, root: u32) -> Done {
-        let kind = OperationKind::Broadcast;
-        check::buffer(kind, data, data_type)?;
-        check::rank(kind, root, self.world_size())?;
-        for piece in pieces(data.len(), LANE_BYTES) {
-            self.broadcast_piece(kind, data_type, &mut data[piece], root)?;
-        }
-        Ok(())
-    }
-
-    fn all_to_all_bytes(&mut self, input: &[u8], output: &mut [u8], data_type: DataType) -> Done {
-        let (kind, world) = (OperationKind::AllToAll, self.world_size() as usize);
-        check::buffer(kind, input, data_type)?;
-        check::length(kind, "output", output.len(), input.len())?;
-        if !input.len().is_multiple_of(world * data_type.size_bytes()) {
-            let reason = format!("{} bytes are not {world} equal parts", input.len());
-            return Err(check::invalid(kind, reason));
-        }
-        let counts = vec![input.len() / world / data_type.size_bytes(); world];
-        let places = places(&counts, data_type);
-        self.exchange(kind, input, &places, output, &places, data_type)
-    }
-
-    fn all_to_all_v_bytes(
-        &mut self,
-        input: &[u8],
-        input_counts: &[usize],
-        output: &mut [u8],
-        output_counts: &[usize],
-        data_type: DataType,
-    ) -> Done {
-        let (kind, world) = (OperationKind::AllToAllV, self.world_size());
-        check::buffer(kind, input, data_type)?;
-        check::counts(kind, input_counts, world, data_type, input)?;
-        check::counts(kind, output_counts, world, data_type, output)?;
-        let (sent, received) = (places(input_counts, data_type), places(output_counts, data_type));
-        let rank = self.rank() as usize;
-        let (own, due) = (received[rank].len(), sent[rank].len());
-        check::length(kind, "own part of the output", own, due)?;
-        self.exchange(kind, input, &sent, output, &received, data_type)
-    }
-
-    fn barrier(&mut self) -> Done {
-        let mut nothing = [0_i32];
-        let bytes = bytemuck::bytes_of_mut(&mut nothing);
-        let length = bytes.len();
-        self.pass(
-            OperationKind::Barrier,
-            length,
-            0..length,
-            |host| host[..length].fill(0),
-            |operations, device| {
-                let all = Region::new(device, 0..length);
-                operations.all_reduce(&all, &all, DataType::I32, ReduceOp::Sum)
-            },
-            |host| bytes.copy_from_slice(host),
-        )
-    }
-
-    fn send_bytes(&mut self, data: &[u8], data_type: DataType, to: u32) -> Done {
-        let kind = OperationKind::SendReceive;
-        check::buffer(kind, data, data_type)?;
-        check::peer(kind, to, self.rank(), self.world_size())?;
-        let peer = self.nccl_rank(to);
-        for piece in pieces(data.len(), LANE_BYTES) {
-            let length = piece.len();
-            self.pass(
-                kind,
-                length,
-                0..0,
-                |host| host[..length].copy_from_slice(&data[piece]),
-                |operations, device| {
-                    operations.send(&Region::new(device, 0..length), data_type, peer)
-                },
-                |_| {},
-            )?;
-        }
-        Ok(())
-    }
-
-    fn receive_bytes(&mut self, data: &mut [u8], data_type: DataType, from: u32) -> Done {
-        let kind = OperationKind::SendReceive;
-        check::buffer(kind, data, data_type)?;
-        check::peer(kind, from, self.rank(), self.world_size())?;
-        let peer = self.nccl_rank(from);
-        for piece in pieces(data.len(), LANE_BYTES) {
-            let length = piece.len();
-            self.pass(
-                kind,
-                0,
-                0..length,
-                |_| {},
-                |operations, device| {
-                    operations.receive(&Region::new(device, 0..length), data_type, peer)
-                },
-                |host| data[piece].copy_from_slice(host),
-            )?;
-        }
-        Ok(())
     }
 
     /// Sub-groups are the CPU's: NCCL's would need the same care as the generation's communicator.
@@ -408,8 +421,12 @@ impl Communicator for NcclGroup {
         self.control.split(colour, key)
     }
 
-    fn as_any_mut(&mut self) -> Option<&mut dyn Any> {
-        Some(self)
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
     }
 
     fn set_operation_deadline(&mut self, deadline: Duration) {

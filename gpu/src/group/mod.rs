@@ -1,24 +1,28 @@
-//! NCCL as a [`Communicator`]. Data of the host passes through a [`Lane`] (`host`); data on the GPU goes by
-//! [`NcclGroup::launch`] (`device`). Beside NCCL stands the CPU group of the same generation, by which the members call the roll
-//! when one of them does not come.
+//! NCCL as a [`Communicator`]. Data of the host passes through a [`StagingLane`] (`host`); data on the GPU goes by
+//! [`NcclGroup::launch_operation`] (`device`). Beside NCCL stands the CPU group of the same generation, by which the
+//! members call the roll when one of them does not come.
 //!
 //! NCCL reduces in an order of its own: the bits may differ from those of the CPU's collectives, and between worlds.
 
 mod device;
 mod host;
 
+pub use device::DeviceOperation;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elastic_collectives::wire::OperationKind;
-use elastic_collectives::{AbortHandle, CollectiveError, Communicator, WaitDetails};
+use elastic_collectives::{
+    AbortHandle, CollectiveError, CollectiveResult, Communicator, CommunicatorExt, WaitDetails,
+};
 
 use crate::actor::core::Close;
 use crate::actor::{GpuPort, GpuRequest};
 use crate::cuda::Stream;
-use crate::lane::{Lane, LaneHome};
-use crate::nccl::{CommError, NcclError, Operations, Patience};
-use crate::session::Session;
+use crate::lane::{StagingLane, StagingLaneHome};
+use crate::nccl::{CommError, GpuPatience, NcclError, Operations};
+use crate::session::NcclSession;
 
 /// How long the members that hang in an operation wait for each other at the roll call, at least.
 const ROLL_CALL_MIN: Duration = Duration::from_secs(1);
@@ -29,40 +33,46 @@ pub fn roll_call_deadline(operation_deadline: Duration) -> Duration {
     ROLL_CALL_MIN.max(operation_deadline / 20)
 }
 
-type Done = Result<(), CollectiveError>;
-
 /// The members of one generation, over NCCL.
 pub struct NcclGroup {
-    session: Arc<Session>,
+    session: Arc<NcclSession>,
     /// The same members over CPU collectives.
     control: Box<dyn Communicator>,
     abort: AbortHandle,
     port: GpuPort,
-    /// Lent by [`LaneHome`]; taken out while an operation passes through it.
-    lane: Option<Lane>,
-    home: LaneHome,
+    /// Lent by [`StagingLaneHome`]; taken out while an operation passes through it.
+    lane: Option<StagingLane>,
+    home: StagingLaneHome,
     operation_deadline: Duration,
     roll_call: Duration,
     failed: Option<CollectiveError>,
     is_closed: bool,
 }
 
-/// What a group is made of.
-pub(crate) struct Parts {
-    pub(crate) session: Arc<Session>,
+/// Parts of a group.
+pub(crate) struct NcclGroupParts {
+    pub(crate) session: Arc<NcclSession>,
     pub(crate) control: Box<dyn Communicator>,
     pub(crate) abort: AbortHandle,
     pub(crate) port: GpuPort,
-    pub(crate) lane: Lane,
-    pub(crate) home: LaneHome,
+    pub(crate) lane: StagingLane,
+    pub(crate) home: StagingLaneHome,
     pub(crate) operation_deadline: Duration,
     pub(crate) roll_call: Duration,
 }
 
 impl NcclGroup {
-    pub(crate) fn new(parts: Parts) -> NcclGroup {
-        let Parts { session, control, abort, port, lane, home, operation_deadline, roll_call } =
-            parts;
+    pub(crate) fn new(parts: NcclGroupParts) -> NcclGroup {
+        let NcclGroupParts {
+            session,
+            control,
+            abort,
+            port,
+            lane,
+            home,
+            operation_deadline,
+            roll_call,
+        } = parts;
         NcclGroup {
             session,
             control,
@@ -94,7 +104,7 @@ impl NcclGroup {
 
     fn launch_on(
         &mut self,
-        lane: &Lane,
+        lane: &StagingLane,
         kind: OperationKind,
         queue: impl FnOnce(&Operations<'_>) -> Result<(), NcclError>,
     ) -> Result<u64, CollectiveError> {
@@ -107,7 +117,7 @@ impl NcclGroup {
     /// Lends the lane to `body`.
     fn with_lane<T>(
         &mut self,
-        body: impl FnOnce(&mut Self, &mut Lane) -> Result<T, CollectiveError>,
+        body: impl FnOnce(&mut Self, &mut StagingLane) -> Result<T, CollectiveError>,
     ) -> Result<T, CollectiveError> {
         let mut lane = self.lane.take().ok_or(CollectiveError::Closed)?;
         let result = body(self, &mut lane);
@@ -120,7 +130,7 @@ impl NcclGroup {
     /// # Errors
     ///
     /// Any [`CollectiveError`].
-    pub fn wait(&mut self, kind: OperationKind, sequence: u64) -> Done {
+    pub fn wait(&mut self, kind: OperationKind, sequence: u64) -> CollectiveResult {
         self.enter()?;
         let session = Arc::clone(&self.session);
         let waited = self
@@ -140,10 +150,10 @@ impl NcclGroup {
 
     /// The stream that operations are queued on, for kernels that come before or after them.
     pub fn stream(&self) -> Option<&Stream> {
-        self.lane.as_ref().map(Lane::stream)
+        self.lane.as_ref().map(StagingLane::stream)
     }
 
-    fn enter(&self) -> Done {
+    fn enter(&self) -> CollectiveResult {
         if self.is_closed {
             return Err(CollectiveError::Closed);
         }
@@ -162,14 +172,15 @@ impl NcclGroup {
         clippy::disallowed_methods,
         reason = "the training thread is outside of the deterministic world"
     )]
-    fn patiently<T>(&self, call: impl FnOnce(&Patience<'_>) -> T) -> T {
+    fn patiently<T>(&self, call: impl FnOnce(&GpuPatience<'_>) -> T) -> T {
         let stamp = self.session.stamp();
         let stop = || {
+            self.abort.attend(stamp.term.0, stamp.generation.0);
             let abort = self.abort.aborted(stamp.term.0, stamp.generation.0);
             let aborted = abort.map(|abort| abort.reason.to_string());
             aborted.or_else(|| self.session.verdict().map(str::to_owned))
         };
-        call(&Patience { due: Instant::now() + self.operation_deadline, stop: &stop })
+        call(&GpuPatience { due: Instant::now() + self.operation_deadline, stop: &stop })
     }
 
     /// The communicator has failed; what that means, and what to tell. The actor ends what is under way.
@@ -191,7 +202,7 @@ impl NcclGroup {
         self.failed.insert(failed).clone()
     }
 
-    /// Who hangs in the operation meets here; who does not come is missing.
+    /// Members that hang in the operation meet here; a member that does not come is missing.
     fn roll_call(&mut self, operation: OperationKind, sequence: u64) -> CollectiveError {
         self.control.set_operation_deadline(self.roll_call);
         match self.control.barrier() {

@@ -20,15 +20,15 @@ pub enum LoadError {
     Broken {
         /// The file.
         file: PathBuf,
-        /// What the loader said.
+        /// The loader's error.
         source: libloading::Error,
     },
-    /// It is another library, or one that is too old.
+    /// It is another library, or too old.
     #[error("{} has no `{symbol}`: it is another library, or too old", file.display())]
     Symbol {
         /// The file.
         file: PathBuf,
-        /// What it lacks.
+        /// The missing symbol.
         symbol: &'static str,
     },
     /// It was loaded and does not work.
@@ -36,35 +36,35 @@ pub enum LoadError {
     Unusable {
         /// The file.
         file: PathBuf,
-        /// What it said.
+        /// The library's message.
         reason: String,
     },
 }
 
 /// An opened library. It is never closed again: CUDA and NCCL keep threads that run in it.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedLibrary {
     library: ManuallyDrop<Library>,
     asked_for: PathBuf,
 }
 
-impl Loaded {
+impl LoadedLibrary {
     /// Opens this file.
-    pub(super) fn open_file(file: &Path) -> Result<Loaded, LoadError> {
+    pub(super) fn open_file(file: &Path) -> Result<LoadedLibrary, LoadError> {
         // SAFETY: running a library's initialisation is what the caller wants; CUDA's and NCCL's ask for nothing.
         let opened = unsafe { Library::new(file) };
         let library =
             opened.map_err(|source| LoadError::Broken { file: file.to_path_buf(), source })?;
-        Ok(Loaded { library: ManuallyDrop::new(library), asked_for: file.to_path_buf() })
+        Ok(LoadedLibrary { library: ManuallyDrop::new(library), asked_for: file.to_path_buf() })
     }
 
     /// Opens what the system's loader finds under this name. `None`: it finds nothing.
-    pub(super) fn open_name(name: &str) -> Result<Option<Loaded>, LoadError> {
+    pub(super) fn open_name(name: &str) -> Result<Option<LoadedLibrary>, LoadError> {
         // SAFETY: as above.
         match unsafe { Library::new(name) } {
             Ok(library) => {
                 let library = ManuallyDrop::new(library);
-                Ok(Some(Loaded { library, asked_for: name.into() }))
+                Ok(Some(LoadedLibrary { library, asked_for: name.into() }))
             }
             Err(error) if is_absent(name, &error) => Ok(None),
             Err(source) => Err(LoadError::Broken { file: name.into(), source }),
@@ -73,7 +73,7 @@ impl Loaded {
 
     /// The address of a symbol.
     pub(crate) fn symbol(&self, name: &'static str) -> Option<*const c_void> {
-        // SAFETY: only the address is read; whoever calls it gives it its type.
+        // SAFETY: only the address is read; the caller gives it its type.
         let symbol = unsafe { self.library.get::<*const c_void>(name.as_bytes()) }.ok()?;
         // SAFETY: as above; the library is never closed, so the address stays good.
         Some(unsafe { symbol.into_raw() }.as_raw_ptr().cast_const())

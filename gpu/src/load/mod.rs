@@ -5,6 +5,6 @@ mod library;
 mod search;
 mod table;
 
-pub use library::{LoadError, Loaded};
-pub use search::{CUDA_LIBRARY, Found, NCCL_LIBRARY, Search, Wanted};
+pub use library::{LoadError, LoadedLibrary};
+pub use search::{CUDA_LIBRARY, Found, LibrarySearch, NCCL_LIBRARY, WantedLibrary};
 pub(crate) use table::table;

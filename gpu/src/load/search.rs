@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::library::{LoadError, Loaded};
+use super::library::{LoadError, LoadedLibrary};
 
 /// The variable that names NCCL's file, or the folder that it is in.
 pub const NCCL_LIBRARY: &str = "ELASTIC_NCCL_LIBRARY";
@@ -14,7 +14,7 @@ pub const CUDA_LIBRARY: &str = "ELASTIC_CUDA_LIBRARY";
 
 /// Which library.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Wanted {
+pub enum WantedLibrary {
     /// The CUDA driver.
     Driver,
     /// The CUDA runtime. Nothing here needs it (NCCL carries its own): programs may.
@@ -23,41 +23,41 @@ pub enum Wanted {
     Nccl,
 }
 
-impl Wanted {
+impl WantedLibrary {
     /// Its file names, the one that is most likely right first.
     fn names(self) -> &'static [&'static str] {
         match self {
-            Wanted::Driver => &["libcuda.so.1", "libcuda.so"],
-            Wanted::Runtime => &["libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"],
-            Wanted::Nccl => &["libnccl.so.2", "libnccl.so"],
+            WantedLibrary::Driver => &["libcuda.so.1", "libcuda.so"],
+            WantedLibrary::Runtime => &["libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"],
+            WantedLibrary::Nccl => &["libnccl.so.2", "libnccl.so"],
         }
     }
 
     /// The folders of wheels that it comes in, below `site-packages`.
     fn wheels(self) -> &'static [&'static str] {
         match self {
-            Wanted::Driver => &[],
-            Wanted::Runtime => &["nvidia/cu13/lib", "nvidia/cuda_runtime/lib"],
-            Wanted::Nccl => &["nvidia/nccl/lib"],
+            WantedLibrary::Driver => &[],
+            WantedLibrary::Runtime => &["nvidia/cu13/lib", "nvidia/cuda_runtime/lib"],
+            WantedLibrary::Nccl => &["nvidia/nccl/lib"],
         }
     }
 
     /// The variable that configures it, where there is one.
     pub const fn variable(self) -> Option<&'static str> {
         match self {
-            Wanted::Driver => Some(CUDA_LIBRARY),
-            Wanted::Runtime => None,
-            Wanted::Nccl => Some(NCCL_LIBRARY),
+            WantedLibrary::Driver => Some(CUDA_LIBRARY),
+            WantedLibrary::Runtime => None,
+            WantedLibrary::Nccl => Some(NCCL_LIBRARY),
         }
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for WantedLibrary {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Wanted::Driver => "the CUDA driver",
-            Wanted::Runtime => "the CUDA runtime",
-            Wanted::Nccl => "NCCL",
+            WantedLibrary::Driver => "the CUDA driver",
+            WantedLibrary::Runtime => "the CUDA runtime",
+            WantedLibrary::Nccl => "NCCL",
         })
     }
 }
@@ -66,14 +66,14 @@ impl fmt::Display for Wanted {
 #[derive(Debug)]
 pub struct Found {
     /// It.
-    pub library: Loaded,
+    pub library: LoadedLibrary,
     /// How it was found, for people.
     pub how: &'static str,
 }
 
 /// Where to look.
 #[derive(Clone, Debug, Default)]
-pub struct Search {
+pub struct LibrarySearch {
     /// A file, or the folder of it, that must be taken for the driver.
     pub cuda: Option<PathBuf>,
     /// A file, or the folder of it, that must be taken for NCCL.
@@ -84,9 +84,9 @@ pub struct Search {
     pub python: Vec<PathBuf>,
 }
 
-impl Search {
-    /// What a process's environment says. `lookup` reads its variables.
-    pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Search {
+impl LibrarySearch {
+    /// Reads the environment of a process. `lookup` reads its variables.
+    pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> LibrarySearch {
         let path = |name: &str| lookup(name).filter(|text| !text.is_empty()).map(PathBuf::from);
         let mut python: Vec<PathBuf> =
             ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path).collect();
@@ -98,7 +98,7 @@ impl Search {
         let root = interpreter.as_deref().and_then(Path::parent).and_then(Path::parent);
         python.extend(root.map(Path::to_path_buf));
         python.extend([PathBuf::from("/usr/local"), PathBuf::from("/usr")]);
-        Search { cuda: path(CUDA_LIBRARY), nccl: path(NCCL_LIBRARY), system: true, python }
+        LibrarySearch { cuda: path(CUDA_LIBRARY), nccl: path(NCCL_LIBRARY), system: true, python }
     }
 
     /// Opens a library. `None`: there is none.
@@ -106,27 +106,27 @@ impl Search {
     /// # Errors
     ///
     /// One is there and cannot be opened, or the configured one is not there: the error names the file.
-    pub fn open(&self, wanted: Wanted) -> Result<Option<Found>, LoadError> {
+    pub fn open(&self, wanted: WantedLibrary) -> Result<Option<Found>, LoadError> {
         let configured = match wanted {
-            Wanted::Driver => self.cuda.as_deref(),
-            Wanted::Runtime => None,
-            Wanted::Nccl => self.nccl.as_deref(),
+            WantedLibrary::Driver => self.cuda.as_deref(),
+            WantedLibrary::Runtime => None,
+            WantedLibrary::Nccl => self.nccl.as_deref(),
         };
         if let Some(path) = configured {
             let file = configured_file(path, wanted);
-            let library = Loaded::open_file(&file)?;
+            let library = LoadedLibrary::open_file(&file)?;
             return Ok(Some(Found { library, how: "by the configuration" }));
         }
         if self.system {
             for name in wanted.names() {
-                if let Some(library) = Loaded::open_name(name)? {
+                if let Some(library) = LoadedLibrary::open_name(name)? {
                     return Ok(Some(Found { library, how: "by the system's loader" }));
                 }
             }
         }
         for file in self.wheel_files(wanted) {
             if file.exists() {
-                let library = Loaded::open_file(&file)?;
+                let library = LoadedLibrary::open_file(&file)?;
                 return Ok(Some(Found { library, how: "in a Python environment" }));
             }
         }
@@ -134,7 +134,7 @@ impl Search {
     }
 
     /// Files that wheels would have put somewhere.
-    fn wheel_files(&self, wanted: Wanted) -> Vec<PathBuf> {
+    fn wheel_files(&self, wanted: WantedLibrary) -> Vec<PathBuf> {
         let packages = self.python.iter().flat_map(|root| site_packages(root));
         let folders: Vec<PathBuf> = packages
             .flat_map(|packages| wanted.wheels().iter().map(move |wheel| packages.join(wheel)))
@@ -147,7 +147,7 @@ impl Search {
 }
 
 /// A folder stands for the library in it.
-fn configured_file(path: &Path, wanted: Wanted) -> PathBuf {
+fn configured_file(path: &Path, wanted: WantedLibrary) -> PathBuf {
     if !path.is_dir() {
         return path.to_path_buf();
     }
@@ -185,14 +185,14 @@ fn minor_version(path: &Path) -> u32 {
 mod tests {
     use super::*;
 
-    fn search(root: &Path) -> Search {
-        Search { python: vec![root.to_path_buf()], ..Search::default() }
+    fn search(root: &Path) -> LibrarySearch {
+        LibrarySearch { python: vec![root.to_path_buf()], ..LibrarySearch::default() }
     }
 
     #[test]
     fn where_nothing_is_installed_nothing_is_found() {
         let root = tempfile::tempdir().expect("a folder");
-        for wanted in [Wanted::Driver, Wanted::Runtime, Wanted::Nccl] {
+        for wanted in [WantedLibrary::Driver, WantedLibrary::Runtime, WantedLibrary::Nccl] {
             assert!(search(root.path()).open(wanted).expect("nothing is broken").is_none());
         }
     }
@@ -204,17 +204,21 @@ mod tests {
         std::fs::create_dir_all(&folder).expect("a folder");
         let file = folder.join("libnccl.so.2");
         std::fs::write(&file, b"no library").expect("a file");
-        let error = search(root.path()).open(Wanted::Nccl).expect_err("it is broken");
+        let error = search(root.path()).open(WantedLibrary::Nccl).expect_err("it is broken");
         assert!(error.to_string().contains(file.to_str().expect("UTF-8")), "{error}");
-        let configured = Search { nccl: Some(folder), ..Search::default() };
-        let error = configured.open(Wanted::Nccl).expect_err("a folder stands for its library");
+        let configured = LibrarySearch { nccl: Some(folder), ..LibrarySearch::default() };
+        let error =
+            configured.open(WantedLibrary::Nccl).expect_err("a folder stands for its library");
         assert!(error.to_string().contains("libnccl.so.2"), "{error}");
     }
 
     #[test]
     fn a_configured_file_that_is_not_there_is_an_error() {
-        let search = Search { nccl: Some("/nonexistent/libnccl.so.2".into()), ..Search::default() };
-        let error = search.open(Wanted::Nccl).expect_err("it is not there");
+        let search = LibrarySearch {
+            nccl: Some("/nonexistent/libnccl.so.2".into()),
+            ..LibrarySearch::default()
+        };
+        let error = search.open(WantedLibrary::Nccl).expect_err("it is not there");
         assert!(error.to_string().contains("/nonexistent/libnccl.so.2"), "{error}");
     }
 
@@ -224,14 +228,14 @@ mod tests {
         for minor in [9, 13, 11] {
             std::fs::create_dir_all(root.path().join(format!("lib/python3.{minor}"))).expect("it");
         }
-        let files = search(root.path()).wheel_files(Wanted::Nccl);
+        let files = search(root.path()).wheel_files(WantedLibrary::Nccl);
         assert!(files[0].ends_with("python3.13/site-packages/nvidia/nccl/lib/libnccl.so.2"));
         assert_eq!(files.len(), 12);
     }
 
     #[test]
     fn the_environment_says_where_to_look() {
-        let search = Search::from_environment(|name| match name {
+        let search = LibrarySearch::from_environment(|name| match name {
             "VIRTUAL_ENV" => Some("/venv".to_owned()),
             NCCL_LIBRARY => Some("/opt/nccl".to_owned()),
             CUDA_LIBRARY => Some(String::new()),

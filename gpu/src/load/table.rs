@@ -18,7 +18,7 @@ macro_rules! table {
 
         impl $name {
             /// Looks every symbol up.
-            pub(crate) fn read(library: &$crate::load::Loaded) -> Result<$name, $crate::load::LoadError> {
+            pub(crate) fn read(library: &$crate::load::LoadedLibrary) -> Result<$name, $crate::load::LoadError> {
                 Ok($name {
                     $($field: {
                         let address = library.symbol($symbol).ok_or_else(|| library.lacks($symbol))?;

@@ -12,7 +12,7 @@ use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, n
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::load::{LoadError, Search, Wanted, table};
+use crate::load::{LibrarySearch, LoadError, WantedLibrary, table};
 
 table! {
     /// The functions of `libnccl`. Results are read as numbers, since a newer version may have codes that an
@@ -60,7 +60,7 @@ const UNSET: c_int = c_int::MIN;
 /// one reads as much as it knows.
 const CONFIG_VERSION: c_uint = 23_000;
 
-/// What the ranks of a new communicator meet by.
+/// The id by which the ranks of a new communicator meet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId(pub [u8; UniqueId::BYTES]);
 
@@ -78,7 +78,7 @@ impl UniqueId {
 }
 
 impl fmt::Debug for UniqueId {
-    /// Whoever has it can take part: it is not printed.
+    /// The id admits to the communicator, so it is not printed.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("UniqueId(..)")
     }
@@ -122,7 +122,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a version can do, of what a changing world needs.
+/// Capabilities of a version that matter when the world changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Features {
     /// Sub-communicators.
@@ -138,7 +138,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// What a version has, if its symbols are there too.
+    /// Capabilities of a version, provided that its symbols are present.
     pub fn of(version: Version) -> Features {
         Features {
             split: version >= Version::new(2, 18, 1),
@@ -150,17 +150,17 @@ impl Features {
     }
 }
 
-/// What NCCL refused.
+/// An error of NCCL.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("NCCL's {call} failed: {text} ({code}){}", if detail.is_empty() { String::new() } else { format!(": {detail}") })]
 pub struct NcclError {
-    /// What was called.
+    /// The call that failed.
     pub call: &'static str,
     /// NCCL's code.
     pub code: u32,
-    /// What it means.
+    /// The meaning of the code.
     pub text: String,
-    /// What NCCL says of the last thing that went wrong in this process.
+    /// NCCL's text about the last error in this process.
     pub detail: String,
 }
 
@@ -178,8 +178,8 @@ impl Nccl {
     /// # Errors
     ///
     /// It is there and cannot be used; the error names its file.
-    pub fn open(search: &Search) -> Result<Option<Nccl>, LoadError> {
-        let Some(found) = search.open(Wanted::Nccl)? else { return Ok(None) };
+    pub fn open(search: &LibrarySearch) -> Result<Option<Nccl>, LoadError> {
+        let Some(found) = search.open(WantedLibrary::Nccl)? else { return Ok(None) };
         let functions = Functions::read(&found.library)?;
         let file = found.library.file_of("ncclGetVersion");
         let mut code = 0;
@@ -208,7 +208,7 @@ impl Nccl {
         self.version
     }
 
-    /// What it can do: what its version has, where the symbol is there too.
+    /// Capabilities of this library: those of its version whose symbol is present.
     pub fn features(&self) -> Features {
         let Functions { split, shrink, revoke, grow_id, grow, .. } = &self.functions;
         let of_version = Features::of(self.version);
@@ -221,7 +221,7 @@ impl Nccl {
         }
     }
 
-    /// What is known to be wrong with this version, for people.
+    /// Known faults of this version, for people.
     pub fn known_fault(&self) -> Option<&'static str> {
         let faulty = Version::new(2, 28, 3)..=Version::new(2, 28, 8);
         faulty.contains(&self.version).then_some(
@@ -273,7 +273,7 @@ impl Nccl {
         }
     }
 
-    /// What a code means. "In progress" is an answer, not an error.
+    /// Turns a code into an error. "In progress" is an answer, not an error.
     pub(super) fn check(
         &self,
         call: &'static str,

@@ -11,21 +11,21 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{call} has not returned after {} ms, and is left behind", patience.as_millis())]
 pub struct Stuck {
-    /// What was called.
+    /// The call that did not return.
     pub call: &'static str,
     /// How long was waited.
     pub patience: Duration,
 }
 
-type Work = Box<dyn FnOnce() + Send>;
-/// Work that whoever gave up on it takes back if it has not begun.
-type Place = Arc<Mutex<Option<Work>>>;
+type BlockingWork = Box<dyn FnOnce() + Send>;
+/// Work that the caller takes back when it gives up before the work has begun.
+type WorkSlot = Arc<Mutex<Option<BlockingWork>>>;
 
-/// One thread, started when it is first needed, and replaced when a call is stuck in it.
+/// A thread that starts when it is first needed, and is replaced when a call is stuck in it.
 #[derive(Debug)]
 pub struct Bounded {
     name: &'static str,
-    thread: Mutex<Option<Sender<Place>>>,
+    thread: Mutex<Option<Sender<WorkSlot>>>,
     left_behind: AtomicU32,
 }
 
@@ -54,8 +54,8 @@ impl Bounded {
     ) -> Result<T, Stuck> {
         let due = Instant::now() + patience;
         let (result, received) = mpsc::sync_channel(1);
-        let work: Work = Box::new(move || {
-            // Whoever asked may have stopped waiting.
+        let work: BlockingWork = Box::new(move || {
+            // The caller may have stopped waiting.
             let _ = result.send(work());
         });
         let place = Arc::new(Mutex::new(Some(work)));
@@ -63,12 +63,12 @@ impl Bounded {
         self.hand_over(&place).map_err(|_| stuck)?;
         match received.recv_timeout(patience) {
             Ok(result) => return Ok(result),
-            // It panicked; the thread has ended with it.
+            // The work panicked; the thread has ended with it.
             Err(RecvTimeoutError::Disconnected) => return Err(stuck),
             Err(RecvTimeoutError::Timeout) => {}
         }
         self.leave_thread_behind();
-        // What hangs is something before it: it runs on the new thread.
+        // An earlier call hangs: this work runs on the new thread.
         let taken_back = lock(&place).take();
         let Some(work) = taken_back else { return Err(stuck) };
         self.hand_over(&Arc::new(Mutex::new(Some(work)))).map_err(|_| stuck)?;
@@ -79,20 +79,20 @@ impl Bounded {
         })
     }
 
-    /// Runs `work` some time; nobody waits for it.
+    /// Runs `work` at some later time, without waiting for it.
     pub(super) fn post(&self, work: impl FnOnce() + Send + 'static) {
-        // Where the system gives no thread, there is nobody to tell.
+        // Without a thread from the system, there is no reader for an error.
         let _ = self.hand_over(&Arc::new(Mutex::new(Some(Box::new(work)))));
     }
 
-    fn hand_over(&self, place: &Place) -> std::io::Result<()> {
+    fn hand_over(&self, place: &WorkSlot) -> std::io::Result<()> {
         let mut thread = lock(&self.thread);
         if let Some(sender) = thread.as_ref()
             && sender.send(Arc::clone(place)).is_ok()
         {
             return Ok(());
         }
-        let (sender, places) = mpsc::channel::<Place>();
+        let (sender, places) = mpsc::channel::<WorkSlot>();
         let _ = sender.send(Arc::clone(place));
         std::thread::Builder::new().name(self.name.to_owned()).spawn(move || {
             for place in places {

@@ -8,6 +8,6 @@ mod patience;
 
 pub use api::{Features, Nccl, NcclError, UniqueId, Version};
 pub use bounded::{Bounded, Stuck};
-pub use comm::{Comm, Ending, Maker};
+pub use comm::{Comm, CommEnding, Maker};
 pub use operations::{Operations, Region};
-pub use patience::{CommError, Patience};
+pub use patience::{CommError, GpuPatience};

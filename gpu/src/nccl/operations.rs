@@ -30,17 +30,17 @@ impl<'a> Region<'a> {
         Region::all(buffer).part(range)
     }
 
-    /// All of `buffer`.
+    /// The whole of `buffer`.
     pub const fn all(buffer: &'a DeviceBuffer) -> Region<'a> {
         Region { address: buffer.address(), bytes: buffer.len(), of: PhantomData }
     }
 
-    /// Memory that somebody else has allocated on the GPU, such as a tensor's.
+    /// Memory on the GPU that was allocated elsewhere, such as a tensor's.
     ///
     /// # Safety
     ///
-    /// So many bytes are there, on the GPU of the group that is given it, for as long as `'a` lasts and until what is
-    /// queued on it is done; and nobody else uses them meanwhile but to read what is read here.
+    /// The bytes exist on the GPU of the group that is given them, for as long as `'a` lasts and until the work
+    /// queued on them is done; meanwhile they are not written elsewhere, and not read where they are written here.
     pub const unsafe fn of_others(address: u64, bytes: usize) -> Region<'a> {
         Region { address, bytes, of: PhantomData }
     }
@@ -65,6 +65,10 @@ impl<'a> Region<'a> {
         self.bytes == 0
     }
 
+    pub(crate) const fn start_address(&self) -> usize {
+        self.address as usize
+    }
+
     fn address(&self) -> *mut c_void {
         self.address as *mut c_void
     }
@@ -74,21 +78,21 @@ impl<'a> Region<'a> {
     }
 }
 
-/// What operations are queued with; made by [`super::Comm::enqueue`]. Ranks are NCCL's.
+/// Queues operations; made by [`super::Comm::enqueue`]. Ranks are NCCL's.
 pub struct Operations<'a> {
     nccl: &'a Nccl,
     comm: ncclComm_t,
     stream: &'a Stream,
 }
 
-type Queued = Result<(), NcclError>;
+type NcclResult = Result<(), NcclError>;
 
 impl<'a> Operations<'a> {
     pub(super) fn new(nccl: &'a Nccl, comm: ncclComm_t, stream: &'a Stream) -> Operations<'a> {
         Operations { nccl, comm, stream }
     }
 
-    fn queue(&self, call: &'static str, queue: impl FnOnce(&Functions) -> c_uint) -> Queued {
+    fn queue(&self, call: &'static str, queue: impl FnOnce(&Functions) -> c_uint) -> NcclResult {
         let queued = queue(self.nccl.functions());
         self.nccl.check(call, queued, self.comm)
     }
@@ -100,7 +104,7 @@ impl<'a> Operations<'a> {
         to: &Region<'_>,
         of: DataType,
         op: ReduceOp,
-    ) -> Queued {
+    ) -> NcclResult {
         let count = same(from, to, 1, of);
         let (source, target, stream) = (from.address(), to.address(), self.stream.raw());
         self.queue("ncclAllReduce", |functions| {
@@ -120,7 +124,7 @@ impl<'a> Operations<'a> {
         of: DataType,
         op: ReduceOp,
         root: u32,
-    ) -> Queued {
+    ) -> NcclResult {
         let count = same(from, to, 1, of);
         let (source, target, stream) = (from.address(), to.address(), self.stream.raw());
         self.queue("ncclReduce", |functions| {
@@ -133,7 +137,13 @@ impl<'a> Operations<'a> {
     }
 
     /// Copies `root`'s `from` into everybody's `to`.
-    pub fn broadcast(&self, from: &Region<'_>, to: &Region<'_>, of: DataType, root: u32) -> Queued {
+    pub fn broadcast(
+        &self,
+        from: &Region<'_>,
+        to: &Region<'_>,
+        of: DataType,
+        root: u32,
+    ) -> NcclResult {
         let count = same(from, to, 1, of);
         let (source, target, stream) = (from.address(), to.address(), self.stream.raw());
         self.queue("ncclBroadcast", |functions| {
@@ -152,7 +162,7 @@ impl<'a> Operations<'a> {
         to: &Region<'_>,
         of: DataType,
         world: u32,
-    ) -> Queued {
+    ) -> NcclResult {
         let count = same(from, to, world, of);
         let (source, target, stream) = (from.address(), to.address(), self.stream.raw());
         self.queue("ncclAllGather", |functions| {
@@ -172,7 +182,7 @@ impl<'a> Operations<'a> {
         of: DataType,
         op: ReduceOp,
         world: u32,
-    ) -> Queued {
+    ) -> NcclResult {
         let count = same(to, from, world, of);
         let (source, target, stream) = (from.address(), to.address(), self.stream.raw());
         self.queue("ncclReduceScatter", |functions| {
@@ -185,7 +195,7 @@ impl<'a> Operations<'a> {
     }
 
     /// Sends to one rank.
-    pub fn send(&self, from: &Region<'_>, of: DataType, to: u32) -> Queued {
+    pub fn send(&self, from: &Region<'_>, of: DataType, to: u32) -> NcclResult {
         let (source, count) = (from.address(), from.count(of));
         let stream = self.stream.raw();
         self.queue("ncclSend", |functions| {
@@ -197,7 +207,7 @@ impl<'a> Operations<'a> {
     }
 
     /// Receives from one rank.
-    pub fn receive(&self, to: &Region<'_>, of: DataType, from: u32) -> Queued {
+    pub fn recv(&self, to: &Region<'_>, of: DataType, from: u32) -> NcclResult {
         let (target, count) = (to.address(), to.count(of));
         let stream = self.stream.raw();
         self.queue("ncclRecv", |functions| {

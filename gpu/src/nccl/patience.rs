@@ -28,7 +28,7 @@ pub enum CommError {
     /// Something else ended the wait.
     #[error("{call} was given up: {reason}")]
     GivenUp {
-        /// What was waited for.
+        /// The call that was waited for.
         call: &'static str,
         /// Why.
         reason: String,
@@ -36,7 +36,7 @@ pub enum CommError {
     /// The deadline passed (G-9).
     #[error("{call} passed its deadline")]
     DeadlinePassed {
-        /// What was waited for.
+        /// The call that was waited for.
         call: &'static str,
     },
     /// A call does not return.
@@ -45,7 +45,7 @@ pub enum CommError {
     /// The version that was loaded cannot do this.
     #[error("NCCL {version} has no {call}")]
     Missing {
-        /// What is missing.
+        /// The missing call.
         call: &'static str,
         /// The version.
         version: String,
@@ -53,15 +53,15 @@ pub enum CommError {
 }
 
 /// How long a wait may last.
-pub struct Patience<'a> {
+pub struct GpuPatience<'a> {
     /// Until when.
     pub due: Instant,
     /// Asked again and again: a reason to stop earlier.
     pub stop: &'a dyn Fn() -> Option<String>,
 }
 
-impl Patience<'_> {
-    /// Waits until `done` says so. What was aborted counts as done for the GPU, whatever its buffers hold: so a
+impl GpuPatience<'_> {
+    /// Waits until `done` says so. Aborted work counts as done for the GPU, whatever its buffers hold: so a
     /// reason to stop is asked for after it, too (G-4).
     #[expect(clippy::disallowed_methods, reason = "this is outside of the deterministic world")]
     pub(crate) fn wait(

@@ -29,7 +29,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// What all ranks must say alike.
+    /// The description on which all ranks must agree.
     fn description(&self) -> u64 {
         let kind = match self.kind {
             Kind::AllReduce => 1,
@@ -43,7 +43,7 @@ impl Operation {
     }
 }
 
-/// One rank's view.
+/// The view of one rank.
 pub struct View<'a> {
     pub segment: &'a Segment,
     pub rank: u32,

@@ -1,4 +1,4 @@
-//! What goes wrong on request. A file, read at each call, has one fault a line:
+//! Faults on request. A file, read at each call, has one fault a line:
 //!
 //! ```text
 //! rank=1 call=ncclAllReduce nth=3 do=hang
@@ -28,7 +28,7 @@ pub extern "C" fn stand_in_faults() -> u32 {
     MET.load(Ordering::SeqCst)
 }
 
-/// What a call does instead of what it should.
+/// The faulty behaviour of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Fail(u32),

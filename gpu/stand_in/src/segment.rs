@@ -1,4 +1,4 @@
-//! What the ranks of a communicator share: a file below `/dev/shm` with counters, a slot for each rank, and a
+//! The memory that the ranks of a communicator share: a file below `/dev/shm` with counters, a slot for each rank, and a
 //! mailbox for each pair.
 
 use std::fs::{File, OpenOptions};
@@ -48,7 +48,7 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Opens the segment of a path, and makes it if nobody has.
+    /// Opens the segment of a path, and makes it if it does not exist.
     pub fn open(path: &Path, world: u32) -> io::Result<Segment> {
         let file: File =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
@@ -121,7 +121,7 @@ impl Segment {
         Ok(agreed)
     }
 
-    /// What each rank told, in `agree`'s place, without a demand to be equal.
+    /// The values told by each rank; like `agree`, without a demand to be equal.
     pub fn exchange(&self, rank: u32, value: u64, abort: &AtomicBool) -> Result<Vec<u64>, Aborted> {
         let described = &self.shared().described;
         described[rank as usize].store(value, Ordering::SeqCst);
@@ -179,7 +179,7 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         self.unlink();
-        // SAFETY: mapped by `open`, and nobody has it any more.
+        // SAFETY: mapped by `open`, and there is no other reference any more.
         unsafe { libc::munmap(self.start.cast(), LENGTH) };
     }
 }

@@ -34,7 +34,7 @@ impl Default for Stream {
 }
 
 impl Drop for Stream {
-    /// What is queued is still done, as CUDA does it; the thread ends by itself then.
+    /// Queued work is still done, as CUDA does it; the thread ends by itself then.
     fn drop(&mut self) {
         self.queue = None;
         drop(self.thread.take());

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use elastic_collectives::{DataType, ReduceOp};
 use elastic_gpu::Gpu;
-use elastic_gpu::cuda::{DeviceBuffer, Event, Stream};
-use elastic_gpu::nccl::{Comm, Ending, Maker, Patience, Region, UniqueId};
+use elastic_gpu::cuda::{CudaEvent, DeviceBuffer, Stream};
+use elastic_gpu::nccl::{Comm, CommEnding, GpuPatience, Maker, Region, UniqueId};
 
 use crate::support::{LONG, communicators, faults, search};
 
-fn patiently<T>(call: impl FnOnce(&Patience<'_>) -> T) -> T {
-    call(&Patience { due: Instant::now() + LONG, stop: &|| None })
+fn patiently<T>(call: impl FnOnce(&GpuPatience<'_>) -> T) -> T {
+    call(&GpuPatience { due: Instant::now() + LONG, stop: &|| None })
 }
 
 /// Does the same as each of `world` ranks, each on a thread and with a GPU of its own; the results by rank.
@@ -43,7 +43,7 @@ fn passes(comm: &Comm, maker: &Maker) {
         })
     });
     queued.expect("it is queued");
-    let end = Event::new(&maker.device).expect("a mark");
+    let end = CudaEvent::new(&maker.device).expect("a mark");
     end.record(&stream).expect("it is queued");
     let due = Instant::now() + LONG;
     while !end.is_passed().expect("the GPU works") {
@@ -80,10 +80,10 @@ fn all_leave_a_communicator_in_good_order() {
     let before = communicators();
     ranks(3, |comm, maker| {
         passes(&comm, maker);
-        comm.end(Ending::Finish).expect("all come");
+        comm.end(CommEnding::Finish).expect("all come");
         assert!(comm.is_ended());
         assert!(comm.peek_error().is_err(), "nothing can be asked of it");
-        comm.end(Ending::Abort).expect("to end it again does nothing");
+        comm.end(CommEnding::Abort).expect("to end it again does nothing");
     });
     let due = Instant::now() + LONG;
     while communicators() > before {
@@ -100,12 +100,12 @@ fn who_is_left_alone_in_a_finish_aborts() {
     ranks(2, |comm, maker| {
         passes(&comm, maker);
         if comm.rank() == 0 {
-            comm.end(Ending::Finish).expect("it is aborted instead");
+            comm.end(CommEnding::Finish).expect("it is aborted instead");
             others_wait.wait();
         } else {
             others_wait.wait();
             faults.set("call=ncclCommFinalize do=fail:3");
-            comm.end(Ending::Finish).expect("it is aborted instead");
+            comm.end(CommEnding::Finish).expect("it is aborted instead");
         }
         assert!(comm.is_ended());
     });

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use elastic_gpu::cuda::Stream;
-use elastic_gpu::nccl::Patience;
+use elastic_gpu::nccl::GpuPatience;
 use elastic_gpu::{DeviceState, Gpu};
 
 use crate::support::{LONG, faults, search};
@@ -19,7 +19,7 @@ fn h_22_what_was_committed_comes_back_and_what_was_not_does_not() {
     let _turn = faults();
     let gpu = Gpu::open(&search(), 0, false).expect("the stand-in works");
     let compute = Stream::new(gpu.device()).expect("a stream");
-    let patience = Patience { due: Instant::now() + LONG, stop: &|| None };
+    let patience = GpuPatience { due: Instant::now() + LONG, stop: &|| None };
     let mut state = DeviceState::new(gpu.device(), LENGTH).expect("memory");
     assert_eq!(state.committed(), None);
 
@@ -51,16 +51,16 @@ fn a_commit_after_a_step_that_was_aborted_is_none() {
     let _turn = faults();
     let gpu = Gpu::open(&search(), 0, false).expect("the stand-in works");
     let compute = Stream::new(gpu.device()).expect("a stream");
-    let patience = Patience { due: Instant::now() + LONG, stop: &|| None };
+    let patience = GpuPatience { due: Instant::now() + LONG, stop: &|| None };
     let mut state = DeviceState::new(gpu.device(), LENGTH).expect("memory");
     state.write(&[1; LENGTH], &compute, &patience).expect("it goes up");
     state.begin_commit(&compute, &patience).expect("it begins");
     state.finish_commit(&patience).expect("it ends");
     state.keep_commit();
     state.write(&[2; LENGTH], &compute, &patience).expect("it goes up");
-    // What was queued is done, but was it done well?
+    // The queued work is done; this checks its result.
     let stop = || Some("the generation was aborted".to_owned());
-    let aborted = Patience { due: Instant::now() + LONG, stop: &stop };
+    let aborted = GpuPatience { due: Instant::now() + LONG, stop: &stop };
     state.begin_commit(&compute, &aborted).expect_err("it may be spoilt");
     state.finish_commit(&patience).expect("nothing was begun");
     state.keep_commit();

@@ -1,13 +1,13 @@
-//! What NCCL may do wrong, and what is made of it: calls that fail, hang, or fail late; ends that never return.
+//! Faults of NCCL and their handling: calls that fail, hang, or fail late; ends that never return.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elastic_collectives::wire::OperationKind;
-use elastic_collectives::{CollectiveError, Communicator, DataType, ReduceOp};
-use elastic_gpu::NcclGroup;
-use elastic_gpu::cuda::{DeviceBuffer, Event};
+use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt, DataType, ReduceOp};
+use elastic_gpu::cuda::{CudaEvent, DeviceBuffer};
 use elastic_gpu::nccl::Region;
+use elastic_gpu::{DeviceOperation, NcclGroup};
 
 use crate::support::{LONG, Options, World, describe, faults, faults_met, sum, wait_for_faults};
 
@@ -61,19 +61,19 @@ fn what_failed_is_named_also_where_the_abort_was_quicker_than_the_wait() {
     world.form_and_check();
     faults.set("call=ncclAllReduce do=late:6");
     let results = world.collective(|group| {
-        let nccl = group.as_any_mut().and_then(|group| group.downcast_mut::<NcclGroup>());
+        let nccl = group.as_any_mut().downcast_mut::<NcclGroup>();
         let nccl = nccl.expect("all have GPUs");
         let device = Arc::clone(nccl.stream().expect("it has one").device());
         let buffer = DeviceBuffer::new(&device, 64).expect("memory");
-        let launched =
-            nccl.all_reduce_device(&[Region::all(&buffer)], DataType::F32, ReduceOp::Sum);
+        let (data, data_type, op) = (Region::all(&buffer), DataType::F32, ReduceOp::Sum);
+        let launched = nccl.launch_operation(&DeviceOperation::AllReduce { data, data_type, op });
         // A member that is slow meets the error of the other one as it begins.
         let sequence = match launched {
             Ok(sequence) => sequence,
             Err(error) => return error,
         };
         // The actor sees the error and ends the communicator, and with it the operation, which counts as passed then.
-        let end = Event::new(&device).expect("a mark");
+        let end = CudaEvent::new(&device).expect("a mark");
         end.record(nccl.stream().expect("it has one")).expect("it is queued");
         let due = Instant::now() + LONG;
         while nccl.verdict().is_none() || !end.is_passed().expect("the GPU works") {

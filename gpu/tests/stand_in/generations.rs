@@ -82,7 +82,7 @@ fn where_the_cheaper_way_fails_for_one_all_start_from_nothing() {
 fn a_world_that_was_formed_ahead_is_there_at_once() {
     let faults = faults();
     let begun = Instant::now();
-    // A spare counts once the actor has heard of it, which nobody outside sees: who was quicker tries again.
+    // A spare counts once the actor has heard of it, which is not visible outside: a test that was quicker tries again.
     while !forms_from_a_spare(&faults) {
         assert!(begun.elapsed() < LONG, "never was a spare there");
     }
@@ -103,7 +103,7 @@ fn forms_from_a_spare(faults: &Faults) -> bool {
     faults.set("call=ncclCommInitRankConfig do=fail:3\ncall=ncclCommShrink do=fail:3");
     world.abort();
     world.seats.remove(&1);
-    // The spares of the next generation fail, which is nobody's harm.
+    // The spares of the next generation fail, which harms no group.
     let formed = world.try_form().into_iter().all(|formed| formed.is_ok());
     if formed {
         world.check();

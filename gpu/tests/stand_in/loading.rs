@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use elastic_gpu::load::{LoadError, Search};
+use elastic_gpu::load::{LibrarySearch, LoadError};
 use elastic_gpu::nccl::{Nccl, UniqueId};
 use elastic_gpu::{Gpu, NoGpu};
 
@@ -19,10 +19,10 @@ fn what_was_taken_is_told() {
 
 #[test]
 fn where_nothing_is_installed_one_line_says_so() {
-    let nothing = Search::default();
+    let nothing = LibrarySearch::default();
     let error = Gpu::open(&nothing, 0, false).expect_err("nothing is there");
     assert_eq!(error.to_string(), "no CUDA driver (libcuda.so.1) is installed");
-    let without_nccl = Search { nccl: None, ..search() };
+    let without_nccl = LibrarySearch { nccl: None, ..search() };
     let error = Gpu::open(&without_nccl, 0, false).expect_err("NCCL is not there");
     assert!(matches!(error, NoGpu::NoNccl), "{error}");
     assert!(!error.to_string().contains('\n'));
@@ -31,7 +31,7 @@ fn where_nothing_is_installed_one_line_says_so() {
 #[test]
 fn a_library_of_another_kind_is_named() {
     let other = if cfg!(target_env = "musl") { "libc.so" } else { "libm.so.6" };
-    let search = Search { nccl: Some(other.into()), ..search() };
+    let search = LibrarySearch { nccl: Some(other.into()), ..search() };
     let error = Nccl::open(&search).expect_err("it is another library");
     assert!(matches!(error, LoadError::Symbol { symbol: "ncclGetVersion", .. }), "{error}");
     assert!(error.to_string().contains(other), "{error}");
@@ -81,7 +81,7 @@ fn nccls_own_wheel_tells_its_version_and_makes_a_unique_id() {
         say(text.trim());
         return;
     }
-    let search = Search::from_environment(|name| std::env::var(name).ok());
+    let search = LibrarySearch::from_environment(|name| std::env::var(name).ok());
     let Some(nccl) = Nccl::open(&search).expect("what is installed works") else {
         assert!(std::env::var_os(ENVIRONMENT).is_none(), "{ENVIRONMENT} has no NCCL");
         say("skipped: no NCCL is installed (docs/gpu.md says how to make this test run)");

@@ -1,7 +1,10 @@
 //! Every collective, through NCCL's interface.
 
-use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt, Element, ReduceOp};
+use elastic_collectives::{
+    CollectiveError, Communicator, CommunicatorExt, DataPlane, Element, ReduceOp,
+};
 use elastic_gpu::{LANE_BYTES, Scope};
+use half::f16;
 
 use crate::support::{Options, World, faults};
 
@@ -52,6 +55,21 @@ fn every_operation(group: &mut dyn Communicator) -> Result<(), CollectiveError> 
         let mut data = pattern(rank, 500);
         group.broadcast(&mut data, root)?;
         assert_eq!(data, pattern(root, 500));
+
+        let mut data = pattern(rank, 1000);
+        group.reduce(&mut data, ReduceOp::Sum, root)?;
+        let sum = folded(|left, right| left + right);
+        assert_eq!(data, if rank == root { sum } else { pattern(rank, 1000) });
+
+        let mut gathered = vec![0.0; 1000 * world as usize];
+        let at_root = (rank == root).then_some(gathered.as_mut_slice());
+        group.gather(&pattern(rank, 1000), at_root, root)?;
+        let due: Vec<f32> = all().flatten().collect();
+        assert!(rank != root || gathered == due);
+
+        let mut part = [0.0; 1000];
+        group.scatter((rank == root).then_some(due.as_slice()), &mut part, root)?;
+        assert_eq!(part.as_slice(), pattern(rank, 1000));
     }
 
     let input: Vec<u32> = (0..world).flat_map(|to| vec![rank * 100 + to; 3]).collect();
@@ -73,10 +91,10 @@ fn every_operation(group: &mut dyn Communicator) -> Result<(), CollectiveError> 
         let mut token = [rank];
         if rank == 0 {
             group.send(&token, 1)?;
-            group.receive(&mut token, world - 1)?;
+            group.recv(&mut token, world - 1)?;
             assert_eq!(token, [world - 1]);
         } else {
-            group.receive(&mut token, rank - 1)?;
+            group.recv(&mut token, rank - 1)?;
             assert_eq!(token, [rank - 1]);
             group.send(&[rank], (rank + 1) % world)?;
         }
@@ -104,9 +122,27 @@ fn the_same_where_nccl_counts_its_ranks_in_another_order() {
 fn the_same_with_nccl_within_hosts_only() {
     let _turn = faults();
     let host: fn(u32) -> &'static str = |rank| if rank < 3 { "a" } else { "b" };
-    let mut world = World::new(0..4, Options { scope: Scope::Host, host, ..Options::default() });
-    world.form();
-    world.works(every_operation);
+    // The CPU groups within the hosts share memory, or have connections of their own.
+    for data_plane in [DataPlane::Auto, DataPlane::Tcp] {
+        let options = Options { scope: Scope::Host, host, data_plane, ..Options::default() };
+        let mut world = World::new(0..4, options);
+        world.form();
+        world.works(every_operation);
+        world.works(sixteen_bits_are_rounded_once);
+    }
+}
+
+/// The ranks of the first host have 2048, 1 and 0, and that of the second has 1. The sum is 2048 where each host rounds
+/// its sum to 16 bits, and 2050 where only the result is rounded. The message is large enough for partial sums, and
+/// small enough for contributions, in turn.
+fn sixteen_bits_are_rounded_once(group: &mut dyn Communicator) -> Result<(), CollectiveError> {
+    for length in [10, 100_000] {
+        let own = [2048.0, 1.0, 0.0, 1.0][group.rank() as usize];
+        let mut data = vec![f16::from_f32(own); length];
+        group.all_reduce(&mut data, ReduceOp::Sum)?;
+        assert!(data.iter().all(|sum| *sum == f16::from_f32(2050.0)), "{}", data[0]);
+    }
+    Ok(())
 }
 
 #[test]

@@ -34,7 +34,7 @@ impl Process {
         let (line, lines) = mpsc::channel();
         let stdout = BufReader::new(stdout.expect("it is piped"));
         std::thread::spawn(move || {
-            // Nobody may listen any more.
+            // The reader may be gone.
             stdout.lines().map_while(Result::ok).try_for_each(|text| line.send(text))
         });
         let stdin = stdin.expect("it is piped");
@@ -65,7 +65,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may be dead already.
+        // The process may be dead already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -91,7 +91,7 @@ fn one_is_killed_and_the_other_goes_on_with_a_new_one() {
     (0..3).for_each(|_| assert_eq!(stays.hear("sum "), "3"));
     dies.child.kill().expect("it lives");
     dies.child.wait().expect("it ends");
-    // Nothing tells the one that is left, until its State does.
+    // The remaining rank is told by its State only.
     stays.tell("end 1");
     let after = stays.hear("aborted after ");
     tell(&format!("the survivor was out of its collective {after} after the abort"));
@@ -108,7 +108,7 @@ fn tell(text: &str) {
     eprintln!("{text}");
 }
 
-/// One rank: does what its stdin says, until it is killed.
+/// A rank: does what its stdin says, until it is killed.
 #[expect(clippy::print_stdout, reason = "the test reads it")]
 fn be_a_rank(number: u32) {
     let mut rank = Rank::new(number, &Options::default());

@@ -13,10 +13,10 @@ use elastic_collectives::{
     HostFabric, SoloCommunicator, TcpFabric,
 };
 use elastic_gpu::actor::core::CoreConfig;
-use elastic_gpu::load::Search;
+use elastic_gpu::load::LibrarySearch;
 use elastic_gpu::{
-    Backend, Generation, Gpu, GpuActor, GpuConfig, GpuGroups, GpuPort, GpuRequest, GroupConfig,
-    Scope,
+    Backend, Gpu, GpuActor, GpuConfig, GpuGroups, GpuPort, GpuRequest, GroupConfig,
+    GroupGeneration, Scope,
 };
 use elastic_protocol::{GenerationId, HostName, Incarnation, NodeId, Stamp, Term, WorkerId};
 use elastic_runtime::{NodeHandle, spawn_child_with_handle, system};
@@ -35,9 +35,9 @@ pub(crate) fn library() -> PathBuf {
     tests.with_file_name("libelastic_gpu_stand_in.so")
 }
 
-pub(crate) fn search() -> Search {
+pub(crate) fn search() -> LibrarySearch {
     let library = Some(library());
-    Search { cuda: library.clone(), nccl: library, system: false, python: Vec::new() }
+    LibrarySearch { cuda: library.clone(), nccl: library, system: false, python: Vec::new() }
 }
 
 /// How many communicators of this process the stand-in has.
@@ -110,11 +110,19 @@ pub(crate) struct Options {
     pub(crate) spares: u32,
     pub(crate) operation_deadline: Duration,
     pub(crate) host: fn(u32) -> &'static str,
+    /// The path of the CPU group; the members of a host share memory only with [`Scope::Host`].
+    pub(crate) data_plane: DataPlane,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { scope: Scope::World, spares: 0, operation_deadline: DEADLINE, host: |_| "a" }
+        Options {
+            scope: Scope::World,
+            spares: 0,
+            operation_deadline: DEADLINE,
+            host: |_| "a",
+            data_plane: DataPlane::Auto,
+        }
     }
 }
 
@@ -198,24 +206,31 @@ impl Rank {
                     generation,
                     rank,
                     peers: members.iter().map(|(_, address)| *address).collect(),
-                    hosts: Vec::new(),
+                    hosts: match self.options.scope {
+                        Scope::World => Vec::new(),
+                        Scope::Host => {
+                            let host = |worker: &WorkerId| u32::from(worker.host.as_str() != "a");
+                            workers.iter().map(host).collect()
+                        }
+                    },
                     host_names: workers.iter().map(|worker| worker.host.as_str().into()).collect(),
                     key: [7; 32],
-                    data_plane: DataPlane::Auto,
+                    data_plane: self.options.data_plane,
                     encrypts: false,
                     streams: DEFAULT_STREAMS,
                     form_deadline: LONG,
                     operation_deadline: self.options.operation_deadline,
+                    path_deadline: elastic_collectives::DEFAULT_PATH_DEADLINE,
                 },
                 &self.abort,
             )?,
         };
         let due = Instant::now() + LONG;
-        let generation = Generation { stamp: stamp(generation), members: &workers, due };
+        let generation = GroupGeneration { stamp: stamp(generation), members: &workers, due };
         self.groups.form(control, generation)
     }
 
-    /// What the State does when it hears of an abort.
+    /// The State's action when it hears of an abort.
     pub(crate) fn end(abort: &AbortHandle, port: &GpuPort, generation: u64) {
         abort.abort(1, generation, "a test ends it");
         port.tell(GpuRequest::Abort { stamp: stamp(generation) });
@@ -234,7 +249,7 @@ fn start(config: GpuConfig) -> Actor {
             let node = NodeHandle::new(NodeId::worker(&config.core.worker), 1);
             let (address, handle) =
                 spawn_child_with_handle(move |_| GpuActor::new(node, config), |_| {});
-            // It is started once it is polled; the port is open then.
+            // The actor starts when it is polled; the port is open then.
             tokio::task::yield_now().await;
             while !address.connected() {
                 tokio::task::yield_now().await;

@@ -1,28 +1,32 @@
-//! [`EtcdAddress`]: what stands after `--store`. Parsed by the command line.
+//! [`EtcdAddress`]: the value of `--store`. Parsed by the command line.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Below what the keys stand if the address does not say.
+use super::tls::EtcdTls;
+
+/// Default key prefix.
 const DEFAULT_PREFIX: &str = "elastic-node";
 
-/// The members of an etcd cluster, and below which key this project's keys stand:
+/// The members of an etcd cluster, and the key prefix of this project:
 /// `etcd://HOST:PORT[,HOST:PORT…][/PREFIX]`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EtcdAddress {
     /// `host:port` of each member, in the order in which they are tried.
     pub members: Vec<String>,
-    /// Below what the keys stand, without slashes at its ends (`elastic-node`).
+    /// The key prefix, without slashes at its ends. Default: `elastic-node`.
     pub prefix: String,
+    /// The certificates where etcd is called over TLS; not a part of the text.
+    pub tls: Option<EtcdTls>,
 }
 
-/// Why an address of etcd makes no sense.
+/// An address of etcd is invalid.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("`{given}` is no address of etcd: {why}; expected etcd://HOST:PORT[,HOST:PORT…][/PREFIX]")]
 pub struct InvalidAddress {
-    /// What was given.
+    /// The given text.
     pub given: String,
-    /// What is wrong with it.
+    /// The problem with it.
     pub why: &'static str,
 }
 
@@ -47,7 +51,7 @@ impl FromStr for EtcdAddress {
         }
         let prefix = prefix.trim_matches('/');
         let prefix = if prefix.is_empty() { DEFAULT_PREFIX } else { prefix };
-        Ok(Self { members, prefix: prefix.to_owned() })
+        Ok(Self { members, prefix: prefix.to_owned(), tls: None })
     }
 }
 

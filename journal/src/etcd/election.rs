@@ -1,5 +1,5 @@
-//! [`Candidate`]: a driver that would act. It stands by under a lease; the one that finds no leader key makes it, and
-//! acts as long as the lease lasts. Driven by the driver's process.
+//! [`Candidate`]: a driver that wants to act. Driven by the driver's process. A candidate stands by under a
+//! lease. The candidate that finds no leader key makes it, and acts as long as its lease lasts.
 
 use std::time::Duration;
 
@@ -11,34 +11,34 @@ use super::gateway::Gateway;
 use super::journal::{EtcdJournal, Keys};
 use super::lease::{Lease, LeaseEnd};
 use super::wire::{
-    Bytes, Compare, KeyValue, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveResponse,
-    LeaseRequest, Nothing, Number, Operation, RangeRequest, TxnRequest, end_of,
+    Base64Bytes, Compare, EtcdOperation, KeyValue, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseKeepAliveResponse, LeaseRequest, Nothing, Number, RangeRequest, TxnRequest, end_of,
 };
 use crate::JournalError;
 
-/// How long a call may take, over all members.
+/// Timeout of a call, over all members.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How many drivers may stand by, as far as they are listed.
+/// The most standby drivers that are listed.
 const MAX_STANDBYS: i64 = 64;
 
-/// What a driver tells of itself to those who look into the store.
+/// A driver's description of itself, for readers of the store.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DriverCard {
-    /// Where it listens, or will when it acts: `host:port`.
+    /// The address where the driver listens, or will listen when it acts: `host:port`.
     pub address: String,
-    /// The version of its program.
+    /// The version of the driver's program.
     pub version: String,
-    /// What its job runs, as one line: two jobs must not share one place in etcd.
+    /// The job's program, as one line. It shows if two jobs share one place in etcd, which they must not.
     #[serde(default)]
     pub program: String,
 }
 
-/// A moment in the history of the store.
+/// A revision in the history of the store.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Moment(i64);
+pub struct StoreRevision(i64);
 
-/// A driver that would act.
+/// A driver that wants to act.
 #[derive(Debug)]
 pub struct Candidate {
     gateway: Gateway,
@@ -47,26 +47,27 @@ pub struct Candidate {
     card: DriverCard,
     ttl: Duration,
     takes_over_only: bool,
-    since: Option<Moment>,
-    lease: Option<Held>,
+    since: Option<StoreRevision>,
+    lease: Option<CandidateLease>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct CandidateLease {
     id: Number,
     lease: Lease,
-    /// Whether the card of the driver stands among those that stand by, under this lease.
+    /// Whether the driver's card is listed among the standby drivers under this lease.
     is_announced: bool,
 }
 
-/// What became of a campaign.
+/// Result of a campaign.
 #[derive(Debug)]
 pub enum Campaign {
     /// This driver acts from now on.
     Won(Box<Leadership>),
-    /// It stands by for this one; none: nobody acts, and there is no job to take over yet.
+    /// This driver stands by, for the leader with this card. `None`: there is no leader, and no job to take
+    /// over yet.
     StandsBy(Option<DriverCard>),
-    /// The job that it stood by for is over: the last words of the driver that ended it.
+    /// The job that this driver stood by for has ended, with these last words of the driver that ended it.
     Over(Vec<u8>),
 }
 
@@ -80,7 +81,7 @@ pub struct Leadership {
     lease: Lease,
 }
 
-/// What stands in the store.
+/// The contents of the store.
 struct Sight {
     leader: Option<KeyValue>,
     over: Option<KeyValue>,
@@ -89,9 +90,9 @@ struct Sight {
 }
 
 impl Candidate {
-    /// A driver of the job at this address. `ttl` is for how long nobody acts after the acting driver has vanished,
-    /// rounded up to whole seconds; etcd gives 2 s at least with its default settings. `takes_over_only`: it
-    /// begins no job.
+    /// A driver of the job at this address. `ttl` is the leader lease: the delay before a standby takes over,
+    /// rounded up to whole seconds. With default settings etcd gives at least 2 s. `takes_over_only`: the
+    /// driver never begins a job.
     pub fn new(
         address: EtcdAddress,
         card: DriverCard,
@@ -104,31 +105,33 @@ impl Candidate {
         Self { gateway, keys, id, card, ttl, takes_over_only, since: None, lease: None }
     }
 
-    /// Since when it stands by: a job that has ended since then was its own. None before the first campaign.
-    pub const fn since(&self) -> Option<Moment> {
+    /// The revision since which this driver stands by: a job that has ended after it was this driver's job.
+    /// `None` before the first campaign.
+    pub const fn since(&self) -> Option<StoreRevision> {
         self.since
     }
 
-    /// Has stood by, or acted, since then, as another candidate of the same process.
+    /// Sets the revision since which an earlier candidate of the same process has stood by or acted.
     #[must_use]
-    pub const fn standing_since(mut self, since: Option<Moment>) -> Self {
+    pub const fn standing_since(mut self, since: Option<StoreRevision>) -> Self {
         self.since = since;
         self
     }
 
-    /// Tries once to be the driver that acts; stands by if another is. `clock` is the time since any fixed moment.
+    /// Tries once to become the driver that acts; stands by if another one acts. `clock` is the time since any
+    /// fixed moment.
     ///
     /// # Errors
     /// [`JournalError`], of which [`JournalError::Io`] may pass.
     pub fn campaign(&mut self, clock: &dyn Fn() -> Duration) -> Result<Campaign, JournalError> {
         let held = self.hold_lease(clock)?;
         let sight = self.look()?;
-        let since = *self.since.get_or_insert(Moment(sight.revision.0));
+        let since = *self.since.get_or_insert(StoreRevision(sight.revision.0));
         if let Some(over) = sight.over.as_ref().filter(|over| over.mod_revision.0 > since.0) {
             return Ok(Campaign::Over(over.value.0.clone()));
         }
         match &sight.leader {
-            // It was won before, by a call whose answer was lost.
+            // An earlier call, whose answer was lost, has won the campaign.
             Some(leader) if leader.lease == held.id => {
                 return Ok(self.won(held, leader.create_revision));
             }
@@ -146,20 +149,20 @@ impl Candidate {
         let (leader, over) = (self.keys.leader(), self.keys.over());
         let ended_at = sight.over.map_or(Number(0), |over| over.mod_revision);
         let request = TxnRequest {
-            // A job that has ended since was looked is not begun again.
+            // A job that has ended since the look must not begin again.
             compare: vec![Compare::absent(&leader), Compare::modified_at(&over, ended_at)],
             success: vec![
-                Operation::put_leased(&leader, self.card_bytes()?, held.id),
-                Operation::delete(&self.keys.standby(&self.id)),
+                EtcdOperation::put_leased(&leader, self.card_bytes()?, held.id),
+                EtcdOperation::delete(&self.keys.standby(&self.id)),
             ],
-            failure: vec![Operation::get(&leader)],
+            failure: vec![EtcdOperation::get(&leader)],
         };
         let response = self.gateway.transact(&request, PATIENCE)?;
         if response.succeeded {
             return Ok(self.won(held, response.header.revision));
         }
         match response.into_key_values().next().flatten() {
-            // One member has carried it out and not answered, another was asked again.
+            // One member has carried out the call without an answer, and another member was asked again.
             Some(leader) if leader.lease == held.id => Ok(self.won(held, leader.create_revision)),
             leader => {
                 self.announce(held)?;
@@ -170,7 +173,7 @@ impl Candidate {
 
     fn look(&mut self) -> Result<Sight, JournalError> {
         let keys = [self.keys.leader(), self.keys.over(), self.keys.head()];
-        let success = keys.iter().map(|key| Operation::get(key)).collect();
+        let success = keys.iter().map(|key| EtcdOperation::get(key)).collect();
         let request = TxnRequest { success, ..TxnRequest::default() };
         let response = self.gateway.transact(&request, PATIENCE)?;
         let revision = response.header.revision;
@@ -184,26 +187,27 @@ impl Candidate {
         Ok(serde_json::to_vec(&self.card).map_err(std::io::Error::from)?)
     }
 
-    /// Writes the card among those that stand by, once a lease.
-    fn announce(&mut self, held: Held) -> Result<(), JournalError> {
+    /// Lists the card among the standby drivers, once for each lease.
+    fn announce(&mut self, held: CandidateLease) -> Result<(), JournalError> {
         if held.is_announced {
             return Ok(());
         }
-        let put = Operation::put_leased(&self.keys.standby(&self.id), self.card_bytes()?, held.id);
+        let put =
+            EtcdOperation::put_leased(&self.keys.standby(&self.id), self.card_bytes()?, held.id);
         let request = TxnRequest { success: vec![put], ..TxnRequest::default() };
         self.gateway.transact(&request, PATIENCE)?;
-        self.lease = Some(Held { is_announced: true, ..held });
+        self.lease = Some(CandidateLease { is_announced: true, ..held });
         Ok(())
     }
 
-    fn won(&mut self, held: Held, won_at: Number) -> Campaign {
+    fn won(&mut self, held: CandidateLease, won_at: Number) -> Campaign {
         self.lease = None;
         let (gateway, keys) = (self.gateway.clone(), self.keys.clone());
-        let Held { id: lease_id, lease, .. } = held;
+        let CandidateLease { id: lease_id, lease, .. } = held;
         Campaign::Won(Box::new(Leadership { gateway, keys, won_at, lease_id, lease }))
     }
 
-    fn hold_lease(&mut self, clock: &dyn Fn() -> Duration) -> Result<Held, JournalError> {
+    fn hold_lease(&mut self, clock: &dyn Fn() -> Duration) -> Result<CandidateLease, JournalError> {
         if let Some(mut held) = self.lease {
             let asked_at = clock();
             if asked_at < held.lease.poll_timeout() {
@@ -221,12 +225,12 @@ impl Candidate {
         let granted: LeaseGrantResponse =
             self.gateway.call("/v3/lease/grant", &LeaseGrantRequest { ttl }, PATIENCE)?;
         let lease = Lease::new(seconds(granted.ttl), asked_at);
-        let held = Held { id: granted.id, lease, is_announced: false };
+        let held = CandidateLease { id: granted.id, lease, is_announced: false };
         self.lease = Some(held);
         Ok(held)
     }
 
-    /// Stands by no longer.
+    /// Ends standing by, and gives the lease back.
     ///
     /// # Errors
     /// [`JournalError`]; the lease then ends by itself.
@@ -239,26 +243,26 @@ impl Candidate {
 }
 
 impl Leadership {
-    /// The job's journal, which only this driver writes, for as long as it acts.
+    /// The job's journal. Only this driver can write it, for as long as it acts.
     pub fn journal(&self) -> EtcdJournal {
         EtcdJournal::new(self.gateway.clone(), self.keys.clone(), self.won_at)
     }
 
-    /// The job is over: takes its journal away and leaves these last words, at which those that stand by end too.
+    /// Ends the job: removes its journal and stores these last words, at which standbys end too.
     ///
     /// # Errors
-    /// [`JournalError`]; whoever acts next then finds the job as it is.
+    /// [`JournalError`]; the next leader then finds the job as it is.
     pub fn finish(&mut self, last_words: Vec<u8>) -> Result<(), JournalError> {
         self.journal().finish(last_words)?;
         self.resign()
     }
 
-    /// How the lease stands.
+    /// The state of the lease.
     pub const fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// Asks for the lease to last longer, at most for `patience`. Returns how it stands then.
+    /// Renews the lease, with timeout `patience`. Returns its new state.
     ///
     /// # Errors
     /// [`LeaseEnd`]: this driver must stop acting now.
@@ -275,7 +279,16 @@ impl Leadership {
         Ok(self.lease)
     }
 
-    /// The drivers that stand by, in a fixed order; asks at most for `patience`.
+    /// Leaves the lease unrenewed, since the driver's actors stand still. Returns its state.
+    ///
+    /// # Errors
+    /// [`LeaseEnd`]: this driver must stop acting now.
+    pub fn leave_unrenewed(&mut self, now: Duration) -> Result<Lease, LeaseEnd> {
+        self.lease.handle_stall(now)?;
+        Ok(self.lease)
+    }
+
+    /// The drivers that stand by, in a fixed order. The call has timeout `patience`.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -283,7 +296,7 @@ impl Leadership {
         let first = self.keys.standbys();
         let request = RangeRequest {
             range_end: Some(end_of(&first).as_str().into()),
-            key: Bytes::from(first.as_str()),
+            key: Base64Bytes::from(first.as_str()),
             limit: Some(Number(MAX_STANDBYS)),
             revision: None,
         };
@@ -291,7 +304,7 @@ impl Leadership {
         Ok(range.kvs.iter().map(|found| read_card(&found.value)).collect())
     }
 
-    /// Gives up acting at once, so that another need not wait for the lease to end.
+    /// Gives the lease back at once, so that a standby need not wait for it to end.
     ///
     /// # Errors
     /// [`JournalError`]; the lease then ends by itself.
@@ -318,8 +331,8 @@ fn seconds(ttl: Number) -> Duration {
     Duration::from_secs(u64::try_from(ttl.0).unwrap_or(0))
 }
 
-/// A card that cannot be read is another version's: its text is better than nothing.
-fn read_card(bytes: &Bytes) -> DriverCard {
+/// Decodes a card. A card that cannot be decoded is from another version: its text is used as the address.
+fn read_card(bytes: &Base64Bytes) -> DriverCard {
     serde_json::from_slice(&bytes.0).unwrap_or_else(|_| DriverCard {
         address: String::from_utf8_lossy(&bytes.0).into_owned(),
         version: String::new(),

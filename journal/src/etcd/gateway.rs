@@ -1,5 +1,5 @@
-//! [`Gateway`]: calls to etcd. One member is asked; if it does not answer, the next one is, until the time given for the
-//! call is over. Called by `election`, `journal` and `keeper`.
+//! [`Gateway`]: calls to etcd. One member is asked; if it does not answer, the next one is asked, until the
+//! timeout of the call. Called by `election`, `journal` and `keeper`.
 
 use std::io;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::address::EtcdAddress;
 use super::wire::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::JournalError;
 
-/// How long one member may take to answer.
+/// Timeout for the answer of one member.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How much an answer may hold. Ranges are asked for in pages that stay below.
+/// The most bytes of an answer. Ranges are read in pages that stay below it.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
-/// A cluster of etcd, to which calls go.
+/// A client of an etcd cluster.
 #[derive(Clone, Debug)]
 pub struct Gateway {
     agent: Agent,
@@ -28,23 +28,26 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Calls will go to the members of this cluster. Nothing is called yet.
+    /// A client of the members of this cluster. Nothing is called yet.
     pub fn new(address: EtcdAddress) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
             .max_redirects(0)
-            .timeout_global(Some(MEMBER_TIMEOUT))
-            .build();
+            .timeout_global(Some(MEMBER_TIMEOUT));
+        let config = match &address.tls {
+            Some(tls) => config.tls_config(tls.config()).build(),
+            None => config.build(),
+        };
         Self { agent: Agent::new_with_config(config), address, current: 0 }
     }
 
-    /// The cluster.
+    /// The address of the cluster.
     pub const fn address(&self) -> &EtcdAddress {
         &self.address
     }
 
-    /// Calls, and gives up after `patience`. A call that failed may have been carried out all the same.
+    /// Makes a call, with timeout `patience`. A call that failed may still have been carried out.
     pub(super) fn call<R: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -58,7 +61,7 @@ impl Gateway {
         for _ in 0..members {
             match self.ask(self.current, path, &body, share) {
                 Ok(answer) => return Ok(answer),
-                // The first complaint is the one about the member that should have answered.
+                // The first error is kept: it is about the member that should have answered.
                 Err(error) => failure = failure.or(Some(error)),
             }
             self.current = (self.current + 1) % members;
@@ -77,7 +80,8 @@ impl Gateway {
         let failed = |what: &dyn std::fmt::Display| {
             io::Error::other(format!("etcd at {member}, {path}: {what}"))
         };
-        let request = self.agent.post(format!("http://{member}{path}"));
+        let scheme = if self.address.tls.is_some() { "https" } else { "http" };
+        let request = self.agent.post(format!("{scheme}://{member}{path}"));
         let request = request.config().timeout_global(Some(timeout)).build();
         let request = request.content_type("application/json");
         let mut response = request.send(body).map_err(|error| failed(&error))?;

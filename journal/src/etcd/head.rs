@@ -1,5 +1,5 @@
-//! [`Head`]: which records and which snapshot count. One key, written last: what it does not name was never
-//! acknowledged. Called by `journal`.
+//! [`Head`]: the records and the snapshot that are valid. Called by `journal`. The head is one key, written
+//! last: records that it does not name were never acknowledged.
 
 use crate::{JournalError, seal};
 
@@ -8,11 +8,11 @@ const BYTES: usize = 1 + 3 * size_of::<u64>();
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Head {
-    /// The number of the first record that is there, if any is: the one after the snapshot's.
+    /// The number of the first stored record, if there is one: the snapshot's number plus one.
     pub(super) first: u64,
     /// The number of the last record.
     pub(super) last: u64,
-    /// The number of the snapshot; 0: there is none.
+    /// The number of the snapshot; 0 if there is none.
     pub(super) snapshot: u64,
 }
 
@@ -31,7 +31,8 @@ impl Head {
 
     pub(super) fn decode(sealed: &[u8]) -> Result<Self, JournalError> {
         let damaged = || JournalError::Corrupt("its head is not what was written".to_owned());
-        // The seal is over the number that is inside: it is read first, and then proven.
+        // The seal covers a number that is inside the bytes, so that number is read first and verified
+        // afterwards.
         let bytes = sealed.get(size_of::<u64>()..).ok_or_else(damaged)?;
         if bytes.len() != BYTES {
             return Err(damaged());

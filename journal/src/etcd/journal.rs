@@ -4,19 +4,21 @@ use std::time::Duration;
 
 use super::gateway::Gateway;
 use super::head::Head;
-use super::wire::{Bytes, Compare, KeyValue, Number, Operation, RangeRequest, TxnRequest, end_of};
-use crate::{Batch, Journal, JournalError, Loaded, Snapshot, seal};
+use super::wire::{
+    Base64Bytes, Compare, EtcdOperation, KeyValue, Number, RangeRequest, TxnRequest, end_of,
+};
+use crate::{Journal, JournalBatch, JournalError, JournalSnapshot, LoadedJournal, seal};
 
-/// How long a read or write may take, over all members.
+/// Timeout of a read or write, over all members.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The most bytes in a part. etcd takes requests of 1.5 MiB, with base64 around them in JSON on the way.
+/// The most bytes in a part. etcd accepts requests of 1.5 MiB; in JSON they are encoded as base64.
 const PART_BYTES: usize = 512 << 10;
 
-/// The most parts written in one transaction. etcd takes 128 operations in one.
+/// The most parts written in one transaction. etcd accepts 128 operations in one.
 const BATCH_PARTS: usize = 64;
 
-/// How many parts are read in one call.
+/// The most parts read in one call.
 const PAGE_PARTS: i64 = 16;
 
 /// A journal in etcd, written as long as its driver holds the leader key.
@@ -24,7 +26,7 @@ const PAGE_PARTS: i64 = 16;
 pub struct EtcdJournal {
     gateway: Gateway,
     keys: Keys,
-    /// At which revision this driver made the leader key: no other driver's has the same.
+    /// The revision at which this driver made the leader key. It is unique to this leadership.
     won_at: Number,
     head: Option<Head>,
 }
@@ -58,7 +60,7 @@ impl Keys {
         format!("{}head", self.0)
     }
 
-    /// Where the parts of what has this number begin. Keys sort as the numbers do.
+    /// The key prefix of the parts of a record or snapshot with this number. Keys sort as the numbers do.
     fn numbered(&self, kind: &str, number: u64) -> String {
         format!("{}{kind}/{number:020}/", self.0)
     }
@@ -72,13 +74,13 @@ impl EtcdJournal {
         Self { gateway, keys, won_at, head: None }
     }
 
-    /// Writes, if this driver still holds the leader key.
-    fn write(&mut self, operations: Vec<Operation>) -> Result<(), JournalError> {
+    /// Carries out the operations, if this driver still holds the leader key.
+    fn write(&mut self, operations: Vec<EtcdOperation>) -> Result<(), JournalError> {
         let leader = self.keys.leader();
         let request = TxnRequest {
             compare: vec![Compare::created_at(&leader, self.won_at)],
             success: operations,
-            failure: vec![Operation::get(&leader)],
+            failure: vec![EtcdOperation::get(&leader)],
         };
         let response = self.gateway.transact(&request, PATIENCE)?;
         if response.succeeded {
@@ -95,7 +97,7 @@ impl EtcdJournal {
         if let Some(head) = self.head {
             return Ok(head);
         }
-        let key = Bytes::from(self.keys.head().as_str());
+        let key = Base64Bytes::from(self.keys.head().as_str());
         let range =
             self.gateway.range(&RangeRequest { key, ..RangeRequest::default() }, PATIENCE)?;
         let head = match range.kvs.first() {
@@ -108,10 +110,10 @@ impl EtcdJournal {
 
     /// Reads all parts of one kind between two numbers, both included, joined and unsealed.
     fn read(&mut self, kind: &str, first: u64, last: u64) -> Result<Vec<Vec<u8>>, JournalError> {
-        let end = Bytes::from(end_of(&self.keys.numbered(kind, last)).as_str());
-        let mut from = Bytes::from(self.keys.numbered(kind, first).as_str());
+        let end = Base64Bytes::from(end_of(&self.keys.numbered(kind, last)).as_str());
+        let mut from = Base64Bytes::from(self.keys.numbered(kind, first).as_str());
         let mut whole = Vec::new();
-        let mut parts = Parts::new(kind, first);
+        let mut parts = JoinedParts::new(kind, first);
         loop {
             let range = self.gateway.range(
                 &RangeRequest {
@@ -123,7 +125,7 @@ impl EtcdJournal {
                 PATIENCE,
             )?;
             let Some(latest) = range.kvs.last() else { break };
-            // The next key in order: the same with a zero byte behind it.
+            // The next key in order: the last one with a zero byte appended.
             from.0.clone_from(&latest.key.0);
             from.0.push(0);
             for part in &range.kvs {
@@ -137,25 +139,25 @@ impl EtcdJournal {
         Ok(whole)
     }
 
-    /// The job is over: nobody goes on with it, and these words say how it ended. The leader key goes in the same
-    /// transaction, so that no write that is still on its way comes after it.
+    /// Ends the job: no successor continues it, and `last_words` say how it ended. The leader key is deleted in
+    /// the same transaction, so that no write that is still under way succeeds afterwards.
     pub(super) fn finish(&mut self, last_words: Vec<u8>) -> Result<(), JournalError> {
         self.head = None;
         let mut operations = vec![
-            Operation::delete(&self.keys.head()),
-            Operation::delete(&self.keys.leader()),
-            Operation::put(&self.keys.over(), last_words),
+            EtcdOperation::delete(&self.keys.head()),
+            EtcdOperation::delete(&self.keys.leader()),
+            EtcdOperation::put(&self.keys.over(), last_words),
         ];
         for kind in [RECORD, SNAPSHOT] {
             let (first, end) = (self.keys.numbered(kind, 0), self.keys.numbered(kind, u64::MAX));
-            operations.push(Operation::delete_from(&first, &end));
+            operations.push(EtcdOperation::delete_from(&first, &end));
         }
         self.write(operations)
     }
 
-    /// Writes all but the head: it does not count until the head says so.
+    /// Writes all parts but not the head. They are not valid until the head names them.
     fn write_parts(&mut self, parts: Vec<(String, Vec<u8>)>) -> Result<(), JournalError> {
-        let mut pending: Vec<Operation> = Vec::new();
+        let mut pending: Vec<EtcdOperation> = Vec::new();
         let mut bytes = 0;
         for (key, value) in parts {
             if pending.len() == BATCH_PARTS || bytes + value.len() > PART_BYTES {
@@ -163,7 +165,7 @@ impl EtcdJournal {
                 bytes = 0;
             }
             bytes += value.len();
-            pending.push(Operation::put(&key, value));
+            pending.push(EtcdOperation::put(&key, value));
         }
         if pending.is_empty() { Ok(()) } else { self.write(pending) }
     }
@@ -173,7 +175,8 @@ impl EtcdJournal {
         let prefix = self.keys.numbered(kind, number);
         let last = sealed.len().div_ceil(PART_BYTES) - 1;
         for (part, chunk) in sealed.chunks(PART_BYTES).enumerate() {
-            // The last part says that it is the last: a longer one that was never finished may have stood there.
+            // The last part is marked as the last, since parts of a longer, unfinished write may be left behind
+            // it.
             let more = u8::from(part < last);
             parts.push((format!("{prefix}{part:05}"), [&[more], chunk].concat()));
         }
@@ -181,13 +184,13 @@ impl EtcdJournal {
 }
 
 impl Journal for EtcdJournal {
-    fn load(&mut self) -> Result<Loaded, JournalError> {
+    fn load(&mut self) -> Result<LoadedJournal, JournalError> {
         self.head = None;
         let head = self.head()?;
-        let mut loaded = Loaded::default();
+        let mut loaded = LoadedJournal::default();
         if head.snapshot > 0 {
             let bytes = self.read(SNAPSHOT, head.snapshot, head.snapshot)?.pop();
-            loaded.snapshot = bytes.map(|bytes| Snapshot { upto: head.snapshot, bytes });
+            loaded.snapshot = bytes.map(|bytes| JournalSnapshot { upto: head.snapshot, bytes });
         }
         if head.first <= head.last {
             loaded.records = self.read(RECORD, head.first, head.last)?;
@@ -195,7 +198,7 @@ impl Journal for EtcdJournal {
         Ok(loaded)
     }
 
-    fn append(&mut self, batch: &Batch) -> Result<(), JournalError> {
+    fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError> {
         let head = self.head()?;
         if batch.first > head.last + 1 {
             let what = format!("it ends at record {}, not at {}", head.last, batch.first - 1);
@@ -208,25 +211,25 @@ impl Journal for EtcdJournal {
         }
         let mut next = Head { last: head.last.max(batch.last()), ..head };
         let snapshot = batch.snapshot.as_ref().filter(|snapshot| snapshot.upto > head.snapshot);
-        if let Some(Snapshot { upto, bytes }) = snapshot {
+        if let Some(JournalSnapshot { upto, bytes }) = snapshot {
             self.parts_of(SNAPSHOT, *upto, bytes, &mut parts);
             next = Head { first: upto + 1, last: next.last.max(*upto), snapshot: *upto };
         }
         let changes = next != head;
-        // Whatever happens from here on, what is there is read again.
+        // The head is read again after an error.
         self.head = None;
         self.write_parts(parts)?;
         if changes {
-            let mut operations = vec![Operation::put(&self.keys.head(), next.encode())];
+            let mut operations = vec![EtcdOperation::put(&self.keys.head(), next.encode())];
             if snapshot.is_some() {
                 for (kind, first) in [(RECORD, next.first), (SNAPSHOT, next.snapshot)] {
                     let (from, to) = (self.keys.numbered(kind, 0), self.keys.numbered(kind, first));
-                    operations.push(Operation::delete_from(&from, &to));
+                    operations.push(EtcdOperation::delete_from(&from, &to));
                 }
             }
             self.write(operations)?;
         } else {
-            // Nothing new to store; but it must still be this driver's to say so.
+            // There is nothing new to store, but the empty write checks that this driver is still the leader.
             self.write(Vec::new())?;
         }
         self.head = Some(next);
@@ -235,23 +238,23 @@ impl Journal for EtcdJournal {
 }
 
 /// Joins the parts of consecutive numbers, in the order in which a range gives them.
-struct Parts<'a> {
+struct JoinedParts<'a> {
     kind: &'a str,
     number: u64,
     part: usize,
     joined: Vec<u8>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> JoinedParts<'a> {
     const fn new(kind: &'a str, first: u64) -> Self {
         Self { kind, number: first, part: 0, joined: Vec::new() }
     }
 
-    /// Takes the next part; gives what is whole with it.
+    /// Takes the next part; returns the record or snapshot that it completes.
     fn add(&mut self, keys: &Keys, part: &KeyValue) -> Result<Option<Vec<u8>>, JournalError> {
         let expected = format!("{}{:05}", keys.numbered(self.kind, self.number), self.part);
         if part.key.0 != expected.as_bytes() {
-            // What follows the last part of a number is left of one that was never finished.
+            // Keys after the last part of a number are left over from a write that was never finished.
             if self.part == 0 && part.key.0 < expected.into_bytes() {
                 return Ok(None);
             }

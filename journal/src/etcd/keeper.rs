@@ -1,5 +1,7 @@
-//! [`Keeper`]: a thread that renews the lease of the driver that acts, and tells once when it has ended. A thread of its
-//! own, so that whatever keeps the driver busy does not cost the lease. Started by the driver's process.
+//! [`Keeper`]: a thread that renews the lease of the driver that acts, and reports once when the lease has
+//! ended. Started by the driver's process. It is a thread of its own, so that a slow etcd does not hold up the
+//! driver's actors. It renews the lease only while those actors run: a driver whose actors stand still must
+//! lose its lease, so that a standby can take over.
 
 use std::io;
 use std::sync::Arc;
@@ -12,19 +14,19 @@ use super::election::{DriverCard, Leadership};
 use super::lease::{Lease, LeaseEnd};
 use crate::JournalError;
 
-/// How long one attempt at a renewal may take; the rest of the lease if that is less.
+/// Timeout of one renewal; the rest of the lease if that is less.
 const ATTEMPT: Duration = Duration::from_millis(500);
 
-/// What the keeper tells, from its own thread.
+/// Messages from the keeper's thread.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Told {
+pub enum KeeperMessage {
     /// The drivers that stand by have changed to these.
     Standbys(Vec<DriverCard>),
     /// The driver must stop acting now. Nothing follows.
     Ended(LeaseEnd),
 }
 
-/// Whether the driver may act, seen from any thread. Clones are of the same lease.
+/// Permission to act, readable from any thread. Clones share one lease.
 #[derive(Clone, Debug)]
 pub struct Permit(Arc<AtomicU64>);
 
@@ -45,33 +47,37 @@ impl Permit {
     }
 }
 
-/// Renews a lease until it is dropped, which gives the lease back.
+/// Renews a lease. Dropping it gives the lease back.
 #[derive(Debug)]
 pub struct Keeper {
     permit: Permit,
-    /// Takes the last words of a job that is over; dropping it stops the thread.
+    stalls_after: Duration,
+    /// Sends the last words of a job that has ended to the thread; dropping it stops the thread.
     finish: Option<SyncSender<Vec<u8>>>,
     thread: Option<JoinHandle<Result<(), JournalError>>>,
 }
 
 impl Keeper {
-    /// Starts. `clock` must be the one that the campaign was won by. `tell` must not block, and says whether it took
-    /// what it was told: standbys that it did not are told again.
+    /// Starts the thread. `clock` must be the clock of the campaign that was won. `ticked_at` is the time by
+    /// that clock at which the driver's actors last ran. `tell` must not block, and returns whether it took the
+    /// message: standbys that it did not take are sent again.
     ///
     /// # Errors
     /// The system refused a thread.
     pub fn start(
         leadership: Leadership,
         clock: impl Fn() -> Duration + Send + 'static,
-        tell: impl FnMut(Told) -> bool + Send + 'static,
+        ticked_at: impl Fn() -> Duration + Send + 'static,
+        tell: impl FnMut(KeeperMessage) -> bool + Send + 'static,
     ) -> io::Result<Self> {
         let permit = Permit::until(leadership.lease().valid_until());
+        let stalls_after = leadership.lease().stalls_after();
         let (finish, finished) = sync_channel(1);
         let of_thread = permit.clone();
         let thread = Builder::new()
             .name("lease".to_owned())
-            .spawn(move || keep(leadership, &clock, tell, &of_thread, &finished))?;
-        Ok(Self { permit, finish: Some(finish), thread: Some(thread) })
+            .spawn(move || keep(leadership, &clock, &ticked_at, tell, &of_thread, &finished))?;
+        Ok(Self { permit, stalls_after, finish: Some(finish), thread: Some(thread) })
     }
 
     /// Whether the driver may act.
@@ -79,12 +85,17 @@ impl Keeper {
         self.permit.clone()
     }
 
-    /// The job is over: see [`Leadership::finish`].
+    /// The longest standstill of the driver's actors; after it the lease is not renewed.
+    pub const fn stalls_after(&self) -> Duration {
+        self.stalls_after
+    }
+
+    /// Ends the job: see [`Leadership::finish`].
     ///
     /// # Errors
     /// [`JournalError`].
     pub fn finish(mut self, last_words: Vec<u8>) -> Result<(), JournalError> {
-        // Where the thread has ended, the lease has too, and its own word counts.
+        // If the thread has ended, the lease has too, and the thread's result counts.
         let _ = self.finish.take().map(|finish| finish.try_send(last_words));
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(finished)) => finished,
@@ -97,7 +108,7 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.finish = None;
         if let Some(thread) = self.thread.take() {
-            // It resigns as well as it can: the lease ends by itself otherwise.
+            // The thread resigns if it can; otherwise the lease ends by itself.
             let _ = thread.join();
         }
     }
@@ -106,7 +117,8 @@ impl Drop for Keeper {
 fn keep(
     mut leadership: Leadership,
     clock: &dyn Fn() -> Duration,
-    mut tell: impl FnMut(Told) -> bool,
+    ticked_at: &dyn Fn() -> Duration,
+    mut tell: impl FnMut(KeeperMessage) -> bool,
     permit: &Permit,
     finished: &Receiver<Vec<u8>>,
 ) -> Result<(), JournalError> {
@@ -118,22 +130,27 @@ fn keep(
             Err(RecvTimeoutError::Disconnected) => return leadership.resign(),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        // No call may outlast the lease: its end must be told in time.
+        // No call may outlast the lease, since its end must be reported in time.
         let patience = |lease: &Lease| lease.valid_until().saturating_sub(clock()).min(ATTEMPT);
         let left = patience(leadership.lease());
         let valid = leadership.lease().check(clock());
-        match valid.and_then(|()| leadership.renew(clock, left)) {
+        let now = clock();
+        let is_stalled = now.saturating_sub(ticked_at()) > leadership.lease().stalls_after();
+        let renewed = valid.and_then(|()| {
+            if is_stalled { leadership.leave_unrenewed(now) } else { leadership.renew(clock, left) }
+        });
+        match renewed {
             Ok(lease) => permit.renew(lease.valid_until()),
             Err(end) => {
                 permit.renew(Duration::ZERO);
-                tell(Told::Ended(end));
+                tell(KeeperMessage::Ended(end));
                 return Err(JournalError::Fenced(end.to_string()));
             }
         }
         let left = patience(leadership.lease());
         if let Ok(found) = leadership.standbys(left)
             && found != standbys
-            && tell(Told::Standbys(found.clone()))
+            && tell(KeeperMessage::Standbys(found.clone()))
         {
             standbys = found;
         }

@@ -1,16 +1,20 @@
-//! [`Lease`]: until when a driver may act. A core without a clock: times are since any fixed moment, by a clock that
-//! never goes back. Driven by `keeper`.
+//! [`Lease`]: the time until which a driver may act. Driven by `keeper`. It is a core without a clock: times
+//! are since any fixed moment, by a monotonic clock.
 
 use std::time::Duration;
 
-/// Which part of a lease is given away, against clocks that run at different rates and the time that it takes to stop.
+/// Safety margin: this part (1/8) of a lease is not used, against clocks that run at different rates and the
+/// time that it takes to stop.
 const MARGIN: u32 = 8;
 
-/// How often a lease is renewed while it lasts.
+/// Renewals within the duration of a lease.
 const RENEWALS: u32 = 4;
 
-/// A lease of etcd's, as its holder must see it: etcd counts from when it hears, the holder from when it spoke, so that
-/// the holder's time is over first.
+/// Longest standstill of the driver's actors, as a part (1/8) of a lease; after it the lease is not renewed.
+const STALL: u32 = 8;
+
+/// A lease of etcd, as its holder must see it. etcd counts from the receipt of a request, the holder from its
+/// sending, so the lease ends first at the holder.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Lease {
     duration: Duration,
@@ -18,13 +22,15 @@ pub struct Lease {
     next_at: Duration,
 }
 
-/// Why a lease has ended.
+/// Causes of the end of a lease.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LeaseEnd {
-    /// etcd says that it is no more.
+    /// etcd reports that the lease no longer exists.
     Gone,
-    /// Nobody could be asked in time.
+    /// No member of etcd answered in time.
     Unheard,
+    /// The driver's actors stood still.
+    Stalled,
 }
 
 impl std::fmt::Display for LeaseEnd {
@@ -32,6 +38,7 @@ impl std::fmt::Display for LeaseEnd {
         formatter.write_str(match self {
             Self::Gone => "etcd has ended the lease",
             Self::Unheard => "etcd did not renew the lease in time",
+            Self::Stalled => "the driver's actors stood still, so that the lease was not renewed",
         })
     }
 }
@@ -42,22 +49,23 @@ impl Lease {
         Self { duration, asked_at, next_at: asked_at + duration / RENEWALS }
     }
 
-    /// Until when its holder may act.
+    /// The time until which the holder may act.
     pub fn valid_until(&self) -> Duration {
         self.asked_at + self.duration - self.duration / MARGIN
     }
 
-    /// Whether its holder may act.
+    /// Whether the holder may act.
     pub fn is_valid(&self, now: Duration) -> bool {
         now < self.valid_until()
     }
 
-    /// When something is to be done: it is to be renewed, or has ended.
+    /// The time of the next action: a renewal, or the end of the lease.
     pub fn poll_timeout(&self) -> Duration {
         self.next_at.min(self.valid_until())
     }
 
-    /// A renewal that was asked for at `asked_at` was answered: for how long, zero if the lease is no more.
+    /// Takes the answer to a renewal that was asked for at `asked_at`. `duration` is zero if the lease no
+    /// longer exists.
     ///
     /// # Errors
     /// [`LeaseEnd`]: its holder must stop acting now.
@@ -70,13 +78,13 @@ impl Lease {
         if duration.is_zero() {
             return Err(LeaseEnd::Gone);
         }
-        // Too late is too late: it has stopped acting, or should have.
+        // A late answer does not revive the lease: the holder has stopped acting, or should have.
         self.check(now)?;
         *self = Self::new(duration, asked_at.max(self.asked_at));
         Ok(())
     }
 
-    /// A renewal could not be asked for, or was not answered: it is tried again soon.
+    /// Takes a renewal that failed or was not answered. It is tried again soon.
     ///
     /// # Errors
     /// [`LeaseEnd`]: its holder must stop acting now.
@@ -85,7 +93,20 @@ impl Lease {
         self.check(now)
     }
 
-    /// Whether it still lasts.
+    /// The longest standstill of the driver's actors; after it the lease is not renewed.
+    pub fn stalls_after(&self) -> Duration {
+        self.duration / STALL
+    }
+
+    /// Leaves the lease unrenewed, since the driver's actors stand still. They are checked again soon.
+    ///
+    /// # Errors
+    /// [`LeaseEnd`]: its holder must stop acting now.
+    pub fn handle_stall(&mut self, now: Duration) -> Result<(), LeaseEnd> {
+        self.handle_silence(now).map_err(|_| LeaseEnd::Stalled)
+    }
+
+    /// Checks that the lease is valid.
     ///
     /// # Errors
     /// [`LeaseEnd`]: its holder must stop acting now.
@@ -116,8 +137,18 @@ mod tests {
         assert_eq!(lease.handle_answer(2 * SECOND, SECOND, Duration::ZERO), Err(LeaseEnd::Gone));
     }
 
+    #[test]
+    fn s_1_a_stall_ends_the_lease_when_silence_would() {
+        let mut lease = Lease::new(4 * SECOND, SECOND);
+        assert_eq!(lease.stalls_after(), Duration::from_millis(500));
+        assert_eq!(lease.handle_stall(2 * SECOND), Ok(()));
+        assert!(lease.poll_timeout() < 3 * SECOND);
+        assert_eq!(lease.handle_stall(Duration::from_millis(4_500)), Err(LeaseEnd::Stalled));
+    }
+
     proptest! {
-        /// D-2: whatever is answered or lost, and whenever, the holder's time ends before etcd's.
+        /// D-2: whichever messages are answered or lost, and whenever, the lease ends at the holder before it
+        /// ends at etcd.
         #[test]
         fn d_2_the_holder_stops_before_the_lease_can_be_anothers(
             rounds in prop::collection::vec((1_u64..5_000, 0_u64..2_000, 0_u64..2_000, any::<bool>(), any::<bool>()), 1..60),

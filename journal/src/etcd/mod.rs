@@ -1,12 +1,12 @@
-//! The store in etcd: one journal for several drivers, of which exactly one acts. Opened by the driver's process for
-//! `--store etcd://…`.
+//! The store in etcd: one journal for several drivers, of which at most one acts. Opened by the driver's
+//! process for `--store etcd://…`.
 //!
-//! Whoever holds the leader key acts. The key lies under a lease that its holder renews; every write of the journal
-//! compares the key with what its holder won, in the same transaction, so that a driver whose lease has gone to another
-//! writes nothing any more, whatever it believes ([`JournalError::Fenced`]).
+//! The holder of the leader key acts. The key is bound to a lease that its holder renews. Every write of the
+//! journal checks in the same transaction that the key is still the one that the writer made. So a driver that
+//! has lost its lease cannot write any more, whatever it believes ([`JournalError::Fenced`]).
 //!
-//! It speaks etcd's JSON interface (`/v3/…`, served by every member since 3.4) with blocking calls: the gRPC clients
-//! need a protocol compiler on every machine that builds this one.
+//! The store uses etcd's JSON interface (`/v3/…`, served by every member since 3.4) with blocking calls, since
+//! gRPC clients need a protocol compiler on every machine that builds this project.
 //!
 //! Keys, below `<prefix>/`, the job's place:
 //!
@@ -25,14 +25,16 @@ mod head;
 mod journal;
 mod keeper;
 mod lease;
+mod tls;
 mod wire;
 
 pub use self::address::{EtcdAddress, InvalidAddress};
-pub use self::election::{Campaign, Candidate, DriverCard, Leadership, Moment};
+pub use self::election::{Campaign, Candidate, DriverCard, Leadership, StoreRevision};
 pub use self::gateway::Gateway;
 pub use self::journal::EtcdJournal;
-pub use self::keeper::{Keeper, Permit, Told};
+pub use self::keeper::{Keeper, KeeperMessage, Permit};
 pub use self::lease::{Lease, LeaseEnd};
+pub use self::tls::{EtcdTls, InvalidEtcdTls};
 
 #[cfg(doc)]
 use crate::JournalError;

@@ -1,5 +1,6 @@
-//! etcd's JSON messages, as far as they are used: bytes are base64, 64-bit numbers are strings, and what has its default
-//! value is left out. From etcd's `rpc.proto` and the rules of its JSON gateway. Called by the other files of this room.
+//! The JSON messages of etcd that are used here, after etcd's `rpc.proto` and the rules of its JSON gateway.
+//! Used by the other files of this folder. Bytes are base64, 64-bit numbers are strings, and default values are
+//! left out.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,22 +8,22 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// Bytes, as base64.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct Bytes(pub(super) Vec<u8>);
+pub(super) struct Base64Bytes(pub(super) Vec<u8>);
 
-impl Serialize for Bytes {
+impl Serialize for Base64Bytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&STANDARD.encode(&self.0))
     }
 }
 
-impl<'de> Deserialize<'de> for Bytes {
+impl<'de> Deserialize<'de> for Base64Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
         STANDARD.decode(text.as_bytes()).map(Self).map_err(D::Error::custom)
     }
 }
 
-impl From<&str> for Bytes {
+impl From<&str> for Base64Bytes {
     fn from(text: &str) -> Self {
         Self(text.as_bytes().to_vec())
     }
@@ -48,9 +49,9 @@ impl<'de> Deserialize<'de> for Number {
 /// Reads a key, or all keys from `key` to `range_end`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct RangeRequest {
-    pub(super) key: Bytes,
+    pub(super) key: Base64Bytes,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) range_end: Option<Bytes>,
+    pub(super) range_end: Option<Base64Bytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<Number>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,8 +67,8 @@ pub(super) struct ResponseHeader {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct KeyValue {
-    pub(super) key: Bytes,
-    pub(super) value: Bytes,
+    pub(super) key: Base64Bytes,
+    pub(super) value: Base64Bytes,
     pub(super) create_revision: Number,
     pub(super) mod_revision: Number,
     pub(super) lease: Number,
@@ -83,24 +84,24 @@ pub(super) struct RangeResponse {
 
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PutRequest {
-    pub(super) key: Bytes,
-    pub(super) value: Bytes,
+    pub(super) key: Base64Bytes,
+    pub(super) value: Base64Bytes,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lease: Option<Number>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct DeleteRangeRequest {
-    pub(super) key: Bytes,
+    pub(super) key: Base64Bytes,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) range_end: Option<Bytes>,
+    pub(super) range_end: Option<Base64Bytes>,
 }
 
-/// That a key was created, or changed last, at this revision; revision 0: that it is not there.
+/// A condition: the key was created, or changed last, at this revision. Revision 0: the key does not exist.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Compare {
     result: &'static str,
-    key: Bytes,
+    key: Base64Bytes,
     #[serde(flatten)]
     target: Target,
 }
@@ -129,7 +130,7 @@ impl Compare {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub(super) enum Operation {
+pub(super) enum EtcdOperation {
     #[serde(rename = "request_range")]
     Range(RangeRequest),
     #[serde(rename = "request_put")]
@@ -138,13 +139,13 @@ pub(super) enum Operation {
     DeleteRange(DeleteRangeRequest),
 }
 
-impl Operation {
+impl EtcdOperation {
     pub(super) fn put(key: &str, value: Vec<u8>) -> Self {
-        Self::Put(PutRequest { key: key.into(), value: Bytes(value), lease: None })
+        Self::Put(PutRequest { key: key.into(), value: Base64Bytes(value), lease: None })
     }
 
     pub(super) fn put_leased(key: &str, value: Vec<u8>, lease: Number) -> Self {
-        Self::Put(PutRequest { key: key.into(), value: Bytes(value), lease: Some(lease) })
+        Self::Put(PutRequest { key: key.into(), value: Base64Bytes(value), lease: Some(lease) })
     }
 
     pub(super) fn delete(key: &str) -> Self {
@@ -162,12 +163,12 @@ impl Operation {
     }
 }
 
-/// All or nothing: `success` if all of `compare` hold, else `failure`.
+/// A transaction: carries out `success` if all of `compare` hold, else `failure`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct TxnRequest {
     pub(super) compare: Vec<Compare>,
-    pub(super) success: Vec<Operation>,
-    pub(super) failure: Vec<Operation>,
+    pub(super) success: Vec<EtcdOperation>,
+    pub(super) failure: Vec<EtcdOperation>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -179,7 +180,7 @@ pub(super) struct TxnResponse {
 }
 
 impl TxnResponse {
-    /// What was found at each key that was asked for, in the order of asking.
+    /// The value of each requested key, in the order of the request.
     pub(super) fn into_key_values(self) -> impl Iterator<Item = Option<KeyValue>> {
         let ranges = self.responses.into_iter().filter_map(|response| response.response_range);
         ranges.map(|range| range.kvs.into_iter().next())
@@ -213,7 +214,7 @@ pub(super) struct LeaseRequest {
     pub(super) id: Number,
 }
 
-/// One message of the stream that answers keep-alives.
+/// A message of the stream that answers keep-alives.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct LeaseKeepAliveResponse {
     pub(super) result: LeaseGrantResponse,
@@ -223,7 +224,7 @@ pub(super) struct LeaseKeepAliveResponse {
 #[serde(default)]
 pub(super) struct Nothing {}
 
-/// The first key after all that begin with this.
+/// The first key after all keys with this prefix.
 pub(super) fn end_of(prefix: &str) -> String {
     let mut end = prefix.to_owned();
     // Prefixes here end in `/`, which has a successor.
@@ -240,8 +241,8 @@ mod tests {
     fn requests_read_as_etcd_wants_them() {
         let request = TxnRequest {
             compare: vec![Compare::absent("a")],
-            success: vec![Operation::put_leased("a", b"x".to_vec(), Number(7))],
-            failure: vec![Operation::get("a")],
+            success: vec![EtcdOperation::put_leased("a", b"x".to_vec(), Number(7))],
+            failure: vec![EtcdOperation::get("a")],
         };
         let json = serde_json::to_value(&request).expect("plain data");
         let expected = serde_json::json!({
@@ -259,7 +260,7 @@ mod tests {
         assert!(!response.succeeded);
         assert_eq!(response.header.revision, Number(12));
         let range = response.responses[0].response_range.as_ref().expect("a range was asked for");
-        assert_eq!(range.kvs[0].key, Bytes::from("a"));
+        assert_eq!(range.kvs[0].key, Base64Bytes::from("a"));
     }
 
     #[test]

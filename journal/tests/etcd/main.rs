@@ -1,22 +1,23 @@
-//! The store in etcd, against the real one. Without etcd on this machine the tests say so and pass, unless
-//! `ELASTIC_REQUIRE_ETCD` is set, as the project's checks do.
+//! Tests of the store in etcd, against a real etcd. Without etcd on this machine the tests say so and pass,
+//! unless `ELASTIC_REQUIRE_ETCD` is set, as it is in the project's checks.
 
 mod server;
+mod tls;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use elastic_journal::etcd::{
-    Campaign, Candidate, DriverCard, EtcdJournal, Keeper, Leadership, LeaseEnd, Told,
+    Campaign, Candidate, DriverCard, EtcdJournal, Keeper, KeeperMessage, Leadership, LeaseEnd,
 };
-use elastic_journal::{Batch, Journal, JournalError, Loaded, Snapshot};
+use elastic_journal::{Journal, JournalBatch, JournalError, JournalSnapshot, LoadedJournal};
 
 use server::{Etcd, clock, within};
 
-/// A lease whose end a test waits for.
+/// Duration of a lease whose end a test waits for.
 const TTL: Duration = Duration::from_secs(5);
 
-/// One that no test outlasts, on however slow a machine.
+/// Duration of a lease, or timeout, that no test outlasts, even on a slow machine.
 const LONG: Duration = Duration::from_secs(120);
 
 fn card(name: &str) -> DriverCard {
@@ -46,13 +47,13 @@ fn wins(candidate: &mut Candidate) -> Leadership {
     won(candidate.campaign(&clock).expect("etcd answers"))
 }
 
-fn batch(first: u64, records: &[&[u8]]) -> Batch {
+fn batch(first: u64, records: &[&[u8]]) -> JournalBatch {
     let records = records.iter().map(|record| record.to_vec()).collect();
-    Batch { first, records, snapshot: None }
+    JournalBatch { first, records, snapshot: None }
 }
 
-/// As a driver does: what could not be stored is given again.
-fn append(journal: &mut EtcdJournal, batch: &Batch) {
+/// Stores a batch as a driver does: after an error the same batch is given again.
+fn append(journal: &mut EtcdJournal, batch: &JournalBatch) {
     within(LONG, "the batch is stored", || match journal.append(batch) {
         Ok(()) => Some(()),
         Err(error) if error.may_pass() => None,
@@ -64,11 +65,11 @@ fn append(journal: &mut EtcdJournal, batch: &Batch) {
 fn d_4_what_was_appended_is_loaded() {
     let Some(etcd) = Etcd::start() else { return };
     let mut journal = wins(&mut candidate(&etcd, "a")).journal();
-    assert_eq!(journal.load().expect("it is new"), Loaded::default());
-    // Larger than a request of etcd's, and empty.
+    assert_eq!(journal.load().expect("it is new"), LoadedJournal::default());
+    // One record is larger than an etcd request, and one is empty.
     let large: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
     append(&mut journal, &batch(1, &[b"one", &large, b""]));
-    // The same again, with one more: as after an error whose cause nobody knows.
+    // The same batch again, with one more record: as after an error of unknown cause.
     append(&mut journal, &batch(1, &[b"one", &large, b"", b"four"]));
     let loaded = journal.load().expect("it is whole");
     assert_eq!(loaded.records, [b"one".to_vec(), large, Vec::new(), b"four".to_vec()]);
@@ -83,12 +84,12 @@ fn a_snapshot_stands_for_the_records_before_it() {
     let hundred: Vec<&[u8]> = vec![b"record"; 100];
     append(&mut journal, &batch(1, &hundred));
     for upto in [50, 101] {
-        let snapshot = Some(Snapshot { upto, bytes: vec![upto as u8; 700_000] });
+        let snapshot = Some(JournalSnapshot { upto, bytes: vec![upto as u8; 700_000] });
         let first = journal.load().expect("it is whole").last() + 1;
-        append(&mut journal, &Batch { snapshot, ..batch(first, &[b"more"]) });
+        append(&mut journal, &JournalBatch { snapshot, ..batch(first, &[b"more"]) });
     }
     let loaded = journal.load().expect("it is whole");
-    assert_eq!(loaded.snapshot, Some(Snapshot { upto: 101, bytes: vec![101; 700_000] }));
+    assert_eq!(loaded.snapshot, Some(JournalSnapshot { upto: 101, bytes: vec![101; 700_000] }));
     assert_eq!(loaded.records, [b"more"]);
     assert_eq!(etcd.keys_below("elastic-node/record/"), 1, "what it stands for is deleted");
     assert_eq!(etcd.keys_below("elastic-node/snapshot/"), 2, "two parts of one snapshot");
@@ -137,7 +138,7 @@ fn d_2_a_driver_that_vanished_is_followed_when_its_lease_is_over() {
 #[test]
 fn a_campaign_whose_answer_was_lost_is_won_all_the_same() {
     let Some(etcd) = Etcd::start() else { return };
-    // The first member carries everything out and swallows the answer to the campaign itself.
+    // The first member carries out every call, but swallows the answer to the campaign.
     let members = vec![etcd.deaf_member("request_put"), etcd.member()];
     let address = elastic_journal::etcd::EtcdAddress { members, ..etcd.address() };
     let mut candidate = Candidate::new(address, card("a"), LONG, false);
@@ -152,15 +153,15 @@ fn a_driver_stops_when_etcd_is_silent_and_acts_again_when_it_is_back() {
     let leadership = wins(&mut short_lived(&etcd, "a"));
     let (tell, told) = std::sync::mpsc::channel();
     let tell = move |what| tell.send(what).is_ok();
-    let keeper = Keeper::start(leadership, clock, tell).expect("a thread is to be had");
+    let keeper = Keeper::start(leadership, clock, clock, tell).expect("a thread is to be had");
     let mut second = candidate(&etcd, "b");
     assert!(matches!(second.campaign(&clock), Ok(Campaign::StandsBy(Some(_)))));
     let standbys = told.recv_timeout(LONG).expect("they are told of");
-    assert_eq!(standbys, Told::Standbys(vec![card("b")]));
+    assert_eq!(standbys, KeeperMessage::Standbys(vec![card("b")]));
     let permit = keeper.permit();
     etcd.stop();
     let ended = told.recv_timeout(LONG).expect("it must stop acting");
-    assert_eq!(ended, Told::Ended(LeaseEnd::Unheard));
+    assert_eq!(ended, KeeperMessage::Ended(LeaseEnd::Unheard));
     assert!(!permit.is_valid(clock()), "it must not act");
     drop(keeper);
     assert!(matches!(second.campaign(&clock), Err(JournalError::Io(_))), "nobody acts");
@@ -178,7 +179,7 @@ fn d_2_a_driver_that_is_cut_off_stops_before_another_acts() {
     let address = elastic_journal::etcd::EtcdAddress { members: vec![member], ..etcd.address() };
     let leadership = wins(&mut Candidate::new(address, card("a"), TTL, false));
     let mut journal = leadership.journal();
-    let keeper = Keeper::start(leadership, clock, |_| true).expect("a thread is to be had");
+    let keeper = Keeper::start(leadership, clock, clock, |_| true).expect("a thread is to be had");
     let (permit, mut second) = (keeper.permit(), candidate(&etcd, "b"));
     assert!(matches!(second.campaign(&clock), Ok(Campaign::StandsBy(Some(_)))));
     is_cut.store(true, Ordering::SeqCst);
@@ -189,7 +190,7 @@ fn d_2_a_driver_that_is_cut_off_stops_before_another_acts() {
     assert!(!permit.is_valid(clock()));
     is_cut.store(false, Ordering::SeqCst);
     assert!(matches!(journal.append(&batch(1, &[b"one"])), Err(JournalError::Fenced(_))));
-    assert_eq!(next.load().expect("it is new"), Loaded::default());
+    assert_eq!(next.load().expect("it is new"), LoadedJournal::default());
 }
 
 #[test]
@@ -212,11 +213,11 @@ fn who_stood_by_hears_that_the_job_is_over_and_who_comes_later_begins_another() 
     let leadership = wins(&mut first);
     assert!(matches!(second.campaign(&clock), Ok(Campaign::StandsBy(Some(_)))));
     leadership.journal().append(&batch(1, &[b"one"])).expect("it acts");
-    let keeper = Keeper::start(leadership, clock, |_| true).expect("a thread is to be had");
+    let keeper = Keeper::start(leadership, clock, clock, |_| true).expect("a thread is to be had");
     keeper.finish(b"well done".to_vec()).expect("etcd answers");
     let over = second.campaign(&clock).expect("etcd answers");
     assert!(matches!(&over, Campaign::Over(words) if words == b"well done"), "{over:?}");
     let mut journal = wins(&mut candidate(&etcd, "c")).journal();
-    assert_eq!(journal.load().expect("it is new"), Loaded::default());
+    assert_eq!(journal.load().expect("it is new"), LoadedJournal::default());
     assert!(matches!(second.campaign(&clock), Ok(Campaign::Over(_))), "its own job is over still");
 }

@@ -1,4 +1,4 @@
-//! A real etcd for a test: one member, its own folder and ports, gone when dropped.
+//! A real etcd for a test: one member with its own folder and ports, ended and removed when dropped.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use elastic_journal::etcd::EtcdAddress;
 use tempfile::TempDir;
 
-/// How long etcd may take to start.
+/// Timeout for the start of etcd.
 const START: Duration = Duration::from_secs(30);
 
 pub(crate) struct Etcd {
@@ -27,7 +27,7 @@ pub(crate) fn clock() -> Duration {
     START.get_or_init(Instant::now).elapsed()
 }
 
-/// What `probe` finds, asked until it does.
+/// Calls `probe` until it returns a value, and returns that.
 pub(crate) fn within<T>(limit: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = clock() + limit;
     loop {
@@ -45,14 +45,32 @@ fn free_port(ip: Ipv4Addr) -> u16 {
 }
 
 impl Etcd {
-    /// None if this machine has none.
+    /// Starts an etcd; `None` if this machine has none.
     pub(crate) fn start() -> Option<Self> {
         Self::start_at(Ipv4Addr::LOCALHOST)
     }
 
-    /// The same at another address of this machine.
-    #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
+    /// Starts an etcd at another address of this machine.
     pub(crate) fn start_at(ip: Ipv4Addr) -> Option<Self> {
+        let etcd = Self::spawn(ip, "http", &[])?;
+        within(START, "etcd starts", || etcd.ask("/v3/kv/range", r#"{"key":"YQ=="}"#));
+        Some(etcd)
+    }
+
+    /// Starts an etcd that speaks TLS, and asks clients for a certificate. `folder` has `ca.pem`, `server.pem` and
+    /// `server.key`.
+    pub(crate) fn start_tls(folder: &std::path::Path) -> Option<Self> {
+        let path = |name: &str| folder.join(name).display().to_string();
+        let (ca, certificate, key) = (path("ca.pem"), path("server.pem"), path("server.key"));
+        let flags = ["--client-cert-auth", "--trusted-ca-file", &ca];
+        let flags = [&flags[..], &["--cert-file", &certificate, "--key-file", &key]].concat();
+        let etcd = Self::spawn(Ipv4Addr::LOCALHOST, "https", &flags)?;
+        within(START, "etcd starts", || TcpStream::connect((etcd.ip, etcd.port)).ok());
+        Some(etcd)
+    }
+
+    #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
+    fn spawn(ip: Ipv4Addr, scheme: &str, flags: &[&str]) -> Option<Self> {
         if let Err(error) = Command::new("etcd").arg("--version").output() {
             assert!(
                 std::env::var_os("ELASTIC_REQUIRE_ETCD").is_none(),
@@ -63,22 +81,21 @@ impl Etcd {
         }
         let folder = tempfile::tempdir().expect("a folder is to be had");
         let (port, peer) = (free_port(ip), free_port(ip));
-        let (client, peer) = (format!("http://{ip}:{port}"), format!("http://{ip}:{peer}"));
+        let (client, peer) = (format!("{scheme}://{ip}:{port}"), format!("http://{ip}:{peer}"));
         let process = Command::new("etcd")
             .arg("--data-dir")
             .arg(folder.path())
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("default={peer}")])
-            // The least duration of a lease follows from these: one second.
+            // These settings make one second the shortest lease.
             .args(["--heartbeat-interval", "20", "--election-timeout", "200"])
+            .args(flags)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("it could be run just now");
-        let etcd = Self { process, ip, port, _folder: folder };
-        within(START, "etcd starts", || etcd.ask("/v3/kv/range", r#"{"key":"YQ=="}"#));
-        Some(etcd)
+        Some(Self { process, ip, port, _folder: folder })
     }
 
     pub(crate) fn member(&self) -> String {
@@ -89,7 +106,7 @@ impl Etcd {
         format!("etcd://{}", self.member()).parse().expect("it is one")
     }
 
-    /// The body of an answer, once there is one.
+    /// The body of the answer to a call; `None` if there is no answer.
     fn ask(&self, path: &str, body: &str) -> Option<String> {
         let mut stream = TcpStream::connect((self.ip, self.port)).ok()?;
         stream.set_read_timeout(Some(START)).ok()?;
@@ -103,7 +120,7 @@ impl Etcd {
         head.contains(" 200 ").then(|| body.to_owned())
     }
 
-    /// How many keys begin with this.
+    /// The number of keys with this prefix.
     pub(crate) fn keys_below(&self, prefix: &str) -> usize {
         let output = Command::new("etcdctl")
             .env("ETCDCTL_API", "3")
@@ -114,7 +131,8 @@ impl Etcd {
         String::from_utf8_lossy(&output.stdout).lines().filter(|line| !line.is_empty()).count()
     }
 
-    /// A member that carries out what it is asked, and hangs up instead of answering the first call with this in it.
+    /// A member that carries out every call, but hangs up instead of answering the first call that contains
+    /// `marker`.
     pub(crate) fn deaf_member(&self, marker: &'static str) -> String {
         let has_swallowed = AtomicBool::new(false);
         self.member_behind(move |request| {
@@ -126,7 +144,7 @@ impl Etcd {
         })
     }
 
-    /// A member that nobody reaches while the flag is set.
+    /// A member that is unreachable while the flag is set.
     pub(crate) fn member_that_can_be_cut_off(&self) -> (String, Arc<AtomicBool>) {
         let is_cut = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&is_cut);
@@ -137,7 +155,7 @@ impl Etcd {
         (member, is_cut)
     }
 
-    /// A member whose calls go through here, each with the fate that is said.
+    /// A proxy of the member: `fate` decides what happens to each call.
     fn member_behind(&self, fate: impl Fn(&[u8]) -> Fate + Send + Sync + 'static) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
@@ -153,7 +171,7 @@ impl Etcd {
         address.to_string()
     }
 
-    /// SIGSTOP: connections stand, nobody answers.
+    /// Stops etcd with SIGSTOP: connections stay open, but no call is answered.
     pub(crate) fn stop(&self) {
         self.signal("-STOP");
     }
@@ -175,17 +193,17 @@ impl Drop for Etcd {
     }
 }
 
-/// What becomes of a call.
+/// The fate of a call.
 enum Fate {
-    /// It is carried out and answered.
+    /// The call is carried out and answered.
     Answered,
-    /// It is carried out, and the connection ends without an answer.
+    /// The call is carried out, and the connection ends without an answer.
     Swallowed,
     /// The connection ends.
     Lost,
 }
 
-/// Passes one call on; etcd streams some answers, so the end of the connection is the end of the answer.
+/// Passes one call on. etcd streams some answers, so the end of the connection is the end of the answer.
 fn relay(
     mut client: TcpStream,
     upstream: (Ipv4Addr, u16),
@@ -206,7 +224,8 @@ fn relay(
     }
 }
 
-/// A request of HTTP with its `Content-Length` bytes of body; nothing if the connection ends before one.
+/// Reads an HTTP request with its `Content-Length` bytes of body; empty if the connection ends before a
+/// request.
 fn read_message(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let mut message = Vec::new();
     let mut byte = [0];

@@ -7,22 +7,32 @@
 - `init_process_group` does the same within `elastic.run`, for the generation.
 """
 
-from .. import *  # noqa: F403: porting from Horovod is changing one import
-from .. import __all__ as _of_package
-import elastic_node.torch.elastic as elastic  # Not the one that `*` brought.
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # Of two definitions mypy takes the first; Python takes the last, below.
+    from . import elastic
+from .. import *  # type: ignore[no-redef]  # `elastic`, as above.  # noqa: F403: porting from Horovod is changing one import
+import elastic_node as _package
+import elastic_node.torch.elastic as elastic  # Replaces the `elastic` of `*`.
 from ._backend import init_process_group, register
-from ._optimizer import DistributedOptimizer, broadcast_optimizer_state, broadcast_parameters
+from ._broadcasting import broadcast_optimizer_state, broadcast_parameters
+from ._optimizer import DistributedOptimizer
 from ._sampler import ElasticDistributedSampler
+from ._sparse import sparse_allreduce_async
 from ._state import TorchState
+from ._sync_batch_norm import SyncBatchNorm
 
 register()
 
 __all__ = [
-    *_of_package,
     "DistributedOptimizer",
     "ElasticDistributedSampler",
+    "SyncBatchNorm",
     "TorchState",
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "init_process_group",
+    "sparse_allreduce_async",
 ]
+__all__ += _package.__all__

@@ -1,4 +1,4 @@
-"""`torch.distributed` on our collectives: the backend "elastic".
+"""`torch.distributed` on our collectives: the backend "elastic", and "gloo" where `ELASTIC_BACKEND_FOR` says so.
 
 torch calls `register` by the entry point `torch.distributed.backends`, and `_create` for each process group. Within a
 generation of `elastic_node.elastic.run` the group of all ranks is the generation's own, which the driver watches; any
@@ -9,30 +9,100 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
+import sys
+import warnings
 from datetime import timedelta
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Set, Tuple, TypedDict, Union
 
+import torch
 import torch.distributed as dist
 
-from .. import _context, _native, _objects
+from .. import _autoload, _context, _native, _objects
+from ._meeting import NAME_BYTES, STORE_ADDRESS, MeetingPlace, store_of_job
 from ._process_group import ProcessGroupElastic
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 NAME = "elastic"
 
-#: Addresses of the ranks are a few dozen bytes; the secret of a group is 32.
-_KEY_BYTES = 32
+#: The only name of torch's that this package takes over.
+_GLOO = "gloo"
+
+#: Timeout of waiting for a key of a generation's store, unless a call sets another.
+_STORE_TIMEOUT = timedelta(seconds=300)
 
 
 def register() -> None:
-    """Makes the name "elastic" known to `torch.distributed`. Calling it again does nothing."""
-    if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, devices=["cpu", "cuda"])
+    """Makes the name "elastic" known to `torch.distributed`, and takes over those in `ELASTIC_BACKEND_FOR`. Calling it again
+    does nothing.
+
+    Raises:
+        RuntimeError: this torch does not let a package take over its backends.
+        ValueError: `ELASTIC_BACKEND_FOR` has a name that is not "gloo" or "elastic".
+    """
+    if NAME in dist.Backend.backend_list:
+        return
+    dist.Backend.register_backend(NAME, _create, devices=["cpu", "cuda"])
+    # Torch's flight recorder reads the name of a group from a backend in C++, and fails where there is none.
+    recording: Set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    recording.add(NAME)
+    _meet_within_generations()
+    for name in filter(None, os.environ.get(_autoload.BACKENDS, "").split(",")):
+        if name == _GLOO:
+            _take_over_gloo()
+        elif name != NAME:
+            raise ValueError(f"{_autoload.BACKENDS} has {name!r}: only gloo can be taken over")
 
 
-def init_process_group(**kwargs: Any) -> None:
-    """`torch.distributed.init_process_group("elastic")` for the generation: within a function that
-    `elastic_node.elastic.run` runs, at its beginning. When the generation ends, the process group is destroyed.
+def _take_over_gloo() -> None:
+    # In torch 2.14 its own backends became plug-ins of this kind, which it registers when they are asked for.
+    getattr(dist.Backend, "_ensure_backend_registered", lambda _name: None)(_GLOO)
+    plugin = dist.Backend._plugins.get(_GLOO.upper())
+    if plugin is None:
+        raise RuntimeError(f"{_autoload.BACKENDS}={_GLOO} needs torch 2.14 or later, this is {torch.__version__}")
+    of_torch: Callable[..., Any] = plugin.creator_fn
+    kind = dist.Backend.backend_type_map[_GLOO]
+
+    def create(options: Any, backend_options: Any) -> Any:
+        if torch.accelerator.is_available():
+            # The group may have another backend for the accelerator, beside which torch takes no backend in Python.
+            warnings.warn(f"{_autoload.BACKENDS}={_GLOO} is for machines without an accelerator: this gloo is torch's")
+            return of_torch(options, backend_options)
+        return _create(options.store, options.group_rank, options.group_size, options.timeout, _GLOO)
+
+    dist.Backend.register_backend(_GLOO, create, extended_api=True, devices=["cpu", "cuda"])
+    dist.Backend.backend_type_map[_GLOO] = kind
+
+
+def _meet_within_generations() -> None:
+    """Has `env://`, torch's default, meet through the job's store within a generation: the variables of a process are those
+    of its start, and rank 0's address changes with the generation."""
+    handlers = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
+    of_torch = handlers["env"]
+
+    def meet(url: str, **kwargs: Any) -> Iterator[Tuple[dist.Store, int, int]]:
+        if not _context.in_generation():
+            return of_torch(url, **kwargs)  # type: ignore[no-any-return]
+        world = _context.world()
+        return iter([(_store_of_generation(world), world.rank, world.size)])
+
+    handlers["env"] = meet
+
+
+class GroupOptions(TypedDict, total=False):
+    """What `init_process_group` passes on to torch's function of that name."""
+
+    #: Of one operation.
+    timeout: timedelta
+    group_name: str
+    pg_options: object
+    device_id: Union[torch.device, int]
+
+
+def init_process_group(**kwargs: Unpack[GroupOptions]) -> None:
+    """`torch.distributed.init_process_group("elastic")` within a function that `elastic_node.elastic.run` runs, at its
+    beginning; that call itself does the same there. When the generation ends, the process group is destroyed.
 
     Args:
         kwargs: passed on, but for backend, store, rank and world_size.
@@ -59,56 +129,21 @@ def _store_of_generation(world: _native.Group) -> dist.Store:
     """A store for the ranks of a generation, which sub-groups meet through."""
     if world.size == 1:
         return dist.HashStore()
-    address = None
-    store: Optional[dist.Store] = None
-    if world.rank == 0:
-        host = _own_address()
-        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        address = host, store.port
-    host, port = _objects.broadcast_object(address)
-    return store or dist.TCPStore(host, port, is_master=False)
+    # Each generation has keys of its own, because the job's store outlives it.
+    name = _objects.broadcast_object(secrets.token_hex(NAME_BYTES) if world.rank == 0 else None)
+    store = store_of_job(_STORE_TIMEOUT)
+    if store is None:
+        raise RuntimeError(f"{STORE_ADDRESS} is not set: this process was not started by an agent of elastic-node")
+    return dist.PrefixStore(f"elastic/{name}", store)
 
 
-def _create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> ProcessGroupElastic:
+def _create(store: dist.Store, rank: int, size: int, timeout: timedelta, name: str = NAME) -> ProcessGroupElastic:
     """Makes a process group, for torch."""
-    group = _generation_group(rank, size) or _meet(store, rank, size, timeout)
-    return ProcessGroupElastic(group)
-
-
-def _generation_group(rank: int, size: int) -> Optional[_native.Group]:
-    """The group of all ranks, if that is what torch asks for within a generation."""
-    if not _context.is_initialized() or not _context.session().in_generation:
-        return None
-    world = _context.world()
-    return world if (world.rank, world.size) == (rank, size) else None
-
-
-def _meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> _native.Group:
-    """Forms a group with the ranks that use the same store."""
-    meeting = _native.Meeting(_own_address())
-    # A store may outlive its ranks, when they are started again: each time has keys of its own.
-    attempt = store.add(f"elastic/attempt/{rank}", 1)
-    prefix = f"elastic/{attempt}"
-    store.set(f"{prefix}/{rank}", meeting.address)
-    if rank == 0:
-        store.set(f"{prefix}/key", secrets.token_hex(_KEY_BYTES))
-    addresses = [store.get(f"{prefix}/{other}").decode() for other in range(size)]
-    key = bytes.fromhex(store.get(f"{prefix}/key").decode())
-    return meeting.form(rank, addresses, list(key), timeout.total_seconds())
-
-
-def _own_address() -> str:
-    """This machine's address on the way to the job's master, where the other ranks reach it too."""
-    master = os.environ.get("MASTER_ADDR") or os.environ.get("ELASTIC_DRIVER", "").rpartition(":")[0]
-    return address_towards(master) if master else "127.0.0.1"
-
-
-def address_towards(master: str) -> str:
-    """This machine's address on the way to a host."""
-    family, _type, _protocol, _name, address = socket.getaddrinfo(
-        master.strip("[]"), 9, type=socket.SOCK_DGRAM
-    )[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        # Connecting a datagram socket sends nothing: it only asks for the route.
-        probe.connect(address)
-        return str(probe.getsockname()[0])
+    place = MeetingPlace(store, rank, size, timeout)
+    world = _context.world() if _context.in_generation() else None
+    if world is not None and (world.rank, world.size) == (rank, size):
+        group = world
+    else:
+        # A part of the generation ends with it; any other group stands alone.
+        group = place.group(world)
+    return ProcessGroupElastic(group, name, store, place, timeout)

@@ -2,226 +2,277 @@
 
 from __future__ import annotations
 
-import weakref
-from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
+import contextlib
+import warnings
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 import torch
 
-from .. import _context, _exchanges, _objects, _reductions
-from .._handle import Handle
-from .._reductions import Average
+from .. import _reductions
+from .._compression import Compression, Compressor
 from .._process_sets import ProcessSet, global_process_set
+from .._reduce_op import Average, ReduceOp, resolve
+from ._buckets import Reducer, Settings
 
-#: Bytes of gradients that travel together.
-BUCKET_BYTES = 8 << 20
-
-
-class _Bucket:
-    """Gradients that travel together: of one type, on one device, in one buffer."""
-
-    def __init__(self, parameters: List[torch.Tensor]) -> None:
-        self.parameters = parameters
-        count = sum(parameter.numel() for parameter in parameters)
-        self.flat = torch.zeros(count, dtype=parameters[0].dtype, device=parameters[0].device)
-        self.parts = []
-        start = 0
-        for parameter in parameters:
-            end = start + parameter.numel()
-            self.parts.append(self.flat[start:end].view(parameter.shape))
-            start = end
-        self.missing = len(parameters)
-        self.handle: Optional[Handle] = None
-
-    def launch(self, op: str, process_set: ProcessSet) -> None:
-        for parameter, part in zip(self.parameters, self.parts):
-            if parameter.grad is None:
-                part.zero_()
-            else:
-                part.copy_(parameter.grad)
-        self.handle = _reductions.allreduce_async_(self.flat, op=op, process_set=process_set)
-
-    def land(self) -> None:
-        assert self.handle is not None
-        self.handle.wait()
-        for parameter, part in zip(self.parameters, self.parts):
-            if parameter.grad is None:
-                parameter.grad = part.clone()
-            else:
-                parameter.grad.copy_(part)
-
-    def reset(self, passes: int) -> None:
-        self.handle = None
-        self.missing = len(self.parameters) * passes
+Groups = Union[int, Sequence[Sequence[torch.Tensor]]]
 
 
-class _Reducer:
-    """Buckets of an optimiser's parameters. They are launched in one order on all ranks: the last parameters first,
-    whose gradients are there first."""
+class _Method:
+    """A method that stays this class's where the optimiser's attributes, which the distributed one shares, have one of
+    the same name. A learning-rate scheduler leaves its `step` there: bound to the optimiser that it was made on, it
+    would step without averaging. One that is made on the distributed optimiser wraps this method, and is kept apart.
+    """
 
-    def __init__(
-        self,
-        parameters: Iterable[torch.Tensor],
-        op: str,
-        process_set: ProcessSet,
-        passes: int,
-    ) -> None:
-        self.op, self.process_set, self.passes = op, process_set, passes
-        self.buckets: List[_Bucket] = []
-        self.of: Dict[torch.Tensor, _Bucket] = {}
-        self.launched = 0
-        trained = [parameter for parameter in parameters if parameter.requires_grad]
-        for parameters_of_bucket in _divide(list(reversed(trained))):
-            bucket = _Bucket(parameters_of_bucket)
-            self.buckets.append(bucket)
-            for parameter in parameters_of_bucket:
-                self.of[parameter] = bucket
-        self.reset()
-        reference = weakref.ref(self)
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+        self.kept = f"_distributed_{function.__name__}"
 
-        def ready(parameter: torch.Tensor) -> None:
-            reducer = reference()
-            if reducer is not None:
-                reducer.ready(parameter)
+    def __get__(self, owner: Any, of_class: Any = None) -> Any:
+        if owner is None:
+            return self.function
+        return owner.__dict__.get(self.kept) or self.function.__get__(owner, of_class)
 
-        def ended() -> None:
-            reducer = reference()
-            if reducer is not None:
-                reducer.reset()
+    def __set__(self, owner: Any, value: Any) -> None:
+        owner.__dict__[self.kept] = value
 
-        self.hooks = [
-            parameter.register_post_accumulate_grad_hook(ready)  # type: ignore[attr-defined]
-            for parameter in trained
-        ]
-        # What an aborted step has launched says nothing about the next one.
-        _context.on_generation_end(ended)
-
-    def reset(self) -> None:
-        self.launched = 0
-        for bucket in self.buckets:
-            bucket.reset(self.passes)
-
-    def ready(self, parameter: torch.Tensor) -> None:
-        """A gradient is there."""
-        self.of[parameter].missing -= 1
-        while self.launched < len(self.buckets) and self.buckets[self.launched].missing <= 0:
-            self.launch_next()
-
-    def launch_next(self) -> None:
-        self.buckets[self.launched].launch(self.op, self.process_set)
-        self.launched += 1
-
-    def finish(self) -> None:
-        """Launches what is left, and waits for all."""
-        try:
-            while self.launched < len(self.buckets):
-                self.launch_next()
-            for bucket in self.buckets:
-                bucket.land()
-        finally:
-            self.reset()
-
-
-def _divide(parameters: List[torch.Tensor]) -> List[List[torch.Tensor]]:
-    """In order, into buckets of one type, on one device, and of about `BUCKET_BYTES`."""
-    buckets: List[List[torch.Tensor]] = []
-    size = 0
-    for parameter in parameters:
-        size_bytes = parameter.numel() * parameter.element_size()
-        last = buckets[-1][0] if buckets else None
-        is_like = last is not None and (last.dtype, last.device) == (parameter.dtype, parameter.device)
-        if is_like and size + size_bytes <= BUCKET_BYTES:
-            buckets[-1].append(parameter)
-            size += size_bytes
-        else:
-            buckets.append([parameter])
-            size = size_bytes
-    return buckets
+    def __delete__(self, owner: Any) -> None:
+        owner.__dict__.pop(self.kept, None)
 
 
 class _Distributed:
     """The methods of an optimiser that `DistributedOptimizer` has made distributed."""
 
-    _reducer: _Reducer
+    _reducer: Reducer
+    param_groups: List[Dict[str, Any]]
+
+    @property
+    def _takes_part(self) -> bool:
+        return bool(self._reducer.settings.process_set.included())
 
     def synchronize(self) -> None:
-        """Waits until gradients are averaged. `step` does that, unless it was done already."""
-        self._reducer.finish()
-        self._synchronized = True
+        """Waits until gradients are averaged, as for clipping them; then call `step` under `skip_synchronize()`.
 
-    def step(self, closure: Any = None) -> Any:
+        Raises:
+            CollectiveError: a worker was lost, the generation was aborted, or ranks have other parameters.
+        """
+        if self._takes_part:
+            self._reducer.include(_parameters_of(self.param_groups))
+            self._reducer.finish()
+        self._is_synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it, `step` takes gradients as they are: after `synchronize`."""
+        self._skips = True
+        try:
+            yield
+        finally:
+            self._skips = False
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """How many backward passes add up before a step, from now on."""
+        self._reducer.set_passes(passes)
+
+    @property
+    def _parameter_names(self) -> Dict[torch.Tensor, str]:
+        return self._reducer.settings.names
+
+    @_Method
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Waits until gradients are averaged, and makes the optimiser's step.
+
+        Args:
+            closure: computes the loss and its gradients anew, as often as the optimiser asks; the optimiser sees the
+                averages of both over all ranks.
 
         Raises:
             CollectiveError: a worker was lost, or the generation was aborted; no parameter has changed.
-            ValueError: a closure, which would need gradients anew.
         """
+        # Torch's schedulers read this, to check that a step came before theirs.
+        self._opt_called = True
+        step = super(type(self), self).step  # type: ignore[misc]
         if closure is not None:
-            raise ValueError("a distributed optimiser takes no closure: its gradients come from backward()")
-        if not getattr(self, "_synchronized", False):
+            return step(lambda: self._averaged(closure))
+        if self._skips and self._reducer.is_under_way:
+            raise AssertionError("step() under skip_synchronize() without synchronize(): gradients are not averaged")
+        if self._is_synchronized and not self._skips and not self._reducer.is_under_way:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() context after "
+                "optimizer.synchronize(): gradients are averaged already, and taken as they are",
+                stacklevel=2,
+            )
+        elif not self._skips:
             self.synchronize()
-        self._synchronized = False
-        return super(type(self), self).step()  # type: ignore[misc]
+        self._is_synchronized = False
+        return step()
+
+    def _averaged(self, closure: Callable[[], Any]) -> Any:
+        with torch.enable_grad():
+            loss = closure()
+        self.synchronize()
+        self._is_synchronized = False
+        if loss is None or not self._takes_part:
+            return loss
+        value = loss.detach() if isinstance(loss, torch.Tensor) else loss
+        return _reductions.allreduce(value, op=Average, process_set=self._reducer.settings.process_set)
+
+    @_Method
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As the optimiser's.
+
+        Raises:
+            AssertionError: gradients are on their way: call it before the backward pass, or after `step`.
+        """
+        if self._takes_part and self._reducer.launched:
+            raise AssertionError(
+                "zero_grad() was called between backward() and step() or synchronize(), while gradients are being averaged"
+            )
+        # Gradients that were not sent do not count, and so neither do their passes.
+        self._reducer.reset()
+        self._is_synchronized = False
+        super(type(self), self).zero_grad(*args, **kwargs)  # type: ignore[misc]
+
+    @_Method
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """As the optimiser's. What the backward pass has counted is forgotten."""
+        self._reducer.reset()
+        self._is_synchronized = False
+        super(type(self), self).load_state_dict(state_dict)  # type: ignore[misc]
+
+
+if TYPE_CHECKING:
+
+    class ReducingOptimizer(torch.optim.Optimizer):
+        """What `DistributedOptimizer` returns: an optimiser of the class given, with these methods more."""
+
+        _reducer: Reducer
+        _is_synchronized: bool
+        _skips: bool
+
+        def synchronize(self) -> None: ...
+        def skip_synchronize(self) -> ContextManager[None]: ...
+        def set_backward_passes_per_step(self, passes: int) -> None: ...
 
 
 def DistributedOptimizer(  # noqa: N802: Horovod's name
     optimizer: torch.optim.Optimizer,
     named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]] = None,
+    compression: Compressor = Compression.none,
     backward_passes_per_step: int = 1,
-    op: str = Average,
+    op: Optional[ReduceOp] = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Optional[Groups] = None,
+    sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> torch.optim.Optimizer:
+) -> ReducingOptimizer:
     """An optimiser of the same class whose `step` uses gradients that are reduced over all ranks. They are sent in
     buckets as the backward pass yields them, beside it.
+
+    It is the same optimiser with other methods: schedulers and whatever else holds the old one see its state and its
+    learning rates. Only the old one's own `step` averages nothing. Parameters that are added or unfrozen later are taken
+    in at the next step, which every rank makes alike.
 
     Args:
         optimizer: the optimiser; its parameters are in main memory, or on the worker's GPU where the job's collectives
             are NCCL's.
-        named_parameters: for Horovod's sake.
-        backward_passes_per_step: how many backward passes add up before a step.
+        named_parameters: all parameters with different names, as `model.named_parameters()`.
+        compression: `Compression.fp16` sends gradients as numbers of 16 bits.
+        backward_passes_per_step: how many backward passes add up before a step; one more raises.
         op: `Average` or `Sum`.
-        process_set: the ranks that reduce together.
-
-    `optimizer.synchronize()` waits for the gradients before `step`, as for clipping them.
+        gradient_predivide_factor: with `Average`, divides by it before the sum, and by size over it afterwards.
+        num_groups: Horovod's older name of `groups`.
+        groups: how many groups of parameters are sent together, or the groups; by default what fits into 8 MiB.
+        sparse_as_dense: sends sparse gradients as dense ones.
+        process_set: the ranks that reduce together; on others it is the plain optimiser.
 
     Raises:
-        ValueError: a parameter is on a device that collectives never reach.
+        ValueError: a parameter is on a device that collectives never reach, has no name or another's; the optimiser is
+            distributed already; settings that contradict each other.
+        NotImplementedError: `Adasum`.
     """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    op = resolve(op)
+    if "_reducer" in optimizer.__dict__:
+        raise ValueError("this optimizer is distributed already: gradients would be reduced twice")
+    if gradient_predivide_factor != 1.0 and op is not Average:
+        raise ValueError("gradient_predivide_factor goes with op=Average alone")
+    if backward_passes_per_step <= 0:
+        raise ValueError("backward_passes_per_step must be at least 1")
+    parameters = _parameters_of(optimizer.param_groups)
     for parameter in parameters:
         if parameter.device.type not in ("cpu", "cuda"):
             raise ValueError(f"a parameter is on {parameter.device}: collectives take CPU and CUDA tensors")
+    names = _names(optimizer, parameters, named_parameters)
+    settings = Settings(op, process_set, compression, gradient_predivide_factor, sparse_as_dense, names)
     of_class = optimizer.__class__
     methods = {name: value for name, value in vars(_Distributed).items() if not name.startswith("__")}
-    distributed_class = type(of_class.__name__, (of_class,), methods)
-    distributed = distributed_class.__new__(distributed_class)
-    # The same optimiser: whoever holds the old one, such as a scheduler, sees its state.
+    distributed_class: Any = type(of_class.__name__, (of_class,), methods)
+    distributed: ReducingOptimizer = distributed_class.__new__(distributed_class)
     distributed.__dict__ = optimizer.__dict__
-    distributed._reducer = _Reducer(parameters, op, process_set, backward_passes_per_step)
+    distributed._is_synchronized = distributed._skips = False
+    taking_part = parameters if process_set.included() else []
+    chosen = _groups(groups if groups is not None else num_groups or None, taking_part)
+    distributed._reducer = Reducer(taking_part, chosen, backward_passes_per_step, settings)
     return distributed
 
 
-def broadcast_parameters(
-    params: Union[Dict[str, Any], Iterable[Tuple[str, Any]]], root_rank: int = 0
-) -> None:
-    """Takes over `root_rank`'s parameters, in place: of a `state_dict()` or of `named_parameters()`.
-
-    Raises:
-        CollectiveError: a worker was lost, or the generation was aborted.
-    """
-    items = params.items() if isinstance(params, dict) else params
-    with torch.no_grad():
-        for _name, value in items:
-            if isinstance(value, torch.Tensor):
-                received = _exchanges.broadcast(value, root_rank)
-                value.copy_(received)
+def _parameters_of(param_groups: List[Dict[str, Any]]) -> List[torch.Tensor]:
+    return [parameter for group in param_groups for parameter in group["params"]]
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
-    """Takes over the state of `root_rank`'s optimiser.
+def _names(
+    optimizer: torch.optim.Optimizer,
+    parameters: List[torch.Tensor],
+    named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]],
+) -> Dict[torch.Tensor, str]:
+    if named_parameters is None:
+        return {
+            parameter: f"allreduce.noname.{number}.{place}"
+            for number, group in enumerate(optimizer.param_groups)
+            for place, parameter in enumerate(group["params"])
+        }
+    named = list(named_parameters)
+    if any(not isinstance(pair, tuple) for pair in named):
+        raise ValueError("named_parameters are tuples of name and parameter, as model.named_parameters() yields")
+    seen: Set[str] = set()
+    repeated = [name for name, _ in named if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+    if repeated:
+        raise ValueError(f"parameters have the same name in named_parameters: {', '.join(repeated)}")
+    names = {parameter: name for name, parameter in named}
+    nameless = sum(parameter not in names for parameter in parameters)
+    if nameless:
+        raise ValueError(f"{nameless} of the optimizer's parameters are not in named_parameters")
+    return names
 
-    Raises:
-        CollectiveError: a worker was lost, or the generation was aborted.
-    """
-    state = _objects.broadcast_object(optimizer.state_dict(), root_rank)
-    if _context.place()[0] != root_rank:
-        optimizer.load_state_dict(state)
+
+def _groups(groups: Optional[Groups], parameters: List[torch.Tensor]) -> List[List[torch.Tensor]]:
+    if groups is None:
+        return []
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if isinstance(groups, int):
+        if groups <= 0:
+            raise ValueError("groups is a number of at least 1, or a list of lists of tensors")
+        size = -(-len(trained) // groups) or 1
+        return [trained[start : start + size] for start in range(0, len(trained), size)]
+    chosen = [list(group) for group in groups]
+    members = [parameter for group in chosen for parameter in group]
+    if any(not isinstance(parameter, torch.Tensor) for parameter in members):
+        raise ValueError("groups consist of tensors")
+    if len({id(parameter) for parameter in members}) != len(members):
+        raise ValueError("a parameter is in groups once")
+    return chosen

@@ -1,26 +1,33 @@
 """`ProcessGroupElastic`: torch's process group over a group of ours. What torch calls, of any version since 2.5, is
 here under the names that it has had."""
 
+# Torch's C++ calls the overloads that are here, and by place; parameters have plainer names here.
+# pyright: reportIncompatibleMethodOverride=false
+
 from __future__ import annotations
 
 import collections
+import math
 from datetime import timedelta
-from typing import Any, Callable, Deque, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Deque, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
-from torch.futures import Future
 
 from .. import _native
+from ._mail import Mailbox, PeerWork
+from ._meeting import MeetingPlace
+from ._monitor import monitored_barrier
+from ._work import AllOf, Work
 
-#: Whether works must be kept alive here: torch before 2.8 does not hold their Python side, and would wait for ever
-#: on one that is gone.
-_KEEPS_WORKS = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 8)
+if TYPE_CHECKING:
+    from .._native import Op
 
-#: How many are kept, the latest ones.
+#: Number of works that are kept alive here, the latest ones: torch does not hold their Python side, and would wait
+#: for ever for one that was freed.
 _KEPT_MAX = 4096
 
-_OPS = (
+_OPS: Sequence[Tuple[Any, Op]] = (
     (dist.ReduceOp.SUM, "sum"),
     (dist.ReduceOp.AVG, "mean"),
     (dist.ReduceOp.PRODUCT, "prod"),
@@ -29,7 +36,7 @@ _OPS = (
 )
 
 
-def _op_of(options: Any) -> str:
+def _op_of(options: Any) -> Op:
     op = getattr(options, "reduceOp", options)
     for of_torch, name in _OPS:
         if op == of_torch:
@@ -37,72 +44,76 @@ def _op_of(options: Any) -> str:
     raise ValueError(f"the elastic backend has no reduction {op}: take SUM, AVG, PRODUCT, MIN or MAX")
 
 
-class _Work(dist.Work):
-    """An operation that was launched."""
+#: Called when an operation has ended, with its error.
+Done = Callable[[Optional[BaseException]], None]
 
-    def __init__(self, result: Sequence[torch.Tensor]) -> None:
-        super().__init__()
-        self._landing: Future = Future()
-        # A future that Python fails holds an exception as its value, which DDP's C++ takes for tensors. One that
-        # hangs on another fails as C++ expects it.
-        self._future: Future = self._landing.then(self._outcome)
-        self._result = list(result)
-        self._after: Optional[Callable[[], None]] = None
-        self._error: Optional[BaseException] = None
-        self._handle: Optional[_native.Handle] = None
-
-    def landed(self, error: Optional[BaseException]) -> None:
-        """Called on the collectives' thread when the operation is done."""
-        self._error = error
-        if error is None and self._after is not None:
-            with torch.no_grad():
-                self._after()
-        self._landing.set_result(None)
-
-    def _outcome(self, _landing: Future) -> List[torch.Tensor]:
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def wait(self, timeout: Optional[timedelta] = None) -> bool:
-        if self._handle is not None:
-            self._handle.wait()
-        if self._error is not None:
-            raise self._error
-        return True
-
-    def is_completed(self) -> bool:
-        return bool(self._future.done())
-
-    def is_success(self) -> bool:
-        return self.is_completed() and self._error is None
-
-    def exception(self) -> Any:
-        return self._error
-
-    def result(self) -> List[torch.Tensor]:
-        return self._result
-
-    def get_future(self) -> Future:
-        return self._future
+#: A send or receive of a batch: whether it is a send, the peer, and what launches it.
+_PeerToPeer = Tuple[bool, int, Callable[[], object]]
 
 
 class ProcessGroupElastic(dist.ProcessGroup):
     """Collectives on CPU tensors, and on CUDA tensors where the generation's collectives are NCCL's. They run in the
-    order of the calls, beside the thread that trains."""
+    order of the calls, beside the thread that trains; sends and receives of CPU tensors beside them.
 
-    def __init__(self, group: _native.Group) -> None:
+    Args:
+        group: ours, of all ranks.
+        backend: the name by which torch knows it, "elastic" or "gloo".
+        store: torch's, of this group.
+        place: where pairs of ranks meet.
+        timeout: of one operation.
+    """
+
+    def __init__(
+        self, group: _native.Group, backend: str, store: dist.Store, place: MeetingPlace, timeout: timedelta
+    ) -> None:
         super().__init__(group.rank, group.size)
         self._group = group
+        self._backend, self._store, self._timeout = backend, store, timeout
+        self._mailbox = Mailbox(group.rank, group.size, lambda sender, to: place.pair(sender, to, group))
+        self._monitored = 0
+        self._sequence = 0
         self._name = ""
         self._description = ""
-        self._kept: Deque[_Work] = collections.deque(maxlen=_KEPT_MAX)
+        self._kept: Deque[Work] = collections.deque(maxlen=_KEPT_MAX)
+        #: Sends and receives of CUDA tensors since `_start_coalescing`, as `(is_send, peer, launch)`.
+        self._batch: Optional[List[_PeerToPeer]] = None
+        #: Works since then.
+        self._works_of_batch: List[Work] = []
+
+    # Torch's questions about the group: it is its own backend.
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return True
+
+    def _get_backend(self, device: torch.device) -> ProcessGroupElastic:  # type: ignore[override]  # It is its own backend.
+        return self
 
     def getBackendName(self) -> str:  # noqa: N802: torch's name
+        # Not the name that it was asked for by: torch's C++ takes what is called "gloo" for its own class.
+        return "elastic"
+
+    def name(self) -> str:
         return "elastic"
 
     @property
-    def group_name(self) -> str:
+    def _device_types(self) -> List[torch.device]:
+        return [torch.device("cpu"), torch.device("cuda")]
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """For sends, receives and monitored barriers from here on. Collectives keep the one that the group has formed with."""
+        self._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._sequence = 0
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override]  # Read-only here; torch calls `_set_group_name`.
         return self._name
 
     def _set_group_name(self, name: str) -> None:
@@ -116,81 +127,125 @@ class ProcessGroupElastic(dist.ProcessGroup):
         self._description = description
 
     def shutdown(self) -> None:
-        """The group is left by its owner: the generation, or whoever drops it."""
+        """Ends sends and receives. The group is left by its owner: the generation, or whoever drops it."""
+        self._mailbox.close()
 
     def abort(self) -> None:
         """As `shutdown`."""
+        self._mailbox.close()
 
-    # What torch calls.
+    # The operations that torch calls.
 
-    def allreduce(self, tensors: List[torch.Tensor], opts: Any = None) -> _Work:
-        op = _op_of(opts) if opts is not None else "sum"
-        return self._in_place(tensors, lambda memory, done: self._group.all_reduce(memory, op, done))
+    def allreduce(self, tensors: List[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]  # Torch calls this one.
+        op: Op = _op_of(opts) if opts is not None else "sum"
+        if any(tensor.is_sparse for tensor in tensors):
+            return self._allreduce_sparse(tensors, op)
+        return self._in_place(tensors, "all_reduce", lambda memory, done: self._group.all_reduce(memory, op, done))
 
-    def allreduce_coalesced(self, tensors: List[torch.Tensor], opts: Any = None) -> _Work:
+    def _allreduce_sparse(self, tensors: List[torch.Tensor], op: Op) -> Work:
+        """The sum of sparse tensors, whose ranks tell each other first how many elements they have."""
+        if len(tensors) != 1 or op != "sum":
+            raise ValueError("the elastic backend sums one sparse tensor at a time: it has no other reduction of them")
+        own = tensors[0].coalesce()
+        counts = torch.empty(self.size(), dtype=torch.int64)
+        self._group.all_gather(torch.tensor([own._nnz()]), counts, None, None).wait()
+        indices, values = own.indices().t().contiguous(), own.values().contiguous()
+        total = int(counts.sum())
+        all_indices = indices.new_empty((total, *indices.shape[1:]))
+        all_values = values.new_empty((total, *values.shape[1:]))
+
+        def elements(part: torch.Tensor) -> List[int]:
+            row = math.prod(part.shape[1:])
+            return [int(count) * row for count in counts]
+
+        work = Work(tensors)
+
+        def after() -> None:
+            total_sum = torch.sparse_coo_tensor(all_indices.t(), all_values, own.shape).coalesce()
+            tensors[0].copy_(total_sum)
+
+        work._after = after
+        self._group.all_gather(indices, all_indices, elements(indices), None)
+        return self._launch(
+            work, "sparse_all_reduce", lambda done: self._group.all_gather(values, all_values, elements(values), done)
+        )
+
+    def allreduce_coalesced(self, tensors: List[torch.Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
 
-    def broadcast(self, tensors: List[torch.Tensor], opts: Any) -> _Work:
-        def launch(memory: List[torch.Tensor], done: Callable) -> _native.Handle:
+    def broadcast(self, tensors: List[torch.Tensor], opts: Any) -> Work:  # type: ignore[override]  # Torch calls this one.
+        def launch(memory: List[torch.Tensor], done: Done) -> _native.Handle:
             return self._group.broadcast(memory[0], opts.rootRank, done)
 
-        return self._in_place(tensors, launch)
+        return self._in_place(tensors, "broadcast", launch)
 
-    def reduce(self, tensors: List[torch.Tensor], opts: Any) -> _Work:
-        sums = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
-        work = _Work(tensors)
-        if self.rank() == opts.rootRank:
-            work._after = lambda: _copy(sums, tensors)
+    def reduce(self, tensors: List[torch.Tensor], opts: Any) -> Work:  # type: ignore[override]  # Torch calls this one.
         op = _op_of(opts)
-        return self._launch(work, lambda done: self._group.all_reduce(sums, op, done))
 
-    def allgather(
-        self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None
-    ) -> _Work:
+        def launch(memory: List[torch.Tensor], done: Done) -> _native.Handle:
+            return self._group.reduce(memory[0], op, opts.rootRank, done)
+
+        return self._in_place(tensors, "reduce", launch)
+
+    def allgather(  # type: ignore[override]  # Torch calls this one.
+        self,
+        outputs: List[List[torch.Tensor]],
+        inputs: List[torch.Tensor],
+        opts: Any = None,
+        title: Optional[str] = "all_gather",
+    ) -> Work:
         (targets,), (source,) = outputs, inputs
         source = source.detach().contiguous()
         counts = [target.numel() for target in targets]
         flat = source.new_empty(sum(counts))
         parts = [part.view(target.shape) for part, target in zip(flat.split(counts), targets)]
-        work = _Work(targets)
+        work = Work(targets)
         work._after = lambda: _copy(parts, targets)
-        return self._launch(work, lambda done: self._group.all_gather(source, flat, counts, done))
+        return self._launch(work, title, lambda done: self._group.all_gather(source, flat, counts, done), inputs)
 
     def allgather_coalesced(
         self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None
-    ) -> _Work:
-        # One list for each rank: together they are one gather of each tensor.
+    ) -> Work:
+        # There is one list for each rank; together they are one gather of each tensor.
         works = [
-            self.allgather([[of_rank[number] for of_rank in outputs]], [source])
+            self.allgather([[of_rank[number] for of_rank in outputs]], [source], title=None)
             for number, source in enumerate(inputs)
         ]
-        return works[-1]
+        return self._together(works, "all_gather", inputs)
 
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> _Work:
+    def all_gather_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, title: Optional[str] = "all_gather"
+    ) -> Work:
         source = input.detach().contiguous()
-        return self._into(output, lambda memory, done: self._group.all_gather(source, memory, None, done))
+        return self._into(
+            output, title, lambda memory, done: self._group.all_gather(source, memory, None, done), [input]
+        )
 
     def all_gather_single_coalesced(
         self, outputs: List[torch.Tensor], inputs: List[torch.Tensor], opts: Any = None
-    ) -> _Work:
-        return [self.all_gather_single(output, source) for output, source in zip(outputs, inputs)][-1]
+    ) -> Work:
+        works = [self.all_gather_single(output, source, title=None) for output, source in zip(outputs, inputs)]
+        return self._together(works, "all_gather", inputs)
 
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> _Work:
-        op = _op_of(opts) if opts is not None else "sum"
+    def reduce_scatter_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, title: Optional[str] = "reduce_scatter"
+    ) -> Work:
+        op: Op = _op_of(opts) if opts is not None else "sum"
         source = input.detach().contiguous()
         return self._into(
-            output, lambda memory, done: self._group.reduce_scatter(source, memory, op, done)
+            output, title, lambda memory, done: self._group.reduce_scatter(source, memory, op, done), [input]
         )
 
     def reduce_scatter_single_coalesced(
         self, outputs: List[torch.Tensor], inputs: List[torch.Tensor], opts: Any = None
-    ) -> _Work:
+    ) -> Work:
         pairs = zip(outputs, inputs)
-        return [self.reduce_scatter_single(output, source, opts) for output, source in pairs][-1]
+        works = [self.reduce_scatter_single(output, source, opts, title=None) for output, source in pairs]
+        return self._together(works, "reduce_scatter", inputs)
 
-    def reduce_scatter(
+    def reduce_scatter(  # type: ignore[override]  # Torch calls this one.
         self, outputs: List[torch.Tensor], inputs: List[List[torch.Tensor]], opts: Any = None
-    ) -> _Work:
+    ) -> Work:
         (output,), (sources,) = outputs, inputs
         if any(source.shape != output.shape for source in sources):
             raise ValueError("the elastic backend scatters parts of one shape")
@@ -203,71 +258,140 @@ class ProcessGroupElastic(dist.ProcessGroup):
         output_splits: Sequence[int],
         input_splits: Sequence[int],
         opts: Any = None,
-    ) -> _Work:
+    ) -> Work:
         source = input.detach().contiguous()
         sent = received = None
         if input_splits or output_splits:
             sent = self._counts(input_splits, source)
             received = self._counts(output_splits, output)
         return self._into(
-            output, lambda memory, done: self._group.all_to_all(source, memory, sent, received, done)
+            output, "all_to_all", lambda memory, done: self._group.all_to_all(source, memory, sent, received, done), [input]
         )
 
     def alltoall(
         self, outputs: List[torch.Tensor], inputs: List[torch.Tensor], opts: Any = None
-    ) -> _Work:
+    ) -> Work:
         source = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
         received = [tensor.numel() for tensor in outputs]
         target = source.new_empty(sum(received))
         parts = [part.view(tensor.shape) for part, tensor in zip(target.split(received), outputs)]
-        work = _Work(outputs)
+        work = Work(outputs)
         work._after = lambda: _copy(parts, outputs)
         sent = [tensor.numel() for tensor in inputs]
         return self._launch(
-            work, lambda done: self._group.all_to_all(source, target, sent, received, done)
+            work, "all_to_all", lambda done: self._group.all_to_all(source, target, sent, received, done), inputs
         )
 
-    def gather(
+    def gather(  # type: ignore[override]  # Torch calls this one.
         self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any
-    ) -> _Work:
-        (source,) = inputs
-        targets = outputs[0] if self.rank() == opts.rootRank else None
-        parts = targets or [torch.empty_like(source) for _ in range(self.size())]
-        return self.allgather([parts], inputs)
+    ) -> Work:
+        source, root = inputs[0].detach().contiguous(), opts.rootRank
+        if self.rank() != root:
+            return self._launch(Work([]), "gather", lambda done: self._group.gather(source, None, root, done), inputs)
+        (targets,) = outputs
+        all_parts = source.new_empty((self.size(), *source.shape))
+        work = Work(targets)
+        work._after = lambda: _copy(all_parts.unbind(), targets)
+        return self._launch(work, "gather", lambda done: self._group.gather(source, all_parts, root, done), inputs)
 
-    def scatter(
+    def scatter(  # type: ignore[override]  # Torch calls this one.
         self, outputs: List[torch.Tensor], inputs: List[List[torch.Tensor]], opts: Any
-    ) -> _Work:
-        (output,) = outputs
-        if self.rank() == opts.rootRank:
+    ) -> Work:
+        (output,), root = outputs, opts.rootRank
+        all_parts = None
+        if self.rank() == root:
             all_parts = torch.stack([part.detach() for part in inputs[0]])
-        else:
-            all_parts = output.new_empty((self.size(), *output.shape))
-        work = _Work(outputs)
-        own = all_parts[self.rank()]
-        work._after = lambda: _copy([own], outputs)
-        return self._launch(
-            work, lambda done: self._group.broadcast(all_parts, opts.rootRank, done)
+        return self._into(
+            output, "scatter", lambda memory, done: self._group.scatter(all_parts, memory, root, done), [output]
         )
 
-    def barrier(self, opts: Any = None) -> _Work:
-        return self._launch(_Work([]), self._group.barrier)
+    def barrier(self, opts: Any = None) -> Work:
+        return self._launch(Work([]), "barrier", self._group.barrier)
 
-    def send(self, tensors: List[torch.Tensor], to: int, tag: int = 0) -> _Work:
+    def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
+        """See `torch.distributed.monitored_barrier`. Torch passes options from C++, and a timeout from Python."""
+        timeout = opts if isinstance(opts, timedelta) else self._timeout
+        self._monitored += 1
+        store = dist.PrefixStore(f"elastic/monitored/{self._monitored}", self._store)
+        monitored_barrier(store, self.rank(), self.size(), timeout, wait_all_ranks)
+
+    def send(self, tensors: List[torch.Tensor], to: int, tag: int = 0) -> Work:
         source = tensors[0].detach().contiguous()
-        return self._launch(_Work(tensors), lambda done: self._group.send(source, to, done))
+        if not source.is_cuda:
+            # A send is done when it is on its way, and its memory may be changed then.
+            work = self._peer_work(tensors, "send")
+            self._mailbox.send(source, to, tag, work)
+            return work
+        on_gpu = Work(tensors)
+        return self._peer_to_peer(True, to, on_gpu, "send", lambda done: self._group.send(source, to, done))
 
-    def recv(self, tensors: List[torch.Tensor], from_: int, tag: int = 0) -> _Work:
-        return self._in_place(tensors, lambda memory, done: self._group.receive(memory[0], from_, done))
+    def recv(self, tensors: List[torch.Tensor], from_: int, tag: int = 0) -> Work:
+        if not tensors[0].is_cuda:
+            return self._receive(tensors, from_, tag, "recv")
+        work = Work(tensors)
+        memory = self._memory(tensors, work)
+        return self._peer_to_peer(False, from_, work, "recv", lambda done: self._group.recv(memory[0], from_, done))
+
+    def recv_anysource(self, tensors: List[torch.Tensor], tag: int = 0) -> Work:
+        if tensors[0].is_cuda:
+            raise NotImplementedError("CUDA tensors are received from a rank that is named: give recv its src")
+        return self._receive(tensors, None, tag, "recvAnySource")
+
+    recvAnysource = recv_anysource  # noqa: N815: torch's name before 2.15
+
+    def _receive(self, tensors: List[torch.Tensor], source: Optional[int], tag: int, title: str) -> Work:
+        work = self._peer_work(tensors, title)
+        memory = self._memory(tensors, work)
+        self._mailbox.receive(memory[0], source, tag, work)
+        return work
+
+    def _peer_work(self, tensors: List[torch.Tensor], title: str) -> PeerWork:
+        work = PeerWork(tensors, self._timeout.total_seconds(), title, self._mailbox.forget)
+        self._note(work, title, tensors)
+        return work
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._batch, self._works_of_batch = [], []
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        """Ends a batch. Sends and receives of CUDA tensors are launched here, in an order in which no ranks wait for each
+        other in a circle: pairs of ranks one after the other, the same way everywhere, and of each pair first what the
+        lower rank sends."""
+        batch, self._batch = self._batch or [], None
+        own = self.rank()
+
+        def order(part: _PeerToPeer) -> Tuple[int, int, bool]:
+            is_send, peer, _launch = part
+            return min(own, peer), max(own, peer), is_send is not (own < peer)
+
+        for _is_send, _peer, launch in sorted(batch, key=order):
+            launch()
+        works, self._works_of_batch = self._works_of_batch, []
+        if len(works) == 1:
+            return works[0]
+        together = AllOf(works)
+        self._keep(together)
+        together.begin()
+        return together
+
+    start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
+
+    def _peer_to_peer(
+        self, is_send: bool, peer: int, work: Work, title: str, launch: Callable[[Done], _native.Handle]
+    ) -> Work:
+        if self._batch is None:
+            return self._launch(work, title, launch)
+        self._batch.append((is_send, peer, lambda: self._launch(work, title, launch)))
+        return work
 
     # The names before torch 2.14.
     _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    alltoall_base = all_to_all_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]  # The parameters have other names.
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]  # The parameters have other names.
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]  # The parameters have other names.
+    alltoall_base = all_to_all_single  # type: ignore[assignment]  # The parameters have other names.
 
-    # What they are made of.
+    # Helpers of the operations.
 
     def _counts(self, splits: Sequence[int], tensor: torch.Tensor) -> List[int]:
         """Elements for each rank, of splits in rows."""
@@ -276,24 +400,63 @@ class ProcessGroupElastic(dist.ProcessGroup):
         row = tensor[0].numel() if tensor.shape[0] else 0
         return [split * row for split in splits]
 
-    def _into(self, output: torch.Tensor, launch: Callable[[torch.Tensor, Callable], Any]) -> _Work:
-        return self._in_place([output], lambda memory, done: launch(memory[0], done))
+    def _into(
+        self,
+        output: torch.Tensor,
+        title: Optional[str],
+        launch: Callable[[torch.Tensor, Done], _native.Handle],
+        inputs: Sequence[torch.Tensor],
+    ) -> Work:
+        return self._in_place([output], title, lambda memory, done: launch(memory[0], done), inputs)
 
     def _in_place(
-        self, tensors: List[torch.Tensor], launch: Callable[[List[torch.Tensor], Callable], Any]
-    ) -> _Work:
+        self,
+        tensors: List[torch.Tensor],
+        title: Optional[str],
+        launch: Callable[[List[torch.Tensor], Done], _native.Handle],
+        inputs: Optional[Sequence[torch.Tensor]] = None,
+    ) -> Work:
         """An operation that changes tensors; through copies, where they are not contiguous."""
+        work = Work(tensors)
+        memory = self._memory(tensors, work)
+        return self._launch(work, title, lambda done: launch(memory, done), inputs)
+
+    def _memory(self, tensors: List[torch.Tensor], work: Work) -> List[torch.Tensor]:
+        """Contiguous memory of tensors that are changed, copied back after the work."""
         memory = [tensor.detach().contiguous() for tensor in tensors]
-        work = _Work(tensors)
         if any(copy.data_ptr() != tensor.data_ptr() for copy, tensor in zip(memory, tensors)):
             work._after = lambda: _copy(memory, tensors)
-        return self._launch(work, lambda done: launch(memory, done))
+        return memory
 
-    def _launch(self, work: _Work, launch: Callable[[Callable], _native.Handle]) -> _Work:
+    def _launch(
+        self,
+        work: Work,
+        title: Optional[str],
+        launch: Callable[[Done], _native.Handle],
+        inputs: Optional[Sequence[torch.Tensor]] = None,
+    ) -> Work:
+        self._note(work, title, work.result() if inputs is None else inputs)
         work._handle = launch(work.landed)
-        if _KEEPS_WORKS:
-            self._kept.append(work)
         return work
+
+    def _together(self, works: List[Work], title: str, inputs: Sequence[torch.Tensor]) -> Work:
+        """One work for several that were launched."""
+        work = AllOf(works, [tensor for part in works for tensor in part.result()])
+        self._note(work, title, inputs)
+        work.begin()
+        return work
+
+    def _note(self, work: Work, title: Optional[str], inputs: Sequence[torch.Tensor]) -> None:
+        """Keeps a work that begins, and with a title its event in torch's profiler."""
+        self._keep(work)
+        if self._batch is not None:
+            self._works_of_batch.append(work)
+        self._sequence += 1
+        if title is not None:
+            work.record(f"{self._backend}:{title}", inputs)
+
+    def _keep(self, work: Work) -> None:
+        self._kept.append(work)
 
 
 def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
@@ -301,5 +464,5 @@ def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> N
         if source.data_ptr() != target.data_ptr():
             target.copy_(source)
     for device in {target.device for target in targets if target.is_cuda}:
-        # Whoever waits for the operation uses the tensors on a stream of his own.
+        # The waiter for the operation uses the tensors on another stream.
         torch.cuda.current_stream(device).synchronize()

@@ -27,9 +27,9 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from ._backend import address_towards
+from ._meeting import address_towards
 
-#: Where a member finds its handler.
+#: The variable with the socket at which a member reaches its handler.
 SOCKET = "ELASTIC_TORCHRUN_SOCKET"
 
 #: How long a torchrun that has finished waits for the others, in seconds.
@@ -68,7 +68,7 @@ class ElasticRendezvousHandler(RendezvousHandler):
 
     def _start_agent(self, path: Path) -> "subprocess.Popen[bytes]":
         program = self._params.get("program", "elastic-node")
-        # Several torchruns may stand on one machine, as for a test.
+        # The process id is part of the name, because several torchruns may run on one machine, as in a test.
         host = f"{self._address}-{os.getpid()}"
         command = [program, "--role", "worker", "--join", self._params.endpoint, "--host", host, "--slots", "1"]
         token_file = self._params.get("token_file")
@@ -116,7 +116,7 @@ class ElasticRendezvousHandler(RendezvousHandler):
         """Waits for a generation that this torchrun has not taken part in yet."""
         with self._changed:
             if self._place is not None and self._place["generation"] == self._used_generation:
-                # Its own workers are to start anew, and so are all others: the member gives the generation up.
+                # This torchrun's workers are to restart, and so are all others: the member gives the generation up.
                 self._place = None
                 self._tell({"do": "again"})
             arrived = self._changed.wait_for(self._is_due, self._join_timeout_s)

@@ -9,7 +9,7 @@ from torch.utils.data import Sampler
 from .._sampler import ElasticSampler
 
 
-class ElasticDistributedSampler(ElasticSampler, Sampler):  # type: ignore[misc]
+class ElasticDistributedSampler(ElasticSampler, Sampler[int]):
     """Takes `torch.utils.data.DistributedSampler`'s place: the same arguments, of which ranks are looked up.
 
     Keep it in the `TorchState`, and say after each step what is done: ``sampler.record_batch(number, batch_size)``.

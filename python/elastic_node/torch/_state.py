@@ -29,7 +29,7 @@ class TorchState(ObjectState):
         self,
         model: Optional[torch.nn.Module] = None,
         optimizer: Optional[torch.optim.Optimizer] = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         given = {"model": model, "optimizer": optimizer}
         super().__init__(**{name: value for name, value in given.items() if value is not None})
@@ -51,7 +51,7 @@ class TorchState(ObjectState):
         for name, value in content.items():
             holder = self.__dict__.get(name)
             if isinstance(holder, torch.Generator):
-                # A generator keeps no memory of the tensor, and wants one of its own.
+                # The generator needs a tensor of its own: it takes a copy.
                 holder.set_state(value.clone())
             elif isinstance(holder, torch.nn.parallel.DistributedDataParallel):
                 holder.module.load_state_dict(value)

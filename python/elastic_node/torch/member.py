@@ -15,7 +15,7 @@ from typing import Any, Dict, Optional
 
 import elastic_node as en
 
-#: How often it looks whether the generation has ended, in seconds.
+#: Interval of checks whether the generation has ended, in seconds.
 _LOOK_EVERY_S = 0.1
 
 

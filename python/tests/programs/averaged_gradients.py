@@ -5,12 +5,12 @@ import json
 import torch
 
 import elastic_node.torch as en
-from elastic_node.torch import _optimizer
+from elastic_node.torch import _buckets
 
 STEPS, BATCH = 5, 8
 
 # Some dozen buckets, and one parameter that is larger than a bucket.
-_optimizer.BUCKET_BYTES = 2048
+_buckets.BUCKET_BYTES = 2048
 
 
 def make():

@@ -36,6 +36,9 @@ assert strings[:, 1].tolist() == all_ranks, "types that are not reduced are move
 received, counts = en.alltoall(numpy.arange(size * (size + 1) // 2), splits=[n + 1 for n in all_ranks])
 assert counts == [rank + 1] * size and len(received) == size * (rank + 1)
 assert en.alltoall(numpy.arange(size) * 10 + rank).tolist() == [rank * 10 + n for n in all_ranks]
+uneven = en.reducescatter(numpy.arange(2.0 * size + 1), op=en.Sum)
+assert len(uneven) == (3 if rank == 0 else 2) and uneven[0] == size * (0 if rank == 0 else 2 * rank + 1)
+assert en.grouped_allgather([numpy.array([rank]), numpy.array([[rank, 1.5]])])[1].shape == (size, 2)
 part = en.reducescatter(numpy.arange(2.0 * size), op=en.Sum)
 assert part.tolist() == [2 * rank * size, (2 * rank + 1) * size]
 
@@ -63,10 +66,17 @@ for handle, due in reversed(launched):
 
 ends = en.add_process_set([size - 1, 0])
 if ends.included():
-    assert ends.rank() == (0 if rank == size - 1 else 1)
+    assert ends.rank() == (0 if rank == 0 else 1), "in the order of the world"
     assert en.allreduce(float(rank), op=en.Sum, process_set=ends) == size - 1
     assert en.broadcast_object(rank, root_rank=0, process_set=ends) == 0
 en.remove_process_set(ends)
+# The first ranks have more data than the others, who take part with nothing.
+for _ in range(size - rank):
+    counted = en.allreduce(1.0, op=en.Sum)
+assert counted == rank + 1
+assert en.join() == 0
+en.shutdown()
+en.init()
 en.barrier()
 print(json.dumps({"rank": rank, "size": size}), flush=True)
 en.shutdown()

@@ -1,4 +1,4 @@
-//! How an actor ended, and how an actor says that it failed.
+//! The exit of an actor, and how an actor declares a failure.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -6,27 +6,27 @@ use std::rc::Rc;
 
 use actix::{Actor, ActorContext, Context};
 
-use super::handle::Slot;
+use super::handle::ChildShared;
 
-/// How an actor ended.
+/// The way in which an actor ended.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Exit {
-    /// It stopped: by itself, or because it was asked to.
+pub enum ChildExit {
+    /// The actor stopped, by itself or on request.
     #[error("stopped")]
     Stopped,
-    /// It declared that it failed, see [`fail`].
+    /// The actor declared a failure, see [`fail`].
     #[error("failed: {0}")]
     Failed(String),
-    /// It panicked; message and place.
+    /// The actor panicked; message and place.
     #[error("panicked: {0}")]
     Panicked(String),
-    /// It was ended by force, see [`ChildHandle::terminate`](super::ChildHandle::terminate).
+    /// The actor was terminated, see [`ChildHandle::terminate`](super::ChildHandle::terminate).
     #[error("ended by force")]
     Terminated,
 }
 
-impl Exit {
-    /// Whether it ended without an error of its own.
+impl ChildExit {
+    /// Whether the actor ended without an error of its own.
     pub const fn is_normal(&self) -> bool {
         matches!(self, Self::Stopped | Self::Terminated)
     }
@@ -34,13 +34,13 @@ impl Exit {
 
 thread_local! {
     /// The child that is being polled.
-    static CURRENT: RefCell<Option<Rc<Slot>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Rc<ChildShared>>> = const { RefCell::new(None) };
 }
 
-/// Ends the calling actor with [`Exit::Failed`]: its `stopping` and `stopped` hooks run, and then it is
-/// gone, whatever they say. The first failure counts.
+/// Ends the calling actor with [`ChildExit::Failed`]: its `stopping` and `stopped` hooks run, and then it is gone,
+/// whatever they return. The first failure counts.
 ///
-/// To be called from within the actor (a handler, a timer, a hook) that `ctx` belongs to. An actor that
+/// To be called from within the actor (a handler, a timer, a hook) to which `ctx` belongs. An actor that
 /// was not started by [`spawn_child`](super::spawn_child) just stops.
 pub fn fail<A>(ctx: &mut Context<A>, error: impl fmt::Display)
 where
@@ -55,10 +55,10 @@ where
 }
 
 /// Marks a child as the one being polled, until dropped.
-pub(super) struct Current(Option<Rc<Slot>>);
+pub(super) struct Current(Option<Rc<ChildShared>>);
 
 impl Current {
-    pub(super) fn enter(slot: &Rc<Slot>) -> Self {
+    pub(super) fn enter(slot: &Rc<ChildShared>) -> Self {
         Self(CURRENT.replace(Some(slot.clone())))
     }
 }

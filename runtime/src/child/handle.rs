@@ -7,28 +7,28 @@ use std::task::Waker;
 
 use tokio::sync::Notify;
 
-use super::exit::Exit;
+use super::exit::ChildExit;
 
-/// What is wanted of a child.
+/// The request that a child's task has not yet carried out.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) enum Wanted {
+pub(super) enum ChildRequest {
     #[default]
     Run,
     Stop,
     Terminate,
 }
 
-/// What a child's task and its handles share.
+/// State shared by a child's task and its handles.
 #[derive(Default)]
-pub(super) struct Slot {
-    wanted: Cell<Wanted>,
+pub(super) struct ChildShared {
+    wanted: Cell<ChildRequest>,
     failure: RefCell<Option<String>>,
     waker: RefCell<Option<Waker>>,
-    exit: RefCell<Option<Exit>>,
+    exit: RefCell<Option<ChildExit>>,
     gone: Notify,
 }
 
-impl Slot {
+impl ChildShared {
     pub(super) fn new() -> Rc<Self> {
         Rc::new(Self::default())
     }
@@ -41,8 +41,8 @@ impl Slot {
         self.failure.take()
     }
 
-    /// What is wanted since the last look.
-    pub(super) fn take_wanted(&self) -> Wanted {
+    /// Takes the request made since the last call.
+    pub(super) fn take_wanted(&self) -> ChildRequest {
         self.wanted.take()
     }
 
@@ -53,14 +53,14 @@ impl Slot {
         }
     }
 
-    pub(super) fn ended(&self, exit: Exit) {
+    pub(super) fn ended(&self, exit: ChildExit) {
         self.exit.replace(Some(exit));
         self.waker.take();
         self.gone.notify_waiters();
     }
 
-    fn want(&self, wanted: Wanted) {
-        if self.wanted.get() == Wanted::Terminate || self.exit.borrow().is_some() {
+    fn want(&self, wanted: ChildRequest) {
+        if self.wanted.get() == ChildRequest::Terminate || self.exit.borrow().is_some() {
             return;
         }
         self.wanted.set(wanted);
@@ -74,32 +74,32 @@ impl Slot {
 /// A handle on a child; clones are of the same child. Dropping it changes nothing for the child.
 #[derive(Clone)]
 pub struct ChildHandle {
-    slot: Rc<Slot>,
+    slot: Rc<ChildShared>,
 }
 
 impl ChildHandle {
-    pub(super) const fn new(slot: Rc<Slot>) -> Self {
+    pub(super) const fn new(slot: Rc<ChildShared>) -> Self {
         Self { slot }
     }
 
     /// Asks it to stop, as `ctx.stop()` does: its `stopping` hook may say no. What waits in its mailbox is
     /// not handled any more.
     pub fn stop(&self) {
-        self.slot.want(Wanted::Stop);
+        self.slot.want(ChildRequest::Stop);
     }
 
     /// Ends it by force when its task is next polled: no hook and no handler runs any more.
     pub fn terminate(&self) {
-        self.slot.want(Wanted::Terminate);
+        self.slot.want(ChildRequest::Terminate);
     }
 
     /// How it ended, if it has.
-    pub fn exit(&self) -> Option<Exit> {
+    pub fn exit(&self) -> Option<ChildExit> {
         self.slot.exit.borrow().clone()
     }
 
     /// Waits until it has ended.
-    pub async fn exited(&self) -> Exit {
+    pub async fn exited(&self) -> ChildExit {
         loop {
             if let Some(exit) = self.exit() {
                 return exit;

@@ -14,9 +14,9 @@ mod task;
 
 use actix::{Actor, Addr, AsyncContext, Context};
 
-pub use self::exit::{Exit, fail};
+pub use self::exit::{ChildExit, fail};
 pub use self::handle::ChildHandle;
-use self::handle::Slot;
+use self::handle::ChildShared;
 use self::task::ChildTask;
 use crate::mailbox::MAILBOX_MESSAGES_MAX;
 
@@ -30,7 +30,7 @@ use crate::mailbox::MAILBOX_MESSAGES_MAX;
 /// If no `LocalSet` is there to start it in.
 pub fn spawn_child<A>(
     make: impl FnOnce(&mut Context<A>) -> A,
-    on_exit: impl FnOnce(Exit) + 'static,
+    on_exit: impl FnOnce(ChildExit) + 'static,
 ) -> Addr<A>
 where
     A: Actor<Context = Context<A>>,
@@ -41,7 +41,7 @@ where
 /// [`spawn_child`], with a handle to end the actor and to wait for its end.
 pub fn spawn_child_with_handle<A>(
     make: impl FnOnce(&mut Context<A>) -> A,
-    on_exit: impl FnOnce(Exit) + 'static,
+    on_exit: impl FnOnce(ChildExit) + 'static,
 ) -> (Addr<A>, ChildHandle)
 where
     A: Actor<Context = Context<A>>,
@@ -50,7 +50,7 @@ where
     context.set_mailbox_capacity(MAILBOX_MESSAGES_MAX);
     let actor = make(&mut context);
     let address = context.address();
-    let slot = Slot::new();
+    let slot = ChildShared::new();
     let task = ChildTask::new(context, actor, slot.clone());
     let handle = ChildHandle::new(slot.clone());
     tokio::task::spawn_local(async move {

@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 
 use elastic_protocol::NodeId;
-use elastic_protocol::messages::CodecError;
+use elastic_protocol::codec::CodecError;
 
-use crate::failure::Refusal;
+use crate::failure::DeliveryRefusal;
 
-/// Questions to other nodes that may wait for an answer at once. 1,024 nodes asked once each at the same
-/// time; an entry takes about 150 bytes.
+/// Most questions to other nodes that may wait for an answer at once: one to each of 1,024 nodes. An entry
+/// takes about 150 bytes.
 pub const ASKS_MAX: usize = 1024;
 
-/// What becomes of a question.
+/// Outcomes of a pending question.
 pub(crate) enum Resolution<'a> {
     /// The answer, encoded.
     Answered(&'a [u8]),
-    /// The other node did not hand it to the actor.
-    Refused(Refusal),
-    /// Taken, and dropped.
+    /// The other node did not hand the question to the actor.
+    Refused(DeliveryRefusal),
+    /// The actor took the question and dropped it.
     Unanswered,
     /// The transport gave the frame back: the question, encoded.
     HandedBack(&'a [u8]),
@@ -35,7 +35,7 @@ pub(crate) struct AskTable {
 }
 
 impl AskTable {
-    /// A number for a question; `None` if too many wait already.
+    /// The number of a new question; `None` if too many wait already.
     pub(crate) fn next(&mut self) -> Option<u64> {
         if self.pending.len() >= ASKS_MAX {
             return None;
@@ -48,7 +48,7 @@ impl AskTable {
         self.pending.insert(request, (peer, resolve));
     }
 
-    /// Takes a question out; `None` if nobody waits, or it was asked of another node.
+    /// Removes a question; `None` if no asker waits for it, or another node was asked.
     pub(crate) fn take(&mut self, request: u64, peer: &NodeId) -> Option<Resolve> {
         if self.pending.get(&request).is_none_or(|(asked, _)| asked != peer) {
             return None;
@@ -61,7 +61,7 @@ impl AskTable {
         self.pending.remove(&request);
     }
 
-    /// The questions to a peer that were asked up to now, in order.
+    /// The questions to a peer up to now, in order.
     pub(crate) fn of_peer(&self, peer: &NodeId) -> Vec<u64> {
         let asked = self.pending.iter().filter(|(_, (asked, _))| asked == peer);
         asked.map(|(request, _)| *request).collect()

@@ -1,15 +1,15 @@
-//! What the transport tells, passed on: frames to actors, answers to askers, messages that come back to
+//! Passes on what the transport reports: frames to actors, answers to askers, returned messages to
 //! their senders, link changes to subscribers. Nothing here panics, blocks, or calls the transport.
 
 use elastic_protocol::NodeId;
 
-use super::{Command, Fault, NodeHandle, Resolution};
+use super::{NodeCommand, NodeFault, NodeHandle, Resolution};
 use crate::delivery::RemoteReply;
-use crate::envelope::{Header, Outcome, decode_header, frame};
-use crate::failure::Refusal;
+use crate::envelope::{AnswerOutcome, Header, decode_header, frame};
+use crate::failure::DeliveryRefusal;
 use crate::transport::{LinkEvent, TransportEvent};
 
-/// Commands of which places stay free of questions, for refusals and sessions to close.
+/// Places of the command queue that questions cannot use: they stay free for refusals and sessions to close.
 const PLACES_KEPT: usize = super::outbox::COMMANDS_MAX - super::QUESTIONS_MAX;
 
 impl NodeHandle {
@@ -29,10 +29,11 @@ impl NodeHandle {
             if requests.is_empty() {
                 return;
             }
-            // Later: what the transport hands back after `Lost` (TR-2) is better known than lost.
-            let command = Command::GiveUp { peer: peer.clone(), requests };
+            // Given up later, by command: a question that the transport hands back after `Lost` (TR-2) has a
+            // more exact outcome.
+            let command = NodeCommand::GiveUp { peer: peer.clone(), requests };
             if let Err(error) = self.inner.outbox.try_send(command)
-                && let Command::GiveUp { peer, requests } = error.into_inner()
+                && let NodeCommand::GiveUp { peer, requests } = error.into_inner()
             {
                 self.inner.give_up(&peer, requests);
             }
@@ -42,7 +43,7 @@ impl NodeHandle {
     fn frame(&self, from: &NodeId, bytes: &[u8]) {
         let mut is_told = false;
         let refused = match decode_header(bytes) {
-            Err(_not_a_header) => Err(Refusal::Malformed),
+            Err(_not_a_header) => Err(DeliveryRefusal::Malformed),
             Ok((Header::Tell { actor, kind, .. }, body)) => {
                 is_told = true;
                 self.inner.routes.borrow().tell_bytes(actor, kind, from, body)
@@ -50,7 +51,7 @@ impl NodeHandle {
             Ok((Header::Ask { actor, kind, request }, body)) => {
                 match self.way_back(from, request) {
                     Some(reply) => self.inner.routes.borrow().ask_bytes(actor, kind, body, reply),
-                    None => Err(Refusal::TooManyQuestions),
+                    None => Err(DeliveryRefusal::TooManyQuestions),
                 }
             }
             Ok((Header::Answer { request, outcome }, body)) => {
@@ -58,20 +59,20 @@ impl NodeHandle {
             }
         };
         let Err(refusal) = refused else { return };
-        self.fault(from, Fault::Refused(refusal));
+        self.fault(from, NodeFault::Refused(refusal));
         let reason = match refusal {
-            Refusal::Malformed => "it sent a malformed frame",
-            // The transport has taken it as delivered, and nobody would ever say it again: a new session
-            // begins with what is true then.
-            Refusal::MailboxFull if is_told => "it says more than can be handled",
+            DeliveryRefusal::Malformed => "it sent a malformed frame",
+            // The transport counts the frame as delivered, so it would never be sent again. A new session
+            // begins with the current state.
+            DeliveryRefusal::MailboxFull if is_told => "it says more than can be handled",
             _ => return,
         };
         let (peer, reason) = (from.clone(), reason.to_owned());
         // If the outbox is full, the next such frame closes the session.
-        let _ = self.inner.outbox.try_send(Command::Close { peer, reason });
+        let _ = self.inner.outbox.try_send(NodeCommand::Close { peer, reason });
     }
 
-    /// Reserves a place for the answer; past the bound, refuses and gives `None`.
+    /// Reserves a place for the answer. Past the bound, refuses the question and gives `None`.
     fn way_back(&self, from: &NodeId, request: u64) -> Option<RemoteReply> {
         let outbox = &self.inner.outbox;
         if outbox.capacity() > PLACES_KEPT
@@ -79,10 +80,10 @@ impl NodeHandle {
         {
             return Some(RemoteReply { peer: from.clone(), request, place });
         }
-        let outcome = Outcome::Refused(Refusal::TooManyQuestions);
+        let outcome = AnswerOutcome::Refused(DeliveryRefusal::TooManyQuestions);
         let frame = frame(&Header::Answer { request, outcome }, &[]);
-        if outbox.try_send(Command::Answer { to: from.clone(), frame }).is_err() {
-            self.fault(from, Fault::RefusalNotSent);
+        if outbox.try_send(NodeCommand::Answer { to: from.clone(), frame }).is_err() {
+            self.fault(from, NodeFault::RefusalNotSent);
         }
         None
     }
@@ -91,20 +92,20 @@ impl NodeHandle {
         &self,
         from: &NodeId,
         request: u64,
-        outcome: Outcome,
+        outcome: AnswerOutcome,
         body: &[u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), DeliveryRefusal> {
         let resolve = self.inner.asks.borrow_mut().take(request, from);
         let Some(resolve) = resolve else {
-            self.fault(from, Fault::StrayAnswer);
+            self.fault(from, NodeFault::StrayAnswer);
             return Ok(());
         };
         let resolution = match outcome {
-            Outcome::Answered => Resolution::Answered(body),
-            Outcome::Refused(refusal) => Resolution::Refused(refusal),
-            Outcome::Unanswered => Resolution::Unanswered,
+            AnswerOutcome::Answered => Resolution::Answered(body),
+            AnswerOutcome::Refused(refusal) => Resolution::Refused(refusal),
+            AnswerOutcome::Unanswered => Resolution::Unanswered,
         };
-        resolve(resolution).map_err(|_malformed| Refusal::Malformed)
+        resolve(resolution).map_err(|_malformed| DeliveryRefusal::Malformed)
     }
 
     fn handed_back(&self, to: &NodeId, bytes: &[u8]) {
@@ -120,16 +121,16 @@ impl NodeHandle {
             Err(_not_a_header) => false,
         };
         if !taken {
-            self.fault(to, Fault::StrayReturn);
+            self.fault(to, NodeFault::StrayReturn);
         }
     }
 
-    fn fault(&self, peer: &NodeId, fault: Fault) {
+    fn fault(&self, peer: &NodeId, fault: NodeFault) {
         if !self.inner.tally.borrow_mut().count(peer, fault) {
             return;
         }
-        if fault == Fault::StrayReturn {
-            // Every session's end hands its last frames back, and few senders want to see them again.
+        if fault == NodeFault::StrayReturn {
+            // Every session's end hands its last frames back, and few senders want them.
             tracing::debug!(%peer, "came back, and nobody wants it");
         } else {
             tracing::warn!(%peer, ?fault, "dropped; more of this kind are only counted");

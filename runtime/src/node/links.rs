@@ -1,4 +1,4 @@
-//! Which sessions stand, and who wants to hear of changes.
+//! The current sessions of a node, and the subscribers to their changes.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use crate::transport::LinkEvent;
 /// The link with a peer changed. See [`NodeHandle::subscribe_links`](super::NodeHandle::subscribe_links).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LinkChanged {
-    /// Who.
+    /// The peer.
     pub peer: NodeId,
-    /// How.
+    /// The change.
     pub event: LinkEvent,
 }
 
@@ -20,7 +20,7 @@ impl Message for LinkChanged {
     type Result = ();
 }
 
-/// How a session stands.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LinkState {
     /// The peer is heard.
@@ -30,12 +30,12 @@ pub enum LinkState {
 }
 
 #[derive(Default)]
-pub(super) struct Links {
+pub(super) struct LinkTable {
     sessions: BTreeMap<NodeId, LinkState>,
     subscribers: Vec<Recipient<LinkChanged>>,
 }
 
-impl Links {
+impl LinkTable {
     pub(super) fn subscribe(&mut self, subscriber: Recipient<LinkChanged>) {
         for peer in self.sessions.keys() {
             subscriber.do_send(LinkChanged { peer: peer.clone(), event: LinkEvent::Up });

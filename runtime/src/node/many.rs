@@ -1,19 +1,17 @@
-//! The same message to many nodes, encoded once. The driver's shell tells a generation's members so.
+//! One message to many nodes, encoded once. The driver's shell uses it for the members of a generation.
 
-use elastic_protocol::NodeId;
-use elastic_protocol::messages::encode;
+use elastic_protocol::codec::encode;
+use elastic_protocol::{ActorName, NodeId, WireMessage};
 
 use super::NodeHandle;
 use crate::envelope::{Header, frame};
 use crate::failure::UndeliveredReason;
-use crate::name::ActorName;
 use crate::transport::Conversation;
-use crate::wire::WireMessage;
 
 impl NodeHandle {
-    /// Tells the actors of this name on these nodes the same, in their order and in
-    /// [`Conversation::Control`], as [`ActorRef::tell`](crate::ActorRef::tell) does for one: the transport gets
-    /// the same bytes for each. Returns who is not told, and why.
+    /// Sends one message to the actors of this name on these nodes, in their order and in
+    /// [`Conversation::Control`], as [`ActorRef::tell`](crate::ActorRef::tell) does for one. The transport gets
+    /// the same bytes for each. Returns the nodes that are not told, and why.
     pub fn tell_all<M: WireMessage + Clone>(
         &self,
         nodes: impl IntoIterator<Item = NodeId>,

@@ -1,6 +1,6 @@
-//! A node: what all actors of one process (in the simulation: of one simulated node) share. It knows which
-//! actors are published here, passes frames between them and the transport, tells them about links, and
-//! gives out time and randomness. Made by the process's shell, or by the simulation.
+//! A node: the state that all actors of one process (in the simulation: of one simulated node) share. It knows
+//! which actors are published here, passes frames between them and the transport, tells them about links, and
+//! provides time and randomness. Made by the process's shell, or by the simulation.
 
 mod asks;
 mod inbound;
@@ -17,7 +17,7 @@ use std::rc::{Rc, Weak};
 use std::time::SystemTime;
 
 use actix::Recipient;
-use elastic_protocol::{NodeId, Time};
+use elastic_protocol::{ActorId, ActorName, NodeId, Time, WireMessage, WireRequest};
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::mpsc;
 
@@ -25,21 +25,19 @@ pub use self::asks::ASKS_MAX;
 pub(crate) use self::asks::{AskTable, Resolution, Resolve};
 pub use self::links::{LinkChanged, LinkState};
 pub use self::outbox::QUESTIONS_MAX;
-pub(crate) use self::outbox::{Command, Outbox};
+pub(crate) use self::outbox::{NodeCommand, NodeOutbox};
 pub(crate) use self::returns::ReturnSlot;
 use self::returns::Returns;
 pub use self::routes::Routes;
-pub use self::tally::{Fault, FaultCounts};
-use self::{links::Links, routes::RouteTable, tally::Tally};
+pub use self::tally::{FaultCounts, NodeFault};
+use self::{links::LinkTable, routes::RouteTable, tally::FaultTally};
 use crate::actor_ref::ActorRef;
 use crate::clock::{Clock, wall_clock};
 use crate::delivery::{Question, ReplyTo};
 use crate::failure::UndeliveredReason;
 use crate::mailbox::MailboxGauge;
-use crate::name::{ActorId, ActorName};
 use crate::random;
 use crate::transport::{Transport, TransportSink};
-use crate::wire::{WireMessage, WireRequest};
 
 /// A handle on the node; clones share it. It stays on the node's thread.
 #[derive(Clone)]
@@ -54,12 +52,12 @@ pub(crate) struct Node {
     wall_clock: Box<dyn Fn() -> SystemTime>,
     pub(crate) transport: RefCell<Option<Rc<dyn Transport>>>,
     routes: RefCell<RouteTable>,
-    links: RefCell<Links>,
+    links: RefCell<LinkTable>,
     pub(crate) asks: RefCell<AskTable>,
     pub(crate) returns: RefCell<Returns>,
-    tally: RefCell<Tally>,
-    pub(crate) outbox: mpsc::Sender<Command>,
-    unread: Cell<Option<mpsc::Receiver<Command>>>,
+    tally: RefCell<FaultTally>,
+    pub(crate) outbox: mpsc::Sender<NodeCommand>,
+    unread: Cell<Option<mpsc::Receiver<NodeCommand>>>,
 }
 
 impl Node {
@@ -85,13 +83,14 @@ impl Node {
 
 impl NodeHandle {
     /// A node without a transport: its actors reach each other only. Its clock starts now. All its random
-    /// streams come from `seed`: from the operating system in production, from the run's seed in the
-    /// simulation.
+    /// streams come from `seed`, which is from the operating system in production, and from the run's seed in
+    /// the simulation.
     pub fn new(local: NodeId, seed: u64) -> Self {
         Self::with_clocks(local, seed, Clock::start(), wall_clock)
     }
 
-    /// The same with clocks of the caller's: the simulation gives some that its own time moves, each at its rate.
+    /// Like `new`, with clocks of the caller's: the simulation's clocks are moved by its own time, each at its
+    /// rate.
     pub fn with_clocks(
         local: NodeId,
         seed: u64,
@@ -117,19 +116,19 @@ impl NodeHandle {
     }
 
     /// Gives the node its transport, and starts the task that sends answers. Call it once, in the node's own
-    /// `LocalSet` (inside a task of it, or under its `enter()` guard), before the transport tells of anything.
+    /// `LocalSet` (inside a task of it, or under its `enter()` guard), before the transport reports any event.
     ///
     /// # Panics
-    /// If the transport is another node's, or no `LocalSet` is there.
+    /// If the transport is another node's, or there is no `LocalSet`.
     pub fn attach(&self, transport: Rc<dyn Transport>) {
         assert_eq!(transport.local(), self.inner.local, "the transport of another node");
         self.inner.transport.replace(Some(transport));
         if let Some(unread) = self.inner.unread.take() {
-            tokio::task::spawn_local(Outbox::new(Rc::downgrade(&self.inner), unread).run());
+            tokio::task::spawn_local(NodeOutbox::new(Rc::downgrade(&self.inner), unread).run());
         }
     }
 
-    /// What to hand to the transport as its sink. It does not keep the node alive.
+    /// The sink to give to the transport. It does not keep the node alive.
     pub fn sink(&self) -> TransportSink {
         let node: Weak<Node> = Rc::downgrade(&self.inner);
         Rc::new(move |event| {
@@ -149,11 +148,12 @@ impl NodeHandle {
         ActorId::new(self.inner.local.clone(), name)
     }
 
-    /// Publishes an actor under a name. Whoever had the name before (say, the life before a restart) has it
-    /// no more: references find actors by name at each send, so they reach the new one.
+    /// Publishes an actor under a name, in place of the former one (such as the life before a restart).
+    /// References find actors by name at each send, so they reach the new one.
     ///
     /// ```
-    /// # use elastic_runtime::{ActorName, NodeHandle, Routes};
+    /// # use elastic_protocol::{ActorName};
+    /// # use elastic_runtime::{NodeHandle, Routes};
     /// # use elastic_protocol::messages::AgentToDriver;
     /// # fn publish<A>(node: &NodeHandle, driver: &actix::Addr<A>)
     /// # where A: actix::Actor<Context = actix::Context<A>>
@@ -165,30 +165,30 @@ impl NodeHandle {
         self.inner.routes.borrow_mut().insert(name, routes);
     }
 
-    /// Takes a name back: what is sent to it from now on is not delivered.
+    /// Withdraws a name: messages that are sent to it from now on are not delivered.
     pub fn unregister(&self, name: ActorName) {
         self.inner.routes.borrow_mut().remove(name);
     }
 
-    /// A reference to an actor, here or on another node: the same type for both.
+    /// A reference to an actor, on this node or another: the same type for both.
     pub fn reference<M>(&self, id: ActorId) -> ActorRef<M> {
         ActorRef::new(id, self.clone())
     }
 
-    /// Tells `subscriber` of each change of a link from now on, and first of the sessions that stand now
-    /// ([`LinkEvent::Up`](crate::transport::LinkEvent::Up) for each), so that one that is restarted misses
-    /// nothing. Subscribers are told in the order in which they subscribed. The mailbox bound does not hold
-    /// for these: a link changes a few times per deadline, and a lost change would never be noticed.
+    /// Reports each change of a link to `subscriber` from now on, and first the current sessions
+    /// ([`LinkEvent::Up`](crate::transport::LinkEvent::Up) for each), so that a restarted subscriber misses
+    /// nothing. Subscribers are told in the order in which they subscribed. The mailbox bound does not hold for
+    /// these reports: a link changes a few times per deadline, and a lost change would never be noticed.
     pub fn subscribe_links(&self, subscriber: Recipient<LinkChanged>) {
         self.inner.links.borrow_mut().subscribe(subscriber);
     }
 
-    /// The sessions that stand now.
+    /// The current sessions.
     pub fn links(&self) -> Vec<(NodeId, LinkState)> {
         self.inner.links.borrow().states()
     }
 
-    /// Ends the session with a peer; the peer is told the reason. Without a session nothing happens.
+    /// Ends the session with a peer, which is told the reason. Without a session this does nothing.
     pub fn close(&self, peer: &NodeId, reason: &str) {
         let transport = self.inner.transport.borrow().clone();
         if let Some(transport) = transport {
@@ -196,12 +196,12 @@ impl NodeHandle {
         }
     }
 
-    /// What was dropped so far: by peer for sessions that stand, in sum for those that ended.
+    /// Counts of dropped frames: by peer for open sessions, in sum for closed ones.
     pub fn faults(&self) -> FaultCounts {
         self.inner.tally.borrow().counts()
     }
 
-    /// How the mailboxes of the published actors fare.
+    /// Delivery counts of the published actors' mailboxes.
     pub fn mailboxes(&self) -> BTreeMap<ActorName, MailboxGauge> {
         self.inner.routes.borrow().gauges()
     }

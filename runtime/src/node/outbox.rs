@@ -1,4 +1,4 @@
-//! What the node itself sends and does outside the transport's call: answers and refusals, sessions to
+//! The node's own actions outside the transport's call: answers and refusals, sessions to
 //! close, questions to give up. A task of the node's own carries it out, so that the transport is never
 //! entered from within its own call.
 
@@ -19,19 +19,19 @@ pub const QUESTIONS_MAX: usize = 1024;
 /// sessions to close, sessions that ended).
 pub(super) const COMMANDS_MAX: usize = 2 * QUESTIONS_MAX;
 
-pub(crate) enum Command {
+pub(crate) enum NodeCommand {
     Answer { to: NodeId, frame: Bytes },
     Close { peer: NodeId, reason: String },
     GiveUp { peer: NodeId, requests: Vec<u64> },
 }
 
-pub(crate) struct Outbox {
+pub(crate) struct NodeOutbox {
     node: Weak<Node>,
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<NodeCommand>,
 }
 
-impl Outbox {
-    pub(super) const fn new(node: Weak<Node>, commands: mpsc::Receiver<Command>) -> Self {
+impl NodeOutbox {
+    pub(super) const fn new(node: Weak<Node>, commands: mpsc::Receiver<NodeCommand>) -> Self {
         Self { node, commands }
     }
 
@@ -44,21 +44,21 @@ impl Outbox {
 }
 
 impl Node {
-    fn carry_out(&self, command: Command) {
+    fn carry_out(&self, command: NodeCommand) {
         let transport = self.transport.borrow().clone();
         match command {
-            Command::Answer { to, frame } => {
+            NodeCommand::Answer { to, frame } => {
                 let Some(transport) = transport else { return };
                 if let Err(error) = transport.send(&to, Conversation::Control, frame) {
                     tracing::debug!(peer = %to, reason = %error.reason, "an answer was not sent");
                 }
             }
-            Command::Close { peer, reason } => {
+            NodeCommand::Close { peer, reason } => {
                 if let Some(transport) = transport {
                     transport.close(&peer, &reason);
                 }
             }
-            Command::GiveUp { peer, requests } => self.give_up(&peer, requests),
+            NodeCommand::GiveUp { peer, requests } => self.give_up(&peer, requests),
         }
     }
 

@@ -1,17 +1,15 @@
-//! Who wants messages back that could not be delivered: a number per reference, which goes out in each
+//! Returns undeliverable messages to their senders: each reference has a number, which goes out in each
 //! frame's header and comes back with the frame.
 
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use actix::Recipient;
-use elastic_protocol::NodeId;
-use elastic_protocol::messages::decode;
+use elastic_protocol::codec::decode;
+use elastic_protocol::{ActorId, ActorName, NodeId, WireMessage};
 
 use super::Node;
 use crate::delivery::Returned;
-use crate::name::{ActorId, ActorName};
-use crate::wire::WireMessage;
 
 type Hand = Rc<dyn Fn(ActorId, &[u8]) -> bool>;
 
@@ -48,7 +46,7 @@ impl Drop for ReturnSlot {
 
 impl Returns {
     fn insert(&mut self, hand: Hand) -> u32 {
-        // 0 is nobody; a number still in use after 2^32 others is passed over.
+        // 0 means nowhere; a number still in use after 2^32 others is skipped.
         loop {
             self.last = self.last.wrapping_add(1);
             if self.last != 0 && !self.hands.contains_key(&self.last) {

@@ -7,15 +7,13 @@ use std::rc::Rc;
 
 use actix::Recipient;
 use actix::dev::SendError;
-use elastic_protocol::NodeId;
-use elastic_protocol::messages::decode;
+use elastic_protocol::codec::decode;
+use elastic_protocol::{ActorName, NodeId, WireMessage, WireRequest};
 
 use crate::delivery::{Delivery, Question, RemoteReply, ReplyTo};
-use crate::envelope::Outcome;
-use crate::failure::{Refusal, UndeliveredReason};
+use crate::envelope::AnswerOutcome;
+use crate::failure::{DeliveryRefusal, UndeliveredReason};
 use crate::mailbox::MailboxGauge;
-use crate::name::ActorName;
-use crate::wire::{WireMessage, WireRequest};
 
 /// The messages that an actor takes, each with one long-lived recipient, which is what makes its mailbox's
 /// bound hold.
@@ -27,7 +25,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// None yet.
+    /// Without routes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -98,22 +96,22 @@ impl<R: WireRequest> AskRoute<R> {
     }
 }
 
-fn refusal(reason: UndeliveredReason) -> Refusal {
+fn refusal(reason: UndeliveredReason) -> DeliveryRefusal {
     match reason {
-        UndeliveredReason::MailboxFull => Refusal::MailboxFull,
-        _ => Refusal::Closed,
+        UndeliveredReason::MailboxFull => DeliveryRefusal::MailboxFull,
+        _ => DeliveryRefusal::Closed,
     }
 }
 
 /// Takes encoded messages of one kind.
 trait InboundTell {
-    fn deliver_bytes(&self, from: &NodeId, body: &[u8]) -> Result<(), Refusal>;
+    fn deliver_bytes(&self, from: &NodeId, body: &[u8]) -> Result<(), DeliveryRefusal>;
     fn as_any(&self) -> &dyn Any;
 }
 
 impl<M: WireMessage> InboundTell for TellRoute<M> {
-    fn deliver_bytes(&self, from: &NodeId, body: &[u8]) -> Result<(), Refusal> {
-        let message: M = decode(body).map_err(|_malformed| Refusal::Malformed)?;
+    fn deliver_bytes(&self, from: &NodeId, body: &[u8]) -> Result<(), DeliveryRefusal> {
+        let message: M = decode(body).map_err(|_malformed| DeliveryRefusal::Malformed)?;
         self.deliver(from.clone(), message).map_err(|(_message, reason)| refusal(reason))
     }
 
@@ -124,15 +122,15 @@ impl<M: WireMessage> InboundTell for TellRoute<M> {
 
 /// Takes encoded questions of one kind; refuses through the way back.
 trait InboundAsk {
-    fn deliver_bytes(&self, body: &[u8], reply: RemoteReply) -> Result<(), Refusal>;
+    fn deliver_bytes(&self, body: &[u8], reply: RemoteReply) -> Result<(), DeliveryRefusal>;
     fn as_any(&self) -> &dyn Any;
 }
 
 impl<R: WireRequest> InboundAsk for AskRoute<R> {
-    fn deliver_bytes(&self, body: &[u8], reply: RemoteReply) -> Result<(), Refusal> {
+    fn deliver_bytes(&self, body: &[u8], reply: RemoteReply) -> Result<(), DeliveryRefusal> {
         let Ok(request) = decode::<R>(body) else {
-            reply.send(Outcome::Refused(Refusal::Malformed), &[]);
-            return Err(Refusal::Malformed);
+            reply.send(AnswerOutcome::Refused(DeliveryRefusal::Malformed), &[]);
+            return Err(DeliveryRefusal::Malformed);
         };
         let from = reply.peer.clone();
         self.deliver(from, request, ReplyTo::remote(reply)).map_err(|(question, reason)| {
@@ -147,7 +145,7 @@ impl<R: WireRequest> InboundAsk for AskRoute<R> {
     }
 }
 
-/// All published actors of a node.
+/// The published actors of a node.
 #[derive(Default)]
 pub(super) struct RouteTable {
     actors: BTreeMap<ActorName, Routes>,
@@ -219,11 +217,11 @@ impl RouteTable {
         kind: u16,
         from: &NodeId,
         body: &[u8],
-    ) -> Result<(), Refusal> {
-        let routes = self.actors.get(&name).ok_or(Refusal::NoSuchActor)?;
-        let route = routes.tells.get(&kind).ok_or(Refusal::NotTaken)?;
+    ) -> Result<(), DeliveryRefusal> {
+        let routes = self.actors.get(&name).ok_or(DeliveryRefusal::NoSuchActor)?;
+        let route = routes.tells.get(&kind).ok_or(DeliveryRefusal::NotTaken)?;
         let sent = route.deliver_bytes(from, body);
-        routes.count(&sent, |refusal| *refusal == Refusal::MailboxFull);
+        routes.count(&sent, |refusal| *refusal == DeliveryRefusal::MailboxFull);
         sent
     }
 
@@ -234,19 +232,19 @@ impl RouteTable {
         kind: u16,
         body: &[u8],
         reply: RemoteReply,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), DeliveryRefusal> {
         let refusal = match self.actors.get(&name) {
-            None => Refusal::NoSuchActor,
+            None => DeliveryRefusal::NoSuchActor,
             Some(routes) => match routes.asks.get(&kind) {
-                None => Refusal::NotTaken,
+                None => DeliveryRefusal::NotTaken,
                 Some(route) => {
                     let sent = route.deliver_bytes(body, reply);
-                    routes.count(&sent, |refusal| *refusal == Refusal::MailboxFull);
+                    routes.count(&sent, |refusal| *refusal == DeliveryRefusal::MailboxFull);
                     return sent;
                 }
             },
         };
-        reply.send(Outcome::Refused(refusal), &[]);
+        reply.send(AnswerOutcome::Refused(refusal), &[]);
         Err(refusal)
     }
 }

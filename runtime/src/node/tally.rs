@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use elastic_protocol::NodeId;
 
-use crate::failure::Refusal;
+use crate::failure::DeliveryRefusal;
 
 /// Something that was dropped.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Fault {
+pub enum NodeFault {
     /// A frame from a peer was not handed to an actor.
-    Refused(Refusal),
+    Refused(DeliveryRefusal),
     /// An answer came to a question that no one waits for any more, or that was asked of another.
     StrayAnswer,
     /// A message that came back found no one who wanted it.
@@ -23,29 +23,29 @@ pub enum Fault {
 /// Numbers of faults.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct FaultCounts {
-    /// Of peers whose session stands.
-    pub by_peer: BTreeMap<NodeId, BTreeMap<Fault, u64>>,
-    /// Of all sessions that ended, in sum.
-    pub ended: BTreeMap<Fault, u64>,
+    /// Counts of peers with a current session.
+    pub by_peer: BTreeMap<NodeId, BTreeMap<NodeFault, u64>>,
+    /// Sums over all sessions that have ended.
+    pub ended: BTreeMap<NodeFault, u64>,
 }
 
 impl FaultCounts {
     /// How often this happened, with all peers.
-    pub fn total(&self, fault: Fault) -> u64 {
+    pub fn total(&self, fault: NodeFault) -> u64 {
         let now: u64 = self.by_peer.values().filter_map(|counts| counts.get(&fault)).sum();
         now + self.ended.get(&fault).copied().unwrap_or(0)
     }
 }
 
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct FaultTally {
     counts: FaultCounts,
 }
 
-impl Tally {
+impl FaultTally {
     /// Counts a fault; whether it is the first of its kind with this peer in this session, and so should
     /// be logged.
-    pub(super) fn count(&mut self, peer: &NodeId, fault: Fault) -> bool {
+    pub(super) fn count(&mut self, peer: &NodeId, fault: NodeFault) -> bool {
         let count = self.counts.by_peer.entry(peer.clone()).or_default().entry(fault).or_insert(0);
         *count = count.saturating_add(1);
         *count == 1

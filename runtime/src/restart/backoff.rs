@@ -10,14 +10,14 @@ use rand::{Rng, RngCore};
 /// Attempt n waits for something from half of `base * 2^n` to all of it, the latter never more than `cap`. So
 /// a later attempt never waits for less than an earlier one until the cap is reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Backoff {
+pub struct RestartBackoff {
     /// Longest wait of the first attempt.
     pub base: Duration,
     /// Longest wait of any attempt.
     pub cap: Duration,
 }
 
-impl Backoff {
+impl RestartBackoff {
     /// Longest wait of an attempt; the first is number 0.
     pub fn longest(&self, attempt: u32) -> Duration {
         let factor = 2_u32.checked_pow(attempt).unwrap_or(u32::MAX);

@@ -1,5 +1,5 @@
-//! When a child that ended is started again: a pure core, as in OTP's supervisors. Driven by
-//! [`Supervisor`](crate::Supervisor), and by anyone who restarts other things than actors (processes, say).
+//! Decides when a child that ended is restarted: a core without I/O, as in OTP's supervisors. Driven by
+//! [`Supervisor`](crate::Supervisor), and by shells that restart other things than actors (such as processes).
 
 mod backoff;
 #[cfg(test)]
@@ -11,81 +11,84 @@ use std::time::Duration;
 use elastic_protocol::Time;
 use rand::RngCore;
 
-pub use self::backoff::Backoff;
-use crate::child::Exit;
+pub use self::backoff::RestartBackoff;
+use crate::child::ChildExit;
 
-/// Who is restarted when one child ends.
+/// Children that are restarted when one child ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RestartStrategy {
-    /// The one that ended.
+    /// The child that ended.
     OneForOne,
-    /// All of them.
+    /// All children.
     OneForAll,
-    /// The one that ended, and those that were started after it.
+    /// The child that ended, and those that were started after it.
     RestForOne,
 }
 
-/// Which ends of a child are to be mended.
+/// Which ends of a child lead to a restart.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Lifetime {
     /// Any end.
     Permanent,
-    /// Failures and panics; when it stops, it is done.
+    /// Failures and panics; a child that stops is done.
     Transient,
-    /// None: it lives once. A supervisor ends it with its siblings where the strategy says so, and does not
-    /// start it again.
+    /// No end: the child lives once. A supervisor ends it with its siblings where the strategy says so, and
+    /// does not start it again.
     Temporary,
 }
 
 /// How children are restarted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RestartPolicy {
-    /// Who is restarted with the one that ended.
+    /// Which children are restarted with the one that ended.
     pub strategy: RestartStrategy,
     /// Restarts allowed within `window`; one that concerns several children counts once.
     pub restarts_max: u32,
     /// The window.
     pub window: Duration,
-    /// How long to wait before a restart.
-    pub backoff: Backoff,
+    /// The wait before a restart.
+    pub backoff: RestartBackoff,
 }
 
 impl Default for RestartPolicy {
-    /// One for one, 5 restarts in 10 s, 50 ms doubling to 2 s.
+    /// One-for-one, 5 restarts in 10 s, 50 ms doubling to 2 s.
     fn default() -> Self {
         Self {
             strategy: RestartStrategy::OneForOne,
             restarts_max: 5,
             window: Duration::from_secs(10),
-            backoff: Backoff { base: Duration::from_millis(50), cap: Duration::from_secs(2) },
+            backoff: RestartBackoff {
+                base: Duration::from_millis(50),
+                cap: Duration::from_secs(2),
+            },
         }
     }
 }
 
-/// A child of a supervisor: numbered in the order of their start, never reused.
+/// Number of a supervisor's child, in the order of their start; never reused.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ChildNumber(pub u32);
 
-/// What is to be done about a child's end.
+/// The answer to a child's end.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Decision {
+pub enum RestartDecision {
     /// Stop those of `children` that still live, in reverse order, and start all of them at `at`, in order.
     RestartAt {
-        /// Who, in the order of their start.
+        /// The children, in the order of their start.
         children: Vec<ChildNumber>,
-        /// When, at the earliest.
+        /// The earliest time of their start.
         at: Time,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The budget is spent: the supervisor itself fails with this reason.
     Escalate {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Nothing: this end is in order.
+    /// Do nothing: the end is in order.
     Ignore {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -96,7 +99,7 @@ pub struct RestartCore {
     policy: RestartPolicy,
     children: BTreeMap<ChildNumber, Lifetime>,
     next: u32,
-    /// Restarts within the window: when, and because of whom.
+    /// Restarts within the window: their times, and the children that caused them.
     recent: VecDeque<(Time, ChildNumber)>,
 }
 
@@ -106,7 +109,7 @@ impl RestartCore {
         Self { policy, children: BTreeMap::new(), next: 0, recent: VecDeque::new() }
     }
 
-    /// A child that was, or will be, started after all others.
+    /// Adds a child, which is started after all others.
     pub fn add_child(&mut self, lifetime: Lifetime) -> ChildNumber {
         let child = ChildNumber(self.next);
         self.next += 1;
@@ -114,27 +117,29 @@ impl RestartCore {
         child
     }
 
-    /// A child that is not to be restarted any more, by its own end or another's.
+    /// Removes a child that is not to be restarted any more, by its own end or another's.
     pub fn remove_child(&mut self, child: ChildNumber) {
         self.children.remove(&child);
     }
 
-    /// Its children, in the order of their start.
+    /// The children, in the order of their start.
     pub fn children(&self) -> impl Iterator<Item = ChildNumber> {
         self.children.keys().copied()
     }
 
-    /// A child has ended. Ends that the supervisor itself brought about, to carry out a decision, are not
-    /// told here. A child whose end is in order is one no more.
+    /// Decides on a child's end. Ends that the supervisor itself caused, to carry out a decision, are not
+    /// passed here. A child whose end is in order is removed.
     pub fn handle_exit(
         &mut self,
         now: Time,
         child: ChildNumber,
-        exit: &Exit,
+        exit: &ChildExit,
         rng: &mut impl RngCore,
-    ) -> Decision {
+    ) -> RestartDecision {
         let Some(lifetime) = self.children.get(&child).copied() else {
-            return Decision::Ignore { reason: format!("{exit}; it is not supervised any more") };
+            return RestartDecision::Ignore {
+                reason: format!("{exit}; it is not supervised any more"),
+            };
         };
         let mended = match lifetime {
             Lifetime::Permanent => true,
@@ -143,7 +148,7 @@ impl RestartCore {
         };
         if !mended {
             self.children.remove(&child);
-            return Decision::Ignore {
+            return RestartDecision::Ignore {
                 reason: format!("{exit}; nothing to mend for {lifetime:?}"),
             };
         }
@@ -154,7 +159,7 @@ impl RestartCore {
                 "{exit}; {restarts_max} restarts within {} ms are spent",
                 window.as_millis()
             );
-            return Decision::Escalate { reason };
+            return RestartDecision::Escalate { reason };
         }
         let before = match strategy {
             RestartStrategy::OneForOne => {
@@ -178,7 +183,7 @@ impl RestartCore {
             window.as_millis(),
             wait.as_millis()
         );
-        Decision::RestartAt { children, at: now + wait, reason }
+        RestartDecision::RestartAt { children, at: now + wait, reason }
     }
 
     fn forget_before(&mut self, now: Time) {

@@ -14,7 +14,10 @@ fn policy(strategy: RestartStrategy, restarts_max: u32, window_ms: u64) -> Resta
         strategy,
         restarts_max,
         window: Duration::from_millis(window_ms),
-        backoff: Backoff { base: Duration::from_millis(10), cap: Duration::from_millis(160) },
+        backoff: RestartBackoff {
+            base: Duration::from_millis(10),
+            cap: Duration::from_millis(160),
+        },
     }
 }
 
@@ -22,26 +25,30 @@ fn rng() -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(3)
 }
 
-fn panicked() -> Exit {
-    Exit::Panicked("x".to_owned())
+fn panicked() -> ChildExit {
+    ChildExit::Panicked("x".to_owned())
 }
 
 #[test]
 fn lifetimes_say_which_ends_are_mended() {
     use Lifetime::{Permanent, Temporary, Transient};
-    let failed = Exit::Failed("y".to_owned());
+    let failed = ChildExit::Failed("y".to_owned());
     for (lifetime, exit, mended) in [
-        (Permanent, Exit::Stopped, true),
+        (Permanent, ChildExit::Stopped, true),
         (Permanent, panicked(), true),
-        (Transient, Exit::Stopped, false),
-        (Transient, Exit::Terminated, false),
+        (Transient, ChildExit::Stopped, false),
+        (Transient, ChildExit::Terminated, false),
         (Transient, failed, true),
         (Temporary, panicked(), false),
     ] {
         let mut core = RestartCore::new(policy(RestartStrategy::OneForOne, 3, 1000));
         let child = core.add_child(lifetime);
         let decision = core.handle_exit(Time::ZERO, child, &exit, &mut rng());
-        assert_eq!(matches!(decision, Decision::RestartAt { .. }), mended, "{lifetime:?} {exit}");
+        assert_eq!(
+            matches!(decision, RestartDecision::RestartAt { .. }),
+            mended,
+            "{lifetime:?} {exit}"
+        );
         assert_eq!(
             core.children().count(),
             usize::from(mended),
@@ -55,10 +62,10 @@ fn a_spent_budget_escalates_with_the_reason_and_comes_back_with_time() {
     let mut core = RestartCore::new(policy(RestartStrategy::OneForOne, 1, 1000));
     let child = core.add_child(Lifetime::Permanent);
     let mut exit = |ms| core.handle_exit(Time::from_ms(ms), child, &panicked(), &mut rng());
-    assert!(matches!(exit(0), Decision::RestartAt { .. }));
-    let Decision::Escalate { reason } = exit(999) else { panic!("the budget is spent") };
+    assert!(matches!(exit(0), RestartDecision::RestartAt { .. }));
+    let RestartDecision::Escalate { reason } = exit(999) else { panic!("the budget is spent") };
     assert_eq!(reason, "panicked: x; 1 restarts within 1000 ms are spent");
-    assert!(matches!(exit(1000), Decision::RestartAt { .. }));
+    assert!(matches!(exit(1000), RestartDecision::RestartAt { .. }));
 }
 
 #[test]
@@ -67,7 +74,7 @@ fn who_is_not_supervised_is_ignored() {
     let child = core.add_child(Lifetime::Permanent);
     core.remove_child(child);
     let decision = core.handle_exit(Time::ZERO, child, &panicked(), &mut rng());
-    assert!(matches!(decision, Decision::Ignore { .. }));
+    assert!(matches!(decision, RestartDecision::Ignore { .. }));
 }
 
 fn strategies() -> impl Strategy<Value = RestartStrategy> {
@@ -94,7 +101,7 @@ proptest! {
             now = now + Duration::from_millis(after_ms);
             let child = ChildNumber(child);
             match core.handle_exit(now, child, &panicked(), &mut rng) {
-                Decision::RestartAt { children: named, at, .. } => {
+                RestartDecision::RestartAt { children: named, at, .. } => {
                     restarts.push(now);
                     prop_assert!(at > now);
                     let wanted: Vec<_> = match strategy {
@@ -104,8 +111,8 @@ proptest! {
                     };
                     prop_assert_eq!(named, wanted);
                 }
-                Decision::Escalate { .. } => {}
-                Decision::Ignore { reason } => prop_assert!(false, "{}", reason),
+                RestartDecision::Escalate { .. } => {}
+                RestartDecision::Ignore { reason } => prop_assert!(false, "{}", reason),
             }
         }
         for (index, first) in restarts.iter().enumerate() {
@@ -118,7 +125,7 @@ proptest! {
     #[test]
     fn waits_never_shrink_up_to_the_cap(base_ms in 1_u64..100, cap_ms in 1_u64..5000, seed: u64) {
         let backoff =
-            Backoff { base: Duration::from_millis(base_ms), cap: Duration::from_millis(cap_ms) };
+            RestartBackoff { base: Duration::from_millis(base_ms), cap: Duration::from_millis(cap_ms) };
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut before = Duration::ZERO;
         for attempt in 0..40 {

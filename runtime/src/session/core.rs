@@ -3,115 +3,140 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
+use elastic_protocol::planted::{Bug, is_planted};
 
-use super::hello::{Delivered, Hello, Resume, SessionId, Welcome};
-use super::incoming::Incoming;
-use super::limits::Limits;
-use super::outgoing::Outgoing;
+use super::hello::{Delivered, Resume, SessionHello, SessionId, SessionWelcome};
+use super::incoming::IncomingConversation;
+use super::limits::SessionLimits;
+use super::outgoing::OutgoingConversation;
 use crate::transport::{Conversation, LossReason, SendErrorReason};
 
-/// What the session tells its node.
+/// The payload of a session: bytes over QUIC, messages in a simulation that does not encode them.
+pub trait Payload: Clone {
+    /// Its weight against [`SessionLimits`], in bytes.
+    fn weight(&self) -> usize;
+}
+
+impl Payload for Bytes {
+    fn weight(&self) -> usize {
+        self.len()
+    }
+}
+
+/// Events that the session reports to its node.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum SessionEvent {
+pub enum SessionEvent<P = Bytes> {
     /// A new session stands (TR-2).
     Up,
     /// The session is over (TR-2).
     Lost(LossReason),
-    /// Handed back after `Lost`: taken by `send`, and not known to be delivered. A frame whose
-    /// acknowledgement was on its way when the session ended may have been delivered all the same.
+    /// A frame that `send` took and that is not known to be delivered; handed back after `Lost`. It may have
+    /// been delivered all the same, if its acknowledgement was on its way when the session ended.
     Undeliverable {
-        /// In which conversation.
+        /// Its conversation.
         conversation: Conversation,
         /// The frame.
-        frame: Bytes,
+        frame: P,
     },
 }
 
 /// A frame to put on its way.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Transmit {
+pub struct Transmit<P = Bytes> {
     /// Its number within the conversation, from 0.
     pub sequence: u64,
     /// The frame.
-    pub frame: Bytes,
+    pub frame: P,
 }
 
-/// Says how far a conversation has come at its receiver.
+/// An acknowledgement: how many frames of a conversation have been delivered.
 pub type Ack = Delivered;
 
 /// A frame that `send` did not take.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
-pub struct Refused {
+pub struct RefusedFrame<P = Bytes> {
     /// The frame, given back.
-    pub frame: Bytes,
-    /// Why.
+    pub frame: P,
+    /// The reason.
     pub reason: SendErrorReason,
 }
 
 /// What to do with a frame that arrived.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Arrival {
-    /// It is the next one: deliver it.
+    /// The frame is the next one: deliver it.
     Deliver,
-    /// It has been delivered before: drop it.
+    /// The frame has been delivered before: drop it.
     Duplicate,
 }
 
-/// The other end breaks the rules, or frames were lost on the way: the connection must be made again.
+/// The other end broke the rules, or frames were lost on the way: the connection must be made again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum SessionError {
-    /// Something arrived outside of a connection that was greeted.
+    /// A frame or an acknowledgement arrived before the greeting.
     #[error("nothing may arrive before the greeting")]
     NotGreeted,
-    /// A frame is missing.
+    /// One frame or more is missing.
     #[error("frame {sequence} arrived where frame {expected} was expected")]
     Gap {
-        /// The number that was expected.
+        /// The expected number.
         expected: u64,
-        /// The number that came.
+        /// The number that arrived.
         sequence: u64,
     },
-    /// An acknowledgement of what was never sent, or less than was acknowledged before.
+    /// An acknowledgement of frames that were never sent, or of fewer than before.
     #[error("{frames} frames are acknowledged, which cannot be")]
     ImpossibleAck {
-        /// How many were said to be delivered.
+        /// The number of frames that it acknowledges.
         frames: u64,
     },
-    /// More conversations than [`Limits::conversations`].
+    /// More conversations than [`SessionLimits::conversations`].
     #[error("more than {limit} conversations")]
     TooManyConversations {
         /// The bound.
         limit: usize,
     },
-    /// The answer names a session that was neither resumed nor proposed.
+    /// The answer to a hello names a session that was neither resumed nor proposed.
     #[error("the answer names a session that nobody proposed")]
     UnknownSession,
 }
 
-/// The session with one peer. Frames that it took are delivered exactly once and in order, or handed back.
-#[derive(Debug, Default)]
-pub struct SessionCore {
-    limits: Limits,
+/// The session with one peer. Each frame that it takes is delivered exactly once and in order, or handed back.
+#[derive(Debug)]
+pub struct SessionCore<P = Bytes> {
+    limits: SessionLimits,
     session: Option<SessionId>,
     proposed: Option<SessionId>,
     connected: bool,
-    outgoing: BTreeMap<Conversation, Outgoing>,
-    incoming: BTreeMap<Conversation, Incoming>,
+    outgoing: BTreeMap<Conversation, OutgoingConversation<P>>,
+    incoming: BTreeMap<Conversation, IncomingConversation>,
     queued_frames: usize,
     bulk_frames: usize,
     bulk_bytes: usize,
     bulk_flight: usize,
-    events: VecDeque<SessionEvent>,
+    events: VecDeque<SessionEvent<P>>,
 }
 
-impl SessionCore {
-    /// No session yet.
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, ..Self::default() }
+impl<P: Payload> SessionCore<P> {
+    /// Without a session.
+    pub fn new(limits: SessionLimits) -> Self {
+        Self {
+            limits,
+            session: None,
+            proposed: None,
+            connected: false,
+            outgoing: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            queued_frames: 0,
+            bulk_frames: 0,
+            bulk_bytes: 0,
+            bulk_flight: 0,
+            events: VecDeque::new(),
+        }
     }
 
-    /// The session that stands, if one does.
+    /// The current session, if there is one.
     pub fn session(&self) -> Option<SessionId> {
         self.session
     }
@@ -121,7 +146,7 @@ impl SessionCore {
         self.connected
     }
 
-    /// Whether the other end has acknowledged all that was sent.
+    /// Whether the other end has acknowledged every frame.
     pub fn is_flushed(&self) -> bool {
         self.queued_frames == 0
     }
@@ -131,23 +156,23 @@ impl SessionCore {
         self.queued_frames
     }
 
-    /// What to tell the node next.
-    pub fn poll_event(&mut self) -> Option<SessionEvent> {
+    /// The next event for the node.
+    pub fn poll_event(&mut self) -> Option<SessionEvent<P>> {
         self.events.pop_front()
     }
 
     /// Queues a frame (TR-6).
     ///
     /// # Errors
-    /// [`Refused`] gives it back.
-    pub fn send(&mut self, conversation: Conversation, frame: Bytes) -> Result<(), Refused> {
-        if let Err(reason) = self.admit(conversation, frame.len()) {
-            return Err(Refused { frame, reason });
+    /// [`RefusedFrame`] gives it back.
+    pub fn send(&mut self, conversation: Conversation, frame: P) -> Result<(), RefusedFrame<P>> {
+        if let Err(reason) = self.admit(conversation, frame.weight()) {
+            return Err(RefusedFrame { frame, reason });
         }
         self.queued_frames += 1;
         if conversation != Conversation::Control {
             self.bulk_frames += 1;
-            self.bulk_bytes += frame.len();
+            self.bulk_bytes += frame.weight();
         }
         self.outgoing.entry(conversation).or_default().push(frame);
         Ok(())
@@ -171,7 +196,7 @@ impl SessionCore {
         } else {
             let shared = self.bulk_frames < limits.bulk_frames
                 && self.bulk_bytes + bytes <= limits.bulk_bytes;
-            // An empty frame weighs nothing, so the reserve is also one of frames.
+            // The reserve bounds frames too, because an empty frame weighs nothing.
             let reserve = own_bytes + bytes <= limits.reserve_bytes
                 && own_frames < limits.reserve_bytes >> 10;
             shared || reserve
@@ -179,25 +204,25 @@ impl SessionCore {
         if fits { Ok(()) } else { Err(SendErrorReason::Full) }
     }
 
-    /// Whether bulk may be put on its way now.
+    /// Whether a bulk frame may be sent now.
     pub fn is_bulk_window_open(&self) -> bool {
         self.bulk_flight < self.limits.flight_bytes
     }
 
-    /// The next frame of a conversation to put on its way over this connection, if one may go.
-    pub fn poll_transmit(&mut self, conversation: Conversation) -> Option<Transmit> {
+    /// The next frame of a conversation to send over this connection; `None` if none may be sent now.
+    pub fn poll_transmit(&mut self, conversation: Conversation) -> Option<Transmit<P>> {
         let bulk = conversation != Conversation::Control;
         if !self.connected || (bulk && !self.is_bulk_window_open()) {
             return None;
         }
         let (sequence, frame) = self.outgoing.get_mut(&conversation)?.transmit()?;
         if bulk {
-            self.bulk_flight += frame.len();
+            self.bulk_flight += frame.weight();
         }
         Some(Transmit { sequence, frame })
     }
 
-    /// Conversations with frames to put on their way, control first.
+    /// Conversations with frames to send, control first.
     pub fn waiting(&self) -> impl Iterator<Item = Conversation> + '_ {
         self.outgoing
             .iter()
@@ -205,7 +230,7 @@ impl SessionCore {
             .map(|(conversation, _)| *conversation)
     }
 
-    /// A frame arrived. `Deliver` counts as delivered: the caller hands it on.
+    /// Takes an incoming frame. `Deliver` counts it as delivered: the caller hands it on.
     ///
     /// # Errors
     /// [`SessionError`]: the connection must be made again.
@@ -234,15 +259,15 @@ impl SessionCore {
         Ok(Arrival::Deliver)
     }
 
-    /// Whether an acknowledgement should go at once; else it may wait a little for company.
+    /// Whether an acknowledgement is due at once; otherwise it may wait a little for further ones.
     pub fn is_ack_due(&self, conversation: Conversation) -> bool {
         let (frames, bytes) = (self.limits.ack_frames, self.limits.ack_bytes);
         self.incoming.get(&conversation).is_some_and(|incoming| incoming.is_due(frames, bytes))
     }
 
-    /// Whether anything waits to be acknowledged.
+    /// Whether any delivery is still unacknowledged by this end.
     pub fn has_acks(&self) -> bool {
-        self.connected && self.incoming.values().any(Incoming::is_untold)
+        self.connected && self.incoming.values().any(IncomingConversation::is_untold)
     }
 
     /// The next acknowledgement to send.
@@ -255,7 +280,7 @@ impl SessionCore {
         Some(Ack { conversation: *conversation, frames: incoming.tell() })
     }
 
-    /// An acknowledgement arrived.
+    /// Takes an incoming acknowledgement.
     ///
     /// # Errors
     /// [`SessionError`]: the connection must be made again.
@@ -287,17 +312,24 @@ impl SessionCore {
         }
     }
 
-    /// This end has made a connection: what to say first on it. `fresh` is a random number.
-    pub fn hello(&mut self, fresh: SessionId) -> Hello {
+    /// The first message on a connection that this end has made. `fresh` is a random number.
+    pub fn hello(&mut self, fresh: SessionId) -> SessionHello {
         self.handle_disconnect();
         let fresh = *self.proposed.get_or_insert(fresh);
         let resume =
             self.session.map(|session| Resume { session, delivered: self.tell_delivered() });
-        Hello { resume, fresh }
+        SessionHello { resume, fresh }
     }
 
-    /// The other end has made a connection and said `hello`: what to answer.
-    pub fn handle_hello(&mut self, hello: &Hello) -> Welcome {
+    /// Whether this hello resumes the current session.
+    pub fn is_resumed_by(&self, hello: &SessionHello) -> bool {
+        self.session.is_some_and(|mine| {
+            hello.fresh == mine || hello.resume.as_ref().is_some_and(|it| it.session == mine)
+        })
+    }
+
+    /// Takes the hello of the end that made the connection; gives the answer.
+    pub fn handle_hello(&mut self, hello: &SessionHello) -> SessionWelcome {
         self.handle_disconnect();
         let nothing = Vec::new();
         let theirs = match (&hello.resume, self.session) {
@@ -312,15 +344,15 @@ impl SessionCore {
         }
         self.connected = true;
         let session = self.session.unwrap_or(hello.fresh);
-        Welcome(Resume { session, delivered: self.tell_delivered() })
+        SessionWelcome(Resume { session, delivered: self.tell_delivered() })
     }
 
-    /// The other end's answer to this end's hello.
+    /// Takes the other end's answer to this end's hello.
     ///
     /// # Errors
-    /// [`SessionError`]: the answer cannot be; the session is over if there was one.
-    pub fn handle_welcome(&mut self, welcome: &Welcome) -> Result<(), SessionError> {
-        let Welcome(Resume { session, delivered }) = welcome;
+    /// [`SessionError`]: the answer breaks the rules. The session, if there was one, is over.
+    pub fn handle_welcome(&mut self, welcome: &SessionWelcome) -> Result<(), SessionError> {
+        let SessionWelcome(Resume { session, delivered }) = welcome;
         if self.session != Some(*session) {
             self.end(LossReason::Forgotten);
             if self.proposed != Some(*session) {
@@ -340,10 +372,12 @@ impl SessionCore {
     pub fn handle_disconnect(&mut self) {
         self.connected = false;
         self.bulk_flight = 0;
-        self.outgoing.values_mut().for_each(Outgoing::rewind);
+        if !is_planted(Bug::InFlightForgotten) {
+            self.outgoing.values_mut().for_each(OutgoingConversation::rewind);
+        }
     }
 
-    /// Ends the session, if there is one: `Lost`, then what was not acknowledged.
+    /// Ends the session, if there is one. Reports `Lost`, and then every unacknowledged frame.
     pub fn end(&mut self, reason: LossReason) {
         self.handle_disconnect();
         self.incoming.clear();
@@ -370,7 +404,7 @@ impl SessionCore {
 
     fn resume(&mut self, delivered: &[Delivered]) -> Result<(), SessionError> {
         delivered.iter().try_for_each(|ack| self.check_ack(ack))?;
-        // A conversation that is not named has delivered nothing.
+        // A conversation that is not named has no deliveries.
         let forgotten = self.outgoing.iter().find(|(conversation, outgoing)| {
             !outgoing.is_possible(0) && delivered.iter().all(|it| it.conversation != **conversation)
         });
@@ -378,7 +412,7 @@ impl SessionCore {
             return Err(SessionError::ImpossibleAck { frames: 0 });
         }
         for ack in delivered {
-            // The same conversation may be named twice by a peer that means harm.
+            // A malicious peer may name one conversation twice.
             self.check_ack(ack)?;
             self.release(*ack);
         }

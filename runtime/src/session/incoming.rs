@@ -1,15 +1,15 @@
-//! How far one conversation has been delivered here. [`super::SessionCore`] owns it.
+//! Deliveries of one conversation at this end. [`super::SessionCore`] owns it.
 
-/// Counts deliveries, and what of them the other end has not been told.
+/// Counts deliveries, and those of them that are not acknowledged yet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Incoming {
-    /// Frames delivered; the number of the next one.
+pub(super) struct IncomingConversation {
+    /// Frames delivered; also the number of the next one.
     pub(super) delivered: u64,
     told: u64,
     untold_bytes: usize,
 }
 
-impl Incoming {
+impl IncomingConversation {
     pub(super) fn deliver(&mut self, bytes: usize) {
         self.delivered += 1;
         self.untold_bytes = self.untold_bytes.saturating_add(bytes);

@@ -1,13 +1,13 @@
-//! The bounds of a session's queues (TR-6), and the sums behind them.
+//! The bounds of a session's queues (TR-6), and the arithmetic behind them.
 
-use elastic_protocol::messages::FRAME_BYTES_MAX;
+use elastic_protocol::codec::FRAME_BYTES_MAX;
 
-/// Bounds of one session, the same for all its life.
+/// Bounds of one session; constant for its whole life.
 ///
 /// An end holds at most `control_bytes` + `bulk_bytes` + `conversations` × `reserve_bytes`
 /// = 16 + 32 + 256 × 1/16 = 64 MiB of frames that are not yet acknowledged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Limits {
+pub struct SessionLimits {
     /// Largest frame, in bytes. Default: the largest message, 8 MiB.
     pub frame_bytes: usize,
     /// Unacknowledged frames of the control conversation. Default 4,096.
@@ -18,22 +18,22 @@ pub struct Limits {
     pub bulk_frames: usize,
     /// Unacknowledged bytes of all bulk conversations together. Default 32 MiB: four of the largest.
     pub bulk_bytes: usize,
-    /// What a bulk conversation may queue even when others have used up the shared bound, so that one
-    /// does not shut the others out. Default 64 KiB.
+    /// Bytes that a bulk conversation may queue even when others have used up the shared bound, so that no
+    /// conversation shuts the others out. Default 64 KiB.
     pub reserve_bytes: usize,
-    /// Bytes of bulk that are on the way at a time, give or take one frame; the rest waits here, where
-    /// control overtakes it. Default 4 MiB: 100 MB/s at 40 ms of round trip.
+    /// Bytes of bulk in flight at a time, give or take one frame. Further bulk waits in the session, where
+    /// control overtakes it. Default 4 MiB: 100 MB/s at a round trip of 40 ms.
     pub flight_bytes: usize,
     /// Conversations of a session, in each direction. Default 256.
     pub conversations: usize,
-    /// An acknowledgement is due at once after so many frames of a conversation. Default 64.
+    /// Frames of a conversation after which an acknowledgement is due at once. Default 64.
     pub ack_frames: u64,
-    /// An acknowledgement is due at once after so many bytes of a conversation. Default 256 KiB, a 16th
-    /// of `flight_bytes`, so that the way never runs dry for want of one.
+    /// Bytes of a conversation after which an acknowledgement is due at once. Default 256 KiB, a 16th of
+    /// `flight_bytes`, so that the sender never stalls for want of an acknowledgement.
     pub ack_bytes: usize,
 }
 
-impl Limits {
+impl SessionLimits {
     /// The defaults.
     pub const DEFAULT: Self = Self {
         frame_bytes: FRAME_BYTES_MAX,
@@ -49,7 +49,7 @@ impl Limits {
     };
 }
 
-impl Default for Limits {
+impl Default for SessionLimits {
     fn default() -> Self {
         Self::DEFAULT
     }

@@ -1,34 +1,40 @@
-//! The frames of one conversation that the other end has not acknowledged. [`super::SessionCore`] owns it.
+//! The unacknowledged frames of one conversation. [`super::SessionCore`] owns it.
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
+use super::core::Payload;
 
-/// Frames `first..first + frames.len()`; those before `next` are on their way over this connection.
-#[derive(Debug, Default)]
-pub(super) struct Outgoing {
+/// Frames `first..first + frames.len()`; those before `next` are in flight over this connection.
+#[derive(Debug)]
+pub(super) struct OutgoingConversation<P> {
     first: u64,
     next: u64,
-    /// One past the highest that was ever on its way, over any connection.
+    /// One past the highest number that was ever sent, over any connection.
     high: u64,
-    frames: VecDeque<Bytes>,
+    frames: VecDeque<P>,
     bytes: usize,
 }
 
-/// What an acknowledgement let go.
+/// The frames that an acknowledgement released.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Released {
-    /// Frames.
+    /// Number of frames.
     pub(super) frames: usize,
     /// Their bytes.
     pub(super) bytes: usize,
-    /// The bytes among them that counted as on their way over this connection.
+    /// Those of the bytes that counted as in flight over this connection.
     pub(super) flight: usize,
 }
 
-impl Outgoing {
-    pub(super) fn push(&mut self, frame: Bytes) {
-        self.bytes += frame.len();
+impl<P> Default for OutgoingConversation<P> {
+    fn default() -> Self {
+        Self { first: 0, next: 0, high: 0, frames: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<P: Payload> OutgoingConversation<P> {
+    pub(super) fn push(&mut self, frame: P) {
+        self.bytes += frame.weight();
         self.frames.push_back(frame);
     }
 
@@ -44,8 +50,8 @@ impl Outgoing {
         self.next < self.first + self.frames.len() as u64
     }
 
-    /// The next frame to put on its way, and its number.
-    pub(super) fn transmit(&mut self) -> Option<(u64, Bytes)> {
+    /// The next frame to send, and its number.
+    pub(super) fn transmit(&mut self) -> Option<(u64, P)> {
         let index = usize::try_from(self.next - self.first).ok()?;
         let frame = self.frames.get(index)?.clone();
         let sequence = self.next;
@@ -59,16 +65,16 @@ impl Outgoing {
         (self.first..=self.high).contains(&frames)
     }
 
-    /// Lets go of all frames below `frames`, which [`Self::is_possible`] has approved.
+    /// Drops all frames below `frames`, which [`Self::is_possible`] has approved.
     pub(super) fn release(&mut self, frames: u64) -> Released {
         let mut released = Released::default();
         while self.first < frames
             && let Some(frame) = self.frames.pop_front()
         {
             released.frames += 1;
-            released.bytes += frame.len();
+            released.bytes += frame.weight();
             if self.first < self.next {
-                released.flight += frame.len();
+                released.flight += frame.weight();
             }
             self.first += 1;
         }
@@ -77,12 +83,12 @@ impl Outgoing {
         released
     }
 
-    /// A new connection: nothing is on its way.
+    /// After a disconnect: no frame is in flight.
     pub(super) fn rewind(&mut self) {
         self.next = self.first;
     }
 
-    pub(super) fn into_frames(self) -> VecDeque<Bytes> {
+    pub(super) fn into_frames(self) -> VecDeque<P> {
         self.frames
     }
 }

@@ -45,10 +45,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What one end saw. Frames are named by a number that is never used twice.
+/// Observations at one end. Each frame is named by a number that is never used twice.
 #[derive(Default)]
 struct Seen {
-    /// Taken from it, and neither delivered nor handed back yet.
+    /// Frames that the session took from this end, and that are neither delivered nor handed back yet.
     open: BTreeMap<(SessionId, Conversation), VecDeque<u32>>,
     delivered: usize,
     handed_back: Vec<u32>,
@@ -57,7 +57,7 @@ struct Seen {
 
 struct Pipe {
     ends: [SessionCore; 2],
-    /// What travels to each end.
+    /// Messages on their way to each end.
     wires: [VecDeque<Wire>; 2],
     seen: [Seen; 2],
     next_name: u32,
@@ -69,7 +69,7 @@ fn name_of(frame: &Bytes) -> u32 {
 }
 
 impl Pipe {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: SessionLimits) -> Self {
         Self {
             ends: [SessionCore::new(limits), SessionCore::new(limits)],
             wires: Default::default(),
@@ -111,10 +111,11 @@ impl Pipe {
         self.disconnect();
         self.next_session += 1;
         let hello = self.ends[0].hello(SessionId(self.next_session));
-        let hello = Hello::decode(&hello.encode().expect("small")).expect("just encoded");
+        let hello = SessionHello::decode(&hello.encode().expect("small")).expect("just encoded");
         let welcome = self.ends[1].handle_hello(&hello);
         if welcome_arrives {
-            let welcome = Welcome::decode(&welcome.encode().expect("small")).expect("just encoded");
+            let welcome =
+                SessionWelcome::decode(&welcome.encode().expect("small")).expect("just encoded");
             self.ends[0].handle_welcome(&welcome).expect("an honest answer");
         } else {
             self.disconnect();
@@ -194,7 +195,7 @@ impl Pipe {
         self.events();
     }
 
-    /// A good connection at last: everything that can travel does.
+    /// Makes a good connection and lets everything travel that can.
     fn settle(&mut self) {
         self.connect(true);
         for _ in 0..1000 {
@@ -217,14 +218,14 @@ impl Pipe {
     }
 }
 
-fn small() -> Limits {
-    Limits {
+fn small() -> SessionLimits {
+    SessionLimits {
         control_frames: 20,
         control_bytes: 500,
         bulk_frames: 20,
         bulk_bytes: 500,
         flight_bytes: 100,
-        ..Limits::DEFAULT
+        ..SessionLimits::DEFAULT
     }
 }
 
@@ -241,8 +242,8 @@ proptest! {
 
     #[test]
     fn any_bytes_are_safe_as_greetings(bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
-        let _ = Hello::decode(&bytes);
-        let _ = Welcome::decode(&bytes);
+        let _ = SessionHello::decode(&bytes);
+        let _ = SessionWelcome::decode(&bytes);
     }
 
     #[test]
@@ -267,7 +268,7 @@ proptest! {
             .collect();
         let session = pipe.ends[1].session().expect("connected");
         let resume = Some(Resume { session, delivered });
-        pipe.ends[1].handle_hello(&Hello { resume, fresh: SessionId(99) });
+        pipe.ends[1].handle_hello(&SessionHello { resume, fresh: SessionId(99) });
         pipe.events();
         prop_assert!(pipe.ends[1].queued_frames() <= 6);
     }
@@ -275,7 +276,7 @@ proptest! {
 
 #[test]
 fn a_broken_connection_is_resumed_unseen() {
-    let mut pipe = Pipe::new(Limits::DEFAULT);
+    let mut pipe = Pipe::new(SessionLimits::DEFAULT);
     pipe.connect(true);
     let session = pipe.ends[0].session();
     for _ in 0..5 {
@@ -295,7 +296,7 @@ fn a_broken_connection_is_resumed_unseen() {
 
 #[test]
 fn an_answer_that_was_lost_begins_no_second_session() {
-    let mut pipe = Pipe::new(Limits::DEFAULT);
+    let mut pipe = Pipe::new(SessionLimits::DEFAULT);
     pipe.connect(false);
     let session = pipe.ends[1].session();
     pipe.send(1, Conversation::Control, 8);
@@ -306,10 +307,10 @@ fn an_answer_that_was_lost_begins_no_second_session() {
 
 #[test]
 fn an_end_that_forgot_begins_anew() {
-    let mut pipe = Pipe::new(Limits::DEFAULT);
+    let mut pipe = Pipe::new(SessionLimits::DEFAULT);
     pipe.connect(true);
     pipe.send(0, Conversation::Control, 8);
-    pipe.ends[1] = SessionCore::new(Limits::DEFAULT);
+    pipe.ends[1] = SessionCore::new(SessionLimits::DEFAULT);
     pipe.seen[1].up = false;
     pipe.connect(true);
     assert_eq!(pipe.ends[0].poll_event(), Some(SessionEvent::Up), "the first session");
@@ -320,12 +321,12 @@ fn an_end_that_forgot_begins_anew() {
 
 #[test]
 fn queues_are_bounded_and_bulk_takes_nothing_from_control() {
-    let limits = Limits { reserve_bytes: 0, ..small() };
+    let limits = SessionLimits { reserve_bytes: 0, ..small() };
     let mut core = SessionCore::new(limits);
     let frame = || Bytes::from_static(&[0; 100]);
     let refused = core.send(Conversation::Control, frame()).expect_err("no session");
     assert_eq!(refused.reason, SendErrorReason::NoSession);
-    core.handle_hello(&Hello { resume: None, fresh: SessionId(1) });
+    core.handle_hello(&SessionHello { resume: None, fresh: SessionId(1) });
     for _ in 0..5 {
         core.send(Conversation::Bulk(0), frame()).expect("within 500 bytes");
     }
@@ -338,4 +339,58 @@ fn queues_are_bounded_and_bulk_takes_nothing_from_control() {
     core.poll_transmit(Conversation::Bulk(0)).expect("the way is free");
     assert_eq!(core.poll_transmit(Conversation::Bulk(0)), None, "100 bytes are on their way");
     core.poll_transmit(Conversation::Control).expect("TR-3: control does not wait for bulk");
+}
+
+#[test]
+fn what_was_acknowledged_makes_room() {
+    let mut core = SessionCore::new(small());
+    core.handle_hello(&SessionHello { resume: None, fresh: SessionId(1) });
+    for frames in 1..=30 {
+        let frame = Bytes::from_static(&[0; 100]);
+        core.send(Conversation::Control, frame).expect("TR-6: nothing else is queued");
+        core.poll_transmit(Conversation::Control).expect("the way is free");
+        let ack = Ack { conversation: Conversation::Control, frames };
+        core.handle_ack(ack).expect("it was on its way");
+    }
+}
+
+#[test]
+fn the_reserve_of_a_conversation_is_bounded_in_bytes_and_in_frames() {
+    let limits = SessionLimits { bulk_frames: 0, bulk_bytes: 0, reserve_bytes: 2 << 10, ..small() };
+    let mut core = SessionCore::new(limits);
+    core.handle_hello(&SessionHello { resume: None, fresh: SessionId(1) });
+    let large = Bytes::from(vec![0; limits.reserve_bytes + 1]);
+    let refused = core.send(Conversation::Bulk(0), large).expect_err("TR-6: more than the reserve");
+    assert_eq!(refused.reason, SendErrorReason::Full);
+    let small = || Bytes::from_static(&[0; 4]);
+    core.send(Conversation::Bulk(0), small()).expect("the first of two");
+    core.send(Conversation::Bulk(0), small()).expect("the second of two");
+    let refused = core.send(Conversation::Bulk(0), small()).expect_err("TR-6: a frame too many");
+    assert_eq!(refused.reason, SendErrorReason::Full);
+}
+
+#[test]
+fn an_acknowledgement_is_due_with_its_number_of_frames_and_not_before() {
+    let limits = SessionLimits { ack_frames: 3, ..SessionLimits::DEFAULT };
+    let mut core = SessionCore::<Bytes>::new(limits);
+    core.handle_hello(&SessionHello { resume: None, fresh: SessionId(1) });
+    for sequence in 0..3 {
+        assert!(!core.is_ack_due(Conversation::Control), "{sequence} of 3 frames");
+        core.handle_frame(Conversation::Control, sequence, 4).expect("in order");
+    }
+    assert!(core.is_ack_due(Conversation::Control));
+    core.poll_ack().expect("something is untold");
+    assert!(!core.is_ack_due(Conversation::Control), "all is told");
+}
+
+#[test]
+fn a_session_of_another_name_is_not_resumed() {
+    let mut core = SessionCore::<Bytes>::new(SessionLimits::DEFAULT);
+    core.handle_hello(&SessionHello { resume: None, fresh: SessionId(1) });
+    let resume = Some(Resume { session: SessionId(2), delivered: Vec::new() });
+    core.handle_hello(&SessionHello { resume, fresh: SessionId(3) });
+    assert_eq!(core.session(), Some(SessionId(3)));
+    let events: Vec<_> = std::iter::from_fn(|| core.poll_event()).collect();
+    let is_lost = |event: &SessionEvent<Bytes>| matches!(event, SessionEvent::Lost(_));
+    assert_eq!(events.iter().filter(|event| is_lost(event)).count(), 1, "TR-2: {events:?}");
 }

@@ -1,7 +1,7 @@
-//! A supervisor: starts its children in order, starts those that end again as its policy says
-//! ([`RestartCore`] decides), and fails itself, with the reason, when the budget is spent. Its parent sees
-//! that as any other child's failure. actix's own Supervisor is never used: it is blind to panics, restarts
-//! the same object, at once, and without a bound.
+//! A supervisor: starts its children in order, and restarts those that end, as its policy says ([`RestartCore`]
+//! decides). When the restart budget is spent, it fails itself with the reason, which its parent sees as any
+//! other child's failure. actix's own Supervisor is never used: it is blind to panics, and restarts the same
+//! object, at once and without a bound.
 
 mod spec;
 
@@ -15,32 +15,32 @@ use elastic_protocol::Time;
 use rand_chacha::ChaCha8Rng;
 
 pub use self::spec::ChildSpec;
-use crate::child::{ChildHandle, Exit, fail, spawn_child_with_handle};
+use crate::child::{ChildExit, ChildHandle, fail, spawn_child_with_handle};
 use crate::clock::Clock;
 use crate::node::NodeHandle;
-use crate::restart::{ChildNumber, Decision, Lifetime, RestartCore, RestartPolicy};
+use crate::restart::{ChildNumber, Lifetime, RestartCore, RestartDecision, RestartPolicy};
 use crate::shutdown::{Shutdown, Stoppable, shutdown_in_order};
 use crate::timer::{TimedActor, TimerSlot};
 
-/// How long a sibling that has to go for a restart may take to stop; then it is ended by force.
+/// Grace period of a sibling that is stopped for a restart; then it is ended by force.
 pub const SIBLING_GRACE: Duration = Duration::from_secs(1);
 
-/// What happened to a supervisor's child; for logs, gauges and oracles.
+/// Events of a supervisor's children, for logs, gauges and oracles.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SupervisorEvent {
-    /// It was started, for the first time or again.
+    /// A child was started, for the first time or again.
     Started {
         /// The child's name.
         child: String,
     },
-    /// It ended, and this was decided.
+    /// A child ended, and the policy has decided.
     Ended {
         /// The child's name.
         child: String,
         /// How it ended.
-        exit: Exit,
-        /// What follows.
-        decision: Decision,
+        exit: ChildExit,
+        /// The decision.
+        decision: RestartDecision,
     },
 }
 
@@ -53,31 +53,31 @@ pub struct SupervisorSpec {
 }
 
 impl SupervisorSpec {
-    /// Without children yet. Its name is for logs, and names the random stream of its back-off.
+    /// Without children. The name is for logs, and names the random stream of the back-off.
     pub fn new(name: impl Into<String>, policy: RestartPolicy) -> Self {
         Self { name: name.into(), policy, children: Vec::new(), observe: Box::new(|_| {}) }
     }
 
-    /// Adds a child, started after those before it.
+    /// Adds a child, started after the earlier ones.
     #[must_use]
     pub fn child(mut self, child: ChildSpec) -> Self {
         self.children.push(child);
         self
     }
 
-    /// Tells `observe` what happens to the children; it is logged in any case.
+    /// Reports every event of the children to `observe`; events are logged in any case.
     #[must_use]
     pub fn observed_by(mut self, observe: impl FnMut(&SupervisorEvent) + 'static) -> Self {
         self.observe = Box::new(observe);
         self
     }
 
-    /// Starts it; its children start when its task first runs. `on_exit` hears [`Exit::Failed`] with the
-    /// reason when it gives up.
+    /// Starts the supervisor; the children start when its task first runs. When it gives up, `on_exit` gets
+    /// [`ChildExit::Failed`] with the reason.
     pub fn start(
         self,
         node: &NodeHandle,
-        on_exit: impl FnOnce(Exit) + 'static,
+        on_exit: impl FnOnce(ChildExit) + 'static,
     ) -> (Addr<Supervisor>, ChildHandle) {
         let supervisor = self.make(node);
         spawn_child_with_handle(|_| supervisor, on_exit)
@@ -102,8 +102,8 @@ impl SupervisorSpec {
     }
 }
 
-/// The actor. Stop it with [`Shutdown`]: it stops its children first, in reverse order. However it ends, none
-/// of its children outlives it.
+/// The actor. Stop it with [`Shutdown`]: it stops its children first, in reverse order. No child outlives it,
+/// however it ends.
 pub struct Supervisor {
     name: String,
     core: RestartCore,
@@ -117,47 +117,47 @@ pub struct Supervisor {
 
 struct Child {
     spec: ChildSpec,
-    state: State,
+    state: SupervisedState,
 }
 
-enum State {
+enum SupervisedState {
     Alive(Stoppable),
-    /// On its way out, to be started again at `restart_at`; ended by force at `kill_at`.
+    /// The child is stopping, to be restarted at `restart_at`; it is ended by force at `kill_at`.
     Stopping {
         life: Stoppable,
         kill_at: Time,
         restart_at: Time,
     },
-    /// To be started again then.
+    /// The child has ended, and is restarted at this time.
     Waiting(Time),
-    /// For good.
+    /// The child has ended for good.
     Ended,
 }
 
 impl Child {
     const fn new(spec: ChildSpec) -> Self {
-        Self { spec, state: State::Waiting(Time::ZERO) }
+        Self { spec, state: SupervisedState::Waiting(Time::ZERO) }
     }
 
     const fn life(&self) -> Option<&Stoppable> {
         match &self.state {
-            State::Alive(life) | State::Stopping { life, .. } => Some(life),
-            State::Waiting(_) | State::Ended => None,
+            SupervisedState::Alive(life) | SupervisedState::Stopping { life, .. } => Some(life),
+            SupervisedState::Waiting(_) | SupervisedState::Ended => None,
         }
     }
 
     const fn deadline(&self) -> Option<Time> {
         match self.state {
-            State::Stopping { kill_at, .. } => Some(kill_at),
-            State::Waiting(at) => Some(at),
-            State::Alive(_) | State::Ended => None,
+            SupervisedState::Stopping { kill_at, .. } => Some(kill_at),
+            SupervisedState::Waiting(at) => Some(at),
+            SupervisedState::Alive(_) | SupervisedState::Ended => None,
         }
     }
 }
 
 struct ChildExited {
     child: ChildNumber,
-    exit: Exit,
+    exit: ChildExit,
 }
 
 impl Message for ChildExited {
@@ -185,7 +185,7 @@ impl TimedActor for Supervisor {
 
     fn timer_fired(&mut self, now: Time, ctx: &mut Context<Self>) {
         for child in self.children.values() {
-            if let State::Stopping { life, kill_at, .. } = &child.state
+            if let SupervisedState::Stopping { life, kill_at, .. } = &child.state
                 && *kill_at <= now
             {
                 tracing::warn!(supervisor = %self.name, child = %life.name, "ended by force");
@@ -197,15 +197,16 @@ impl TimedActor for Supervisor {
 }
 
 impl Supervisor {
-    /// Starts whoever is due, in order, once all who have to go are gone; then arms the timer.
+    /// Once no child is stopping, starts the children that are due, in order; then arms the timer.
     fn proceed(&mut self, ctx: &mut Context<Self>) {
         let now = self.clock.now();
         if self.shutting_down {
             return;
         }
-        let settled = !self.children.values().any(|c| matches!(c.state, State::Stopping { .. }));
+        let settled =
+            !self.children.values().any(|c| matches!(c.state, SupervisedState::Stopping { .. }));
         for (number, child) in &mut self.children {
-            if !settled || !matches!(child.state, State::Waiting(at) if at <= now) {
+            if !settled || !matches!(child.state, SupervisedState::Waiting(at) if at <= now) {
                 continue;
             }
             let (parent, number) = (ctx.address(), *number);
@@ -214,30 +215,30 @@ impl Supervisor {
             let name = child.spec.name.clone();
             tracing::debug!(supervisor = %self.name, child = %name, "started");
             (self.observe)(&SupervisorEvent::Started { child: name.clone() });
-            child.state = State::Alive(Stoppable { name, handle, shutdown });
+            child.state = SupervisedState::Alive(Stoppable { name, handle, shutdown });
         }
-        // Who waits while another is on the way out is started by that one's end, not by the timer.
+        // A child that waits for another to stop is started by that one's end, not by the timer.
         let later = self.children.values().filter_map(Child::deadline).filter(|at| *at > now);
         self.timer.arm(ctx, later.min());
     }
 
-    fn carry_out(&mut self, ended: ChildNumber, exit: Exit, ctx: &mut Context<Self>) {
+    fn carry_out(&mut self, ended: ChildNumber, exit: ChildExit, ctx: &mut Context<Self>) {
         let now = self.clock.now();
         let decision = self.core.handle_exit(now, ended, &exit, &mut self.rng);
         let Some(child) = self.children.get_mut(&ended) else { return };
-        child.state = State::Ended;
+        child.state = SupervisedState::Ended;
         let name = child.spec.name.clone();
         tracing::info!(supervisor = %self.name, child = %name, %exit, ?decision, "a child ended");
         let event = SupervisorEvent::Ended { child: name.clone(), exit, decision };
         (self.observe)(&event);
         let SupervisorEvent::Ended { decision, .. } = event else { return };
         match decision {
-            Decision::Ignore { .. } => {}
-            Decision::Escalate { reason } => {
+            RestartDecision::Ignore { .. } => {}
+            RestartDecision::Escalate { reason } => {
                 self.end_all();
                 fail(ctx, format!("{}: child {name} {reason}", self.name));
             }
-            Decision::RestartAt { children, at, .. } => {
+            RestartDecision::RestartAt { children, at, .. } => {
                 for number in children.into_iter().rev() {
                     if let Some(child) = self.children.get_mut(&number) {
                         child.restart(now, at);
@@ -258,10 +259,10 @@ impl Supervisor {
 }
 
 impl Child {
-    /// Is to be started again at `at`; if it lives, it goes first.
+    /// Restarts the child at `at`; a child that lives is stopped first.
     fn restart(&mut self, now: Time, at: Time) {
-        self.state = match std::mem::replace(&mut self.state, State::Ended) {
-            State::Alive(life) => {
+        self.state = match std::mem::replace(&mut self.state, SupervisedState::Ended) {
+            SupervisedState::Alive(life) => {
                 match &life.shutdown {
                     Some(shutdown) => shutdown.do_send(Shutdown {
                         reason: "a sibling ended".to_owned(),
@@ -269,13 +270,13 @@ impl Child {
                     }),
                     None => life.handle.stop(),
                 }
-                State::Stopping { life, kill_at: now + SIBLING_GRACE, restart_at: at }
+                SupervisedState::Stopping { life, kill_at: now + SIBLING_GRACE, restart_at: at }
             }
-            State::Stopping { life, kill_at, restart_at } => {
-                State::Stopping { life, kill_at, restart_at: restart_at.max(at) }
+            SupervisedState::Stopping { life, kill_at, restart_at } => {
+                SupervisedState::Stopping { life, kill_at, restart_at: restart_at.max(at) }
             }
-            State::Waiting(before) => State::Waiting(before.max(at)),
-            State::Ended => State::Waiting(at),
+            SupervisedState::Waiting(before) => SupervisedState::Waiting(before.max(at)),
+            SupervisedState::Ended => SupervisedState::Waiting(at),
         };
     }
 }
@@ -288,12 +289,12 @@ impl Handler<ChildExited> for Supervisor {
             return;
         }
         let Some(child) = self.children.get_mut(&ended.child) else { return };
-        if let State::Stopping { restart_at, .. } = child.state {
+        if let SupervisedState::Stopping { restart_at, .. } = child.state {
             child.state = match child.spec.lifetime {
-                Lifetime::Temporary => State::Ended,
-                Lifetime::Permanent | Lifetime::Transient => State::Waiting(restart_at),
+                Lifetime::Temporary => SupervisedState::Ended,
+                Lifetime::Permanent | Lifetime::Transient => SupervisedState::Waiting(restart_at),
             };
-            if matches!(child.state, State::Ended) {
+            if matches!(child.state, SupervisedState::Ended) {
                 self.core.remove_child(ended.child);
             }
         } else {
@@ -312,7 +313,7 @@ impl Handler<Shutdown> for Supervisor {
         }
         self.timer.arm(ctx, None);
         let alive = self.children.values().filter_map(Child::life).cloned().collect();
-        // A part of the time is left for this actor's own end, so that its parent does not call it stuck.
+        // Part of the time is kept for this actor's own end, so that its parent does not call it stuck.
         let within = shutdown.within.mul_f64(0.9);
         let name = self.name.clone();
         let ended = async move {

@@ -1,28 +1,28 @@
-//! A child of a supervisor as it is made anew for each of its lives.
+//! The specification of a supervisor's child, which is made anew for each of its lives.
 
 use actix::{Actor, Addr, Context, Handler, Recipient};
 
-use crate::child::{ChildHandle, Exit, spawn_child_with_handle};
+use crate::child::{ChildExit, ChildHandle, spawn_child_with_handle};
 use crate::restart::Lifetime;
 use crate::shutdown::Shutdown;
 
-type OnExit = Box<dyn FnOnce(Exit)>;
-type Start = Box<dyn FnMut(OnExit) -> (ChildHandle, Option<Recipient<Shutdown>>)>;
+type OnExit = Box<dyn FnOnce(ChildExit)>;
+type StartChild = Box<dyn FnMut(OnExit) -> (ChildHandle, Option<Recipient<Shutdown>>)>;
 
-/// A child: its name, which of its ends are mended, and the factory that makes a new actor for each life (the
-/// actor that failed or panicked is never used again).
+/// A child: its name, which of its ends lead to a restart, and the factory that makes a new actor for each
+/// life. An actor that failed or panicked is never used again.
 pub struct ChildSpec {
     pub(super) name: String,
     pub(super) lifetime: Lifetime,
-    pub(super) start: Start,
+    pub(super) start: StartChild,
 }
 
 impl ChildSpec {
-    /// A child whose actor `make` makes. `announce` is told the address of each life as it starts: old
-    /// addresses are closed. Typically it registers the actor under its name
+    /// A child whose actor `make` makes. `announce` gets the address of each life as it starts, because the old
+    /// address is closed. Typically it registers the actor under its name
     /// ([`NodeHandle::register`](crate::NodeHandle::register)), so that references reach the new life.
     ///
-    /// It is stopped as by `ctx.stop()`; see [`ChildSpec::with_shutdown`].
+    /// The child is stopped as by `ctx.stop()`; see [`ChildSpec::with_shutdown`].
     pub fn new<A: Actor<Context = Context<A>>>(
         name: impl Into<String>,
         lifetime: Lifetime,
@@ -32,7 +32,7 @@ impl ChildSpec {
         Self::build(name.into(), lifetime, make, announce, |_| None)
     }
 
-    /// A child that is stopped by [`Shutdown`], to which it answers by stopping itself when it is ready.
+    /// A child that is stopped by [`Shutdown`], and answers by stopping itself when it is ready.
     pub fn with_shutdown<A: Actor<Context = Context<A>> + Handler<Shutdown>>(
         name: impl Into<String>,
         lifetime: Lifetime,

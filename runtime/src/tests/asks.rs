@@ -8,9 +8,10 @@ use tokio::task::LocalSet;
 use super::loopback::Hub;
 use super::probe::{Ask, Log, Order, PROBE, Probe};
 use super::settle;
-use crate::node::{ASKS_MAX, Fault, QUESTIONS_MAX};
+use crate::node::{ASKS_MAX, NodeFault, QUESTIONS_MAX};
 use crate::system::run_paused;
-use crate::{ActorName, AskError, Refusal, UndeliveredReason};
+use crate::{AskError, DeliveryRefusal, UndeliveredReason};
+use elastic_protocol::ActorName;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -45,12 +46,12 @@ fn a_deadline_that_passes_names_who_was_asked() {
                 format!("no answer from {} within 1000 ms", node.id(PROBE))
             );
             assert!(a.now().since(began) >= SECOND);
-            // The answer that comes too late finds nobody.
+            // The late answer finds no asker.
             handle.terminate();
             settle().await;
             hub.deliver_all().await;
         }
-        assert_eq!(a.faults().total(Fault::StrayAnswer), 1);
+        assert_eq!(a.faults().total(NodeFault::StrayAnswer), 1);
     });
 }
 
@@ -65,7 +66,7 @@ fn a_question_that_was_not_handled_is_told_from_one_that_may_have_been() {
         settle().await;
         hub.deliver_all().await;
         let error = nobody.await.expect_err("there is no such actor");
-        assert!(matches!(error, AskError::Refused { refusal: Refusal::NoSuchActor, .. }));
+        assert!(matches!(error, AskError::Refused { refusal: DeliveryRefusal::NoSuchActor, .. }));
         assert!(error.is_unhandled());
 
         Probe::publish(&b, &Log::default(), 16);
@@ -109,13 +110,20 @@ fn questions_that_wait_are_bounded_on_both_sides() {
         let one_more = there.ask(Ask::Keep, SECOND);
         hub.deliver_all().await;
         let error = one_more.await.expect_err("it is refused");
-        assert!(matches!(error, AskError::Refused { refusal: Refusal::TooManyQuestions, .. }));
+        assert!(matches!(
+            error,
+            AskError::Refused { refusal: DeliveryRefusal::TooManyQuestions, .. }
+        ));
         a.reference::<Order>(b.id(PROBE)).tell(Order::Stop).expect("there is a session");
         for _ in 0..3 {
             hub.deliver_all().await;
             settle().await;
         }
-        assert_eq!(a.faults().total(Fault::StrayAnswer), ASKS_MAX as u64, "nobody waits for them");
+        assert_eq!(
+            a.faults().total(NodeFault::StrayAnswer),
+            ASKS_MAX as u64,
+            "nobody waits for them"
+        );
     });
 }
 

@@ -11,9 +11,9 @@ use super::loopback::node_id;
 use super::probe::{Heard, Log, Order, Probe};
 use super::settle;
 use crate::system::run_paused;
-use crate::{ChildHandle, Delivery, Exit, fail, spawn_child_with_handle, take_panic};
+use crate::{ChildExit, ChildHandle, Delivery, fail, spawn_child_with_handle, take_panic};
 
-type Exits = Rc<RefCell<Vec<Exit>>>;
+type Exits = Rc<RefCell<Vec<ChildExit>>>;
 
 fn spawn(log: &Log) -> (Addr<Probe>, ChildHandle, Exits) {
     let exits = Exits::default();
@@ -31,8 +31,8 @@ fn order(address: &Addr<Probe>, message: Order) {
 fn each_end_is_told_with_its_reason() {
     run_paused(async {
         for (message, wanted) in [
-            (Order::Stop, Exit::Stopped),
-            (Order::Fail, Exit::Failed("ordered to fail".to_owned())),
+            (Order::Stop, ChildExit::Stopped),
+            (Order::Fail, ChildExit::Failed("ordered to fail".to_owned())),
         ] {
             let log = Log::default();
             let (address, handle, exits) = spawn(&log);
@@ -54,7 +54,7 @@ fn a_panic_is_seen_and_runs_no_hook() {
         order(&address, Order::Panic);
         order(&address, Order::Note(1));
         let exit = handle.exited().await;
-        let Exit::Panicked(message) = &exit else { panic!("not {exit}") };
+        let ChildExit::Panicked(message) = &exit else { panic!("not {exit}") };
         assert!(message.starts_with("ordered to panic (at "), "{message}");
         assert!(message.contains("probe.rs"), "{message}");
         assert_eq!(*exits.borrow(), [exit]);
@@ -76,8 +76,8 @@ fn handles_stop_and_end() {
         stop.stop();
         terminate.terminate();
         settle().await;
-        assert_eq!(stop.exit(), Some(Exit::Stopped));
-        assert_eq!(*exits.borrow(), [Exit::Terminated]);
+        assert_eq!(stop.exit(), Some(ChildExit::Stopped));
+        assert_eq!(*exits.borrow(), [ChildExit::Terminated]);
         assert_eq!(log.take(), [Heard::Started, Heard::Stopping, Heard::Stopped]);
         assert_eq!(ended.take(), [Heard::Started], "no hook");
     });
@@ -127,6 +127,6 @@ impl actix::Actor for FailsWithTimers {
 fn a_failed_actor_is_gone_whatever_its_hooks_say() {
     run_paused(async {
         let (_, handle) = spawn_child_with_handle(|_| FailsWithTimers, |_| {});
-        assert_eq!(handle.exited().await, Exit::Failed("first".to_owned()));
+        assert_eq!(handle.exited().await, ChildExit::Failed("first".to_owned()));
     });
 }

@@ -3,17 +3,17 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use elastic_protocol::NodeId;
+use elastic_protocol::{NodeId, WireMessage};
 use rand::RngCore;
 
 use super::loopback::{Hub, node_id};
 use super::probe::{Heard, Log, Order, PROBE, Probe};
 use super::settle;
 use crate::envelope::{Header, frame};
-use crate::node::Fault;
+use crate::node::NodeFault;
 use crate::system::run_paused;
 use crate::transport::{Conversation, LinkEvent, TransportEvent};
-use crate::{Clock, LinkChanged, NodeHandle, Refusal, WireMessage};
+use crate::{Clock, DeliveryRefusal, LinkChanged, NodeHandle};
 
 fn frame_from(from: &NodeId, frame: Bytes) -> TransportEvent {
     TransportEvent::Frame { from: from.clone(), conversation: Conversation::Control, frame }
@@ -28,7 +28,7 @@ fn malformed_frames_are_counted_and_close_the_session_with_a_reason() {
         for bytes in [frame(&header, &[200]), frame(&header, b"\x02left over"), Bytes::new()] {
             hub.tell(b.local(), frame_from(a.local(), bytes));
         }
-        assert_eq!(b.faults().total(Fault::Refused(Refusal::Malformed)), 3);
+        assert_eq!(b.faults().total(NodeFault::Refused(DeliveryRefusal::Malformed)), 3);
         settle().await;
         let closed = hub.closed.take();
         assert_eq!(closed[0], (a.local().clone(), "it sent a malformed frame".to_owned()));
@@ -40,20 +40,20 @@ fn what_nobody_takes_is_counted_and_the_session_stands() {
     run_paused(async {
         let (hub, a, b) = Hub::pair();
         Probe::publish(&b, &Log::default(), 16);
-        for (actor, kind) in [(PROBE, 60_000), (crate::ActorName(60_000), Order::KIND)] {
+        for (actor, kind) in [(PROBE, 60_000), (elastic_protocol::ActorName(60_000), Order::KIND)] {
             let frame = frame(&Header::Tell { actor, kind, returns: 0 }, &[]);
             hub.tell(b.local(), frame_from(a.local(), frame));
         }
         settle().await;
         let faults = b.faults();
-        assert_eq!(faults.total(Fault::Refused(Refusal::NotTaken)), 1);
-        assert_eq!(faults.total(Fault::Refused(Refusal::NoSuchActor)), 1);
+        assert_eq!(faults.total(NodeFault::Refused(DeliveryRefusal::NotTaken)), 1);
+        assert_eq!(faults.total(NodeFault::Refused(DeliveryRefusal::NoSuchActor)), 1);
         assert!(faults.by_peer.contains_key(a.local()));
         assert!(hub.closed.take().is_empty());
         hub.disconnect();
         let faults = b.faults();
         assert!(faults.by_peer.is_empty(), "peers that are gone are counted in sum");
-        assert_eq!(faults.total(Fault::Refused(Refusal::NotTaken)), 1);
+        assert_eq!(faults.total(NodeFault::Refused(DeliveryRefusal::NotTaken)), 1);
     });
 }
 

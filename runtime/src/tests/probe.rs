@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler};
-use elastic_protocol::NodeId;
+use elastic_protocol::{ActorName, FREE_KINDS_FROM, NodeId, WireMessage, WireRequest};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ActorName, ChildHandle, Delivery, FREE_KINDS_FROM, LinkChanged, NodeHandle, Question, ReplyTo,
-    Returned, Routes, WireMessage, WireRequest, fail, spawn_child_with_handle,
+    ChildHandle, Delivery, LinkChanged, NodeHandle, Question, ReplyTo, Returned, Routes, fail,
+    spawn_child_with_handle,
 };
 
 pub(super) const PROBE: ActorName = ActorName(ActorName::FREE_FROM);

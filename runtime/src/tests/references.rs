@@ -1,15 +1,16 @@
 //! References: local and remote are one type; bounds hold; what is not delivered comes back.
 
-use elastic_protocol::messages::FRAME_BYTES_MAX;
+use elastic_protocol::codec::FRAME_BYTES_MAX;
+use elastic_protocol::{ActorId, ActorName};
 
 use super::loopback::Hub;
 use super::probe::{Heard, Log, Order, PROBE, Probe, notes};
 use super::settle;
 use crate::envelope::Header;
 use crate::mailbox::MailboxGauge;
-use crate::node::Fault;
+use crate::node::NodeFault;
 use crate::system::run_paused;
-use crate::{ActorId, ActorName, ActorRef, Refusal, Returned, UndeliveredReason};
+use crate::{ActorRef, DeliveryRefusal, Returned, UndeliveredReason};
 
 fn reason(sent: Result<(), crate::Undelivered<Order>>) -> Option<UndeliveredReason> {
     sent.err().map(|undelivered| undelivered.reason)
@@ -62,7 +63,7 @@ fn the_mailbox_bound_holds_over_a_thousand_clones() {
             a.reference::<Order>(b.id(PROBE)).tell(Order::Note(1)).expect("the hub takes all");
         }
         hub.deliver();
-        assert_eq!(b.faults().total(Fault::Refused(Refusal::MailboxFull)), 1000 - 10);
+        assert_eq!(b.faults().total(NodeFault::Refused(DeliveryRefusal::MailboxFull)), 1000 - 10);
         let gauge = MailboxGauge { taken: 10, full: 990 };
         assert_eq!(b.mailboxes()[&PROBE], gauge);
         assert_eq!(a.mailboxes()[&PROBE], MailboxGauge { full: 1990, ..gauge });
@@ -130,6 +131,6 @@ fn what_the_transport_could_not_deliver_returns_to_the_sender() {
             |number| Heard::Returned(Returned { to: to.clone(), message: Order::Note(number) });
         let heard: Vec<_> = log.take();
         assert_eq!(heard, [Heard::Started, returned(1), returned(3)]);
-        assert_eq!(a.faults().total(Fault::StrayReturn), 1, "the other is counted");
+        assert_eq!(a.faults().total(NodeFault::StrayReturn), 1, "the other is counted");
     });
 }

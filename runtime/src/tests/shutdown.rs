@@ -5,7 +5,7 @@ use std::time::Duration;
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler};
 
 use crate::system::run_paused;
-use crate::{Exit, Shutdown, Stoppable, shutdown_in_order, spawn_child_with_handle};
+use crate::{ChildExit, Shutdown, Stoppable, shutdown_in_order, spawn_child_with_handle};
 
 /// Stops so long after it was asked; never without a number.
 struct Slow(Option<Duration>);
@@ -37,7 +37,7 @@ fn children_stop_in_reverse_order() {
         let mut children: Vec<_> = ["a", "b", "c"].map(|name| child(name, Some(TENTH))).into();
         children[1].shutdown = None;
         let report = shutdown_in_order(children, "done", 10 * TENTH).await;
-        let ended = ["c", "b", "a"].map(|name| (name.to_owned(), Exit::Stopped));
+        let ended = ["c", "b", "a"].map(|name| (name.to_owned(), ChildExit::Stopped));
         assert_eq!(report.ended, ended);
         assert!(report.stuck.is_empty() && report.not_asked.is_empty());
     });
@@ -52,7 +52,7 @@ fn a_stuck_child_is_named_and_ended() {
         let began = tokio::time::Instant::now();
         let report = shutdown_in_order(children, "done", 5 * TENTH).await;
         assert_eq!(began.elapsed(), 5 * TENTH);
-        assert_eq!(report.ended, [("c".to_owned(), Exit::Stopped)]);
+        assert_eq!(report.ended, [("c".to_owned(), ChildExit::Stopped)]);
         assert_eq!((report.stuck, report.not_asked), (vec!["b".to_owned()], vec!["a".to_owned()]));
         assert!(handles.iter().all(|child| child.handle.exit().is_some()));
     });

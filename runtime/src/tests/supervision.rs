@@ -9,17 +9,18 @@ use actix::Addr;
 use super::loopback::node_id;
 use super::probe::{Heard, Log, Order, PROBE, Probe, notes};
 use super::settle;
-use crate::restart::{Backoff, Lifetime, RestartPolicy, RestartStrategy};
+use crate::restart::{Lifetime, RestartBackoff, RestartPolicy, RestartStrategy};
 use crate::system::run_paused;
 use crate::{
-    ChildSpec, Delivery, Exit, NodeHandle, Shutdown, SupervisorEvent, SupervisorSpec, take_panic,
+    ChildExit, ChildSpec, Delivery, NodeHandle, Shutdown, SupervisorEvent, SupervisorSpec,
+    take_panic,
 };
 
 type Events = Rc<RefCell<Vec<String>>>;
 type Addresses = Rc<RefCell<Vec<Addr<Probe>>>>;
 
 fn policy(strategy: RestartStrategy) -> RestartPolicy {
-    let backoff = Backoff { base: Duration::from_millis(50), cap: Duration::from_secs(1) };
+    let backoff = RestartBackoff { base: Duration::from_millis(50), cap: Duration::from_secs(1) };
     RestartPolicy { strategy, restarts_max: 2, window: Duration::from_secs(10), backoff }
 }
 
@@ -102,7 +103,7 @@ fn a_spent_budget_escalates_to_the_parent() {
             order(&addresses, life, Order::Fail);
             settle().await;
         }
-        let Some(Exit::Failed(reason)) = outer.exit() else { panic!("not {outer:?}") };
+        let Some(ChildExit::Failed(reason)) = outer.exit() else { panic!("not {outer:?}") };
         assert_eq!(
             reason,
             "outer: child inner failed: inner: child probe failed: ordered to fail; 2 restarts within \
@@ -158,7 +159,7 @@ fn what_stops_in_order_stays_stopped() {
             ["transient started", "temporary started", "transient stopped", "temporary ended"];
         assert_eq!(*events.borrow(), wanted);
         address.do_send(Shutdown { reason: "done".to_owned(), within: Duration::from_secs(1) });
-        assert_eq!(supervisor.exited().await, Exit::Stopped);
+        assert_eq!(supervisor.exited().await, ChildExit::Stopped);
     });
 }
 

@@ -8,7 +8,8 @@ use actix::{Actor, Context, Handler, Message};
 use elastic_protocol::Time;
 
 use super::settle;
-use crate::offload::{Delayed, JOBS_MAX};
+use crate::lane::BlockingLane;
+use crate::offload::Delayed;
 use crate::system::run_paused;
 use crate::{Clock, OffloadError, OffloadPort, TimedActor, TimerSlot, spawn_child, take_panic};
 
@@ -90,11 +91,15 @@ fn blocking_work_answers_after_a_simulated_delay() {
         let Err(OffloadError::Panicked { message, .. }) = error else { panic!("{error:?}") };
         assert!(message.starts_with("no disk"), "{message}");
         assert!(take_panic().is_some());
-        let all: Vec<_> = (0..JOBS_MAX).map(|_| port.run("wait", || ())).collect();
-        assert_eq!(
-            port.run("one more", || ()).await,
-            Err(OffloadError::Busy { label: "one more" })
-        );
+        let all: Vec<_> =
+            (0..BlockingLane::OTHER.jobs_max).map(|_| port.run("wait", || ())).collect();
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let busy_for = Duration::from_secs(6);
+        let (label, lane) = ("one more", BlockingLane::OTHER.name);
+        let busy = OffloadError::Busy { label, lane, busy_for };
+        assert_eq!(port.run("one more", || ()).await, Err(busy));
+        let hanging = port.hanging().map(|hanging| hanging.to_string());
+        assert_eq!(hanging.as_deref(), Some("blocking work: not answered for 6 s (wait)"));
         drop(all);
         settle().await;
         assert_eq!(port.run("again", || ()).await, Ok(()));
@@ -104,10 +109,44 @@ fn blocking_work_answers_after_a_simulated_delay() {
 #[test]
 fn blocking_work_leaves_the_thread_in_production() {
     let threads = crate::system::run(async {
-        let port = OffloadPort::blocking_threads();
+        let port = OffloadPort::lane(BlockingLane::OTHER);
         let there = port.run("thread", || std::thread::current().id()).await;
         (there, std::thread::current().id())
     });
     let (there, here) = threads.expect("a runtime");
     assert_ne!(there, Ok(here));
+}
+
+#[test]
+fn s_5_a_place_in_a_lane_is_free_when_its_thread_is_back_and_not_before() {
+    let ended = crate::system::run(async {
+        let port = OffloadPort::lane(BlockingLane { jobs_max: 1, ..BlockingLane::DISCOVERY });
+        let (go, held) = std::sync::mpsc::channel::<()>();
+        let hangs = port.run("hangs", move || held.recv());
+        // The asker has given up; the thread has not returned.
+        drop(hangs);
+        let refused = port.run("second", || ()).await;
+        assert!(
+            matches!(refused, Err(OffloadError::Busy { lane: "discovery", .. })),
+            "{refused:?}"
+        );
+        // Another lane is not affected.
+        assert_eq!(OffloadPort::lane(BlockingLane::JOURNAL).run("write", || 1).await, Ok(1));
+        drop(go);
+        while port.run("again", || ()).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert!(ended.is_ok());
+}
+
+#[test]
+fn s_5_the_end_of_a_process_does_not_wait_for_a_lane_that_hangs() {
+    let (go, held) = std::sync::mpsc::channel::<()>();
+    let ended = crate::system::run(async move {
+        drop(OffloadPort::lane(BlockingLane::DISCOVERY).run("hangs", move || held.recv()));
+    });
+    // If the end waited for the thread, the test would never get here.
+    drop(go);
+    assert!(ended.is_ok());
 }

@@ -1,31 +1,31 @@
-//! Nodes with their actors, as the product's processes start them.
+//! Nodes with their actors, started as the product's processes start them.
 
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
 use actix::Addr;
+use elastic_agent::core::AgentSettings;
+use elastic_agent::{AgentActor, Drain, ProcessEvent};
 use elastic_driver::journal::Tenure;
 use elastic_driver::{Driver, DriverConfig, DriverCore, DriverParts, JournalPort, StopJob};
 use elastic_host_manager::HostManagerConfig;
 use elastic_protocol::messages::{ClientRequest, ClientResponse};
-use elastic_protocol::{Incarnation, NodeId, NodeName, Term};
+use elastic_protocol::{ActorName, Incarnation, NodeId, NodeName, Term};
 use elastic_runtime::transport::TransportEvent;
-use elastic_runtime::{ActorName, Exit, NodeHandle, OffloadPort, spawn_child};
-use elastic_worker::agent::core::AgentSettings;
-use elastic_worker::agent::{AgentActor, Drain, ProcessEvent};
+use elastic_runtime::{ChildExit, NodeHandle, OffloadPort, spawn_child};
 use elastic_worker::state::actor::{Depart, StateActor};
 use elastic_worker::state::core::StateConfig;
 use elastic_worker::state::training::ThreadMessage;
 
 use super::hub::{Hub, Port};
-use super::node::{Birth, Node};
+use super::node::{NodeBirth, SimulatedNode};
 use super::ports::{NoCredentials, SimDiscovery, SimDisk, SimObserver, SimProcesses, SimTraining};
 use super::transport::Side;
-use crate::state_dir::Handle;
+use crate::state_dir::SimulatedJournal;
 
-/// Why the world complains of an actor that ended as it should not.
-fn watch(port: &Port, who: String) -> impl FnOnce(Exit) + use<> {
+/// Reports an actor's abnormal end to the world.
+fn watch(port: &Port, who: String) -> impl FnOnce(ChildExit) + use<> {
     let port = port.clone();
     move |exit| {
         if !exit.is_normal() {
@@ -36,13 +36,13 @@ fn watch(port: &Port, who: String) -> impl FnOnce(Exit) + use<> {
 
 /// The driver's node: driver, host manager and registry.
 pub(crate) struct DriverNode {
-    node: Node,
+    node: SimulatedNode,
     handle: NodeHandle,
     address: Addr<Driver>,
 }
 
 impl DriverNode {
-    /// Its id.
+    /// The driver's node id in a term.
     pub(crate) const fn id(term: Term) -> NodeId {
         NodeId { name: NodeName::Driver, incarnation: Incarnation(term.0) }
     }
@@ -50,13 +50,13 @@ impl DriverNode {
     pub(crate) fn start(
         hub: &Rc<Hub>,
         (life, seed, ppm): (u32, u64, i64),
-        (tenure, journal): (Tenure, Handle),
+        (tenure, journal): (Tenure, SimulatedJournal),
         config: DriverConfig,
         host_manager: HostManagerConfig,
     ) -> Self {
         let id = Self::id(tenure.image.term);
-        let birth = Birth { id, seed, side: Side::Driver { life }, ppm };
-        let (node, (handle, address)) = Node::start(hub, birth, |node, port| {
+        let birth = NodeBirth { id, seed, side: Side::Driver { life }, ppm };
+        let (node, (handle, address)) = SimulatedNode::start(hub, birth, |node, port| {
             let random = node.random("driver", 0);
             let core = DriverCore::with_journal(config, tenure, random, node.now());
             let disk = OffloadPort::new(SimDisk { port: port.clone(), life });
@@ -79,7 +79,7 @@ impl DriverNode {
         self.node.tell(event);
     }
 
-    /// A signal to the driver's process.
+    /// Sends a signal to the driver's process.
     pub(crate) fn stop_job(&self, signal: i32) {
         self.address.do_send(StopJob { signal });
     }
@@ -88,7 +88,7 @@ impl DriverNode {
         self.node.set_stopped(is_stopped);
     }
 
-    /// Asks what `elastic-node status` asks.
+    /// Asks the question of `elastic-node status`.
     pub(crate) fn status(&self, within: Duration) -> impl Future<Output = String> + use<> {
         let reference = self.handle.reference::<ClientRequest>(self.handle.id(ActorName::STATUS));
         let answer = reference.ask(ClientRequest::Status, within);
@@ -103,22 +103,22 @@ impl DriverNode {
 
 /// A host's node: its agent.
 pub(crate) struct AgentNode {
-    node: Node,
+    node: SimulatedNode,
     address: Addr<AgentActor>,
 }
 
 impl AgentNode {
     pub(crate) fn start(
         hub: &Rc<Hub>,
-        birth: Birth,
+        birth: NodeBirth,
         (host, life): (u32, u32),
         settings: AgentSettings,
     ) -> Self {
         let who = birth.id.to_string();
-        let (node, address) = Node::start(hub, birth, |node, port| {
+        let (node, address) = SimulatedNode::start(hub, birth, |node, port| {
             let processes = SimProcesses { port: port.clone(), host };
             let end_port = port.clone();
-            let on_end = move |end: elastic_worker::agent::AgentEnd| {
+            let on_end = move |end: elastic_agent::AgentExit| {
                 end_port.call(|world| world.agent_ended(host, life, end.code, end.reason));
             };
             let agent = AgentActor::new(node.clone(), settings, Box::new(processes), on_end);
@@ -135,7 +135,7 @@ impl AgentNode {
         self.address.do_send(event);
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM to the agent.
     pub(crate) fn drain(&self) {
         self.address.do_send(Drain { reason: "SIGTERM".to_owned(), code: 143 });
     }
@@ -147,14 +147,19 @@ impl AgentNode {
 
 /// A worker's node: its State.
 pub(crate) struct StateNode {
-    node: Node,
+    node: SimulatedNode,
     address: Addr<StateActor>,
 }
 
 impl StateNode {
-    pub(crate) fn start(hub: &Rc<Hub>, birth: Birth, process: u32, config: StateConfig) -> Self {
+    pub(crate) fn start(
+        hub: &Rc<Hub>,
+        birth: NodeBirth,
+        process: u32,
+        config: StateConfig,
+    ) -> Self {
         let who = format!("the State of {}", config.worker);
-        let (node, address) = Node::start(hub, birth, |node, port| {
+        let (node, address) = SimulatedNode::start(hub, birth, |node, port| {
             let training = SimTraining { port: port.clone(), process };
             let state = StateActor::new(node.clone(), config, training);
             spawn_child(|_| state, watch(port, who))
@@ -166,12 +171,12 @@ impl StateNode {
         self.node.tell(event);
     }
 
-    /// The training thread tells it.
+    /// Delivers a message of the training thread.
     pub(crate) fn hear_thread(&self, message: ThreadMessage) {
         self.address.do_send(message);
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM to the worker.
     pub(crate) fn depart(&self) {
         self.address.do_send(Depart);
     }

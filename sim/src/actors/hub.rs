@@ -1,5 +1,5 @@
-//! Between the nodes and the world: what a node does goes through its [`Port`], and the pump is woken when that
-//! comes before what it sleeps for.
+//! The connection between nodes and world. A node acts through its [`Port`]. The hub wakes the pump when that causes
+//! an event earlier than the pump's wake-up time.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
-use super::node::Life;
+use super::node::NodeLife;
 use crate::cores::World;
 
-/// One per run.
+/// Shared state of nodes, world and pump; one per run.
 #[derive(Debug)]
 pub(crate) struct Hub {
     world: OnceCell<Weak<RefCell<World>>>,
@@ -20,12 +20,12 @@ pub(crate) struct Hub {
     /// World time at which the pump wakes.
     armed: Cell<u64>,
     pump: RefCell<Option<Waker>>,
-    /// Nodes that have ended, and are not dropped yet: one may end in a call of its own.
-    dead: RefCell<Vec<Rc<Life>>>,
+    /// Ended nodes that are not dropped yet, since a node may end during a call of its own.
+    dead: RefCell<Vec<Rc<NodeLife>>>,
 }
 
 impl Hub {
-    /// World time begins now.
+    /// A hub whose world time begins now.
     pub(super) fn new() -> Rc<Self> {
         Rc::new(Self {
             world: OnceCell::new(),
@@ -36,7 +36,7 @@ impl Hub {
         })
     }
 
-    /// Puts a world behind the ports.
+    /// Connects the ports to a world.
     pub(crate) fn connect(&self, world: World) -> Rc<RefCell<World>> {
         let world = Rc::new(RefCell::new(world));
         let _connected = self.world.set(Rc::downgrade(&world)).is_ok();
@@ -52,7 +52,7 @@ impl Hub {
         self.started + Duration::from_nanos(at)
     }
 
-    /// The pump sleeps until then.
+    /// Notes that the pump sleeps until then.
     pub(super) fn arm(&self, at: u64, waker: &Waker) {
         self.armed.set(at);
         let mut pump = self.pump.borrow_mut();
@@ -74,11 +74,11 @@ impl Hub {
         Some(result)
     }
 
-    pub(super) fn died(&self, life: Rc<Life>) {
+    pub(super) fn died(&self, life: Rc<NodeLife>) {
         self.dead.borrow_mut().push(life);
     }
 
-    /// Drops the nodes that have ended. Only while no node runs, and nobody holds the world.
+    /// Drops ended nodes. Must be called only while no node runs and the world is not borrowed.
     pub(super) fn bury(&self) {
         if self.dead.borrow().is_empty() {
             return;
@@ -90,15 +90,15 @@ impl Hub {
     }
 }
 
-/// A node's way out: bound to one life of it, and shut before that life ends.
+/// A node's way to the world. It is bound to one life of the node and shut before that life ends.
 #[derive(Clone)]
 pub(crate) struct Port {
     hub: Rc<Hub>,
-    life: Rc<Life>,
+    life: Rc<NodeLife>,
 }
 
 impl Port {
-    pub(super) const fn new(hub: Rc<Hub>, life: Rc<Life>) -> Self {
+    pub(super) const fn new(hub: Rc<Hub>, life: Rc<NodeLife>) -> Self {
         Self { hub, life }
     }
 

@@ -1,16 +1,16 @@
-//! The *actors* driver: the real actix actors of driver, host manager, registry, agents and State over a
-//! simulated transport, on a paused clock. Called by [`crate::run`].
+//! The mode *actors*: the real actix actors of driver, host manager, registry, agents and State over a simulated
+//! transport, on a paused clock. Called by [`crate::run`].
 //!
-//! The world is the one of `cores`: the same network, faults, programs, oracle and words of the trace. Only what
-//! decides is another: each node is a [`LocalSet`](tokio::task::LocalSet) with the product's actors in it, and
-//! what they exchange goes through the product's envelopes and codec. How it stays deterministic:
+//! The world is the one of `cores`: the same network, faults, programs, oracle and trace vocabulary. Only the
+//! deciding code differs. Each node is a [`LocalSet`](tokio::task::LocalSet) with the product's actors in it, and
+//! their messages go through the product's envelopes and codec. How it stays deterministic:
 //!
 //! - One actix `System` on one thread, with tokio's clock paused and without I/O: a real socket panics.
 //! - A node's actors are started in its own `LocalSet`, which one task of the outer one polls ([`node`]). A
 //!   process that is killed is muted first, and then its `LocalSet` is dropped.
 //! - A node's only way out is its [`Port`](hub::Port): transport, processes, training program and discovery
 //!   go through it into the world.
-//! - The [`Pump`] lets the world do what is due and sleeps on the paused clock until the next of it. The clock
+//! - The [`ActorPump`] lets the world do what is due and sleeps on the paused clock until the next of it. The clock
 //!   moves when all is idle, a millisecond being its shortest step; what happens in the world alone (collectives,
 //!   threads) keeps its nanoseconds.
 //! - Each node's clock has the rate of its machine: it is made from tokio's.
@@ -34,34 +34,34 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use self::boot::{AgentNode, DriverNode, StateNode};
 use self::hub::Hub;
-pub(crate) use self::node::Birth;
+pub(crate) use self::node::NodeBirth;
 pub(crate) use self::transport::Side;
 use crate::cores::World;
-use crate::options::Options;
-use crate::report::Report;
+use crate::options::RunOptions;
+use crate::report::RunReport;
 use crate::trace::Recording;
 
-/// How long the driver may take to say what it waits for, when a run has failed.
+/// Timeout of the driver's status report after a failed run.
 const STATUS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs a seed.
-pub(crate) fn run(options: &Options, recording: Recording) -> Report {
+pub(crate) fn run(options: &RunOptions, recording: Recording) -> RunReport {
     run_beside(options, recording, |_| ())
 }
 
 /// Runs a seed beside something else that is kept until its end.
 fn run_beside<T>(
-    options: &Options,
+    options: &RunOptions,
     recording: Recording,
     begin: impl FnOnce(&Rc<Hub>) -> T,
-) -> Report {
-    // Of an earlier run of this thread.
+) -> RunReport {
+    // A panic of an earlier run on this thread is stale.
     let _stale = take_panic();
     system::paused().block_on(async {
         let hub = Hub::new();
         let world = World::with_actors(options, recording, &hub);
         let _beside = begin(&hub);
-        Pump::new(Rc::clone(&hub), Rc::clone(&world)).await;
+        ActorPump::new(Rc::clone(&hub), Rc::clone(&world)).await;
         let status = world.borrow().status_question(STATUS_WITHIN);
         if let Some(status) = status {
             let answer = status.await;
@@ -74,19 +74,19 @@ fn run_beside<T>(
 }
 
 /// Drives the world in virtual time.
-struct Pump {
+struct ActorPump {
     hub: Rc<Hub>,
     world: Rc<RefCell<World>>,
     sleep: Pin<Box<Sleep>>,
 }
 
-impl Pump {
+impl ActorPump {
     fn new(hub: Rc<Hub>, world: Rc<RefCell<World>>) -> Self {
         Self { hub, world, sleep: Box::pin(sleep_until(Instant::now())) }
     }
 }
 
-impl Future for Pump {
+impl Future for ActorPump {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {

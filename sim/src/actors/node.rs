@@ -1,4 +1,4 @@
-//! A simulated node: a `LocalSet` for its actors, polled by a task of the outer one.
+//! A simulated node: a `LocalSet` for its actors, polled by a task of the outer one. Started by `boot`.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -14,24 +14,24 @@ use tokio::task::{LocalSet, spawn_local};
 use super::hub::{Hub, Port};
 use super::transport::{Side, SimTransport};
 
-/// Where the wall clocks of all nodes begin: 2026-01-01.
+/// Start of all nodes' wall clocks, in seconds since 1970: 2026-01-01.
 const WALL_CLOCK_BEGINS_S: u64 = 1_767_225_600;
 
 /// One life of a node.
 #[derive(Debug, Default)]
-pub(crate) struct Life {
+pub(crate) struct NodeLife {
     is_muted: Cell<bool>,
     is_stopped: Cell<bool>,
     local: RefCell<Option<LocalSet>>,
     waker: RefCell<Option<Waker>>,
 }
 
-impl Life {
+impl NodeLife {
     pub(super) fn is_muted(&self) -> bool {
         self.is_muted.get()
     }
 
-    /// Takes all that the node has: its actors, futures and timers.
+    /// Takes all contents of the node: its actors, futures and timers.
     pub(super) fn take(&self) -> Option<LocalSet> {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -40,8 +40,8 @@ impl Life {
     }
 }
 
-/// Polls a node until it is gone; leaves it alone while it is stopped.
-struct NodeTask(Rc<Life>);
+/// Polls a node until it is gone, except while it is stopped.
+struct NodeTask(Rc<NodeLife>);
 
 impl Future for NodeTask {
     type Output = ();
@@ -64,35 +64,35 @@ impl Future for NodeTask {
     }
 }
 
-/// What a node is started as.
+/// Identity, seed and clock of a new node.
 #[derive(Clone, Debug)]
-pub(crate) struct Birth {
+pub(crate) struct NodeBirth {
     pub(crate) id: NodeId,
-    /// All its randomness comes from it.
+    /// Seed of all the node's randomness.
     pub(crate) seed: u64,
     pub(crate) side: Side,
-    /// How many millionths its clock is too fast.
+    /// Millionths by which the node's clock is too fast.
     pub(crate) ppm: i64,
 }
 
-/// The world's hold on a node. Dropped, the node's process is dead: it says nothing more, and is buried when
-/// the pump runs next.
-pub(crate) struct Node {
+/// The world's handle of a node. Dropping it kills the node's process: the node is muted, and buried when the pump
+/// runs next.
+pub(crate) struct SimulatedNode {
     sink: TransportSink,
-    life: Rc<Life>,
+    life: Rc<NodeLife>,
     hub: Rc<Hub>,
 }
 
-impl Node {
-    /// Starts a node; `fill` starts its actors, in it.
+impl SimulatedNode {
+    /// Starts a node; `fill` starts its actors inside it.
     pub(super) fn start<T>(
         hub: &Rc<Hub>,
-        birth: Birth,
+        birth: NodeBirth,
         fill: impl FnOnce(&NodeHandle, &Port) -> T,
     ) -> (Self, T) {
-        let Birth { id, seed, side, ppm } = birth;
+        let NodeBirth { id, seed, side, ppm } = birth;
         let local = LocalSet::new();
-        let life = Rc::new(Life::default());
+        let life = Rc::new(NodeLife::default());
         let port = Port::new(Rc::clone(hub), Rc::clone(&life));
         let started = tokio::time::Instant::now();
         let begins = SystemTime::UNIX_EPOCH
@@ -103,22 +103,22 @@ impl Node {
             let clock = Clock::start_at_rate(ppm);
             let wall_clock = move || begins + started.elapsed();
             let handle = NodeHandle::with_clocks(id.clone(), seed, clock, wall_clock);
-            handle.attach(Rc::new(SimTransport::new(id, side, port.clone(), handle.sink())));
+            handle.attach(Rc::new(SimTransport::new(id, side, port.clone())));
             let filled = fill(&handle, &port);
             (handle.sink(), filled)
         };
-        // The sink does not keep the node; what `fill` started does.
+        // The sink does not keep the node alive. The actors that `fill` started do.
         life.local.replace(Some(local));
         spawn_local(NodeTask(Rc::clone(&life)));
         (Self { sink, life, hub: Rc::clone(hub) }, filled)
     }
 
-    /// The transport tells it.
+    /// Delivers an event of the transport.
     pub(super) fn tell(&self, event: TransportEvent) {
         (self.sink)(event);
     }
 
-    /// SIGSTOP and SIGCONT.
+    /// Sends SIGSTOP or SIGCONT.
     pub(super) fn set_stopped(&self, is_stopped: bool) {
         self.life.is_stopped.set(is_stopped);
         if !is_stopped && let Some(waker) = &*self.life.waker.borrow() {
@@ -127,14 +127,14 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for SimulatedNode {
     fn drop(&mut self) {
         self.life.is_muted.set(true);
         self.hub.died(Rc::clone(&self.life));
     }
 }
 
-impl std::fmt::Debug for Node {
+impl std::fmt::Debug for SimulatedNode {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("Node")
     }

@@ -1,18 +1,18 @@
-//! What the actors have beside the transport: processes, the training program, discovery, and whoever wants
-//! to know. All of it is the world's.
+//! Ports of the actors beside the transport: processes, the training program, discovery, disk, observer. The world
+//! stands behind all of them.
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
 use actix::Recipient;
-use elastic_driver::{DriverObserver, Event, WorkerCredentials};
+use elastic_agent::core::{SpawnOrder, StopSignal};
+use elastic_agent::{ProcessEvent, ProcessPort};
+use elastic_driver::{DriverEvent, DriverObserver, WorkerCredentials};
 use elastic_host_manager::{Discovery, DiscoveryError, DiscoveryRun, HostsSnapshot};
 use elastic_protocol::{Deadlines, JobResult, Stamp, WorkerId};
-use elastic_runtime::offload::{Job, Offload};
-use elastic_worker::agent::core::{SpawnOrder, StopSignal};
-use elastic_worker::agent::{ProcessEvent, ProcessPort};
+use elastic_runtime::offload::{BlockingJob, Offload};
 use elastic_worker::state::actor::TrainingPort;
-use elastic_worker::state::core::{Progress, TrainingCommand};
+use elastic_worker::state::core::{TrainingCommand, TrainingProgress};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
@@ -63,7 +63,7 @@ impl TrainingPort for SimTraining {
         self.port.call(|world| world.clear_boundary(self.process));
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> TrainingProgress {
         self.port.call(|world| world.progress_of(self.process)).unwrap_or_default()
     }
 
@@ -94,18 +94,18 @@ impl Discovery for SimDiscovery {
     }
 }
 
-/// The disk of the driver's machine, which takes its time.
+/// The disk of the driver's machine, with its delay.
 pub(super) struct SimDisk {
     pub(super) port: Port,
     pub(super) life: u32,
 }
 
 impl Offload for SimDisk {
-    fn start(&self, _label: &'static str, job: Job) -> Pin<Box<dyn Future<Output = ()>>> {
+    fn start(&self, _label: &'static str, job: BlockingJob) -> Pin<Box<dyn Future<Output = ()>>> {
         let begin = |world: &mut World| world.in_life(self.life, World::journal_begins);
         let begun = self.port.call(begin).flatten();
         Box::pin(async move {
-            // A driver that dies meanwhile has stored it, or not.
+            // A driver that dies meanwhile has stored the batch, or not.
             let Some((ns, is_stored_first)) = begun else { return };
             let wait = sleep(Duration::from_nanos(ns));
             if is_stored_first {
@@ -119,7 +119,7 @@ impl Offload for SimDisk {
     }
 }
 
-/// Secrets that nobody looks at: identities are the world's affair.
+/// Unused secrets: the world itself knows every node's identity.
 pub(super) struct NoCredentials;
 
 impl WorkerCredentials for NoCredentials {
@@ -128,7 +128,7 @@ impl WorkerCredentials for NoCredentials {
     }
 }
 
-/// Tells the world what the driver does.
+/// Reports the driver's acts to the world.
 pub(super) struct SimObserver {
     pub(super) port: Port,
     pub(super) life: u32,
@@ -141,7 +141,7 @@ impl SimObserver {
 }
 
 impl DriverObserver for SimObserver {
-    fn event(&mut self, _at: SystemTime, event: &Event) {
+    fn event(&mut self, _at: SystemTime, event: &DriverEvent) {
         self.tell(|world| world.driver_event(event.kind.clone()));
     }
 

@@ -1,27 +1,24 @@
-//! The simulated implementation of runtime's transport trait: frames go into the world's network, which keeps
-//! TR-1 to TR-6 and hands them, and what happens to the links, to the node's sink.
+//! The simulated implementation of runtime's transport trait. Frames go into the world's network, which keeps TR-1 to
+//! TR-6. The network hands frames and link events to the node.
 
 use bytes::Bytes;
 use elastic_protocol::NodeId;
-use elastic_runtime::transport::{
-    Conversation, LinkEvent, LossReason, SendError, SendErrorReason, Transport, TransportEvent,
-    TransportSink,
-};
+use elastic_runtime::transport::{Conversation, SendError, SendErrorReason, Transport};
 
 use super::hub::Port;
 use crate::cores::World;
 
-/// Which end of a link a node is.
+/// The end of a link at which a node is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Side {
-    /// A driver, which has a link with everybody.
+    /// A driver, which has a link with every node.
     Driver {
-        /// Which life of it.
+        /// The life of the driver.
         life: u32,
     },
-    /// Somebody else, with one link: to the driver.
+    /// Another node, with a single link to the driver.
     Peer {
-        /// Its number in the world.
+        /// The link's number in the world.
         link: u32,
     },
 }
@@ -31,12 +28,11 @@ pub(super) struct SimTransport {
     local: NodeId,
     side: Side,
     port: Port,
-    sink: TransportSink,
 }
 
 impl SimTransport {
-    pub(super) fn new(local: NodeId, side: Side, port: Port, sink: TransportSink) -> Self {
-        Self { local, side, port, sink }
+    pub(super) fn new(local: NodeId, side: Side, port: Port) -> Self {
+        Self { local, side, port }
     }
 }
 
@@ -57,12 +53,7 @@ impl Transport for SimTransport {
     }
 
     fn close(&self, peer: &NodeId, reason: &str) {
-        let close = |world: &mut World| world.node_closes(self.side, peer);
-        let closed = self.port.call(|world| world.at_side(self.side, close));
-        if let Some(silent_ms) = closed.flatten().flatten() {
-            let reason = LossReason::ClosedHere(reason.to_owned());
-            let event = LinkEvent::Lost { reason, silent_ms };
-            (self.sink)(TransportEvent::Link { peer: peer.clone(), event });
-        }
+        let close = |world: &mut World| world.node_closes(self.side, peer, reason);
+        self.port.call(|world| world.at_side(self.side, close));
     }
 }

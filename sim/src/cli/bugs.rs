@@ -1,4 +1,4 @@
-//! `sim bugs`: the proof that the simulation can fail.
+//! `sim bugs`: plants each known bug and proves that the simulation finds it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,11 +9,11 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use sim::shrink::shrink;
-use sim::{Bug, Job, Options, Recording, Regression, Report, Verdict, plant};
+use sim::{Bug, JobKind, Recording, Regression, RunOptions, RunReport, RunVerdict, plant};
 
 use super::{ClusterArguments, commit, note, say};
 
-/// The cluster in which rare bugs are looked for.
+/// Size of the cluster for rare bugs.
 const CROWD_HOSTS: u32 = 12;
 const CROWD_SECONDS: u64 = 60;
 
@@ -41,17 +41,35 @@ pub(crate) struct BugsArguments {
     only: Option<String>,
 }
 
-/// Bugs that need a coincidence get a cluster in which more happens.
+/// Whether a bug needs a coincidence and thus a cluster with more events.
 const fn is_rare(bug: Bug) -> bool {
     matches!(bug, Bug::ResumeNotSent | Bug::ProcessesNotTakenOver)
 }
 
-/// The first seed that finds a bug, with what it says.
-fn find(bug: Bug, arguments: &BugsArguments) -> Option<(u64, Report)> {
+/// Set of draws for a bug: the first in which it shows.
+const fn draws(bug: Bug) -> u32 {
+    match bug {
+        Bug::ElasticTimeoutIgnored
+        | Bug::PauseNotToldToAll
+        | Bug::ResetLimitOneMore
+        | Bug::BlamedTooEarly
+        | Bug::UnclearHostLeaves
+        | Bug::CooldownNotDoubled
+        | Bug::StopNotToldToAll
+        | Bug::LostHostNotTold
+        | Bug::ProcessNotNamed => 1,
+        Bug::TotalLossTolerated => 2,
+        _ => 0,
+    }
+}
+
+/// The first seed that finds a bug, with its report.
+fn find(bug: Bug, arguments: &BugsArguments) -> Option<(u64, RunReport)> {
     for seed in 0..arguments.max_seeds {
-        let mut options = arguments.cluster.options(seed);
+        let mut options = arguments.cluster.fixed(seed);
+        options.draws = draws(bug);
         if bug.is_by_restart() {
-            options.job = Job::Restart;
+            options.job = JobKind::Restart;
         }
         if is_rare(bug) {
             options.hosts = options.hosts.max(CROWD_HOSTS);
@@ -62,7 +80,7 @@ fn find(bug: Bug, arguments: &BugsArguments) -> Option<(u64, Report)> {
             Bug::RandomOrder => sim::run_twice(&options),
             _ => sim::run(&options, Recording::default()),
         };
-        if report.verdict() != Verdict::Ok {
+        if report.verdict() != RunVerdict::Ok {
             if let Some(folder) = &arguments.store {
                 store(bug, &options, &report, folder);
             }
@@ -74,8 +92,8 @@ fn find(bug: Bug, arguments: &BugsArguments) -> Option<(u64, Report)> {
     None
 }
 
-/// Writes the bug that is planted as a regression.
-fn store(bug: Bug, options: &Options, report: &Report, folder: &Path) {
+/// Stores the planted bug as a regression file.
+fn store(bug: Bug, options: &RunOptions, report: &RunReport, folder: &Path) {
     let (smaller, _) = shrink(options, report.verdict());
     let name: String =
         bug.name().chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();

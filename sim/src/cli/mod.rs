@@ -1,7 +1,8 @@
-//! The commands.
+//! The commands: their shared arguments and output. Called by `main`.
 
 #[cfg(feature = "planted-bugs")]
 mod bugs;
+mod decisions;
 mod replay;
 mod run;
 mod sweep;
@@ -11,20 +12,20 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
-use sim::{Job, Mode, Options};
+use sim::{JobKind, RunOptions, Shape, SimulationMode};
 
 /// Elastic Node's simulated cluster.
 #[derive(Debug, Parser)]
 #[command(name = "sim", version)]
-struct Cli {
+struct SimCli {
     #[command(subcommand)]
-    command: Command,
+    command: SimCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum SimCommand {
     /// Runs one seed.
-    Run(run::RunArguments),
+    Run(run::SimRunArguments),
     /// Runs many seeds.
     Sweep(sweep::SweepArguments),
     /// Plants bugs, one at a time, and shows that each is found.
@@ -32,65 +33,99 @@ enum Command {
     Bugs(bugs::BugsArguments),
     /// Steps through a trace that `run --trace` wrote.
     Replay(replay::ReplayArguments),
+    /// Compares what recorded runs decide with what is committed.
+    Decisions(decisions::DecisionsArguments),
 }
 
-/// What a cluster is like.
+/// Shape of the cluster. Where neither hosts, slots nor seconds are given, each seed has a shape of its own, and
+/// where neither mode nor job is, these too.
 #[derive(Args, Clone, Debug)]
 struct ClusterArguments {
-    /// Hosts.
-    #[arg(long, default_value_t = 4)]
-    hosts: u32,
-    /// Most slots of a host.
-    #[arg(long, default_value_t = 2)]
-    slots: u32,
-    /// How long faults go on, in simulated seconds.
-    #[arg(long, default_value_t = 30)]
-    sim_seconds: u64,
-    /// Which driver of the code.
-    #[arg(long, value_enum, default_value_t = Mode::Cores)]
-    mode: Mode,
-    /// How the job's program takes part.
-    #[arg(long, value_enum, default_value_t = Job::InProcess)]
-    job: Job,
+    /// Hosts [default: drawn; 4 where other parts of the shape are given].
+    #[arg(long)]
+    hosts: Option<u32>,
+    /// Most slots of a host [default: drawn, or 2].
+    #[arg(long)]
+    slots: Option<u32>,
+    /// How long faults go on, in simulated seconds [default: drawn, or 30].
+    #[arg(long)]
+    sim_seconds: Option<u64>,
+    /// Which driver of the code [default: drawn with the shape, or cores].
+    #[arg(long, value_enum)]
+    mode: Option<SimulationMode>,
+    /// How the job's program takes part [default: drawn with the shape, or in-process].
+    #[arg(long, value_enum)]
+    job: Option<JobKind>,
     /// No faults.
     #[arg(long)]
     calm: bool,
+    /// Up to which set of draws jobs and faults are drawn.
+    #[arg(long, default_value_t = 0)]
+    draws: u32,
 }
 
 impl ClusterArguments {
     fn check(&self) -> anyhow::Result<()> {
-        if self.mode == Mode::Actors && !self.job.is_in_process() {
+        if self.mode == Some(SimulationMode::Actors) && self.job == Some(JobKind::Restart) {
             bail!("--job restart is simulated with --mode cores only");
         }
         Ok(())
     }
 
-    fn options(&self, seed: u64) -> Options {
-        Options {
-            seed,
-            hosts: self.hosts.clamp(1, 100_000),
-            slots: self.slots.clamp(1, 4_096),
-            seconds: self.sim_seconds.max(1),
-            mode: self.mode,
-            job: self.job,
-            keep: None,
+    /// The mode's name for reports, or `drawn` if it differs from seed to seed.
+    fn mode_name(&self) -> &'static str {
+        match self.mode {
+            None if self.is_drawn() && self.job.is_none() => "drawn",
+            mode => mode.unwrap_or_default().name(),
+        }
+    }
+
+    const fn is_drawn(&self) -> bool {
+        self.hosts.is_none() && self.slots.is_none() && self.sim_seconds.is_none()
+    }
+
+    /// The options of a seed's run. Its shape is drawn unless some of it is given.
+    fn options(&self, seed: u64) -> RunOptions {
+        if !self.is_drawn() {
+            return self.fixed(seed);
+        }
+        let is_given = self.mode.is_some() || self.job.is_some();
+        let given = (self.mode.unwrap_or_default(), self.job.unwrap_or_default());
+        let Shape { hosts, slots, seconds, mode, job } =
+            Shape::draw(seed, is_given.then_some(given));
+        let usual = RunOptions::new(seed);
+        let (calm, draws) = (self.calm, self.draws);
+        RunOptions { hosts, slots, seconds, mode, job, calm, draws, ..usual }
+    }
+
+    /// The same with the usual values for what is not given.
+    fn fixed(&self, seed: u64) -> RunOptions {
+        let usual = RunOptions::new(seed);
+        RunOptions {
+            hosts: self.hosts.unwrap_or(usual.hosts).clamp(1, 100_000),
+            slots: self.slots.unwrap_or(usual.slots).clamp(1, 4_096),
+            seconds: self.sim_seconds.unwrap_or(usual.seconds).max(1),
+            mode: self.mode.unwrap_or_default(),
+            job: self.job.unwrap_or_default(),
             calm: self.calm,
-            plan: None,
+            draws: self.draws,
+            ..usual
         }
     }
 }
 
 pub(crate) fn main() -> anyhow::Result<ExitCode> {
-    match Cli::parse().command {
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Sweep(arguments) => sweep::sweep(&arguments),
+    match SimCli::parse().command {
+        SimCommand::Run(arguments) => run::run(&arguments),
+        SimCommand::Sweep(arguments) => sweep::sweep(&arguments),
         #[cfg(feature = "planted-bugs")]
-        Command::Bugs(arguments) => bugs::bugs(&arguments),
-        Command::Replay(arguments) => replay::replay(&arguments),
+        SimCommand::Bugs(arguments) => bugs::bugs(&arguments),
+        SimCommand::Replay(arguments) => replay::replay(&arguments),
+        SimCommand::Decisions(arguments) => decisions::decisions(&arguments),
     }
 }
 
-/// Writes a line to stdout; a closed pipe ends the output, not the run.
+/// Writes a line to stdout. A closed pipe ends the output, not the run.
 fn say(line: impl AsRef<str>) {
     let _written = writeln!(std::io::stdout().lock(), "{}", line.as_ref()).is_ok();
 }

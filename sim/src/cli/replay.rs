@@ -1,4 +1,4 @@
-//! `sim replay`: a trace as a person reads it, with steps and filters.
+//! `sim replay`: prints a trace for people, with steps and filters.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};

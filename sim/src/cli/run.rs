@@ -1,4 +1,4 @@
-//! `sim run`: one seed, with everything that can be told of it.
+//! `sim run`: runs one seed and reports it in full.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -9,15 +9,15 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::Args;
 use sim::shrink::shrink;
-use sim::{Options, Recording, Regression, Report, Verdict};
+use sim::{Recording, Regression, RunOptions, RunReport, RunVerdict};
 
 use super::{ClusterArguments, commit, note, say};
 
-/// Events that a failure shows.
+/// Number of events that a failure shows.
 const LAST_EVENTS: usize = 60;
 
 #[derive(Args, Debug)]
-pub(crate) struct RunArguments {
+pub(crate) struct SimRunArguments {
     /// The seed.
     #[arg(long, required_unless_present = "regression")]
     seed: Option<u64>,
@@ -38,6 +38,9 @@ pub(crate) struct RunArguments {
     /// How many of the last events a failure shows.
     #[arg(long, default_value_t = LAST_EVENTS)]
     last: usize,
+    /// Writes the decisions of all nodes, one a line.
+    #[arg(long, value_name = "FILE")]
+    decisions: Option<PathBuf>,
     /// Runs twice and compares.
     #[arg(long)]
     twice: bool,
@@ -57,13 +60,13 @@ fn clock() -> Instant {
     Instant::now()
 }
 
-pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
     arguments.cluster.check()?;
     let options = match &arguments.regression {
         Some(path) => Regression::read(path)?.options(),
         None => arguments.cluster.options(arguments.seed.unwrap_or_default()),
     };
-    let options = Options { keep: arguments.keep.clone(), ..options };
+    let options = RunOptions { keep: arguments.keep.clone(), ..options };
     if let (Some(path), Some(about)) = (&arguments.store, &arguments.about) {
         Regression::of(about, &options).write(path)?;
     }
@@ -80,12 +83,20 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let mut report = if arguments.twice {
         sim::run_twice(&options)
     } else {
-        sim::run(&options, Recording { keep: 0, words, file })
+        sim::run(
+            &options,
+            Recording { words, file, decisions: arguments.decisions.is_some(), keep: 0 },
+        )
     };
     let seconds = begun.elapsed().as_secs_f64();
-    if report.verdict() != Verdict::Ok {
+    if let Some(path) = &arguments.decisions {
+        let lines: String = report.decisions.iter().flat_map(|line| [line, "\n"]).collect();
+        std::fs::write(path, lines)
+            .with_context(|| format!("the decisions {} cannot be written", path.display()))?;
+    }
+    if report.verdict() != RunVerdict::Ok {
         report = explain(&report, arguments.last);
-        if arguments.shrink && report.verdict() != Verdict::Nondeterministic {
+        if arguments.shrink && report.verdict() != RunVerdict::Nondeterministic {
             let (smaller, shrunk) = shrink(&options, report.verdict());
             note(format!("shrunk to {} faults:", smaller.keep.as_ref().map_or(0, Vec::len)));
             for (index, fault) in shrunk.plan.iter().enumerate() {
@@ -120,9 +131,9 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(report.verdict().exit_code()))
 }
 
-/// Runs a failing seed once more with words, and writes what it did last.
-pub(crate) fn explain(report: &Report, last: usize) -> Report {
-    let recording = Recording { keep: last, words: true, file: None };
+/// Runs a failing seed again with words, and writes its last events.
+pub(crate) fn explain(report: &RunReport, last: usize) -> RunReport {
+    let recording = Recording { keep: last, words: true, ..Recording::default() };
     let again = sim::run(&report.options, recording);
     for line in &again.last_events {
         note(line);
@@ -136,11 +147,11 @@ pub(crate) fn explain(report: &Report, last: usize) -> Report {
         report.reason().unwrap_or_default()
     ));
     note(format!("repeat: {}", report.options.command()));
-    if report.verdict() != Verdict::Nondeterministic && again.hash != report.hash {
+    if report.verdict() != RunVerdict::Nondeterministic && again.hash != report.hash {
         note("the second run was another: the seed is not deterministic");
         let mut differs = again;
-        differs.failure = Some(sim::Failure {
-            verdict: Verdict::Nondeterministic,
+        differs.failure = Some(sim::RunFailure {
+            verdict: RunVerdict::Nondeterministic,
             reason: "two runs of the failing seed differ".to_owned(),
         });
         return differs;

@@ -8,12 +8,12 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use sim::{Recording, Report, Verdict};
+use sim::{Recording, RunReport, RunVerdict};
 
 use super::run::explain;
 use super::{ClusterArguments, commit, note, say};
 
-/// Failures that are shown in full.
+/// Number of failures that are shown in full.
 const SHOWN_MAX: usize = 3;
 
 #[derive(Args, Debug)]
@@ -55,7 +55,7 @@ struct Totals {
     resets: u64,
     commits: u64,
     seeds: u64,
-    failed: Vec<Report>,
+    failed: Vec<RunReport>,
 }
 
 pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
@@ -88,7 +88,7 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
                     totals.resets += report.resets;
                     totals.commits += report.commits;
                     bar.inc(1);
-                    if report.verdict() != Verdict::Ok {
+                    if report.verdict() != RunVerdict::Ok {
                         totals.failed.push(report);
                         bar.set_message(format!("{} failed", totals.failed.len()));
                         if totals.failed.len() >= arguments.max_failures {
@@ -129,7 +129,7 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
     if arguments.json {
         say(json!({
             "seeds": totals.seeds,
-            "mode": arguments.cluster.mode.name(),
+            "mode": arguments.cluster.mode_name(),
             "failed": failed,
             "events": totals.events,
             "sim_seconds": totals.nanoseconds as f64 / 1e9,

@@ -1,50 +1,61 @@
-//! What is on the agenda, and who reacts to it.
+//! The events on the agenda, and their dispatch to handlers.
 
 use elastic_protocol::Stamp;
 
 use super::World;
-use super::network::{End, Lane};
+use super::network::{LinkDirection, LinkSide};
 
-/// What is on the agenda.
+/// An event on the agenda.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Happening {
     Deliver {
         link: u32,
-        lane: Lane,
+        connection: u32,
+        lane: LinkDirection,
     },
-    Silence {
+    /// Acknowledgements of one end arrive at the other end.
+    Acknowledge {
         link: u32,
-        end: End,
+        connection: u32,
+        end: LinkSide,
+    },
+    /// A connection may have been idle for too long.
+    Idle {
+        link: u32,
+        connection: u32,
+        end: LinkSide,
         epoch: u32,
-        is_lost: bool,
     },
-    Forget {
+    /// Deadline for the answer to a hello.
+    GreetingDue {
         link: u32,
-        end: End,
-        session: u32,
+        connection: u32,
+    },
+    /// A timer of a node's sessions.
+    Look {
+        link: u32,
+    },
+    /// A timer of the sessions of a driver's life.
+    DriverLook {
+        life: u32,
     },
     Dial {
         link: u32,
         token: u32,
     },
-    /// A former driver hears no more from somebody who has turned to the next.
-    Outlived {
-        link: u32,
-        life: u32,
-    },
-    /// The disk is done with a batch of the driver's.
+    /// The disk has finished a batch of the driver.
     Stored {
         life: u32,
     },
-    /// The driver hears of it.
+    /// The driver hears the store's answer.
     Answered {
         life: u32,
     },
-    /// A former driver finds that another has its journal.
+    /// A former driver finds that its journal belongs to another.
     Fenced {
         life: u32,
     },
-    /// The driver's process is started after this life of it.
+    /// The operator starts the driver again after this life.
     DriverBoot {
         life: u32,
     },
@@ -93,6 +104,12 @@ pub(super) enum Happening {
         life: u32,
         process: u32,
     },
+    /// The agent has read the last output of an ended process.
+    Read {
+        host: u32,
+        life: u32,
+        process: u32,
+    },
     Command {
         process: u32,
     },
@@ -132,28 +149,60 @@ pub(super) enum Happening {
     Mended(u32),
     Heal,
     Check,
-    /// Who was paused for a change that was undone must train again by now.
+    /// A periodic check of the liveness bounds.
+    InTime,
+    /// The driver is asked for its status, where decisions are recorded.
+    StatusAsked,
+    /// Deadline for a member, paused for a change that was undone, to train again.
     Resumed {
         process: u32,
         since: u64,
     },
-    /// A member's death must have been noticed by now.
+    /// Deadline for a member's death to be noticed.
     Noticed {
         process: u32,
         generation: Stamp,
     },
 }
 
+impl Happening {
+    /// Whether the event concerns a process's training thread only.
+    pub(super) const fn is_of_a_thread(&self) -> bool {
+        matches!(
+            self,
+            Self::Command { .. }
+                | Self::Computed { .. }
+                | Self::AbortSeen { .. }
+                | Self::Entered { .. }
+                | Self::Result { .. }
+                | Self::Overdue { .. }
+                | Self::PeerBroken { .. }
+                | Self::Exited { .. }
+        )
+    }
+}
+
 impl World {
     pub(super) fn handle(&mut self, happening: Happening) {
         match happening {
-            Happening::Deliver { link, lane } => self.handle_deliver(link, lane),
-            Happening::Silence { link, end, epoch, is_lost } => {
-                self.handle_silence(link, end, epoch, is_lost);
+            Happening::Deliver { link, connection, lane } => {
+                self.handle_deliver(link, connection, lane);
             }
-            Happening::Forget { link, end, session } => self.handle_forget(link, end, session),
+            Happening::Acknowledge { link, connection, end } => {
+                self.handle_acknowledge(link, connection, end);
+            }
+            Happening::Idle { link, connection, end, epoch } => {
+                self.handle_idle(link, connection, end, epoch);
+            }
+            Happening::GreetingDue { link, connection } => {
+                self.handle_greeting_due(link, connection);
+            }
+            Happening::StatusAsked => self.note_status(),
+            Happening::Look { link } => self.handle_look(link),
+            Happening::DriverLook { life } => {
+                self.in_life(life, Self::handle_driver_look);
+            }
             Happening::Dial { link, token } => self.handle_dial(link, token),
-            Happening::Outlived { link, life } => self.handle_outlived(link, life),
             Happening::Stored { life } => {
                 self.in_life(life, |world| world.handle_stored(life));
             }
@@ -184,6 +233,9 @@ impl World {
             Happening::Signalled { process, kills } => self.handle_signalled(process, kills),
             Happening::Exited { process, code } => self.handle_exited(process, code),
             Happening::Reaped { host, life, process } => self.handle_reaped(host, life, process),
+            Happening::Read { host, life, process } => {
+                self.handle_last_words(host, life, process);
+            }
             Happening::Command { process } => self.handle_command(process),
             Happening::Told { process } => self.handle_told(process),
             Happening::Computed { process, token } => self.handle_computed(process, token),
@@ -201,6 +253,7 @@ impl World {
             Happening::Fault(index) => self.begin_fault(index),
             Happening::Mended(index) => self.end_fault(index),
             Happening::Heal => self.heal(),
+            Happening::InTime => self.look(),
             Happening::Check => self.check_liveness(),
             Happening::Resumed { process, since } => self.check_resumed(process, since),
             Happening::Noticed { process, generation } => self.check_noticed(process, generation),

@@ -1,24 +1,27 @@
-//! The second half of a run: faults stop, a core of hosts is whole, and the job must go on, with everybody who
-//! should be in it, within bounded time; and when it is over, everybody must leave.
+//! The second half of a run: faults stop, and a core of hosts is whole. Within bounded time the job must go on with
+//! all workers that belong in it. When the job is over, every process must leave.
 
+use elastic_driver::OnTotalLoss;
 use elastic_host_manager::{HostSource, HostState};
-use elastic_protocol::{JobResult, Outcome};
+use elastic_protocol::{JobOutcome, JobResult};
 
-use super::driver::Phase;
+use super::driver::ObservedPhase;
 use super::{Happening, MS, World};
-use crate::trace::{Kind, Place};
+use crate::trace::{TraceKind, TracePlace};
 
 /// Commits that a healed job must make.
 const COMMITS_WANTED: u64 = 3;
 
-/// From one look to the next.
+/// Interval between two checks.
 const LOOK_NS: u64 = 250 * MS;
 
-/// Longest time that a healed cluster may take: the longest back-off with its jitter (37.5 s), a start that hangs
-/// until its deadline (30 s), the longest forming (12 s), a blacklisting (12 s), twice and with room.
-const LIVENESS_LIMIT_NS: u64 = 240_000 * MS;
+/// One seed in this many is watched for longer after its job is healthy: it must stay so.
+const LINGERS_ONE_IN: u64 = 8;
 
-/// How long the driver may take from the end of the job to its own.
+/// How long such a seed is watched.
+const LINGER_NS: u64 = 40_000 * MS;
+
+/// Longest time from the end of the job to the end of the driver's process.
 const LEAVING_LIMIT_NS: u64 = 120_000 * MS;
 
 impl World {
@@ -26,9 +29,9 @@ impl World {
         self.driver.result.is_some() || !(self.driver.is_alive() || self.driver.comes_back)
     }
 
-    /// Faults stop; hosts of the core are whole again, the others stay as they are.
+    /// Ends all faults. The hosts of the core become whole; the others stay unlisted, down or cut from the driver.
     pub(super) fn heal(&mut self) {
-        self.record(Kind::Heal, Place::DRIVER, (0, 0), String::new);
+        self.record(TraceKind::Heal, TracePlace::DRIVER, (0, 0), String::new);
         self.healed_at = Some(self.now);
         self.oracle.mark_healed();
         self.lies.clear();
@@ -48,6 +51,7 @@ impl World {
             entry.extra_delay = 0;
             entry.data_delay = 0;
             entry.no_spawn = 0;
+            entry.no_forming = [0; 2];
             entry.hang_start = 0;
             entry.listed_slots = entry.slots;
             entry.cut_data = 0;
@@ -60,12 +64,18 @@ impl World {
             self.release_held(host);
             for process in self.hosts[host as usize].processes.clone() {
                 self.continue_process(process, u32::MAX);
+                self.continue_thread(process, u32::MAX);
+                let entry = &self.processes[process as usize];
+                if entry.is_script && entry.hangs {
+                    // This script never came to its peers. Without peers nobody misses it, so the operator ends it.
+                    self.kill_process(process);
+                }
             }
             let life = self.hosts[host as usize].lives;
             self.continue_agent(host, life, u32::MAX);
             if is_core {
                 if std::mem::take(&mut self.hosts[host as usize].has_closed_slots) {
-                    // Its operator starts the agent anew, which opens the slots that were left on notice.
+                    // The operator starts the agent anew. That opens the slots that were left on notice.
                     self.end_agent(host, false);
                 }
                 if self.hosts[host as usize].agent.is_none() {
@@ -83,14 +93,16 @@ impl World {
         }
         let Some(healed_at) = self.healed_at else { return };
         let is_over = self.driver.result.is_some();
-        let limit = if is_over { LEAVING_LIMIT_NS } else { 0 } + LIVENESS_LIMIT_NS;
+        let limit = if is_over { LEAVING_LIMIT_NS } else { 0 } + self.healing_ns();
         if !is_over {
             match self.what_is_wrong() {
+                None if self.lingers() => {}
                 None => {
                     self.is_done = true;
                     return;
                 }
-                Some(_) if self.now < healed_at + limit => {}
+                // A job that was healthy may have had to grow since.
+                Some(_) if self.now < self.healthy_since.unwrap_or(healed_at) + limit => {}
                 Some(wrong) => {
                     let reason = format!("{wrong}; {}", self.who_is_waited_for());
                     return self.fail_liveness(reason);
@@ -103,9 +115,16 @@ impl World {
         self.agenda.push(self.now + LOOK_NS, Happening::Check);
     }
 
-    /// What keeps the job from being healthy, if something does.
+    /// Whether a healthy job is watched for longer.
+    fn lingers(&mut self) -> bool {
+        let lingers = self.options.draws >= 1 && self.options.seed.is_multiple_of(LINGERS_ONE_IN);
+        let since = *self.healthy_since.get_or_insert(self.now);
+        lingers && self.now < since + LINGER_NS
+    }
+
+    /// The reason why the job is not healthy, if there is one.
     fn what_is_wrong(&self) -> Option<String> {
-        if self.driver.phase != Phase::Run {
+        if self.driver.phase != ObservedPhase::Run {
             return Some("no generation trains".to_owned());
         }
         let commits = self.oracle.commits_since_healed();
@@ -160,8 +179,8 @@ impl World {
         core.map(|(host, _)| host.slots as usize).sum()
     }
 
-    /// As the driver tells it; its actor is asked when the run has ended.
-    fn who_is_waited_for(&mut self) -> String {
+    /// The driver's own status. A driver of actors is asked after the run.
+    pub(super) fn who_is_waited_for(&mut self) -> String {
         let now = self.driver.clock.local(self.now);
         let Some(cores) = self.driver.cores() else { return String::new() };
         cores.driver.status(now, &|time| time.to_string()).to_string()
@@ -191,13 +210,13 @@ impl World {
         }
     }
 
-    /// G-10: a job ends for a reason that there is.
+    /// Checks that a job ends for a valid reason (G-10).
     pub(super) fn check_result(&self, result: &JobResult) -> Result<(), String> {
         match result.outcome {
-            Outcome::Stopped => Ok(()),
-            Outcome::Succeeded => {
+            JobOutcome::Stopped => Ok(()),
+            JobOutcome::Succeeded => {
                 let done = self.scenario.epochs.saturating_mul(self.data.length());
-                let has_finished = |process: &super::processes::Process| {
+                let has_finished = |process: &super::processes::SimulatedProcess| {
                     process.job == self.driver.job
                         && process.program.saved.is_some_and(|saved| saved.model.samples == done)
                 };
@@ -206,7 +225,21 @@ impl World {
                 }
                 Err(format!("the job succeeded before its last epoch: {}", result.reason))
             }
-            Outcome::Failed => {
+            JobOutcome::Failed if self.check_limits(result).is_some() => {
+                self.check_limits(result).unwrap_or(Ok(()))
+            }
+            JobOutcome::Failed
+                if result.reason.starts_with("every worker that held the training state") =>
+            {
+                if self.scenario.driver.on_total_loss == Some(OnTotalLoss::Restart) {
+                    return Err(format!(
+                        "L-1: the job failed, and was to begin again: {}",
+                        result.reason
+                    ));
+                }
+                self.check_commit_kept(None)
+            }
+            JobOutcome::Failed => {
                 let members = self.driver.members.iter();
                 let all_raised = members.filter_map(|process| self.processes.get(*process as usize)).all(|process| {
                     let exited = matches!(process.end, Some(elastic_protocol::ExitStatus::Code(code)) if code != 0);

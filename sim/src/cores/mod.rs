@@ -1,10 +1,12 @@
-//! The simulated cluster from the cores alone: driver, host manager and registry on one node, an agent's core
-//! per host, a State's core and a training program per process, sessions between them, one agenda for all.
+//! The simulated cluster from the cores alone. The driver, host manager and registry share one node. Each host has an
+//! agent's core, each process a State's core and a training program. Sessions connect them, and one agenda drives
+//! them all.
 //!
-//! Each file of this folder is one part of the [`World`]; every one reacts to what comes off the agenda
-//! ([`Happening`]) and puts what follows onto it. The oracle looks on.
+//! Each file of this folder is one part of the [`World`]. Every part reacts to events from the agenda ([`Happening`])
+//! and puts follow-up events onto it. The oracle checks them.
 
 mod agents;
+mod bounds;
 mod collectives;
 mod driver;
 mod faults;
@@ -15,128 +17,140 @@ mod processes;
 mod program;
 mod seats;
 mod state;
+mod truth;
 mod wire;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use elastic_protocol::{Stamp, Term};
+use elastic_protocol::{HostName, Stamp, Term};
 use elastic_runtime::random::stream;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use self::agents::{Agent, Host};
-use self::collectives::Group;
-use self::driver::{Birth, DriverLife, Interregnum, Tenancy};
+use self::agents::{AgentLife, SimulatedHost};
+use self::bounds::{Calm, PACE_NS};
+use self::collectives::CollectiveGroup;
+use self::driver::{DriverBirth, DriverLife, Interregnum, Tenancy};
 use self::happening::Happening;
-use self::network::Link;
-use self::processes::Process;
-use self::program::Model;
+use self::network::SimulatedLink;
+use self::processes::SimulatedProcess;
+use self::program::TrainedModel;
 use self::wire::Wiretap;
 use crate::actors::hub::Hub;
-use crate::agenda::Agenda;
-use crate::dataset::Dataset;
-use crate::options::Options;
+use crate::agenda::WorldAgenda;
+use crate::dataset::SampleSet;
+use crate::options::RunOptions;
 use crate::oracle::{JobNumber, Oracle};
-use crate::plan::{DiskFault, Lie, Planned, plan};
-use crate::report::{Failure, Report, Verdict};
+use crate::plan::{DiscoveryFault, DiskFault, PlannedFault, plan};
+use crate::report::{RunFailure, RunReport, RunVerdict};
 use crate::scenario::Scenario;
-use crate::state_dir::StateDir;
-use crate::trace::{Kind, Place, Recording, Trace};
+use crate::state_dir::SimulatedStateDir;
+use crate::trace::{Recording, RunTrace, TraceKind, TracePlace};
 
 const MS: u64 = 1_000_000;
 
-/// Nothing, in an index of links or processes.
+/// Marks an absent entry in an index of links or processes.
 const NONE: u32 = u32::MAX;
 
-/// Most events at one and the same moment: beyond it somebody runs in circles.
+/// Interval between two looks at `status`, where decisions are recorded.
+const STATUS_EVERY_NS: u64 = 2_000 * MS;
+
+/// Most events at one moment. More of them mean an endless loop.
 const EVENTS_AT_ONCE_MAX: u64 = 2_000_000;
 
 /// The simulated cluster.
 pub(crate) struct World {
-    options: Options,
+    options: RunOptions,
     scenario: Scenario,
-    /// Where nodes are actors: what they share with the pump.
+    /// State shared with the pump, where nodes are actors.
     hub: Option<Rc<Hub>>,
-    /// Where nodes are actors: reads what they send.
+    /// Reads what actors send, where nodes are actors.
     wiretap: Wiretap,
     now: u64,
-    agenda: Agenda<Happening>,
-    pub(crate) trace: Trace,
+    agenda: WorldAgenda<Happening>,
+    pub(crate) trace: RunTrace,
     oracle: Oracle,
-    /// Delays of frames.
+    /// Random stream of frame delays.
     net: ChaCha8Rng,
-    /// How long processes, threads and collectives take.
+    /// Random stream of durations of processes, threads and collectives.
     machine: ChaCha8Rng,
     /// The newest life of the driver.
     driver: DriverLife,
     /// How often the driver's process was started.
     lives: u32,
-    /// The last life that began.
+    /// Number of the last life that began.
     newest: u32,
     /// The term of each life.
     terms: Vec<Term>,
-    state_dir: StateDir,
-    /// What is wrong with the disk under it, by fault.
+    state_dir: SimulatedStateDir,
+    /// Active disk faults, each with its fault's number.
     disk_faults: Vec<(u32, DiskFault)>,
-    /// When that was mended last.
+    /// World time at which the last disk fault ended.
     disk_mended_at: u64,
-    /// Batches that the journal was given.
+    /// Batches given to the journal.
     batches: u64,
-    /// When something happened last that may be why a generation ends, beside the driver's death.
+    /// World time of the last event, beside the driver's death, that may be why a generation ends.
     disturbed_at: u64,
+    /// Processes given to each slot since its host was last blamed for it.
+    tries: BTreeMap<(HostName, u32), u32>,
+    /// World time at which a fault last began or ended.
+    faulted_at: u64,
+    calm: Calm,
     interregnum: Option<Interregnum>,
-    /// How many of these there were.
+    /// Number of interregna so far.
     interregna: u64,
-    /// Earlier lives whose processes are still there.
+    /// Earlier lives of the driver whose processes still exist.
     former: Vec<DriverLife>,
-    /// How many millionths the driver's clock is too fast.
+    /// Millionths by which the driver's clock is too fast.
     driver_ppm: i64,
-    /// What discovery says instead of the truth, by fault.
-    lies: Vec<(u32, Lie)>,
-    hosts: Vec<Host>,
-    processes: Vec<Process>,
-    links: Vec<Link>,
+    /// Active discovery faults, each with its fault's number.
+    lies: Vec<(u32, DiscoveryFault)>,
+    hosts: Vec<SimulatedHost>,
+    processes: Vec<SimulatedProcess>,
+    links: Vec<SimulatedLink>,
     /// The link of each worker's incarnation, by job.
     by_incarnation: Vec<Vec<u32>>,
     /// The link of each agent's incarnation.
     agent_links: Vec<u32>,
-    groups: BTreeMap<(JobNumber, Stamp), Group>,
-    data: Dataset,
-    /// By job: what scripts have written where all hosts can read it.
-    checkpoints: BTreeMap<JobNumber, Model>,
-    plan: Vec<Planned>,
-    /// Faults that wait for a reset: its number, how long after it, which.
+    groups: BTreeMap<(JobNumber, Stamp), CollectiveGroup>,
+    data: SampleSet,
+    /// Checkpoints that scripts have written to shared storage, by job.
+    checkpoints: BTreeMap<JobNumber, TrainedModel>,
+    plan: Vec<PlannedFault>,
+    /// Faults that wait for a reset: number of the reset, delay after it, number of the fault.
     after_resets: Vec<(u64, u64, u32)>,
-    /// The same, for a batch that the journal is given.
+    /// Faults that wait for a journal batch, in the same form.
     after_batches: Vec<(u64, u64, u32)>,
-    /// Whom faults have stopped: the fault, and the process or the life of the agent.
+    /// Nodes stopped by faults: number of the fault, and the process or the life of the agent.
     stopped_by: Vec<(u32, u32)>,
-    /// Whether a node hears a driver that was succeeded, and knows it: D-2, that must have no effect.
+    /// Whether a node hears a driver that it knows to be succeeded. By D-2, that must have no effect.
     hears_outdated: bool,
     healed_at: Option<u64>,
-    /// When everybody must have left, once the driver has gone.
+    /// When the job first was healthy after healing.
+    healthy_since: Option<u64>,
+    /// When all processes must have left, once the driver has gone.
     gone_by: Option<u64>,
-    failure: Option<Failure>,
+    failure: Option<RunFailure>,
     is_done: bool,
 }
 
 impl World {
     /// A world whose nodes are cores.
-    pub(crate) fn new(options: &Options, recording: Recording) -> Self {
+    pub(crate) fn new(options: &RunOptions, recording: Recording) -> Self {
         let mut world = Self::prepare(options, recording, None);
         world.begin();
         world
     }
 
-    fn prepare(options: &Options, recording: Recording, hub: Option<&Rc<Hub>>) -> Self {
+    fn prepare(options: &RunOptions, recording: Recording, hub: Option<&Rc<Hub>>) -> Self {
         let scenario = Scenario::draw(options);
         let seed = options.seed;
         let mut clocks = stream(seed, "clocks", 0);
         let ppm = scenario.clock_ppm;
         let driver_ppm = clocks.random_range(-ppm..=ppm);
-        let birth = Birth { life: 1, at: 0, ppm: driver_ppm };
-        let state_dir = StateDir::new(seed, hub.is_some());
+        let birth = DriverBirth { life: 1, at: 0, ppm: driver_ppm };
+        let state_dir = SimulatedStateDir::new(seed, hub.is_some());
         let tenancy = Tenancy::begin(&state_dir, &scenario.driver.program, seed, 1)
             .expect("an empty state directory on a sound disk");
         let driver = DriverLife::new(hub, &scenario, seed, birth, tenancy);
@@ -145,7 +159,8 @@ impl World {
         let hosts = (0..options.hosts.max(1))
             .map(|host| {
                 let slots = scenario.slots[host as usize];
-                Host::new(host, slots, clocks.random_range(-ppm..=ppm))
+                let name = scenario.names[host as usize].clone();
+                SimulatedHost::new(host, name, slots, clocks.random_range(-ppm..=ppm))
             })
             .collect();
         let plan = plan(options);
@@ -153,8 +168,8 @@ impl World {
             hub: hub.map(Rc::clone),
             wiretap: Wiretap::default(),
             now: 0,
-            agenda: Agenda::new(),
-            trace: Trace::new(recording),
+            agenda: WorldAgenda::new(),
+            trace: RunTrace::new(recording),
             oracle,
             net: stream(seed, "net", 0),
             machine: stream(seed, "machine", 0),
@@ -167,6 +182,9 @@ impl World {
             disk_mended_at: 0,
             batches: 0,
             disturbed_at: 0,
+            tries: BTreeMap::new(),
+            faulted_at: 0,
+            calm: Calm::default(),
             interregnum: None,
             interregna: 0,
             former: Vec::new(),
@@ -178,7 +196,7 @@ impl World {
             by_incarnation: Vec::new(),
             agent_links: Vec::new(),
             groups: BTreeMap::new(),
-            data: Dataset::new(scenario.length, seed),
+            data: SampleSet::new(scenario.length, seed),
             checkpoints: BTreeMap::new(),
             plan,
             after_resets: Vec::new(),
@@ -186,6 +204,7 @@ impl World {
             stopped_by: Vec::new(),
             hears_outdated: false,
             healed_at: None,
+            healthy_since: None,
             gone_by: None,
             failure: None,
             is_done: false,
@@ -195,6 +214,12 @@ impl World {
     }
 
     fn begin(&mut self) {
+        if self.options.draws >= 1 {
+            self.agenda.push(PACE_NS, Happening::InTime);
+        }
+        if self.trace.decisions.is_wanted() && self.hub.is_none() {
+            self.agenda.push(STATUS_EVERY_NS, Happening::StatusAsked);
+        }
         self.schedule_plan();
         for host in 0..self.hosts.len() as u32 {
             let at = self.scenario.arrives[host as usize];
@@ -205,13 +230,13 @@ impl World {
         self.drain_driver();
     }
 
-    /// Runs to the end: until the job has shown that it goes on after the faults, or somebody was wrong.
-    pub(crate) fn run(mut self) -> Report {
+    /// Runs to the end: the job has proved progress after the faults, or a check has failed.
+    pub(crate) fn run(mut self) -> RunReport {
         self.run_until(u64::MAX);
         self.report()
     }
 
-    /// Handles what is due up to a moment, or less if the run is over.
+    /// Handles the events due up to a moment. Returns early if the run is over.
     fn run_until(&mut self, end: u64) {
         let mut at_once = 0;
         while self.failure.is_none() && !self.is_done {
@@ -238,30 +263,42 @@ impl World {
     #[inline]
     fn record(
         &mut self,
-        kind: Kind,
-        place: Place,
+        kind: TraceKind,
+        place: TracePlace,
         numbers: (u64, u64),
         words: impl FnOnce() -> String,
     ) {
         self.trace.record(self.now, kind, place, numbers, words);
     }
 
+    /// Notes a decision of a node, if decisions are recorded.
+    #[inline]
+    fn decide(&mut self, place: TracePlace, words: impl FnOnce() -> String) {
+        self.trace.decisions.note(self.now, place, words);
+    }
+
+    /// The same for the driver's node.
+    #[inline]
+    fn driver_decides(&mut self, words: impl FnOnce() -> String) {
+        self.decide(TracePlace::DRIVER, words);
+    }
+
     pub(crate) fn fail_safety(&mut self, reason: String) {
-        self.failure.get_or_insert(Failure { verdict: Verdict::Safety, reason });
+        self.failure.get_or_insert(RunFailure { verdict: RunVerdict::Safety, reason });
     }
 
     fn fail_liveness(&mut self, reason: String) {
-        self.failure.get_or_insert(Failure { verdict: Verdict::Liveness, reason });
+        self.failure.get_or_insert(RunFailure { verdict: RunVerdict::Liveness, reason });
     }
 
-    /// Takes an oracle's complaint.
+    /// Records an oracle's complaint as a safety failure.
     fn demand(&mut self, checked: Result<(), String>) {
         if let Err(reason) = checked {
             self.fail_safety(reason);
         }
     }
 
-    fn report(&mut self) -> Report {
+    fn report(&mut self) -> RunReport {
         self.trace.finish();
         let faults = self
             .plan
@@ -269,7 +306,7 @@ impl World {
             .enumerate()
             .map(|(index, planned)| format!("{index}: {:?} {:?}", planned.moment, planned.fault))
             .collect();
-        Report {
+        RunReport {
             options: self.options.clone(),
             events: self.trace.count(),
             nanoseconds: self.now,
@@ -283,16 +320,17 @@ impl World {
             plan: faults,
             result: self.driver.result.as_ref().map(|result| result.reason.clone()),
             failure: self.failure.take(),
+            decisions: self.trace.decisions.take(),
             last_events: self.trace.columns(),
         }
     }
 
-    /// A number of nanoseconds between the two.
+    /// Draws a number of nanoseconds between the two bounds.
     fn draw_ns(&mut self, low: u64, high: u64) -> u64 {
         self.machine.random_range(low..=high.max(low))
     }
 
-    fn agent_mut(&mut self, host: u32, life: u32) -> Option<&mut Agent> {
+    fn agent_mut(&mut self, host: u32, life: u32) -> Option<&mut AgentLife> {
         self.hosts[host as usize].agent.as_mut().filter(|agent| agent.life == life)
     }
 }

@@ -1,4 +1,4 @@
-//! Worker processes: started by an agent, signalled, stopped, ended.
+//! Worker processes: started by an agent, signalled, stopped, ended. Part of the simulated world.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,60 +7,74 @@ use elastic_protocol::{Deadlines, ExitStatus, NodeId, Stamp, WorkerId};
 use elastic_worker::state::core::{StateConfig, StateCore};
 
 use super::driver::job_id;
-use super::network::{Link, Owner};
-use super::program::Program;
+use super::network::LinkOwner;
+use super::program::TrainingProgram;
 use super::seats::StateSeat;
 use super::{Happening, MS, World};
 use crate::clock::NodeClock;
-use crate::trace::{Kind, Place};
+use crate::trace::{TraceKind, TracePlace};
+
+/// Longest time until a continued driver notices a death. After a pause of its own it judges no silence for twice
+/// `lost` and 2 s, then it waits for `lost`.
+const NOTICE_NS: u64 = 10_000 * MS;
 
 /// A worker's process.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct SimulatedProcess {
     pub(super) id: WorkerId,
+    pid: u32,
     pub(super) host: u32,
-    /// Whose worker it is.
+    /// The job of the worker.
     pub(super) job: u32,
-    /// Which life of the agent started it.
+    /// The life of the agent that started the process.
     agent_life: u32,
     pub(super) link: u32,
-    pub(super) place: Place,
+    pub(super) place: TracePlace,
     pub(super) state: StateSeat,
     pub(super) clock: NodeClock,
     pub(super) armed: u64,
     pub(super) stopped: u32,
     pub(super) frozen: Vec<Happening>,
-    /// How it ended, once it has.
+    /// Number of faults that block the training thread; `thread_frozen` keeps its events meanwhile.
+    pub(super) thread_hangs: u32,
+    thread_frozen: Vec<Happening>,
+    /// Exit status, once the process has ended.
     pub(super) end: Option<ExitStatus>,
     pub(super) is_alive: bool,
-    /// Whether it has come to the library, which takes SIGTERM for it.
+    /// Whether the process has come to the library, which handles SIGTERM from then on.
     pub(super) has_booted: bool,
-    /// Whether it never will.
+    /// Whether the process never comes to the library.
     pub(super) hangs: bool,
-    /// Whether it is a script, which knows nothing of the library and lives for one generation.
+    /// Whether the process is a script, which knows nothing of the library and lives for one generation.
     pub(super) is_script: bool,
-    /// Whether somebody wants it to go, so that its state may go with it.
+    /// Whether the process was told to leave. Its state may be lost with it.
     pub(super) is_leaving: bool,
-    pub(super) program: Program,
-    /// A signal that waits until it runs again.
+    pub(super) program: TrainingProgram,
+    /// Whether SIGTERM is pending until the process continues.
     pending_terminate: bool,
 }
 
-impl Process {
-    /// Whether it has ended, or is about to.
+impl SimulatedProcess {
+    /// Whether the process has ended.
     pub(super) fn has_died(&self) -> bool {
         !self.is_alive
     }
 
-    /// How many samples its last commit has seen.
+    /// The process id.
+    pub(super) const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Samples of the process's last commit.
     pub(super) fn saved_progress(&self) -> Option<u64> {
         self.is_alive.then(|| self.program.saved.as_ref().map(|saved| saved.model.samples))?
     }
 
-    /// Whether it is there to stay: nobody has told it, or its host, to go.
+    /// Whether the process runs and is there to stay: neither it nor its host was told to go.
     pub(super) fn stays(&self) -> bool {
         self.is_alive
             && self.stopped == 0
+            && self.thread_hangs == 0
             && !self.is_leaving
             && !self.state.is_exited()
             && !self.program.is_exiting()
@@ -68,7 +82,7 @@ impl Process {
 }
 
 impl World {
-    /// A process is there; its number and its process id are the answer.
+    /// Starts a process. Returns its number and its process id.
     pub(super) fn start_process(
         &mut self,
         host: u32,
@@ -82,8 +96,8 @@ impl World {
         let entry = &self.hosts[host as usize];
         let hangs = entry.hang_start > 0;
         let clock = NodeClock::new(self.now, entry.ppm);
-        let place = Place { host, slot: id.slot };
-        self.record(Kind::Start, place, (id.incarnation.0, u64::from(pid)), || id.to_string());
+        let place = TracePlace { host, slot: id.slot };
+        self.record(TraceKind::Start, place, (id.incarnation.0, u64::from(pid)), || id.to_string());
         let port = 10_000 + (index % 50_000) as u16;
         let config = StateConfig {
             job: job_id(self.options.seed, job),
@@ -99,10 +113,11 @@ impl World {
                 StateSeat::Actor { config, node: None, is_exited: false }
             }
         };
-        let owner = Owner::Worker { process: index };
+        let owner = LinkOwner::Worker { process: index };
         let node = Some(NodeId::worker(&id));
         let incarnation = id.incarnation.0;
-        self.processes.push(Process {
+        self.processes.push(SimulatedProcess {
+            pid,
             id,
             host,
             job,
@@ -114,20 +129,23 @@ impl World {
             armed: u64::MAX,
             stopped: 0,
             frozen: Vec::new(),
+            thread_hangs: 0,
+            thread_frozen: Vec::new(),
             end: None,
             is_alive: true,
             has_booted: false,
             hangs,
             is_script,
             is_leaving: false,
-            program: Program::default(),
+            program: TrainingProgram::default(),
             pending_terminate: false,
         });
         self.hosts[host as usize].processes.push(index);
         let boot = self.draw_ns(self.scenario.boot_ns / 2, self.scenario.boot_ns);
         let boot_at = self.now + boot * self.hosts[host as usize].slow_times.min(4);
         let dial_at = if hangs || is_script { u64::MAX } else { boot_at };
-        let link = self.add_link(Link::new(owner, host, node, place).of_job(job), dial_at);
+        let link = self.new_link(owner, host, node, place).of_job(job);
+        let link = self.add_link(link, dial_at);
         self.know(job, incarnation, link);
         if !hangs {
             self.agenda.push(boot_at, Happening::Booted { process: index });
@@ -144,7 +162,7 @@ impl World {
         entry.is_leaving = true;
         let place = entry.place;
         if kills {
-            self.record(Kind::Signal, place, (9, 0), String::new);
+            self.record(TraceKind::Signal, place, (9, 0), String::new);
             return self.end_process(process, ExitStatus::Signal(9), false);
         }
         if entry.stopped > 0 {
@@ -152,7 +170,7 @@ impl World {
             return;
         }
         let has_booted = entry.has_booted;
-        self.record(Kind::Signal, place, (15, 0), String::new);
+        self.record(TraceKind::Signal, place, (15, 0), String::new);
         if stubborn {
             return;
         }
@@ -163,12 +181,12 @@ impl World {
         }
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub(super) fn kill_process(&mut self, process: u32) {
         self.end_process(process, ExitStatus::Signal(9), false);
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub(super) fn stop_process(&mut self, process: u32) {
         let entry = &mut self.processes[process as usize];
         if entry.is_alive {
@@ -177,12 +195,12 @@ impl World {
                 node.set_stopped(true);
             }
             let (place, link) = (entry.place, entry.link);
-            self.record(Kind::Signal, place, (19, 0), String::new);
+            self.record(TraceKind::Signal, place, (19, 0), String::new);
             self.reopen(link);
         }
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub(super) fn continue_process(&mut self, process: u32, depth: u32) {
         let now = self.now;
         let entry = &mut self.processes[process as usize];
@@ -202,7 +220,7 @@ impl World {
             entry.armed = now;
         }
         let terminates = std::mem::take(&mut entry.pending_terminate);
-        self.record(Kind::Signal, place, (18, 0), String::new);
+        self.record(TraceKind::Signal, place, (18, 0), String::new);
         if terminates {
             self.agenda.push(now, Happening::Signalled { process, kills: false });
         }
@@ -212,7 +230,23 @@ impl World {
         self.reopen(link);
     }
 
-    /// The program's `main` has returned.
+    /// Lets a training thread go on.
+    pub(super) fn continue_thread(&mut self, process: u32, depth: u32) {
+        let now = self.now;
+        let entry = &mut self.processes[process as usize];
+        if entry.thread_hangs == 0 {
+            return;
+        }
+        entry.thread_hangs -= depth.min(entry.thread_hangs);
+        if entry.thread_hangs > 0 || !entry.is_alive {
+            return;
+        }
+        for happening in std::mem::take(&mut entry.thread_frozen) {
+            self.agenda.push(now, happening);
+        }
+    }
+
+    /// The program's `main` has returned: ends the process.
     pub(super) fn handle_exited(&mut self, process: u32, code: i32) {
         if self.freeze(process, Happening::Exited { process, code }) {
             return;
@@ -220,7 +254,7 @@ impl World {
         self.end_process(process, ExitStatus::Code(code), true);
     }
 
-    /// A process ends: its agent sees it, the driver's link breaks, collectives of its group break.
+    /// Ends a process. Its agent sees that, the driver's link breaks, and collectives of its group break.
     pub(super) fn end_process(&mut self, process: u32, status: ExitStatus, is_clean: bool) {
         if !self.processes[process as usize].is_alive {
             return;
@@ -233,7 +267,7 @@ impl World {
         entry.end = Some(status);
         let (place, host, life, link) = (entry.place, entry.host, entry.agent_life, entry.link);
         let code = u64::from(status.shell_code().unsigned_abs());
-        self.record(Kind::Exit, place, (code, u64::from(process)), || status.to_string());
+        self.record(TraceKind::Exit, place, (code, u64::from(process)), || status.to_string());
         self.hosts[host as usize].processes.retain(|other| *other != process);
         let is_told = self.scenario.death_is_told;
         self.end_peer(link, is_clean, is_told);
@@ -245,7 +279,7 @@ impl World {
         self.expect_notice(process);
     }
 
-    /// A host loses power: nobody is told anything.
+    /// Ends a process whose host has lost power. No other node is told.
     pub(super) fn vanish(&mut self, process: u32) {
         self.disturb();
         let entry = &mut self.processes[process as usize];
@@ -253,12 +287,12 @@ impl World {
         entry.state.end();
         entry.end = Some(ExitStatus::Signal(9));
         let (place, link) = (entry.place, entry.link);
-        self.record(Kind::Exit, place, (u64::MAX, u64::from(process)), String::new);
+        self.record(TraceKind::Exit, place, (u64::MAX, u64::from(process)), String::new);
         self.end_peer(link, false, false);
         self.expect_notice(process);
     }
 
-    /// Puts off what comes to a process that is stopped; true if it is stopped or dead.
+    /// Postpones an event for a stopped process. True if the process is stopped or dead.
     pub(super) fn freeze(&mut self, process: u32, happening: Happening) -> bool {
         let entry = &mut self.processes[process as usize];
         if !entry.is_alive {
@@ -268,10 +302,15 @@ impl World {
             entry.frozen.push(happening);
             return true;
         }
+        if entry.thread_hangs > 0 && happening.is_of_a_thread() {
+            entry.thread_frozen.push(happening);
+            return true;
+        }
         false
     }
 
-    /// G-12: the driver must have ended the generation of a dead member within the time of a silent host.
+    /// Schedules a check of G-12: the driver must end the generation of a dead member within the time of a silent
+    /// host.
     pub(super) fn expect_notice(&mut self, process: u32) {
         if self.driver.members.contains(&process) {
             let deadlines = self.scenario.driver.deadlines;
@@ -283,15 +322,15 @@ impl World {
     }
 
     pub(super) fn check_noticed(&mut self, process: u32, generation: Stamp) {
-        use super::driver::Phase;
+        use super::driver::ObservedPhase;
         // Another job's generation may have the same number.
         let is_under_way = self.driver.stamp == generation
             && self.driver.job == self.processes[process as usize].job
-            && matches!(self.driver.phase, Phase::Form | Phase::Run);
+            && matches!(self.driver.phase, ObservedPhase::Form | ObservedPhase::Run);
         if !is_under_way || self.is_over() {
             return;
         }
-        let is_excused = !self.driver_acts_since(4_000 * MS)
+        let is_excused = !self.driver_acts_since(NOTICE_NS)
             || self.processes[process as usize].program.has_returned();
         if is_excused {
             let at = self.now + 5_000 * MS;
@@ -308,10 +347,10 @@ impl World {
     }
 }
 
-/// A queue between two threads: what is put in comes out in order.
+/// A queue between two threads, in order.
 #[derive(Debug)]
 pub(super) struct Hop<T> {
-    /// With the moment when each is there.
+    /// Items with the world time of their arrival.
     pub(super) items: VecDeque<(u64, T)>,
     pub(super) last_at: u64,
 }

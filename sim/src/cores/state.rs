@@ -1,19 +1,19 @@
-//! The State's core of each process: between the session with the driver and the training thread.
+//! The State's core of each process, between the session with the driver and the training thread.
 
 use elastic_protocol::messages::{DriverToWorker, WorkerToDriver};
 use elastic_protocol::{Term, Time};
 use elastic_runtime::transport::LinkEvent;
-use elastic_worker::state::core::{Output, Progress, StateCore, TrainingEvent};
+use elastic_worker::state::core::{StateCore, StateOutput, TrainingEvent, TrainingProgress};
 
-use super::network::{Frame, Lane};
+use super::network::{LinkDirection, LinkFrame};
 use super::{Happening, World};
-use crate::trace::Kind;
+use crate::trace::TraceKind;
 
-/// What the training thread tells the State's.
+/// A message from the training thread to the State's thread.
 #[derive(Debug)]
-pub(super) enum Tell {
+pub(super) enum ThreadTell {
     Event(TrainingEvent),
-    /// It saw the pause flag at a boundary, and asks.
+    /// The thread saw the pause flag at this boundary and asks for a verdict.
     Boundary(u64),
     Progress,
 }
@@ -31,7 +31,7 @@ impl World {
         self.drain_state(process);
     }
 
-    /// The driver of a term says something.
+    /// Delivers a message from the driver of a term.
     pub(super) fn worker_hears(&mut self, process: u32, term: Term, message: DriverToWorker) {
         if matches!(message, DriverToWorker::Leave { .. } | DriverToWorker::Finished { .. }) {
             self.processes[process as usize].is_leaving = true;
@@ -67,12 +67,12 @@ impl World {
         if core.poll_timeout().is_some_and(|at| at <= now) {
             core.handle_timeout(now);
             let place = entry.place;
-            self.record(Kind::Timer, place, (0, 0), String::new);
+            self.record(TraceKind::Timer, place, (0, 0), String::new);
         }
         self.drain_state(process);
     }
 
-    /// The training thread's word reaches the State's thread.
+    /// Delivers the training thread's message to the State's thread.
     pub(super) fn handle_told(&mut self, process: u32) {
         if self.freeze(process, Happening::Told { process }) {
             return;
@@ -82,27 +82,29 @@ impl World {
         let Some((_, tell)) = entry.program.tells.items.pop_front() else { return };
         let (place, now) = (entry.place, entry.clock.local(world));
         let code = match &tell {
-            Tell::Event(TrainingEvent::AtRest { .. }) => 0,
-            Tell::Event(TrainingEvent::Formed { .. }) => 1,
-            Tell::Event(TrainingEvent::Synced { .. }) => 2,
-            Tell::Event(TrainingEvent::CollectiveFailed { .. }) => 3,
-            Tell::Event(TrainingEvent::Returned { .. }) => 4,
-            Tell::Event(TrainingEvent::Failed { .. }) => 5,
-            Tell::Boundary(boundary) => 6 | boundary << 8,
-            Tell::Progress => 7,
+            ThreadTell::Event(TrainingEvent::Moved { .. }) => 8,
+            ThreadTell::Event(TrainingEvent::AtRest { .. }) => 0,
+            ThreadTell::Event(TrainingEvent::Formed { .. }) => 1,
+            ThreadTell::Event(TrainingEvent::Synced { .. }) => 2,
+            ThreadTell::Event(TrainingEvent::CollectiveFailed { .. }) => 3,
+            ThreadTell::Event(TrainingEvent::Returned { .. }) => 4,
+            ThreadTell::Event(TrainingEvent::Failed { .. }) => 5,
+            ThreadTell::Boundary(boundary) => 6 | boundary << 8,
+            ThreadTell::Progress => 7,
         };
         let words = if self.trace.wants_words() { format!("{tell:?}") } else { String::new() };
-        self.record(Kind::Thread, place, (0, code), || words);
+        self.record(TraceKind::Thread, place, (0, code), || words);
         let entry = &mut self.processes[process as usize];
         let Some(core) = entry.state.core() else { return self.tell_state_actor(process, tell) };
         match tell {
-            Tell::Event(event) => core.handle_training(now, event),
-            Tell::Progress => {
+            ThreadTell::Event(event) => core.handle_training(now, event),
+            ThreadTell::Progress => {
                 let step = entry.program.saved.as_ref().map_or(0, |saved| saved.model.step);
-                let progress = Progress { step: elastic_protocol::Step(step), note: String::new() };
+                let progress =
+                    TrainingProgress { step: elastic_protocol::Step(step), note: String::new() };
                 core.handle_progress(now, progress);
             }
-            Tell::Boundary(boundary) => {
+            ThreadTell::Boundary(boundary) => {
                 let verdict = core.handle_boundary(now, entry.program.stamp, boundary);
                 self.drain_state(process);
                 return self.take_verdict(process, verdict);
@@ -118,7 +120,7 @@ impl World {
             let Some(output) = entry.state.core().and_then(StateCore::poll_output) else { break };
             let link = entry.link;
             outputs += 1;
-            let has_effect = matches!(output, Output::Training(_) | Output::Abort { .. });
+            let has_effect = matches!(output, StateOutput::Training(_) | StateOutput::Abort { .. });
             if self.hears_outdated && has_effect {
                 let id = self.processes[process as usize].id.clone();
                 self.fail_safety(format!(
@@ -127,23 +129,28 @@ impl World {
             }
             let entry = &mut self.processes[process as usize];
             match output {
-                Output::ToDriver(message) => {
+                StateOutput::ToDriver(message) => {
                     self.check_said(process, &message);
-                    let _undelivered = self.send(link, Lane::ToDriver, Frame::FromWorker(message));
+                    let _undelivered =
+                        self.send(link, LinkDirection::ToDriver, LinkFrame::FromWorker(message));
                 }
-                Output::Vote(vote) => {
-                    let _undelivered = self.send(link, Lane::ToDriver, Frame::Vote(vote));
+                StateOutput::Vote(vote) => {
+                    let _undelivered =
+                        self.send(link, LinkDirection::ToDriver, LinkFrame::Vote(vote));
                 }
-                Output::Training(command) => self.command(process, command),
-                Output::Abort { stamp, .. } => self.abort(process, stamp),
-                Output::PauseFlag { on } => {
+                StateOutput::Training(command) => self.command(process, command),
+                StateOutput::Abort { stamp, .. } => self.abort(process, stamp),
+                StateOutput::PauseFlag { on } => {
+                    let place = entry.place;
+                    self.decide(place, || format!("pause flag {on}"));
+                    let entry = &mut self.processes[process as usize];
                     entry.program.set_pause_flag(on, self.now);
                     let now = entry.clock.local(self.now);
                     if let Some(core) = entry.state.core().filter(|_| on) {
                         core.handle_pause_read(now, entry.program.boundary);
                     }
                 }
-                Output::SampleProgress => self.tell(process, Tell::Progress),
+                StateOutput::SampleProgress => self.tell(process, ThreadTell::Progress),
             }
         }
         if outputs > 64 {
@@ -168,7 +175,8 @@ impl World {
         }
     }
 
-    /// What a State says only if somebody else was wrong: the simulated programs all commit alike.
+    /// Checks for errors that a State reports only after another node's mistake: the simulated programs all commit
+    /// alike.
     pub(super) fn check_said(&mut self, process: u32, message: &WorkerToDriver) {
         let WorkerToDriver::CollectiveFailed { error, .. } = message else { return };
         if error.contains("do not commit alike") || error.contains("(G-6)") {

@@ -1,28 +1,28 @@
-//! Frames as actors send them, and what the world reads of them: the code for the trace, and what the oracle
-//! wants to know.
+//! Encoded frames of actors, and their decoding for the trace and the oracle.
 
 use bytes::Bytes;
-use elastic_protocol::Stamp;
+use elastic_protocol::codec::decode;
 use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, DriverToWorker, Vote, WorkerToDriver, decode,
+    AgentToDriver, DriverToAgent, DriverToWorker, Vote, WorkerToDriver,
 };
-use elastic_runtime::WireMessage;
+use elastic_protocol::{Stamp, WireMessage};
 use elastic_runtime::envelope::{Header, decode_header};
 use elastic_runtime::transport::Conversation;
 
-use super::network::Frame;
+use super::network::LinkFrame;
 
-/// A frame as it is on the wire.
+/// An encoded frame.
+#[derive(Clone)]
 pub(super) struct Packet {
     pub(super) bytes: Bytes,
     pub(super) conversation: Conversation,
-    /// What goes into the trace's hash: the same as for the message in a core's world.
+    /// The value for the trace's hash, the same as for the message in a world of cores.
     pub(super) code: u64,
-    /// Whether it tells a worker to go.
+    /// Whether the frame tells a worker to leave.
     pub(super) is_goodbye: bool,
-    /// Whether a driver welcomes with it.
+    /// Whether the frame is a driver's `Welcome`.
     pub(super) welcomes: bool,
-    /// The vote that it is.
+    /// The vote in the frame, if it is one.
     pub(super) vote: Option<Box<Vote>>,
 }
 
@@ -35,30 +35,30 @@ impl std::fmt::Debug for Packet {
     }
 }
 
-/// Reads what is sent. What is told to many is one and the same frame, and decoded once.
+/// Decodes sent frames. One frame for many receivers is decoded once.
 #[derive(Debug, Default)]
 pub(super) struct Wiretap {
-    /// The newest generation whose members are told to go.
+    /// The newest generation whose members were sent `Go`.
     pub(super) gone: Stamp,
     last: Option<(Bytes, DriverToWorker)>,
 }
 
 impl Wiretap {
-    /// The message of a frame, if it is one that is told.
-    pub(super) fn read(&mut self, bytes: &Bytes) -> Option<Frame> {
+    /// The message in a frame, if the frame is a tell.
+    pub(super) fn read(&mut self, bytes: &Bytes) -> Option<LinkFrame> {
         let Ok((Header::Tell { kind, .. }, body)) = decode_header(bytes) else { return None };
         match kind {
-            AgentToDriver::KIND => decode(body).ok().map(Frame::FromAgent),
-            WorkerToDriver::KIND => decode(body).ok().map(Frame::FromWorker),
-            Vote::KIND => decode(body).ok().map(Frame::Vote),
-            DriverToAgent::KIND => decode(body).ok().map(Frame::ToAgent),
-            DriverToWorker::KIND => self.read_to_worker(bytes, body).map(Frame::ToWorker),
+            AgentToDriver::KIND => decode(body).ok().map(LinkFrame::FromAgent),
+            WorkerToDriver::KIND => decode(body).ok().map(LinkFrame::FromWorker),
+            Vote::KIND => decode(body).ok().map(LinkFrame::Vote),
+            DriverToAgent::KIND => decode(body).ok().map(LinkFrame::ToAgent),
+            DriverToWorker::KIND => self.read_to_worker(bytes, body).map(LinkFrame::ToWorker),
             _ => None,
         }
     }
 
     fn read_to_worker(&mut self, bytes: &Bytes, body: &[u8]) -> Option<DriverToWorker> {
-        // The frame is kept, so that no other can have its place in memory.
+        // The kept frame holds its memory, so that no other frame can have the same address.
         if let Some((frame, message)) = &self.last
             && (frame.as_ptr(), frame.len()) == (bytes.as_ptr(), bytes.len())
         {
@@ -72,9 +72,9 @@ impl Wiretap {
 
 #[cfg(test)]
 mod tests {
-    use elastic_protocol::messages::encode;
+    use elastic_protocol::ActorName;
+    use elastic_protocol::codec::encode;
     use elastic_protocol::{GenerationId, Term};
-    use elastic_runtime::ActorName;
     use elastic_runtime::envelope::frame;
 
     use super::*;
@@ -92,7 +92,9 @@ mod tests {
         for generation in [1, 1, 2, 1] {
             let (bytes, message) = of(generation);
             for bytes in [bytes.clone(), bytes] {
-                let Some(Frame::ToWorker(read)) = reader.read(&bytes) else { panic!("it is one") };
+                let Some(LinkFrame::ToWorker(read)) = reader.read(&bytes) else {
+                    panic!("it is one")
+                };
                 assert_eq!(read, message);
             }
         }

@@ -1,4 +1,5 @@
-//! The contents of one file: what readers see, what is safe, and what lies between.
+//! The contents of one file: the version that readers see, the safe version, and unsynced changes. Part of the
+//! simulated disk.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +11,12 @@ use super::SECTOR_BYTES;
 /// A sector's bytes.
 type Sector = [u8; SECTOR_BYTES];
 
-/// How much of what was not synced survives a loss of power.
+/// How much unsynced data survives a loss of power.
 #[derive(Clone, Copy, Debug)]
 enum Survival {
     Nothing,
     Everything,
-    /// Each sector for itself, in any state that it had.
+    /// Each sector survives independently, in any state since the last sync.
     Any,
 }
 
@@ -24,7 +25,7 @@ enum Survival {
 pub(super) struct Contents {
     seen: Vec<u8>,
     safe: Vec<u8>,
-    /// What was written into sectors since the last sync, in order.
+    /// Versions of each sector since the last sync, in order.
     unsynced: BTreeMap<usize, Vec<Sector>>,
     /// Lengths since the last sync.
     lengths: Vec<usize>,
@@ -35,7 +36,7 @@ impl Contents {
         self.seen.len()
     }
 
-    /// Reads; false if that is beyond the end.
+    /// Reads; false beyond the end.
     pub(super) fn read(&self, offset: usize, out: &mut [u8]) -> bool {
         let part = offset.checked_add(out.len()).and_then(|end| self.seen.get(offset..end));
         part.is_some_and(|part| {
@@ -46,7 +47,7 @@ impl Contents {
 
     pub(super) fn set_len(&mut self, length: usize) {
         if length < self.seen.len() {
-            // What is cut off and comes back is zero.
+            // Bytes that are cut off are zero if the file grows again.
             let first = length / SECTOR_BYTES;
             self.seen[length..].fill(0);
             let last = self.seen.len().div_ceil(SECTOR_BYTES);
@@ -74,7 +75,7 @@ impl Contents {
         sector
     }
 
-    /// These sectors have new bytes.
+    /// Notes new contents of these sectors.
     fn note(&mut self, first: usize, end: usize) {
         for number in first..end {
             let sector = Self::sector(&self.seen, number);
@@ -82,7 +83,7 @@ impl Contents {
         }
     }
 
-    /// All that was written is safe.
+    /// Makes all written data safe.
     pub(super) fn sync(&mut self) {
         self.safe.resize(self.seen.len(), 0);
         for number in std::mem::take(&mut self.unsynced).into_keys() {
@@ -93,8 +94,8 @@ impl Contents {
         self.lengths.clear();
     }
 
-    /// A sync that fails: some of what was written is safe, and the rest will not be written any more, though
-    /// readers go on seeing it.
+    /// A failed sync. Some of the written data is safe. The rest is never written any more, though readers still see
+    /// it.
     pub(super) fn sync_badly(&mut self, random: &mut ChaCha8Rng) {
         self.safe = self.survivors(Survival::Any, random);
         self.unsynced.clear();
@@ -114,7 +115,7 @@ impl Contents {
     }
 
     fn survivors(&self, survival: Survival, random: &mut ChaCha8Rng) -> Vec<u8> {
-        // One of `count` versions: 0 is what was safe before.
+        // Version 0 is the previous safe one; 1 to `count` are later ones.
         let mut pick = |count: usize| match survival {
             Survival::Nothing => 0,
             Survival::Everything => count,
@@ -138,7 +139,7 @@ impl Contents {
         bytes
     }
 
-    /// One bit flips that was safe; false if there is none.
+    /// Flips one bit of safe data; false if there is none.
     pub(super) fn rot(&mut self, random: &mut ChaCha8Rng) -> bool {
         let written: Vec<usize> =
             (0..self.safe.len()).filter(|index| self.safe[*index] != 0).collect();

@@ -1,14 +1,15 @@
-//! A simulated disk: what is written is seen at once by whoever reads, and is safe only after a sync. When power
-//! goes, sectors that were not synced survive or not, each for itself, whatever the order of their writes: so
-//! writes are reordered, torn and lost. Names of files are metadata of their own, safe after a sync of the
-//! directory. It may be full, read-only, fail to sync, and rot. All of it comes from the seed.
+//! A simulated disk. Written data is visible at once, and safe only after a sync. In a loss of power each unsynced
+//! sector survives or not, independently of the order of writes: writes are reordered, torn and lost. File names are
+//! separate metadata, safe after a sync of the directory. The disk may be full, read-only, fail to sync, and rot. All
+//! its randomness comes from the seed.
 //!
-//! What a write promises is POSIX's and Linux's: a sync that fails has lost what it could not write, and the next
-//! one does not write it either ("Can Applications Recover from fsync Failures?", Rebello et al., USENIX ATC 2020).
+//! Writes promise what POSIX and Linux promise: a sync that fails has lost what it could not write, and the next one
+//! does not write it either ("Can Applications Recover from fsync Failures?", Rebello et al., USENIX ATC 2020).
 //!
-//! A driver's machine has one; a journal lies in a [`DiskFile`], which is what redb wants of its storage.
+//! A driver's machine has one such disk. A journal lies in a [`DiskFile`], which serves as redb's storage.
 
 mod file;
+mod journal_place;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -21,26 +22,27 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use self::file::Contents;
+pub use self::journal_place::DiskJournalPlace;
 pub use self::store::DiskFile;
 
-/// The unit in which a disk writes: all of it or nothing.
+/// The unit in which a disk writes: a sector is written whole or not at all.
 pub const SECTOR_BYTES: usize = 512;
 
 /// How a disk serves writes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Condition {
-    /// As it should.
+    /// Works correctly.
     #[default]
     Sound,
     /// No file can grow.
     Full,
-    /// Nothing can be written.
+    /// No write succeeds.
     ReadOnly,
-    /// Syncs fail, and lose some of what they should have written.
+    /// Syncs fail and lose some of their data.
     FailsSyncs,
 }
 
-/// What a directory says since it was synced last.
+/// A change of a directory since its last sync.
 #[derive(Clone, Debug)]
 enum Renaming {
     Made { name: String, file: usize },
@@ -49,24 +51,34 @@ enum Renaming {
 }
 
 #[derive(Debug)]
-struct State {
+struct DiskState {
     random: ChaCha8Rng,
     condition: Condition,
     files: Vec<Contents>,
-    /// What is seen now.
+    /// Names as readers see them.
     names: BTreeMap<String, usize>,
-    /// What is safe.
+    /// Names that survive a loss of power.
     safe_names: BTreeMap<String, usize>,
     renamings: Vec<Renaming>,
-    /// Counts losses of power, and deaths of the process: handles from before are dead.
+    /// Counts losses of power and deaths of the process. Handles from before are dead.
     powered: u64,
 }
 
-impl State {
+impl DiskState {
     fn may_write(&self) -> io::Result<()> {
         match self.condition {
             Condition::ReadOnly => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
             _ => Ok(()),
+        }
+    }
+
+    /// Frees the contents of files without a name.
+    fn forget_unnamed(&mut self) {
+        for (number, contents) in self.files.iter_mut().enumerate() {
+            let mut named = self.names.values().chain(self.safe_names.values());
+            if !named.any(|file| *file == number) {
+                *contents = Contents::default();
+            }
         }
     }
 }
@@ -74,13 +86,13 @@ impl State {
 /// A machine's disk. Clones are the same disk.
 #[derive(Clone, Debug)]
 pub struct Disk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
 }
 
 impl Disk {
-    /// An empty disk; `random` decides what survives.
+    /// An empty disk. `random` decides which unsynced data survives.
     pub fn new(random: ChaCha8Rng) -> Self {
-        let state = State {
+        let state = DiskState {
             random,
             condition: Condition::Sound,
             files: Vec::new(),
@@ -92,14 +104,14 @@ impl Disk {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a file, which is made if there is none.
+    /// Opens a file. Creates it if there is none.
     ///
     /// # Errors
-    /// As the disk's condition has it.
+    /// If the disk's condition forbids it.
     pub fn open(&self, name: &str) -> io::Result<DiskFile> {
         let mut state = self.state();
         let file = match state.names.get(name) {
@@ -121,10 +133,10 @@ impl Disk {
         self.state().names.contains_key(name)
     }
 
-    /// Gives a file another name, in the place of whatever had it.
+    /// Renames a file, replacing any file of the new name.
     ///
     /// # Errors
-    /// If there is no such file, or as the disk's condition has it.
+    /// If there is no such file, or if the disk's condition forbids it.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.state();
         state.may_write()?;
@@ -135,10 +147,10 @@ impl Disk {
         Ok(())
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     ///
     /// # Errors
-    /// If there is no such file, or as the disk's condition has it.
+    /// If there is no such file, or if the disk's condition forbids it.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.state();
         state.may_write()?;
@@ -150,7 +162,7 @@ impl Disk {
     /// Makes the names of files safe.
     ///
     /// # Errors
-    /// As the disk's condition has it.
+    /// If the disk's condition forbids it.
     pub fn sync_directory(&self) -> io::Result<()> {
         let mut state = self.state();
         match state.condition {
@@ -161,21 +173,22 @@ impl Disk {
             _ => {
                 state.renamings.clear();
                 state.safe_names = state.names.clone();
+                state.forget_unnamed();
                 Ok(())
             }
         }
     }
 
-    /// From now on it is like this.
+    /// Sets the condition from now on.
     pub fn set_condition(&self, condition: Condition) {
         self.state().condition = condition;
     }
 
-    /// Power goes. What is left is what will be found: of names a prefix of what was done, of contents any
-    /// choice of the sectors that were not synced.
+    /// Loses power. The remaining names result from a prefix of the changes; the remaining contents are any choice of
+    /// the unsynced sectors.
     pub fn lose_power(&self) {
         let mut guard = self.state();
-        let State { random, files, names, safe_names, renamings, powered, .. } = &mut *guard;
+        let DiskState { random, files, names, safe_names, renamings, powered, .. } = &mut *guard;
         *powered += 1;
         let kept = random.random_range(0..=renamings.len());
         for renaming in renamings.drain(..).take(kept) {
@@ -197,17 +210,18 @@ impl Disk {
         for contents in files {
             contents.lose_power(random);
         }
+        guard.forget_unnamed();
     }
 
-    /// The process that had files open is dead: its handles are, too. What it wrote stays as it is.
+    /// The process with open files has died: its handles are dead, too. Written data stays.
     pub fn detach(&self) {
         self.state().powered += 1;
     }
 
-    /// One bit of a file is no more what was written; whether there was one.
+    /// Flips one bit of a file. False if there is nothing to flip.
     pub fn rot(&self, name: &str) -> bool {
         let mut guard = self.state();
-        let State { random, files, names, .. } = &mut *guard;
+        let DiskState { random, files, names, .. } = &mut *guard;
         let Some(file) = names.get(name) else { return false };
         files[*file].rot(random)
     }

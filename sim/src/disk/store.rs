@@ -1,10 +1,10 @@
-//! A file of the simulated disk in a process's hands: what redb stores a journal in.
+//! An open file of the simulated disk: redb's storage for a journal.
 
 use std::io;
 
-use super::{Condition, Disk, State};
+use super::{Condition, Disk, DiskState};
 
-/// An open file. Dead after a loss of power, as the process is that had it.
+/// An open file. It is dead after a loss of power or the death of its process.
 #[derive(Clone, Debug)]
 pub struct DiskFile {
     disk: Disk,
@@ -17,7 +17,7 @@ impl DiskFile {
         Self { disk, file, powered }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut State, usize) -> io::Result<T>) -> io::Result<T> {
+    fn with<T>(&self, work: impl FnOnce(&mut DiskState, usize) -> io::Result<T>) -> io::Result<T> {
         let mut state = self.disk.state();
         if state.powered != self.powered {
             return Err(io::ErrorKind::StaleNetworkFileHandle.into());
@@ -25,7 +25,7 @@ impl DiskFile {
         work(&mut state, self.file)
     }
 
-    /// Bytes in it.
+    /// Length in bytes.
     ///
     /// # Errors
     /// After a loss of power.
@@ -33,7 +33,7 @@ impl DiskFile {
         self.with(|state, file| Ok(state.files[file].len() as u64))
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the file is empty.
     ///
     /// # Errors
     /// After a loss of power.
@@ -52,10 +52,10 @@ impl DiskFile {
         })
     }
 
-    /// Makes it longer, with zeros, or shorter.
+    /// Makes the file longer, with zeros, or shorter.
     ///
     /// # Errors
-    /// As the disk's condition has it, and after a loss of power.
+    /// If the disk's condition forbids it, and after a loss of power.
     pub fn set_len(&self, length: u64) -> io::Result<()> {
         self.with(|state, file| {
             state.may_write()?;
@@ -65,10 +65,10 @@ impl DiskFile {
         })
     }
 
-    /// Writes, and makes it longer where that goes beyond its end.
+    /// Writes. Extends the file if that goes beyond its end.
     ///
     /// # Errors
-    /// As the disk's condition has it, and after a loss of power.
+    /// If the disk's condition forbids it, and after a loss of power.
     pub fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.with(|state, file| {
             state.may_write()?;
@@ -78,13 +78,13 @@ impl DiskFile {
         })
     }
 
-    /// What was written is safe when this returns without an error.
+    /// Makes all written data safe, if it returns without an error.
     ///
     /// # Errors
-    /// As the disk's condition has it, and after a loss of power.
+    /// If the disk's condition forbids it, and after a loss of power.
     pub fn sync(&self) -> io::Result<()> {
         self.with(|state, file| {
-            let State { files, random, .. } = state;
+            let DiskState { files, random, .. } = state;
             if state.condition == Condition::FailsSyncs {
                 files[file].sync_badly(random);
                 return Err(io::Error::other("simulated: input/output error"));
@@ -95,7 +95,7 @@ impl DiskFile {
     }
 }
 
-fn may_grow(state: &State, file: usize, length: u64) -> io::Result<()> {
+fn may_grow(state: &DiskState, file: usize, length: u64) -> io::Result<()> {
     let grows = length > state.files[file].len() as u64;
     match state.condition {
         Condition::Full if grows => Err(io::ErrorKind::StorageFull.into()),

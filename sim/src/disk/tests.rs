@@ -1,12 +1,12 @@
-//! What a disk keeps, as properties over random histories; and the journal's store on it.
+//! Tests of the disk as properties over random histories, and of the journal's store on it.
 
 use std::collections::BTreeMap;
 
-use elastic_journal::{Batch, FileJournal, Journal, JournalError, Snapshot};
+use elastic_journal::{FileJournal, Journal, JournalBatch, JournalError, JournalSnapshot};
 use elastic_runtime::random::stream;
 use proptest::prelude::*;
 
-use super::{Condition, Disk, SECTOR_BYTES};
+use super::{Condition, Disk, DiskJournalPlace, SECTOR_BYTES};
 
 fn disk(seed: u64) -> Disk {
     Disk::new(stream(seed, "disk", 0))
@@ -19,7 +19,7 @@ fn bytes(disk: &Disk, name: &str) -> Vec<u8> {
     out
 }
 
-/// A file of a kilobyte that is safe, by name.
+/// Makes a safe file of a kilobyte with this name.
 fn safe_file(disk: &Disk, name: &str) {
     let file = disk.open(name).expect("it is sound");
     file.write(0, &[1; 1024]).expect("there is room");
@@ -30,7 +30,7 @@ fn safe_file(disk: &Disk, name: &str) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is synced survives; of what is not, each sector is in some state that it had since.
+    /// Synced data survives. Each unsynced sector is in a state that it had since the sync.
     #[test]
     fn what_is_synced_survives_and_the_rest_may(
         seed: u64,
@@ -70,8 +70,8 @@ proptest! {
         }
     }
 
-    /// The journal's store on it: what `append` has acknowledged is there after any crash, in order, and
-    /// whatever more is there was given to it.
+    /// The journal's store on the disk: records that `append` has acknowledged are there after any crash, in order.
+    /// Additional records were given to it.
     #[test]
     fn d_4_what_the_journal_acknowledged_survives(
         seed: u64,
@@ -88,10 +88,10 @@ proptest! {
                 _ => Condition::Sound,
             };
             disk.set_condition(condition);
-            // What was not acknowledged is given again, with more at its end.
+            // Unacknowledged records are given again, with more at their end.
             let records: Vec<Vec<u8>> =
                 (acknowledged + 1..=given + count as u64).map(record).collect();
-            let batch = Batch { first: acknowledged + 1, snapshot: snapshot(kind, acknowledged), records };
+            let batch = JournalBatch { first: acknowledged + 1, snapshot: snapshot(kind, acknowledged), records };
             given = batch.last();
             match journal.append(&batch) {
                 Ok(()) => acknowledged = given,
@@ -109,7 +109,7 @@ proptest! {
             for (number, found) in (from + 1..).zip(&loaded.records) {
                 prop_assert_eq!(found, &record(number));
             }
-            // What is there counts: a driver goes on from what it has read.
+            // Loaded records count: a driver goes on from them.
             (acknowledged, given) = (loaded.last(), loaded.last());
         }
     }
@@ -124,15 +124,45 @@ fn record(number: u64) -> Vec<u8> {
     vec![number as u8; 40 + number as usize % 700]
 }
 
-fn snapshot(kind: u8, upto: u64) -> Option<Snapshot> {
-    (kind == 5 && upto > 0).then(|| Snapshot { upto, bytes: record(upto) })
+fn snapshot(kind: u8, upto: u64) -> Option<JournalSnapshot> {
+    (kind == 5 && upto > 0).then(|| JournalSnapshot { upto, bytes: record(upto) })
 }
 
 fn open(disk: &Disk) -> Result<FileJournal, JournalError> {
-    let disk = disk.clone();
-    disk.open("journal")?;
-    disk.sync_directory()?;
-    FileJournal::open_on(move || disk.open("journal").expect("the file is there"))
+    FileJournal::open_at(DiskJournalPlace::new(disk.clone(), "journal"))
+}
+
+/// Data of a failed sync is visible in the file, but not safe. No driver builds on it: neither the one that saw the
+/// error, nor the next one, which did not.
+#[test]
+fn d_4_what_follows_a_failed_sync_survives_the_loss_of_power() {
+    for seed in 0..300 {
+        let is_restarted = seed % 2 == 0;
+        let disk = disk(seed);
+        let mut journal = open(&disk).expect("an empty disk");
+        let batch = |numbers: std::ops::RangeInclusive<u64>| JournalBatch {
+            first: *numbers.start(),
+            records: numbers.map(record).collect(),
+            snapshot: None,
+        };
+        journal.append(&batch(1..=20)).expect("it is sound");
+        disk.set_condition(Condition::FailsSyncs);
+        journal.append(&batch(21..=40)).expect_err("it fails");
+        disk.set_condition(Condition::Sound);
+        if is_restarted {
+            drop(journal);
+            disk.detach();
+            journal = open(&disk).expect("it is sound");
+            let last = journal.load().expect("nothing is damaged").last();
+            journal.append(&batch(last + 1..=41)).expect("it is sound");
+        } else {
+            journal.append(&batch(21..=41)).expect("it is sound");
+        }
+        drop(journal);
+        disk.lose_power();
+        let loaded = open(&disk).and_then(|mut journal| journal.load());
+        assert_eq!(loaded.expect("what was acknowledged").last(), 41, "seed {seed}");
+    }
 }
 
 #[test]
@@ -213,7 +243,7 @@ fn a_journal_that_rots_is_not_read_as_if_it_were_whole() {
         let mut journal = open(&disk).expect("an empty disk");
         let records: Vec<Vec<u8>> = (1..=20).map(record).collect();
         journal
-            .append(&Batch { first: 1, records: records.clone(), snapshot: None })
+            .append(&JournalBatch { first: 1, records: records.clone(), snapshot: None })
             .expect("room");
         drop(journal);
         disk.rot("journal");

@@ -1,4 +1,4 @@
-//! What a generation's members do: take their ranks, vote, take the commit over, commit.
+//! The oracle's checks of a generation's members: ranks, votes, sync, commits.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -7,34 +7,34 @@ use elastic_protocol::{Stamp, WorkerId};
 
 use super::{JobNumber, Oracle};
 
-/// Commits of a generation that not every rank has taken yet; ranks are at most a step apart.
+/// Most remembered commits of a generation that some ranks have not taken yet. Ranks are at most a step apart.
 const COMMITS_OPEN_MAX: usize = 8;
 
 #[derive(Debug)]
-struct Commit {
+struct OpenCommit {
     step: u64,
     digest: u64,
     ranks: u32,
 }
 
 #[derive(Debug)]
-pub(super) struct Generation {
+pub(super) struct GenerationRecord {
     pub(super) job: JobNumber,
     pub(super) stamp: Stamp,
     pub(super) members: Vec<WorkerId>,
-    /// The digest of its table.
+    /// The digest of the generation's table.
     table: Option<u64>,
-    /// Samples of the commit that it must not fall behind (G-5): acknowledged, and held by a member.
+    /// Least samples to begin from (G-5): those of the acknowledged commit that a member holds.
     pub(super) floor: u64,
-    /// Who has said READY.
+    /// Members that voted READY.
     ready: BTreeSet<WorkerId>,
-    /// What its members hold after the sync.
+    /// Digest that the members hold after the sync.
     synced: Option<u64>,
-    commits: VecDeque<Commit>,
+    commits: VecDeque<OpenCommit>,
 }
 
-impl Generation {
-    /// One of which nothing is known but who is to be in it.
+impl GenerationRecord {
+    /// A generation of which only the members are known.
     pub(super) fn new(job: JobNumber, stamp: Stamp, members: &[WorkerId], floor: u64) -> Self {
         Self {
             job,
@@ -50,7 +50,7 @@ impl Generation {
 }
 
 impl Oracle {
-    /// A member begins a generation with the rank and the table that it has made of what it was told: G-3.
+    /// Checks G-3 when a member begins a generation: its rank and its table.
     pub(crate) fn placed(
         &mut self,
         job: JobNumber,
@@ -58,14 +58,14 @@ impl Oracle {
         worker: &WorkerId,
     ) -> Result<(), String> {
         let generation = placement.stamp.generation;
-        // Of a generation too long ago nothing is remembered.
+        // Generations too long ago are forgotten.
         let Some(record) = self.generation_mut(job, placement.stamp) else { return Ok(()) };
         let table = &placement.assignment;
         let rank = placement.rank as usize;
         if record.members.get(rank) != Some(worker) {
             return Err(format!("G-3: {worker} takes rank {rank} of generation {generation}"));
         }
-        // The first one is looked at in full, the others by its digest.
+        // The first table is compared in full, the others by their digest.
         let is_first = record.table.is_none();
         let mut members = table.members().map(|member| member.worker);
         if is_first && record.members.iter().all(|member| members.next().as_ref() == Some(member)) {
@@ -81,7 +81,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A script is started with a rank of a generation: its members, if they are remembered. G-3.
+    /// Checks G-3 when a script is started: its rank and its world size, if the generation is remembered.
     pub(crate) fn started(
         &self,
         job: JobNumber,
@@ -101,12 +101,13 @@ impl Oracle {
         ))
     }
 
-    /// The members of a generation, by rank; none if it is not remembered.
+    /// The members of a generation, by rank; empty if it is not remembered.
     pub(crate) fn members(&self, job: JobNumber, stamp: Stamp) -> Vec<WorkerId> {
         self.generation(job, stamp).map(|record| record.members.clone()).unwrap_or_default()
     }
 
-    /// A member holds the commit of its generation: the same as every other (G-6).
+    /// Checks G-5 and G-6 when a member holds the commit of its generation: not behind the floor, and the same as
+    /// every other.
     pub(crate) fn synced(
         &mut self,
         job: JobNumber,
@@ -136,7 +137,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A member commits: all of them the same.
+    /// Checks a member's commit: all members commit the same, each once.
     pub(crate) fn committed(
         &mut self,
         job: JobNumber,
@@ -146,12 +147,17 @@ impl Oracle {
         samples: u64,
         worker: &WorkerId,
     ) -> Result<(), String> {
+        self.formed_at.1.clear();
+        self.fruitless = 0;
+        if let Some(record) = self.jobs.get_mut(&job) {
+            record.highest_step = record.highest_step.max(Some(step));
+        }
         let generation = stamp.generation;
         let Some(record) = self.generation_mut(job, stamp) else { return Ok(()) };
         let members = record.members.len() as u32;
         let index = record.commits.iter().position(|commit| commit.step == step);
         let index = index.unwrap_or_else(|| {
-            record.commits.push_back(Commit { step, digest, ranks: 0 });
+            record.commits.push_back(OpenCommit { step, digest, ranks: 0 });
             record.commits.len() - 1
         });
         let commit = &mut record.commits[index];
@@ -177,14 +183,14 @@ impl Oracle {
         Ok(())
     }
 
-    /// A worker's vote has come to the registry.
+    /// Records a worker's vote that has reached the registry.
     pub(crate) fn voted(&mut self, job: JobNumber, vote: &Vote) {
         if let Some(record) = self.generation_mut(job, vote.stamp) {
             record.ready.insert(vote.worker.clone());
         }
     }
 
-    /// The barrier is said to be open: everybody must have voted.
+    /// Checks that all members have voted when the barrier opens.
     pub(crate) fn barrier_opened(&self, job: JobNumber, stamp: Stamp) -> Result<(), String> {
         let Some(record) = self.generation(job, stamp) else { return Ok(()) };
         match record.members.iter().find(|member| !record.ready.contains(member)) {
@@ -196,7 +202,7 @@ impl Oracle {
         }
     }
 
-    pub(super) fn generation(&self, job: JobNumber, stamp: Stamp) -> Option<&Generation> {
+    pub(super) fn generation(&self, job: JobNumber, stamp: Stamp) -> Option<&GenerationRecord> {
         self.generations.iter().rev().find(|record| (record.job, record.stamp) == (job, stamp))
     }
 
@@ -204,7 +210,7 @@ impl Oracle {
         &mut self,
         job: JobNumber,
         stamp: Stamp,
-    ) -> Option<&mut Generation> {
+    ) -> Option<&mut GenerationRecord> {
         self.generations.iter_mut().rev().find(|record| (record.job, record.stamp) == (job, stamp))
     }
 }

@@ -1,57 +1,93 @@
-//! The oracle: what must be true of the whole cluster after every event, whoever is at fault. It sees what no
-//! node sees, and is told of everything at the moment when it happens.
+//! The oracle: rules that must hold in the whole cluster after every event, under any fault. It sees the state of all
+//! nodes, and the world reports every event to it at once.
 
+mod cooldowns;
 mod generations;
 mod succession;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use elastic_protocol::messages::{Formation, Table};
+use elastic_protocol::messages::{Formation, FormationTable};
 use elastic_protocol::{Assignment, Incarnation, Stamp, Term, WorkerId};
 
-use self::generations::Generation;
+pub(crate) use self::cooldowns::Cooldowns;
+use self::generations::GenerationRecord;
 
-/// Generations that are remembered.
+/// Number of remembered generations.
 const GENERATIONS_KEPT: usize = 16;
 
-/// Which job: the life of the driver that began it.
+/// Most generations that one driver may form within `PACE_NS` nanoseconds without a commit. Pauses leave about eight;
+/// planned generations have no pause.
+const PACE_MAX: usize = 24;
+const PACE_NS: u64 = 1_000_000_000;
+
+/// A job, named by the life of the driver that began it.
 pub(crate) type JobNumber = u32;
 
-/// A job: what a driver has begun, and those who take it over go on with.
+/// A job: begun by a driver, continued by its successors.
 #[derive(Debug, Default)]
-struct Job {
-    /// The term of its newest driver.
+struct JobRecord {
+    /// The term of the newest driver.
     term: Term,
     newest: Stamp,
-    /// The incarnations that workers were given.
+    /// Incarnations given to workers.
     given: BTreeSet<Incarnation>,
-    /// The table of the generation that was formed last, where it is learned from what members are told.
+    /// The table of the last formed generation, where the oracle learns it from messages to members.
     table: Arc<Assignment>,
-    /// The digest of the table that each life of a worker was told last, and by the driver of which term.
+    /// The digest of the table last told to each life of a worker, with the term of the driver that told it.
     tables_told: BTreeMap<Incarnation, (Term, u64)>,
     /// Samples of the highest commit that every rank of a generation took.
     acknowledged: Option<u64>,
+    /// Highest step that any member of a generation has committed.
+    highest_step: Option<u64>,
+    /// Resets decided, and the generation that the last of them ended.
+    resets: u64,
+    last_reset: Option<Stamp>,
 }
 
-/// What is known of the cluster.
+/// The oracle's knowledge of the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
-    jobs: BTreeMap<JobNumber, Job>,
-    generations: VecDeque<Generation>,
+    jobs: BTreeMap<JobNumber, JobRecord>,
+    generations: VecDeque<GenerationRecord>,
     pub(crate) resets: u64,
     pub(crate) generations_formed: u64,
     pub(crate) commits: u64,
     commits_when_healed: u64,
+    /// Generations formed since the last commit of any member.
+    pub(crate) fruitless: u32,
+    /// Term of the current driver, and times at which it formed generations since the last commit.
+    formed_at: (Term, VecDeque<u64>),
 }
 
 impl Oracle {
-    /// Faults are over: what is committed from here on is progress.
+    /// Checks the pace when the driver forms a generation (`now` in nanoseconds): no rapid series without a pause or
+    /// a commit.
+    pub(crate) fn paced(&mut self, by: Term, now: u64) -> Result<(), String> {
+        let (term, formed_at) = &mut self.formed_at;
+        if *term != by {
+            (*term, *formed_at) = (by, VecDeque::new());
+        }
+        formed_at.push_back(now);
+        while formed_at.front().is_some_and(|first| first + PACE_NS < now) {
+            formed_at.pop_front();
+        }
+        if formed_at.len() > PACE_MAX {
+            let formed = formed_at.len();
+            return Err(format!(
+                "G-9: {formed} generations within a second, and nothing was committed"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Faults are over: later commits count as progress.
     pub(crate) fn mark_healed(&mut self) {
         self.commits_when_healed = self.commits;
     }
 
-    /// Commits that every rank took since faults are over.
+    /// Commits that every rank took since the faults ended.
     pub(crate) fn commits_since_healed(&self) -> u64 {
         self.commits - self.commits_when_healed
     }
@@ -61,14 +97,19 @@ impl Oracle {
         self.jobs.get(&job)?.acknowledged
     }
 
-    /// A generation begins from so many samples, and nobody holds more: what was acknowledged beyond is lost.
+    /// Highest step that any member of a generation of a job has committed.
+    pub(crate) fn highest_step(&self, job: JobNumber) -> Option<u64> {
+        self.jobs.get(&job)?.highest_step
+    }
+
+    /// A generation begins from so many samples, and no process holds more. Acknowledged samples beyond are lost.
     pub(crate) fn begin_again_from(&mut self, job: JobNumber, samples: Option<u64>) {
         if let Some(job) = self.jobs.get_mut(&job) {
             job.acknowledged = job.acknowledged.min(samples);
         }
     }
 
-    /// The driver forms a generation: G-2, G-3.
+    /// Checks G-2 and G-3 when the driver forms a generation.
     pub(crate) fn formed(
         &mut self,
         number: JobNumber,
@@ -98,14 +139,15 @@ impl Oracle {
             ));
         }
         self.generations_formed += 1;
+        self.fruitless += 1;
         if self.generations.len() >= GENERATIONS_KEPT {
             self.generations.pop_front();
         }
-        self.generations.push_back(Generation::new(number, stamp, members, floor));
+        self.generations.push_back(GenerationRecord::new(number, stamp, members, floor));
         Ok(())
     }
 
-    /// The members of a generation of which only what its members are told is seen.
+    /// The members of a generation that is seen only through messages to its members.
     pub(crate) fn members_told(
         &mut self,
         job: JobNumber,
@@ -114,8 +156,8 @@ impl Oracle {
         let generation = formation.stamp.generation;
         let job = self.jobs.entry(job).or_default();
         job.table = match &formation.table {
-            Table::Full(assignment) => Arc::clone(assignment),
-            Table::Delta(delta) => Arc::new(delta.apply(&job.table).map_err(|error| {
+            FormationTable::Full(assignment) => Arc::clone(assignment),
+            FormationTable::Delta(delta) => Arc::new(delta.apply(&job.table).map_err(|error| {
                 format!(
                     "the table of generation {generation} does not come of the one before: {error}"
                 )
@@ -124,9 +166,8 @@ impl Oracle {
         Ok(job.table.members().map(|member| member.worker).collect())
     }
 
-    /// The driver of a term tells a member of its generation: what has changed in a table only if that driver
-    /// has told it that table. What a former driver has told nobody knows for certain: whoever holds another
-    /// table asks.
+    /// Checks an assignment. A driver may send only the changes of a table if it has told that table to the member
+    /// itself. Tables of a former driver are uncertain: a member with another table asks.
     pub(crate) fn assigned(
         &mut self,
         number: JobNumber,
@@ -142,10 +183,10 @@ impl Oracle {
         }
         let job = self.jobs.entry(number).or_default();
         match &formation.table {
-            Table::Full(assignment) => {
+            FormationTable::Full(assignment) => {
                 job.tables_told.insert(to.incarnation, (term, assignment.digest()));
             }
-            Table::Delta(delta) => {
+            FormationTable::Delta(delta) => {
                 let told = job.tables_told.insert(to.incarnation, (term, delta.digest()));
                 let may_be_another = match told {
                     Some((by, digest)) => by == term && digest != delta.base(),
@@ -162,7 +203,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// The generation that a State is in only grows (G-2).
+    /// Checks that the generation of a State only grows (G-2).
     pub(crate) fn state_stamp(
         &self,
         job: JobNumber,

@@ -1,12 +1,12 @@
-//! Several lives of a driver, one job: no number is given out twice (D-1), and a driver that was succeeded
+//! Rules for several lives of a driver in one job. No number is given out twice (D-1). A driver that was succeeded
 //! decides nothing more (D-2).
 
 use elastic_protocol::{Stamp, Term, WorkerId};
 
-use super::{Job, JobNumber, Oracle};
+use super::{JobNumber, JobRecord, Oracle};
 
 impl Oracle {
-    /// A driver begins a job, or takes it over: D-1, its term is nobody else's.
+    /// Checks D-1 when a driver begins a job or takes it over: its term is new.
     pub(crate) fn driver_began(&mut self, job: JobNumber, term: Term) -> Result<(), String> {
         let job = self.jobs.entry(job).or_default();
         if term <= job.term {
@@ -19,7 +19,30 @@ impl Oracle {
         Ok(())
     }
 
-    /// The driver has a worker started: D-1, its incarnation is nobody else's.
+    /// The newest driver decides to reset a generation. A planned end that becomes an abort counts as one reset.
+    pub(crate) fn reset_decided(&mut self, job: JobNumber, stamp: Stamp) {
+        let job = self.jobs.entry(job).or_default();
+        if job.last_reset.replace(stamp) != Some(stamp) {
+            job.resets += 1;
+        }
+    }
+
+    /// Resets of a job, over all lives of its driver.
+    pub(crate) fn resets_of(&self, job: JobNumber) -> u64 {
+        self.jobs.get(&job).map_or(0, |job| job.resets)
+    }
+
+    /// Checks the number of resets that a driver goes on from (D-4), and counts on from it.
+    pub(crate) fn taken_over(&mut self, job: JobNumber, resets: u64) -> Result<(), String> {
+        let job = self.jobs.entry(job).or_default();
+        let decided = std::mem::replace(&mut job.resets, resets);
+        if resets.abs_diff(decided) <= 1 {
+            return Ok(());
+        }
+        Err(format!("D-4: a new driver goes on from {resets} resets, and {decided} were decided"))
+    }
+
+    /// Checks D-1 when the driver has a worker started: its incarnation is new.
     pub(crate) fn given(&mut self, job: JobNumber, worker: &WorkerId) -> Result<(), String> {
         let job = self.jobs.entry(job).or_default();
         if job.given.insert(worker.incarnation) {
@@ -28,15 +51,14 @@ impl Oracle {
         Err(format!("D-1: the incarnation of {worker} was given out before"))
     }
 
-    /// Whether a generation is known: what a former driver has formed is no news under the next.
+    /// Whether a generation is known already, for example from a former driver.
     pub(crate) fn knows(&self, job: JobNumber, stamp: Stamp) -> bool {
         self.generation(job, stamp).is_some()
     }
 }
 
-impl Job {
-    /// A driver of a term tells that a generation is formed: it is the newest (D-2), and the number is no other
-    /// generation's (D-1).
+impl JobRecord {
+    /// Checks a formed generation: its driver is the newest (D-2), and its number is new (D-1).
     pub(super) fn may_form(&self, by: Term, stamp: Stamp) -> Result<(), String> {
         if by < self.term {
             return Err(format!(

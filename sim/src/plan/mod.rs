@@ -1,5 +1,5 @@
-//! Which faults a run meets, and when: drawn before the run from streams of its own, so that leaving one out
-//! (shrinking) shifts no other.
+//! The plan of a run: which faults happen, and when. It is drawn before the run from random streams of its own.
+//! Leaving one fault out (shrinking) thus shifts no other.
 
 mod draw;
 
@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use draw::draw;
 
-use crate::options::Options;
+use crate::options::RunOptions;
 
-/// The plan of a run, by the numbers of its faults: drawn, or given.
-pub(crate) fn plan(options: &Options) -> Vec<Planned> {
+/// The plan of a run, indexed by the faults' numbers: drawn or given.
+pub(crate) fn plan(options: &RunOptions) -> Vec<PlannedFault> {
     match &options.plan {
         _ if options.calm => Vec::new(),
         Some(plan) => plan.0.clone(),
-        None => draw(options.seed, options.hosts.max(1), options.slots, options.seconds),
+        None => draw(options),
     }
 }
 
 /// The faults of a run.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
-pub struct Plan(pub(crate) Vec<Planned>);
+pub struct FaultPlan(pub(crate) Vec<PlannedFault>);
 
-impl Plan {
-    /// Those of a run that happen.
-    pub fn of(options: &Options) -> Self {
+impl FaultPlan {
+    /// The faults of a run that happen.
+    pub fn of(options: &RunOptions) -> Self {
         let is_kept = |index: &usize| options.keep.as_ref().is_none_or(|keep| keep.contains(index));
         let numbered = plan(options).into_iter().enumerate();
         Self(numbered.filter(|(index, _)| is_kept(index)).map(|(_, planned)| planned).collect())
@@ -35,29 +35,29 @@ impl Plan {
 /// When a fault begins.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Moment {
-    /// So many microseconds after the beginning.
+pub(crate) enum FaultMoment {
+    /// Microseconds after the beginning.
     At(u64),
-    /// So many microseconds after the driver has decided its n-th reset.
+    /// After the driver has decided its n-th reset.
     AfterReset {
-        /// Which reset, from 1.
+        /// Number of the reset, from 1.
         number: u64,
-        /// How long after it.
+        /// Delay in microseconds.
         after_us: u64,
     },
-    /// So many microseconds after the driver has given its journal the n-th batch, over all its lives.
+    /// After the driver has given its journal the n-th batch, counted over all its lives.
     AfterBatch {
-        /// Which batch, from 1.
+        /// Number of the batch, from 1.
         number: u64,
-        /// How long after it; 0: at once.
+        /// Delay in microseconds; 0: at once.
         after_us: u64,
     },
 }
 
-/// Which way nothing gets through.
+/// The direction or network that is cut.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Way {
+pub(crate) enum CutDirection {
     /// From the host to the driver.
     ToDriver,
     /// From the driver to the host.
@@ -66,44 +66,46 @@ pub(crate) enum Way {
     Driver,
     /// Between the host and the other hosts.
     Data,
-    /// Between the host and everybody.
+    /// Between the host and all other nodes.
     All,
 }
 
-/// What discovery says instead of the truth.
+/// A false answer of discovery.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Lie {
+pub(crate) enum DiscoveryFault {
     /// The script fails.
     Fail,
     /// The script hangs.
     Hang,
-    /// Not one line is a host.
+    /// No line names a host.
     Garbage,
-    /// Some lines are no hosts.
+    /// Some lines name no host.
     HalfGarbage,
-    /// Nothing.
+    /// The slots of some hosts cannot be read.
+    Unclear,
+    /// The list is empty.
     Nothing,
 }
 
-/// What is wrong with the disk of the driver's machine.
+/// A fault of the disk of the driver's machine.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum DiskFault {
     /// A sync takes a hundred times as long.
     Slow,
-    /// There is no room.
+    /// The disk is full.
     Full,
-    /// Nothing can be written.
+    /// The disk is read-only.
     ReadOnly,
-    /// Syncs fail, and may have written all the same.
+    /// Syncs fail, though the data may have been written.
     FailsSyncs,
 }
 
-/// One fault. Times are microseconds of the world; hosts and slots are counted modulo what there is.
+/// A fault. Times are microseconds of the world. Hosts and slots are counted modulo the existing ones.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Fault {
+pub(crate) enum SimulatedFault {
     /// SIGKILL to a worker.
     KillWorker { host: u32, slot: u32 },
     /// A worker ends with exit code 1.
@@ -112,55 +114,62 @@ pub(crate) enum Fault {
     RaiseWorker { host: u32, slot: u32 },
     /// SIGSTOP to a worker, SIGCONT later.
     StopWorker { host: u32, slot: u32, for_us: u64 },
-    /// SIGTERM to a worker: it is to leave.
+    /// SIGTERM to a worker, as a notice to leave.
     NoticeWorker { host: u32, slot: u32 },
     /// SIGKILL to an agent; its workers die with it.
     KillAgent { host: u32 },
+    /// A worker's training thread hangs, while the rest of its process runs.
+    HangThread { host: u32, slot: u32, for_us: u64 },
+    /// A worker's training function returns an error where it should succeed, and later than the others.
+    RaiseLate { host: u32, slot: u32 },
     /// SIGSTOP to an agent, SIGCONT later.
     StopAgent { host: u32, for_us: u64 },
-    /// SIGTERM to an agent: its host is to leave; it comes back later.
+    /// SIGTERM to an agent: its host is to leave. The host comes back later.
     DrainHost { host: u32, for_us: u64 },
     /// A host loses power, and comes back later.
     CrashHost { host: u32, for_us: u64 },
-    /// Nothing gets through.
-    Cut { host: u32, way: Way, for_us: u64 },
-    /// The sessions of a host's nodes with the driver break, and are made again.
+    /// The network of a host is cut in one way.
+    Cut { host: u32, way: CutDirection, for_us: u64 },
+    /// The sessions between a host's nodes and the driver break and are made again.
     BreakLinks { host: u32 },
-    /// What collectives give to a host's workers comes later, perhaps after their generation has ended.
+    /// Results of collectives reach a host's workers late, perhaps after their generation has ended.
     LateData { host: u32, delay_us: u64, for_us: u64 },
-    /// A worker's connections to its peers break, and nobody has died.
+    /// A worker's connections to its peers break without any death.
     BreakData { host: u32, slot: u32 },
-    /// A rack loses power; all its hosts are back at one moment. Which hosts: bit by number.
+    /// A rack loses power. All its hosts come back at one moment. Bits of `hosts` select them by number.
     Rack { hosts: u64, for_us: u64 },
-    /// Frames take longer.
+    /// Frames to and from a host take longer.
     SlowLink { host: u32, delay_us: u64, for_us: u64 },
-    /// Everything computes so many times slower.
+    /// A host computes slower by a factor.
     SlowHost { host: u32, times: u64, for_us: u64 },
-    /// Discovery lies.
-    Discovery { lie: Lie, for_us: u64 },
+    /// Discovery gives a false answer.
+    Discovery { lie: DiscoveryFault, for_us: u64 },
     /// Discovery leaves a host out.
     Unlist { host: u32, for_us: u64 },
     /// Discovery gives a host other slots.
     Slots { host: u32, slots: u32, for_us: u64 },
     /// Processes cannot be started on a host.
     NoSpawn { host: u32, for_us: u64 },
+    /// The system refuses resources that a host's workers need to form a group, such as descriptors. With `is_told`,
+    /// the workers can tell that the cause lies with them.
+    NoForming { host: u32, is_told: bool, for_us: u64 },
     /// Processes that start on a host never come to the library.
     HangStart { host: u32, for_us: u64 },
-    /// The driver's process stands still.
+    /// The driver's process stands still, then goes on.
     StopDriver { for_us: u64 },
     /// The driver's process is killed, and started again later: it goes on with its job.
     CrashDriver { for_us: u64 },
-    /// The driver's process is killed amid what it says next: after so many things that it wants done.
+    /// The driver's process is killed while it carries out its outputs, after a number of them.
     CrashDriverMidway { outputs: u32, for_us: u64 },
     /// The driver's process and a worker are killed at one moment.
     CrashDriverAndWorker { host: u32, slot: u32, for_us: u64 },
     /// The driver's process is killed when a host loses power; both are back at one moment.
     CrashDriverAndHost { host: u32, for_us: u64 },
-    /// The driver's machine is lost with its state directory: whoever is started later begins another job.
+    /// The driver's machine is lost with its state directory. A driver started later begins another job.
     LoseDriver { for_us: u64 },
-    /// The disk of the driver's machine.
+    /// A fault of the disk of the driver's machine.
     Disk { fault: DiskFault, for_us: u64 },
-    /// The driver stands still and another is started in its place; later it goes on: there are two.
+    /// The driver stands still and another is started in its place. Later the first goes on, so that there are two.
     ReplaceDriver { for_us: u64 },
     /// The driver's process is killed, for good.
     KillDriver,
@@ -168,19 +177,20 @@ pub(crate) enum Fault {
     Interrupt,
 }
 
-impl Fault {
-    /// Whether it is the driver's death, or its disk's trouble, and nothing else.
+impl SimulatedFault {
+    /// Whether only the driver is affected: by its death, its pause, or its disk's trouble.
     pub(crate) const fn is_the_drivers_alone(&self) -> bool {
         matches!(
             self,
             Self::CrashDriver { .. }
                 | Self::CrashDriverMidway { .. }
                 | Self::ReplaceDriver { .. }
+                | Self::StopDriver { .. }
                 | Self::Disk { .. }
         )
     }
 
-    /// Whether it takes the driver's process away for a while.
+    /// Whether the fault takes the driver's process away for a while.
     pub(crate) const fn takes_the_driver(&self) -> bool {
         matches!(
             self,
@@ -196,9 +206,9 @@ impl Fault {
 
 /// A fault with its moment.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedFault {
     /// When it begins.
-    pub(crate) moment: Moment,
-    /// What.
-    pub(crate) fault: Fault,
+    pub(crate) moment: FaultMoment,
+    /// The fault.
+    pub(crate) fault: SimulatedFault,
 }

@@ -1,32 +1,32 @@
-//! What the journal has acknowledged over all lives of the driver: the oracle's own copy, in digests. What a
-//! successor loads is compared with it (D-4), and so is what leaves a driver (D-1).
+//! The oracle's copy, in digests, of what the journal has acknowledged over all lives of the driver. It is compared
+//! with what a successor loads (D-4), and with what leaves a driver (D-1).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use elastic_driver::journal::Record;
-use elastic_journal::{Batch, Loaded};
+use elastic_driver::journal::JournalRecord;
+use elastic_journal::{JournalBatch, LoadedJournal};
 use elastic_protocol::{GenerationId, Incarnation};
 
 use crate::dataset::mix;
 
-/// Snapshots that are remembered; one more than those that a crash can choose from.
+/// Number of remembered snapshots: one more than a crash can choose from.
 const SNAPSHOTS_KEPT: usize = 4;
 
 #[derive(Debug, Default)]
 struct Acknowledged {
     /// The number of the last record.
     last: u64,
-    /// Digests of the records that stand behind the oldest snapshot that is remembered, by number.
+    /// Digests of the records after the oldest remembered snapshot, by number.
     records: BTreeMap<u64, u64>,
     /// Digests of snapshots, by the number of their last record.
     snapshots: BTreeMap<u64, u64>,
-    /// The last generation and incarnation that are on record.
+    /// The last recorded generation and incarnation.
     generation: GenerationId,
     incarnation: Incarnation,
 }
 
-/// What a journal has acknowledged. Clones are the same one.
+/// The archive of a journal. Clones share their contents.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Archive(Arc<Mutex<Acknowledged>>);
 
@@ -35,17 +35,20 @@ impl Archive {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The journal says that this is stored.
-    pub(super) fn acknowledged(&self, batch: &Batch) {
+    /// Notes a batch that the journal has acknowledged.
+    pub(super) fn acknowledged(&self, batch: &JournalBatch) {
         self.with(|archive| {
             for (number, record) in (batch.first..).zip(&batch.records) {
                 archive.records.insert(number, digest(record));
-                match Record::decode(record) {
-                    Ok(Record::GenerationOpened { formation }) => {
+                match JournalRecord::decode(record) {
+                    Ok(JournalRecord::GenerationOpened { formation }) => {
                         let generation = formation.stamp.generation;
                         archive.generation = archive.generation.max(generation);
                     }
-                    Ok(Record::WorkerStarted { worker } | Record::ProcessStarted { worker }) => {
+                    Ok(
+                        JournalRecord::WorkerStarted { worker }
+                        | JournalRecord::ProcessStarted { worker },
+                    ) => {
                         archive.incarnation = archive.incarnation.max(worker.incarnation);
                     }
                     _ => {}
@@ -63,9 +66,9 @@ impl Archive {
         });
     }
 
-    /// A driver has loaded this: D-4, all that was acknowledged is there as it was written. What a failed or
-    /// interrupted write has left counts from now on: a driver goes on from it.
-    pub(super) fn loaded(&self, loaded: &Loaded) -> Result<(), String> {
+    /// Checks D-4 when a driver has loaded the journal: all acknowledged records are there as written. Remains of a
+    /// failed or interrupted write count from now on, since the driver goes on from them.
+    pub(super) fn loaded(&self, loaded: &LoadedJournal) -> Result<(), String> {
         self.with(|archive| {
             if loaded.last() < archive.last {
                 return Err(format!(

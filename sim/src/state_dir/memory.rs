@@ -1,36 +1,41 @@
-//! A journal in memory that keeps its promise: a batch is there whole or not at all. For volume; what a real disk
-//! makes of a real store is [`FileJournal`](elastic_journal::FileJournal)'s affair, on [`Disk`](crate::disk::Disk).
+//! A journal in memory that keeps its promise: a batch is stored whole or not at all. It serves runs in large
+//! numbers. [`FileJournal`](elastic_journal::FileJournal) on [`Disk`](crate::disk::Disk) covers a real store on a
+//! real disk.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use elastic_journal::{Batch, Journal, JournalError, Loaded};
+use elastic_journal::{Journal, JournalBatch, JournalError, LoadedJournal};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::disk::Condition;
 
 #[derive(Debug)]
-struct Kept {
-    loaded: Loaded,
+struct MemoryContents {
+    loaded: LoadedJournal,
     condition: Condition,
     random: ChaCha8Rng,
 }
 
-/// A journal in memory. Clones are the same one.
+/// A journal in memory. Clones share their contents.
 #[derive(Clone, Debug)]
 pub(super) struct MemoryJournal {
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<MemoryContents>>,
 }
 
 impl MemoryJournal {
-    /// An empty one; `random` decides what a sync that fails has written.
+    /// An empty journal. `random` decides whether a failed sync has written.
     pub(super) fn new(random: ChaCha8Rng) -> Self {
-        let kept = Kept { loaded: Loaded::default(), condition: Condition::Sound, random };
+        let kept = MemoryContents {
+            loaded: LoadedJournal::default(),
+            condition: Condition::Sound,
+            random,
+        };
         Self { kept: Arc::new(Mutex::new(kept)) }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Kept) -> T) -> T {
+    fn with<T>(&self, work: impl FnOnce(&mut MemoryContents) -> T) -> T {
         work(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -38,18 +43,18 @@ impl MemoryJournal {
         self.with(|kept| kept.condition = condition);
     }
 
-    /// All of it is gone.
+    /// Loses all contents.
     pub(super) fn lose(&self) {
-        self.with(|kept| kept.loaded = Loaded::default());
+        self.with(|kept| kept.loaded = LoadedJournal::default());
     }
 }
 
 impl Journal for MemoryJournal {
-    fn load(&mut self) -> Result<Loaded, JournalError> {
+    fn load(&mut self) -> Result<LoadedJournal, JournalError> {
         Ok(self.with(|kept| kept.loaded.clone()))
     }
 
-    fn append(&mut self, batch: &Batch) -> Result<(), JournalError> {
+    fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError> {
         self.with(|kept| match kept.condition {
             Condition::Sound => store(&mut kept.loaded, batch),
             Condition::Full => Err(io::Error::from(io::ErrorKind::StorageFull).into()),
@@ -64,7 +69,7 @@ impl Journal for MemoryJournal {
     }
 }
 
-fn store(loaded: &mut Loaded, batch: &Batch) -> Result<(), JournalError> {
+fn store(loaded: &mut LoadedJournal, batch: &JournalBatch) -> Result<(), JournalError> {
     let last = loaded.last();
     let Some(known) = (last + 1).checked_sub(batch.first) else {
         let what = format!("it ends at record {last}, not at {}", batch.first - 1);

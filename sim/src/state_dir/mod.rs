@@ -1,8 +1,8 @@
-//! The driver's state directory: what it keeps over the lives of the driver. The world opens it for each life, takes
-//! power from its machine, fills its disk.
+//! The driver's state directory, which persists over the lives of the driver. The world opens it for each life, cuts
+//! the power of its machine and fills its disk.
 //!
-//! Whoever writes to the journal first after opening it has it from then on: the handle of a former life is fenced,
-//! as a store for several drivers does it. In *cores* the journal is one in memory, in *actors* the product's, on a simulated disk.
+//! The latest handle that has written owns the journal, and older handles are fenced, as in a store for several
+//! drivers. In mode *cores* the journal is in memory. In mode *actors* it is the product's, on a simulated disk.
 
 mod archive;
 mod memory;
@@ -10,12 +10,12 @@ mod memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use elastic_journal::{Batch, FileJournal, Journal, JournalError, Loaded};
+use elastic_journal::{FileJournal, Journal, JournalBatch, JournalError, LoadedJournal};
 use elastic_runtime::random::stream;
 
 pub(crate) use self::archive::Archive;
 use self::memory::MemoryJournal;
-use crate::disk::{Condition, Disk};
+use crate::disk::{Condition, Disk, DiskJournalPlace};
 
 /// The journal's file.
 const FILE: &str = "journal.redb";
@@ -28,20 +28,20 @@ enum Store {
 
 /// The state directory.
 #[derive(Debug)]
-pub(crate) struct StateDir {
+pub(crate) struct SimulatedStateDir {
     store: Store,
     seed: u64,
     /// How often the state directory was lost.
     losses: u64,
-    /// Counts handles.
+    /// Number of handles opened.
     opened: AtomicU64,
-    /// The handle that wrote last: none from before it can.
+    /// The handle that wrote last. Earlier handles cannot write.
     holder: Arc<AtomicU64>,
     archive: Archive,
 }
 
-impl StateDir {
-    /// An empty one. `is_real`: the product's store on a simulated disk.
+impl SimulatedStateDir {
+    /// An empty state directory. `is_real`: the product's store on a simulated disk.
     pub(crate) fn new(seed: u64, is_real: bool) -> Self {
         let random = stream(seed, "driver's disk", 0);
         let store = if is_real {
@@ -59,29 +59,24 @@ impl StateDir {
         }
     }
 
-    /// Opens the journal: once this handle has written, none from before it can.
+    /// Opens the journal. Once this handle has written, no earlier handle can.
     ///
     /// # Errors
-    /// As the product's store has it.
-    pub(crate) fn open(&self) -> Result<Handle, JournalError> {
+    /// Those of the product's store.
+    pub(crate) fn open(&self) -> Result<SimulatedJournal, JournalError> {
         let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
         let journal: Box<dyn Journal> = match &self.store {
             Store::Memory(journal) => Box::new(journal.clone()),
             Store::Disk(disk) => {
                 disk.detach();
-                disk.open(FILE)?;
-                disk.sync_directory()?;
-                let disk = disk.clone();
-                Box::new(FileJournal::open_on(move || {
-                    disk.open(FILE).expect("the file is there: it was opened before")
-                })?)
+                Box::new(FileJournal::open_at(DiskJournalPlace::new(disk.clone(), FILE))?)
             }
         };
         let (holder, archive) = (Arc::clone(&self.holder), self.archive.clone());
-        Ok(Handle { journal, number, holder, archive, wrong: None })
+        Ok(SimulatedJournal { journal, number, holder, archive, wrong: None })
     }
 
-    /// The process that has the journal open is killed; with `power`, the machine loses it.
+    /// The process with the open journal is killed. With `power`, its machine loses power, too.
     pub(crate) fn crash(&self, power: bool) {
         if let Store::Disk(disk) = &self.store {
             if power { disk.lose_power() } else { disk.detach() }
@@ -95,7 +90,7 @@ impl StateDir {
         }
     }
 
-    /// The state directory is lost: whoever starts next begins another job.
+    /// Loses the state directory. The next driver begins another job.
     pub(crate) fn lose(&mut self) {
         self.losses += 1;
         self.holder.store(u64::MAX, Ordering::Relaxed);
@@ -108,37 +103,37 @@ impl StateDir {
         }
     }
 
-    /// What the journal has acknowledged.
+    /// The records that the journal has acknowledged.
     pub(crate) const fn archive(&self) -> &Archive {
         &self.archive
     }
 }
 
-/// One life's hold on the journal.
-pub(crate) struct Handle {
+/// The journal as opened by one life of the driver.
+pub(crate) struct SimulatedJournal {
     journal: Box<dyn Journal>,
     number: u64,
     holder: Arc<AtomicU64>,
     archive: Archive,
-    /// What was wrong with what it has read.
+    /// The error in the loaded journal, if any.
     wrong: Option<String>,
 }
 
-impl Handle {
-    /// What was wrong with what it has read (D-4), if something was.
+impl SimulatedJournal {
+    /// Takes the error in the loaded journal (D-4), if there was one.
     pub(crate) fn take_complaint(&mut self) -> Result<(), String> {
         self.wrong.take().map_or(Ok(()), Err)
     }
 }
 
-impl Journal for Handle {
-    fn load(&mut self) -> Result<Loaded, JournalError> {
+impl Journal for SimulatedJournal {
+    fn load(&mut self) -> Result<LoadedJournal, JournalError> {
         let loaded = self.journal.load()?;
         self.wrong = self.archive.loaded(&loaded).err();
         Ok(loaded)
     }
 
-    fn append(&mut self, batch: &Batch) -> Result<(), JournalError> {
+    fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError> {
         if self.holder.load(Ordering::Relaxed) > self.number {
             return Err(JournalError::Fenced("simulated: a later driver has it".to_owned()));
         }
@@ -149,8 +144,11 @@ impl Journal for Handle {
     }
 }
 
-impl std::fmt::Debug for Handle {
+impl std::fmt::Debug for SimulatedJournal {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Handle").field("number", &self.number).finish_non_exhaustive()
+        formatter
+            .debug_struct("SimulatedJournal")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
     }
 }

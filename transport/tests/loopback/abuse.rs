@@ -12,7 +12,7 @@ use crate::raw::{self, Path, Proxy};
 #[test]
 fn garbage_on_the_port_is_ignored() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let client = driver.join("a").await;
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         for number in 0..2000_usize {
@@ -32,8 +32,8 @@ fn garbage_on_the_port_is_ignored() {
 #[test]
 fn a_thousand_strangers_who_say_nothing_keep_nobody_out() {
     run(async {
-        let driver = Driver::start();
-        let config = raw::client_config(&driver, None, "elastic/1");
+        let driver = TestDriver::start();
+        let config = raw::client_config(&driver, None, &raw::protocol());
         let endpoint = raw::endpoint();
         let strangers: Vec<_> = (0..1000)
             .map(|_| {
@@ -57,10 +57,10 @@ fn a_thousand_strangers_who_say_nothing_keep_nobody_out() {
 #[test]
 fn a_thousand_half_open_handshakes_keep_nobody_out() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let proxy = Proxy::start(driver.address).await;
         proxy.path.set(Path::OneWay);
-        let config = raw::client_config(&driver, None, "elastic/1");
+        let config = raw::client_config(&driver, None, &raw::protocol());
         let endpoint = raw::endpoint();
         let half_open: Vec<_> = (0..1000)
             .map(|_| {
@@ -78,7 +78,7 @@ fn a_thousand_half_open_handshakes_keep_nobody_out() {
 #[test]
 fn a_frame_that_claims_4_gib_ends_its_connection_and_nothing_else() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let good = driver.join("good").await;
         let node = NodeId { name: agent("liar"), incarnation: Incarnation(9) };
         let identity = driver.authority.identity(&node, wall_clock()).expect("issued");
@@ -97,7 +97,7 @@ fn a_frame_that_claims_4_gib_ends_its_connection_and_nothing_else() {
 #[test]
 fn lies_within_a_session_end_its_connection() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let node = NodeId { name: agent("liar"), incarnation: Incarnation(9) };
         let identity = driver.authority.identity(&node, wall_clock()).expect("issued");
         let mut gap = vec![0, 0, 0, 1, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0];
@@ -118,7 +118,7 @@ fn lies_within_a_session_end_its_connection() {
 #[test]
 fn greetings_and_requests_are_bounded() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let node = NodeId { name: agent("liar"), incarnation: Incarnation(9) };
         let identity = driver.authority.identity(&node, wall_clock()).expect("issued");
         for identity in [None, Some(&identity)] {

@@ -1,4 +1,4 @@
-//! Drivers and clients for the tests, and waiting for what they see.
+//! The harness of the loopback tests: drivers, clients, and waits for their events.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -12,8 +12,8 @@ use elastic_runtime::transport::{
     Conversation, LinkEvent, Transport, TransportEvent, TransportSink,
 };
 use elastic_transport::{
-    Authority, ConnectError, ConnectOptions, Credentials, JobSecrets, ListenOptions, QuicTransport,
-    Token, Validity,
+    Authority, ConnectError, ConnectOptions, Credentials, JobSecrets, JoinToken, ListenOptions,
+    QuicTransport, Validity,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -25,7 +25,7 @@ pub(crate) fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
-/// Runs a test on one thread, as a node does; a minute is far more than any needs.
+/// Runs a test on one thread, as a node does, for a minute at most: far more than any test needs.
 pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -34,7 +34,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     local.block_on(&runtime, limited).expect("the test hangs");
 }
 
-/// What a node was told, in order.
+/// The events of a node, in order.
 #[derive(Clone, Default)]
 pub(crate) struct Events {
     all: Rc<RefCell<Vec<TransportEvent>>>,
@@ -100,7 +100,7 @@ impl Events {
     }
 }
 
-pub(crate) struct Driver {
+pub(crate) struct TestDriver {
     pub(crate) transport: Rc<QuicTransport>,
     pub(crate) events: Events,
     pub(crate) authority: Rc<Authority>,
@@ -135,7 +135,7 @@ pub(crate) fn credentials(authority: &Authority) -> Rc<RefCell<Credentials>> {
     Rc::new(RefCell::new(secrets.credentials(authority, Incarnation(1))))
 }
 
-impl Driver {
+impl TestDriver {
     pub(crate) fn start() -> Self {
         Self::start_with(|_| {})
     }
@@ -152,7 +152,7 @@ impl Driver {
         Self { transport, events, authority, credentials, address }
     }
 
-    pub(crate) fn join_token(&self) -> Token {
+    pub(crate) fn join_token(&self) -> JoinToken {
         self.credentials.borrow().join_token()
     }
 
@@ -160,7 +160,7 @@ impl Driver {
         self.options_with(host, self.join_token())
     }
 
-    pub(crate) fn options_with(&self, host: &str, token: Token) -> ConnectOptions {
+    pub(crate) fn options_with(&self, host: &str, token: JoinToken) -> ConnectOptions {
         ConnectOptions::new(self.address.to_string(), token, agent(host))
     }
 
@@ -195,7 +195,7 @@ impl Client {
     }
 }
 
-/// That of a join that must fail.
+/// The error of a join that must fail.
 pub(crate) async fn refusal(options: ConnectOptions) -> ConnectError {
     match Client::join(options).await {
         Ok(_) => panic!("it was let in"),
@@ -208,8 +208,8 @@ pub(crate) fn numbered(number: u32) -> Bytes {
     Bytes::copy_from_slice(&number.to_le_bytes())
 }
 
-/// A driver still serves: a newcomer joins and is heard.
-pub(crate) async fn assert_undisturbed(driver: &Driver, host: &str) {
+/// Checks that a driver still serves: a new node joins and is heard.
+pub(crate) async fn assert_undisturbed(driver: &TestDriver, host: &str) {
     let client = driver.join(host).await;
     client.send(Conversation::Control, &b"still there"[..]);
     let heard = |events: &[TransportEvent]| {

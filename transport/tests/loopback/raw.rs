@@ -1,4 +1,4 @@
-//! Ends that do not play by the rules: bare QUIC clients, and a path that can be cut.
+//! Ends that break the rules, for the tests of abuse: bare QUIC clients, and a path that can be cut.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -6,20 +6,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use elastic_runtime::session::{Hello, SessionId, Welcome};
-use elastic_transport::Identity;
+use elastic_runtime::session::{SessionHello, SessionId, SessionWelcome};
+use elastic_transport::NodeIdentity;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, IdleTimeout, TransportConfig};
 use rustls::RootCertStore;
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
 
-use crate::harness::Driver;
+use crate::harness::TestDriver;
 
 /// A client that trusts the driver, shows `identity` if there is one, and speaks `alpn`.
+/// The name of the protocol that a node of this release speaks.
+pub(crate) fn protocol() -> String {
+    String::from_utf8(elastic_transport::alpn(elastic_transport::PROTOCOL_VERSION)).expect("ASCII")
+}
+
 pub(crate) fn client_config(
-    driver: &Driver,
-    identity: Option<&Identity>,
+    driver: &TestDriver,
+    identity: Option<&NodeIdentity>,
     alpn: &str,
 ) -> ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -48,15 +53,15 @@ pub(crate) fn endpoint() -> Endpoint {
 }
 
 pub(crate) async fn connect(
-    driver: &Driver,
-    identity: Option<&Identity>,
+    driver: &TestDriver,
+    identity: Option<&NodeIdentity>,
 ) -> Result<Connection, ConnectionError> {
-    let config = client_config(driver, identity, "elastic/1");
+    let config = client_config(driver, identity, &protocol());
     let connecting = endpoint().connect_with(config, driver.address, "driver.elastic");
     connecting.expect("a good address").await
 }
 
-/// Says one thing and reads the answer.
+/// Sends one message and reads the answer.
 pub(crate) async fn ask(connection: &Connection, question: &[u8]) -> Option<Vec<u8>> {
     let (mut send, mut receive) = connection.open_bi().await.ok()?;
     send.write_all(question).await.ok()?;
@@ -65,15 +70,19 @@ pub(crate) async fn ask(connection: &Connection, question: &[u8]) -> Option<Vec<
 }
 
 /// A connection that has been greeted: frames may travel.
-pub(crate) async fn greeted(driver: &Driver, identity: &Identity, session: u64) -> Connection {
+pub(crate) async fn greeted(
+    driver: &TestDriver,
+    identity: &NodeIdentity,
+    session: u64,
+) -> Connection {
     let connection = connect(driver, Some(identity)).await.expect("a good certificate");
-    let hello = Hello { resume: None, fresh: SessionId(session) };
+    let hello = SessionHello { resume: None, fresh: SessionId(session) };
     let answer = ask(&connection, &hello.encode().expect("small")).await.expect("an answer");
-    Welcome::decode(&answer).expect("a welcome");
+    SessionWelcome::decode(&answer).expect("a welcome");
     connection
 }
 
-/// What a path lets through.
+/// The packets that a path lets through.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Path {
     Open,
@@ -105,7 +114,7 @@ impl Proxy {
                 while let Ok((bytes, from)) = front.recv_from(&mut buffer).await {
                     client.set(Some(from));
                     if path.get() != Path::Cut {
-                        // What a full buffer drops, QUIC sends again.
+                        // A packet that a full buffer drops is sent again by QUIC.
                         let _ = back.send(&buffer[..bytes]).await;
                     }
                 }

@@ -1,16 +1,16 @@
-//! Who is let in, who is not, and what both sides are told.
+//! Admission: which nodes are let in, which are not, and what both sides are told.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use elastic_protocol::{HostName, Incarnation, NodeId, NodeName, WorkerId};
-use elastic_runtime::session::{Hello, SessionId, Welcome};
+use elastic_runtime::session::{SessionHello, SessionId, SessionWelcome};
 use elastic_runtime::transport::{LinkEvent, TransportEvent};
 use elastic_transport::enrol::EnrolAnswer;
 use elastic_transport::{
-    Claim, ConnectError, ConnectOptions, EnrolRequest, ListenError, QuicTransport, Refusal, Secret,
-    Token, TokenKind,
+    ConnectError, ConnectOptions, EnrolClaim, EnrolRefusal, EnrolRequest, JoinToken, ListenError,
+    QuicTransport, TokenKind, TokenSecret,
 };
 use quinn::crypto::rustls::QuicServerConfig;
 
@@ -24,13 +24,16 @@ fn quick(options: ConnectOptions) -> ConnectOptions {
 #[test]
 fn a_wrong_secret_is_refused() {
     run(async {
-        let driver = Driver::start();
-        let secret = Secret::generate().expect("random numbers");
-        let token = Token { secret, ..driver.join_token() };
+        let driver = TestDriver::start();
+        let secret = TokenSecret::generate().expect("random numbers");
+        let token = JoinToken { secret, ..driver.join_token() };
         let options = driver.options_with("a", token);
         assert!(format!("{options:?}").contains("hidden"), "no secret in a log");
         let error = refusal(options).await;
-        assert!(matches!(error, ConnectError::WrongSecret(Refusal::WrongSecret(_))), "{error}");
+        assert!(
+            matches!(error, ConnectError::WrongSecret(EnrolRefusal::WrongSecret(_))),
+            "{error}"
+        );
         assert_undisturbed(&driver, "b").await;
     });
 }
@@ -40,14 +43,14 @@ fn another_authority_is_found_out_before_the_secret_is_told() {
     run(async {
         let asked = Rc::new(std::cell::Cell::new(0));
         let count = Rc::clone(&asked);
-        let driver = Driver::start_with(move |options| {
+        let driver = TestDriver::start_with(move |options| {
             options.admit = Rc::new(move |_| {
                 count.set(count.get() + 1);
-                Err(Refusal::Other("nobody".to_owned()))
+                Err(EnrolRefusal::Other("nobody".to_owned()))
             });
         });
         let other = authority();
-        let token = Token { authority: other.fingerprint(), ..driver.join_token() };
+        let token = JoinToken { authority: other.fingerprint(), ..driver.join_token() };
         let error = refusal(driver.options_with("a", token)).await;
         assert!(matches!(error, ConnectError::WrongAuthority { .. }), "{error}");
         assert_eq!(asked.get(), 0, "the secret was not told");
@@ -59,11 +62,11 @@ fn another_authority_is_found_out_before_the_secret_is_told() {
 #[test]
 fn a_worker_enrols_once_and_only_as_itself() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let host = HostName::new("größe/../x").expect("X-20: a name");
         let worker = WorkerId { host: host.clone(), slot: 2, incarnation: Incarnation(40) };
         let token = driver.credentials.borrow_mut().issue_worker(&worker);
-        let options = |name: NodeName, token: &Token| ConnectOptions {
+        let options = |name: NodeName, token: &JoinToken| ConnectOptions {
             name,
             ..driver.options_with("x", token.clone())
         };
@@ -71,7 +74,7 @@ fn a_worker_enrols_once_and_only_as_itself() {
         let client = Client::join(options(name.clone(), &token)).await.expect("let in");
         assert_eq!(client.id(), NodeId::worker(&worker));
         let error = refusal(options(name.clone(), &token)).await;
-        assert!(matches!(error, ConnectError::WrongSecret(Refusal::Spent(_))), "{error}");
+        assert!(matches!(error, ConnectError::WrongSecret(EnrolRefusal::Spent(_))), "{error}");
         for name in [NodeName::Agent(host.clone()), NodeName::Worker(host, 3), NodeName::Client] {
             let error = refusal(options(name, &token)).await;
             assert!(matches!(error, ConnectError::TokenNotFor(_)), "{error}");
@@ -88,20 +91,20 @@ fn a_worker_enrols_once_and_only_as_itself() {
 #[test]
 fn the_driver_itself_refuses_what_an_honest_client_would_not_ask() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let host = HostName::new("a").expect("a name");
         let worker = WorkerId { host, slot: 0, incarnation: Incarnation(1) };
         driver.credentials.borrow_mut().issue_worker(&worker);
         let connection = raw::connect(&driver, None).await.expect("no certificate is fine so far");
         let request = EnrolRequest {
-            claim: Claim::Worker(worker),
+            claim: EnrolClaim::Worker(worker),
             secret: driver.join_token().secret,
             public_key: vec![4; 65],
         };
         let answer = raw::ask(&connection, &request.encode().expect("small")).await;
         let answer = EnrolAnswer::decode(&answer.expect("an answer")).expect("an answer");
-        assert!(matches!(answer, EnrolAnswer::Refused(Refusal::WrongSecret(_))));
-        let hello = Hello { resume: None, fresh: SessionId(1) };
+        assert!(matches!(answer, EnrolAnswer::Refused(EnrolRefusal::WrongSecret(_))));
+        let hello = SessionHello { resume: None, fresh: SessionId(1) };
         assert_eq!(raw::ask(&connection, &hello.encode().expect("small")).await, None);
         assert!(driver.events.all().is_empty(), "TR-4");
     });
@@ -110,10 +113,10 @@ fn the_driver_itself_refuses_what_an_honest_client_would_not_ask() {
 #[test]
 fn the_connection_that_enrolled_carries_the_session_of_the_node_that_was_let_in() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let connection = raw::connect(&driver, None).await.expect("no certificate is fine so far");
         let request = EnrolRequest {
-            claim: Claim::Agent(HostName::new("a").expect("a name")),
+            claim: EnrolClaim::Agent(HostName::new("a").expect("a name")),
             secret: driver.join_token().secret,
             public_key: vec![4; 65],
         };
@@ -121,9 +124,9 @@ fn the_connection_that_enrolled_carries_the_session_of_the_node_that_was_let_in(
         let answer = EnrolAnswer::decode(&answer.expect("an answer")).expect("an answer");
         let EnrolAnswer::Issued { node, .. } = answer else { panic!("let in: {answer:?}") };
         assert!(driver.events.all().is_empty(), "TR-4: not greeted yet");
-        let hello = Hello { resume: None, fresh: SessionId(1) };
+        let hello = SessionHello { resume: None, fresh: SessionId(1) };
         let answer = raw::ask(&connection, &hello.encode().expect("small")).await;
-        Welcome::decode(&answer.expect("an answer")).expect("a welcome");
+        SessionWelcome::decode(&answer.expect("an answer")).expect("a welcome");
         driver
             .events
             .until("the session of that node, and of nobody else", |events| {
@@ -137,11 +140,11 @@ fn the_connection_that_enrolled_carries_the_session_of_the_node_that_was_let_in(
 #[test]
 fn without_a_certificate_there_is_no_conversation() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let connection = raw::connect(&driver, None).await.expect("no certificate is fine so far");
         let stream = tokio::time::timeout(Duration::from_millis(200), connection.open_uni()).await;
         assert!(stream.is_err(), "no stream is granted");
-        let hello = Hello { resume: None, fresh: SessionId(1) };
+        let hello = SessionHello { resume: None, fresh: SessionId(1) };
         let answer = raw::ask(&connection, &hello.encode().expect("small")).await;
         assert_eq!(answer, None);
         let reason = connection.closed().await.to_string();
@@ -154,10 +157,10 @@ fn without_a_certificate_there_is_no_conversation() {
 #[test]
 fn a_node_of_another_job_is_refused() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let node = NodeId { name: agent("a"), incarnation: Incarnation(1) };
         let identity = authority().identity(&node, wall_clock()).expect("issued");
-        let hello = Hello { resume: None, fresh: SessionId(1) }.encode().expect("small");
+        let hello = SessionHello { resume: None, fresh: SessionId(1) }.encode().expect("small");
         if let Ok(connection) = raw::connect(&driver, Some(&identity)).await {
             assert_eq!(raw::ask(&connection, &hello).await, None);
             assert!(matches!(
@@ -177,7 +180,7 @@ fn day() -> Duration {
 #[test]
 fn expired_certificates_are_refused_on_both_sides() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let node = NodeId { name: agent("a"), incarnation: Incarnation(1) };
         let long_ago = wall_clock() - 4015 * day();
         let identity = driver.authority.identity(&node, long_ago).expect("issued");
@@ -191,7 +194,7 @@ fn expired_certificates_are_refused_on_both_sides() {
         assert!(driver.events.all().is_empty(), "TR-4");
 
         let driver =
-            Driver::start_with(|options| options.wall_clock = || wall_clock() - 4015 * day());
+            TestDriver::start_with(|options| options.wall_clock = || wall_clock() - 4015 * day());
         let error = refusal(driver.options("a")).await;
         assert!(matches!(error, ConnectError::Expired { whose: "the driver's" }), "{error}");
     });
@@ -200,13 +203,16 @@ fn expired_certificates_are_refused_on_both_sides() {
 #[test]
 fn versions_must_agree_and_both_are_named() {
     run(async {
-        let driver = Driver::start();
-        let error = refusal(ConnectOptions { version: 2, ..driver.options("a") }).await;
+        let driver = TestDriver::start();
+        let error = refusal(ConnectOptions { version: 1, ..driver.options("a") }).await;
         let text = error.to_string();
-        assert!(text.contains("protocol version 1, this program version 2"), "X-12: {text}");
-        let newer = Driver::start_with(|options| options.version = 3);
+        let (before, behind) = text.split_once("; the driver is ").expect("both");
+        assert!(before.contains("protocol 1.") && behind.contains("protocol 2."), "X-12: {text}");
+        assert!(behind.contains(concat!("elastic-node ", env!("CARGO_PKG_VERSION"))), "{text}");
+        let newer = TestDriver::start_with(|options| options.version = 3);
         let text = refusal(newer.options("a")).await.to_string();
-        assert!(text.contains("protocol version 3, this program version 1"), "X-12: {text}");
+        let (before, behind) = text.split_once("; the driver is ").expect("both");
+        assert!(before.contains("protocol 2.") && behind.contains("protocol 3."), "X-12: {text}");
 
         let stranger = raw::client_config(&driver, None, "h3");
         let connecting = raw::endpoint().connect_with(stranger, driver.address, "driver.elastic");
@@ -219,7 +225,7 @@ fn versions_must_agree_and_both_are_named() {
 #[test]
 fn an_agent_cannot_pose_as_the_driver() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let node = NodeId { name: agent("evil"), incarnation: Incarnation(1) };
         let identity = driver.authority.identity(&node, wall_clock()).expect("issued");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -229,7 +235,7 @@ fn an_agent_cannot_pose_as_the_driver() {
             .with_no_client_auth()
             .with_single_cert(identity.chain(), identity.private_key())
             .expect("a good key");
-        config.alpn_protocols = vec![b"elastic/1".to_vec()];
+        config.alpn_protocols = vec![elastic_transport::alpn(elastic_transport::PROTOCOL_VERSION)];
         let crypto = QuicServerConfig::try_from(config).expect("TLS 1.3");
         let config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
         let address = "127.0.0.1:0".parse().expect("an address");
@@ -249,7 +255,7 @@ fn an_agent_cannot_pose_as_the_driver() {
 #[test]
 fn nobody_at_the_address_is_said_so() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
         let address = socket.local_addr().expect("bound").to_string();
         let error = refusal(quick(ConnectOptions { address, ..driver.options("a") })).await;
@@ -263,7 +269,7 @@ fn nobody_at_the_address_is_said_so() {
 #[test]
 fn two_drivers_do_not_share_a_port() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let (authority, events) = (authority(), Events::default());
         let mut options = listen_options(&authority, &credentials(&authority));
         options.bind = driver.address;
@@ -278,7 +284,7 @@ fn two_drivers_do_not_share_a_port() {
 #[test]
 fn a_client_s_token_lets_a_client_in_and_nobody_else() {
     run(async {
-        let driver = Driver::start();
+        let driver = TestDriver::start();
         let token = driver.credentials.borrow().client_token();
         assert_eq!(token.kind, TokenKind::Client);
         let options = driver.options_with("a", token);

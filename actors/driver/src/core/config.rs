@@ -1,12 +1,14 @@
-//! What the driver is told before the job begins. Made by the command line, checked here once.
+//! The driver's settings. The command line makes them; they are checked here once.
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{DataPlane, OutputSettings};
+use elastic_protocol::DataPlane;
+use elastic_protocol::messages::OutputSettings;
 use elastic_protocol::{Deadlines, InvalidDeadlines, ProgramSpec};
 
-/// What becomes of a slot whose worker failed.
+/// Treatment of a slot whose worker failed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum OnFailure {
     /// Start it again after a back-off; its host is out after `max_restarts` failures.
     #[default]
@@ -15,9 +17,20 @@ pub enum OnFailure {
     Blacklist,
 }
 
-/// How workers survive a reset.
+/// Treatment of the loss of all workers that held the training state.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum OnTotalLoss {
+    /// The job fails.
+    Fail,
+    /// Training begins again from the start.
+    Restart,
+}
+
+/// Ways in which workers survive a reset.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Mode {
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum ElasticMode {
     /// By restart, until the first worker attaches: then every worker must.
     #[default]
     Auto,
@@ -30,40 +43,45 @@ pub enum Mode {
 /// Settings of the driver.
 #[derive(Clone, Debug)]
 pub struct DriverConfig {
-    /// Workers to start with; none: all slots known at the start.
+    /// Number of workers to start with; none: all slots known at the start.
     pub np: Option<u32>,
-    /// Fewest workers to go on with; none: as many as it started with.
+    /// Least number of workers to go on with; none: as many as it started with.
     pub min_np: Option<u32>,
     /// Most workers; none: no cap.
     pub max_np: Option<u32>,
-    /// Resets allowed, planned ones counted too; none: any number.
+    /// Number of allowed resets, planned ones included; none: any number.
     pub reset_limit: Option<u32>,
-    /// Failures of one slot after which its host is blacklisted. Default 3.
+    /// Failures of one slot that are tolerated; one more blacklists its host. Default 3.
     pub max_restarts: u32,
-    /// How long after a slot's process has trained first, with no failure since and a process that trains, its earlier
-    /// failures are forgiven. Default 10 min.
+    /// Time after which a slot's earlier failures are forgiven, counted from the first training after the last
+    /// failure. A process of the slot must train then. Default 10 min.
     pub forgiven_after: Duration,
-    /// Resets that failures may cause in the restart mode before the job fails; none: any number.
+    /// Number of journal records after a snapshot before the next one is written. Default 4096.
+    pub records_between_snapshots: u64,
+    /// Number of resets that failures may cause in the restart mode before the job fails; none: any number.
     pub max_job_restarts: Option<u32>,
-    /// What becomes of a slot whose worker failed.
+    /// Treatment of a slot whose worker failed.
     pub on_failure: OnFailure,
-    /// How workers survive a reset.
-    pub mode: Mode,
-    /// Whether hosts may still join of themselves when every known one is out.
+    /// Treatment of the loss of all workers that held the training state; none: training begins again from the start
+    /// if less than a minute of it is lost, else the job fails.
+    pub on_total_loss: Option<OnTotalLoss>,
+    /// Way in which workers survive a reset.
+    pub mode: ElasticMode,
+    /// Whether hosts may still join by themselves when every known one is out.
     pub hosts_join: bool,
-    /// Whether workers encrypt what they send each other from host to host. Default: no.
+    /// Whether workers encrypt data sent from host to host. Default: no.
     pub encrypt_data: bool,
-    /// What carries the data of workers' collectives. Default: shared memory, and TCP between hosts.
+    /// Transport of the collectives' data. Default: shared memory, and TCP between hosts.
     pub data_plane: DataPlane,
-    /// How long waits may last.
+    /// Limits of all waits.
     pub deadlines: Deadlines,
-    /// What workers run.
+    /// The program that workers run.
     pub program: ProgramSpec,
-    /// What becomes of their output.
+    /// Treatment of the workers' output.
     pub output: OutputSettings,
-    /// What scripts of torch take for the job's name (`TORCHELASTIC_RUN_ID`); none: the job's id.
+    /// Name of the job for scripts of torch (`TORCHELASTIC_RUN_ID`); none: the job's id.
     pub run_id: Option<String>,
-    /// Where workers reach the driver (`ELASTIC_DRIVER`).
+    /// Address at which workers reach the driver (`ELASTIC_DRIVER`).
     pub driver_address: String,
 }
 
@@ -73,19 +91,19 @@ pub enum InvalidDriverConfig {
     /// A number of workers that must be at least one.
     #[error("{name} must be at least 1")]
     Zero {
-        /// Which.
+        /// The option's name.
         name: &'static str,
     },
     /// `min_np <= np <= max_np` does not hold.
     #[error("{smaller} ({smaller_value}) is larger than {larger} ({larger_value})")]
     Order {
-        /// The one that must be smaller.
+        /// Name of the option that must be smaller.
         smaller: &'static str,
-        /// Its value.
+        /// The option's value.
         smaller_value: u32,
-        /// The one that must be larger.
+        /// Name of the option that must be larger.
         larger: &'static str,
-        /// Its value.
+        /// The option's value.
         larger_value: u32,
     },
     /// No program.
@@ -108,9 +126,11 @@ impl DriverConfig {
             data_plane: DataPlane::Auto,
             max_restarts: 3,
             forgiven_after: Duration::from_secs(600),
+            records_between_snapshots: 4096,
             max_job_restarts: None,
             on_failure: OnFailure::default(),
-            mode: Mode::default(),
+            on_total_loss: None,
+            mode: ElasticMode::default(),
             hosts_join: true,
             deadlines: Deadlines::default(),
             program,
@@ -123,7 +143,7 @@ impl DriverConfig {
     /// Checks that the settings agree.
     ///
     /// # Errors
-    /// Names the first contradiction.
+    /// The first contradiction.
     pub fn validate(self) -> Result<Self, InvalidDriverConfig> {
         let sizes = [("--min-np", self.min_np), ("--np", self.np), ("--max-np", self.max_np)];
         let given: Vec<(&'static str, u32)> =

@@ -1,6 +1,8 @@
-//! What a worker's process finds in its environment (design: "The outer contract"), and host names for people.
+//! The environment variables of a worker's process (design: "The outer contract"), and host names for people. Called
+//! where workers are started.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::{HostName, WorkerId, environment};
@@ -18,13 +20,15 @@ pub(crate) fn describe_host(entry: &HostEntry) -> String {
     }
 }
 
-/// Which ranks workers would have if every wanted slot took part.
+/// Ranks that workers would have if every wanted slot took part.
 #[derive(Debug, Default)]
-pub(crate) struct Layout {
-    /// Each host with what stands before it, and its wanted slots.
+pub(crate) struct RankLayout {
+    /// Each host with the counts of hosts and workers before it, and its wanted slots.
     hosts: BTreeMap<HostName, (Before, Vec<u32>)>,
     workers: usize,
-    /// How many workers each role has.
+    /// The host of rank 0.
+    first: Option<HostName>,
+    /// Number of workers of each role.
     of_role: BTreeMap<String, usize>,
 }
 
@@ -40,28 +44,31 @@ impl DriverCore {
     pub(crate) fn layout<'a>(
         &self,
         hosts: impl Iterator<Item = (&'a HostName, Vec<u32>)>,
-    ) -> Layout {
-        let mut layout = Layout::default();
+    ) -> RankLayout {
+        let mut layout = RankLayout::default();
         for (host, slots) in hosts {
-            let of_role = layout.of_role.entry(self.role_of(host).to_owned()).or_default();
+            let of_role = layout.of_role.entry(self.roster.role_of(host).to_owned()).or_default();
             let before =
                 Before { hosts: layout.hosts.len(), workers: layout.workers, of_role: *of_role };
             *of_role += slots.len();
+            if layout.workers == 0 && !slots.is_empty() {
+                layout.first = Some(host.clone());
+            }
             layout.workers += slots.len();
             layout.hosts.insert(host.clone(), (before, slots));
         }
         layout
     }
 
-    /// torchrun's names and ours for a worker that is about to start.
+    /// Environment of a worker that is about to start, with torchrun's names and ours.
     ///
-    /// `slots` are those that take part, by rank. For an in-process worker they are those that are wanted: the
-    /// assignment that counts comes with the generation, and it reads its ranks from the library. The agent adds
-    /// where the store is, and what depends on its own environment.
+    /// `layout` has the slots that take part, by rank. For an in-process worker these are the wanted slots: the
+    /// assignment that counts comes with the generation, and the worker reads its ranks from the library. The agent
+    /// adds the address of its store, and the variables that depend on its own environment.
     pub(crate) fn worker_environment(
         &self,
         worker: &WorkerId,
-        layout: &Layout,
+        layout: &RankLayout,
     ) -> Vec<(String, String)> {
         let own = (worker.host.clone(), worker.slot);
         let (before, slots) = layout.hosts.get(&worker.host).cloned().unwrap_or_default();
@@ -70,17 +77,16 @@ impl DriverCore {
         let rank = before.workers + local_rank;
         let group_rank = before.hosts;
         let world_size = layout.workers.max(1);
-        let role = self.role_of(&worker.host);
+        let role = self.roster.role_of(&worker.host);
         let role_rank = before.of_role + local_rank;
         let role_world_size = layout.of_role.get(role).copied().unwrap_or(1);
         let restarts = match self.is_by_restart() {
-            true => self.restarts,
-            false => self.slots.get(&own).map_or(0, |slot| u64::from(slot.failures)),
+            true => self.round.restarts(),
+            false => self.roster.slots.get(&own).map_or(0, |slot| u64::from(slot.failures)),
         };
         let max_restarts = self.config.max_job_restarts.unwrap_or(self.config.max_restarts);
         let run_id = self.config.run_id.clone().unwrap_or_else(|| self.job.to_string());
-        // What a script of stock torch needs to meet its peers, where the agent serves no store.
-        let master = self.config.driver_address.rsplit_once(':').map_or("", |(host, _)| host);
+        let (master, port) = self.master(layout);
         let of_torch: [(&str, String); 14] = [
             ("RANK", rank.to_string()),
             ("LOCAL_RANK", local_rank.to_string()),
@@ -91,8 +97,8 @@ impl DriverCore {
             ("ROLE_RANK", role_rank.to_string()),
             ("ROLE_WORLD_SIZE", role_world_size.to_string()),
             ("ROLE_NAME", role.to_owned()),
-            ("MASTER_ADDR", master.trim_matches(['[', ']']).to_owned()),
-            ("MASTER_PORT", MASTER_PORT.to_string()),
+            ("MASTER_ADDR", master),
+            ("MASTER_PORT", port.to_string()),
             ("TORCHELASTIC_RUN_ID", run_id),
             ("TORCHELASTIC_RESTART_COUNT", restarts.to_string()),
             ("TORCHELASTIC_MAX_RESTARTS", max_restarts.to_string()),
@@ -101,8 +107,17 @@ impl DriverCore {
         of_torch.into_iter().chain(ours).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// The role that a host's agent said its workers have.
-    fn role_of(&self, host: &HostName) -> &str {
-        self.agents.get(host).map_or("default", |agent| agent.role.as_str())
+    /// Address and port at which all ranks reach a port opened by rank 0 (`MASTER_ADDR`). If the address is the
+    /// loopback, all ranks are on this machine.
+    fn master(&self, layout: &RankLayout) -> (String, u16) {
+        let agent = layout.first.as_ref().and_then(|host| self.roster.agents.get(host));
+        let meeting = agent.and_then(|agent| agent.meeting);
+        if let Some(meeting) = meeting.filter(|meeting| !meeting.ip().is_loopback()) {
+            return (meeting.ip().to_string(), meeting.port());
+        }
+        // An agent that came by the loopback is on the driver's machine.
+        let driver = self.config.driver_address.rsplit_once(':').map_or("", |(host, _)| host);
+        let port = meeting.as_ref().map_or(MASTER_PORT, SocketAddr::port);
+        (driver.trim_matches(['[', ']']).to_owned(), port)
     }
 }

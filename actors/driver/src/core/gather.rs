@@ -1,41 +1,41 @@
-//! From the gather room to a running generation: who takes part, who is the root, the barrier's two steps.
+//! From the gather room to a running generation: members, root, and the two steps of the barrier. Called by `review`,
+//! `losses`, `interrupt` and timers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use elastic_protocol::messages::{DriverToWorker, Formation, GroupKey, SyncPlan, Table};
-use elastic_protocol::{
-    Assignment, CommitId, GenerationId, ResetCause, Stamp, Step, Time, WorkerId,
-};
-use elastic_runtime::planted::{Bug, is_planted};
+use elastic_protocol::messages::{DriverToWorker, Formation, FormationTable, GroupKey, SyncPlan};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{Assignment, CommitId, ResetCause, Stamp, Step, Time, WorkerId};
 use rand::RngCore;
 
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
-use super::phase::{Generation, Phase};
+use super::phase::{FormedGeneration, RoundPhase};
 use super::seating::CommitOrder;
-use super::table::{Link, Stance, WorkerRecord};
+use super::standing::{Until, WorkerStanding};
+use super::table::{PeerLink, Stance, WorkerRecord};
 use super::timers::Timer;
-use crate::journal::{Ledger, Record};
+use crate::journal::JournalRecord;
 
 impl DriverCore {
-    /// Forms a generation if enough workers are there and nobody is worth waiting for.
+    /// Forms a generation if enough workers are ready and no other is worth waiting for.
     pub(crate) fn try_form(&mut self, now: Time) {
-        let Phase::Gather(gather) = &self.phase else { return };
+        let RoundPhase::Gather(gather) = self.round.phase() else { return };
         if !gather.waiting_for.is_empty() || self.is_taking_over(now) {
             return;
         }
-        let Phase::Gather(gather) = &self.phase else { return };
+        let RoundPhase::Gather(gather) = self.round.phase() else { return };
         let changed_at = gather.changed_at;
-        self.refresh_seating(now);
+        self.roster.refresh_seating(now, &self.round);
         let needed = self.workers_needed() as usize;
-        if self.seating.ready().len() < needed {
+        if self.roster.seating.ready().len() < needed {
             return;
         }
         if self.is_last_call_open(now, needed) {
             let last_call = changed_at + self.config.deadlines.last_call;
             if now < last_call {
-                self.timers.set(last_call, Timer::LastCall);
+                self.agenda.set(last_call, Timer::LastCall);
                 return;
             }
         }
@@ -43,68 +43,97 @@ impl DriverCore {
         if self.is_holder_coming_back(now, invited.as_ref()) {
             return;
         }
-        let mut members: Vec<WorkerId> = self.seating.ready().cloned().collect();
+        let mut members: Vec<WorkerId> = self.roster.seating.ready().cloned().collect();
         if let Some(invited) = invited {
             self.invite(invited, &mut members);
         }
-        if !self.leaves_a_quarreller_out(&members) {
+        let waits = self.is_put_off(now, &members) || self.leaves_a_quarreller_out(&members);
+        if !waits && !self.fails_of_total_loss(now, &members) {
             self.form(now, members);
         }
     }
 
-    pub(crate) fn commit_order_of(&self, worker: &WorkerId) -> CommitOrder {
-        self.workers.get(worker).and_then(WorkerRecord::commit_order)
-    }
-
-    /// Whether somebody who is out of reach, or just back, holds a later commit than all of these: it is
-    /// waited for until it is at rest, or must have ended for want of a driver (`orphan`), so that nothing is
-    /// rolled back while a holder lives (G-5). Where only its agent is out of reach there is no such end.
+    /// Whether a worker that is out of reach, or just back, holds a later commit than all ready ones. It is waited
+    /// for until it is at rest, or must have ended for want of a driver (`orphan`). So no commit is rolled back while
+    /// a holder lives (G-5). If only its agent is out of reach, the wait has no such end.
     fn is_holder_coming_back(&mut self, now: Time, invited: Option<&WorkerId>) -> bool {
-        let best_outside = invited.and_then(|worker| self.commit_order_of(worker));
-        let best_inside = self.seating.best_ready_commit().max(best_outside);
+        let best_outside = invited.and_then(|worker| self.roster.commit_order_of(worker));
+        let best_inside = self.roster.seating.best_ready_commit().max(best_outside);
         let deadlines = &self.config.deadlines;
         let alone = deadlines.orphan.max(deadlines.orphan_training.unwrap_or_default());
         let patience = alone + deadlines.grace + deadlines.lost * 2;
-        let until = |record: &WorkerRecord| match (record.stance, record.link) {
-            (Stance::Lost, Link::Up) => Time(u64::MAX),
-            (Stance::Lost, _) => record.since + patience,
-            (Stance::Starting | Stance::Attached, _) if !is_planted(Bug::HolderBackForgotten) => {
-                record.since + patience
+        let is_back =
+            |record: &WorkerRecord| matches!(record.stance, Stance::Starting | Stance::Attached);
+        let until = |record: &WorkerRecord| match record.standing() {
+            WorkerStanding::Awaited(_)
+                if is_back(record) && is_planted(Bug::HolderBackForgotten) =>
+            {
+                Time::ZERO
             }
-            _ => Time::ZERO,
+            // The transport reports the end of these waits.
+            WorkerStanding::Awaited(Until::SilenceEnds | Until::HostReturns) => Time(u64::MAX),
+            WorkerStanding::Awaited(Until::Rests) => record.since + patience,
+            WorkerStanding::Ready | WorkerStanding::Engaged | WorkerStanding::Departing => {
+                Time::ZERO
+            }
         };
-        let away = self.seating.away().iter().filter_map(|worker| self.workers.get(worker));
-        let holders =
-            away.filter(|record| until(record) > now && record.commit_order() > best_inside);
+        let away =
+            self.roster.seating.away().iter().filter_map(|worker| self.roster.workers.get(worker));
+        let is_later = |record: &&WorkerRecord| self.order_outside(record) > best_inside;
+        let holders = away.filter(|record| until(record) > now).filter(is_later);
         let Some(until) = holders.map(until).max() else { return false };
-        self.timers.set(until, Timer::LastCall);
+        if until < Time(u64::MAX) {
+            self.agenda.set(until, Timer::LastCall);
+        }
         true
     }
 
-    /// Whether more workers are worth a short wait: never where the survivors are enough by themselves.
+    /// Order of the commit that an absent worker holds at least. A worker that was told to begin the generation
+    /// formed last may hold any commit of it. But no commit is acknowledged without all members. If one member is
+    /// ready, a commit of that generation counts only if the ready member holds it. Else the commit counts from which
+    /// the generation began.
+    fn order_outside(&self, record: &WorkerRecord) -> CommitOrder {
+        let order = record.commit_order();
+        match self.round.current() {
+            Some(current) if self.roster.seating.ready_members() > 0 => {
+                let begun = (current.stamp.generation, current.formation.step);
+                if order == Some(begun) { current.began_from } else { order }
+            }
+            _ => order,
+        }
+    }
+
+    /// Whether more workers are worth a short wait. Never if the survivors are enough by themselves.
     fn is_last_call_open(&self, now: Time, needed: usize) -> bool {
-        if self.current.is_some() && self.seating.ready_members() >= needed {
+        if self.round.current().is_some() && self.roster.seating.ready_members() >= needed {
             return false;
         }
-        let more_hosts_may_join =
-            self.current.is_none() && self.config.np.is_none() && self.config.hosts_join;
-        let more_are_coming = self.seating.wanted() > self.seating.ready().len();
+        let ready = self.roster.seating.ready().len();
+        let has_room = self.config.max_np.is_none_or(|max| ready < max as usize);
+        let is_open = self.config.np.is_none() && self.config.hosts_join && has_room;
+        let more_hosts_may_join = self.round.current().is_none() && is_open;
+        let more_are_coming = self.roster.seating.wanted() > ready;
         more_are_coming || more_hosts_may_join || self.is_room_coming(now)
     }
 
-    /// If the highest commit is held only by somebody whose slot is not wanted any more, that worker
-    /// takes part once more so that the others can take the commit over (G-5, G-8).
+    /// The holder of the highest commit, if only a worker holds it whose slot is not wanted any more. It takes part
+    /// once more so that the others can take the commit over (G-5, G-8).
     fn best_holder_outside(&self) -> Option<WorkerId> {
-        let is_eligible =
-            |worker: &&WorkerId| self.workers.get(worker).is_some_and(WorkerRecord::is_eligible);
-        let outside = self.seating.unwanted().iter().filter(is_eligible);
-        let best = outside.max_by_key(|worker| self.commit_order_of(worker))?;
-        (self.commit_order_of(best) > self.seating.best_ready_commit()).then(|| best.clone())
+        let is_eligible = |worker: &&WorkerId| {
+            self.roster.workers.get(worker).is_some_and(WorkerRecord::is_eligible)
+        };
+        let outside = self.roster.seating.unwanted().iter().filter(is_eligible);
+        let best = outside.max_by_key(|worker| self.roster.commit_order_of(worker))?;
+        (self.roster.commit_order_of(best) > self.roster.seating.best_ready_commit())
+            .then(|| best.clone())
     }
 
-    /// Among the other members of its host if there are any, else first.
+    /// Adds an invited worker to the members: among those of its host if there are any, else first. At least one
+    /// other member must take its commit over: where one worker is the most, this generation has two, or the worker
+    /// would be invited for ever.
     fn invite(&self, worker: WorkerId, members: &mut Vec<WorkerId>) {
-        if self.config.max_np.is_some_and(|max| members.len() >= max as usize) {
+        let is_full = self.config.max_np.is_some_and(|max| members.len() >= max as usize);
+        if is_full && members.len() > 1 {
             members.pop();
         }
         let of_host = |member: &WorkerId| member.host == worker.host;
@@ -117,30 +146,30 @@ impl DriverCore {
     }
 
     fn form(&mut self, now: Time, members: Vec<WorkerId>) {
-        let reuses = self.generation.0 > 1 && is_planted(Bug::GenerationNumberReused);
-        self.generation = GenerationId(self.generation.0 + u64::from(!reuses));
-        let stamp = Stamp { term: self.term, generation: self.generation };
-        let table = members
-            .iter()
-            .filter_map(|worker| Some((worker.clone(), self.workers.get(worker)?.data_address?)));
+        let stamp = Stamp { term: self.term, generation: self.round.next_generation() };
+        let table = members.iter().filter_map(|worker| {
+            Some((worker.clone(), self.roster.workers.get(worker)?.data_address?))
+        });
         let assignment = Arc::new(Assignment::new(table));
         let members: Vec<WorkerId> = assignment.members().map(|member| member.worker).collect();
         let commits: Vec<Option<CommitId>> = members
             .iter()
-            .map(|worker| self.workers.get(worker).and_then(|record| record.commit))
+            .map(|worker| self.roster.workers.get(worker).and_then(|record| record.commit))
             .collect();
         let (sync, step) = sync_plan(&commits);
+        self.tell_of_lost_steps(now, stamp.generation, step, &commits);
         let mut key = [0; 32];
         self.rng.fill_bytes(&mut key);
         let key = GroupKey(key);
-        let table = Table::Full(Arc::clone(&assignment));
+        let table = FormationTable::Full(Arc::clone(&assignment));
         let (encrypts, data_plane) = (self.config.encrypt_data, self.config.data_plane);
         let formation = Formation { stamp, table, sync, step, key, encrypts, data_plane };
-        self.record(&Record::GenerationOpened { formation: formation.clone() });
-        let record = self.ledger.as_ref().map_or(0, Ledger::waited_for);
-        self.output(DriverOutput::OpenGeneration { stamp, members: members.clone() });
+        self.record(&JournalRecord::GenerationOpened { formation: formation.clone() });
+        let record = self.outbox.waited_for();
+        let (of_table, budget) = (members.clone(), self.restart_budget());
+        self.output(DriverOutput::OpenGeneration { stamp, members: of_table, budget });
         for worker in &members {
-            if let Some(record) = self.workers.get_mut(worker) {
+            if let Some(record) = self.roster.workers.get_mut(worker) {
                 record.take_stance(now, Stance::Member);
                 record.accused = false;
                 record.at_rest = false;
@@ -151,71 +180,82 @@ impl DriverCore {
             SyncPlan::Skip => None,
             SyncPlan::FromRoot { root } => Some(root),
         };
-        let names = members.iter().map(ToString::to_string).collect();
-        self.event(EventKind::GenerationFormed { members: names, root, step: step.0 });
-        if let Some(reset) = &mut self.reset {
-            reset.to = stamp.generation;
-        }
-        self.started_with.get_or_insert(assignment.world_size());
+        self.event(EventKind::GenerationFormed { members: members.clone(), root, step: step.0 });
         let alive = members.into_iter().collect();
-        self.current = Some(Generation { stamp, assignment, formation, record, alive });
+        let began_from = commits.iter().flatten().map(|held| (held.generation, held.step)).max();
+        let untold = BTreeSet::new();
+        self.round.form(FormedGeneration {
+            stamp,
+            assignment,
+            formation,
+            record,
+            alive,
+            began_from,
+            untold,
+        });
+        self.pacing.formed();
         let deadline = now + self.config.deadlines.form;
-        self.timers.set(deadline, Timer::Phase);
-        self.phase = Phase::Form { deadline };
+        self.round.enter(now, RoundPhase::Form { deadline }, &mut self.agenda);
         self.start_members();
-        self.ask_review(now);
+        self.agenda.ask_review(now);
     }
 
     pub(crate) fn handle_all_ready(&mut self, now: Time, stamp: Stamp) {
-        if self.current_stamp() != Some(stamp) || !matches!(self.phase, Phase::Form { .. }) {
+        if self.round.stamp() != Some(stamp)
+            || !matches!(self.round.phase(), RoundPhase::Form { .. })
+        {
             return;
         }
-        let members: Vec<WorkerId> =
-            self.current.iter().flat_map(|current| current.alive.iter().cloned()).collect();
+        let members: Vec<WorkerId> = self.round.alive().cloned().collect();
         self.tell_all(members, DriverToWorker::Go { stamp });
-        if let Some(reset) = &mut self.reset {
-            reset.ready_at = Some(now);
-        }
+        self.note_shared_commit();
+        self.round.note_ready(now);
         let deadline = now + self.config.deadlines.elastic;
-        self.timers.set(deadline, Timer::Phase);
-        self.phase = Phase::Sync { deadline };
+        self.round.enter(now, RoundPhase::Sync { deadline }, &mut self.agenda);
         self.sync_processes();
     }
 
     pub(crate) fn handle_all_synced(&mut self, now: Time, stamp: Stamp) {
-        if self.current_stamp() != Some(stamp) || !matches!(self.phase, Phase::Sync { .. }) {
+        if self.round.stamp() != Some(stamp)
+            || !matches!(self.round.phase(), RoundPhase::Sync { .. })
+        {
             return;
         }
-        self.phase = Phase::Run;
-        self.record(&Record::GenerationRunning { stamp });
-        self.first_failure = None;
-        self.first_failed_at = None;
-        self.note_shared_commit();
+        self.round.enter(now, RoundPhase::Run, &mut self.agenda);
+        self.pacing.runs(now);
+        if !self.is_by_restart() {
+            self.state.trains(now);
+        }
+        self.record(&JournalRecord::GenerationRunning { stamp });
+        self.first_cause.forget();
         self.watch_failed_slots(now);
-        let world_size = self.current.as_ref().map_or(0, |current| current.assignment.world_size());
+        let world_size = self.round.current().map_or(0, |current| current.assignment.world_size());
         self.event(EventKind::GenerationRunning { world_size });
         self.vote_for_the_done();
-        if let Some(mut reset) = self.reset.take() {
-            reset.synced_at = Some(now);
+        if let Some(reset) = self.round.end_reset(now) {
             self.event(EventKind::ResetDone {
-                cause: reset.cause.to_string(),
+                cause: reset.cause.clone(),
                 from: reset.from,
                 ms: reset.phases(),
                 steps_lost: reset.steps_lost,
             });
-            self.last_reset = Some(reset);
+            self.count_lost_steps(now, reset.steps_lost);
         }
-        self.ask_review(now);
+        self.agenda.ask_review(now);
     }
 
-    /// Every member holds the root's commit now: that is on record if it is lost before it arrives again.
-    /// No later one is: a step that one member alone has reached is nobody's loss (G-5). The digest is not
-    /// known here, and not needed: nobody skips a sync on this record.
-    fn note_shared_commit(&mut self) {
-        let Some(current) = &self.current else { return };
+    /// Notes the generation's first commit for all members. From here on they take the root's commit over and train
+    /// without another message. A member that is lost before it arrives again may hold this commit, or a later
+    /// acknowledged one (G-5). The digest is not known here and not needed: no sync is skipped on this record.
+    pub(crate) fn note_shared_commit(&mut self) {
+        let by_restart = self.is_by_restart();
+        let Some(current) = self.round.current() else { return };
+        if !by_restart {
+            self.state.shared(current.formation.step);
+        }
         let generation = current.stamp.generation;
         for worker in &current.alive {
-            if let Some(record) = self.workers.get_mut(worker)
+            if let Some(record) = self.roster.workers.get_mut(worker)
                 && record.stage.is_none()
             {
                 record.commit =
@@ -224,14 +264,14 @@ impl DriverCore {
         }
     }
 
-    /// The registry named those whose READY or SYNCED is missing, after the phase's deadline has passed.
+    /// Evicts the members whose READY or SYNCED is missing, as the registry named them, after the phase's deadline.
     pub fn handle_missing(&mut self, now: Time, stamp: Stamp, missing: Vec<WorkerId>) {
-        if self.current_stamp() != Some(stamp) || missing.is_empty() {
+        if self.round.stamp() != Some(stamp) || missing.is_empty() {
             return;
         }
-        let phase = match &self.phase {
-            Phase::Form { deadline } if *deadline <= now => "form",
-            Phase::Sync { deadline } if *deadline <= now => "sync",
+        let phase = match self.round.phase() {
+            RoundPhase::Form { deadline } if *deadline <= now => "form",
+            RoundPhase::Sync { deadline } if *deadline <= now => "sync",
             _ => return,
         };
         let cause =
@@ -239,16 +279,16 @@ impl DriverCore {
         self.evict(now, &missing, &cause);
     }
 
-    /// Those who did not come in time are out, and the others go on without them (G-9); unless the state
-    /// would go with them (G-5): then everybody tries again, for as long as the elastic timeout lets them.
-    fn evict(&mut self, now: Time, missing: &[WorkerId], cause: &ResetCause) {
-        if self.phase.is_generation_active() && self.are_last_holders(now, missing) {
-            return self.begin_abort(now, cause.clone(), now);
+    /// Evicts late members: the others go on without them (G-9). If the state would be lost with them (G-5), all try
+    /// again within the elastic timeout.
+    pub(crate) fn evict(&mut self, now: Time, missing: &[WorkerId], cause: &ResetCause) {
+        if self.round.phase().is_generation_active() && self.are_last_holders(now, missing) {
+            return self.accuse_generation(cause.clone(), now);
         }
         let reason = cause.to_string();
         for worker in missing {
             self.lose_member(now, worker, cause, now);
-            if self.phase.is_over() {
+            if self.round.phase().is_over() {
                 return;
             }
             self.stop_process(now, worker, self.grace_ms(), &reason);
@@ -256,47 +296,75 @@ impl DriverCore {
         }
     }
 
-    /// Whether nobody but these members holds the commit that the generation is to begin from.
-    fn are_last_holders(&self, now: Time, missing: &[WorkerId]) -> bool {
-        let Some(current) = &self.current else { return false };
+    /// Whether only these members hold the commit that the generation is to begin from.
+    fn are_last_holders(&mut self, now: Time, missing: &[WorkerId]) -> bool {
+        self.roster.refresh_seating(now, &self.round);
+        let Some(current) = self.round.current() else { return false };
         let is_too_late = self
-            .reset
-            .as_ref()
-            .is_none_or(|reset| reset.decided_at + self.config.deadlines.elastic <= now);
+            .round
+            .reset()
+            .is_some_and(|reset| reset.decided_at + self.config.deadlines.elastic <= now);
         if is_too_late {
             return false;
         }
         let missing: BTreeSet<&WorkerId> = missing.iter().collect();
+        // A commit does not count whose holder is about to leave, or silent: it may be gone already.
+        let is_heard = |worker: &WorkerId| {
+            self.roster.workers.get(worker).is_some_and(|record| record.link != PeerLink::Silent)
+        };
+        let stays = |worker: &&WorkerId| {
+            !self.roster.seating.unwanted().contains(*worker) && is_heard(worker)
+        };
         let (late, others): (Vec<_>, Vec<_>) =
             current.alive.iter().partition(|worker| missing.contains(worker));
+        let others: Vec<&WorkerId> = others.into_iter().filter(stays).collect();
         if others.is_empty() {
             return true;
         }
         let best = |workers: &[&WorkerId]| {
-            workers.iter().filter_map(|worker| self.commit_order_of(worker)).max()
+            workers.iter().filter_map(|worker| self.roster.commit_order_of(worker)).max()
         };
-        matches!(self.phase, Phase::Form { .. }) && best(&others) < best(&late)
+        matches!(self.round.phase(), RoundPhase::Form { .. }) && best(&others) < best(&late)
+    }
+
+    /// Starts the deadline of a phase whose record was stored just now: its members are told only then.
+    pub(crate) fn begin_phase_deadline(&mut self, now: Time) {
+        let period = match self.round.phase() {
+            RoundPhase::Form { .. } => self.config.deadlines.form,
+            RoundPhase::Stopping { .. } => self.config.deadlines.elastic,
+            _ => return,
+        };
+        self.round.restart_deadline(now + period, &mut self.agenda);
     }
 
     pub(crate) fn handle_phase_deadline(&mut self, now: Time) {
-        match &self.phase {
-            Phase::Gather(gather) if gather.deadline <= now => {
+        if self.is_phase_held() {
+            // Members that have not been told yet are not late: their time begins when they are.
+            return self.agenda.set(now + self.config.deadlines.suspect, Timer::Phase);
+        }
+        match self.round.phase() {
+            RoundPhase::Gather(gather)
+                if gather.deadline <= now && !is_planted(Bug::ElasticTimeoutIgnored) =>
+            {
                 let late: Vec<WorkerId> = gather.waiting_for.iter().cloned().collect();
                 self.handle_gather_deadline(now, late);
             }
-            Phase::Form { deadline } | Phase::Sync { deadline } if *deadline <= now => {
-                let Some(stamp) = self.current_stamp() else { return };
+            RoundPhase::Form { deadline } | RoundPhase::Sync { deadline } if *deadline <= now => {
+                let Some(stamp) = self.round.stamp() else { return };
                 self.output(DriverOutput::NameMissing { stamp });
             }
-            Phase::Pausing { deadline, waiting_for, .. } if *deadline <= now => {
+            RoundPhase::Pausing { deadline, waiting_for, .. } if *deadline <= now => {
                 let late = waiting_for.iter().cloned().collect();
                 self.evict_from_interrupt(now, late);
             }
-            Phase::Stopping { deadline, waiting_for, .. } if *deadline <= now => {
+            RoundPhase::Stopping { deadline, waiting_for, .. } if *deadline <= now => {
                 let late = waiting_for.iter().cloned().collect();
                 self.evict_from_interrupt(now, late);
             }
-            Phase::Ending { deadline, .. } if *deadline <= now => self.handle_ending_deadline(now),
+            RoundPhase::Failing { deadline, .. } if *deadline <= now => self.conclude_failure(now),
+            RoundPhase::Ending { deadline, .. } if *deadline <= now => {
+                self.handle_ending_deadline(now)
+            }
             _ => {}
         }
     }
@@ -307,7 +375,7 @@ impl DriverCore {
         self.evict(now, &late, &cause);
     }
 
-    /// The elastic timeout: without those who are late if the others are enough, else it is the end.
+    /// Handles the elastic timeout: goes on without late members if the others are enough, else fails the job.
     fn handle_gather_deadline(&mut self, now: Time, late: Vec<WorkerId>) {
         if !late.is_empty() {
             let phase = "gather".to_owned();
@@ -315,8 +383,9 @@ impl DriverCore {
             self.evict(now, &late, &cause);
             self.try_form(now);
         }
-        let Phase::Gather(_) = &self.phase else { return };
+        let RoundPhase::Gather(_) = self.round.phase() else { return };
         let there: BTreeSet<&WorkerId> = self
+            .roster
             .workers
             .iter()
             .filter(|(_, record)| record.is_eligible())
@@ -333,11 +402,11 @@ impl DriverCore {
         self.fail(now, &reason, Some(hint));
     }
 
-    /// Who would have to come so that a generation could be formed, in words.
+    /// Workers, slots and hosts that are missing for a generation, in words.
     pub(crate) fn who_is_missing(&self, now: Time, late: &[WorkerId]) -> Vec<String> {
         let mut missing: Vec<String> =
             late.iter().map(|worker| format!("{worker} (has not arrived)")).collect();
-        for (worker, record) in self.workers.iter() {
+        for (worker, record) in self.roster.workers.iter() {
             match record.stance {
                 Stance::Starting => missing.push(format!("{worker} (starting)")),
                 Stance::Attached => missing.push(format!("{worker} (not at rest)")),
@@ -345,13 +414,13 @@ impl DriverCore {
                 _ => {}
             }
         }
-        for ((host, number), slot) in self.slots.iter() {
+        for ((host, number), slot) in self.roster.slots.iter() {
             if slot.worker.is_none() && slot.backoff_until.is_some_and(|until| until > now) {
                 missing.push(format!("{host}[{number}] (in back-off)"));
             }
         }
-        for entry in &self.snapshot.hosts {
-            match (&entry.state, self.agents.get(&entry.name)) {
+        for entry in &self.roster.snapshot.hosts {
+            match (&entry.state, self.roster.agents.get(&entry.name)) {
                 (elastic_host_manager::HostState::Blacklisted { .. }, _) => {
                     missing.push(format!("host {} (blacklisted)", entry.name));
                 }
@@ -366,8 +435,8 @@ impl DriverCore {
     }
 }
 
-/// Skipped only if every member proved the same step and digest (G-6); else from the highest commit
-/// (G-8), the lowest rank among its holders.
+/// The plan of the sync, and the step to begin at. Sync is skipped only if every member proved the same step and
+/// digest (G-6). Else the root is the lowest rank among the holders of the highest commit (G-8).
 fn sync_plan(commits: &[Option<CommitId>]) -> (SyncPlan, Step) {
     let best = commits.iter().flatten().map(|held| (held.generation, held.step)).max();
     let Some(best) = best else { return (SyncPlan::FromRoot { root: 0 }, Step::default()) };

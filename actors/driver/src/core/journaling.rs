@@ -1,77 +1,94 @@
-//! What the core writes down, and how it hears that it was stored. Records come before whatever depends on them:
-//! an output knows the record that it waits for, and outputs stay in order.
+//! The core's side of journaling: it makes records, and hears when they are stored. Records come before the outputs
+//! that depend on them. An output knows the record that it waits for, and outputs stay in order. Called by `actor.rs`
+//! and the core's handlers.
 
 use elastic_host_manager::HostState;
-use elastic_journal::Batch;
+use elastic_journal::JournalBatch;
 use elastic_protocol::{CommitId, HostName, Time, WorkerId};
 
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
-use crate::journal::{HostImage, Record};
+use super::phase::RoundPhase;
+use crate::journal::{HostImage, JournalRecord};
 
 impl DriverCore {
-    /// What to store next; call after every input. `handle_journaled` or `handle_journal_failed` answers.
-    pub fn poll_batch(&mut self) -> Option<Batch> {
-        if self.is_retired {
-            return None;
-        }
-        self.ledger.as_mut()?.poll_batch()
+    /// The next batch to store; call after every input. `handle_journaled` or `handle_journal_failed` answers.
+    pub fn poll_batch(&mut self) -> Option<JournalBatch> {
+        self.outbox.poll_batch()
     }
 
-    /// All records up to this number are stored.
-    pub fn handle_journaled(&mut self, upto: u64) {
-        let Some(ledger) = &mut self.ledger else { return };
-        if ledger.trouble().is_some() {
+    /// Takes the news that all records up to this number are stored.
+    pub fn handle_journaled(&mut self, now: Time, upto: u64) {
+        let was_in_trouble = self.outbox.trouble().is_some();
+        if was_in_trouble {
             let message = "the journal can be written again".to_owned();
             self.event(EventKind::Warning { message });
         }
-        if let Some(ledger) = &mut self.ledger {
-            ledger.handle_stored(upto);
+        let was_held = self.is_phase_held();
+        self.outbox.handle_stored(upto);
+        if was_held && !self.is_phase_held() {
+            self.begin_phase_deadline(now);
+        }
+        if was_in_trouble {
+            self.begin_start_deadlines(now);
         }
     }
 
-    /// A batch could not be stored. Where that may pass it is tried again, and nothing new is decided
-    /// meanwhile: what was decided before goes on. Where it may not, this driver is none any more.
+    /// Whether the phase's orders to its members have not left yet.
+    pub(crate) fn is_phase_held(&self) -> bool {
+        match self.round.phase() {
+            RoundPhase::Form { .. } => {
+                self.round.current().is_some_and(|current| !self.outbox.is_stored(current.record))
+            }
+            RoundPhase::Stopping { .. } => self.is_held(),
+            _ => false,
+        }
+    }
+
+    /// Whether a decision waits for a record that is not stored yet.
+    pub(crate) fn is_held(&self) -> bool {
+        self.outbox.is_held()
+    }
+
+    /// Handles a batch that could not be stored. If the error may pass, the batch is tried again; meanwhile no new
+    /// decision takes effect, and earlier ones go on. If it may not, this driver retires.
     pub fn handle_journal_failed(&mut self, now: Time, reason: &str, may_pass: bool) {
         if !may_pass {
             return self.handle_abandon(reason);
         }
-        let Some(ledger) = self.ledger.as_mut().filter(|_| !self.is_retired) else { return };
-        if ledger.handle_failure(now, reason) {
+        if self.outbox.handle_failure(now, reason) {
             let message = format!("{reason}; nothing new is decided until it can be");
-            // It waits for no record: those that wait cannot be stored.
-            let (term, generation) = (self.term.0, self.generation.0);
+            // The warning waits for no record: records cannot be stored at present.
+            let (term, generation) = (self.term, self.round.generation());
             let kind = EventKind::Warning { message };
-            let event = super::output::Event { term, generation, kind };
-            self.outputs.push_front((0, DriverOutput::Event(event)));
+            let event = super::output::DriverEvent { term, generation, kind };
+            self.outbox.put_first(DriverOutput::Event(event));
         }
     }
 
-    pub(crate) fn record(&mut self, record: &Record) {
-        if let Some(ledger) = &mut self.ledger {
-            ledger.record(record);
-        }
+    pub(crate) fn record(&mut self, record: &JournalRecord) {
+        self.outbox.record(record);
     }
 
     pub(crate) fn record_hosts(&mut self) {
-        if self.ledger.is_none() {
+        if !self.outbox.keeps_records() {
             return;
         }
-        let hosts = self.snapshot.hosts.iter().map(|entry| HostImage {
+        let hosts = self.roster.snapshot.hosts.iter().map(|entry| HostImage {
             name: entry.name.clone(),
             slots: entry.slots,
             is_blacklisted: matches!(entry.state, HostState::Blacklisted { .. }),
         });
-        let record = Record::Hosts { hosts: hosts.collect() };
+        let record = JournalRecord::Hosts { hosts: hosts.collect() };
         self.record(&record);
     }
 
     pub(crate) fn record_slot(&mut self, host: &HostName, number: u32) {
-        if self.ledger.is_none() {
+        if !self.outbox.keeps_records() {
             return;
         }
-        let Some(slot) = self.slots.get(&(host.clone(), number)) else { return };
-        let record = Record::Slot {
+        let Some(slot) = self.roster.slots.get(&(host.clone(), number)) else { return };
+        let record = JournalRecord::Slot {
             host: host.clone(),
             slot: number,
             failures: slot.failures,
@@ -81,12 +98,10 @@ impl DriverCore {
     }
 
     pub(crate) fn record_commit(&mut self, worker: &WorkerId, commit: Option<CommitId>) {
-        let Some(ledger) = &mut self.ledger else { return };
-        let known = ledger.image().workers.get(worker).and_then(|image| image.commit);
-        if let Some(commit) = commit
-            && known != Some(commit)
-        {
-            ledger.record(&Record::CommitHeld { worker: worker.clone(), commit });
+        if let Some(commit) = commit.filter(|commit| {
+            self.outbox.keeps_records() && self.outbox.recorded_commit(worker) != Some(*commit)
+        }) {
+            self.record(&JournalRecord::CommitHeld { worker: worker.clone(), commit });
         }
     }
 }

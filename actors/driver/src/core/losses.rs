@@ -1,100 +1,118 @@
-//! Losses: what ends a generation at once (G-12). What is held against the slot: `slot_failures`.
+//! Losses of workers, which end a generation at once (G-12). Called by the handlers of agents, workers and verdicts.
+//! Failures are counted against slots in `slot_failures`.
 
 use elastic_host_manager::HostState;
+use elastic_protocol::job::shorten;
 use elastic_protocol::messages::{Ballot, StoppedBy, Vote};
-use elastic_protocol::{ExitStatus, ResetCause, Time, WorkerId};
-use elastic_registry::Verdict;
-use elastic_runtime::planted::{Bug, is_planted};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{ExitStatus, ResetCause, Time, WorkerFailure, WorkerId};
+use elastic_registry::{BudgetSpent, GenerationVerdict, Incident, RestartBudget};
 
 use super::DriverCore;
-use super::first_failure::shorten;
-use super::output::{DriverOutput, EventKind};
-use super::phase::{Gather, Phase, ResetRecord};
+use super::output::{DriverOutput, EventKind, ResetWay};
+use super::phase::{Gather, RoundPhase};
 use super::table::Stance;
 use super::timers::Timer;
-use crate::journal::Record;
+use crate::journal::JournalRecord;
 
-/// How a process ended, as its agent saw it.
+/// End of a process, as its agent saw it.
 #[derive(Debug)]
-pub(crate) struct Exit {
+pub(crate) struct ProcessExit {
     pub(crate) status: ExitStatus,
     pub(crate) stopped_by: Option<StoppedBy>,
     pub(crate) killed_after_grace: bool,
-    /// The end of its stderr, or what it wrote about its own end.
-    pub(crate) tail: String,
 }
 
 impl DriverCore {
-    /// The registry came to a verdict.
-    pub fn handle_verdict(&mut self, now: Time, verdict: Verdict) {
+    /// Handles a verdict of the registry.
+    pub fn handle_verdict(&mut self, now: Time, verdict: GenerationVerdict) {
         match verdict {
-            Verdict::AllReady { stamp } => self.handle_all_ready(now, stamp),
-            Verdict::AllSynced { stamp } => self.handle_all_synced(now, stamp),
-            Verdict::Succeeded { stamp, worker } => {
-                if self.current_stamp() == Some(stamp)
-                    && let Some(record) = self.workers.get_mut(&worker)
+            GenerationVerdict::AllReady { stamp } => self.handle_all_ready(now, stamp),
+            GenerationVerdict::AllSynced { stamp } => self.handle_all_synced(now, stamp),
+            GenerationVerdict::Succeeded { stamp, worker } => {
+                if self.round.stamp() == Some(stamp)
+                    && let Some(record) = self.roster.workers.get_mut(&worker)
                     && record.stance == Stance::Member
                 {
                     record.take_stance(now, Stance::Finished);
                     self.finished_during_interrupt(now, &worker);
                 }
             }
-            Verdict::AllSucceeded { stamp } => {
-                if self.current_stamp() == Some(stamp) {
+            GenerationVerdict::AllSucceeded { stamp } => {
+                if self.round.stamp() == Some(stamp) {
                     self.succeed(now);
                 }
             }
-            Verdict::Failed { stamp, failure } => {
-                if self.current_stamp() != Some(stamp) {
-                    return;
-                }
-                match failure.status {
-                    None => self.handle_error_vote(now, &failure.worker, &failure.message),
-                    Some(ExitStatus::Signal(_) | ExitStatus::Code(0)) => {
-                        self.accident_in = Some(stamp);
-                    }
-                    Some(ExitStatus::Code(_)) => {}
+            GenerationVerdict::Failed { stamp, failure } => {
+                if self.round.stamp() == Some(stamp) && failure.status.is_none() {
+                    self.handle_error_vote(now, &failure.worker, &failure.message);
                 }
             }
-            Verdict::AllFailed { stamp, .. } => {
-                // Every worker raised: trying again would raise again (H-10). Deaths by signal are
-                // accidents, and are survived by restarting.
-                let may_go_otherwise = self.accident_in == Some(stamp) || self.is_by_restart();
-                if self.current_stamp() == Some(stamp) && !may_go_otherwise {
+            GenerationVerdict::Broken { stamp, cause, evidence, spent } => {
+                if self.round.stamp() == Some(stamp) && self.round.phase().is_generation_active() {
+                    self.handle_broken(now, cause, evidence, spent);
+                }
+            }
+            GenerationVerdict::CauseKnown { stamp, cause } => {
+                self.round.correct_cause(stamp, cause);
+            }
+            GenerationVerdict::AllFailed { stamp, .. } => {
+                if self.round.stamp() == Some(stamp) {
                     self.fail_with_first_cause(now, "every worker failed");
                 }
             }
         }
     }
 
-    /// A worker's training function returned an error; its process will end by itself.
+    /// Ends the generation under way, which cannot go on.
+    fn handle_broken(
+        &mut self,
+        now: Time,
+        cause: ResetCause,
+        evidence: Time,
+        spent: Option<BudgetSpent>,
+    ) {
+        if let Some(spent) = spent {
+            return self.fail_of_spent_budget(now, spent, &cause);
+        }
+        if self.is_by_restart() && cause.is_failure() {
+            self.round.count_restart();
+        }
+        self.begin_abort(now, cause, evidence);
+    }
+
+    /// Handles the error of a worker's training function; the process will end by itself.
     fn handle_error_vote(&mut self, now: Time, worker: &WorkerId, message: &str) {
         let is_known = self
+            .roster
             .workers
             .get(worker)
             .is_some_and(|record| !matches!(record.stance, Stance::Leaving | Stance::Lost));
         if !is_known {
             return;
         }
-        let cause = ResetCause::WorkerFailed { worker: worker.clone(), error: shorten(message) };
         self.note_failure(worker, None, message);
-        self.lose_member(now, worker, &cause, now);
-        if let Some(record) = self.workers.get_mut(worker) {
+        self.note_committed_step();
+        self.round.lose(worker);
+        if let Some(record) = self.roster.workers.get_mut(worker) {
             record.take_stance(now, Stance::Leaving);
         }
+        self.not_awaited_in_gather(now, worker);
         let deadline = now + self.config.deadlines.grace;
-        self.timers.set(deadline, Timer::Departure(worker.clone()));
+        self.agenda.set(deadline, Timer::Departure(worker.clone()));
         self.count_failure(now, worker, message);
     }
 
-    /// An agent saw a worker's process end.
-    pub(crate) fn handle_exit(&mut self, now: Time, worker: &WorkerId, exit: &Exit) {
-        let Exit { status, stopped_by, killed_after_grace, tail } = exit;
+    /// Handles the end of a worker's process, as its agent saw it.
+    pub(crate) fn handle_exit(&mut self, now: Time, worker: &WorkerId, exit: &ProcessExit) {
+        let ProcessExit { status, stopped_by, killed_after_grace } = exit;
         let (status, killed_after_grace) = (*status, *killed_after_grace);
-        let Some(record) = self.workers.get(worker) else { return self.drop_message() };
+        let Some(record) = self.roster.workers.get(worker) else { return self.drop_message() };
+        let rank = self.round.rank_of(worker);
+        self.first_cause.process_ended(now, worker, (status, rank), &self.config.deadlines);
         let stance = record.stance;
         let was_leaving = record.leaving.is_some();
-        let is_over = self.phase.is_over();
+        let is_over = self.round.phase().is_over();
         let is_stopped_by_another = self.is_stopped_by_another(*stopped_by);
         if is_stopped_by_another {
             self.open_slot_of(worker);
@@ -106,7 +124,7 @@ impl DriverCore {
             || (was_leaving && status.is_success())
             || (is_over && status.is_success());
         self.event(EventKind::WorkerExited {
-            worker: worker.to_string(),
+            worker: worker.clone(),
             status,
             expected,
             killed_after_grace,
@@ -118,47 +136,39 @@ impl DriverCore {
         if is_over {
             self.forget_worker(worker);
             if !expected {
-                self.handle_late_failure(worker, status, tail);
+                self.handle_late_failure(worker, status);
             }
             return self.continue_ending(now);
         }
         if is_done {
             return;
         }
-        let was_member = self.is_member(worker);
+        let was_member = self.round.is_member(worker);
         if was_member && !expected {
-            self.note_failure(worker, Some(status), tail);
-            self.vote_for(worker, Ballot::Failure { status: Some(status), message: tail.clone() });
+            self.note_failure(worker, Some(status), "");
         }
         let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
         if !is_planted(Bug::DeathIgnored) {
-            self.lose_member(now, worker, &cause, now);
+            let failure = (!expected).then_some(status);
+            self.lose_failed_member(now, worker, failure, &cause, now);
         }
         self.forget_worker(worker);
-        if !expected && !self.phase.is_over() {
-            self.handle_unexpected_exit(now, worker, status, tail);
+        if !expected && !self.round.phase().is_over() {
+            self.handle_unexpected_exit(now, worker, status);
         }
-        self.ask_review(now);
+        self.agenda.ask_review(now);
     }
 
-    fn handle_unexpected_exit(
-        &mut self,
-        now: Time,
-        worker: &WorkerId,
-        status: ExitStatus,
-        tail: &str,
-    ) {
-        let message =
-            if tail.is_empty() { status.to_string() } else { format!("{status}: {tail}") };
-        self.note_failure(worker, Some(status), tail);
-        self.count_failure(now, worker, &message);
+    fn handle_unexpected_exit(&mut self, now: Time, worker: &WorkerId, status: ExitStatus) {
+        self.note_failure(worker, Some(status), "");
+        self.count_failure(now, worker, &status.to_string());
         if matches!(status, ExitStatus::Code(_)) {
             self.judge_early_failures(now);
         }
     }
 
     pub(crate) fn handle_start_failed(&mut self, now: Time, worker: &WorkerId, reason: &str) {
-        if !self.workers.contains_key(worker) {
+        if !self.roster.workers.contains_key(worker) {
             return self.drop_message();
         }
         self.event(EventKind::Warning { message: format!("{worker} could not start: {reason}") });
@@ -167,27 +177,40 @@ impl DriverCore {
         self.lose_member(now, worker, &cause, now);
         self.forget_worker(worker);
         self.count_failure(now, worker, reason);
-        self.ask_review(now);
+        self.agenda.ask_review(now);
     }
 
-    /// A worker that was waited for in vain is a failure of its slot.
+    /// Remembers the first failure since a generation last trained (G-10).
+    pub(crate) fn note_failure(
+        &mut self,
+        worker: &WorkerId,
+        status: Option<ExitStatus>,
+        message: &str,
+    ) {
+        let rank = self.round.rank_of(worker);
+        let (worker, message) = (worker.clone(), shorten(message));
+        self.first_cause.note(WorkerFailure { worker, rank, status, message });
+    }
+
+    /// Counts a failure of a slot whose worker was waited for in vain.
     pub(crate) fn handle_missed_start(&mut self, now: Time, worker: &WorkerId, message: &str) {
         self.note_failure(worker, None, message);
         self.count_failure(now, worker, message);
-        self.ask_review(now);
+        self.agenda.ask_review(now);
     }
 
-    /// A worker is not heard, and is waited for no more. If its host is, its process is at fault and is
-    /// killed; else nobody can tell, and it may come back with its host and its commit (G-5).
+    /// Gives a silent worker up. If its host is heard, the process is at fault and is killed. Else the fault is
+    /// unknown, and the worker may come back with its host and its commit (G-5).
     pub(crate) fn handle_silent_worker(&mut self, now: Time, worker: &WorkerId, silent_ms: u64) {
         let gone = self
+            .roster
             .workers
             .get(worker)
             .is_none_or(|record| matches!(record.stance, Stance::Leaving | Stance::Lost));
         if gone {
             return;
         }
-        if !self.is_host_heard(&worker.host) {
+        if !self.roster.is_host_heard(&worker.host) {
             let reason = format!("not heard for {silent_ms} ms, and neither is its host");
             return self.handle_worker_gone(now, worker, &reason, silent_ms);
         }
@@ -195,13 +218,13 @@ impl DriverCore {
         let cause = ResetCause::WorkerSilent { worker: worker.clone(), silent_ms };
         let message = cause.to_string();
         self.note_failure(worker, None, &message);
-        self.lose_member(now, worker, &cause, evidence);
         self.stop_process(now, worker, 0, &message);
+        self.lose_member(now, worker, &cause, evidence);
         self.count_failure(now, worker, &message);
-        self.ask_review(now);
+        self.agenda.ask_review(now);
     }
 
-    /// A worker's session ended without a word from its agent.
+    /// Handles the end of a worker's session without a report of its agent.
     pub(crate) fn handle_worker_gone(
         &mut self,
         now: Time,
@@ -209,24 +232,26 @@ impl DriverCore {
         reason: &str,
         silent_ms: u64,
     ) {
-        if self.phase.is_over() {
+        if self.round.phase().is_over() {
             return;
         }
         let evidence = last_heard(now, silent_ms);
         let error = format!("its connection ended: {reason}");
         let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
-        self.lose_member(now, worker, &cause, evidence);
-        if let Some(record) = self.workers.get_mut(worker) {
-            // It may come back with its commit; if its process has ended, its agent tells.
+        // The stance comes first, before the loss has effects such as a new generation of the others: the worker may
+        // come back with its commit. If its process has ended, its agent tells.
+        if let Some(record) = self.roster.workers.get_mut(worker) {
             record.take_stance(now, Stance::Lost);
         }
+        self.lose_member(now, worker, &cause, evidence);
         let deadline = now + self.config.deadlines.grace;
-        self.timers.set(deadline, Timer::Departure(worker.clone()));
+        self.agenda.set(deadline, Timer::Departure(worker.clone()));
     }
 
-    /// Hosts that were blacklisted lose their workers at once.
+    /// Removes the workers of blacklisted hosts at once.
     pub(crate) fn expel_blacklisted(&mut self, now: Time) {
         let out: Vec<_> = self
+            .roster
             .snapshot
             .hosts
             .iter()
@@ -234,11 +259,11 @@ impl DriverCore {
             .map(|entry| entry.name.clone())
             .collect();
         for host in out {
-            for worker in self.workers_of(&host) {
-                let stays = self
-                    .workers
-                    .get(&worker)
-                    .is_some_and(|record| !matches!(record.stance, Stance::Leaving | Stance::Lost));
+            for worker in self.roster.workers_of(&host) {
+                let stays =
+                    self.roster.workers.get(&worker).is_some_and(|record| {
+                        !matches!(record.stance, Stance::Leaving | Stance::Lost)
+                    });
                 if stays {
                     let cause = ResetCause::HostBlacklisted { host: host.clone() };
                     self.lose_member(now, &worker, &cause, now);
@@ -246,15 +271,16 @@ impl DriverCore {
                 }
             }
         }
-        if self.every_host_is_out() && !self.phase.is_over() {
+        if self.roster.every_host_is_out() && !self.round.phase().is_over() {
             let names: Vec<String> =
-                self.snapshot.hosts.iter().map(|entry| entry.name.to_string()).collect();
+                self.roster.snapshot.hosts.iter().map(|entry| entry.name.to_string()).collect();
             let reason = format!("every host is blacklisted: {}", names.join(", "));
             self.fail_with_first_cause(now, &reason);
         }
     }
 
-    /// A worker takes part no more: ends the generation if it was a member of the one under way.
+    /// Removes a worker from the generation formed last. The registry judges the effect on that generation. Called
+    /// once the worker's record is up to date, since the next generation may be formed before this returns.
     pub(crate) fn lose_member(
         &mut self,
         now: Time,
@@ -262,54 +288,70 @@ impl DriverCore {
         cause: &ResetCause,
         evidence: Time,
     ) {
-        let Some(current) = &mut self.current else { return };
-        if !current.alive.remove(worker) {
+        self.lose_failed_member(now, worker, None, cause, evidence);
+    }
+
+    fn lose_failed_member(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        failure: Option<ExitStatus>,
+        cause: &ResetCause,
+        evidence: Time,
+    ) {
+        if !self.round.is_member(worker) {
             return;
         }
-        self.workers.touch(&worker.host);
-        if self.phase.is_generation_active() {
-            self.begin_abort(now, cause.clone(), evidence);
-        } else if let Phase::Gather(_) = self.phase {
-            self.sharpen_cause(worker, cause);
-        }
-        self.no_longer_waited_for(now, worker);
+        self.note_committed_step();
+        self.round.lose(worker);
+        self.roster.workers.touch(&worker.host);
+        self.report_incident(Some(worker.clone()), failure, cause.clone(), evidence);
+        self.not_awaited_in_gather(now, worker);
     }
 
-    /// A broken link was all that was known of; now it is known what became of the peer.
-    fn sharpen_cause(&mut self, worker: &WorkerId, cause: &ResetCause) {
-        let Some(reset) = &mut self.reset else { return };
-        if let ResetCause::PeerBroken { peer, .. } = &reset.cause
-            && peer.as_ref().is_none_or(|peer| peer == worker)
-        {
-            reset.cause = cause.clone();
+    /// Stops waiting for a worker if the gather room is open.
+    fn not_awaited_in_gather(&mut self, now: Time, worker: &WorkerId) {
+        if let RoundPhase::Gather(_) = self.round.phase() {
+            self.no_longer_waited_for(now, worker);
         }
     }
 
-    /// Ends the generation under way: everyone rolls back to the last commit and arrives.
+    /// Reports to the registry that the generation cannot go on although no member is lost.
+    pub(crate) fn accuse_generation(&mut self, cause: ResetCause, evidence: Time) {
+        self.report_incident(None, None, cause, evidence);
+    }
+
+    /// Reports an incident of the generation formed last to the registry, which judges it.
+    fn report_incident(
+        &mut self,
+        lost: Option<WorkerId>,
+        failure: Option<ExitStatus>,
+        cause: ResetCause,
+        evidence: Time,
+    ) {
+        let Some(stamp) = self.round.stamp() else { return };
+        let incident = Incident { stamp, lost, failure, cause, evidence };
+        self.output_at_once(DriverOutput::Incident(incident));
+    }
+
+    /// Ends the generation under way after a verdict or by plan: all members roll back to the last commit and arrive.
     pub(crate) fn begin_abort(&mut self, now: Time, cause: ResetCause, evidence: Time) {
-        let Some(stamp) = self.current_stamp() else { return };
-        let is_over = self.finished_ones_stand(now)
-            || self.restarts_are_spent(now, &cause)
-            || self.reset_limit_reached(now, &cause);
-        if is_over {
-            return;
-        }
-        let way = if self.is_by_restart() { "restart" } else { "abort" };
+        let Some(stamp) = self.round.stamp() else { return };
+        let way = if self.is_by_restart() { ResetWay::Restart } else { ResetWay::Abort };
         self.event(EventKind::ResetDecided { cause: cause.clone(), way });
-        let survivors: Vec<WorkerId> =
-            self.current.iter().flat_map(|current| current.alive.iter().cloned()).collect();
+        let survivors: Vec<WorkerId> = self.round.alive().cloned().collect();
         self.stop_processes(now, &survivors, &cause);
         let waiting_for = survivors
             .iter()
             .filter(|worker| {
-                let rests_soon = self.workers.get(worker).is_some_and(|record| {
+                let rests_soon = self.roster.workers.get(worker).is_some_and(|record| {
                     matches!(record.stance, Stance::Member | Stance::Finished)
                 });
-                rests_soon || self.is_ending(worker)
+                rests_soon || self.roster.is_ending(worker)
             })
             .cloned()
             .collect();
-        self.record(&Record::GenerationEnded { stamp, cause: cause.clone() });
+        self.record(&JournalRecord::GenerationEnded { stamp, cause: cause.clone() });
         self.tell_broken(survivors, stamp, &cause);
         self.open_gather(now, cause, evidence, waiting_for);
     }
@@ -322,8 +364,11 @@ impl DriverCore {
         evidence: Time,
         waiting_for: std::collections::BTreeSet<WorkerId>,
     ) {
-        self.resets += 1;
-        self.start_reset_record(now, cause, evidence);
+        // A generation that breaks on its way to a planned stop counts as one reset.
+        if !matches!(self.round.phase(), RoundPhase::Stopping { .. }) {
+            self.round.count_reset();
+        }
+        self.round.start_reset_record(now, cause, evidence);
         self.enter_gather(now, waiting_for);
     }
 
@@ -332,68 +377,48 @@ impl DriverCore {
         now: Time,
         waiting_for: std::collections::BTreeSet<WorkerId>,
     ) {
+        self.rest_state(now);
         let deadline = now + self.config.deadlines.elastic;
-        self.timers.set(deadline, Timer::Phase);
-        self.phase = Phase::Gather(Gather { since: now, deadline, waiting_for, changed_at: now });
-        self.ask_review(now);
+        let gather = Gather { since: now, deadline, waiting_for, changed_at: now };
+        self.round.enter(now, RoundPhase::Gather(gather), &mut self.agenda);
+        self.agenda.ask_review(now);
     }
 
-    pub(crate) fn start_reset_record(&mut self, now: Time, cause: ResetCause, evidence: Time) {
-        let from = self.generation;
-        let detect_ms = now.ms_since(evidence);
-        // A generation that breaks before it trained belongs to the reset that it was part of.
-        let (decided_at, detect_ms, steps_lost) = match &self.reset {
-            Some(reset) => (reset.decided_at, reset.detect_ms, reset.steps_lost),
-            None => (now, detect_ms, 0),
-        };
-        self.reset = Some(ResetRecord {
-            cause,
-            from,
-            to: from,
-            decided_at,
-            detect_ms,
-            ready_at: None,
-            synced_at: None,
-            steps_lost,
-        });
-    }
-
-    /// Members that finished keep their result when nobody else is left (H-21).
-    fn finished_ones_stand(&mut self, now: Time) -> bool {
-        let Some(current) = &self.current else { return false };
-        if self.is_by_restart() {
-            // Its processes ended each for itself: without the others' work theirs is not whole.
-            return false;
+    /// The rest of the restart budget.
+    pub(crate) fn restart_budget(&self) -> RestartBudget {
+        RestartBudget {
+            resets: self.round.resets(),
+            resets_max: self.config.reset_limit,
+            restarts: self.round.restarts(),
+            restarts_max: self.config.max_job_restarts,
+            is_by_restart: self.is_by_restart(),
         }
-        let mut alive =
-            current.alive.iter().filter_map(|worker| self.workers.get(worker)).peekable();
-        let stands =
-            alive.peek().is_some() && alive.all(|record| record.stance == Stance::Finished);
-        if stands {
-            self.succeed(now);
-        }
-        stands
     }
 
+    /// Fails the job if a planned reset exceeds the budget; true if it does.
     pub(crate) fn reset_limit_reached(&mut self, now: Time, cause: &ResetCause) -> bool {
-        let Some(limit) = self.config.reset_limit else { return false };
-        if self.resets < u64::from(limit) {
-            return false;
-        }
-        let reason = format!("the limit of {limit} resets was reached; the last cause: {cause}");
-        self.fail_with_first_cause(now, &reason);
+        let Some(spent) = self.restart_budget().spent_by(cause) else { return false };
+        self.fail_of_spent_budget(now, spent, cause);
         true
     }
 
+    fn fail_of_spent_budget(&mut self, now: Time, spent: BudgetSpent, cause: &ResetCause) {
+        let reason = match spent {
+            BudgetSpent::Resets { .. } => format!("{spent}; the last cause: {cause}"),
+            BudgetSpent::NoRestarts | BudgetSpent::Restarts { .. } => spent.to_string(),
+        };
+        self.fail_with_first_cause(now, &reason);
+    }
+
     pub(crate) fn vote_for(&mut self, worker: &WorkerId, ballot: Ballot) {
-        if let Some(stamp) = self.current_stamp() {
+        if let Some(stamp) = self.round.stamp() {
             let vote = Vote { stamp, worker: worker.clone(), ballot };
             self.output(DriverOutput::Vote(vote));
         }
     }
 }
 
-/// When a node that has been silent for so long was heard last: the first sign of its loss.
+/// Time at which a node was heard last that has been silent for `silent_ms`: the first sign of its loss.
 pub(crate) const fn last_heard(now: Time, silent_ms: u64) -> Time {
     Time(now.0.saturating_sub(silent_ms.saturating_mul(1_000_000)))
 }

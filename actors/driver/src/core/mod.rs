@@ -1,31 +1,37 @@
-//! The driver as a state machine: no actix, no tokio, no clock.
+//! The driver as a state machine: no actix, no tokio, no clock. Called by `actor.rs`, and by the simulation.
 //!
-//! Inputs are `handle_*`, outputs `poll_output`, the one deadline `poll_timeout`. What must not wait (a
-//! loss) is acted upon at once; what may wait (hosts that come, go, or change) only asks for a *review* a
-//! moment later, which compares what is wanted with what is: level-triggered, so nothing is lost however
-//! changes interleave (G-7), and a burst costs one pass.
+//! Inputs are `handle_*`, outputs `poll_output`, the one deadline `poll_timeout`. A loss is acted upon at once. A
+//! change that may wait (of hosts, slots, workers) only asks for a *review* a moment later, which compares the wanted
+//! state with the actual one. The review is level-triggered: no change is lost however changes interleave (G-7), and
+//! a burst of changes costs one pass.
 
+mod agenda;
 mod agents;
 mod config;
 mod drivers;
 mod ending;
 mod environment;
-mod first_failure;
+mod first_cause;
 mod gather;
 mod interrupt;
 mod journaling;
 mod losses;
 mod membership;
+mod outbox;
 mod output;
+mod pacing;
 mod phase;
 mod quarrels;
 mod restart;
 mod restored;
 mod review;
+mod roster;
+mod round;
 mod seating;
 mod selection;
 mod slot_failures;
 mod slots;
+mod standing;
 mod status;
 mod table;
 mod takeover;
@@ -34,172 +40,160 @@ mod tell;
 mod tests;
 mod timers;
 mod touched;
+mod trained_state;
 mod workers;
-
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 
 use elastic_host_manager::HostsSnapshot;
 use elastic_protocol::messages::DriverStatus;
-use elastic_protocol::{
-    GenerationId, HostName, Incarnation, JobId, Stamp, Term, Time, WorkerFailure, WorkerId,
-};
-use elastic_runtime::planted::{Bug, is_planted};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{JobId, Term, Time, WorkerId};
 use rand_chacha::ChaCha8Rng;
 
-pub use self::config::{DriverConfig, InvalidDriverConfig, Mode, OnFailure};
-pub use self::output::{DriverOutput, Event, EventKind};
-use self::phase::{Gather, Generation, Phase, ResetRecord};
+use self::agenda::Timetable;
+pub use self::config::{DriverConfig, ElasticMode, InvalidDriverConfig, OnFailure, OnTotalLoss};
+use self::first_cause::FirstCause;
+use self::outbox::DriverOutbox;
+pub use self::output::{DriverEvent, DriverOutput, EventKind, ResetWay};
+use self::pacing::Pacing;
+use self::phase::RoundPhase;
 use self::quarrels::Quarrels;
-use self::seating::Seating;
+use self::roster::Roster;
+use self::round::Round;
+pub use self::standing::{Until, WorkerStanding};
 pub use self::status::Glance;
-use self::table::{AgentRecord, PendingJoin, SlotId, SlotRecord, WorkerRecord};
+use self::table::Stance;
 use self::takeover::Takeover;
-use self::timers::{Timer, Timers};
-use self::touched::Touched;
-use crate::journal::Ledger;
+use self::timers::Timer;
+use self::trained_state::TrainedState;
 
-/// How long a change that may wait is left to gather company before it is acted upon.
-const REVIEW_DELAY: Duration = Duration::from_millis(2);
-
-/// The driver's state machine. One a job.
+/// The driver's state machine; one for each job. It routes inputs to its handlers, one file for each topic. The
+/// handlers' state is owned by its parts. Each part checks its own invariants after every input, in debug builds and
+/// in the simulation.
 #[derive(Debug)]
 pub struct DriverCore {
     config: DriverConfig,
     job: JobId,
     term: Term,
-    /// Back-off jitter and the keys of generations.
+    /// Source of back-off jitter and of the keys of generations.
     rng: ChaCha8Rng,
-    /// Last one given out.
-    generation: GenerationId,
-    /// Last one given out to a worker.
-    incarnation: Incarnation,
-    /// Copy of the host manager's.
-    snapshot: HostsSnapshot,
-    agents: Touched<HostName, AgentRecord>,
-    pending_joins: BTreeMap<HostName, PendingJoin>,
-    slots: Touched<SlotId, SlotRecord>,
-    workers: Touched<WorkerId, WorkerRecord>,
-    /// What follows from these; see `refresh_seating`.
-    seating: Seating,
-    phase: Phase,
-    /// The generation formed last.
-    current: Option<Generation>,
-    /// Whether any worker ever attached: then one that exits with code 0 without it is not done.
-    program_attaches: bool,
-    /// World size of the first generation.
-    started_with: Option<u32>,
-    resets: u64,
-    /// Those of them that a failure has caused, in the restart mode.
-    restarts: u64,
-    /// When the membership was first seen to need a planned change.
-    change_since: Option<Time>,
-    /// When the interrupt under way was announced.
-    interrupt_since: Time,
-    reset: Option<ResetRecord>,
-    last_reset: Option<ResetRecord>,
-    first_failure: Option<WorkerFailure>,
-    /// Why the first host had no agent on which none could be started.
-    first_launch_failure: Option<String>,
-    /// When its program says that it failed, in seconds of its host's clock.
-    first_failed_at: Option<u64>,
-    /// What the job failed of, less the first cause.
-    failed_because: Option<String>,
-    /// The generation in which a member was ended by a signal last.
-    accident_in: Option<Stamp>,
+    /// Hosts, agents, slots and workers.
+    roster: Roster,
+    /// The current generation, its phase, and resets.
+    round: Round,
+    /// Failures since a generation last trained.
+    first_cause: FirstCause,
+    /// Hosts that do not reach each other.
     quarrels: Quarrels,
-    timers: Timers,
-    review_at: Option<Time>,
-    dropped_messages: u64,
-    /// What is written down for the next incarnation, if anything is.
-    ledger: Option<Ledger>,
-    /// From its beginning until those who were there before are back or lost.
+    /// Resets that bring the job no further.
+    pacing: Pacing,
+    /// How far the training state has come, and how many of its steps are lost.
+    state: TrainedState,
+    /// Timers, and the pending review.
+    agenda: Timetable,
+    /// Pending outputs, and the records that they wait for.
+    outbox: DriverOutbox,
+    /// State of a takeover, until all agents and workers of the former driver are back or lost; else none.
     takeover: Option<Takeover>,
-    /// Those that stand by for this one.
+    /// Standby drivers.
     standbys: Vec<DriverStatus>,
-    /// Whether it acts no more: nothing that is decided from here on leaves.
-    is_retired: bool,
-    /// Each with the record that must be stored before.
-    outputs: VecDeque<(u64, DriverOutput)>,
+    dropped_messages: u64,
 }
 
 impl DriverCore {
-    /// A driver at the beginning of its job. `rng` must be seeded from the system's entropy outside of
-    /// tests: the keys of the collectives come from it.
+    /// A driver at the beginning of its job. `rng` must be seeded from the system's entropy outside of tests: the
+    /// keys of the collectives come from it.
     pub fn new(config: DriverConfig, job: JobId, term: Term, rng: ChaCha8Rng, now: Time) -> Self {
         let deadline = now + config.deadlines.elastic;
         let workers_max = Self::workers_max(config.max_np);
-        let mut timers = Timers::default();
-        timers.set(deadline, Timer::Phase);
+        let mut agenda = Timetable::default();
+        let round = Round::new(now, deadline, &mut agenda);
         Self {
             config,
             job,
             term,
             rng,
-            generation: GenerationId::default(),
-            incarnation: Incarnation::default(),
-            snapshot: HostsSnapshot::default(),
-            agents: Touched::default(),
-            pending_joins: BTreeMap::new(),
-            slots: Touched::default(),
-            workers: Touched::default(),
-            seating: Seating::new(workers_max),
-            phase: Phase::Gather(Gather {
-                since: now,
-                deadline,
-                waiting_for: Default::default(),
-                changed_at: now,
-            }),
-            current: None,
-            program_attaches: false,
-            started_with: None,
-            resets: 0,
-            restarts: 0,
-            change_since: None,
-            interrupt_since: now,
-            reset: None,
-            last_reset: None,
-            first_failure: None,
-            first_launch_failure: None,
-            first_failed_at: None,
-            failed_because: None,
-            accident_in: None,
+            roster: Roster::new(workers_max),
+            round,
+            first_cause: FirstCause::default(),
             quarrels: Quarrels::default(),
-            timers,
-            review_at: None,
-            dropped_messages: 0,
-            ledger: None,
+            pacing: Pacing::default(),
+            state: TrainedState::default(),
+            agenda,
+            outbox: DriverOutbox::default(),
             takeover: None,
             standbys: Vec::new(),
-            is_retired: false,
-            outputs: VecDeque::new(),
+            dropped_messages: 0,
         }
     }
 
-    /// The next thing to do; call until none is left after every input. What depends on a record that is not
-    /// stored yet waits, and all after it.
+    /// The next output; call after every input until none is left. An output that depends on an unstored record
+    /// waits, and so do all after it.
     pub fn poll_output(&mut self) -> Option<DriverOutput> {
-        let (needs, _) = self.outputs.front()?;
-        let is_stored =
-            |ledger: &Ledger| ledger.is_stored(*needs) || is_planted(Bug::RecordNotWaitedFor);
-        if !self.ledger.as_ref().is_none_or(is_stored) {
-            return None;
+        let output = self.outbox.poll();
+        if output.is_none() {
+            debug_assert_eq!(self.check(), Ok(()));
         }
-        self.outputs.pop_front().map(|(_, output)| output)
+        output
     }
 
-    /// When `handle_timeout` wants to be called next.
+    /// Time at which `handle_timeout` must be called next.
     pub fn poll_timeout(&self) -> Option<Time> {
-        if self.is_retired {
+        if self.outbox.is_retired() {
             return None;
         }
-        let retry = self.ledger.as_ref().and_then(Ledger::retry_at);
-        [self.timers.next(), self.review_at, retry].into_iter().flatten().min()
+        [self.agenda.next(), self.outbox.retry_at()].into_iter().flatten().min()
     }
 
-    /// The hosts that the job may use, from the host manager.
+    /// Checks the invariants of the parts, and between them.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        self.roster.check()?;
+        self.round.check()?;
+        self.outbox.check()?;
+        self.check_state()?;
+        if let Some(deadline) = self.round.phase().deadline()
+            && !self.agenda.covers(deadline, Timer::Phase)
+        {
+            return Err(format!("G-9: the phase {} has no timer", self.round.phase().name()));
+        }
+        if let Some(takeover) = &self.takeover
+            && !self.agenda.covers(takeover.deadline(), Timer::Takeover)
+        {
+            return Err("G-9: the takeover has no timer".to_owned());
+        }
+        for (host, join) in &self.roster.pending_joins {
+            if !self.agenda.covers(join.deadline, Timer::Join(host.clone())) {
+                return Err(format!("G-9: the pending join of {host} has no timer"));
+            }
+        }
+        if self.takeover.is_none() && self.round.phase().is_generation_active() {
+            let is_known = |worker: &&WorkerId| self.roster.workers.contains_key(*worker);
+            if let Some(worker) = self.round.alive().find(|worker| !is_known(worker)) {
+                return Err(format!("{worker} is alive in its generation and not on the roster"));
+            }
+        }
+        let start = self.config.deadlines.start;
+        for (worker, record) in self.roster.workers.iter() {
+            let is_awaited = record.stance == Stance::Starting && record.stage.is_none();
+            let timer = Timer::Start(worker.clone());
+            if is_awaited && !self.agenda.covers(record.since + start, timer) {
+                return Err(format!("G-9: the start of {worker} has no timer"));
+            }
+        }
+        for (slot, record) in self.roster.slots.iter() {
+            let until = record.backoff_until;
+            if until.is_some_and(|until| !self.agenda.covers(until, Timer::Slot(slot.clone()))) {
+                return Err(format!("G-9: the back-off of {}[{}] has no timer", slot.0, slot.1));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the hosts that the job may use, from the host manager.
     pub fn handle_hosts(&mut self, now: Time, snapshot: HostsSnapshot) {
-        let forms = matches!(self.phase, Phase::Form { .. } | Phase::Sync { .. });
+        let forms = matches!(self.round.phase(), RoundPhase::Form { .. } | RoundPhase::Sync { .. });
         if forms && is_planted(Bug::ChangeWhileFormingIsLost) {
             return;
         }
@@ -207,63 +201,35 @@ impl DriverCore {
             snapshot.hosts.iter().map(environment::describe_host).collect()
         };
         let hosts = described(&snapshot);
-        let changed = hosts != described(&self.snapshot);
+        let changed = hosts != described(&self.roster.snapshot);
         for warning in &snapshot.warnings {
-            if !self.snapshot.warnings.contains(warning) {
+            if !self.roster.snapshot.warnings.contains(warning) {
                 self.event(EventKind::Warning { message: warning.clone() });
             }
         }
-        self.seating.set_list(&snapshot.hosts);
-        self.snapshot = snapshot;
+        self.roster.seating.set_list(&snapshot.hosts);
+        self.roster.snapshot = snapshot;
         if !changed {
             return;
         }
         self.event(EventKind::HostsChanged { hosts });
         self.record_hosts();
         self.expel_blacklisted(now);
-        self.gather_changed(now);
-        self.ask_review(now);
-    }
-
-    fn next_incarnation(&mut self) -> Incarnation {
-        self.incarnation = self.incarnation.next();
-        self.incarnation
-    }
-
-    fn current_stamp(&self) -> Option<Stamp> {
-        self.current.as_ref().map(|current| current.stamp)
-    }
-
-    fn is_member(&self, worker: &WorkerId) -> bool {
-        self.current.as_ref().is_some_and(|current| current.alive.contains(worker))
+        self.round.gather_changed(now);
+        self.agenda.ask_review(now);
     }
 
     fn output(&mut self, output: DriverOutput) {
-        if self.is_retired {
-            return;
-        }
-        let needs = self.ledger.as_ref().map_or(0, Ledger::waited_for);
-        self.outputs.push_back((needs, output));
+        self.outbox.put(output);
     }
 
     fn event(&mut self, kind: EventKind) {
-        let (term, generation) = (self.term.0, self.generation.0);
-        self.output(DriverOutput::Event(Event { term, generation, kind }));
+        let (term, generation) = (self.term, self.round.generation());
+        self.output(DriverOutput::Event(DriverEvent { term, generation, kind }));
     }
 
     /// Counts a message that is not obeyed (G-2).
     fn drop_message(&mut self) {
         self.dropped_messages += 1;
-    }
-
-    fn ask_review(&mut self, now: Time) {
-        let at = now + REVIEW_DELAY;
-        self.review_at = Some(self.review_at.map_or(at, |earlier| earlier.min(at)));
-    }
-
-    fn gather_changed(&mut self, now: Time) {
-        if let Phase::Gather(gather) = &mut self.phase {
-            gather.changed_at = now;
-        }
     }
 }

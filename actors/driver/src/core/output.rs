@@ -1,137 +1,146 @@
-//! What the driver's core wants done. Carried out by `actor.rs`, and by the simulation.
+//! Outputs of the driver's core. `actor.rs` carries them out, and so does the simulation.
 
-use elastic_protocol::messages::{DriverToAgent, DriverToWorker, KnownDrivers, ProcessPlace, Vote};
-use elastic_protocol::{
-    ExitStatus, GenerationId, HostName, JobResult, NodeId, ResetCause, Stamp, WorkerId,
+use elastic_protocol::messages::{
+    DriverToAgent, DriverToWorker, KnownDrivers, ProcessPlace, UnreachableHost, Vote,
 };
+use elastic_protocol::{
+    ExitStatus, GenerationId, HostName, JobResult, NodeId, ResetCause, Stamp, Term, WorkerId,
+};
+use elastic_registry::{Incident, RestartBudget};
 use serde::Serialize;
 
-/// One thing to do, in order.
+/// Outputs of the core. They are carried out in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DriverOutput {
-    /// Tell an agent.
+    /// Send a message to an agent.
     ToAgent {
-        /// Which.
+        /// The agent.
         to: NodeId,
-        /// What.
+        /// The message.
         message: DriverToAgent,
     },
-    /// Tell an agent to start a worker; whoever carries this out adds the worker's credential.
+    /// Tell an agent to start a worker. The shell adds the worker's credential.
     StartWorker {
-        /// Which agent.
+        /// The agent.
         agent: NodeId,
-        /// Whom.
+        /// The worker.
         worker: WorkerId,
-        /// With what environment, beside the program's and the credential.
+        /// Environment variables of the process, beside the program's own and the credential.
         environment: Vec<(String, String)>,
-        /// Its place in the one generation that it lives for, if it lives for one.
+        /// Rank and generation of a process that lives for one generation; none for other processes.
         place: Option<ProcessPlace>,
     },
-    /// Tell a worker.
+    /// Send a message to a worker.
     ToWorker {
-        /// Whom.
+        /// The worker.
         to: WorkerId,
-        /// What.
+        /// The message.
         message: DriverToWorker,
     },
-    /// Tell the same to many workers, in this order: it is encoded once.
+    /// Send the same message to many workers, in this order. It is encoded once.
     ToWorkers {
-        /// Whom.
+        /// The workers.
         to: Vec<WorkerId>,
-        /// What.
+        /// The message.
         message: DriverToWorker,
     },
-    /// Tell agents and workers where a driver may be found.
+    /// Tell agents and workers the addresses of all drivers.
     KnownDrivers {
-        /// Whom.
+        /// The agents and workers.
         to: Vec<NodeId>,
-        /// What.
+        /// The message.
         message: KnownDrivers,
     },
     /// Tell the registry that a generation begins.
     OpenGeneration {
-        /// Which.
+        /// The generation.
         stamp: Stamp,
-        /// Its members.
+        /// The members by rank.
         members: Vec<WorkerId>,
+        /// The rest of the restart budget.
+        budget: RestartBudget,
     },
-    /// Tell the registry how a member's process ended.
+    /// Vote for a member whose process does not vote itself.
     Vote(Vote),
-    /// Ask the registry whose READY or SYNCED is missing, for `handle_missing`.
+    /// Tell the registry that a member is lost, or that a member has given the generation up.
+    Incident(Incident),
+    /// Ask the registry for the members whose READY or SYNCED is missing. `handle_missing` takes the answer.
     NameMissing {
         /// The generation.
         stamp: Stamp,
     },
-    /// Tell the host manager that a host's agent is there.
+    /// Tell the host manager that a host's agent has joined.
     HostJoined {
-        /// Which host.
+        /// The host.
         host: HostName,
-        /// Its slots.
+        /// Number of its slots.
         slots: u32,
     },
     /// Tell the host manager that a host's agent has gone.
     HostLeft {
-        /// Which host.
+        /// The host.
         host: HostName,
     },
     /// Tell the host manager that a host is to be blacklisted.
     HostFailed {
-        /// Which host.
+        /// The host.
         host: HostName,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Write to the event log.
-    Event(Event),
-    /// The job is over and everyone has left, or had the time to: the driver ends with this result.
+    Event(DriverEvent),
+    /// End the driver with this result. The job is over, and all processes have left or had the time to.
     Ended(JobResult),
-    /// The journal is lost to this driver, or another acts: it ends at once and says nothing to anybody, and the
-    /// job goes on without it.
+    /// End the driver at once, without a message to anyone. The journal is lost to this driver, or another driver
+    /// leads. The job goes on without this one.
     Abandoned {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It ends at once, as it was asked to; one that stands by goes on with the job.
+    /// End the driver at once, as it was asked to. A standby goes on with the job.
     HandedOver,
 }
 
-/// One line of the event log, less its time.
+/// One line of the event log, without its time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Event {
+pub struct DriverEvent {
     /// The driver's term.
-    pub term: u64,
+    pub term: Term,
     /// The generation at the time.
-    pub generation: u64,
-    /// What happened.
+    pub generation: GenerationId,
+    /// The kind of event, with its fields.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
-/// What happened.
+/// Kinds of events.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EventKind {
     /// A host's agent joined.
     HostJoined {
-        /// Which host.
+        /// The host.
         host: HostName,
-        /// Its slots.
+        /// Number of its slots.
         slots: u32,
     },
-    /// An agent was not taken.
+    /// An agent was refused.
     HostRefused {
-        /// Which host.
+        /// The host.
         host: HostName,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A host's agent has gone.
     HostLost {
-        /// Which host.
+        /// The host.
         host: HostName,
-        /// How it was noticed.
+        /// Evidence of the loss.
         reason: String,
     },
+    /// Two hosts do not reach each other, although the driver hears both: a generation broke between them.
+    HostUnreachable(UnreachableHost),
     /// The hosts that the job may use changed.
     HostsChanged {
         /// `name:slots`, the oldest first; blacklisted ones in parentheses.
@@ -139,120 +148,167 @@ pub enum EventKind {
     },
     /// A worker's process is to be started.
     WorkerStarted {
-        /// Whom.
-        worker: String,
+        /// The worker.
+        #[serde(serialize_with = "as_text")]
+        worker: WorkerId,
     },
     /// A worker attached.
     WorkerAttached {
-        /// Who.
-        worker: String,
-        /// Its process id.
+        /// The worker.
+        #[serde(serialize_with = "as_text")]
+        worker: WorkerId,
+        /// The process id.
         pid: u32,
     },
     /// A worker's process ended.
     WorkerExited {
-        /// Who.
-        worker: String,
-        /// How.
+        /// The worker.
+        #[serde(serialize_with = "as_text")]
+        worker: WorkerId,
+        /// The exit status.
         #[serde(serialize_with = "as_text")]
         status: ExitStatus,
-        /// Whether that was asked for.
+        /// Whether the driver or the agent had asked for the end.
         expected: bool,
         /// Whether SIGKILL was needed after the grace period.
         killed_after_grace: bool,
     },
     /// A worker was told to end, and why.
     WorkerStopped {
-        /// Whom.
-        worker: String,
-        /// Why.
+        /// The worker.
+        #[serde(serialize_with = "as_text")]
+        worker: WorkerId,
+        /// The reason.
         reason: String,
     },
     /// A generation was assigned.
     GenerationFormed {
-        /// Its members by rank.
-        members: Vec<String>,
-        /// The rank that the others take their state from; none: all hold the same.
+        /// The members by rank.
+        #[serde(serialize_with = "as_texts")]
+        members: Vec<WorkerId>,
+        /// Rank of the root, from which the others take their state; none: all hold the same state.
         root: Option<u32>,
-        /// The step that it begins at.
+        /// Step at which the generation begins.
         step: u64,
     },
     /// A generation trains.
     GenerationRunning {
-        /// Its world size.
+        /// The world size.
         world_size: u32,
     },
     /// A generation is to end.
     ResetDecided {
-        /// Why.
+        /// The reason.
         #[serde(serialize_with = "as_text")]
         cause: ResetCause,
-        /// `interrupt` or `abort`.
-        way: &'static str,
+        /// How the generation ends.
+        way: ResetWay,
     },
     /// A planned end was called off.
     ResetCalledOff {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A generation of processes that were to live for it ended before it trained: its program has turned out to be
-    /// elastic in process, and every process is kept for the next one.
+    /// A generation ended before it trained (`--mode auto`). Its processes were to live for it only, but the program
+    /// turned out to be elastic in process. Every process is kept for the next generation.
     GenerationTakenBack {
-        /// Who attached first.
-        worker: String,
+        /// The worker that attached first.
+        #[serde(serialize_with = "as_text")]
+        worker: WorkerId,
     },
     /// A reset is complete: a new generation trains.
     ResetDone {
-        /// Why it was.
-        cause: String,
+        /// The cause of the reset.
+        #[serde(serialize_with = "as_text")]
+        cause: ResetCause,
         /// The generation that ended.
         from: GenerationId,
-        /// Milliseconds by phase.
+        /// Duration of the reset by phase, in milliseconds.
         ms: elastic_protocol::messages::PhaseMs,
-        /// Steps beyond the last commit that an abort undid (the most of any rank).
+        /// Lost steps: those beyond the last commit that an abort undid, the most of any rank, and committed ones that
+        /// no worker holds any more.
         steps_lost: u64,
     },
-    /// A driver goes on where a former one ended.
+    /// Committed steps are lost, since every worker that held them is gone.
+    StateLost {
+        /// Highest step that all members of a generation are known to have committed.
+        committed: u64,
+        /// Step at which training goes on; 0: from the start.
+        begins_at: u64,
+        /// Lost steps, with those after the last commit; at least so many.
+        steps_lost: u64,
+    },
+    /// A new driver takes over from a former one.
     TakeoverBegun {
-        /// Hosts whose agents are awaited.
+        /// Number of hosts whose agents are awaited.
         hosts: usize,
-        /// Workers' processes that were there.
+        /// Number of workers' processes on record.
         workers: usize,
     },
-    /// Those who were there under the former driver are back or lost.
+    /// The takeover is complete: all agents and workers of the former driver are back or lost.
     TakeoverDone {
-        /// Hosts and members that did not come back.
+        /// Number of hosts and members that did not come back.
         lost: usize,
         /// Milliseconds since this driver began.
         ms: f64,
     },
-    /// Drivers that stand by came or went.
+    /// Standby drivers came or went.
     StandbysChanged {
-        /// Where they are reached.
+        /// Addresses of the standbys.
         standbys: Vec<String>,
     },
-    /// This driver was asked to end, and leaves the job to those that stand by.
+    /// This driver was asked to end, and leaves the job to the standbys.
     HandedOver {
-        /// Where they are reached.
+        /// Addresses of the standbys.
         to: Vec<String>,
     },
-    /// This driver may not act any more; the job goes on without it.
+    /// This driver has lost the leader lease. The job goes on without it.
     Abandoned {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Something that only somebody outside can mend.
+    /// A condition that needs the operator's attention.
     Warning {
-        /// What.
+        /// The warning.
         message: String,
     },
     /// The job is over.
     JobEnded {
-        /// How.
+        /// The job's result.
         result: JobResult,
     },
 }
 
 fn as_text<T: ToString, S: serde::Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&value.to_string())
+}
+
+fn as_texts<T: ToString, S: serde::Serializer>(
+    values: &[T],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(ToString::to_string))
+}
+
+/// Ways to end a generation.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResetWay {
+    /// Planned end: every rank stops at one boundary and keeps its live state.
+    Interrupt,
+    /// Unplanned end: every rank rolls back to its last commit at once.
+    Abort,
+    /// End by restart: the generation's processes are stopped, and others are started for the next one.
+    Restart,
+}
+
+impl ResetWay {
+    /// Name in the event log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Interrupt => "interrupt",
+            Self::Abort => "abort",
+            Self::Restart => "restart",
+        }
+    }
 }

@@ -1,29 +1,36 @@
-//! Where a generation is on its way (design: "The life of a generation, as supervision").
+//! Phases of a generation (design: "The life of a generation, as supervision"). Kept in `Round`, read and set by the
+//! core's handlers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use elastic_protocol::messages::{Formation, PhaseMs};
+use elastic_protocol::messages::{Formation, JobPhase, PhaseMs};
 use elastic_protocol::{
-    Assignment, GenerationId, JobResult, Outcome, ResetCause, Stamp, Time, WorkerId,
+    Assignment, GenerationId, JobOutcome, JobResult, ResetCause, Stamp, Time, WorkerId,
 };
+
+use super::seating::CommitOrder;
 
 /// The generation that was formed last.
 #[derive(Clone, Debug)]
-pub(crate) struct Generation {
+pub(crate) struct FormedGeneration {
     pub(crate) stamp: Stamp,
     pub(crate) assignment: Arc<Assignment>,
-    /// What a member is told that asks for the full table.
+    /// The formation with the full table, for a member that asks for it.
     pub(crate) formation: Formation,
-    /// The number of the record that gave it out.
+    /// Number of the record that opened the generation.
     pub(crate) record: u64,
-    /// Members that were not lost.
+    /// Members that are not lost.
     pub(crate) alive: BTreeSet<WorkerId>,
+    /// The commit that the generation begins from; none if no member held any.
+    pub(crate) began_from: CommitOrder,
+    /// Members whose assignment did not leave before their sessions ended: they hold an older table or none.
+    pub(crate) untold: BTreeSet<WorkerId>,
 }
 
-/// What the driver is at.
+/// Phase of the job.
 #[derive(Clone, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum RoundPhase {
     /// Waiting for enough workers.
     Gather(Gather),
     /// Assigned; waiting for READY from all.
@@ -39,25 +46,28 @@ pub(crate) enum Phase {
         /// The last boundary that a member has passed.
         passed: u64,
     },
-    /// The boundary was given out; waiting for everyone to arrive.
+    /// The boundary was given out; waiting for all members to arrive.
     Stopping { deadline: Time, boundary: u64, waiting_for: BTreeSet<WorkerId> },
+    /// The job has failed; waiting for the last words of the process that is the first cause.
+    Failing { because: String, deadline: Time },
     /// The job is over; waiting for processes and agents to leave.
     Ending { result: JobResult, deadline: Time, agents_told: bool },
-    /// Everything has been said.
+    /// The job is over, and its result has been given out.
     Ended { result: JobResult },
 }
 
-impl Phase {
-    /// As `status` names it.
-    pub(crate) fn name(&self) -> &'static str {
+impl RoundPhase {
+    /// Name in `status`.
+    pub(crate) fn name(&self) -> JobPhase {
         match self {
-            Self::Gather(_) => "gather",
-            Self::Form { .. } => "form",
-            Self::Sync { .. } => "sync",
-            Self::Run | Self::Pausing { .. } | Self::Stopping { .. } => "run",
+            Self::Gather(_) => JobPhase::Gather,
+            Self::Form { .. } => JobPhase::Form,
+            Self::Sync { .. } => JobPhase::Sync,
+            Self::Run | Self::Pausing { .. } | Self::Stopping { .. } => JobPhase::Run,
+            Self::Failing { .. } => JobPhase::Failed,
             Self::Ending { result, .. } | Self::Ended { result } => match result.outcome {
-                Outcome::Succeeded => "succeeded",
-                Outcome::Failed | Outcome::Stopped => "failed",
+                JobOutcome::Succeeded => JobPhase::Succeeded,
+                JobOutcome::Failed | JobOutcome::Stopped => JobPhase::Failed,
             },
         }
     }
@@ -74,26 +84,50 @@ impl Phase {
         )
     }
 
+    /// Deadline of the phase or of its next step; none if there is no deadline.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match self {
+            Self::Gather(gather) => Some(gather.deadline),
+            Self::Form { deadline }
+            | Self::Sync { deadline }
+            | Self::Pausing { deadline, .. }
+            | Self::Stopping { deadline, .. }
+            | Self::Failing { deadline, .. }
+            | Self::Ending { deadline, .. } => Some(*deadline),
+            Self::Run | Self::Ended { .. } => None,
+        }
+    }
+
+    /// Members that the phase waits for by name.
+    pub(crate) fn waiting_for(&self) -> Option<&BTreeSet<WorkerId>> {
+        match self {
+            Self::Gather(Gather { waiting_for, .. })
+            | Self::Pausing { waiting_for, .. }
+            | Self::Stopping { waiting_for, .. } => Some(waiting_for),
+            _ => None,
+        }
+    }
+
     /// Whether the job is over.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self, Self::Ending { .. } | Self::Ended { .. })
+        matches!(self, Self::Failing { .. } | Self::Ending { .. } | Self::Ended { .. })
     }
 }
 
 /// The gather room.
 #[derive(Clone, Debug)]
 pub(crate) struct Gather {
-    /// When it opened.
+    /// Time at which it opened.
     pub(crate) since: Time,
-    /// The elastic timeout.
+    /// End of the elastic timeout.
     pub(crate) deadline: Time,
-    /// Members of the generation that ended which have not arrived yet.
+    /// Members of the ended generation that have not arrived yet.
     pub(crate) waiting_for: BTreeSet<WorkerId>,
-    /// When the set of hosts or workers changed last: the last call counts from there.
+    /// Time of the last change of hosts or workers, from which the last call counts.
     pub(crate) changed_at: Time,
 }
 
-/// A reset on its way, or the last one.
+/// A reset, under way or the last one.
 #[derive(Clone, Debug)]
 pub(crate) struct ResetRecord {
     pub(crate) cause: ResetCause,

@@ -1,86 +1,128 @@
-//! Quarrels: hosts that do not reach each other although the driver hears both. Used by the core.
+//! Quarrels: hosts that do not reach each other although the driver hears both. Used by `gather` and `workers`.
 //!
-//! A member that names a peer's link as broken may be right about the peer: then its process, its host or its
-//! connection to the driver shows it, and that is dealt with elsewhere. Where nothing else is wrong with either, the
-//! network between their hosts is, and every generation that has both breaks again. So what is said of pairs
-//! of hosts is remembered for as long as no generation with both gets on, and then one of the two is left out (G-9).
+//! A member that reports a broken link may be right about its peer. Then the peer's process, host or connection to
+//! the driver shows it, and the loss is handled elsewhere. If neither has another fault, the network between their
+//! hosts has, and every generation with both breaks again. So accusations between two hosts are remembered until a
+//! generation with both makes progress. After several breaks one of the two hosts is left out (G-9).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use elastic_protocol::{HostName, Step, WorkerId};
+use elastic_protocol::job::shorten;
+use elastic_protocol::messages::UnreachableHost;
+use elastic_protocol::{HostName, WorkerId};
 
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
-use super::phase::Generation;
+use super::phase::FormedGeneration;
 
-/// So many generations in a row break between two hosts before one of them is left out.
+/// Generations in a row that break between two hosts before one of them is left out.
 const BREAKS_MAX: u32 = 3;
 
-/// So much is remembered of one generation, and of all pairs; what is more is not needed to find a culprit.
+/// Bound of the accusations of one generation, and of the pairs. More are not needed to find a culprit.
 const REMEMBERED_MAX: usize = 4096;
 
-/// What members said of each other's links.
+/// Accusations between members, and counts of breaks between hosts.
 #[derive(Debug, Default)]
 pub(crate) struct Quarrels {
-    /// Of the generation formed last: who could not reach whom.
-    accusations: BTreeSet<(WorkerId, WorkerId)>,
-    /// Generations in a row that broke between two hosts, the lesser name first.
-    breaks: BTreeMap<(HostName, HostName), u32>,
+    /// Reporter and peer of each broken link in the generation formed last, with the report.
+    accusations: BTreeMap<(WorkerId, WorkerId), String>,
+    /// Paths between two hosts, the lesser name first, over which generations broke in a row.
+    breaks: BTreeMap<HostPair, BrokenPath>,
+}
+
+/// A path between two hosts over which generations broke.
+#[derive(Debug, Default)]
+struct BrokenPath {
+    /// Number of generations in a row.
+    breaks: u32,
+    /// The hosts whose workers reported it, with the last report of each.
+    reports: BTreeMap<HostName, String>,
 }
 
 impl Quarrels {
-    /// A member could not reach another.
-    pub(crate) fn note(&mut self, reporter: &WorkerId, peer: &WorkerId) {
+    /// Notes that a member could not reach a peer.
+    pub(crate) fn note(&mut self, reporter: &WorkerId, peer: &WorkerId, error: &str) {
         if reporter.host != peer.host && self.accusations.len() < REMEMBERED_MAX {
-            self.accusations.insert((reporter.clone(), peer.clone()));
+            self.accusations.insert((reporter.clone(), peer.clone()), shorten(error));
         }
     }
 
-    /// The generation has ended, and these go on into the next one: counts the pairs between which it broke.
-    /// Gives those that have broken too often.
-    fn count(&mut self, ended: &Generation, got_on: bool, members: &[WorkerId]) -> Vec<Pair> {
+    /// Counts the pairs of hosts between which the ended generation broke; `members` go on into the next one. Returns
+    /// these pairs.
+    fn count(
+        &mut self,
+        ended: &FormedGeneration,
+        got_on: bool,
+        members: &[WorkerId],
+    ) -> BTreeSet<HostPair> {
         if got_on {
-            let hosts: BTreeSet<HostName> =
-                ended.assignment.members().map(|member| member.worker.host).collect();
+            let hosts = hosts_of(ended);
             self.breaks.retain(|(one, other), _| !hosts.contains(one) || !hosts.contains(other));
         }
-        let accused: BTreeSet<Pair> = std::mem::take(&mut self.accusations)
-            .into_iter()
-            .filter(|(reporter, peer)| members.contains(reporter) && members.contains(peer))
-            .map(|(reporter, peer)| pair(reporter.host, peer.host))
-            .collect();
-        for pair in accused {
-            if self.breaks.len() < REMEMBERED_MAX || self.breaks.contains_key(&pair) {
-                *self.breaks.entry(pair).or_default() += 1;
+        let mut counted = BTreeSet::new();
+        for ((reporter, peer), error) in std::mem::take(&mut self.accusations) {
+            let pair = pair(reporter.host.clone(), peer.host.clone());
+            let go_on = members.contains(&reporter) && members.contains(&peer);
+            if !go_on || self.breaks.len() >= REMEMBERED_MAX && !self.breaks.contains_key(&pair) {
+                continue;
             }
+            let path = self.breaks.entry(pair.clone()).or_default();
+            path.breaks += u32::from(counted.insert(pair));
+            path.reports.insert(reporter.host, error);
         }
-        let too_often = self.breaks.iter().filter(|(_, breaks)| **breaks >= BREAKS_MAX);
+        counted
+    }
+
+    /// The pairs between which too many generations have broken.
+    fn too_often(&self) -> Vec<HostPair> {
+        let too_often = self.breaks.iter().filter(|(_, path)| path.breaks >= BREAKS_MAX);
         too_often.map(|(pair, _)| pair.clone()).collect()
     }
 
-    /// One of them was left out: once it is back, its next break is enough.
+    /// The reports of broken paths, each from a host to another one.
+    fn reports(&self) -> impl Iterator<Item = (&HostPair, UnreachableHost)> {
+        self.breaks.iter().flat_map(|(pair, path)| {
+            path.reports.iter().map(move |(from, error)| {
+                let to = if *from == pair.0 { &pair.1 } else { &pair.0 };
+                let (from, to) = (from.to_string(), to.to_string());
+                (pair, UnreachableHost { from, to, breaks: path.breaks, error: error.clone() })
+            })
+        })
+    }
+
+    /// Lowers the counts of a host that was left out: once it is back, its next break is enough.
     fn settled(&mut self, host: &HostName) {
-        for ((one, other), breaks) in &mut self.breaks {
+        for ((one, other), path) in &mut self.breaks {
             if one == host || other == host {
-                *breaks = (*breaks).min(BREAKS_MAX - 1);
+                path.breaks = path.breaks.min(BREAKS_MAX - 1);
             }
         }
     }
 }
 
-type Pair = (HostName, HostName);
+fn hosts_of(generation: &FormedGeneration) -> BTreeSet<HostName> {
+    generation.assignment.members().map(|member| member.worker.host).collect()
+}
 
-fn pair(one: HostName, other: HostName) -> Pair {
+type HostPair = (HostName, HostName);
+
+fn pair(one: HostName, other: HostName) -> HostPair {
     if one <= other { (one, other) } else { (other, one) }
 }
 
 impl DriverCore {
-    /// Before these form the next generation: whether a host is to be left out, since generations break between
-    /// it and others again and again. The host manager is told; its answer takes the host's workers away.
+    /// Whether a host must be left out before these members form the next generation, since generations break between
+    /// it and others again and again. The host manager is told, and its answer removes the host's workers.
     pub(crate) fn leaves_a_quarreller_out(&mut self, members: &[WorkerId]) -> bool {
-        let Some(ended) = &self.current else { return false };
-        let got_on = self.best_step(members) > Some(ended.formation.step);
-        let pairs = self.quarrels.count(ended, got_on, members);
+        let Some(ended) = self.round.current() else { return false };
+        let got_on = self.roster.best_step(members) > Some(ended.formation.step);
+        let counted = self.quarrels.count(ended, got_on, members);
+        let reports = self.quarrels.reports().filter(|(pair, _)| counted.contains(*pair));
+        let told: Vec<UnreachableHost> = reports.map(|(_, report)| report).collect();
+        for report in told {
+            self.event(EventKind::HostUnreachable(report));
+        }
+        let pairs = self.quarrels.too_often();
         if pairs.is_empty() {
             return false;
         }
@@ -102,14 +144,30 @@ impl DriverCore {
         true
     }
 
-    /// Who is in most of these pairs; among equals the one whose ranks are the higher (G-8). Only a host without which
-    /// enough are left, and with them the highest commit (G-5).
-    fn quarreller(&self, pairs: &[Pair], members: &[WorkerId]) -> Option<HostName> {
+    /// Pairs of hosts of which one cannot reach the other. A pair that trains together is left out.
+    pub(crate) fn unreachable(&self) -> Vec<UnreachableHost> {
+        let trains = self.round.current().filter(|current| {
+            let begins_at = current.formation.step;
+            let steps = current.assignment.members().filter_map(|member| {
+                self.roster.workers.get(&member.worker).map(|record| record.step)
+            });
+            self.round.phase().is_generation_active() && steps.max() > Some(begins_at)
+        });
+        let reached = trains.map(hosts_of).unwrap_or_default();
+        let reports = self.quarrels.reports();
+        let broken =
+            reports.filter(|((one, other), _)| !reached.contains(one) || !reached.contains(other));
+        broken.map(|(_, report)| report).collect()
+    }
+
+    /// The host to leave out: the one in most of these pairs, and among equals the one with the higher ranks (G-8).
+    /// Without it, enough members (`min_np`) and the highest commit (G-5) must be left.
+    fn quarreller(&self, pairs: &[HostPair], members: &[WorkerId]) -> Option<HostName> {
         let needed = self.workers_needed() as usize;
-        let best = members.iter().filter_map(|worker| self.commit_order_of(worker)).max();
+        let best = members.iter().filter_map(|worker| self.roster.commit_order_of(worker)).max();
         let can_go = |host: &HostName| {
             let others = || members.iter().filter(|worker| worker.host != *host);
-            let best_left = others().filter_map(|worker| self.commit_order_of(worker)).max();
+            let best_left = others().filter_map(|worker| self.roster.commit_order_of(worker)).max();
             others().count() >= needed && best_left >= best
         };
         let rank = |host: &HostName| members.iter().position(|worker| worker.host == *host);
@@ -125,7 +183,7 @@ impl DriverCore {
             .cloned()
     }
 
-    fn warn_of_quarrel(&mut self, pairs: &[Pair]) {
+    fn warn_of_quarrel(&mut self, pairs: &[HostPair]) {
         for (one, other) in pairs {
             let message = format!(
                 "workers of {one} and {other} do not reach each other, and neither host can be spared; \
@@ -133,10 +191,5 @@ impl DriverCore {
             );
             self.event(EventKind::Warning { message });
         }
-    }
-
-    fn best_step(&self, members: &[WorkerId]) -> Option<Step> {
-        let held = members.iter().filter_map(|worker| self.workers.get(worker)?.commit);
-        held.map(|commit| commit.step).max()
     }
 }

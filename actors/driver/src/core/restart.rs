@@ -1,70 +1,70 @@
-//! `--mode restart`: workers whose processes live for one generation each.
+//! `--mode restart`: workers whose processes live for one generation each. Called by the core's handlers.
 //!
-//! Gather, barrier, registry and reset are those of the in-process mode. A slot's next process is *planned*:
-//! it counts as a worker that has arrived. When the generation is formed it is started with the environment
-//! of its rank; that it runs is its READY, and there is nothing to sync. When the generation ends, the agents
-//! stop what still runs, and the ends of the processes are the arrivals. Exit code 0 is success, once all have
+//! Gather, barrier, registry and reset are those of the in-process mode. A slot's next process is *planned*: it
+//! counts as an arrived worker. When the generation is formed, the process is started with the environment of its
+//! rank. Its start counts as its READY, and there is nothing to sync. When the generation ends, the agents stop the
+//! processes that still run, and the ends of the processes are the arrivals. Exit code 0 is success, once all have
 //! it.
 //!
-//! `--mode auto` begins so. The first process that attaches through the library shows that the program is
-//! elastic in process: from then on everybody's process is kept, and the generation is taken back.
+//! `--mode auto` begins in this way. The first process that attaches through the library shows that the program is
+//! elastic in process. From then on every process is kept, and the generation is taken back.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use elastic_protocol::messages::{Ballot, ProcessPlace};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ExitStatus, HostName, ResetCause, Time, WorkerId};
-use elastic_runtime::planted::{Bug, is_planted};
 
 use super::DriverCore;
-use super::config::Mode;
+use super::config::ElasticMode;
 use super::output::{DriverOutput, EventKind};
-use super::phase::Phase;
-use super::table::{Link, SlotId, Stance, WorkerRecord};
+use super::phase::RoundPhase;
+use super::table::{PeerLink, SlotId, Stance, WorkerRecord};
 use super::timers::Timer;
-use crate::journal::Record;
+use crate::journal::JournalRecord;
 
-/// The data address of workers whose collectives are not ours.
+/// Data address of workers that bring their own collectives.
 pub(crate) const NOWHERE: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// Where a process stands that lives for one generation.
+/// Stage of a process that lives for one generation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Stage {
-    /// To be started when a generation is formed.
+pub(crate) enum ProcessStage {
+    /// Not started yet; the process is started when a generation is formed.
     Planned,
-    /// Started, and not heard to have ended.
+    /// Started, and not known to have ended.
     Running,
     /// Ended with exit code 0.
     Done,
 }
 
 impl DriverCore {
-    /// Whether the next processes are for one generation each.
+    /// Whether new processes live for one generation each.
     pub(crate) fn is_by_restart(&self) -> bool {
         match self.config.mode {
-            Mode::Restart => true,
-            Mode::Auto => !self.program_attaches,
-            Mode::InProcess => false,
+            ElasticMode::Restart => true,
+            ElasticMode::Auto => !self.round.program_attaches(),
+            ElasticMode::InProcess => false,
         }
     }
 
-    /// Has a slot take part in the next generation, with a process of its own for it.
+    /// Plans a process on a slot: it is started for the next generation.
     pub(crate) fn plan_process(&mut self, now: Time, slot: &SlotId) {
-        let worker = self.take_slot(slot);
+        let worker = self.roster.take_slot(slot);
         let record = WorkerRecord {
             stance: Stance::Arrived,
-            link: Link::Up,
+            link: PeerLink::Up,
             data_address: Some(NOWHERE),
-            stage: Some(Stage::Planned),
+            stage: Some(ProcessStage::Planned),
             ..WorkerRecord::starting(now)
         };
-        self.workers.insert(worker, record);
+        self.roster.workers.insert(worker, record);
     }
 
     /// Starts the processes of a generation that was formed just now.
     pub(crate) fn start_members(&mut self) {
-        let Some(current) = &self.current else { return };
+        let Some(current) = self.round.current() else { return };
         let (stamp, assignment) = (current.stamp, std::sync::Arc::clone(&current.assignment));
         let mut hosts: Vec<(HostName, Vec<u32>)> = Vec::new();
         for member in assignment.members() {
@@ -77,78 +77,81 @@ impl DriverCore {
         for (rank, member) in (0..).zip(assignment.members()) {
             let worker = member.worker;
             let environment = self.worker_environment(&worker, &layout);
-            let agent = self.agent_of(&worker);
-            let Some(record) = self.workers.get_mut(&worker) else { continue };
-            let (Some(Stage::Planned), Some(agent)) = (record.stage, agent) else { continue };
-            record.stage = Some(Stage::Running);
-            self.record(&Record::ProcessStarted { worker: worker.clone() });
-            self.event(EventKind::WorkerStarted { worker: worker.to_string() });
+            let agent = self.roster.agent_of(&worker);
+            let Some(record) = self.roster.workers.get_mut(&worker) else { continue };
+            let (Some(ProcessStage::Planned), Some(agent)) = (record.stage, agent) else {
+                continue;
+            };
+            record.stage = Some(ProcessStage::Running);
+            self.record(&JournalRecord::ProcessStarted { worker: worker.clone() });
+            self.event(EventKind::WorkerStarted { worker: worker.clone() });
             let rank = if is_planted(Bug::RankOfAnother) { rank + 1 } else { rank };
             let place = Some(ProcessPlace { stamp, rank, local_rank: member.local_rank });
             self.output(DriverOutput::StartWorker { agent, worker, environment, place });
         }
     }
 
-    /// An agent has started a process, or tells a new driver that it has: for one that lives for a generation that
-    /// is all there is to forming it.
+    /// Takes the news that a process runs, from its agent or, after a takeover, from the agent's list. For a process
+    /// that lives for one generation, the start is the READY vote.
     pub(crate) fn process_started(&mut self, worker: &WorkerId) {
-        let record = self.workers.get(worker);
-        let runs = record.is_some_and(|record| record.stage == Some(Stage::Running));
-        if runs && self.is_member(worker) {
+        let record = self.roster.workers.get(worker);
+        let runs = record.is_some_and(|record| record.stage == Some(ProcessStage::Running));
+        if runs && self.round.is_member(worker) {
             self.vote_for_standing(worker);
         }
     }
 
-    /// A process that takes part is as far as its generation is.
+    /// Votes for a process that lives for one generation: it is as far as its generation.
     pub(crate) fn vote_for_standing(&mut self, worker: &WorkerId) {
-        let is_forming = matches!(self.phase, Phase::Form { .. });
+        let is_forming = matches!(self.round.phase(), RoundPhase::Form { .. });
         self.vote_for(worker, if is_forming { Ballot::Ready } else { Ballot::Synced });
     }
 
-    /// All have started: none has any state to take over.
+    /// Votes SYNCED for all members that have started: they have no state to take over.
     pub(crate) fn sync_processes(&mut self) {
-        for worker in self.members_at(|stage| stage != Stage::Planned) {
+        for worker in self.members_at(|stage| stage != ProcessStage::Planned) {
             self.vote_for(&worker, Ballot::Synced);
         }
     }
 
-    /// The generation runs: those that have ended by now have done so well.
+    /// Votes SUCCESS for members that have ended by now, since the generation runs.
     pub(crate) fn vote_for_the_done(&mut self) {
-        for worker in self.members_at(|stage| stage == Stage::Done) {
+        for worker in self.members_at(|stage| stage == ProcessStage::Done) {
             self.vote_for(&worker, Ballot::Success);
         }
     }
 
-    pub(crate) fn members_at(&self, is_meant: impl Fn(Stage) -> bool) -> Vec<WorkerId> {
-        let members = self.current.iter().flat_map(|current| &current.alive);
+    pub(crate) fn members_at(&self, is_meant: impl Fn(ProcessStage) -> bool) -> Vec<WorkerId> {
+        let members = self.round.current().into_iter().flat_map(|current| &current.alive);
         let meant = members.filter(|worker| {
-            self.workers.get(worker).and_then(|record| record.stage).is_some_and(&is_meant)
+            self.roster.workers.get(worker).and_then(|record| record.stage).is_some_and(&is_meant)
         });
         meant.cloned().collect()
     }
 
-    /// A process of the generation under way ended with exit code 0. False if it was another kind of end.
+    /// Notes that a process of the generation under way ended with exit code 0. False if the end was of another kind.
     pub(crate) fn handle_process_done(&mut self, worker: &WorkerId, status: ExitStatus) -> bool {
-        let is_active = self.phase.is_generation_active() && self.is_member(worker);
-        let Some(record) = self.workers.get_mut(worker) else { return false };
-        let is_member = record.stage == Some(Stage::Running) && record.stance == Stance::Member;
+        let is_active = self.round.phase().is_generation_active() && self.round.is_member(worker);
+        let Some(record) = self.roster.workers.get_mut(worker) else { return false };
+        let is_member =
+            record.stage == Some(ProcessStage::Running) && record.stance == Stance::Member;
         if !(is_active && is_member && status.is_success()) {
             return false;
         }
-        record.stage = Some(Stage::Done);
+        record.stage = Some(ProcessStage::Done);
         record.pid = None;
-        self.record(&Record::ProcessDone { worker: worker.clone() });
-        if matches!(self.phase, Phase::Run) {
+        self.record(&JournalRecord::ProcessDone { worker: worker.clone() });
+        if matches!(self.round.phase(), RoundPhase::Run) {
             self.vote_for(worker, Ballot::Success);
         }
         true
     }
 
-    /// The generation has ended: processes that live for it are stopped.
+    /// Stops the processes of a generation that has ended.
     ///
-    /// These orders overtake nothing, unlike `tell_broken`, as there is nothing to overtake: the numbers of a generation
-    /// by restart and of all its processes are recorded at once when it is formed, and no other is given out before it
-    /// has ended. So an order to stop a process is never behind more than its own start.
+    /// These orders do not overtake others, unlike `tell_broken`, and need not. The numbers of a generation by
+    /// restart and of all its processes are recorded at once when it is formed, and no other number is given out
+    /// before it has ended. So only its own start can be ahead of an order to stop a process.
     pub(crate) fn stop_processes(&mut self, now: Time, members: &[WorkerId], cause: &ResetCause) {
         if is_planted(Bug::ProcessesOutliveGeneration) {
             return;
@@ -156,6 +159,7 @@ impl DriverCore {
         let reason = format!("its generation ended: {cause}");
         for worker in members {
             let has_process = self
+                .roster
                 .workers
                 .get(worker)
                 .is_some_and(|record| record.stage.is_some() && record.stance != Stance::Lost);
@@ -165,39 +169,28 @@ impl DriverCore {
         }
     }
 
-    /// Whether the next generation has to wait for the end of this worker's process.
-    pub(crate) fn is_ending(&self, worker: &WorkerId) -> bool {
-        self.workers.get(worker).is_some_and(|record| {
-            record.stage == Some(Stage::Running) && record.stance == Stance::Leaving
-        })
-    }
-
     /// Removes a worker that has no process. False if it has one.
     pub(crate) fn forget_without_process(&mut self, worker: &WorkerId) -> bool {
-        let stage = self.workers.get(worker).and_then(|record| record.stage);
-        let has_none = matches!(stage, Some(Stage::Planned | Stage::Done));
+        let stage = self.roster.workers.get(worker).and_then(|record| record.stage);
+        let has_none = matches!(stage, Some(ProcessStage::Planned | ProcessStage::Done));
         if has_none {
             self.forget_worker(worker);
         }
         has_none
     }
 
-    /// Whether a worker's process has ended well, and its generation goes on.
-    pub(crate) fn is_done(&self, worker: &WorkerId) -> bool {
-        self.workers.get(worker).is_some_and(|record| record.stage == Some(Stage::Done))
-    }
-
-    /// The job has succeeded: what has ended well needs no waiting for.
+    /// Forgets workers without a process, since the job has succeeded: they need no waiting for.
     pub(crate) fn forget_the_done(&mut self) {
-        let workers: Vec<WorkerId> = self.workers.keys().cloned().collect();
+        let workers: Vec<WorkerId> = self.roster.workers.keys().cloned().collect();
         for worker in workers {
             self.forget_without_process(&worker);
         }
     }
 
-    /// A host that was out of reach is back, with a process of a generation that went on without it.
+    /// Stops a process on a host that was out of reach and is back, if its generation went on without it.
     pub(crate) fn stop_if_left_behind(&mut self, now: Time, worker: &WorkerId) {
         let is_left = self
+            .roster
             .workers
             .get(worker)
             .is_some_and(|record| record.stage.is_some() && record.stance == Stance::Lost);
@@ -206,72 +199,50 @@ impl DriverCore {
         }
     }
 
-    /// Whether slots are empty for a moment after a failure, or still have a process that ends: that is worth
-    /// waiting for, since whoever comes later costs everybody another start.
+    /// Whether a slot is in back-off, or its process is about to end. The next generation waits for such slots, since
+    /// a later newcomer costs every worker another start.
     pub(crate) fn is_room_coming(&self, now: Time) -> bool {
         let waits = |until: Option<Time>| until.is_some_and(|until| until > now);
         self.is_by_restart()
-            && (self.slots.values().any(|it| it.worker.is_none() && waits(it.backoff_until))
-                || self.workers.keys().any(|worker| self.is_ending(worker)))
+            && (self.roster.slots.values().any(|it| it.worker.is_none() && waits(it.backoff_until))
+                || self.roster.workers.keys().any(|worker| self.roster.is_ending(worker)))
     }
 
-    /// Counts a reset that a failure has caused, and ends the job if it may have no more of them. Changes of
-    /// the membership are not counted (T-4).
-    pub(crate) fn restarts_are_spent(&mut self, now: Time, cause: &ResetCause) -> bool {
-        if !cause.is_failure() || !self.is_by_restart() {
-            return false;
-        }
-        match self.config.max_job_restarts {
-            Some(max) if self.restarts >= u64::from(max) => {
-                let reason = match max {
-                    0 => "a worker failed, and no restart is allowed".to_owned(),
-                    max => format!("a worker failed after {max} of {max} restarts"),
-                };
-                self.fail_with_first_cause(now, &reason);
-                true
-            }
-            _ => {
-                self.restarts += 1;
-                false
-            }
-        }
-    }
-
-    /// A process has attached through the library. In `--mode auto` that settles what the program is: every
-    /// process is kept from now on. Says whether it is welcome.
+    /// Notes that a process has attached through the library; true if it may stay. In `--mode auto` the program is
+    /// then elastic in process: every process is kept from now on.
     pub(crate) fn adopt(&mut self, now: Time, attached: &WorkerId) -> bool {
         let is_for_one_generation =
-            self.workers.get(attached).is_some_and(|record| record.stage.is_some());
+            self.roster.workers.get(attached).is_some_and(|record| record.stage.is_some());
         if !is_for_one_generation {
             return true;
         }
-        if self.config.mode == Mode::Restart {
+        if self.config.mode == ElasticMode::Restart {
             let reason = format!("{attached} uses the library, which is elastic in process");
             self.fail(now, &reason, Some("leave --mode restart out, or give --mode in-process"));
             return false;
         }
-        self.program_attaches = true;
-        if self.phase.is_generation_active() {
-            self.event(EventKind::GenerationTakenBack { worker: attached.to_string() });
+        self.round.note_attached();
+        if self.round.phase().is_generation_active() {
+            self.event(EventKind::GenerationTakenBack { worker: attached.clone() });
             self.enter_gather(now, BTreeSet::new());
         }
-        self.current = None;
-        self.started_with = None;
-        let workers: Vec<WorkerId> = self.workers.keys().cloned().collect();
+        self.round.take_back();
+        self.state.forget();
+        let workers: Vec<WorkerId> = self.roster.workers.keys().cloned().collect();
         for worker in workers {
             if self.forget_without_process(&worker) {
                 continue;
             }
             let deadline = now + self.config.deadlines.start;
-            let Some(record) = self.workers.get_mut(&worker) else { continue };
+            let Some(record) = self.roster.workers.get_mut(&worker) else { continue };
             record.stage = None;
             record.data_address = None;
             if worker != *attached {
-                record.link = Link::Down;
+                record.link = PeerLink::Down;
             }
             if record.stance == Stance::Member {
                 record.take_stance(now, Stance::Starting);
-                self.timers.set(deadline, Timer::Start(worker));
+                self.agenda.set(deadline, Timer::Start(worker));
             }
         }
         true

@@ -1,29 +1,28 @@
-//! The review: what is wanted against what is, whenever something that may wait has changed; and the timers.
+//! The review: compares the wanted state with the actual one, whenever a change that may wait has happened; and the
+//! handlers of timers. Called by `actor.rs`.
 
 use elastic_protocol::messages::DriverToAgent;
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{HostName, Time, WorkerId};
-use elastic_runtime::planted::{Bug, is_planted};
 
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
-use super::phase::Phase;
-use super::table::{Link, SlotId, Stance, WorkerRecord};
+use super::phase::RoundPhase;
+use super::table::{PeerLink, Stance, WorkerRecord};
 use super::timers::Timer;
-use crate::journal::Record;
+use crate::journal::JournalRecord;
 
 impl DriverCore {
-    /// Time has passed; call at or after `poll_timeout`.
+    /// Handles all timers that are due; call at or after `poll_timeout`.
     pub fn handle_timeout(&mut self, now: Time) {
-        if let Some(ledger) = &mut self.ledger {
-            ledger.handle_timeout(now);
-        }
-        while let Some(timer) = self.timers.pop_due(now) {
+        self.outbox.handle_timeout(now);
+        while let Some(timer) = self.agenda.pop_due(now) {
             match timer {
                 Timer::Phase => self.handle_phase_deadline(now),
-                Timer::LastCall => self.ask_review(now),
+                Timer::LastCall => self.agenda.ask_review(now),
                 Timer::Slot((host, _)) => {
-                    self.slots.touch(&host);
-                    self.ask_review(now);
+                    self.roster.slots.touch(&host);
+                    self.agenda.ask_review(now);
                 }
                 Timer::Start(worker) => self.handle_start_deadline(now, &worker),
                 Timer::Forgiveness(slot) => self.consider_forgiveness(now, &slot),
@@ -34,74 +33,64 @@ impl DriverCore {
                 Timer::Reports(host) => self.handle_reports_deadline(now, &host),
             }
         }
-        if self.review_at.is_some_and(|at| at <= now) {
+        if self.agenda.take_review(now) {
             self.review(now);
         }
     }
 
     fn review(&mut self, now: Time) {
-        self.review_at = None;
         if self.is_taking_over(now) {
             return;
         }
-        if self.phase.is_over() {
+        if self.round.phase().is_over() {
             return self.continue_ending(now);
         }
-        self.refresh_seating(now);
+        self.roster.refresh_seating(now, &self.round);
         self.start_missing(now);
         self.let_go_of_the_unwanted(now);
         self.release_drained_agents();
-        match self.phase {
-            Phase::Gather(_) => self.try_form(now),
-            Phase::Run => self.consider_interrupt(now),
+        match self.round.phase() {
+            RoundPhase::Gather(_) => self.try_form(now),
+            RoundPhase::Run => self.consider_interrupt(now),
             _ => {}
         }
     }
 
     fn start_missing(&mut self, now: Time) {
-        let empty = self.seating.empty();
+        let empty = self.roster.seating.empty();
         if empty.is_empty() {
             return;
         }
         if self.is_by_restart() {
             return empty.iter().for_each(|slot| self.plan_process(now, slot));
         }
-        let layout = self.layout(self.seating.wanted_by_host());
+        let layout = self.layout(self.roster.seating.wanted_by_host());
         for slot in empty {
-            let Some(agent) = self.agents.get(&slot.0).map(|agent| agent.node.clone()) else {
+            let Some(agent) = self.roster.agents.get(&slot.0).map(|agent| agent.node.clone())
+            else {
                 continue;
             };
-            let worker = self.take_slot(&slot);
+            let worker = self.roster.take_slot(&slot);
             let environment = self.worker_environment(&worker, &layout);
-            self.workers.insert(worker.clone(), WorkerRecord::starting(now));
+            self.roster.workers.insert(worker.clone(), WorkerRecord::starting(now));
             let deadline = now + self.config.deadlines.start;
-            self.timers.set(deadline, Timer::Start(worker.clone()));
-            self.record(&Record::WorkerStarted { worker: worker.clone() });
-            self.event(EventKind::WorkerStarted { worker: worker.to_string() });
+            self.agenda.set(deadline, Timer::Start(worker.clone()));
+            self.record(&JournalRecord::WorkerStarted { worker: worker.clone() });
+            self.event(EventKind::WorkerStarted { worker: worker.clone() });
             let place = None;
             self.output(DriverOutput::StartWorker { agent, worker, environment, place });
         }
     }
 
-    /// A new life on an empty slot.
-    pub(crate) fn take_slot(&mut self, slot: &SlotId) -> WorkerId {
-        let incarnation = self.next_incarnation();
-        let worker = WorkerId { host: slot.0.clone(), slot: slot.1, incarnation };
-        let record = self.slots.get_or_default(slot.clone());
-        record.worker = Some(worker.clone());
-        record.backoff_until = None;
-        worker
-    }
-
-    /// Workers whose slots are not wanted, and who are no members: those leave here. Members leave by an
-    /// interrupt.
+    /// Removes workers whose slots are not wanted and who are not members. Members leave by an interrupt.
     fn let_go_of_the_unwanted(&mut self, now: Time) {
-        let stance = |worker: &WorkerId| Some((worker.clone(), self.workers.get(worker)?.stance));
+        let stance =
+            |worker: &WorkerId| Some((worker.clone(), self.roster.workers.get(worker)?.stance));
         let unwanted: Vec<(WorkerId, Stance)> =
-            self.seating.unwanted().iter().filter_map(stance).collect();
+            self.roster.seating.unwanted().iter().filter_map(stance).collect();
         for (worker, stance) in unwanted {
             match stance {
-                // Unless it was there before, and holds what nobody else does.
+                // A worker that was there before may hold a commit that no other holds: it stays.
                 Stance::Starting
                     if self.is_dispensable(&worker) || is_planted(Bug::HolderBackStopped) =>
                 {
@@ -121,47 +110,51 @@ impl DriverCore {
         }
     }
 
-    /// A worker that leaves as planned is no member any more, and nobody's loss.
+    /// Removes a worker from its generation that leaves as planned: this is not a loss.
     fn lose_nothing(&mut self, now: Time, worker: &WorkerId) {
-        if let Some(current) = &mut self.current {
-            current.alive.remove(worker);
-            self.workers.touch(&worker.host);
-        }
+        self.round.lose(worker);
+        self.roster.workers.touch(&worker.host);
         self.no_longer_waited_for(now, worker);
     }
 
-    /// Whether an unwanted worker has no commit, or somebody who stays and is at rest, or trains, holds one
-    /// that is as late (G-5).
+    /// Whether an unwanted worker may go: it has no commit, or a worker that stays and is at rest or trains holds one
+    /// as late (G-5).
     fn is_dispensable(&self, worker: &WorkerId) -> bool {
-        let in_the_way = self.is_member(worker) && !matches!(self.phase, Phase::Gather(_));
-        let Some(record) = self.workers.get(worker) else { return true };
+        let in_the_way =
+            self.round.is_member(worker) && !matches!(self.round.phase(), RoundPhase::Gather(_));
+        let Some(record) = self.roster.workers.get(worker) else { return true };
         let mine = record.commit_order();
-        let is_kept =
-            mine.is_none() || self.seating.best_ready_commit() >= mine || self.some_member_stays();
+        let is_kept = mine.is_none()
+            || self.roster.seating.best_ready_commit() >= mine
+            || self.some_member_stays();
         is_kept && !in_the_way
     }
 
-    /// Whether there is a member that stays, and holds the root's commit or a later one.
+    /// Whether some member stays that holds the root's commit or a later one.
     fn some_member_stays(&self) -> bool {
-        let Some(current) = &self.current else { return false };
-        let stays = |worker: &&WorkerId| !self.seating.unwanted().contains(*worker);
+        let Some(current) = self.round.current() else { return false };
+        let stays = |worker: &&WorkerId| !self.roster.seating.unwanted().contains(*worker);
         self.phase_has_state() && current.alive.iter().any(|worker| stays(&worker))
     }
 
-    /// Whether members hold the root's commit: it has been shared.
+    /// Whether members hold the root's commit, since it has been shared.
     fn phase_has_state(&self) -> bool {
-        matches!(self.phase, Phase::Run | Phase::Pausing { .. } | Phase::Stopping { .. })
+        matches!(
+            self.round.phase(),
+            RoundPhase::Run | RoundPhase::Pausing { .. } | RoundPhase::Stopping { .. }
+        )
     }
 
-    /// Agents that asked to leave may go once nothing runs on their hosts.
+    /// Dismisses agents that asked to leave, once no worker is left on their hosts.
     fn release_drained_agents(&mut self) {
-        let node = |host: &HostName| Some((host.clone(), self.agents.get(host)?.node.clone()));
-        let free: Vec<_> = self.seating.draining().iter().filter_map(node).collect();
+        let node =
+            |host: &HostName| Some((host.clone(), self.roster.agents.get(host)?.node.clone()));
+        let free: Vec<_> = self.roster.seating.draining().iter().filter_map(node).collect();
         for (host, to) in free {
-            if !self.workers_of(&host).is_empty() {
+            if !self.roster.workers_of(&host).is_empty() {
                 continue;
             }
-            if let Some(agent) = self.agents.get_mut(&host) {
+            if let Some(agent) = self.roster.agents.get_mut(&host) {
                 agent.dismissed = true;
             }
             let message = DriverToAgent::Leave {
@@ -173,42 +166,78 @@ impl DriverCore {
         }
     }
 
+    /// Restarts the start deadlines of ordered processes, once the journal can be written again: their orders could
+    /// not leave before.
+    pub(crate) fn begin_start_deadlines(&mut self, now: Time) {
+        let deadline = now + self.config.deadlines.start;
+        let mut ordered = Vec::new();
+        for (worker, record) in self.roster.workers.iter() {
+            if record.stance == Stance::Starting && record.link == PeerLink::Down {
+                ordered.push(worker.clone());
+            }
+        }
+        for worker in ordered {
+            if let Some(record) = self.roster.workers.get_mut_untouched(&worker) {
+                record.since = now;
+            }
+            self.agenda.set(deadline, Timer::Start(worker));
+        }
+    }
+
+    /// Time that an attached worker may take to come to rest.
+    pub(crate) fn rest_deadline(&self) -> std::time::Duration {
+        self.config.deadlines.elastic.max(self.config.deadlines.start)
+    }
+
     fn handle_start_deadline(&mut self, now: Time, worker: &WorkerId) {
-        let waited = self.config.deadlines.start;
-        let is_late = self.workers.get(worker).is_some_and(|record| {
-            record.stance == Stance::Starting && record.since + waited <= now
-        });
-        if !is_late || is_planted(Bug::StartHasNoDeadline) {
+        if self.is_held() {
+            // The order to start may not have left.
+            let at = now + self.config.deadlines.suspect;
+            return self.agenda.set(at, Timer::Start(worker.clone()));
+        }
+        let Some(record) = self.roster.workers.get(worker) else { return };
+        let (waited, rest) = (self.config.deadlines.start, self.rest_deadline());
+        let message = match record.stance {
+            Stance::Starting if record.since + waited <= now => format!(
+                "{worker} did not attach within {} s of its start: does the program call \
+                 elastic_node::run?",
+                waited.as_secs_f64()
+            ),
+            Stance::Attached if record.since + rest <= now => format!(
+                "{worker} attached and did not come to rest within {} s: its training thread hangs, or the program \
+                 does not come to elastic_node::run",
+                rest.as_secs_f64()
+            ),
+            _ => return,
+        };
+        if is_planted(Bug::StartHasNoDeadline) {
             return;
         }
-        let message = format!(
-            "{worker} did not attach within {} s of its start: does the program call \
-             elastic_node::run?",
-            waited.as_secs_f64()
-        );
         self.event(EventKind::Warning { message: message.clone() });
         self.stop_process(now, worker, self.grace_ms(), &message);
         self.handle_missed_start(now, worker, &message);
     }
 
-    /// Somebody was to leave by itself and has not.
+    /// Handles a worker that was to leave by itself, or to come back, and has not within `grace`.
     fn handle_departure_deadline(&mut self, now: Time, worker: &WorkerId) {
         let grace = self.config.deadlines.grace;
-        let Some(record) = self.workers.get(worker) else { return };
+        let Some(record) = self.roster.workers.get(worker) else { return };
         let is_due = record.since + grace <= now;
         match record.stance {
-            // Where its agent is out of reach it is told again when that is back.
-            Stance::Leaving if is_due && self.agent_of(worker).is_some() => {
+            // If the agent is out of reach, the order is repeated when it is back.
+            Stance::Leaving if is_due && self.roster.agent_of(worker).is_some() => {
                 self.stop_process(now, worker, self.grace_ms(), "it did not end by itself");
             }
-            Stance::Lost if is_due => match self.agents.get(&worker.host).map(|agent| agent.link) {
-                Some(Link::Up) => self.stop_process(now, worker, 0, "it did not come back"),
-                // Its host is out of reach as well, and is not lost yet: it may come back with its host.
-                Some(Link::Silent) => {
-                    self.timers.set(now + grace, Timer::Departure(worker.clone()))
+            Stance::Lost if is_due => {
+                match self.roster.agents.get(&worker.host).map(|agent| agent.link) {
+                    Some(PeerLink::Up) => self.stop_process(now, worker, 0, "it did not come back"),
+                    // The host is out of reach as well, but is not lost yet: the worker may come back with it.
+                    Some(PeerLink::Silent) => {
+                        self.agenda.set(now + grace, Timer::Departure(worker.clone()))
+                    }
+                    Some(PeerLink::Down) | None => {}
                 }
-                Some(Link::Down) | None => {}
-            },
+            }
             Stance::Member | Stance::Finished | Stance::Arrived if record.leaving.is_some() => {
                 let reason = record.leaving.clone().unwrap_or_default();
                 self.let_the_last_holder_go(now, worker, &reason);

@@ -1,6 +1,5 @@
-//! What follows from who is there, kept up to date host by host: which slots are to have a worker, which of
-//! them are empty, who of their workers could take part now, who is not wanted. So what a review or a
-//! forming costs depends on what has changed, and not on how many hosts there are.
+//! Incremental view of the slots: wanted, empty, ready, unwanted. It is recomputed for changed hosts only, so the
+//! cost of a review or of forming a generation depends on the number of changes and not of hosts.
 //!
 //! Only the driver's core writes it, from its own records, in `membership`.
 
@@ -9,50 +8,50 @@ use std::collections::{BTreeMap, BTreeSet};
 use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::{GenerationId, HostName, Step, WorkerId};
 
-use super::selection::{Claim, Seat, Selection};
+use super::selection::{Selection, SlotClaim, SlotPosition};
 
-/// A commit's place among commits; none comes before all.
+/// A commit's place in the order of commits; none comes before all.
 pub(crate) type CommitOrder = Option<(GenerationId, Step)>;
 
-/// A host as the list has it.
+/// A host's entry in the list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Listing {
-    /// Its place among hosts: older ones come before. A host keeps its number while the order allows it.
+    /// The host's place among hosts, older ones first. A host keeps its number while the order allows it.
     position: u64,
-    /// Its slots as listed; none if it is blacklisted.
+    /// Number of listed slots; 0 if the host is blacklisted.
     pub(crate) slots: u32,
 }
 
-/// What is known of a worker.
+/// Facts of a worker that the seating depends on.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct WorkerFacts {
     pub(crate) worker: WorkerId,
-    /// Whether a generation can be formed with it now.
+    /// Whether a generation can be formed with the worker now.
     pub(crate) is_eligible: bool,
-    /// Whether it is a member of the generation formed last.
+    /// Whether the worker is a member of the generation formed last.
     pub(crate) is_member: bool,
-    /// Whether its training function has returned.
+    /// Whether the worker's training function has returned.
     pub(crate) has_finished: bool,
-    /// Whether it is out of reach, or just back.
+    /// Whether the worker is out of reach, or just back.
     pub(crate) is_away: bool,
     pub(crate) commit: CommitOrder,
 }
 
-/// What is known of a host.
+/// Facts of a host that the seating depends on.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct HostFacts {
     /// Slots that could have a worker, with the rank of their claims.
     pub(crate) claims: Vec<(u32, u8)>,
     pub(crate) workers: Vec<WorkerFacts>,
-    /// Whether its agent has asked to leave and has not been let go.
+    /// Whether the host's agent has asked to leave and has not been let go.
     pub(crate) is_draining: bool,
 }
 
-/// What a host adds to the whole.
+/// A host's contribution to the view.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-struct Share {
-    ready: Vec<(Seat, WorkerFacts)>,
-    empty: Vec<Seat>,
+struct HostShare {
+    ready: Vec<(SlotPosition, WorkerFacts)>,
+    empty: Vec<SlotPosition>,
     unwanted: Vec<WorkerId>,
     away: Vec<WorkerId>,
     finished: u32,
@@ -60,30 +59,30 @@ struct Share {
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct HostRecord {
-    claims: Vec<Claim>,
+    claims: Vec<SlotClaim>,
     facts: HostFacts,
-    share: Share,
+    share: HostShare,
 }
 
-/// What follows from who is there.
+/// Incremental view of the slots: wanted, empty, ready, unwanted.
 #[derive(Clone, Debug)]
 pub(crate) struct Seating {
     list: BTreeMap<HostName, Listing>,
     by_position: BTreeMap<u64, HostName>,
-    /// The next position. None is given out twice: claims of a host that has left its position are withdrawn one
-    /// after the other, and must not be taken for those of a host that has come to it.
+    /// The next position. Never reused: claims of a departed host may still be pending removal, and must not be taken
+    /// for those of a new host.
     next_position: u64,
     listed_slots: u32,
     /// Hosts whose listing has changed.
     relisted: BTreeSet<HostName>,
     selection: Selection,
     hosts: BTreeMap<HostName, HostRecord>,
-    /// Hosts whose share is to be worked out anew.
+    /// Hosts whose share must be recomputed.
     stale: BTreeSet<HostName>,
-    ready: BTreeMap<Seat, WorkerId>,
+    ready: BTreeMap<SlotPosition, WorkerId>,
     ready_members: usize,
     ready_commits: BTreeMap<CommitOrder, u32>,
-    empty: BTreeSet<Seat>,
+    empty: BTreeSet<SlotPosition>,
     unwanted: BTreeSet<WorkerId>,
     away: BTreeSet<WorkerId>,
     draining: BTreeSet<HostName>,
@@ -91,7 +90,7 @@ pub(crate) struct Seating {
 }
 
 impl Seating {
-    /// Nobody is there. At most `cap` slots are to have a worker.
+    /// Without hosts. At most `cap` slots are wanted.
     pub(crate) fn new(cap: usize) -> Self {
         Self {
             list: BTreeMap::new(),
@@ -113,7 +112,7 @@ impl Seating {
         }
     }
 
-    /// The hosts are these now, the oldest first.
+    /// Takes the new list of hosts, the oldest first.
     pub(crate) fn set_list(&mut self, entries: &[HostEntry]) {
         let positions = self.positions(entries);
         let listing = |(entry, position): (&HostEntry, u64)| {
@@ -132,7 +131,7 @@ impl Seating {
         self.list = list;
     }
 
-    /// Those that were there keep their positions if they stand in the same order, before all that are new.
+    /// Known hosts keep their positions if their order is the same and they come before all new ones.
     fn positions(&mut self, entries: &[HostEntry]) -> Vec<u64> {
         let mut next = self.next_position;
         let known = |entry: &HostEntry| self.list.get(&entry.name).map(|listing| listing.position);
@@ -162,21 +161,21 @@ impl Seating {
         self.listed_slots
     }
 
-    /// The hosts whose listing has changed since this was asked last.
+    /// Hosts whose listing has changed since the last call.
     pub(crate) fn take_relisted(&mut self) -> BTreeSet<HostName> {
         std::mem::take(&mut self.relisted)
     }
 
-    /// What is known of a host is this now. [`Seating::settle`] follows, after the last one.
+    /// Takes the new facts of a host. [`Seating::settle`] must follow, after the last one.
     pub(crate) fn set_host(&mut self, host: &HostName, facts: HostFacts) {
         self.stale.insert(host.clone());
         let position = self.list.get(host).map(|listing| listing.position);
-        let claims: Vec<Claim> = position
+        let claims: Vec<SlotClaim> = position
             .into_iter()
             .flat_map(|position| {
                 facts.claims.iter().map(move |(slot, rank)| {
-                    let seat = Seat { position, slot: *slot };
-                    Claim { rank: *rank, seat }
+                    let seat = SlotPosition { position, slot: *slot };
+                    SlotClaim { rank: *rank, seat }
                 })
             })
             .collect();
@@ -184,9 +183,11 @@ impl Seating {
         let before = std::mem::replace(&mut record.claims, claims.clone());
         record.facts = facts;
         let gone = before.iter().filter(|claim| !has(&claims, claim));
-        let followers: Vec<Claim> = gone.filter_map(|claim| self.selection.remove(claim)).collect();
+        let followers: Vec<SlotClaim> =
+            gone.filter_map(|claim| self.selection.remove(claim)).collect();
         let new = claims.iter().filter(|claim| !has(&before, claim));
-        let displaced: Vec<Claim> = new.filter_map(|claim| self.selection.insert(*claim)).collect();
+        let displaced: Vec<SlotClaim> =
+            new.filter_map(|claim| self.selection.insert(*claim)).collect();
         for claim in followers.into_iter().chain(displaced) {
             if let Some(host) = self.by_position.get(&claim.seat.position) {
                 self.stale.insert(host.clone());
@@ -194,7 +195,7 @@ impl Seating {
         }
     }
 
-    /// Works out what follows from what was set.
+    /// Recomputes the shares of changed hosts.
     pub(crate) fn settle(&mut self) {
         for host in std::mem::take(&mut self.stale) {
             let Some(mut record) = self.hosts.remove(&host) else { continue };
@@ -212,9 +213,9 @@ impl Seating {
         }
     }
 
-    fn share_of(&self, record: &HostRecord) -> Share {
-        let mut share = Share::default();
-        let kept: Vec<Seat> = record
+    fn share_of(&self, record: &HostRecord) -> HostShare {
+        let mut share = HostShare::default();
+        let kept: Vec<SlotPosition> = record
             .claims
             .iter()
             .filter(|claim| self.selection.is_kept(claim))
@@ -231,14 +232,14 @@ impl Seating {
                 Ok(_) => {}
             }
         }
-        let has_worker = |seat: &Seat| {
+        let has_worker = |seat: &SlotPosition| {
             record.facts.workers.binary_search_by_key(&seat.slot, |facts| facts.worker.slot).is_ok()
         };
         share.empty = kept.into_iter().filter(|seat| !has_worker(seat)).collect();
         share
     }
 
-    fn contribute(&mut self, share: &Share) {
+    fn contribute(&mut self, share: &HostShare) {
         for (seat, facts) in &share.ready {
             self.ready.insert(*seat, facts.worker.clone());
             self.ready_members += usize::from(facts.is_member);
@@ -250,7 +251,7 @@ impl Seating {
         self.finished += share.finished;
     }
 
-    fn withdraw(&mut self, share: &Share) {
+    fn withdraw(&mut self, share: &HostShare) {
         for (seat, facts) in &share.ready {
             self.ready.remove(seat);
             self.ready_members -= usize::from(facts.is_member);
@@ -273,12 +274,31 @@ impl Seating {
         self.finished -= share.finished;
     }
 
-    /// How many slots are to have a worker.
+    /// All answers of the view, to compare two seatings.
+    #[cfg(debug_assertions)]
+    pub(crate) fn view(&self) -> impl std::fmt::Debug + PartialEq {
+        let wanted: Vec<(HostName, Vec<u32>)> =
+            self.wanted_by_host().map(|(host, slots)| (host.clone(), slots)).collect();
+        let ready: Vec<WorkerId> = self.ready().cloned().collect();
+        (
+            (wanted, self.wanted(), self.empty(), self.listed_slots()),
+            (ready, self.ready_members(), self.best_ready_commit()),
+            (self.unwanted.clone(), self.away.clone(), self.draining.clone(), self.finished),
+        )
+    }
+
+    /// A seating without hosts, with the same cap.
+    #[cfg(debug_assertions)]
+    pub(crate) fn emptied(&self) -> Self {
+        Self::new(self.selection.cap())
+    }
+
+    /// Number of wanted slots.
     pub(crate) fn wanted(&self) -> usize {
         self.selection.len()
     }
 
-    /// Slots that are to have a worker, by rank, host by host.
+    /// Wanted slots by rank, host by host.
     pub(crate) fn wanted_by_host(&self) -> impl Iterator<Item = (&HostName, Vec<u32>)> {
         self.by_position.values().filter_map(|host| {
             let record = self.hosts.get(host)?;
@@ -288,28 +308,29 @@ impl Seating {
         })
     }
 
-    /// Slots that are to have a worker and have none, by rank.
+    /// Wanted slots without a worker, by rank.
     pub(crate) fn empty(&self) -> Vec<(HostName, u32)> {
-        let slot = |seat: &Seat| Some((self.by_position.get(&seat.position)?.clone(), seat.slot));
+        let slot =
+            |seat: &SlotPosition| Some((self.by_position.get(&seat.position)?.clone(), seat.slot));
         self.empty.iter().filter_map(slot).collect()
     }
 
-    /// Workers of wanted slots with whom a generation can be formed now, by rank.
+    /// Ready workers by rank: they have wanted slots, and a generation can be formed with them now.
     pub(crate) fn ready(&self) -> impl ExactSizeIterator<Item = &WorkerId> {
         self.ready.values()
     }
 
-    /// How many of these are members of the generation formed last.
+    /// Number of ready workers that are members of the generation formed last.
     pub(crate) const fn ready_members(&self) -> usize {
         self.ready_members
     }
 
-    /// The highest commit that one of these holds.
+    /// Highest commit among the ready workers.
     pub(crate) fn best_ready_commit(&self) -> CommitOrder {
         self.ready_commits.last_key_value().and_then(|(commit, _)| *commit)
     }
 
-    /// Workers whose slots are not wanted, or who are not.
+    /// Unwanted workers: their slots are not wanted, or they are not.
     pub(crate) const fn unwanted(&self) -> &BTreeSet<WorkerId> {
         &self.unwanted
     }
@@ -324,42 +345,23 @@ impl Seating {
         &self.draining
     }
 
-    /// How many workers' training functions have returned.
+    /// Number of workers whose training functions have returned.
     pub(crate) const fn finished(&self) -> u32 {
         self.finished
     }
 }
 
-/// Whether a host's claims, which stand in the order of its slots, have this one.
-fn has(claims: &[Claim], claim: &Claim) -> bool {
+/// Whether a host's claims, sorted by slot, include this one.
+fn has(claims: &[SlotClaim], claim: &SlotClaim) -> bool {
     let place = claims.binary_search_by_key(&claim.seat, |other| other.seat);
     place.is_ok_and(|place| claims[place] == *claim)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Debug;
-
-    use elastic_protocol::Time;
-
-    use super::super::DriverCore;
     use super::*;
 
-    impl Seating {
-        /// Everything that can be asked of it.
-        fn view(&self) -> impl Debug + PartialEq {
-            let wanted: Vec<(HostName, Vec<u32>)> =
-                self.wanted_by_host().map(|(host, slots)| (host.clone(), slots)).collect();
-            let ready: Vec<WorkerId> = self.ready().cloned().collect();
-            (
-                (wanted, self.wanted(), self.empty(), self.listed_slots()),
-                (ready, self.ready_members(), self.best_ready_commit()),
-                (self.unwanted.clone(), self.away.clone(), self.draining.clone(), self.finished),
-            )
-        }
-    }
-
-    /// A host with one empty slot, or with none any more.
+    /// Sets a host to one empty slot, or to none if it is not listed any more.
     fn refresh(seating: &mut Seating, name: &str) {
         let host = HostName::new(name).expect("a literal");
         let claims = seating.listing(&host).map(|_| (0, 3)).into_iter().collect();
@@ -376,7 +378,7 @@ mod tests {
             };
             names.iter().map(entry).collect()
         };
-        // It left and the other came before either was looked at; and the two changed places.
+        // First case: one host left and the other came between two refreshes. Second: the two changed places.
         for lists in [
             vec![list(&["b"]), list(&[]), list(&["a"])],
             vec![list(&["b", "a"]), list(&["a", "b"])],
@@ -395,24 +397,6 @@ mod tests {
             let expected: Vec<(HostName, u32)> =
                 last.iter().map(|entry| (entry.name.clone(), 0)).collect();
             assert_eq!(seating.empty(), expected);
-        }
-    }
-
-    impl DriverCore {
-        /// What was kept up to date is what follows from the records as they are.
-        pub(in crate::core) fn check_seating(&mut self, now: Time) {
-            self.refresh_seating(now);
-            let mut anew = Seating::new(Self::workers_max(self.config.max_np));
-            anew.set_list(&self.snapshot.hosts);
-            let workers = self.workers.keys().map(|worker| &worker.host);
-            let listed = self.snapshot.hosts.iter().map(|entry| &entry.name);
-            let hosts: BTreeSet<HostName> =
-                workers.chain(listed).chain(self.agents.keys()).cloned().collect();
-            for host in hosts {
-                anew.set_host(&host, self.facts_of(&host, now));
-            }
-            anew.settle();
-            assert_eq!(format!("{:#?}", self.seating.view()), format!("{:#?}", anew.view()));
         }
     }
 }

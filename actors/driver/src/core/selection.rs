@@ -1,30 +1,30 @@
-//! Which of the slots that could have a worker are to have one, where there may be more slots than workers:
-//! those with the best claims, kept up to date as claims come and go. Used by `seating`.
+//! Selection of wanted slots where there are more slots than workers: the best claims are kept, and updated as claims
+//! come and go. Used by `seating`.
 
 use std::collections::BTreeSet;
 
 /// A slot's claim to a worker: smaller comes before larger.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) struct Claim {
-    /// How firmly the slot is held; 0 is firmest.
+pub(crate) struct SlotClaim {
+    /// Firmness of the claim; 0 is firmest.
     pub(crate) rank: u8,
-    /// Its host's place, and its own.
-    pub(crate) seat: Seat,
+    /// The slot's place.
+    pub(crate) seat: SlotPosition,
 }
 
-/// A slot's place among all: by its host's, the oldest first, then by its number.
+/// A slot's place among all slots: by its host's position, the oldest first, then by its number.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) struct Seat {
+pub(crate) struct SlotPosition {
     pub(crate) position: u64,
     pub(crate) slot: u32,
 }
 
-/// The best `cap` claims, and the others.
+/// The best `cap` claims, and the spare ones.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Selection {
     cap: usize,
-    kept: BTreeSet<Claim>,
-    spare: BTreeSet<Claim>,
+    kept: BTreeSet<SlotClaim>,
+    spare: BTreeSet<SlotClaim>,
 }
 
 impl Selection {
@@ -32,16 +32,21 @@ impl Selection {
         Self { cap, kept: BTreeSet::new(), spare: BTreeSet::new() }
     }
 
+    #[cfg(debug_assertions)]
+    pub(crate) const fn cap(&self) -> usize {
+        self.cap
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.kept.len()
     }
 
-    pub(crate) fn is_kept(&self, claim: &Claim) -> bool {
+    pub(crate) fn is_kept(&self, claim: &SlotClaim) -> bool {
         self.kept.contains(claim)
     }
 
-    /// A claim comes; the one that it displaces, if any.
-    pub(crate) fn insert(&mut self, claim: Claim) -> Option<Claim> {
+    /// Adds a claim. Returns the claim that it displaces, if any.
+    pub(crate) fn insert(&mut self, claim: SlotClaim) -> Option<SlotClaim> {
         if self.kept.len() < self.cap {
             self.kept.insert(claim);
             return None;
@@ -57,8 +62,8 @@ impl Selection {
         Some(displaced)
     }
 
-    /// A claim goes; the one that follows, if any.
-    pub(crate) fn remove(&mut self, claim: &Claim) -> Option<Claim> {
+    /// Removes a claim. Returns the spare claim that takes its place, if any.
+    pub(crate) fn remove(&mut self, claim: &SlotClaim) -> Option<SlotClaim> {
         if !self.kept.remove(claim) {
             self.spare.remove(claim);
             return None;
@@ -85,13 +90,13 @@ mod tests {
             let mut selection = Selection::new(cap);
             let mut all = BTreeSet::new();
             for (comes, rank, position, slot) in changes {
-                let claim = Claim { rank, seat: Seat { position, slot } };
+                let claim = SlotClaim { rank, seat: SlotPosition { position, slot } };
                 if comes && all.insert(claim) {
                     selection.insert(claim);
                 } else if !comes && all.remove(&claim) {
                     selection.remove(&claim);
                 }
-                let best: BTreeSet<Claim> = all.iter().copied().take(cap).collect();
+                let best: BTreeSet<SlotClaim> = all.iter().copied().take(cap).collect();
                 prop_assert_eq!(&selection.kept, &best);
                 prop_assert_eq!(selection.spare.len(), all.len() - best.len());
             }

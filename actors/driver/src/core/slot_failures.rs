@@ -1,39 +1,43 @@
-//! What is held against slots: failures, with the back-off before the next process, until the host is out or the program
-//! itself is at fault. Called where a loss is seen (`losses`).
+//! Failures of slots: the back-off before the next process, until the host is blacklisted or the program itself is at
+//! fault. Called where a loss is seen (`losses`).
 
 use std::time::Duration;
 
+use elastic_protocol::job::shorten;
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Time, WorkerId};
-use elastic_runtime::planted::{Bug, is_planted};
-use elastic_runtime::restart::Backoff;
+use elastic_runtime::restart::RestartBackoff;
 
 use super::DriverCore;
-use super::config::{Mode, OnFailure};
-use super::first_failure::shorten;
+use super::config::{ElasticMode, OnFailure};
 use super::output::DriverOutput;
-use super::phase::Phase;
+use super::phase::RoundPhase;
 use super::table::SlotId;
 use super::timers::Timer;
 
-/// How long a slot whose worker failed stays empty: doubling with every failure.
-const BACKOFF: Backoff = Backoff { base: Duration::from_millis(250), cap: Duration::from_secs(30) };
+/// Back-off of a slot whose worker failed: it doubles with every failure.
+const BACKOFF: RestartBackoff =
+    RestartBackoff { base: Duration::from_millis(250), cap: Duration::from_secs(30) };
 
-/// A program that fails so often on each slot before it attached anywhere is at fault itself.
+/// Failures on each slot, before any worker attached, after which the program itself is at fault.
 const EARLY_FAILURES: u32 = 2;
 
 impl DriverCore {
-    /// A slot's worker failed: back-off or blacklist.
+    /// Counts a failure of a slot's worker: back-off or blacklist.
     pub(crate) fn count_failure(&mut self, now: Time, worker: &WorkerId, message: &str) {
-        if self.phase.is_over() {
+        if self.round.phase().is_over() {
             return;
         }
         let is_by_restart = self.is_by_restart();
         let slot_id = (worker.host.clone(), worker.slot);
-        let slot = self.slots.get_or_default(slot_id.clone());
+        let slot = self.roster.slots.get_or_default(slot_id.clone());
         slot.failures += 1;
         slot.trains_since = None;
         let is_out = match self.config.on_failure {
             OnFailure::Blacklist => true,
+            OnFailure::Restart if is_planted(Bug::BlamedTooEarly) => {
+                slot.failures >= self.config.max_restarts
+            }
             OnFailure::Restart => slot.failures > self.config.max_restarts,
         };
         if is_out {
@@ -48,7 +52,7 @@ impl DriverCore {
             self.output(DriverOutput::HostFailed { host: worker.host.clone(), reason });
             return;
         }
-        // Restarting the whole group takes time enough the first time.
+        // By restart, the first failure has no back-off: restarting the whole group takes time enough.
         let earlier = if is_by_restart { slot.failures - 1 } else { slot.failures };
         let wait = match earlier.checked_sub(1) {
             Some(earlier) => BACKOFF.wait(earlier, &mut self.rng),
@@ -58,18 +62,23 @@ impl DriverCore {
         let until = if is_planted(Bug::BackOffNeverEnds) { Time(u64::MAX) } else { until };
         slot.backoff_until = Some(until);
         self.record_slot(&worker.host, worker.slot);
-        self.timers.set(until, Timer::Slot(slot_id));
+        self.agenda.set(until, Timer::Slot(slot_id));
     }
 
-    /// In process, a program that has attached nowhere and ends on every slot that the job can use, again and again,
-    /// will not do better elsewhere: as where every worker raises (H-10). Not where hosts join as they like: the next
-    /// one may be well.
+    /// Fails the job if its program, in the in-process mode, has attached nowhere and ends again and again on every
+    /// slot that the job can use: it would not do better elsewhere (H-10, as if every worker raised). Jobs that hosts
+    /// may join at will go on: the next host may be well.
     pub(crate) fn judge_early_failures(&mut self, now: Time) {
-        if self.config.mode != Mode::InProcess || self.program_attaches || self.phase.is_over() {
+        if self.config.mode != ElasticMode::InProcess
+            || self.round.program_attaches()
+            || self.round.phase().is_over()
+        {
             return;
         }
-        let failing = self.slots.values().filter(|slot| slot.failures >= EARLY_FAILURES).count();
-        let listed: usize = self.snapshot.hosts.iter().map(|entry| entry.slots as usize).sum();
+        let failing =
+            self.roster.slots.values().filter(|slot| slot.failures >= EARLY_FAILURES).count();
+        let listed: usize =
+            self.roster.snapshot.hosts.iter().map(|entry| entry.slots as usize).sum();
         let usable = listed.min(self.config.max_np.map_or(usize::MAX, |max| max as usize));
         if !self.config.hosts_join && failing >= usable {
             let reason = format!(
@@ -79,23 +88,23 @@ impl DriverCore {
         }
     }
 
-    /// A generation trains, perhaps with members whose slots have failed before.
+    /// Begins to watch members whose slots have failed before, since their generation trains.
     pub(crate) fn watch_failed_slots(&mut self, now: Time) {
-        let alive = self.current.iter().flat_map(|current| &current.alive);
+        let alive = self.round.current().into_iter().flat_map(|current| &current.alive);
         let slots: Vec<SlotId> = alive.map(|worker| (worker.host.clone(), worker.slot)).collect();
         for slot in slots {
             self.consider_forgiveness(now, &slot);
         }
     }
 
-    /// A slot that has been well for long begins from nothing: what befell it in the course of weeks is not one fault.
-    /// One whose generation has ended just now is looked at again when the next one trains.
+    /// Forgives the failures of a slot that has been well for long: failures in the course of weeks are not one
+    /// fault. A slot whose generation has ended just now is looked at again when the next one trains.
     pub(crate) fn consider_forgiveness(&mut self, now: Time, slot: &SlotId) {
-        if !matches!(self.phase, Phase::Run) {
+        if !matches!(self.round.phase(), RoundPhase::Run) {
             return;
         }
-        let Some(record) = self.slots.get_mut_untouched(slot) else { return };
-        let alive = self.current.as_ref().map(|current| &current.alive);
+        let Some(record) = self.roster.slots.get_mut_untouched(slot) else { return };
+        let alive = self.round.current().map(|current| &current.alive);
         let trains =
             record.worker.as_ref().is_some_and(|it| alive.is_some_and(|all| all.contains(it)));
         if record.failures == 0 || !trains {
@@ -104,7 +113,7 @@ impl DriverCore {
         let Some(since) = record.trains_since else {
             record.trains_since = Some(now);
             let until = now + self.config.forgiven_after;
-            return self.timers.set(until, Timer::Forgiveness(slot.clone()));
+            return self.agenda.set(until, Timer::Forgiveness(slot.clone()));
         };
         if now.since(since) >= self.config.forgiven_after {
             record.failures = 0;

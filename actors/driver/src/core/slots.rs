@@ -1,6 +1,6 @@
-//! Slots whose workers left of their own accord (SIGTERM from outside): those are not refilled, until another agent
-//! of the host joins. A worker cannot tell who has signalled it. Its agent can: where a former driver had it
-//! stopped, or the agent itself did, nobody meant the slot.
+//! Closed slots: their workers left of their own accord (SIGTERM from outside). A closed slot is not refilled until
+//! another agent of the host joins. A worker cannot tell who has signalled it, but its agent can. A slot stays open
+//! if a former driver or the agent itself stopped the worker. Called by the core's handlers.
 
 use elastic_protocol::messages::StoppedBy;
 use elastic_protocol::{HostName, Incarnation, WorkerId};
@@ -8,19 +8,19 @@ use elastic_protocol::{HostName, Incarnation, WorkerId};
 use super::DriverCore;
 
 impl DriverCore {
-    /// A worker asks to leave: nobody takes its place.
+    /// Closes the slot of a worker that asks to leave.
     pub(crate) fn close_slot_of(&mut self, worker: &WorkerId) {
         let slot = (worker.host.clone(), worker.slot);
-        let agent = self.agents.get(&worker.host).map(|agent| agent.node.incarnation);
-        // Where a new driver has not heard the agent yet, it is one that came to a former one.
+        let agent = self.roster.agents.get(&worker.host).map(|agent| agent.node.incarnation);
+        // A new driver may not have heard the agent yet: then the agent came to a former one.
         let agent = agent.unwrap_or(Incarnation::enrolled(self.term, 0));
-        self.slots.get_or_default(slot).closed_under = Some(agent);
+        self.roster.slots.get_or_default(slot).closed_under = Some(agent);
         self.record_slot(&worker.host, worker.slot);
     }
 
-    /// Slots that were left for good are there again with another agent, whichever driver let that one in.
+    /// Opens closed slots of a host that has another agent now, whichever driver admitted the agent.
     pub(crate) fn open_slots(&mut self, host: &HostName, agent: Incarnation) {
-        let of_host = self.slots.range((host.clone(), 0)..=(host.clone(), u32::MAX));
+        let of_host = self.roster.slots.range((host.clone(), 0)..=(host.clone(), u32::MAX));
         let closed = of_host.filter(|(_, slot)| slot.closed_under.is_some_and(|it| it < agent));
         let closed: Vec<u32> = closed.map(|((_, number), _)| *number).collect();
         for number in closed {
@@ -28,9 +28,10 @@ impl DriverCore {
         }
     }
 
-    /// What a worker took for a wish that it leave was none, or nobody can say any more (G-7).
+    /// Opens a worker's closed slot: its signal was not meant to close the slot, or the sender cannot be established
+    /// any more (G-7).
     pub(crate) fn open_slot_of(&mut self, worker: &WorkerId) {
-        let slot = self.slots.get(&(worker.host.clone(), worker.slot));
+        let slot = self.roster.slots.get(&(worker.host.clone(), worker.slot));
         let closed = slot.is_some_and(|slot| {
             slot.closed_under.is_some() && slot.worker.as_ref() == Some(worker)
         });
@@ -40,11 +41,11 @@ impl DriverCore {
     }
 
     fn open_slot(&mut self, host: &HostName, number: u32) {
-        self.slots.get_or_default((host.clone(), number)).closed_under = None;
+        self.roster.slots.get_or_default((host.clone(), number)).closed_under = None;
         self.record_slot(host, number);
     }
 
-    /// Whether a process was stopped, and not by this driver nor by somebody outside.
+    /// Whether a process was stopped by a former driver or by its agent, and not by this driver or from outside.
     pub(crate) fn is_stopped_by_another(&self, stopped_by: Option<StoppedBy>) -> bool {
         match stopped_by {
             Some(StoppedBy::Driver(term)) => term < self.term,

@@ -1,50 +1,50 @@
-//! The job at a glance, for `status`.
+//! The state of the job, for the `status` request. Called by `actor.rs`.
 
 use std::collections::BTreeMap;
 
 use elastic_host_manager::HostState;
 use elastic_protocol::messages::{
-    DriverStatus, HostStatus, ResetStatus, StatusReport, WorkerStatus,
+    DriverStatus, HostCondition, HostStatus, JobPhase, ResetStatus, StatusReport, WorkerCondition,
+    WorkerStatus,
 };
 use elastic_protocol::{Time, WorkerId};
 
 use super::DriverCore;
-use super::phase::{Phase, ResetRecord};
-use super::table::{Link, SlotId, Stance, WorkerRecord};
-use crate::journal::Ledger;
+use super::phase::{ResetRecord, RoundPhase};
+use super::table::{PeerLink, SlotId, Stance, WorkerRecord};
 
 /// The job in a few numbers.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Glance {
-    /// Its phase, as in the status.
-    pub phase: String,
-    /// The generation.
+    /// Phase, as in the status.
+    pub phase: JobPhase,
+    /// Number of the generation.
     pub generation: u64,
-    /// Its workers; 0 while none trains.
+    /// Number of its workers; 0 while no generation is under way.
     pub world_size: u32,
-    /// The last step that a worker told of.
+    /// Highest step that a worker reported.
     pub step: u64,
-    /// Resets so far.
+    /// Number of resets so far.
     pub resets: u64,
 }
 
 impl DriverCore {
     /// The job in a few numbers.
     pub fn glance(&self) -> Glance {
-        let current = self.current.as_ref().filter(|_| self.phase.is_generation_active());
+        let current = self.round.current().filter(|_| self.round.phase().is_generation_active());
         Glance {
-            phase: self.phase.name().to_owned(),
-            generation: self.generation.0,
+            phase: self.round.phase().name(),
+            generation: self.round.generation().0,
             world_size: current.map_or(0, |current| current.assignment.world_size()),
-            step: self.workers.values().map(|record| record.step.0).max().unwrap_or(0),
-            resets: self.resets,
+            step: self.roster.workers.values().map(|record| record.step.0).max().unwrap_or(0),
+            resets: self.round.resets(),
         }
     }
 
-    /// The status; `wall_clock` gives a moment as RFC 3339.
+    /// The full status; `wall_clock` formats a time as RFC 3339.
     pub fn status(&self, now: Time, wall_clock: &dyn Fn(Time) -> String) -> StatusReport {
-        let reset = self.reset.as_ref().or(self.last_reset.as_ref());
-        let current = self.current.as_ref().filter(|_| self.phase.is_generation_active());
+        let reset = self.round.reset().or(self.round.last_reset());
+        let current = self.round.current().filter(|_| self.round.phase().is_generation_active());
         StatusReport {
             job: self.job.to_string(),
             term: self.term.0,
@@ -53,58 +53,83 @@ impl DriverCore {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             },
             standbys: self.standbys.clone(),
-            generation: self.generation.0,
-            phase: self.phase.name().to_owned(),
+            generation: self.round.generation().0,
+            phase: self.round.phase().name(),
             world_size: current.map_or(0, |current| current.assignment.world_size()),
             min_np: self.min_np(),
             max_np: self.config.max_np,
-            resets: self.resets,
-            hosts: self.host_statuses(wall_clock),
+            resets: self.round.resets(),
+            steps_lost: self.state.steps_lost(),
+            hosts: self.host_statuses(now, wall_clock),
             workers: self.worker_statuses(now),
             last_reset: reset.map(|reset| reset_status(reset, wall_clock)),
             waiting_for: self.waiting_for(now),
             warnings: self.warnings(),
+            unreachable: self.unreachable(),
+            lanes: Vec::new(),
             dropped_messages: self.dropped_messages,
             result: self.result_so_far().cloned(),
         }
     }
 
     fn warnings(&self) -> Vec<String> {
-        let trouble = self.ledger.as_ref().and_then(Ledger::trouble);
-        self.snapshot.warnings.iter().cloned().chain(trouble.map(ToOwned::to_owned)).collect()
+        let trouble = self.outbox.trouble();
+        self.roster
+            .snapshot
+            .warnings
+            .iter()
+            .cloned()
+            .chain(trouble.map(ToOwned::to_owned))
+            .chain(self.state.loss_in_words())
+            .collect()
     }
 
-    fn host_statuses(&self, wall_clock: &dyn Fn(Time) -> String) -> Vec<HostStatus> {
-        let of_list = self.snapshot.hosts.iter().map(|entry| {
-            let agent = self.agents.get(&entry.name);
+    fn host_statuses(&self, now: Time, wall_clock: &dyn Fn(Time) -> String) -> Vec<HostStatus> {
+        let of_list = self.roster.snapshot.hosts.iter().map(|entry| {
+            let agent = self.roster.agents.get(&entry.name);
             let (state, until) = match (&entry.state, agent) {
-                (HostState::Blacklisted { until }, _) => ("blacklisted", until.map(wall_clock)),
-                (HostState::Listed, None) => ("joining", None),
-                (HostState::Listed, Some(agent)) if agent.draining.is_some() => ("draining", None),
+                (HostState::Blacklisted { until }, _) => {
+                    (HostCondition::Blacklisted, until.map(wall_clock))
+                }
+                (HostState::Listed, None) => (HostCondition::Joining, None),
+                (HostState::Listed, Some(agent)) if agent.draining.is_some() => {
+                    (HostCondition::Draining, None)
+                }
                 (HostState::Listed, Some(agent)) => match agent.link {
-                    Link::Up => ("active", None),
-                    Link::Silent => ("silent", None),
-                    Link::Down => ("lost", None),
+                    PeerLink::Up => (HostCondition::Active, None),
+                    PeerLink::Silent => (HostCondition::Silent, None),
+                    PeerLink::Down => (HostCondition::Lost, None),
                 },
             };
             let name = entry.name.to_string();
-            HostStatus { name, slots: entry.slots, state: state.to_owned(), until }
+            let lanes = agent.map(|agent| agent.hanging_at(now)).unwrap_or_default();
+            HostStatus { name, slots: entry.slots, state, until, lanes }
         });
-        let others = self.agents.iter().filter(|(host, _)| self.seating.listing(host).is_none());
+        let others = self
+            .roster
+            .agents
+            .iter()
+            .filter(|(host, _)| self.roster.seating.listing(host).is_none());
         let of_agents = others.map(|(host, agent)| HostStatus {
             name: host.to_string(),
             slots: agent.slots,
-            state: if agent.link == Link::Down { "lost" } else { "unlisted" }.to_owned(),
+            state: if agent.link == PeerLink::Down {
+                HostCondition::Lost
+            } else {
+                HostCondition::Unlisted
+            },
             until: None,
+            lanes: agent.hanging_at(now),
         });
         of_list.chain(of_agents).collect()
     }
 
     fn worker_statuses(&self, now: Time) -> Vec<WorkerStatus> {
-        let table = self.current.as_ref().map(|current| current.assignment.members());
+        let table = self.round.current().map(|current| current.assignment.members());
         let ranks: BTreeMap<WorkerId, u32> =
             table.into_iter().flatten().map(|member| member.worker).zip(0..).collect();
         let mut statuses: Vec<WorkerStatus> = self
+            .roster
             .workers
             .iter()
             .map(|(worker, record)| self.worker_status(worker, record, ranks.get(worker)))
@@ -125,25 +150,25 @@ impl DriverCore {
         record: &WorkerRecord,
         rank: Option<&u32>,
     ) -> WorkerStatus {
-        let rank = rank.copied().filter(|_| self.is_member(worker));
-        let state = match (record.stance, &self.phase) {
-            (Stance::Leaving, _) => "leaving",
-            (Stance::Lost, _) => "lost",
-            (_, _) if record.link == Link::Silent => "silent",
-            (Stance::Starting, _) => "starting",
-            (Stance::Attached | Stance::Arrived, _) => "attached",
-            (Stance::Finished, _) => "succeeded",
-            (Stance::Member, Phase::Form { .. }) => "forming",
-            (Stance::Member, Phase::Sync { .. }) => "syncing",
-            (Stance::Member, Phase::Gather(_)) => "arriving",
-            (Stance::Member, _) => "running",
+        let rank = rank.copied().filter(|_| self.round.is_member(worker));
+        let state = match (record.stance, self.round.phase()) {
+            (Stance::Leaving, _) => WorkerCondition::Leaving,
+            (Stance::Lost, _) => WorkerCondition::Lost,
+            (_, _) if record.link == PeerLink::Silent => WorkerCondition::Silent,
+            (Stance::Starting, _) => WorkerCondition::Starting,
+            (Stance::Attached | Stance::Arrived, _) => WorkerCondition::Attached,
+            (Stance::Finished, _) => WorkerCondition::Succeeded,
+            (Stance::Member, RoundPhase::Form { .. }) => WorkerCondition::Forming,
+            (Stance::Member, RoundPhase::Sync { .. }) => WorkerCondition::Syncing,
+            (Stance::Member, RoundPhase::Gather(_)) => WorkerCondition::Arriving,
+            (Stance::Member, _) => WorkerCondition::Running,
         };
         WorkerStatus {
             rank,
             host: worker.host.to_string(),
             slot: worker.slot,
             pid: record.pid,
-            state: state.to_owned(),
+            state,
             step: record.step.0,
             note: record.note.clone(),
         }
@@ -151,33 +176,37 @@ impl DriverCore {
 
     /// Slots without a process: spare, or in back-off.
     fn empty_slots(&self, now: Time) -> impl Iterator<Item = WorkerStatus> {
-        let listed = self.snapshot.hosts.iter().filter(|entry| entry.state == HostState::Listed);
+        let listed =
+            self.roster.snapshot.hosts.iter().filter(|entry| entry.state == HostState::Listed);
         let slots =
             listed.flat_map(|entry| (0..entry.slots).map(|slot| (entry.name.clone(), slot)));
         slots.filter_map(move |slot: SlotId| {
-            let record = self.slots.get(&slot);
+            let record = self.roster.slots.get(&slot);
             if record.is_some_and(|record| record.worker.is_some()) {
                 return None;
             }
             let waits =
                 record.is_some_and(|record| record.backoff_until.is_some_and(|until| until > now));
-            let state = if waits { "backoff" } else { "spare" };
+            let state = if waits { WorkerCondition::Backoff } else { WorkerCondition::Spare };
             Some(WorkerStatus {
                 rank: None,
                 host: slot.0.to_string(),
                 slot: slot.1,
                 pid: None,
-                state: state.to_owned(),
+                state,
                 step: 0,
                 note: String::new(),
             })
         })
     }
 
-    /// Who is waited for while the job stands still (G-9).
+    /// Text that names whom the job waits for while it stands still (G-9).
     fn waiting_for(&self, now: Time) -> Option<String> {
-        match &self.phase {
-            Phase::Gather(gather) => {
+        match self.round.phase() {
+            RoundPhase::Gather(gather) => {
+                if let Some(why) = self.pacing.put_off(now) {
+                    return Some(why);
+                }
                 let late: Vec<WorkerId> = gather.waiting_for.iter().cloned().collect();
                 let missing = self.who_is_missing(now, &late);
                 let needed = self.workers_needed();
@@ -189,7 +218,7 @@ impl DriverCore {
                 let ms = now.ms_since(gather.since);
                 Some(format!("{needed} workers are needed; for {ms:.0} ms waiting for {who}"))
             }
-            Phase::Stopping { waiting_for, .. } if !waiting_for.is_empty() => {
+            RoundPhase::Stopping { waiting_for, .. } if !waiting_for.is_empty() => {
                 let who: Vec<String> = waiting_for.iter().map(ToString::to_string).collect();
                 Some(format!("to stop at one step: {}", who.join(", ")))
             }
@@ -204,5 +233,6 @@ fn reset_status(reset: &ResetRecord, wall_clock: &dyn Fn(Time) -> String) -> Res
         cause: reset.cause.to_string(),
         at: wall_clock(reset.decided_at),
         ms: reset.phases(),
+        steps_lost: reset.steps_lost,
     }
 }

@@ -1,98 +1,118 @@
-//! The driver's records of agents, slots and workers. Copies of facts that others own are marked so.
+//! The driver's records of agents, slots and workers. Fields marked "copy" are owned by others. Used by the core's
+//! handlers.
 
 use std::net::SocketAddr;
 
+use elastic_protocol::messages::LaneStatus;
 use elastic_protocol::{
     CommitId, GenerationId, HostName, Incarnation, NodeId, Step, Time, WorkerId,
 };
 
-use super::restart::Stage;
+use super::restart::ProcessStage;
+use super::standing::WorkerStanding;
 
-/// A slot of a host.
+/// A slot: host, and number on it.
 pub(crate) type SlotId = (HostName, u32);
 
 /// A host's agent.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentRecord {
-    /// Which life of it.
+    /// The agent's node, with its incarnation.
     pub(crate) node: NodeId,
-    /// Slots that it said it has.
+    /// Number of slots that the agent reported.
     pub(crate) slots: u32,
-    /// The role of its workers.
+    /// Role of the host's workers.
     pub(crate) role: String,
-    /// How its link is.
-    pub(crate) link: Link,
-    /// Why it wants to leave, if it does.
+    /// Address at which other hosts reach a port opened by a program of this host, for `MASTER_ADDR` (copy).
+    pub(crate) meeting: Option<SocketAddr>,
+    /// Lanes of the agent's process that do not answer, as it reported last, and when it did.
+    pub(crate) hanging: (Time, Vec<LaneStatus>),
+    /// State of the link.
+    pub(crate) link: PeerLink,
+    /// Reason of the agent's wish to leave; none without such a wish.
     pub(crate) draining: Option<String>,
-    /// Whether it was told to leave.
+    /// Whether the agent was told to leave.
     pub(crate) dismissed: bool,
 }
 
 impl AgentRecord {
-    /// Whether its host can run workers.
+    /// The lanes that do not answer, with the time since the report.
+    pub(crate) fn hanging_at(&self, now: Time) -> Vec<LaneStatus> {
+        let (told_at, lanes) = &self.hanging;
+        let since_ms = u64::try_from(now.since(*told_at).as_millis()).unwrap_or(u64::MAX);
+        let aged = |lane: &LaneStatus| LaneStatus {
+            hanging_ms: lane.hanging_ms.map(|ms| ms.saturating_add(since_ms)),
+            ..lane.clone()
+        };
+        lanes.iter().map(aged).collect()
+    }
+
+    /// Whether the agent's host can run workers.
     pub(crate) fn is_available(&self) -> bool {
-        self.link != Link::Down && self.draining.is_none() && !self.dismissed
+        self.link != PeerLink::Down && self.draining.is_none() && !self.dismissed
     }
 }
 
-/// A new agent with the name of one that may still be there.
+/// A new agent that has the name of a known one, which may still be alive.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingJoin {
     pub(crate) node: NodeId,
     pub(crate) slots: u32,
     pub(crate) role: String,
+    pub(crate) meeting: Option<SocketAddr>,
     pub(crate) live: Vec<elastic_protocol::messages::LiveWorker>,
     pub(crate) deadline: Time,
 }
 
-/// How a link is, as the transport said last.
+/// State of a link, as the transport reported it last.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Link {
+pub(crate) enum PeerLink {
     /// No session.
     Down,
-    /// Heard.
+    /// The peer is heard.
     Up,
-    /// Not heard for a while.
+    /// The peer has not been heard for `suspect`.
     Silent,
 }
 
 /// A slot's history.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotRecord {
-    /// The process that it has or is to have.
+    /// The slot's worker, running or to be started.
     pub(crate) worker: Option<WorkerId>,
-    /// Failures that are held against it.
+    /// Number of failures counted against the slot.
     pub(crate) failures: u32,
-    /// When a process of it trained first after the last of them, under this driver.
+    /// Time at which a process of the slot first trained after its last failure, under this driver.
     pub(crate) trains_since: Option<Time>,
-    /// Not refilled before this.
+    /// End of the back-off: the slot is not refilled before.
     pub(crate) backoff_until: Option<Time>,
-    /// Its worker left of its own accord under this agent of the host: not refilled until another agent joins.
+    /// Incarnation of the host's agent under which the slot's worker left of its own accord. The slot is not refilled
+    /// until another agent joins.
     pub(crate) closed_under: Option<Incarnation>,
 }
 
-/// One life of a worker's process.
+/// One incarnation of a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerRecord {
     pub(crate) pid: Option<u32>,
     pub(crate) data_address: Option<SocketAddr>,
-    pub(crate) link: Link,
+    pub(crate) link: PeerLink,
     pub(crate) stance: Stance,
-    /// Where its process stands, if that lives for one generation only.
-    pub(crate) stage: Option<Stage>,
-    /// When the stance was taken.
+    /// Stage of a process that lives for one generation; none for other processes.
+    pub(crate) stage: Option<ProcessStage>,
+    /// Time at which the stance was taken.
     pub(crate) since: Time,
-    /// The commit that it said it holds, when it arrived (copy).
+    /// Commit that the worker reported when it arrived (copy).
     pub(crate) commit: Option<CommitId>,
-    /// Its last commit's step (copy).
+    /// Step of the worker's last commit (copy).
     pub(crate) step: Step,
-    /// Its progress note (copy).
+    /// The worker's progress note (copy).
     pub(crate) note: String,
-    /// It said that its training thread rests, and has been given nothing to do since.
+    /// Whether the training thread is at rest, as the worker said, and has been given no work since.
     pub(crate) at_rest: bool,
-    /// A peer said that its link to this one broke.
+    /// Whether a peer said that its link to this worker broke.
     pub(crate) accused: bool,
-    /// Why it asked to leave, if it did.
+    /// Reason of the worker's wish to leave; none without such a wish.
     pub(crate) leaving: Option<String>,
 }
 
@@ -101,7 +121,7 @@ impl WorkerRecord {
         Self {
             pid: None,
             data_address: None,
-            link: Link::Down,
+            link: PeerLink::Down,
             stance: Stance::Starting,
             stage: None,
             since: now,
@@ -119,47 +139,47 @@ impl WorkerRecord {
         self.since = now;
     }
 
-    /// Its host is in reach again, and its process was there all the time.
+    /// Sets the stance of a worker whose host is in reach again and whose process ran all the time.
     pub(crate) fn come_back(&mut self, now: Time) {
         let stance = match (self.link, self.at_rest) {
-            (Link::Down, _) => Stance::Starting,
+            (PeerLink::Down, _) => Stance::Starting,
             (_, true) => Stance::Arrived,
             (_, false) => Stance::Attached,
         };
         self.take_stance(now, stance);
     }
 
-    /// Its commit's place among commits; none comes before all.
+    /// The commit's place in the order of commits; none comes before all.
     pub(crate) fn commit_order(&self) -> Option<(GenerationId, Step)> {
         self.commit.map(|held| (held.generation, held.step))
     }
 
-    /// Whether it takes part, or is about to.
+    /// Whether the worker takes part, or is about to.
     pub(crate) fn is_wanted(&self) -> bool {
         !matches!(self.stance, Stance::Leaving | Stance::Lost) && self.leaving.is_none()
     }
 
-    /// Whether a generation can be formed with it now.
+    /// Whether a generation can be formed with the worker now.
     pub(crate) fn is_eligible(&self) -> bool {
-        self.stance == Stance::Arrived && self.link == Link::Up && self.data_address.is_some()
+        self.standing() == WorkerStanding::Ready
     }
 }
 
-/// Where a worker stands.
+/// State of a worker, as the driver sees it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Stance {
-    /// Its process was ordered; it has not attached.
+    /// Process ordered; not attached yet.
     Starting,
     /// Attached; its training thread is not at rest yet.
     Attached,
-    /// At rest, in the gather room.
+    /// Arrived: at rest, in the gather room.
     Arrived,
-    /// In the current generation, or in the one that ended last and not yet arrived from there.
+    /// Member of the current generation, or of the one that ended last and not yet arrived from there.
     Member,
     /// A member whose training function returned.
     Finished,
-    /// Told to end; its process is on its way out.
+    /// Told to end; the process is on its way out.
     Leaving,
-    /// Not reachable, its process perhaps alive on a host that is not reachable either.
+    /// Out of reach; the process may be alive on a host that is out of reach, too.
     Lost,
 }

@@ -1,67 +1,74 @@
-//! Taking over: a core that goes on from what its predecessors have written down.
+//! Takeover: a core that goes on from the journal of its predecessors. Called by the driver's process at its start,
+//! and by the core's handlers.
 //!
-//! Agents and workers went on without a driver. Each says where it is when it finds the new one; until all
-//! have, or [`Deadlines::lost`](elastic_protocol::Deadlines) has passed twice, nothing is started, formed or
-//! interrupted. A generation whose members are all still in it is left alone: only what would have ended it
-//! under the former driver ends it (D-3).
+//! Agents and workers went on without a driver. Each reports its state when it finds the new one. Nothing is started,
+//! formed or interrupted until all have reported, or [`Deadlines::lost`](elastic_protocol::Deadlines) has passed
+//! twice. A generation whose members are all still in it is left alone: only a cause that would have ended it under
+//! the former driver ends it (D-3).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use elastic_protocol::messages::{DriverToWorker, Table};
-use elastic_protocol::{HostName, ResetCause, Stamp, Time, WorkerId};
-use elastic_runtime::planted::{Bug, is_planted};
+use elastic_protocol::messages::{DriverToWorker, FormationTable};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{GenerationId, HostName, ResetCause, Stamp, Step, Time, WorkerId};
 use rand_chacha::ChaCha8Rng;
 
 use super::DriverCore;
 use super::config::DriverConfig;
 use super::output::{DriverOutput, EventKind};
-use super::phase::{Gather, Generation, Phase};
-use super::table::{Link, SlotRecord, Stance, WorkerRecord};
+use super::phase::{FormedGeneration, Gather, RoundPhase};
+use super::table::{PeerLink, SlotRecord, Stance, WorkerRecord};
 use super::timers::Timer;
-use crate::journal::{GenerationImage, Ledger, Progress, Tenure};
+use super::trained_state::TrainedState;
+use crate::journal::{GenerationImage, GenerationProgress, RecordLedger, Tenure};
 
-/// The longest wait between two attempts of a node to reach a driver, with the handshake.
+/// Longest interval between two attempts of a node to reach a driver, with the handshake.
 const REACHED_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long an agent that is back may take to tell of a process that ended meanwhile.
+/// Time that an agent that is back may take to report a process that ended meanwhile.
 const REPORTED_WITHIN: Duration = Duration::from_millis(250);
 
-/// The time until those who were there before are back or lost.
+/// State of a takeover: the agents and workers that are still awaited.
 #[derive(Debug)]
 pub(crate) struct Takeover {
     since: Time,
     deadline: Time,
     /// Hosts whose agents have not joined yet.
     hosts: BTreeSet<HostName>,
-    /// Workers that their agents do not have any more, by host: the agent tells how they ended, or does not.
+    /// Workers that their agents do not have any more, by host. The agent may yet report how they ended.
     vanished: BTreeMap<HostName, Vec<WorkerId>>,
 }
 
+impl Takeover {
+    /// End of the wait for all that were there.
+    pub(crate) const fn deadline(&self) -> Time {
+        self.deadline
+    }
+}
+
 impl DriverCore {
-    /// A driver that goes on from what was written down, or begins a job of which nothing was but its
-    /// beginning. What it decides is written down.
+    /// A driver with a journal. It goes on from the journal's state, or begins the job if that is new, and records
+    /// its own decisions.
     pub fn with_journal(config: DriverConfig, tenure: Tenure, rng: ChaCha8Rng, now: Time) -> Self {
         let Tenure { job, image, last } = tenure;
         let mut core = Self::new(config, job, image.term, rng, now);
         let restored = (image.clone(), image.workers.is_empty() && image.current.is_none());
-        core.ledger = Some(Ledger::new(image, last));
+        let between = core.config.records_between_snapshots;
+        core.outbox.keep_records(RecordLedger::new(image, last, between));
         let (image, is_fresh) = restored;
-        core.generation = image.generation;
+        core.round.restore(&image);
         if !is_planted(Bug::IncarnationsBeginAnew) {
-            core.incarnation = image.incarnation;
+            core.roster.incarnation = image.incarnation;
         }
-        core.resets = image.resets;
-        core.started_with = image.started_with;
-        core.program_attaches = image.program_attaches;
-        core.restarts = image.restarts;
+        core.state = TrainedState::restored(&image);
         for ((host, number), slot) in &image.slots {
             let record = SlotRecord {
                 failures: slot.failures,
                 closed_under: slot.closed_under,
                 ..SlotRecord::default()
             };
-            core.slots.insert((host.clone(), *number), record);
+            core.roster.slots.insert((host.clone(), *number), record);
         }
         if is_fresh && image.result.is_none() {
             return core;
@@ -73,7 +80,8 @@ impl DriverCore {
                 image.current.as_ref().is_some_and(|current| current.alive.contains(worker));
             if let Some(process) = known.process.filter(|_| !is_planted(Bug::ProcessesNotTakenOver))
             {
-                let ended = |it: &GenerationImage| matches!(it.progress, Progress::Ended { .. });
+                let ended =
+                    |it: &GenerationImage| matches!(it.progress, GenerationProgress::Ended { .. });
                 let takes_part =
                     is_member && !is_over && !image.current.as_ref().is_some_and(ended);
                 core.restore_process(now, worker, process, takes_part);
@@ -89,10 +97,10 @@ impl DriverCore {
                 None => Stance::Starting,
             };
             record.take_stance(now, stance);
-            core.workers.insert(worker.clone(), record);
-            core.hold_slot(worker);
+            core.roster.workers.insert(worker.clone(), record);
+            core.roster.hold_slot(worker);
             let deadline = now + core.config.deadlines.start;
-            core.timers.set(deadline, Timer::Start(worker.clone()));
+            core.agenda.set(deadline, Timer::Start(worker.clone()));
         }
         core.event(EventKind::TakeoverBegun {
             hosts: core.takeover.as_ref().map_or(0, |takeover| takeover.hosts.len()),
@@ -104,98 +112,112 @@ impl DriverCore {
         if let Some(result) = image.result {
             core.end_again(now, result);
         }
-        core.ask_review(now);
+        core.agenda.ask_review(now);
         core
-    }
-
-    /// The newest of a slot's workers is the one that it has.
-    pub(crate) fn hold_slot(&mut self, worker: &WorkerId) {
-        let slot = self.slots.get_or_default((worker.host.clone(), worker.slot));
-        if slot.worker.as_ref().is_none_or(|held| held.incarnation < worker.incarnation) {
-            slot.worker = Some(worker.clone());
-        }
     }
 
     fn await_the_others(&mut self, now: Time, workers: &[WorkerId]) {
         let patience = self.config.deadlines.lost * 2 + REACHED_WITHIN;
         let deadline = if is_planted(Bug::TakeoverDoesNotWait) { now } else { now + patience };
-        self.timers.set(deadline, Timer::Takeover);
+        self.agenda.set(deadline, Timer::Takeover);
+        let elastic = deadline + self.config.deadlines.elastic;
+        self.round.gather_until(elastic, &mut self.agenda);
         let hosts = workers.iter().map(|worker| worker.host.clone()).collect();
         self.takeover = Some(Takeover { since: now, deadline, hosts, vanished: BTreeMap::new() });
     }
 
     fn restore_generation(&mut self, now: Time, image: GenerationImage) {
         let GenerationImage { formation, alive, progress } = image;
-        let Table::Full(assignment) = &formation.table else { return };
+        let FormationTable::Full(assignment) = &formation.table else { return };
         let (stamp, assignment) = (formation.stamp, assignment.clone());
-        self.current =
-            Some(Generation { stamp, assignment, formation, record: 0, alive: alive.clone() });
+        // The root's commit is not on record. It can be of the generation before at the latest.
+        let GenerationId(number) = stamp.generation;
+        let before = (GenerationId(number.saturating_sub(1)), formation.step);
+        let began_from = (formation.step > Step::default()).then_some(before);
+        let untold = BTreeSet::new();
+        self.round.resume(FormedGeneration {
+            stamp,
+            assignment,
+            formation,
+            record: 0,
+            alive: alive.clone(),
+            began_from,
+            untold,
+        });
+        // The order to begin is not on record: assume that it was given.
+        self.note_shared_commit();
         let members: Vec<WorkerId> = self
-            .current
-            .iter()
+            .round
+            .current()
+            .into_iter()
             .flat_map(|current| current.assignment.members())
             .map(|member| member.worker)
             .collect();
-        let elastic = now + self.config.deadlines.elastic;
-        self.phase = match progress {
-            Progress::Forming => {
-                let window = self.takeover.as_ref().map_or(now, |takeover| takeover.deadline);
-                let deadline = window + self.config.deadlines.form;
-                self.timers.set(deadline, Timer::Phase);
-                Phase::Form { deadline }
+        // No decision is made before the takeover window is over.
+        let window = self.takeover.as_ref().map_or(now, |takeover| takeover.deadline);
+        let elastic = window + self.config.deadlines.elastic;
+        let phase = match progress {
+            GenerationProgress::Forming => {
+                RoundPhase::Form { deadline: window + self.config.deadlines.form }
             }
-            Progress::Running => Phase::Run,
-            Progress::Stopping { boundary, cause } => {
-                self.timers.set(elastic, Timer::Phase);
-                self.start_reset_record(now, cause, now);
-                Phase::Stopping { deadline: elastic, boundary, waiting_for: alive }
+            GenerationProgress::Running => RoundPhase::Run,
+            GenerationProgress::Stopping { boundary, cause } => {
+                self.round.start_reset_record(now, cause, now);
+                RoundPhase::Stopping { deadline: elastic, boundary, waiting_for: alive }
             }
-            Progress::Ended { cause } => {
-                self.start_reset_record(now, cause, now);
-                self.timers.set(elastic, Timer::Phase);
-                let known = |worker: &WorkerId| self.workers.contains_key(worker);
+            GenerationProgress::Ended { cause } => {
+                self.round.start_reset_record(now, cause, now);
+                let known = |worker: &WorkerId| self.roster.workers.contains_key(worker);
                 let waiting_for = alive.into_iter().filter(known).collect();
                 let gather = Gather { since: now, deadline: elastic, waiting_for, changed_at: now };
-                Phase::Gather(gather)
+                RoundPhase::Gather(gather)
             }
         };
-        if self.phase.is_generation_active() {
-            self.output(DriverOutput::OpenGeneration { stamp, members });
+        self.round.enter(now, phase, &mut self.agenda);
+        if self.round.phase().is_generation_active() && !self.is_by_restart() {
+            let trains = !matches!(self.round.phase(), RoundPhase::Form { .. });
+            self.state.resumed(now, trains);
+        }
+        if self.round.phase().is_generation_active() {
+            let budget = self.restart_budget();
+            self.output(DriverOutput::OpenGeneration { stamp, members, budget });
             self.watch_failed_slots(now);
             self.vote_again_for_the_done();
         }
     }
 
-    /// A member of a former driver's generation is back: it is told what it has missed.
+    /// Tells a member of a former driver's generation, which is back, what it has missed.
     pub(crate) fn brief_member(&mut self, worker: &WorkerId, theirs: Stamp, is_active: bool) {
-        let Some(current) = &self.current else { return };
+        let Some(current) = self.round.current() else { return };
         let stamp = current.stamp;
-        match &self.phase {
-            // It was never told of the generation that others are in by now.
-            Phase::Form { .. } if theirs < stamp => {
+        match self.round.phase() {
+            // The member was never told of the generation that others are in by now.
+            RoundPhase::Form { .. } if theirs < stamp => {
                 let formation = current.formation.clone();
                 self.tell(worker, DriverToWorker::Assign(formation));
             }
-            // Nor was this one, and it has ended by now: it rests, and is waited for until it says so.
-            Phase::Gather(_) if theirs < stamp => self.tell_ended(worker, stamp),
+            // The member was never told of this generation, which has ended by now. It rests, and is waited for until
+            // it says so.
+            RoundPhase::Gather(_) if theirs < stamp => self.tell_ended(worker, stamp),
             _ if theirs != stamp || !is_active => {}
-            // Whatever it has promised the former driver was not taken up, or that would be on record.
-            Phase::Run => self.tell(worker, DriverToWorker::Resume { stamp }),
-            Phase::Pausing { .. } => self.tell(worker, DriverToWorker::Pause { stamp }),
-            Phase::Stopping { boundary, .. } => {
+            // Promises to a former driver do not bind this one: a stop that followed from them would be on record.
+            RoundPhase::Run => self.tell(worker, DriverToWorker::Resume { stamp }),
+            RoundPhase::Pausing { .. } => self.tell(worker, DriverToWorker::Pause { stamp }),
+            RoundPhase::Stopping { boundary, .. } => {
                 let boundary = *boundary;
                 self.tell(worker, DriverToWorker::StopAt { stamp, boundary });
             }
-            Phase::Gather(_) => self.tell_ended(worker, stamp),
-            Phase::Form { .. }
-            | Phase::Sync { .. }
-            | Phase::Ending { .. }
-            | Phase::Ended { .. } => {}
+            RoundPhase::Gather(_) => self.tell_ended(worker, stamp),
+            RoundPhase::Form { .. }
+            | RoundPhase::Sync { .. }
+            | RoundPhase::Failing { .. }
+            | RoundPhase::Ending { .. }
+            | RoundPhase::Ended { .. } => {}
         }
     }
 
     fn tell_ended(&mut self, worker: &WorkerId, stamp: Stamp) {
-        let cause = self.reset.as_ref().map(|reset| reset.cause.clone());
+        let cause = self.round.reset().map(|reset| reset.cause.clone());
         let cause = cause.unwrap_or(ResetCause::HostLost {
             host: worker.host.clone(),
             reason: "its generation has ended".to_owned(),
@@ -203,7 +225,8 @@ impl DriverCore {
         self.tell(worker, DriverToWorker::Abort { stamp, cause });
     }
 
-    /// While taking over: these processes ended without a driver. Their agent may be about to tell how.
+    /// During a takeover, waits for the reports on processes that ended without a driver. Their agent may be about to
+    /// tell how. False outside of a takeover.
     pub(crate) fn await_reports(
         &mut self,
         now: Time,
@@ -216,38 +239,39 @@ impl DriverCore {
             return true;
         }
         takeover.vanished.insert(host.clone(), vanished.to_vec());
-        self.timers.set(now + REPORTED_WITHIN, Timer::Reports(host.clone()));
+        self.agenda.set(now + REPORTED_WITHIN, Timer::Reports(host.clone()));
         true
     }
 
-    /// An agent has had the time to tell how its processes ended.
+    /// Ends the wait for an agent's reports: its vanished workers are lost.
     pub(crate) fn handle_reports_deadline(&mut self, now: Time, host: &HostName) {
         let takeover = self.takeover.as_mut();
         let vanished = takeover.and_then(|takeover| takeover.vanished.remove(host));
         for worker in vanished.into_iter().flatten() {
             self.handle_vanished(now, &worker, "its process ended while there was no driver");
         }
-        self.ask_review(now);
+        self.agenda.ask_review(now);
     }
 
-    /// Whether decisions must wait: those who were there before are neither back nor lost.
+    /// Whether decisions must wait, since agents or workers of the former driver are neither back nor lost. Ends the
+    /// takeover if none is left.
     pub(crate) fn is_taking_over(&mut self, now: Time) -> bool {
         let Some(takeover) = &self.takeover else { return false };
         let is_back = |worker: &WorkerId| {
-            self.workers.get(worker).is_none_or(|record| match record.stance {
+            self.roster.workers.get(worker).is_none_or(|record| match record.stance {
                 Stance::Starting => record.data_address.is_none(),
                 Stance::Lost => false,
-                _ => record.link != Link::Down,
+                _ => record.link != PeerLink::Down,
             })
         };
         let (hosts, vanished) = (takeover.hosts.is_empty(), takeover.vanished.is_empty());
-        if hosts && vanished && self.workers.keys().all(is_back) {
+        if hosts && vanished && self.roster.workers.keys().all(is_back) {
             self.end_takeover(now, 0);
         }
         self.takeover.is_some()
     }
 
-    /// Those who are not back by now are lost.
+    /// Ends the takeover at its deadline: hosts and workers that are not back are lost.
     pub(crate) fn handle_takeover_deadline(&mut self, now: Time) {
         let Some(takeover) = &mut self.takeover else { return };
         if takeover.deadline > now {
@@ -265,10 +289,11 @@ impl DriverCore {
             self.handle_host_lost(now, &host, reason, waited_ms);
         }
         let missing: Vec<WorkerId> = self
+            .roster
             .workers
             .iter()
             .filter(|(_, record)| {
-                record.link == Link::Down
+                record.link == PeerLink::Down
                     && !matches!(record.stance, Stance::Starting | Stance::Leaving | Stance::Lost)
             })
             .map(|(worker, _)| worker.clone())
@@ -280,15 +305,15 @@ impl DriverCore {
         }
         self.end_takeover(now, lost);
         self.continue_ending(now);
-        self.ask_review(now);
+        self.agenda.ask_review(now);
     }
 
     fn end_takeover(&mut self, now: Time, lost: usize) {
         let Some(takeover) = self.takeover.take() else { return };
-        self.gather_changed(now);
+        self.round.gather_changed(now);
         self.event(EventKind::TakeoverDone { lost, ms: now.ms_since(takeover.since) });
-        self.give_up_the_unstarted(now);
-        if is_planted(Bug::TakeoverResets) && self.phase.is_generation_active() {
+        self.give_up_the_incomplete(now);
+        if is_planted(Bug::TakeoverResets) && self.round.phase().is_generation_active() {
             let phase = "takeover".to_owned();
             let cause = ResetCause::DeadlinePassed { phase, waiting_for: Vec::new() };
             self.begin_abort(now, cause, now);

@@ -1,98 +1,137 @@
-//! What the driver tells workers: one of them, or many the same. Called wherever it decides something about
-//! them.
+//! Messages of the driver to one or many workers. Called by the core's handlers.
 
 use std::sync::Arc;
 
-use elastic_protocol::messages::{DriverToWorker, Formation, Table};
-use elastic_protocol::{Assignment, AssignmentDelta, ResetCause, Stamp, WorkerId};
-use elastic_runtime::planted::{Bug, is_planted};
+use elastic_protocol::messages::{DriverToWorker, Formation, FormationTable};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{Assignment, AssignmentDelta, NodeId, ResetCause, Stamp, WorkerId};
 
 use super::DriverCore;
 use super::output::DriverOutput;
-use super::phase::Phase;
-use crate::journal::Ledger;
+use super::phase::RoundPhase;
 
 impl DriverCore {
-    /// A process that lives for one generation has nobody inside who listens: its agent is told what
-    /// concerns it.
-    fn listens(&self, worker: &WorkerId) -> bool {
-        self.workers.get(worker).is_none_or(|record| record.stage.is_none())
-    }
-
     pub(crate) fn tell(&mut self, worker: &WorkerId, message: DriverToWorker) {
-        if !self.listens(worker) {
+        if !self.roster.listens(worker) {
             return;
         }
         self.output(DriverOutput::ToWorker { to: worker.clone(), message });
     }
 
-    /// Tells the same to all of these: it is encoded once.
+    /// Sends the same message to all of these workers. It is encoded once.
     pub(crate) fn tell_all(&mut self, mut to: Vec<WorkerId>, message: DriverToWorker) {
-        to.retain(|worker| self.listens(worker));
+        to.retain(|worker| self.roster.listens(worker));
         if !to.is_empty() {
             self.output(DriverOutput::ToWorkers { to: planted_order(to), message });
         }
     }
 
-    /// Tells members that their generation ends. Where it is broken, that depends on no record but the one that gave
-    /// the generation out: whoever is blocked in it does not wait for what a slow or full disk keeps unstored (G-12).
+    /// Tells members that their generation ends. The message of a broken generation depends only on the record that
+    /// opened it. So a blocked member does not wait for later records that a slow or full disk keeps unstored (G-12).
     pub(crate) fn tell_broken(&mut self, mut to: Vec<WorkerId>, stamp: Stamp, cause: &ResetCause) {
         let message = DriverToWorker::Abort { stamp, cause: cause.clone() };
-        let is_told = |ledger: &Ledger| {
-            let record = self.current.as_ref().map(|current| current.record);
-            record.is_some_and(|record| ledger.is_stored(record))
-        };
-        let waits = |ledger: &Ledger| !ledger.is_stored(ledger.waited_for());
-        let may_overtake = !cause.is_planned() && !self.is_retired;
-        if may_overtake && self.ledger.as_ref().is_some_and(|it| is_told(it) && waits(it)) {
-            to.retain(|worker| self.listens(worker));
-            if !to.is_empty() {
-                self.outputs.push_front((0, DriverOutput::ToWorkers { to, message }));
-            }
-            return;
+        if cause.is_planned() {
+            return self.tell_all(to, message);
         }
-        self.tell_all(to, message);
+        to.retain(|worker| self.roster.listens(worker));
+        if !to.is_empty() {
+            let to = planted_order(to);
+            self.output_at_once(DriverOutput::ToWorkers { to, message });
+        }
+    }
+
+    /// Adds an output about the generation formed last that depends only on the record that opened it. It overtakes
+    /// outputs that wait for later records.
+    pub(crate) fn output_at_once(&mut self, output: DriverOutput) {
+        let record = self.round.current().map(|current| current.record);
+        self.outbox.put_at_once(record, output);
+    }
+
+    /// Withdraws pending messages to a node that begins a new session. They were decided for an earlier session. The
+    /// node would take them for news, although it has been handled as lost since (G-7).
+    pub(crate) fn forget_untold(&mut self, node: &NodeId) {
+        let worker = node.as_worker();
+        let is_it = |to: &WorkerId| Some(to) == worker.as_ref();
+        let mut missed = None;
+        let mut note = |message: &DriverToWorker| {
+            if let DriverToWorker::Assign(formation) = message {
+                missed = Some(formation.stamp);
+            }
+        };
+        self.outbox.retain(|output| match output {
+            DriverOutput::ToAgent { to, .. } => to != node,
+            DriverOutput::StartWorker { agent, .. } => agent != node,
+            DriverOutput::ToWorker { to, message } if is_it(to) => {
+                note(message);
+                false
+            }
+            DriverOutput::ToWorkers { to, message } if to.iter().any(is_it) => {
+                note(message);
+                to.retain(|to| !is_it(to));
+                !to.is_empty()
+            }
+            DriverOutput::ToWorker { .. }
+            | DriverOutput::ToWorkers { .. }
+            | DriverOutput::KnownDrivers { .. }
+            | DriverOutput::OpenGeneration { .. }
+            | DriverOutput::Vote(_)
+            | DriverOutput::NameMissing { .. }
+            | DriverOutput::Incident(_)
+            | DriverOutput::HostJoined { .. }
+            | DriverOutput::HostLeft { .. }
+            | DriverOutput::HostFailed { .. }
+            | DriverOutput::Event(_)
+            | DriverOutput::Ended(_)
+            | DriverOutput::Abandoned { .. }
+            | DriverOutput::HandedOver => true,
+        });
+        if let (Some(worker), Some(missed)) = (worker, missed) {
+            self.round.note_untold(worker, missed);
+        }
     }
 
     pub(crate) fn tell_leave(&mut self, worker: &WorkerId, reason: &str) {
         self.tell(worker, DriverToWorker::Leave { reason: reason.to_owned() });
     }
 
-    /// Tells the members of a new generation of it: those of the one before what has changed since, the
-    /// others the full table.
+    /// Tells the members of a new generation their assignment. Members of the one before get the changes, the others
+    /// the full table.
     ///
-    /// Whoever was a member has been told that generation's table. If it has not come there, or has been
-    /// replaced by another, the delta's digests show it, and the member asks.
+    /// Members of the generation before were told its table. If a member did not receive it, or holds another one by
+    /// now, the delta's digests show that, and the member asks for the full table.
     pub(crate) fn tell_formation(
         &mut self,
         members: &[WorkerId],
         next: &Arc<Assignment>,
         formation: &Formation,
     ) {
-        let base = self.current.as_ref().map(|current| Arc::clone(&current.assignment));
+        let base = self.round.current().map(|current| Arc::clone(&current.assignment));
         let base = base.unwrap_or_default();
+        let was_told = |worker: &WorkerId| {
+            self.round.current().is_none_or(|current| !current.untold.contains(worker))
+        };
         let delta = AssignmentDelta::between(&base, next);
         let pays = u64::from(delta.members_named()) * 2 <= u64::from(next.world_size());
         let had_base: std::collections::BTreeSet<WorkerId> = match pays {
-            true => base.members().map(|member| member.worker).collect(),
+            true => base.members().map(|member| member.worker).filter(was_told).collect(),
             false => Default::default(),
         };
         let (old, new): (Vec<WorkerId>, Vec<WorkerId>) =
             members.iter().cloned().partition(|worker| {
                 had_base.contains(worker) || (pays && is_planted(Bug::DeltaToNewcomer))
             });
-        let table = Table::Delta(Arc::new(delta));
+        let table = FormationTable::Delta(Arc::new(delta));
         self.tell_all(old, DriverToWorker::Assign(Formation { table, ..formation.clone() }));
         self.tell_all(new, DriverToWorker::Assign(formation.clone()));
     }
 
-    /// A member holds another table than the driver took it to hold.
+    /// Sends the full table to a member that holds another table than the driver assumed.
     pub(crate) fn handle_table_wanted(&mut self, worker: &WorkerId, stamp: Stamp) {
-        match &self.current {
+        match self.round.current() {
             Some(current)
                 if current.stamp == stamp
                     && current.alive.contains(worker)
-                    && matches!(self.phase, Phase::Form { .. }) =>
+                    && matches!(self.round.phase(), RoundPhase::Form { .. }) =>
             {
                 let formation = current.formation.clone();
                 self.tell(worker, DriverToWorker::Assign(formation));

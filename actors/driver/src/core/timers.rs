@@ -1,5 +1,5 @@
-//! The core's own deadlines in one ordered set, so that the shell keeps a single timer. What a timer was for
-//! is checked when it fires: a timer of something that has changed since does nothing.
+//! The core's deadlines in one ordered set, so that the shell keeps a single timer. The handler of a fired timer
+//! checks its purpose: a timer whose subject has changed since does nothing. Kept in `Timetable`.
 
 use std::collections::BTreeSet;
 
@@ -7,28 +7,28 @@ use elastic_protocol::{HostName, Time, WorkerId};
 
 use super::table::SlotId;
 
-/// What a deadline is for.
+/// Purpose of a deadline.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Timer {
-    /// The phase's own deadline.
+    /// Deadline of the phase.
     Phase,
     /// The last call of a gather, or the wait for newcomers to come together.
     LastCall,
-    /// A worker's process must have attached.
+    /// A worker must have attached, or have come to rest.
     Start(WorkerId),
     /// A slot's back-off is over.
     Slot(SlotId),
     /// A slot's failures may be forgiven.
     Forgiveness(SlotId),
-    /// A new agent with the name of another is taken or refused.
+    /// Time limit of a pending join: a new agent with the name of another is accepted or refused.
     Join(HostName),
-    /// A worker is silent: by now its agent would be, too, if it were the network.
+    /// A worker is silent; by now its agent would be silent, too, if the network were at fault.
     Silence(WorkerId),
     /// A worker that wants to leave must be let go.
     Departure(WorkerId),
-    /// Who was there under a former driver is back or lost.
+    /// End of a takeover: agents and workers that are not back are lost.
     Takeover,
-    /// An agent has had the time to tell how processes ended while there was no driver.
+    /// End of the wait for an agent's reports on processes that ended without a driver.
     Reports(HostName),
 }
 
@@ -38,6 +38,10 @@ pub(crate) struct Timers(BTreeSet<(Time, Timer)>);
 impl Timers {
     pub(crate) fn set(&mut self, at: Time, timer: Timer) {
         self.0.insert((at, timer));
+    }
+
+    pub(crate) fn has(&self, at: Time, timer: Timer) -> bool {
+        self.0.contains(&(at, timer))
     }
 
     pub(crate) fn next(&self) -> Option<Time> {

@@ -1,5 +1,5 @@
-//! Maps that remember of which hosts something has changed, so that what is derived from them is worked out
-//! anew for those hosts only. The driver's agents, slots and workers are kept in such.
+//! Maps that remember the hosts whose entries have changed, so that derived data is recomputed for those hosts only.
+//! The roster keeps agents, slots and workers in such maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -8,9 +8,9 @@ use elastic_protocol::{HostName, WorkerId};
 
 use super::table::SlotId;
 
-/// A key that is of a host.
+/// A key that belongs to a host.
 pub(crate) trait OfHost: Ord {
-    /// Which host.
+    /// The host.
     fn host(&self) -> &HostName;
 }
 
@@ -32,7 +32,7 @@ impl OfHost for WorkerId {
     }
 }
 
-/// An ordered map; reading it is reading the map.
+/// An ordered map that remembers changed hosts; it dereferences to the map.
 #[derive(Clone, Debug)]
 pub(crate) struct Touched<K, V> {
     map: BTreeMap<K, V>,
@@ -75,7 +75,7 @@ impl<K: OfHost, V> Touched<K, V> {
         self.map.get_mut(key)
     }
 
-    /// To change what nothing is derived from.
+    /// An entry to change in fields from which nothing is derived: its host does not count as changed.
     pub(crate) fn get_mut_untouched(&mut self, key: &K) -> Option<&mut V> {
         self.map.get_mut(key)
     }
@@ -95,7 +95,7 @@ impl<K: OfHost, V> Touched<K, V> {
         })
     }
 
-    /// The hosts that were touched since this was asked last.
+    /// Hosts that were touched since the last call.
     pub(crate) fn take_hosts(&mut self) -> BTreeSet<HostName> {
         std::mem::take(&mut self.hosts)
     }

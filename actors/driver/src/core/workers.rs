@@ -1,27 +1,29 @@
-//! Workers: attach, arrive, report. Their losses are in `losses`.
+//! Messages and links of workers: attach, arrive, report. Called by `actor.rs`. Losses are in `losses`.
 
 use std::net::SocketAddr;
 
+use elastic_protocol::job::shorten;
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker, WorkerToDriver};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, NodeId, ResetCause, Stamp, Time, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
-use super::phase::Phase;
-use super::table::{Link, Stance};
+use super::phase::RoundPhase;
+use super::table::{PeerLink, Stance};
 use super::timers::Timer;
-use crate::journal::Record;
+use crate::journal::JournalRecord;
 
 impl DriverCore {
-    /// A worker said something. `from` is its authenticated node.
+    /// Handles a worker's message. `from` is its authenticated node.
     pub fn handle_worker(&mut self, now: Time, from: &NodeId, message: WorkerToDriver) {
         let Some(worker) = from.as_worker() else { return self.drop_message() };
         if let WorkerToDriver::Attach { pid, data_address, stamp, active, commit } = message {
             let attach = Attach { pid, data_address, stamp, active, commit };
             return self.handle_attach(now, &worker, attach);
         }
-        if !self.workers.contains_key(&worker) {
+        if !self.roster.workers.contains_key(&worker) {
             return self.drop_message();
         }
         match message {
@@ -36,13 +38,14 @@ impl DriverCore {
                 self.handle_collective_failed(now, worker, stamp, peer, error);
             }
             WorkerToDriver::Progress { stamp, step, note } => {
-                if self.current_stamp() != Some(stamp) {
+                if self.round.stamp() != Some(stamp) {
                     return self.drop_message();
                 }
-                if let Some(record) = self.workers.get_mut_untouched(&worker) {
+                if let Some(record) = self.roster.workers.get_mut_untouched(&worker) {
                     record.step = step;
                     record.note = note;
                 }
+                self.record_progress(now);
             }
             WorkerToDriver::Leaving { reason } => self.handle_leaving(now, &worker, reason),
             WorkerToDriver::TableWanted { stamp } => self.handle_table_wanted(&worker, stamp),
@@ -51,28 +54,28 @@ impl DriverCore {
 
     pub(crate) fn handle_worker_link(&mut self, now: Time, peer: &NodeId, event: &LinkEvent) {
         let Some(worker) = peer.as_worker() else { return };
-        let agent_is_heard = self.is_host_heard(&worker.host);
-        let Some(record) = self.workers.get_mut(&worker) else { return };
+        let agent_is_heard = self.roster.is_host_heard(&worker.host);
+        let Some(record) = self.roster.workers.get_mut(&worker) else { return };
         if record.stage.is_some() {
-            // It is watched by its agent, until it attaches.
+            // A process that lives for one generation is watched by its agent, until it attaches.
             return;
         }
         match event {
-            LinkEvent::Up | LinkEvent::Heard => record.link = Link::Up,
+            LinkEvent::Up | LinkEvent::Heard => record.link = PeerLink::Up,
             LinkEvent::Silent { silent_ms } => {
-                record.link = Link::Silent;
+                record.link = PeerLink::Silent;
                 if agent_is_heard {
-                    // It may be the process, if the host answers and the worker does not; but where the network
-                    // is cut, one of the two falls silent first, by up to a beat.
+                    // The process is at fault if the host answers and the worker does not. But if the network is cut,
+                    // one of the two falls silent first, by up to a beat.
                     let at = now + self.config.deadlines.beat * 2;
-                    self.timers.set(at, Timer::Silence(worker));
+                    self.agenda.set(at, Timer::Silence(worker));
                 } else if record.accused {
-                    // A peer has seen its link break: nothing is gained by waiting.
+                    // A peer has seen the link break: waiting gains nothing.
                     self.handle_silent_worker(now, &worker, *silent_ms);
                 }
             }
             LinkEvent::Lost { reason, silent_ms } => {
-                record.link = Link::Down;
+                record.link = PeerLink::Down;
                 if matches!(record.stance, Stance::Starting | Stance::Leaving | Stance::Lost) {
                     return;
                 }
@@ -80,13 +83,14 @@ impl DriverCore {
                 self.handle_worker_gone(now, &worker, &reason, *silent_ms);
             }
         }
-        self.ask_review(now);
+        self.agenda.ask_review(now);
     }
 
-    /// A worker was silent a moment ago, and its host was not.
+    /// Checks a worker that was silent a moment ago while its host was heard.
     pub(crate) fn handle_silence_deadline(&mut self, now: Time, worker: &WorkerId) {
-        let agent_is_heard = self.is_host_heard(&worker.host);
-        let is_silent = self.workers.get(worker).is_some_and(|record| record.link == Link::Silent);
+        let agent_is_heard = self.roster.is_host_heard(&worker.host);
+        let is_silent =
+            self.roster.workers.get(worker).is_some_and(|record| record.link == PeerLink::Silent);
         if agent_is_heard && is_silent {
             let waited_ms = (self.config.deadlines.beat * 2).as_millis() as u64;
             self.handle_silent_worker(now, worker, self.silent_ms() + waited_ms);
@@ -94,20 +98,25 @@ impl DriverCore {
     }
 
     fn handle_attach(&mut self, now: Time, worker: &WorkerId, attach: Attach) {
-        if let Phase::Ending { result, .. } = &self.phase {
-            let message = DriverToWorker::Finished { result: result.clone() };
-            return self.tell(worker, message);
+        match self.round.phase() {
+            RoundPhase::Ending { result, .. } => {
+                let message = DriverToWorker::Finished { result: result.clone() };
+                return self.tell(worker, message);
+            }
+            // The worker is told with all the others when the job ends.
+            RoundPhase::Failing { .. } => return,
+            _ => {}
         }
         if !self.adopt(now, worker) {
             return;
         }
-        let host_is_there = self.agent_of(worker).is_some();
-        let Some(record) = self.workers.get_mut(worker) else {
+        let host_is_there = self.roster.agent_of(worker).is_some();
+        let Some(record) = self.roster.workers.get_mut(worker) else {
             return self.tell_leave(worker, "its slot has another worker now");
         };
-        record.pid = Some(attach.pid);
+        record.pid = Some(attach.pid).filter(|_| !is_planted(Bug::ProcessNotNamed));
         record.data_address = Some(attach.data_address);
-        record.link = Link::Up;
+        record.link = PeerLink::Up;
         record.at_rest = false;
         if attach.commit.is_some() {
             record.commit = attach.commit;
@@ -115,19 +124,21 @@ impl DriverCore {
         if record.stance == Stance::Leaving {
             return self.tell_leave(worker, "it was told to leave");
         }
-        self.program_attaches = true;
+        self.round.note_attached();
         record.accused = false;
-        self.record(&Record::WorkerAttached {
+        self.record(&JournalRecord::WorkerAttached {
             worker: worker.clone(),
             data_address: attach.data_address,
         });
         self.record_commit(worker, attach.commit);
-        let Some(record) = self.workers.get_mut(worker) else { return };
+        let Some(record) = self.roster.workers.get_mut(worker) else { return };
         let goes_on = matches!(record.stance, Stance::Member | Stance::Finished);
         if !goes_on && host_is_there {
             record.take_stance(now, Stance::Attached);
+            let deadline = now + self.rest_deadline();
+            self.agenda.set(deadline, Timer::Start(worker.clone()));
         } else if record.stance == Stance::Starting {
-            // It has found a new driver before its agent has: it is there once its host is.
+            // The worker has found a new driver before its agent has: it is in reach once its host is.
             record.take_stance(now, Stance::Lost);
         }
         let welcome = DriverToWorker::Welcome {
@@ -137,8 +148,8 @@ impl DriverCore {
         };
         self.tell(worker, welcome);
         self.tell_of_drivers(NodeId::worker(worker));
-        self.event(EventKind::WorkerAttached { worker: worker.to_string(), pid: attach.pid });
-        if attach.active && !(goes_on && self.current_stamp() == Some(attach.stamp)) {
+        self.event(EventKind::WorkerAttached { worker: worker.clone(), pid: attach.pid });
+        if attach.active && !(goes_on && self.round.stamp() == Some(attach.stamp)) {
             let host = worker.host.clone();
             let reason = "it was out of reach, and the others went on without it".to_owned();
             let cause = ResetCause::HostLost { host, reason };
@@ -146,8 +157,8 @@ impl DriverCore {
         } else if goes_on {
             self.brief_member(worker, attach.stamp, attach.active);
         }
-        self.gather_changed(now);
-        self.ask_review(now);
+        self.round.gather_changed(now);
+        self.agenda.ask_review(now);
     }
 
     fn handle_arrived(
@@ -158,12 +169,12 @@ impl DriverCore {
         commit: Option<CommitId>,
         steps_lost: u64,
     ) {
-        let current = self.current_stamp();
-        let is_active = self.phase.is_generation_active();
-        let Some(record) = self.workers.get_mut(worker) else { return };
+        let current = self.round.stamp();
+        let is_active = self.round.phase().is_generation_active();
+        let Some(record) = self.roster.workers.get_mut(worker) else { return };
         let ours = matches!(record.stance, Stance::Member | Stance::Finished);
         if ours && Some(stamp) != current {
-            // Of a generation before the one it has been given since (G-2).
+            // The message is about an older generation than the worker's current one (G-2).
             return self.drop_message();
         }
         if record.stance == Stance::Starting {
@@ -172,32 +183,27 @@ impl DriverCore {
         record.at_rest = true;
         record.commit = commit;
         self.record_commit(worker, commit);
-        let Some(record) = self.workers.get_mut(worker) else { return };
+        let Some(record) = self.roster.workers.get_mut(worker) else { return };
         record.step = commit.map_or(record.step, |commit| commit.step);
         if matches!(record.stance, Stance::Leaving | Stance::Lost) {
-            // It may yet come back with its host, and will not say it again.
+            // The worker may yet come back with its host, and will not repeat this report.
             return;
         }
-        if ours && is_active && !matches!(self.phase, Phase::Stopping { .. }) {
-            // The generation broke at this member before anyone else told us.
+        if ours && is_active && !matches!(self.round.phase(), RoundPhase::Stopping { .. }) {
+            // The generation broke at this member before any other report of it.
             let reporter = worker.clone();
             let error = "it gave the generation up".to_owned();
             let cause = ResetCause::PeerBroken { reporter, peer: None, error };
-            self.begin_abort(now, cause, now);
-            if self.phase.is_over() {
-                return;
-            }
+            self.accuse_generation(cause, now);
         }
-        if let Some(record) = self.workers.get_mut(worker) {
+        if let Some(record) = self.roster.workers.get_mut(worker) {
             record.take_stance(now, Stance::Arrived);
         }
-        if let Some(reset) = &mut self.reset {
-            reset.steps_lost = reset.steps_lost.max(steps_lost);
-        }
+        self.round.note_lost_steps(steps_lost);
         self.no_longer_waited_for(now, worker);
         if !ours {
-            self.gather_changed(now);
-            self.ask_review(now);
+            self.round.gather_changed(now);
+            self.agenda.ask_review(now);
         }
     }
 
@@ -209,64 +215,74 @@ impl DriverCore {
         peer: Option<u32>,
         error: String,
     ) {
-        if self.current_stamp() != Some(stamp) || !self.is_member(&worker) {
+        if self.round.stamp() != Some(stamp) || !self.round.is_member(&worker) {
             return self.drop_message();
         }
         let peer = self
-            .current
-            .as_ref()
+            .round
+            .current()
             .and_then(|current| Some(current.assignment.member(peer?)?.worker.clone()));
+        if peer.as_ref() == Some(&worker) {
+            return self.handle_refused_by_its_system(now, worker, &error);
+        }
         if let Some(peer) = &peer
-            && let Some(record) = self.workers.get_mut(peer)
+            && let Some(record) = self.roster.workers.get_mut(peer)
         {
             record.accused = true;
-            self.quarrels.note(&worker, peer);
-            // Where its host is heard, it is given two beats yet.
-            if record.link == Link::Silent && !self.is_host_heard(&peer.host) {
+            self.quarrels.note(&worker, peer, &error);
+            // A worker whose host is heard is given two more beats.
+            if record.link == PeerLink::Silent && !self.roster.is_host_heard(&peer.host) {
                 self.handle_silent_worker(now, peer, self.silent_ms());
             }
         }
-        if self.phase.is_generation_active() {
+        if self.round.phase().is_generation_active() {
             let cause = ResetCause::PeerBroken { reporter: worker, peer, error };
-            self.begin_abort(now, cause, now);
+            self.accuse_generation(cause, now);
+        }
+    }
+
+    /// Evicts a worker to which its own system refused a resource that a communicator needs. No peer is at fault. The
+    /// slot's next process may get the resource.
+    fn handle_refused_by_its_system(&mut self, now: Time, worker: WorkerId, error: &str) {
+        // If the generation has ended already, the failure will show in the next one.
+        if self.round.phase().is_generation_active() {
+            let cause = ResetCause::WorkerFailed { worker: worker.clone(), error: shorten(error) };
+            self.evict(now, &[worker], &cause);
         }
     }
 
     fn handle_leaving(&mut self, now: Time, worker: &WorkerId, reason: String) {
-        let Some(record) = self.workers.get_mut(worker) else { return };
+        let Some(record) = self.roster.workers.get_mut(worker) else { return };
         if record.stance == Stance::Leaving {
-            // It says so because its agent stops it: it need not wait for anybody.
+            // The worker says so because its agent stops it: it need not wait for others.
             return self.tell_leave(worker, &reason);
         }
         if record.leaving.is_none() {
             record.leaving = Some(reason);
             self.close_slot_of(worker);
             let deadline = now + self.config.deadlines.grace;
-            self.timers.set(deadline, Timer::Departure(worker.clone()));
+            self.agenda.set(deadline, Timer::Departure(worker.clone()));
         }
-        self.ask_review(now);
+        self.agenda.ask_review(now);
     }
 
-    /// How long a silent node has been silent at least.
+    /// Least time that a silent node has been silent, in milliseconds.
     pub(crate) fn silent_ms(&self) -> u64 {
         u64::try_from(self.config.deadlines.suspect.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Tells a worker to end by itself, and remembers that its exit is expected.
     pub(crate) fn dismiss(&mut self, now: Time, worker: &WorkerId, reason: &str) {
-        if self.workers.get(worker).is_some_and(|record| record.stage.is_some()) {
+        if self.roster.workers.get(worker).is_some_and(|record| record.stage.is_some()) {
             return self.stop_process(now, worker, self.grace_ms(), reason);
         }
-        let Some(record) = self.workers.get_mut(worker) else { return };
+        let Some(record) = self.roster.workers.get_mut(worker) else { return };
         record.take_stance(now, Stance::Leaving);
-        self.event(EventKind::WorkerStopped {
-            worker: worker.to_string(),
-            reason: reason.to_owned(),
-        });
+        self.event(EventKind::WorkerStopped { worker: worker.clone(), reason: reason.to_owned() });
         self.tell_leave(worker, reason);
-        // It leaves by itself (G-11); if it does not, its departure timer has the agent stop it.
+        // The worker leaves by itself (G-11); if it does not, its departure timer has the agent stop it.
         let deadline = now + self.config.deadlines.grace;
-        self.timers.set(deadline, Timer::Departure(worker.clone()));
+        self.agenda.set(deadline, Timer::Departure(worker.clone()));
     }
 
     /// Has the agent stop a worker's process: SIGTERM, and SIGKILL after `grace_ms`.
@@ -280,18 +296,15 @@ impl DriverCore {
         if self.forget_without_process(worker) {
             return;
         }
-        if let Some(record) = self.workers.get_mut(worker) {
+        if let Some(record) = self.roster.workers.get_mut(worker) {
             record.take_stance(now, Stance::Leaving);
         }
-        self.event(EventKind::WorkerStopped {
-            worker: worker.to_string(),
-            reason: reason.to_owned(),
-        });
-        if let Some(agent) = self.agent_of(worker) {
+        self.event(EventKind::WorkerStopped { worker: worker.clone(), reason: reason.to_owned() });
+        if let Some(agent) = self.roster.agent_of(worker) {
             let message =
                 DriverToAgent::Stop { worker: worker.clone(), grace_ms, reason: reason.to_owned() };
             self.output(DriverOutput::ToAgent { to: agent, message });
-        } else if let Some(record) = self.workers.get_mut(worker) {
+        } else if let Some(record) = self.roster.workers.get_mut(worker) {
             record.take_stance(now, Stance::Lost);
         }
     }
@@ -301,7 +314,7 @@ impl DriverCore {
     }
 }
 
-/// A worker's first word on a session.
+/// A worker's first message on a session.
 struct Attach {
     pid: u32,
     data_address: SocketAddr,

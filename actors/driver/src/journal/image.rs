@@ -1,139 +1,162 @@
-//! [`Image`]: what all records of a journal together say; a snapshot is its bytes.
+//! [`Image`]: the state that all records of a journal give together. A snapshot is the encoded image. Used by
+//! `RecordLedger` and `Tenure`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use elastic_protocol::messages::{Formation, Table};
+use elastic_protocol::messages::{Formation, FormationTable};
 use elastic_protocol::{
     CommitId, GenerationId, HostName, Incarnation, JobId, JobResult, ProgramSpec, ResetCause,
-    Stamp, Term, WorkerId,
+    Stamp, Step, Term, WorkerId,
 };
 use serde::{Deserialize, Serialize};
 
-use super::record::{JobSecretsBytes, Record, whole};
+use super::record::{JobSecretsBytes, JournalRecord, whole};
 
-/// What the records of a journal say.
+/// Number of fields that images of the first version lack.
+const FIELDS_ADDED: usize = 4;
+
+/// State that the records of a journal give.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Image {
-    /// The job; none before the first record.
+    /// Id of the job; none before the first record.
     pub job: Option<JobId>,
-    /// What it runs.
+    /// The program that the job runs.
     pub program: ProgramSpec,
-    /// Its secrets.
+    /// The job's secrets.
     pub secrets: JobSecretsBytes,
-    /// The last incarnation of the driver.
+    /// Number of the driver's last incarnation.
     pub term: Term,
-    /// The last generation that was given out.
+    /// Number of the last generation.
     pub generation: GenerationId,
-    /// The last incarnation that a worker was given.
+    /// Last incarnation number given to a worker.
     pub incarnation: Incarnation,
     /// Workers' processes that are not known to be gone.
     pub workers: BTreeMap<WorkerId, WorkerImage>,
-    /// What is held against slots.
+    /// State of slots: failures, and whether they are closed.
     pub slots: BTreeMap<(HostName, u32), SlotImage>,
-    /// The hosts, the oldest first.
+    /// The listed hosts, the oldest first.
     pub hosts: Vec<HostImage>,
     /// The generation that was formed last.
     pub current: Option<GenerationImage>,
-    /// Generations that ended.
+    /// Number of generations that ended.
     pub resets: u64,
     /// World size of the first generation.
     pub started_with: Option<u32>,
-    /// How the job ended, if it has.
+    /// Result of the job; none while it goes on.
     pub result: Option<JobResult>,
-    /// Whether a worker has ever attached: the program uses the library.
+    /// Whether a worker has ever attached, that is, whether the program uses the library.
     pub program_attaches: bool,
-    /// Generations that a failure ended while processes lived for one each.
+    /// Number of generations ended by a failure while processes lived for one generation each.
     pub restarts: u64,
+    /// Highest step that all members of a generation are known to hold; none before training.
+    pub committed: Option<Step>,
+    /// Training time behind the state, in milliseconds.
+    pub trained_ms: u64,
+    /// Lost steps in the whole job.
+    pub steps_lost: u64,
+    /// The last loss of committed steps.
+    pub loss: Option<StateLossImage>,
 }
 
-/// A host.
+/// A loss of committed steps.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct StateLossImage {
+    /// The generation that began without them.
+    pub generation: GenerationId,
+    /// Highest step that all members of a generation were known to hold.
+    pub committed: Step,
+    /// Step at which training went on.
+    pub begins_at: Step,
+}
+
+/// A listed host.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HostImage {
-    /// Its name.
+    /// Name of the host.
     pub name: HostName,
-    /// Its slots.
+    /// Number of slots of the host.
     pub slots: u32,
-    /// Whether it is blacklisted.
+    /// Whether the host is blacklisted.
     pub is_blacklisted: bool,
 }
 
 /// A worker's process.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct WorkerImage {
-    /// Where its collectives are reached, once it has attached.
+    /// Address of the worker's collectives; none before it attached.
     pub data_address: Option<SocketAddr>,
-    /// The last commit that it is known to hold.
+    /// Last commit that the worker is known to hold.
     pub commit: Option<CommitId>,
-    /// How far it is, if it lives for one generation.
+    /// State of a process that lives for one generation; none for other workers.
     pub process: Option<ProcessImage>,
 }
 
-/// A process that lives for one generation.
+/// State of a process that lives for one generation.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum ProcessImage {
-    /// Not known to have ended.
+    /// The process is not known to have ended.
     Running,
-    /// It ended well.
+    /// The process ended with exit code 0.
     Done,
 }
 
-/// What is held against a slot.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SlotImage {
-    /// Failures that are held against it.
+    /// Number of failures counted against the slot.
     pub failures: u32,
-    /// Its worker left of its own accord under this agent of the host.
+    /// Incarnation of the host's agent under which the slot's worker left of its own accord, if it did.
     pub closed_under: Option<Incarnation>,
 }
 
 /// The generation that was formed last.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct GenerationImage {
-    /// What its members were told, with the full table.
+    /// The formation that its members were told, with the full table.
     pub formation: Formation,
     /// Members whose processes are not known to be gone.
     pub alive: BTreeSet<WorkerId>,
-    /// How far it is.
-    pub progress: Progress,
+    /// Progress of the generation.
+    pub progress: GenerationProgress,
 }
 
-/// How far a generation is.
+/// Progress of a generation.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub enum Progress {
-    /// Its members form their communicator, or take over the root's commit.
+pub enum GenerationProgress {
+    /// The members form their communicator, or take over the root's commit.
     Forming,
-    /// It trains.
+    /// The members train.
     Running,
-    /// It is to stop at a boundary.
+    /// The members are told to stop at a boundary.
     Stopping {
-        /// Where.
+        /// The boundary to stop at.
         boundary: u64,
-        /// Why.
+        /// The cause of the reset.
         cause: ResetCause,
     },
-    /// It has ended.
+    /// The generation has ended.
     Ended {
-        /// Why.
+        /// The cause of the reset.
         cause: ResetCause,
     },
 }
 
 impl Image {
-    /// What it says once this has happened too.
-    pub fn apply(&mut self, record: &Record) {
+    /// Applies one more record.
+    pub fn apply(&mut self, record: &JournalRecord) {
         match record {
-            Record::Job { job, program, secrets } => {
+            JournalRecord::Job { job, program, secrets } => {
                 self.job = Some(*job);
                 self.program = program.clone();
                 self.secrets = secrets.clone();
             }
-            Record::Term { term } => self.term = *term,
-            Record::WorkerStarted { worker } => {
+            JournalRecord::Term { term } => self.term = *term,
+            JournalRecord::WorkerStarted { worker } => {
                 self.incarnation = self.incarnation.max(worker.incarnation);
                 self.workers.insert(worker.clone(), WorkerImage::default());
             }
-            Record::WorkerAttached { worker, data_address } => {
+            JournalRecord::WorkerAttached { worker, data_address } => {
                 if !std::mem::replace(&mut self.program_attaches, true) {
                     self.keep_processes();
                 }
@@ -141,39 +164,45 @@ impl Image {
                     image.data_address = Some(*data_address);
                 }
             }
-            Record::WorkerGone { worker } => {
+            JournalRecord::WorkerGone { worker } => {
                 self.workers.remove(worker);
                 if let Some(current) = &mut self.current {
                     current.alive.remove(worker);
                 }
             }
-            Record::CommitHeld { worker, commit } => {
+            JournalRecord::CommitHeld { worker, commit } => {
                 if let Some(image) = self.workers.get_mut(worker) {
                     image.commit = Some(*commit);
                 }
             }
-            Record::GenerationOpened { formation } => self.open(formation),
-            Record::GenerationRunning { stamp } => self.run(*stamp),
-            Record::StopDecided { stamp, boundary, cause } => {
-                let progress = Progress::Stopping { boundary: *boundary, cause: cause.clone() };
+            JournalRecord::GenerationOpened { formation } => self.open(formation),
+            JournalRecord::GenerationRunning { stamp } => self.run(*stamp),
+            JournalRecord::StopDecided { stamp, boundary, cause } => {
+                let progress =
+                    GenerationProgress::Stopping { boundary: *boundary, cause: cause.clone() };
                 if self.progress(*stamp, progress) {
                     self.resets += 1;
                 }
             }
-            Record::GenerationEnded { stamp, cause } => self.end(*stamp, cause),
-            Record::Slot { host, slot, failures, closed_under } => {
+            JournalRecord::GenerationEnded { stamp, cause } => self.end(*stamp, cause),
+            JournalRecord::Slot { host, slot, failures, closed_under } => {
                 let (failures, closed_under) = (*failures, *closed_under);
                 let image = SlotImage { failures, closed_under };
                 self.slots.insert((host.clone(), *slot), image);
             }
-            Record::Hosts { hosts } => self.hosts.clone_from(hosts),
-            Record::Ended { result } => self.result = Some(result.clone()),
-            Record::ProcessStarted { worker } => {
+            JournalRecord::Hosts { hosts } => self.hosts.clone_from(hosts),
+            JournalRecord::Ended { result } => self.result = Some(result.clone()),
+            JournalRecord::ProcessStarted { worker } => {
                 self.incarnation = self.incarnation.max(worker.incarnation);
                 let process = Some(ProcessImage::Running);
                 self.workers.insert(worker.clone(), WorkerImage { process, ..Default::default() });
             }
-            Record::ProcessDone { worker } => {
+            JournalRecord::Trained { committed, trained_ms, steps_lost } => {
+                (self.committed, self.trained_ms) = (*committed, *trained_ms);
+                self.steps_lost = *steps_lost;
+            }
+            JournalRecord::StateLost { loss } => self.loss = Some(loss.clone()),
+            JournalRecord::ProcessDone { worker } => {
                 if let Some(image) = self.workers.get_mut(worker) {
                     image.process = Some(ProcessImage::Done);
                 }
@@ -181,8 +210,8 @@ impl Image {
         }
     }
 
-    /// The program turned out to be elastic in process (`--mode auto`): from now on everybody's process is kept, and the
-    /// generation that they were started for is taken back.
+    /// Switches to kept processes, since the program turned out to be elastic in process (`--mode auto`). Every
+    /// process is kept from now on, and the generation that they were started for is taken back.
     fn keep_processes(&mut self) {
         if self.workers.values().all(|worker| worker.process.is_none()) {
             return;
@@ -196,17 +225,18 @@ impl Image {
     fn open(&mut self, formation: &Formation) {
         self.generation = self.generation.max(formation.stamp.generation);
         let alive: BTreeSet<WorkerId> = match &formation.table {
-            Table::Full(table) => table.members().map(|member| member.worker).collect(),
-            Table::Delta(_) => BTreeSet::new(),
+            FormationTable::Full(table) => table.members().map(|member| member.worker).collect(),
+            FormationTable::Delta(_) => BTreeSet::new(),
         };
         self.started_with.get_or_insert(u32::try_from(alive.len()).unwrap_or(u32::MAX));
         let formation = formation.clone();
-        self.current = Some(GenerationImage { formation, alive, progress: Progress::Forming });
+        self.current =
+            Some(GenerationImage { formation, alive, progress: GenerationProgress::Forming });
     }
 
-    /// Every member holds the generation's first commit.
+    /// Marks the generation as training: every member holds its first commit.
     fn run(&mut self, stamp: Stamp) {
-        if !self.progress(stamp, Progress::Running) {
+        if !self.progress(stamp, GenerationProgress::Running) {
             return;
         }
         let Some(current) = &self.current else { return };
@@ -221,14 +251,14 @@ impl Image {
     fn end(&mut self, stamp: Stamp, cause: &ResetCause) {
         let was_planned = self.current.as_ref().is_some_and(|current| {
             current.formation.stamp == stamp
-                && matches!(current.progress, Progress::Stopping { .. })
+                && matches!(current.progress, GenerationProgress::Stopping { .. })
         });
-        let ended = self.progress(stamp, Progress::Ended { cause: cause.clone() });
+        let ended = self.progress(stamp, GenerationProgress::Ended { cause: cause.clone() });
         self.resets += u64::from(ended && !was_planned);
         self.restarts += u64::from(ended && cause.is_failure() && !self.program_attaches);
     }
 
-    fn progress(&mut self, stamp: Stamp, progress: Progress) -> bool {
+    fn progress(&mut self, stamp: Stamp, progress: GenerationProgress) -> bool {
         match &mut self.current {
             Some(current) if current.formation.stamp == stamp => {
                 current.progress = progress;
@@ -238,16 +268,23 @@ impl Image {
         }
     }
 
-    /// Its bytes.
+    /// Encodes the image.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(self).expect("an image has no part that can fail")
     }
 
-    /// From its bytes; any input is safe.
+    /// Decodes an image; any input is safe. An image of an older version lacks the last fields, whose defaults are
+    /// encoded as zeros.
     ///
     /// # Errors
-    /// Not an image, or something follows it.
+    /// The bytes are not an image, or bytes follow it.
     pub fn decode(bytes: &[u8]) -> Result<Self, postcard::Error> {
-        whole(bytes)
+        match whole(bytes) {
+            Err(postcard::Error::DeserializeUnexpectedEnd) => {
+                let older = [bytes, &[0; FIELDS_ADDED]].concat();
+                whole(&older)
+            }
+            read => read,
+        }
     }
 }

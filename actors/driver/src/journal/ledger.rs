@@ -1,44 +1,44 @@
-//! [`Ledger`]: the core's side of the journal. What was recorded, what of it is stored, and so what may leave.
+//! [`RecordLedger`]: the core's side of the journal. It knows which records are made, which are stored, and so which
+//! outputs may leave. Owned by the core's `DriverOutbox`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use elastic_journal::{Batch, Snapshot};
+use elastic_journal::{JournalBatch, JournalSnapshot};
 use elastic_protocol::Time;
-use elastic_runtime::planted::{Bug, is_planted};
+use elastic_protocol::planted::{Bug, is_planted};
 
 use super::image::Image;
-use super::record::Record;
+use super::record::JournalRecord;
 
-/// A snapshot is written when so many records stand behind the last one.
-const RECORDS_BETWEEN_SNAPSHOTS: u64 = 4096;
-
-/// How long after a failure the same is tried again: somebody may have made room.
+/// Delay before a failed batch is tried again: the disk may have room by then.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Where the journal of a core stands.
+/// Records of a core, stored and unstored.
 #[derive(Debug)]
-pub(crate) struct Ledger {
-    /// What all records say.
+pub(crate) struct RecordLedger {
+    /// State that all records give.
     image: Image,
-    /// The number of the last record.
+    /// Number of the last record.
     last: u64,
-    /// The number of the last record that what follows it must wait for.
+    /// Number of the last record for which later outputs must wait.
     waited_for: u64,
-    /// All records up to this number are stored.
+    /// Number of the last stored record.
     stored: u64,
-    /// Those that are not, encoded.
+    /// Records that are not stored yet, encoded.
     unstored: VecDeque<Vec<u8>>,
     snapshot_at: u64,
+    /// Number of records after a snapshot before the next one is written.
+    records_between_snapshots: u64,
     in_flight: bool,
     retry_at: Option<Time>,
-    /// Why nothing can be stored at present.
+    /// Reason why nothing can be stored at present.
     trouble: Option<String>,
 }
 
-impl Ledger {
-    /// Goes on from an image of all records up to `last`, which are stored.
-    pub(crate) fn new(image: Image, last: u64) -> Self {
+impl RecordLedger {
+    /// Ledger that goes on from an image of all records up to `last`. These are stored.
+    pub(crate) fn new(image: Image, last: u64, records_between_snapshots: u64) -> Self {
         Self {
             image,
             last,
@@ -46,6 +46,7 @@ impl Ledger {
             stored: last,
             unstored: VecDeque::new(),
             snapshot_at: last,
+            records_between_snapshots,
             in_flight: false,
             retry_at: None,
             trouble: None,
@@ -56,12 +57,12 @@ impl Ledger {
         &self.image
     }
 
-    /// Why nothing can be stored at present.
+    /// Reason why nothing can be stored at present.
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
-    pub(crate) fn record(&mut self, record: &Record) {
+    pub(crate) fn record(&mut self, record: &JournalRecord) {
         self.image.apply(record);
         self.last += 1;
         self.unstored.push_back(record.encode());
@@ -70,7 +71,7 @@ impl Ledger {
         }
     }
 
-    /// The number of the record that must be stored before what is decided now may leave.
+    /// Number of the record that must be stored before an output that is decided now may leave.
     pub(crate) const fn waited_for(&self) -> u64 {
         self.waited_for
     }
@@ -80,22 +81,24 @@ impl Ledger {
         number <= self.stored
     }
 
-    /// What to store next. Only one batch is on its way at a time.
-    pub(crate) fn poll_batch(&mut self) -> Option<Batch> {
-        if self.in_flight || self.retry_at.is_some() || self.unstored.is_empty() {
+    /// The next batch to store. Only one batch is on its way at a time.
+    pub(crate) fn poll_batch(&mut self) -> Option<JournalBatch> {
+        let is_busy = self.in_flight && !is_planted(Bug::TwoBatchesAtOnce);
+        if is_busy || self.retry_at.is_some() || self.unstored.is_empty() {
             return None;
         }
         self.in_flight = true;
-        let is_long = self.last - self.snapshot_at >= RECORDS_BETWEEN_SNAPSHOTS;
-        let snapshot = is_long.then(|| Snapshot { upto: self.last, bytes: self.image.encode() });
+        let is_long = self.last - self.snapshot_at >= self.records_between_snapshots;
+        let snapshot =
+            is_long.then(|| JournalSnapshot { upto: self.last, bytes: self.image.encode() });
         let records = self.unstored.iter().cloned().collect();
-        Some(Batch { first: self.stored + 1, records, snapshot })
+        Some(JournalBatch { first: self.stored + 1, records, snapshot })
     }
 
     pub(crate) fn handle_stored(&mut self, upto: u64) {
         self.in_flight = false;
         self.trouble = None;
-        if self.last - self.snapshot_at >= RECORDS_BETWEEN_SNAPSHOTS {
+        if self.last - self.snapshot_at >= self.records_between_snapshots {
             self.snapshot_at = upto;
         }
         let stored = upto.min(self.last).saturating_sub(self.stored);
@@ -103,7 +106,8 @@ impl Ledger {
         self.stored += stored;
     }
 
-    /// The same batch is given again, with what has come since.
+    /// Notes that the batch could not be stored. It is given again after a delay, with newer records. True if storing
+    /// worked before.
     pub(crate) fn handle_failure(&mut self, now: Time, reason: &str) -> bool {
         if is_planted(Bug::FailedBatchCountsAsStored) {
             self.handle_stored(self.last);

@@ -1,8 +1,8 @@
-//! What a driver writes down so that the next incarnation can go on from there: [`Record`] says what happened,
-//! [`Image`] is what all records together say, [`Tenure`] is where a new incarnation begins.
+//! The driver's journal, from which its successor goes on: [`JournalRecord`] is one event, [`Image`] is the state that all
+//! records give, [`Tenure`] is where a new driver begins.
 //!
-//! The core emits records before whatever depends on them leaves it (`Ledger`); where they are stored is
-//! [`elastic_journal`]'s affair. Nothing is written while a generation trains.
+//! The core emits records before the outputs that depend on them (`RecordLedger`). [`elastic_journal`] stores them. Nothing
+//! is written while a generation trains.
 
 mod image;
 mod ledger;
@@ -12,8 +12,9 @@ mod tenure;
 pub(crate) mod tests;
 
 pub use self::image::{
-    GenerationImage, HostImage, Image, ProcessImage, Progress, SlotImage, WorkerImage,
+    GenerationImage, GenerationProgress, HostImage, Image, ProcessImage, SlotImage, StateLossImage,
+    WorkerImage,
 };
-pub(crate) use self::ledger::Ledger;
-pub use self::record::{JobSecretsBytes, Record};
+pub(crate) use self::ledger::RecordLedger;
+pub use self::record::{JobSecretsBytes, JournalRecord};
 pub use self::tenure::{Founding, Tenure, TenureError};

@@ -1,18 +1,18 @@
-//! [`Record`]: one line of a driver's journal, encoded with postcard.
+//! [`JournalRecord`]: one entry of a driver's journal, encoded with postcard. The core makes records; `Image` applies them.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use elastic_protocol::messages::Formation;
 use elastic_protocol::{
-    CommitId, HostName, Incarnation, JobId, JobResult, ProgramSpec, ResetCause, Stamp, Term,
+    CommitId, HostName, Incarnation, JobId, JobResult, ProgramSpec, ResetCause, Stamp, Step, Term,
     WorkerId,
 };
 use serde::{Deserialize, Serialize};
 
-use super::image::HostImage;
+use super::image::{HostImage, StateLossImage};
 
-/// What was made when the job began and must never be seen: opaque here, never printed.
+/// Secrets of the job, made when it began. The bytes are opaque here and never printed.
 #[derive(Clone, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct JobSecretsBytes(pub Vec<u8>);
 
@@ -22,111 +22,126 @@ impl fmt::Debug for JobSecretsBytes {
     }
 }
 
-/// Something that the next incarnation of the driver must know.
+/// One event that the next incarnation of the driver must know.
 ///
-/// New kinds go to the end: what an older version has written must be read by a newer one.
+/// New kinds go to the end: a newer version must be able to read what an older one has written.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub enum Record {
-    /// The first record of all.
+pub enum JournalRecord {
+    /// First record of a journal.
     Job {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// What it runs.
+        /// The program that it runs.
         program: ProgramSpec,
-        /// Its secrets.
+        /// The job's secrets.
         secrets: JobSecretsBytes,
     },
-    /// An incarnation of the driver begins.
+    /// Begin of an incarnation of the driver.
     Term {
-        /// Its number: one more than any before.
+        /// Number of the incarnation: one more than any before.
         term: Term,
     },
-    /// A worker's process is to be started: its incarnation is given out.
+    /// Order to start a worker's process; uses up an incarnation number.
     WorkerStarted {
-        /// Whom.
+        /// The worker.
         worker: WorkerId,
     },
     /// A worker attached.
     WorkerAttached {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
-        /// Where its collectives are reached.
+        /// Address of the worker's collectives.
         data_address: SocketAddr,
     },
     /// A worker's process is gone.
     WorkerGone {
-        /// Whose.
+        /// The worker.
         worker: WorkerId,
     },
-    /// What a worker held when it came to rest.
+    /// Commit that a worker held when it came to rest.
     CommitHeld {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
-        /// Step and digest.
+        /// The commit's generation, step and digest.
         commit: CommitId,
     },
     /// A generation was formed, with this assignment.
     GenerationOpened {
-        /// What its members are told; the table is a full one.
+        /// The formation that its members are told, with the full table.
         formation: Formation,
     },
-    /// All of its members hold its first commit, and train.
+    /// Start of training: all members hold the generation's first commit.
     GenerationRunning {
-        /// Which.
+        /// The generation.
         stamp: Stamp,
     },
-    /// Its members are told to stop at a boundary.
+    /// Order to the members to stop at a boundary.
     StopDecided {
-        /// Which.
+        /// The generation.
         stamp: Stamp,
-        /// Where.
+        /// The boundary to stop at.
         boundary: u64,
-        /// Why.
+        /// The cause of the reset.
         cause: ResetCause,
     },
     /// A generation has ended.
     GenerationEnded {
-        /// Which.
+        /// The generation.
         stamp: Stamp,
-        /// Why.
+        /// The cause of the reset.
         cause: ResetCause,
     },
-    /// What is held against a slot.
+    /// State of a slot: its failures, and whether it is closed.
     Slot {
-        /// Of which host.
+        /// The host.
         host: HostName,
-        /// Which.
+        /// The slot's number on the host.
         slot: u32,
-        /// Failures that are held against it.
+        /// Number of failures counted against the slot.
         failures: u32,
-        /// Its worker left of its own accord under this agent of the host.
+        /// Incarnation of the host's agent under which the slot's worker left of its own accord, if it did.
         closed_under: Option<Incarnation>,
     },
     /// The hosts, the oldest first.
     Hosts {
-        /// Them.
+        /// The hosts.
         hosts: Vec<HostImage>,
     },
-    /// The job is over.
+    /// End of the job.
     Ended {
-        /// How.
+        /// The job's result.
         result: JobResult,
     },
-    /// A process that lives for one generation is to be started (`--mode restart`): its incarnation is given out.
+    /// Order to start a process that lives for one generation (`--mode restart`); uses up an incarnation number.
     ProcessStarted {
-        /// Whose.
+        /// The worker.
         worker: WorkerId,
     },
-    /// A process that lives for one generation has ended well.
+    /// Success of a process that lives for one generation.
     ProcessDone {
-        /// Whose.
+        /// The worker.
         worker: WorkerId,
+    },
+    /// Progress of the training state.
+    Trained {
+        /// Highest step that all members of a generation are known to hold.
+        committed: Option<Step>,
+        /// Training time behind it, in milliseconds.
+        trained_ms: u64,
+        /// Lost steps in the whole job.
+        steps_lost: u64,
+    },
+    /// Committed steps were lost.
+    StateLost {
+        /// The loss.
+        loss: StateLossImage,
     },
 }
 
-impl Record {
-    /// Whether what follows it waits until it is stored: it gives out a number, or decides what a successor
-    /// must know to decide alike. The rest a successor finds out from agents and workers if it is lost.
+impl JournalRecord {
+    /// Whether outputs after this record wait until it is stored. They wait for a record that uses up a number, or
+    /// that decides what a successor must decide alike. A successor learns the other facts from agents and workers if
+    /// their record is lost.
     pub(crate) const fn is_waited_for(&self) -> bool {
         matches!(
             self,
@@ -140,21 +155,21 @@ impl Record {
         )
     }
 
-    /// Its bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(self).expect("a record has no part that can fail")
     }
 
-    /// From its bytes; any input is safe.
+    /// Decodes a record; any input is safe.
     ///
     /// # Errors
-    /// Not a record, or something follows it.
+    /// The bytes are not a record, or bytes follow it.
     pub fn decode(bytes: &[u8]) -> Result<Self, postcard::Error> {
         whole(bytes)
     }
 }
 
-/// Decodes something that nothing may follow.
+/// Decodes a value; an error if bytes follow it.
 pub(super) fn whole<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, postcard::Error> {
     match postcard::take_from_bytes(bytes)? {
         (value, []) => Ok(value),

@@ -1,56 +1,56 @@
-//! [`Tenure`]: how an incarnation of the driver begins. Called before anything else of it exists: the term is
-//! raised and stored first.
+//! [`Tenure`]: how an incarnation of the driver begins. The driver's process calls it before it makes the core: the
+//! term is raised and stored first.
 
-use elastic_journal::{Batch, Journal, JournalError, Loaded, Snapshot};
+use elastic_journal::{Journal, JournalBatch, JournalError, JournalSnapshot, LoadedJournal};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{JobId, ProgramSpec, Term};
-use elastic_runtime::planted::{Bug, is_planted};
 
 use super::image::Image;
-use super::record::{JobSecretsBytes, Record};
+use super::record::{JobSecretsBytes, JournalRecord};
 
-/// What a new job begins with.
+/// Values made for a new job.
 #[derive(Clone, Debug)]
 pub struct Founding {
-    /// Its id.
+    /// Id of the job.
     pub job: JobId,
-    /// Its secrets.
+    /// The job's secrets.
     pub secrets: JobSecretsBytes,
 }
 
-/// Where an incarnation of the driver begins: all that its predecessors have stored, and a term of its own.
+/// Starting state of an incarnation of the driver: all that its predecessors have stored, and a term of its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenure {
-    /// The job.
+    /// Id of the job.
     pub job: JobId,
-    /// What the records say, its own term included.
+    /// State that the records give, the new term included.
     pub image: Image,
-    /// The number of the last record.
+    /// Number of the last record.
     pub last: u64,
 }
 
-/// Why a driver cannot begin.
+/// Reason why a driver cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum TenureError<E: std::error::Error + 'static> {
     /// The journal cannot be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// What a new job needs cannot be made.
+    /// The id or the secrets of a new job cannot be made.
     #[error("a new job cannot begin")]
     Founding(#[source] E),
-    /// The journal is of another job.
+    /// The journal is of a job that runs another program.
     #[error("the journal is of the unfinished job {job}, which runs `{theirs}`, not `{ours}`")]
     OtherProgram {
-        /// That job.
+        /// Id of the journal's job.
         job: JobId,
-        /// What it runs.
+        /// Command line of the journal's job.
         theirs: String,
-        /// What was to be run.
+        /// Command line that was to be run.
         ours: String,
     },
 }
 
 impl Tenure {
-    /// Takes over the job of a journal, or begins one there, and stores that it did.
+    /// Takes over the job of a journal, or begins one there. The new term is stored.
     ///
     /// # Errors
     /// [`TenureError`]; then nothing has begun.
@@ -71,40 +71,40 @@ impl Tenure {
             }
             None => {
                 let Founding { job, secrets } = founding().map_err(TenureError::Founding)?;
-                records.push(Record::Job { job, program: program.clone(), secrets });
+                records.push(JournalRecord::Job { job, program: program.clone(), secrets });
                 job
             }
         };
         let keeps = image.term > Term::default() && is_planted(Bug::TermKept);
         let term = if keeps { image.term } else { image.term.next() };
-        records.push(Record::Term { term });
+        records.push(JournalRecord::Term { term });
         for record in &records {
             image.apply(record);
         }
-        let records: Vec<Vec<u8>> = records.iter().map(Record::encode).collect();
-        let mut batch = Batch { first: last + 1, records, snapshot: None };
-        // Whoever comes next has one record less to read for each that is read now.
-        batch.snapshot = Some(Snapshot { upto: batch.last(), bytes: image.encode() });
+        let records: Vec<Vec<u8>> = records.iter().map(JournalRecord::encode).collect();
+        let mut batch = JournalBatch { first: last + 1, records, snapshot: None };
+        // The snapshot saves the next incarnation from reading these records again.
+        batch.snapshot = Some(JournalSnapshot { upto: batch.last(), bytes: image.encode() });
         journal.append(&batch)?;
         Ok(Self { job, image, last: batch.last() })
     }
 
-    /// Whether somebody drove this job before.
+    /// Whether an earlier incarnation drove this job.
     pub fn is_takeover(&self) -> bool {
         self.image.term > Term(1)
     }
 }
 
-fn read(loaded: &Loaded) -> Result<Image, JournalError> {
+fn read(loaded: &LoadedJournal) -> Result<Image, JournalError> {
     let damaged = |what: String| JournalError::Corrupt(what);
     let mut image = match &loaded.snapshot {
-        Some(Snapshot { upto, bytes }) => Image::decode(bytes)
+        Some(JournalSnapshot { upto, bytes }) => Image::decode(bytes)
             .map_err(|error| damaged(format!("snapshot {upto} is no image: {error}")))?,
         None => Image::default(),
     };
     let first = loaded.snapshot.as_ref().map_or(1, |snapshot| snapshot.upto + 1);
     for (number, bytes) in (first..).zip(&loaded.records) {
-        let record = Record::decode(bytes)
+        let record = JournalRecord::decode(bytes)
             .map_err(|error| damaged(format!("record {number} is none: {error}")))?;
         image.apply(&record);
     }

@@ -1,25 +1,25 @@
-//! Records and images: what is written is what is read, and a snapshot says what its records said.
+//! Tests of records and images: encoding round trips, and a snapshot equals its records.
 
 use std::convert::Infallible;
 
-use elastic_journal::{Batch, Journal, JournalError, Loaded};
+use elastic_journal::{Journal, JournalBatch, JournalError, LoadedJournal};
 use elastic_protocol::{
     CommitId, GenerationId, HostName, Incarnation, JobId, ProgramSpec, Step, Term, WorkerId,
 };
 use uuid::Uuid;
 
-use super::{Founding, Image, JobSecretsBytes, Record, Tenure, TenureError};
+use super::{Founding, Image, JobSecretsBytes, JournalRecord, Tenure, TenureError};
 
 /// A journal in memory.
 #[derive(Debug, Default)]
-pub(crate) struct MemoryJournal(pub(crate) Loaded);
+pub(crate) struct MemoryJournal(pub(crate) LoadedJournal);
 
 impl Journal for MemoryJournal {
-    fn load(&mut self) -> Result<Loaded, JournalError> {
+    fn load(&mut self) -> Result<LoadedJournal, JournalError> {
         Ok(self.0.clone())
     }
 
-    fn append(&mut self, batch: &Batch) -> Result<(), JournalError> {
+    fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError> {
         let last = self.0.last();
         assert!(batch.first <= last + 1, "a gap");
         let known = usize::try_from(last + 1 - batch.first).expect("few");
@@ -71,15 +71,18 @@ fn d_1_every_incarnation_has_a_term_of_its_own_and_the_same_secrets() {
 fn a_snapshot_says_what_its_records_said() {
     let commit = CommitId { generation: GenerationId(1), step: Step(4), digest: 9 };
     let records = [
-        Record::WorkerStarted { worker: worker(1) },
-        Record::WorkerAttached { worker: worker(1), data_address: ([127, 0, 0, 1], 9).into() },
-        Record::CommitHeld { worker: worker(1), commit },
-        Record::WorkerStarted { worker: worker(2) },
-        Record::WorkerGone { worker: worker(1) },
+        JournalRecord::WorkerStarted { worker: worker(1) },
+        JournalRecord::WorkerAttached {
+            worker: worker(1),
+            data_address: ([127, 0, 0, 1], 9).into(),
+        },
+        JournalRecord::CommitHeld { worker: worker(1), commit },
+        JournalRecord::WorkerStarted { worker: worker(2) },
+        JournalRecord::WorkerGone { worker: worker(1) },
     ];
     let mut image = Image::default();
     for record in &records {
-        let read = Record::decode(&record.encode()).expect("just written");
+        let read = JournalRecord::decode(&record.encode()).expect("just written");
         assert_eq!(read, *record);
         image.apply(&read);
         assert_eq!(Image::decode(&image.encode()).as_ref(), Ok(&image));
@@ -96,8 +99,8 @@ fn a_journal_that_makes_no_sense_is_told_and_not_taken_for_another() {
     let founding = || -> Result<Founding, Infallible> { unreachable!("a job is there") };
     let error = Tenure::begin(&mut journal, &program(), founding).expect_err("damaged");
     assert!(matches!(error, TenureError::Journal(JournalError::Corrupt(_))), "{error}");
-    let only = vec![Record::Term { term: Term(3) }.encode()];
-    let mut journal = MemoryJournal(Loaded { snapshot: None, records: only });
+    let only = vec![JournalRecord::Term { term: Term(3) }.encode()];
+    let mut journal = MemoryJournal(LoadedJournal { snapshot: None, records: only });
     let error = Tenure::begin(&mut journal, &program(), founding).expect_err("no job");
     assert!(error.to_string().contains("first record is missing"), "{error}");
 }

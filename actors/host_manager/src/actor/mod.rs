@@ -1,5 +1,5 @@
-//! The host manager's actor: a thin shell around [`HostManagerCore`]. It lives in the driver's node, has the
-//! hosts discovered, and tells the driver of each change.
+//! The host manager's actor: a thin shell around [`HostManagerCore`]. It runs in the driver's node, runs the
+//! discovery, and reports each change to the driver.
 
 #[cfg(test)]
 mod tests;
@@ -19,8 +19,8 @@ use crate::core::{
 };
 use crate::discovery::Discovery;
 
-/// A discovery keeps its own time limit, and knows best what to say then; one that is still not done so much
-/// later is dropped (G-9).
+/// Extra time after a discovery's time limit. A discovery enforces the limit itself, with a better error
+/// message; one that runs longer than limit and extra time is dropped (G-9).
 const DISCOVERY_GRACE: Duration = Duration::from_secs(1);
 
 /// An agent of a host joined.
@@ -52,7 +52,7 @@ impl Message for HostLeft {
 pub struct HostFailed {
     /// Which host.
     pub host: HostName,
-    /// What happened on it.
+    /// Reason of the failure, in one sentence.
     pub reason: String,
 }
 
@@ -60,7 +60,7 @@ impl Message for HostFailed {
     type Result = ();
 }
 
-/// What the host manager tells the driver.
+/// Messages from the host manager to the driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum HostReport {
     /// Hosts or warnings changed.
@@ -71,7 +71,7 @@ pub enum HostReport {
     Refused {
         /// Which host.
         host: HostName,
-        /// Why, and what to do.
+        /// The reason, and advice.
         reason: String,
     },
 }
@@ -90,10 +90,10 @@ pub struct HostManager {
 }
 
 impl HostManager {
-    /// With validated settings. `discovery` is used where they say [`HostSource::Script`], else never.
+    /// A host manager with validated settings. `discovery` is used only if they say [`HostSource::Script`].
     ///
-    /// Reports go to `reports` without a bound of their own: there are a few per poll or failure, and one
-    /// that is lost would never be made up for (G-7).
+    /// Reports go to `reports` without a bound: there are few per poll or failure, and a lost report would
+    /// never be repeated (G-7).
     ///
     /// [`HostSource::Script`]: crate::HostSource::Script
     pub fn new(
@@ -116,7 +116,7 @@ impl HostManager {
         self.clock.now()
     }
 
-    /// Carries out what the core wants, and arms the timer.
+    /// Carries out the core's outputs, and arms the timer.
     fn drain(&mut self, ctx: &mut Context<Self>) {
         while let Some(output) = self.core.poll_output() {
             match output {

@@ -1,5 +1,5 @@
-//! The host manager's actor on a paused clock, with a discovery that the test scripts: wiring, polling,
-//! time limits. What the hosts are is the core's tests' affair.
+//! Tests of the host manager's actor on a paused clock, with a scripted discovery: wiring, polling, time
+//! limits. The core's own tests cover the list of hosts.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ impl Handler<HostReport> for Driver {
     }
 }
 
-/// What polls say, one after the other: `None` never ends. The last one is repeated.
+/// Prepared results of polls, in order: `None` never ends, the last one repeats.
 #[derive(Clone)]
 struct Prepared {
     clock: Clock,

@@ -1,21 +1,21 @@
-//! Who stays out until when. Used by the core.
+//! Blacklisted hosts and the end of their stay. Used by the core.
 //!
 //! The k-th stay is MIN·2^(k-1), at most MAX, like Horovod's cooldown except that the first stay is MIN
-//! (Horovod's is two to three times that). Jitter only ever lengthens a stay, by up to a tenth, so that
-//! hosts that failed together do not return in the same instant; MAX holds with it.
+//! (Horovod's is two to three times that). Jitter only lengthens a stay, by up to a tenth, so that hosts that
+//! failed together do not return at the same time. A stay with jitter is also at most MAX.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{HostName, Time};
-use elastic_runtime::planted::{Bug, is_planted};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use super::config::CooldownRange;
 use super::limits::PENALTIES_MAX;
 
-/// A stay is lengthened by at most this part of it.
+/// Jitter lengthens a stay by at most this part (1/10) of it.
 const JITTER_PART: u32 = 10;
 
 #[derive(Debug)]
@@ -25,14 +25,15 @@ pub(super) struct Blacklist {
     penalties: BTreeMap<HostName, Penalty>,
 }
 
-/// A host's failures. Kept when it leaves the list, so that leaving and returning is no way around it.
+/// A host's failures. Kept when the host leaves the list, so that leaving and returning does not reset the
+/// penalty.
 #[derive(Clone, Copy, Debug)]
 struct Penalty {
     stays: u32,
     out: Option<Stay>,
 }
 
-/// Until when, or for ever.
+/// A stay on the blacklist. `until` is its end; `None`: for ever.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stay {
     pub(super) until: Option<Time>,
@@ -43,14 +44,15 @@ impl Blacklist {
         Self { cooldown, rng, penalties: BTreeMap::new() }
     }
 
-    /// The host's present stay, if it is out.
+    /// The host's current stay, if it is blacklisted.
     pub(super) fn stay(&self, name: &HostName) -> Option<Stay> {
         self.penalties.get(name)?.out
     }
 
-    /// Puts a host out that is not out already.
+    /// Blacklists a host that is not blacklisted already.
     pub(super) fn put_out(&mut self, now: Time, name: &HostName) -> Stay {
         let stays = self.penalties.get(name).map_or(0, |penalty| penalty.stays);
+        let stays = if is_planted(Bug::CooldownNotDoubled) { 0 } else { stays };
         let until = self.cooldown.map(|range| now + self.length(range, stays));
         let stay = Stay { until };
         let penalty = Penalty { stays: stays.saturating_add(1), out: Some(stay) };
@@ -70,7 +72,7 @@ impl Blacklist {
         }
     }
 
-    /// When the next stay is over.
+    /// The end of the stay that ends next.
     pub(super) fn next_end(&self) -> Option<Time> {
         if is_planted(Bug::BlacklistNeverEnds) {
             return None;
@@ -86,8 +88,8 @@ impl Blacklist {
         base.saturating_add(jitter).min(range.max)
     }
 
-    /// Only ever needed when more names failed than hosts can exist: those that are in go first, then
-    /// those that are out for the shortest time.
+    /// Forgets a penalty beyond the bound, which is needed only if more names failed than hosts can exist.
+    /// Hosts that are not blacklisted are forgotten first, then those with the shortest remaining stay.
     fn forget_beyond_bound(&mut self, keep: &HostName) {
         if self.penalties.len() <= PENALTIES_MAX {
             return;
@@ -104,5 +106,52 @@ impl Blacklist {
         if let Some(name) = least {
             self.penalties.remove(&name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elastic_protocol::HostName;
+    use rand::SeedableRng;
+
+    use super::*;
+
+    fn host(number: usize) -> HostName {
+        HostName::new(&format!("h{number}")).expect("a host name")
+    }
+
+    /// A list at its bound, on which each host stays 10 % longer than the one before at the most.
+    fn full() -> Blacklist {
+        let range = CooldownRange { min: Duration::from_secs(10), max: Duration::from_secs(1_000) };
+        let mut blacklist = Blacklist::new(Some(range), ChaCha8Rng::seed_from_u64(1));
+        for number in 0..PENALTIES_MAX {
+            blacklist.put_out(Time::from_ms(number as u64 * 2_000), &host(number));
+        }
+        blacklist
+    }
+
+    #[test]
+    fn beyond_the_bound_the_shortest_stay_is_forgotten_and_never_the_newest() {
+        let mut blacklist = full();
+        let next = PENALTIES_MAX;
+        let late = Time::from_ms(next as u64 * 2_000);
+        blacklist.put_out(late, &host(next));
+        assert_eq!(blacklist.penalties.len(), PENALTIES_MAX);
+        assert!(blacklist.stay(&host(0)).is_none(), "its stay ends first");
+        assert!(blacklist.stay(&host(next - 1)).is_some());
+        assert!(blacklist.stay(&host(next)).is_some());
+    }
+
+    #[test]
+    fn beyond_the_bound_a_host_that_is_back_is_forgotten_first() {
+        let mut blacklist = full();
+        let next = PENALTIES_MAX;
+        let over = blacklist.stay(&host(0)).and_then(|stay| stay.until).expect("it ends");
+        blacklist.put_out(over, &host(1));
+        blacklist.expire(over);
+        assert!(blacklist.stay(&host(0)).is_none() && blacklist.penalties.contains_key(&host(0)));
+        blacklist.put_out(over, &host(next));
+        assert!(!blacklist.penalties.contains_key(&host(0)), "it is not blacklisted");
+        assert_eq!(blacklist.penalties.len(), PENALTIES_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! What the host manager is told at the start, and which settings contradict each other.
+//! Settings of the host manager, and their validation. Made by the command line.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use elastic_protocol::HostName;
 
 use super::limits::{HOSTS_MAX, SLOTS_MAX};
 
-/// A host and how many workers it can run at once.
+/// A host, and the number of workers that it can run at once.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostSlots {
     /// Its name.
     pub name: HostName,
-    /// Its slots, at least 1.
+    /// The number of its slots, at least 1.
     pub slots: u32,
 }
 
 /// Where hosts come from.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum HostSource {
-    /// What a discovery prints: a script, or a host file that is read again and again.
+    /// The output of a script, or of a host file that is read repeatedly.
     Script,
-    /// Always these, the oldest first.
+    /// A fixed list, the oldest first.
     Fixed(Vec<HostSlots>),
-    /// Whoever joins.
+    /// Agents that join.
     Joined,
 }
 
-/// How long a blacklisted host stays out: `min` at first, twice as long each time, at most `max`.
+/// Cooldown of a blacklisted host: `min` at first, twice as long each time, at most `max`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CooldownRange {
     /// The first stay.
@@ -41,31 +41,32 @@ pub struct CooldownRange {
 pub struct HostManagerConfig {
     /// Where hosts come from.
     pub source: HostSource,
-    /// Slots of a discovered host that is printed without any. Default: none, such a line is malformed.
+    /// Slots of a discovered host that is printed without a number of slots. Default: `None`, such a line is
+    /// malformed.
     pub default_slots: Option<u32>,
-    /// From the end of one poll to the beginning of the next. Default 1 s.
+    /// Delay between the end of one poll and the beginning of the next. Default: 1 s.
     pub poll_interval: Duration,
-    /// How long one poll may take. Default 10 s.
+    /// Timeout of one poll. Default: 10 s.
     pub script_timeout: Duration,
-    /// How long a blacklisted host stays out. Default: for ever.
+    /// Cooldown of a blacklisted host. Default: for ever.
     pub cooldown: Option<CooldownRange>,
-    /// The hosts that a former driver had, the oldest first. Default: none.
+    /// The hosts of an earlier driver, the oldest first. Default: none.
     pub known: Vec<KnownHost>,
 }
 
-/// A host that a former driver had.
+/// A host of an earlier driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KnownHost {
     /// Its name and slots.
     pub host: HostSlots,
-    /// Whether it was blacklisted: its stay begins anew.
+    /// Whether it was blacklisted; if so, its stay begins again.
     pub is_blacklisted: bool,
 }
 
-/// Settings that cannot be meant.
+/// Errors in the settings.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum InvalidConfig {
-    /// The cooldown would end before it began, or at once.
+    /// The cooldown's minimum is zero, or above its maximum.
     #[error("the blacklist cooldown range {min:?} to {max:?}: MIN must be above 0 and at most MAX")]
     Cooldown {
         /// The first stay.
@@ -73,10 +74,10 @@ pub enum InvalidConfig {
         /// The longest stay.
         max: Duration,
     },
-    /// A duration that must not be zero is.
+    /// A duration is zero that must not be.
     #[error("the {what} must be above 0")]
     Zero {
-        /// Which.
+        /// The name of the setting.
         what: &'static str,
     },
     /// A host without slots, or with more than [`SLOTS_MAX`].
@@ -84,16 +85,16 @@ pub enum InvalidConfig {
     Slots {
         /// The host, or the setting.
         whose: String,
-        /// How many.
+        /// The number of slots.
         slots: u32,
     },
-    /// Nobody to run workers on.
+    /// There is no host to run workers on.
     #[error("the list of hosts is empty: name at least one, such as -H localhost:2")]
     NoHosts,
     /// More than [`HOSTS_MAX`].
     #[error("{hosts} hosts are given; at most {HOSTS_MAX} are allowed")]
     TooManyHosts {
-        /// How many.
+        /// The number of hosts.
         hosts: usize,
     },
     /// A host is named twice.
@@ -120,7 +121,7 @@ impl HostManagerConfig {
     /// Checks the settings.
     ///
     /// # Errors
-    /// Names the first setting that cannot be meant.
+    /// `InvalidConfig` names the first invalid setting.
     pub fn validate(self) -> Result<Self, InvalidConfig> {
         if let Some(CooldownRange { min, max }) = self.cooldown
             && (min.is_zero() || min > max)

@@ -1,27 +1,27 @@
-//! What became of an arrival, a departure, a failure. Read by the driver, which tells the host why.
+//! Results of an arrival, a departure, a failure. Read by the driver, which tells the host why.
 
 use elastic_protocol::{HostName, Time};
 
 use super::limits::{HOSTS_MAX, SLOTS_MAX};
 
-/// What became of a host that joined.
+/// Result of a host's arrival.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum JoinDecision {
-    /// It is in the list, with the slots that it said.
+    /// Accepted into the list, with the slots that it offered.
     Taken,
-    /// It was in the list before anybody joined; the list's slots count.
+    /// Already in the list before any agent joined; the list's slots count.
     Expected {
-        /// How many.
+        /// The number of slots.
         slots: u32,
     },
-    /// It is not in the list, and does not get in by joining.
+    /// Refused: the host is not in the list, or cannot be added to it.
     Refused(JoinRefusal),
 }
 
-/// Why a host that joined is not taken.
+/// Reasons for refusing a host that joined.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum JoinRefusal {
-    /// Hosts are fixed or discovered, and it is not among them (now).
+    /// Hosts are fixed or discovered, and this one is not among them (now).
     #[error(
         "host {name} is not among the job's hosts: add it to the list or to what the discovery \
              script prints, or give the agent the listed name with --host"
@@ -35,7 +35,7 @@ pub enum JoinRefusal {
     Slots {
         /// Its name.
         name: HostName,
-        /// How many.
+        /// The number of slots.
         slots: u32,
     },
     /// There are [`HOSTS_MAX`] already.
@@ -46,30 +46,30 @@ pub enum JoinRefusal {
     },
 }
 
-/// What became of a host that left.
+/// Result of a host's departure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LeaveDecision {
-    /// It was taken out of the list.
+    /// Removed from the list.
     Removed,
-    /// Hosts are fixed or discovered: it stays in the list, and may join again.
+    /// Hosts are fixed or discovered: the host stays in the list, and may join again.
     StaysListed,
-    /// It was not in the list.
+    /// The host was not in the list.
     NotListed,
 }
 
-/// What became of a failure.
+/// Result of a worker's failure on a host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FailureDecision {
-    /// The host is out.
+    /// The host is now blacklisted.
     Blacklisted {
-        /// Until then, or for ever.
+        /// The end of its stay; `None`: for ever.
         until: Option<Time>,
-        /// Why, as it was given.
+        /// The reason, as it was given.
         reason: String,
     },
-    /// It was out already, and its stay does not grow.
+    /// The host was blacklisted already; its stay does not grow.
     OutAlready {
-        /// Until then, or for ever.
+        /// The end of its stay; `None`: for ever.
         until: Option<Time>,
     },
 }

@@ -1,4 +1,4 @@
-//! How a discovery can fail. Made by whoever carries it out, judged by the core.
+//! Errors of a discovery. Made by the shell that runs it, judged by the core.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use elastic_protocol::ExitStatus;
 
 use super::limits::OUTPUT_BYTES_MAX;
 
-/// Why a discovery gave no hosts.
+/// Errors of a discovery that gave no hosts.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum DiscoveryError {
     /// The script could not be started.
@@ -14,7 +14,7 @@ pub enum DiscoveryError {
     CannotStart {
         /// The script.
         command: String,
-        /// What the system said.
+        /// The system's error message.
         message: String,
     },
     /// The host file could not be read.
@@ -22,15 +22,15 @@ pub enum DiscoveryError {
     CannotRead {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error message.
         message: String,
     },
-    /// DNS gave no hosts, and it is not that there are none yet.
+    /// DNS failed, or gave no addresses although it had some before.
     #[error("the addresses of {name} cannot be had: {message}")]
     NoAddresses {
         /// The name.
         name: String,
-        /// What went wrong.
+        /// The system's error message.
         message: String,
     },
     /// The script ended otherwise than with exit code 0.
@@ -38,7 +38,7 @@ pub enum DiscoveryError {
     Failed {
         /// The script.
         command: String,
-        /// How it ended.
+        /// The script's exit status.
         status: ExitStatus,
         /// The end of its stderr.
         stderr: String,
@@ -75,7 +75,7 @@ fn after_stderr(stderr: &str) -> String {
 }
 
 impl DiscoveryError {
-    /// What to do about it.
+    /// The way out, as one sentence.
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::CannotStart { .. } => {
@@ -106,8 +106,8 @@ impl DiscoveryError {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the first host discovery failed: {error}")]
 pub struct DiscoveryFailure {
-    /// Why; part of this error's own text.
+    /// The cause; part of this error's own text.
     pub error: DiscoveryError,
-    /// What to do about it.
+    /// The way out, as one sentence.
     pub hint: &'static str,
 }

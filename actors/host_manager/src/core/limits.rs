@@ -1,8 +1,8 @@
-//! Bounds on what discovery may say, and on what is remembered of it.
+//! Bounds on a discovery's output, and on remembered failures. Used by `core` and `discovery`.
 
 use elastic_protocol::Assignment;
 
-/// Most slots of one host: four times the largest machine known, so beyond it is a slip of the pen.
+/// Most slots of one host: four times the largest known machine, so a larger number is a typing error.
 pub const SLOTS_MAX: u32 = 4096;
 
 /// Most hosts: as many as there can be workers.
@@ -17,10 +17,10 @@ pub const LINE_BYTES_MAX: usize = 1024;
 /// Most malformed lines of one discovery that are named; the others are counted.
 pub const LINE_ERRORS_MAX: usize = 16;
 
-/// How much of a malformed line is shown, in characters.
+/// Most characters of a malformed line that are shown.
 pub const LINE_SHOWN_CHARS_MAX: usize = 80;
 
-/// How much of a discovery's stderr is kept, in bytes: its end.
+/// Most bytes of a discovery's stderr that are kept: its end.
 pub const STDERR_BYTES_MAX: usize = 4096;
 
 /// Most hosts whose failures are remembered after they left the list.

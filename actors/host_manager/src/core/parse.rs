@@ -1,5 +1,5 @@
-//! The discovery's output as hosts, and every line that is not one by number. Called by the core, and by
-//! the command line for `-H`.
+//! Parser of a discovery's output: gives the hosts, and every malformed line with its number. Called by the
+//! core, and by the command line for `-H`.
 //!
 //! One grammar for discovery scripts, host files and host lists. A line is `host`, `host:slots` (Horovod's
 //! discovery) or `host slots=N` (mpirun's and Horovod's host files); an IPv6 address stands in brackets.
@@ -13,21 +13,21 @@ use elastic_protocol::{HostName, InvalidHostName};
 use super::config::HostSlots;
 use super::limits::{HOSTS_MAX, LINE_BYTES_MAX, LINE_ERRORS_MAX, LINE_SHOWN_CHARS_MAX, SLOTS_MAX};
 
-/// What a discovery said.
+/// The parsed output of a discovery.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HostLines {
     /// The hosts in the order of their lines; each name once.
     pub hosts: Vec<HostSlots>,
     /// The malformed lines, the first [`LINE_ERRORS_MAX`] of them.
     pub errors: Vec<LineError>,
-    /// How many more there were.
+    /// The number of further malformed lines.
     pub errors_left_out: usize,
-    /// Hosts that were named, but with slots that cannot be read: a slip of the pen is no reason to take
-    /// such a host out, if it is in.
+    /// Hosts that were named with slots that cannot be parsed. Such a host stays in the list if it is there: a
+    /// typing error must not remove it.
     pub unclear: BTreeSet<HostName>,
 }
 
-/// A line that is no host.
+/// A malformed line.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("line {line_number} ({text:?}): {problem}")]
 pub struct LineError {
@@ -35,14 +35,14 @@ pub struct LineError {
     pub line_number: usize,
     /// Its beginning.
     pub text: String,
-    /// What is wrong with it.
+    /// The problem with the line.
     pub problem: LineProblem,
 }
 
-/// What is wrong with a line.
+/// Problems of a line.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LineProblem {
-    /// Nothing stands before the slots, or no name can stand there.
+    /// The host's name is missing, or not a valid name.
     #[error(transparent)]
     Host(#[from] InvalidHostName),
     /// No slots, and no default.
@@ -51,13 +51,13 @@ pub enum LineProblem {
     /// The slots are not a number.
     #[error("{slots:?} is not a number of slots")]
     NotANumber {
-        /// What stands there.
+        /// The text in the place of the slots.
         slots: String,
     },
     /// The slots are below zero.
     #[error("{slots} slots: a host has at least 1")]
     NegativeSlots {
-        /// What stands there.
+        /// The text in the place of the slots.
         slots: String,
     },
     /// Zero slots: the host is taken as not listed.
@@ -66,7 +66,7 @@ pub enum LineProblem {
     /// More than [`SLOTS_MAX`].
     #[error("{slots} slots: a host has at most {SLOTS_MAX}")]
     TooManySlots {
-        /// What stands there.
+        /// The text in the place of the slots.
         slots: String,
     },
     /// The host was named before; the first line counts.
@@ -78,7 +78,7 @@ pub enum LineProblem {
     /// Several colons outside of brackets.
     #[error("several colons: write an IPv6 address in brackets, as in [::1]:2")]
     ManyColons,
-    /// What stands in brackets is no IPv6 address, or something other than slots follows them.
+    /// The text in brackets is not an IPv6 address, or something other than slots follows them.
     #[error("not an IPv6 address in brackets, as in [::1]:2")]
     Brackets,
     /// Longer than [`LINE_BYTES_MAX`].
@@ -109,7 +109,7 @@ pub fn parse_hosts(output: &str, default_slots: Option<u32>) -> HostLines {
     parsed
 }
 
-/// An entry of a host list that is no host.
+/// A malformed entry of a host list.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("entry {number} of the host list ({text:?}): {problem}")]
 pub struct HostListError {
@@ -117,15 +117,15 @@ pub struct HostListError {
     pub number: usize,
     /// Its beginning.
     pub text: String,
-    /// What is wrong with it.
+    /// The problem with the line.
     pub problem: LineProblem,
 }
 
-/// Reads a list on one line, as `-H a:2,b:2` has it. Empty entries are skipped.
+/// Parses a list on one line, as in `-H a:2,b:2`. Empty entries are skipped.
 ///
 /// # Errors
-/// [`HostListError`] names the first entry that is no host: unlike a script's output, a list that a person
-/// gives once is better refused than read in part.
+/// [`HostListError`] names the first malformed entry. Unlike a script's output, a list that a person gives once
+/// is refused rather than read in part.
 pub fn parse_host_list(
     list: &str,
     default_slots: Option<u32>,
@@ -144,13 +144,13 @@ pub fn parse_host_list(
 }
 
 impl HostLines {
-    /// Whether nothing of it makes sense: no host, and a line that is more than a host without slots.
+    /// Whether the output is garbage: no line is a host, and some line is malformed other than by zero slots.
     pub fn is_garbage(&self) -> bool {
         let drained = |error: &LineError| error.problem == LineProblem::ZeroSlots;
         self.hosts.is_empty() && (self.errors_left_out > 0 || !self.errors.iter().all(drained))
     }
 
-    /// One sentence for each malformed line.
+    /// A sentence for each malformed line.
     pub fn complaints(&self) -> impl Iterator<Item = String> {
         let more = (self.errors_left_out > 0)
             .then(|| format!("{} more lines are malformed", self.errors_left_out));
@@ -208,7 +208,7 @@ fn without_comment(line: &str) -> &str {
     }
 }
 
-/// A line's host; or what is wrong, and whose slots it was about where only those are wrong.
+/// A line's host; or the problem, with the host's name if only its slots are malformed.
 type LineResult<T> = Result<T, (LineProblem, Option<HostName>)>;
 
 fn parse_line(text: &str, default_slots: Option<u32>) -> LineResult<HostSlots> {
@@ -231,7 +231,7 @@ fn parse_line(text: &str, default_slots: Option<u32>) -> LineResult<HostSlots> {
     }
 }
 
-/// Name and slots, both as they stand there.
+/// Splits a line into name and slots, both unparsed.
 fn split(text: &str) -> LineResult<(&str, Option<&str>)> {
     if let Some(bracketed) = text.strip_prefix('[') {
         let (address, rest) = bracketed.split_once(']').ok_or((LineProblem::Brackets, None))?;

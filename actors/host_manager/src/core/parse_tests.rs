@@ -1,4 +1,4 @@
-//! The grammar of discovery output, line by line, and that any text is safe.
+//! Tests of the grammar of discovery output, line by line, and with random text.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
-//! The host manager's core under random sequences of polls, arrivals, failures and time, against a model
-//! that keeps ages and stays the plain way.
+//! Property tests of the host manager's core: random sequences of polls, arrivals, failures and time, against a
+//! simple model of ages and stays.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn unique(list: &[(u8, u32)]) -> Vec<(u8, u32)> {
 #[derive(Default)]
 struct Model {
     hosts: Vec<(u8, u32)>,
-    /// When it was put out, and for which time.
+    /// The times at which each host was blacklisted.
     failures: BTreeMap<u8, Vec<Time>>,
 }
 
@@ -111,7 +111,8 @@ proptest! {
                 Event::Failure(host) => {
                     match core.handle_failure(now, &name(host), "it failed") {
                         FailureDecision::Blacklisted { until, .. } => {
-                            // Out only if the stay before is over: never a shorter one, and never two.
+                            // A host is blacklisted again only if its previous stay has ended: never earlier,
+                            // and never twice at once.
                             if let Some((least, _)) = model.stay(host) {
                                 prop_assert!(now >= least, "H-14: back too early");
                             }

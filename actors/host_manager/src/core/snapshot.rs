@@ -1,4 +1,4 @@
-//! What the host manager tells the driver: all hosts as they are now, and the kind of change.
+//! The host manager's message to the driver: all hosts as they are now, and the kind of change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use super::discovery::DiscoveryFailure;
 /// Whether a host may run workers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum HostState {
-    /// It may.
+    /// The host may run workers.
     Listed,
-    /// It failed, and stays out.
+    /// The host failed, and gets no workers.
     Blacklisted {
-        /// Until then, or for ever.
+        /// The end of its stay; `None`: for ever.
         until: Option<Time>,
     },
 }
 
-/// One host.
+/// A host of the snapshot.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostEntry {
     /// Its name.
@@ -31,7 +31,7 @@ pub struct HostEntry {
 }
 
 impl HostEntry {
-    /// Slots that may be used now: none of a blacklisted host.
+    /// The number of slots that may be used now; 0 for a blacklisted host.
     pub const fn usable_slots(&self) -> u32 {
         match self.state {
             HostState::Listed => self.slots,
@@ -43,14 +43,14 @@ impl HostEntry {
 /// The kind of a change in the slots that may be used.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum HostUpdate {
-    /// None: an unused host, a warning.
+    /// No change in usable slots: only an unused host or a warning changed.
     #[default]
     None,
-    /// Only more.
+    /// Slots were added only.
     Added,
-    /// Only fewer.
+    /// Slots were removed only.
     Removed,
-    /// Here more, there fewer.
+    /// Some hosts have more slots, others fewer.
     Mixed,
 }
 
@@ -73,23 +73,23 @@ impl HostUpdate {
     }
 }
 
-/// All hosts as they are at one moment.
+/// All hosts at one moment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HostsSnapshot {
     /// The oldest first, blacklisted ones in their places.
     pub hosts: Vec<HostEntry>,
     /// The change since the snapshot before.
     pub update: HostUpdate,
-    /// What somebody should mend: failing discovery, malformed lines. Gone when it works again.
+    /// Warnings for the operator, such as failing discovery and malformed lines; cleared when discovery works again.
     pub warnings: Vec<String>,
 }
 
-/// What the core wants done.
+/// Outputs of the core.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum HostManagerOutput {
     /// Discover hosts, then call `handle_discovery`.
     RunDiscovery {
-        /// How long it may take.
+        /// Timeout of the discovery.
         timeout: Duration,
     },
     /// Hosts or warnings changed.

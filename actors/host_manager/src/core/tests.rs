@@ -1,4 +1,4 @@
-//! The host manager's core by scenario: H-14 to H-19, and what of X-7 is its.
+//! Tests of the host manager's core by scenario: H-14 to H-19, and its part of X-7.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn failed() -> DiscoveryError {
     }
 }
 
-/// One poll that says this, begun when it is due and ended at once; the snapshot, if there is one.
+/// A poll with this result, started when it is due and ended at once; returns the snapshot, if there is one.
 fn poll(core: &mut HostManagerCore, result: Result<&str, DiscoveryError>) -> Option<HostsSnapshot> {
     let now = core.poll_timeout().unwrap_or(Time::ZERO);
     if now > Time::ZERO {

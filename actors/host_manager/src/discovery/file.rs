@@ -1,4 +1,4 @@
-//! A host file as a discovery: it is read again at each poll, so a change to it is a change of hosts.
+//! Discovery from a host file. The file is read again at each poll, so a change to it changes the hosts.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,8 +19,8 @@ pub struct HostFileDiscovery {
 }
 
 impl HostFileDiscovery {
-    /// Of the file at `path`; a relative path counts from the present working directory. Files are read
-    /// through `offload`, since a file system can hang.
+    /// A discovery from the file at `path`; a relative path counts from the present working directory. The file
+    /// is read through `offload`, since a file system can hang.
     pub fn new(path: &Path, offload: OffloadPort) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Self { path, offload }
@@ -48,7 +48,7 @@ impl Discovery for HostFileDiscovery {
     }
 }
 
-/// At most one byte more than the bound.
+/// Reads the file, at most one byte more than the bound.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let bound = u64::try_from(OUTPUT_BYTES_MAX).unwrap_or(u64::MAX);
     let mut bytes = Vec::new();

@@ -1,5 +1,5 @@
-//! How hosts are discovered: the port that the host manager's actor uses, and what stands behind it in
-//! production. The simulation and tests give their own.
+//! Discovery of hosts: the port that the host manager's actor uses, and its implementations for production. The
+//! simulation and tests have their own.
 
 mod dns;
 mod file;
@@ -16,12 +16,12 @@ pub use self::file::HostFileDiscovery;
 pub use self::script::ScriptDiscovery;
 use crate::core::DiscoveryError;
 
-/// One run of a discovery. Dropping it ends it.
+/// A run of a discovery. Dropping it ends it.
 pub type DiscoveryRun = Pin<Box<dyn Future<Output = Result<String, DiscoveryError>>>>;
 
-/// Says which hosts there are, in the format that [`parse_hosts`](crate::parse_hosts) reads.
+/// Lists the hosts, in the format that [`parse_hosts`](crate::parse_hosts) reads.
 pub trait Discovery {
-    /// Asks. The actor calls it again only after the run has ended or was dropped, and drops a run that
-    /// takes clearly longer than `limit`.
+    /// Starts a run. The actor starts the next one only after this run has ended or was dropped. It drops a run
+    /// that takes clearly longer than `limit`.
     fn run(&mut self, limit: Duration) -> DiscoveryRun;
 }

@@ -1,5 +1,5 @@
-//! What a discovery script's process leaves behind: its group, which is ended with it, and the output that
-//! is read while it runs. Used by `script`.
+//! The process group of a discovery script, which is killed with it, and the output that is read while it runs.
+//! Used by `script`.
 
 use std::cell::{Cell, RefCell};
 
@@ -12,25 +12,25 @@ use crate::core::limits::{OUTPUT_BYTES_MAX, STDERR_BYTES_MAX};
 
 const CHUNK_BYTES: usize = 8 << 10;
 
-/// The script and all that it started, unless that left the group. Ended by SIGKILL when dropped: at the
-/// time limit, when nobody wants the result any more, and after the script's own end, so that what it left
-/// in the background does not pile up poll by poll.
+/// The script and all processes that it started, except those that left the group. The group is killed
+/// (SIGKILL) when this is dropped: at the time limit, when the result is not wanted any more, and after the
+/// script's own end, so that background processes do not pile up poll by poll.
 pub(super) struct ProcessGroup {
     leader: Cell<Option<Pid>>,
 }
 
 impl ProcessGroup {
-    /// Of a process that was started as the leader of a new group.
+    /// The group of a process that was started as the leader of a new group.
     pub(super) fn of(leader: Option<u32>) -> Self {
         let leader = leader.and_then(|leader| i32::try_from(leader).ok());
         Self { leader: Cell::new(leader.map(Pid::from_raw)) }
     }
 
-    /// Ends it, once.
+    /// Kills the group, once.
     pub(super) fn kill(&self) {
         let Some(leader) = self.leader.take() else { return };
         match killpg(leader, Signal::SIGKILL) {
-            // Nobody was left.
+            // The group was empty.
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(error) => tracing::warn!(%leader, %error, "a process group cannot be ended"),
         }
@@ -43,16 +43,16 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// What was read so far. Shared, so that it is there when reading is cut short.
+/// The output read so far; shared, so that it is available when reading is cut short.
 #[derive(Default)]
-pub(super) struct Output {
+pub(super) struct CommandOutput {
     stdout: RefCell<Vec<u8>>,
     stderr: RefCell<Vec<u8>>,
     overflown: Cell<bool>,
 }
 
-impl Output {
-    /// Reads stdout up to the bound; past it, ends the group.
+impl CommandOutput {
+    /// Reads stdout up to the bound; beyond it, kills the group.
     pub(super) async fn read_stdout(&self, mut pipe: impl AsyncRead + Unpin, group: &ProcessGroup) {
         let mut chunk = [0; CHUNK_BYTES];
         while let Ok(bytes @ 1..) = pipe.read(&mut chunk).await {
@@ -80,7 +80,7 @@ impl Output {
         self.overflown.get()
     }
 
-    /// Bytes that are not UTF-8 are replaced, so that their lines are named as malformed.
+    /// The stdout as text. Bytes that are not UTF-8 are replaced, so that their lines are named as malformed.
     pub(super) fn stdout(&self) -> String {
         String::from_utf8_lossy(&self.stdout.borrow()).into_owned()
     }

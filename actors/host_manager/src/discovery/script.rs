@@ -1,5 +1,5 @@
-//! A discovery script: a program that prints hosts and ends. Run anew for each poll, as a direct child,
-//! without a shell and without a helper process between.
+//! Discovery through a script: a program that prints hosts and ends. It is run for each poll, as a direct
+//! child, without a shell or a helper process in between.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -13,18 +13,18 @@ use futures_util::future::{Either, join, select};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
-use super::process::{Output, ProcessGroup};
+use super::process::{CommandOutput, ProcessGroup};
 use super::{Discovery, DiscoveryRun};
 use crate::core::DiscoveryError;
 
-/// How long the pipes of a script that has ended may stay open. Whoever holds them has left the script's
-/// process group, such as the master process of a shared ssh connection; it is not waited for.
+/// Timeout for the pipes of a script that has ended. A process that still holds them has left the script's
+/// process group, such as the master process of a shared ssh connection, and is not waited for.
 const DRAIN: Duration = Duration::from_millis(100);
 
-/// A script that is just being written cannot be executed (ETXTBSY); it is tried so often in all.
+/// The most attempts to start a script. A script that is just being written cannot be executed (ETXTBSY).
 const STARTS_MAX: u32 = 5;
 
-/// From one try to the next.
+/// Delay between two attempts.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Runs a script. Its stdin is empty, its environment and working directory are the driver's, its stdout
@@ -87,7 +87,7 @@ impl ScriptDiscovery {
     async fn run_once(self, limit: Duration) -> Result<String, DiscoveryError> {
         let mut child = self.start().await?;
         let group = ProcessGroup::of(child.id());
-        let output = Output::default();
+        let output = CommandOutput::default();
         let ended = timeout(limit, wait(&mut child, &group, &output)).await;
         let (command, stderr) = (self.shown(), output.stderr());
         let status = match ended {
@@ -96,7 +96,7 @@ impl ScriptDiscovery {
             }
             Err(_elapsed) => {
                 group.kill();
-                // Its entry in the process table goes now or, if the kernel holds it, later.
+                // The script is reaped now or, if the kernel still holds it, later.
                 let _ = timeout(DRAIN, child.wait()).await;
                 return Err(DiscoveryError::TimedOut { command, limit, stderr });
             }
@@ -114,7 +114,11 @@ impl ScriptDiscovery {
 }
 
 /// Reads the script's output until it has ended.
-async fn wait(child: &mut Child, group: &ProcessGroup, output: &Output) -> io::Result<ExitStatus> {
+async fn wait(
+    child: &mut Child,
+    group: &ProcessGroup,
+    output: &CommandOutput,
+) -> io::Result<ExitStatus> {
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let read_stdout = async {
         if let Some(pipe) = stdout {
@@ -131,7 +135,7 @@ async fn wait(child: &mut Child, group: &ProcessGroup, output: &Output) -> io::R
         Either::Right((_, end)) => end.await?,
         Either::Left((status, _)) => {
             group.kill();
-            // Past it, what was read counts.
+            // After the timeout, the output that was read so far counts.
             let _ = timeout(DRAIN, reading).await;
             status?
         }

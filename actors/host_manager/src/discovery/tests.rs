@@ -1,4 +1,4 @@
-//! Real scripts and files: H-15 and X-7 as far as a single run goes.
+//! Tests with real scripts and files: H-15 and X-7 for a single run.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use elastic_protocol::ExitStatus;
-use elastic_runtime::{OffloadPort, system};
+use elastic_runtime::{BlockingLane, OffloadPort, system};
 use tempfile::TempDir;
 
 use super::*;
 use crate::core::limits::STDERR_BYTES_MAX;
 
-/// More than any run of these tests takes, even on a machine that is busy.
+/// Timeout that no run of these tests reaches, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn script(text: &str) -> (TempDir, PathBuf) {
@@ -36,7 +36,7 @@ fn reason(result: Result<String, DiscoveryError>) -> String {
     result.expect_err("it fails").to_string()
 }
 
-/// Whether the process is there and not just an entry that waits for its parent.
+/// Whether the process exists and is not a zombie.
 fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
@@ -91,7 +91,7 @@ fn x_7_a_script_that_hangs_is_ended_with_all_that_it_started() {
     );
     let pid_file = folder.path().join("pid");
     let mut limit = Duration::from_millis(100);
-    // On a machine that is busy the script may not get that far within the limit.
+    // On a busy machine the script may not get that far within the limit.
     let pid = loop {
         let failed = run_within(&path, limit);
         assert!(matches!(failed, Err(DiscoveryError::TimedOut { .. })), "{failed:?}");
@@ -150,7 +150,7 @@ fn dropping_a_run_ends_the_script() {
 fn a_host_file_is_read_anew_each_time() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("hosts");
-    let mut discovery = HostFileDiscovery::new(&path, OffloadPort::blocking_threads());
+    let mut discovery = HostFileDiscovery::new(&path, OffloadPort::lane(BlockingLane::DISCOVERY));
     let mut read = || system::run(async { discovery.run(LIMIT).await }).expect("a runtime");
     let missing = reason(read());
     assert!(missing.contains("cannot be read: No such file"), "{missing}");

@@ -1,15 +1,19 @@
-//! The registry actor on a paused clock: wiring, senders, supervision. What votes come to is the core's
-//! tests' affair.
+//! Tests of the registry actor on a paused clock: wiring, senders, supervision. The verdicts are tested with the
+//! core.
 
 use std::time::Duration;
 
 use actix::Addr;
 use elastic_protocol::messages::Ballot;
-use elastic_protocol::{GenerationId, HostName, Incarnation, NodeId, NodeName, Term, WorkerId};
-use elastic_runtime::{ActorName, spawn_child, system};
+use elastic_protocol::{
+    ActorName, ExitStatus, GenerationId, HostName, Incarnation, NodeId, NodeName, ResetCause,
+    Stamp, Term, WorkerId,
+};
+use elastic_runtime::{spawn_child, system};
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::core::{GenerationVerdict, RestartBudget};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -47,7 +51,8 @@ impl Room {
     }
 
     async fn open(&self, generation: u64) -> Result<(), OpenError> {
-        let open = OpenGeneration { stamp: stamp(generation), members: vec![worker(0), worker(1)] };
+        let (members, budget) = (vec![worker(0), worker(1)], RestartBudget::default());
+        let open = OpenGeneration { stamp: stamp(generation), members, budget };
         self.registry.send(open).await.expect("the registry lives")
     }
 
@@ -79,7 +84,7 @@ fn failure() -> Ballot {
 }
 
 #[test]
-fn all_succeed_and_the_generation_stops() {
+fn all_succeed() {
     system::run_paused(async {
         let mut room = Room::new();
         room.open(1).await.expect("a first generation");
@@ -88,17 +93,14 @@ fn all_succeed_and_the_generation_stops() {
             room.vote(1, ballot);
         }
         let mut verdicts = Vec::new();
-        let exit = loop {
+        while verdicts.len() < 5 {
             match room.next().await {
                 RegistryReport::Verdict(verdict) => verdicts.push(verdict),
-                RegistryReport::GenerationEnded { exit, .. } => break exit,
                 other => panic!("unexpected: {other:?}"),
             }
-        };
-        assert_eq!(verdicts.len(), 5);
-        assert_eq!(verdicts[0], Verdict::AllReady { stamp: stamp(1) });
-        assert_eq!(verdicts[4], Verdict::AllSucceeded { stamp: stamp(1) });
-        assert_eq!(exit, Exit::Stopped);
+        }
+        assert_eq!(verdicts[0], GenerationVerdict::AllReady { stamp: stamp(1) });
+        assert_eq!(verdicts[4], GenerationVerdict::AllSucceeded { stamp: stamp(1) });
     });
 }
 
@@ -108,16 +110,27 @@ fn x_6_one_loss_ends_the_generation_and_later_votes_are_kept() {
         let mut room = Room::new();
         room.open(1).await.expect("a first generation");
         room.vote(0, failure());
-        assert!(matches!(room.next().await, RegistryReport::Verdict(Verdict::Failed { .. })));
-        let RegistryReport::GenerationEnded { stamp: ended, exit } = room.next().await else {
-            panic!("the child's end is not told")
-        };
-        assert_eq!(ended, stamp(1));
-        assert!(matches!(exit, Exit::Failed(reason) if reason.contains("a[0]#1: boom")));
-        let lost = MemberLost { stamp: stamp(1), worker: worker(1), reason: "silent".into() };
-        room.registry.do_send(lost);
-        assert!(matches!(room.next().await, RegistryReport::Verdict(Verdict::Failed { .. })));
-        assert!(matches!(room.next().await, RegistryReport::Verdict(Verdict::AllFailed { .. })));
+        assert!(matches!(
+            room.next().await,
+            RegistryReport::Verdict(GenerationVerdict::Failed { .. })
+        ));
+        assert!(matches!(
+            room.next().await,
+            RegistryReport::Verdict(GenerationVerdict::Broken { .. })
+        ));
+        let status = ExitStatus::Code(1);
+        let cause = ResetCause::WorkerExited { worker: worker(1), status };
+        let (lost, failure) = (Some(worker(1)), Some(status));
+        let exit = Incident { stamp: stamp(1), lost, failure, cause, evidence: Time::ZERO };
+        room.registry.do_send(exit);
+        assert!(matches!(
+            room.next().await,
+            RegistryReport::Verdict(GenerationVerdict::Failed { .. })
+        ));
+        assert!(matches!(
+            room.next().await,
+            RegistryReport::Verdict(GenerationVerdict::AllFailed { .. })
+        ));
     });
 }
 
@@ -131,12 +144,15 @@ fn only_the_authenticated_worker_and_the_driver_are_heard() {
         let driver_says = Vote { stamp: stamp(1), worker: worker(0), ballot: failure() };
         let registry = room.node.reference::<Vote>(room.node.id(ActorName::REGISTRY));
         registry.tell(driver_says).expect("the registry is published");
-        assert!(matches!(room.next().await, RegistryReport::Verdict(Verdict::Failed { .. })));
+        assert!(matches!(
+            room.next().await,
+            RegistryReport::Verdict(GenerationVerdict::Failed { .. })
+        ));
     });
 }
 
 #[test]
-fn g_2_closed_and_replaced_generations_are_deaf() {
+fn g_2_a_generation_that_was_replaced_is_deaf() {
     system::run_paused(async {
         let mut room = Room::new();
         room.open(1).await.expect("a first generation");
@@ -144,16 +160,10 @@ fn g_2_closed_and_replaced_generations_are_deaf() {
         room.registry.do_send(AskMissing { stamp: stamp(1) });
         let missing = vec![worker(1)];
         assert_eq!(room.next().await, RegistryReport::Missing { stamp: stamp(1), missing });
-        room.registry.do_send(CloseGeneration { stamp: stamp(1) });
-        let ended = RegistryReport::GenerationEnded { stamp: stamp(1), exit: Exit::Stopped };
-        assert_eq!(room.next().await, ended);
-        room.vote(1, Ballot::Ready);
-        assert_eq!(room.next().await, RegistryReport::VoteDropped { total: 1 });
         room.open(2).await.expect("newer");
         let again = room.open(2).await;
         assert_eq!(again, Err(OpenError::NotNewer { stamp: stamp(2), newest: stamp(2) }));
-        room.open(3).await.expect("newer");
-        let ended = RegistryReport::GenerationEnded { stamp: stamp(2), exit: Exit::Stopped };
-        assert_eq!(room.next().await, ended);
+        room.vote(1, Ballot::Ready);
+        assert_eq!(room.next().await, RegistryReport::VoteDropped { total: 1 });
     });
 }

@@ -1,33 +1,33 @@
-//! One member's state in a generation: how far it came, and how it ended. Used by the registry's core.
+//! One member's state in a generation: its progress, and its result. Used by the registry's core.
 //!
-//! The two are kept apart because a process's end, which its agent reports, may overtake what the worker
-//! itself said before: a SYNCED that arrives behind the SUCCESS still counts.
+//! The two are kept apart because the agent's report of a process's end may overtake earlier votes of the worker: a
+//! SYNCED that arrives behind the SUCCESS still counts.
 
 use elastic_protocol::{ExitStatus, Time};
 
-use super::verdict::{Decision, IgnoreReason, VoteDecision};
+use super::verdict::{IgnoreReason, VoteDecision, VoteEffect};
 
-/// How far a member came.
+/// Progress of a member.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Progress {
-    /// It has not voted.
+pub enum MemberProgress {
+    /// The member has not voted.
     Waiting,
-    /// Its communicator stands.
+    /// The member's communicator stands.
     Ready,
-    /// It holds the root's commit and trains.
+    /// The member holds the root's commit and trains.
     Synced,
 }
 
-/// How a member ended. The first result stands.
+/// Result of a member. The first result stands.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum MemberResult {
-    /// It finished.
+    /// The member finished.
     Succeeded,
-    /// It failed, or was lost.
+    /// The member failed, or was lost.
     Failed {
-        /// How its process ended, if it did.
+        /// Exit status of its process; none if the process has not ended.
         status: Option<ExitStatus>,
-        /// Its error, the last lines of its stderr, or why it was given up.
+        /// The member's error, the last lines of its stderr, or the reason why it was given up.
         message: String,
     },
 }
@@ -35,20 +35,29 @@ pub enum MemberResult {
 /// A member's state.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MemberState {
-    /// Its rank.
+    /// The member's rank.
     pub rank: u32,
-    /// How far it came.
-    pub progress: Progress,
-    /// How it ended, if it did.
+    /// The member's progress.
+    pub progress: MemberProgress,
+    /// The member's result; none while it has none.
     pub result: Option<MemberResult>,
-    /// When that changed last; at first, when the generation was opened.
+    /// Time of the last change of progress or result; at first, the opening of the generation.
     pub since: Time,
+    /// Whether the member is lost.
+    pub is_lost: bool,
     pub(super) result_told: bool,
 }
 
 impl MemberState {
     pub(super) const fn new(rank: u32, now: Time) -> Self {
-        Self { rank, progress: Progress::Waiting, result: None, since: now, result_told: false }
+        Self {
+            rank,
+            progress: MemberProgress::Waiting,
+            result: None,
+            since: now,
+            is_lost: false,
+            result_told: false,
+        }
     }
 
     pub(super) const fn is_succeeded(&self) -> bool {
@@ -59,27 +68,27 @@ impl MemberState {
         matches!(self.result, Some(MemberResult::Failed { .. }))
     }
 
-    /// SYNCED stands for READY too: nobody can sync without a communicator.
-    pub(super) fn advance(&mut self, now: Time, progress: Progress) -> VoteDecision {
+    /// Raises the progress. SYNCED stands for READY too: a worker cannot sync without a communicator.
+    pub(super) fn advance(&mut self, now: Time, progress: MemberProgress) -> VoteDecision {
         if self.is_failed() {
-            return VoteDecision::Taken(Decision::Ignored(IgnoreReason::FailureStands));
+            return VoteDecision::Taken(VoteEffect::Ignored(IgnoreReason::FailureStands));
         }
         if progress <= self.progress {
-            return VoteDecision::Taken(Decision::Repeated);
+            return VoteDecision::Taken(VoteEffect::Repeated);
         }
         self.progress = progress;
         self.since = now;
-        VoteDecision::Taken(Decision::Recorded)
+        VoteDecision::Taken(VoteEffect::Recorded)
     }
 
     pub(super) fn succeed(&mut self, now: Time) -> VoteDecision {
         VoteDecision::Taken(match &self.result {
-            Some(MemberResult::Succeeded) => Decision::Repeated,
-            Some(MemberResult::Failed { .. }) => Decision::Ignored(IgnoreReason::FailureStands),
+            Some(MemberResult::Succeeded) => VoteEffect::Repeated,
+            Some(MemberResult::Failed { .. }) => VoteEffect::Ignored(IgnoreReason::FailureStands),
             None => {
                 self.result = Some(MemberResult::Succeeded);
                 self.since = now;
-                Decision::Recorded
+                VoteEffect::Recorded
             }
         })
     }
@@ -91,17 +100,17 @@ impl MemberState {
         message: &str,
     ) -> VoteDecision {
         VoteDecision::Taken(match &mut self.result {
-            Some(MemberResult::Succeeded) => Decision::Ignored(IgnoreReason::SuccessStands),
+            Some(MemberResult::Succeeded) => VoteEffect::Ignored(IgnoreReason::SuccessStands),
             // The worker's own error comes first, its exit status later: together they are the cause.
             Some(MemberResult::Failed { status: known @ None, .. }) if status.is_some() => {
                 *known = status;
-                Decision::Repeated
+                VoteEffect::Repeated
             }
-            Some(MemberResult::Failed { .. }) => Decision::Repeated,
+            Some(MemberResult::Failed { .. }) => VoteEffect::Repeated,
             None => {
                 self.result = Some(MemberResult::Failed { status, message: message.to_owned() });
                 self.since = now;
-                Decision::Recorded
+                VoteEffect::Recorded
             }
         })
     }

@@ -1,12 +1,13 @@
-//! The registry's state machine: votes of one generation in, verdicts out. Called by the actor shell, and
-//! by the simulation as it is.
+//! The registry's state machine: votes and incidents of one generation in, verdicts out. Called by the actor shell,
+//! and directly by the simulation.
 //!
-//! A generation is a supervisor and its members are its children: READY of all is the barrier at its
-//! start, one child lost is told at once (the driver ends all of them, one-for-all), SUCCESS of all is its
-//! good end. What the driver does about a verdict takes a while; votes that arrive meanwhile are kept
-//! and give verdicts of their own until the next generation is opened.
+//! A generation is a supervisor and its members are its children. READY of all opens the barrier at its start. The
+//! first lost child ends it (one-for-all); the verdict says whether its restart budget is spent. SUCCESS of all is
+//! its good end. The driver carries verdicts out; by itself it ends a generation only as planned. That takes a while.
+//! Votes that arrive meanwhile are kept, and give verdicts of their own until the next generation is opened.
 
 mod generation;
+mod incident;
 mod member;
 mod verdict;
 
@@ -17,40 +18,44 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use elastic_protocol::messages::{Ballot, Vote};
+use elastic_protocol::messages::Vote;
 use elastic_protocol::{NodeId, NodeName, Stamp, Time, WorkerId};
 
-use self::generation::Generation;
-pub use self::member::{MemberResult, MemberState, Progress};
-pub use self::verdict::{Decision, DropReason, IgnoreReason, OpenError, Verdict, VoteDecision};
+use self::generation::SupervisedGeneration;
+pub use self::incident::{BudgetSpent, Incident, RestartBudget};
+pub use self::member::{MemberProgress, MemberResult, MemberState};
+pub use self::verdict::{
+    DropReason, GenerationVerdict, IgnoreReason, OpenError, VoteDecision, VoteEffect,
+};
 
-/// Who voted what in the open generation.
+/// The open generation, and its votes.
 #[derive(Debug, Default)]
 pub struct RegistryCore {
-    /// The newest generation that was ever opened; it only grows (G-2).
+    /// The newest generation that was ever opened; only grows (G-2).
     newest: Stamp,
-    open: Option<Generation>,
-    outputs: VecDeque<Verdict>,
+    open: Option<SupervisedGeneration>,
+    outputs: VecDeque<GenerationVerdict>,
     dropped: u64,
 }
 
 impl RegistryCore {
-    /// Nothing is open; every vote is dropped.
+    /// Without an open generation: every vote is dropped.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Opens a generation, and forgets the one before it with its verdicts that nobody has fetched.
+    /// Opens a generation. The one before is forgotten, with its unread verdicts.
     ///
     /// `members` stand by rank: the index is the rank that a [`WorkerFailure`](elastic_protocol::WorkerFailure) names.
     ///
     /// # Errors
-    /// [`OpenError`]; nothing has changed then.
+    /// [`OpenError`]; the state is unchanged then.
     pub fn open(
         &mut self,
         now: Time,
         stamp: Stamp,
         members: Vec<WorkerId>,
+        budget: RestartBudget,
     ) -> Result<(), OpenError> {
         if stamp <= self.newest {
             return Err(OpenError::NotNewer { stamp, newest: self.newest });
@@ -66,12 +71,12 @@ impl RegistryCore {
         }
         self.newest = stamp;
         self.outputs.clear();
-        self.open = Some(Generation::new(stamp, table));
+        self.open = Some(SupervisedGeneration::new(stamp, table, budget));
         Ok(())
     }
 
-    /// Takes a vote that came over the wire: only the worker itself, and the driver for a worker whose
-    /// process ended, may cast it.
+    /// Takes a vote that came over the wire. Only the worker itself may cast it, and the driver for a worker whose
+    /// process ended.
     pub fn handle_vote_from(&mut self, now: Time, from: &NodeId, vote: &Vote) -> VoteDecision {
         if from.name != NodeName::Driver && from.as_worker().as_ref() != Some(&vote.worker) {
             return self.drop_vote(DropReason::NotTheSender { from: from.clone() });
@@ -79,49 +84,42 @@ impl RegistryCore {
         self.handle_vote(now, vote)
     }
 
-    /// Takes a vote of a sender who is known to be entitled to it.
+    /// Takes a vote whose sender is known to be entitled to it.
     pub fn handle_vote(&mut self, now: Time, vote: &Vote) -> VoteDecision {
         match self.generation_for(vote.stamp, &vote.worker) {
             Err(reason) => self.drop_vote(reason),
             Ok(generation) => {
                 let decision = generation.record(now, &vote.worker, &vote.ballot);
-                self.conclude(&vote.worker, decision)
+                self.conclude(now, &vote.worker, decision)
             }
         }
     }
 
-    /// The driver declares a member lost (its host is gone, it is silent): a FAILURE without a status.
-    pub fn handle_lost(
-        &mut self,
-        now: Time,
-        stamp: Stamp,
-        worker: &WorkerId,
-        reason: &str,
-    ) -> VoteDecision {
-        let ballot = Ballot::Failure { status: None, message: reason.to_owned() };
-        self.handle_vote(now, &Vote { stamp, worker: worker.clone(), ballot })
+    /// Takes an incident that the driver has seen: a member is lost, or has given the generation up. An incident of
+    /// any generation but the newest has no effect.
+    pub fn handle_incident(&mut self, now: Time, incident: Incident) {
+        if let Some(generation) = self.open.as_mut().filter(|open| open.stamp == incident.stamp) {
+            generation.suffer(now, incident, &mut self.outputs);
+        }
     }
 
-    /// Ends a generation: its later votes are dropped. Of any other generation than the open one it
-    /// changes nothing.
-    pub fn close(&mut self, stamp: Stamp) {
-        self.open.take_if(|generation| generation.stamp == stamp);
-    }
-
-    /// The next verdict, in the order in which they came about.
-    pub fn poll_output(&mut self) -> Option<Verdict> {
+    /// The next verdict, in the order of their origin.
+    pub fn poll_output(&mut self) -> Option<GenerationVerdict> {
         self.outputs.pop_front()
     }
 
-    /// Who is waited for (G-9), by rank: members that have not voted READY; once the barrier is
-    /// open, those that have not voted SYNCED. A member that succeeded or failed is not waited for.
+    /// Members that are waited for (G-9), by rank: those that have not voted READY; once the barrier is open, those
+    /// that have not voted SYNCED. A member that succeeded or failed is not waited for.
     pub fn missing(&self) -> Vec<WorkerId> {
         let Some(generation) = &self.open else { return Vec::new() };
-        let wanted = if generation.told.ready { Progress::Synced } else { Progress::Ready };
+        let wanted =
+            if generation.told.ready { MemberProgress::Synced } else { MemberProgress::Ready };
         let mut missing: Vec<_> = generation
             .members
             .iter()
-            .filter(|(_, state)| state.result.is_none() && state.progress < wanted)
+            .filter(|(_, state)| {
+                state.result.is_none() && !state.is_lost && state.progress < wanted
+            })
             .collect();
         missing.sort_by_key(|(_, state)| state.rank);
         missing.into_iter().map(|(worker, _)| worker.clone()).collect()
@@ -142,7 +140,7 @@ impl RegistryCore {
         self.open.as_ref().map(|generation| generation.stamp)
     }
 
-    /// How many votes were dropped since the start (G-2).
+    /// Number of votes dropped since the start (G-2).
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -156,7 +154,7 @@ impl RegistryCore {
         &mut self,
         stamp: Stamp,
         worker: &WorkerId,
-    ) -> Result<&mut Generation, DropReason> {
+    ) -> Result<&mut SupervisedGeneration, DropReason> {
         let newest = self.newest;
         if stamp < newest {
             return Err(DropReason::OlderGeneration { vote: stamp, newest });
@@ -165,7 +163,7 @@ impl RegistryCore {
             return Err(DropReason::NewerGeneration { vote: stamp, newest });
         }
         let Some(generation) = &mut self.open else {
-            return Err(DropReason::Closed { stamp });
+            return Err(DropReason::NotOpen { stamp });
         };
         if generation.members.contains_key(worker) {
             return Ok(generation);
@@ -181,10 +179,11 @@ impl RegistryCore {
     }
 
     /// Gives the verdicts that a vote of this worker brought about.
-    fn conclude(&mut self, worker: &WorkerId, decision: VoteDecision) -> VoteDecision {
+    fn conclude(&mut self, now: Time, worker: &WorkerId, decision: VoteDecision) -> VoteDecision {
         let Some(generation) = self.open.as_mut() else { return decision };
-        if decision == VoteDecision::Taken(Decision::Recorded) {
+        if decision == VoteDecision::Taken(VoteEffect::Recorded) {
             generation.give_verdicts(worker, &mut self.outputs);
+            generation.fail(now, worker, &mut self.outputs);
         }
         decision
     }

@@ -1,7 +1,8 @@
-//! The registry's core by scenario: G-2, G-3, X-6, and what ends a generation.
+//! Tests of the registry's core by scenario: G-2, G-3, X-6, and the causes that end a generation.
 
 use elastic_protocol::job::WorkerFailure;
-use elastic_protocol::{ExitStatus, GenerationId, HostName, Incarnation, Term};
+use elastic_protocol::messages::Ballot;
+use elastic_protocol::{ExitStatus, GenerationId, HostName, Incarnation, ResetCause, Term};
 
 use super::*;
 
@@ -34,7 +35,8 @@ fn failure_of(
 
 fn opened(world_size: u32) -> RegistryCore {
     let mut core = RegistryCore::new();
-    core.open(NOW, stamp(1), (0..world_size).map(worker).collect()).expect("a first generation");
+    core.open(NOW, stamp(1), (0..world_size).map(worker).collect(), RestartBudget::default())
+        .expect("a first generation");
     core
 }
 
@@ -42,12 +44,43 @@ fn cast(core: &mut RegistryCore, slot: u32, ballot: Ballot) -> VoteDecision {
     core.handle_vote(NOW, &vote(1, slot, ballot))
 }
 
-fn verdicts(core: &mut RegistryCore) -> Vec<Verdict> {
+fn verdicts(core: &mut RegistryCore) -> Vec<GenerationVerdict> {
     std::iter::from_fn(|| core.poll_output()).collect()
 }
 
-const RECORDED: VoteDecision = VoteDecision::Taken(Decision::Recorded);
-const REPEATED: VoteDecision = VoteDecision::Taken(Decision::Repeated);
+fn incident(lost: Option<u32>, failure: Option<ExitStatus>, cause: ResetCause) -> Incident {
+    let lost = lost.map(worker);
+    Incident { stamp: stamp(1), lost, failure, cause, evidence: NOW }
+}
+
+/// Incident: a process ended although it was not told to.
+fn exit(slot: u32, status: ExitStatus) -> Incident {
+    let cause = ResetCause::WorkerExited { worker: worker(slot), status };
+    incident(Some(slot), Some(status), cause)
+}
+
+/// Incident: a member is not heard.
+fn silence(slot: u32) -> Incident {
+    let cause = ResetCause::WorkerSilent { worker: worker(slot), silent_ms: 2_000 };
+    incident(Some(slot), None, cause)
+}
+
+/// Incident: a member says that a link of its own broke.
+fn accusation(reporter: u32, peer: Option<u32>) -> Incident {
+    let (reporter, error) = (worker(reporter), "reset by peer".to_owned());
+    incident(None, None, ResetCause::PeerBroken { reporter, peer: peer.map(worker), error })
+}
+
+fn broken(cause: &ResetCause) -> GenerationVerdict {
+    GenerationVerdict::Broken { stamp: stamp(1), cause: cause.clone(), evidence: NOW, spent: None }
+}
+
+fn raised(slot: u32, error: &str) -> ResetCause {
+    ResetCause::WorkerFailed { worker: worker(slot), error: error.to_owned() }
+}
+
+const RECORDED: VoteDecision = VoteDecision::Taken(VoteEffect::Recorded);
+const REPEATED: VoteDecision = VoteDecision::Taken(VoteEffect::Repeated);
 
 #[test]
 fn a_generation_from_ready_to_success() {
@@ -58,18 +91,25 @@ fn a_generation_from_ready_to_success() {
     assert_eq!(core.missing(), [worker(0)], "G-9: who is waited for");
     assert_eq!(verdicts(&mut core), []);
     cast(&mut core, 0, Ballot::Ready);
-    assert_eq!(verdicts(&mut core), [Verdict::AllReady { stamp }]);
+    assert_eq!(verdicts(&mut core), [GenerationVerdict::AllReady { stamp }]);
     cast(&mut core, 0, Ballot::Synced);
     assert_eq!(core.missing(), [worker(1)]);
     cast(&mut core, 1, Ballot::Synced);
-    assert_eq!(verdicts(&mut core), [Verdict::AllSynced { stamp }]);
+    assert_eq!(verdicts(&mut core), [GenerationVerdict::AllSynced { stamp }]);
     assert_eq!(core.missing(), []);
     cast(&mut core, 0, Ballot::Success);
-    assert_eq!(verdicts(&mut core), [Verdict::Succeeded { stamp, worker: worker(0) }], "H-21");
+    assert_eq!(
+        verdicts(&mut core),
+        [GenerationVerdict::Succeeded { stamp, worker: worker(0) }],
+        "H-21"
+    );
     cast(&mut core, 1, Ballot::Success);
     assert_eq!(
         verdicts(&mut core),
-        [Verdict::Succeeded { stamp, worker: worker(1) }, Verdict::AllSucceeded { stamp }]
+        [
+            GenerationVerdict::Succeeded { stamp, worker: worker(1) },
+            GenerationVerdict::AllSucceeded { stamp }
+        ]
     );
 }
 
@@ -83,23 +123,22 @@ fn x_6_a_repeated_vote_counts_once() {
     assert_eq!(verdicts(&mut core), [], "Horovod counts a repeated READY twice");
     cast(&mut core, 1, failed(None, "boom"));
     cast(&mut core, 1, failed(None, "boom"));
-    assert_eq!(verdicts(&mut core).len(), 1);
+    assert_eq!(verdicts(&mut core).len(), 2, "it has failed, and the generation is broken");
     assert_eq!(core.dropped(), 0);
 }
 
 #[test]
 fn x_6_a_vote_of_another_generation_is_dropped_and_counted() {
     let mut core = opened(1);
-    core.open(NOW, stamp(3), vec![worker(0)]).expect("newer");
+    core.open(NOW, stamp(3), vec![worker(0)], RestartBudget::default()).expect("newer");
     let old = core.handle_vote(NOW, &vote(1, 0, Ballot::Ready));
     let reason = DropReason::OlderGeneration { vote: stamp(1), newest: stamp(3) };
     assert_eq!(old, VoteDecision::Dropped(reason), "G-2");
     let new = core.handle_vote(NOW, &vote(4, 0, Ballot::Ready));
     assert!(matches!(new, VoteDecision::Dropped(DropReason::NewerGeneration { .. })));
     let old_term = Stamp { term: Term(0), generation: GenerationId(9) };
-    let lost = core.handle_lost(NOW, old_term, &worker(0), "silent");
-    assert!(matches!(lost, VoteDecision::Dropped(DropReason::OlderGeneration { .. })));
-    assert_eq!((core.dropped(), core.missing()), (3, vec![worker(0)]));
+    core.handle_incident(NOW, Incident { stamp: old_term, ..silence(0) });
+    assert_eq!((core.dropped(), core.missing()), (2, vec![worker(0)]));
     assert_eq!(verdicts(&mut core), []);
 }
 
@@ -107,36 +146,123 @@ fn x_6_a_vote_of_another_generation_is_dropped_and_counted() {
 fn x_6_a_vote_while_the_verdict_is_carried_out_is_kept() {
     let mut core = opened(2);
     let stamp = stamp(1);
-    cast(&mut core, 0, failed(Some(ExitStatus::Signal(9)), "gone"));
-    let first = failure_of(&worker(0), 0, Some(ExitStatus::Signal(9)), "gone");
-    assert_eq!(verdicts(&mut core), [Verdict::Failed { stamp, failure: first.clone() }]);
+    cast(&mut core, 0, failed(None, "first"));
+    let first = failure_of(&worker(0), 0, None, "first");
+    let verdict = GenerationVerdict::Failed { stamp, failure: first.clone() };
+    assert_eq!(verdicts(&mut core), [verdict, broken(&raised(0, "first"))]);
     cast(&mut core, 1, failed(None, "lost its peer"));
     let second = failure_of(&worker(1), 1, None, "lost its peer");
     assert_eq!(
         verdicts(&mut core),
-        [Verdict::Failed { stamp, failure: second }, Verdict::AllFailed { stamp, first }],
-        "H-10: the first failure is the cause"
+        [
+            GenerationVerdict::Failed { stamp, failure: second },
+            GenerationVerdict::AllFailed { stamp, first }
+        ],
+        "H-10: the first failure is the cause, and a generation breaks once"
     );
+}
+
+#[test]
+fn x_6_the_first_loss_ends_the_generation_for_all() {
+    let mut core = opened(3);
+    core.handle_incident(NOW, silence(1));
+    assert_eq!(verdicts(&mut core), [broken(&silence(1).cause)]);
+    core.handle_incident(NOW, silence(1));
+    core.handle_incident(NOW, silence(2));
+    core.handle_incident(NOW, accusation(0, None));
+    assert_eq!(verdicts(&mut core), []);
+    assert_eq!(core.missing(), [worker(0)], "who is lost is not waited for");
+    cast(&mut core, 0, Ballot::Ready);
+    assert_eq!(verdicts(&mut core), [], "the barrier of a broken generation stays shut");
+}
+
+#[test]
+fn a_link_that_broke_is_replaced_by_what_became_of_the_peer() {
+    for (peer, lost, is_known) in [(None, 1, true), (Some(1), 1, true), (Some(2), 1, false)] {
+        let mut core = opened(3);
+        core.handle_incident(NOW, accusation(0, peer));
+        assert_eq!(verdicts(&mut core), [broken(&accusation(0, peer).cause)]);
+        core.handle_incident(NOW, silence(lost));
+        let known = GenerationVerdict::CauseKnown { stamp: stamp(1), cause: silence(lost).cause };
+        assert_eq!(verdicts(&mut core), if is_known { vec![known] } else { vec![] });
+        core.handle_incident(NOW, silence(2));
+        let other = !is_known;
+        assert_eq!(!verdicts(&mut core).is_empty(), other, "once it is known it stands");
+    }
+}
+
+#[test]
+fn h_21_those_who_have_finished_keep_their_result_when_nobody_else_is_left() {
+    for (is_by_restart, ends_well) in [(false, true), (true, false)] {
+        let mut core = RegistryCore::new();
+        let budget = RestartBudget { is_by_restart, ..RestartBudget::default() };
+        core.open(NOW, stamp(1), vec![worker(0), worker(1)], budget).expect("a first one");
+        cast(&mut core, 0, Ballot::Success);
+        verdicts(&mut core);
+        core.handle_incident(NOW, silence(1));
+        let end = GenerationVerdict::AllSucceeded { stamp: stamp(1) };
+        let end = if ends_well { end } else { broken(&silence(1).cause) };
+        assert_eq!(verdicts(&mut core), [end]);
+    }
+}
+
+#[test]
+fn h_10_deaths_by_signal_are_accidents_and_not_the_programs_failure() {
+    for (status, is_told) in [(ExitStatus::Code(1), true), (ExitStatus::Signal(9), false)] {
+        let mut core = opened(2);
+        core.handle_incident(NOW, exit(0, status));
+        core.handle_incident(NOW, exit(1, ExitStatus::Code(1)));
+        let all =
+            verdicts(&mut core).iter().any(|it| matches!(it, GenerationVerdict::AllFailed { .. }));
+        assert_eq!(all, is_told, "{status}");
+    }
+}
+
+#[test]
+fn t_3_a_generation_applies_the_restart_budget_that_it_was_given() {
+    let open = |budget| {
+        let mut core = RegistryCore::new();
+        core.open(NOW, stamp(1), vec![worker(0), worker(1)], budget).expect("a first one");
+        core
+    };
+    let spent = |mut core: RegistryCore, incident| {
+        core.handle_incident(NOW, incident);
+        verdicts(&mut core).into_iter().find_map(|verdict| match verdict {
+            GenerationVerdict::Broken { spent, .. } => Some(spent),
+            _ => None,
+        })
+    };
+    let failure = || exit(0, ExitStatus::Code(1));
+    let resets = RestartBudget { resets: 2, resets_max: Some(2), ..RestartBudget::default() };
+    assert_eq!(spent(open(resets), silence(0)), Some(Some(BudgetSpent::Resets { max: 2 })));
+    let left = RestartBudget { resets: 1, ..resets };
+    assert_eq!(spent(open(left), silence(0)), Some(None));
+    let restarts = RestartBudget { restarts_max: Some(1), is_by_restart: true, ..left };
+    assert_eq!(spent(open(restarts), failure()), Some(None));
+    let restarts = RestartBudget { restarts: 1, ..restarts };
+    assert_eq!(spent(open(restarts), failure()), Some(Some(BudgetSpent::Restarts { max: 1 })));
+    assert_eq!(spent(open(restarts), silence(0)), Some(None), "T-4: only failures count");
 }
 
 #[test]
 fn g_2_a_generation_is_never_opened_again() {
     let mut core = opened(1);
-    core.close(stamp(1));
-    let again = core.open(NOW, stamp(1), vec![worker(0)]);
+    let again = core.open(NOW, stamp(1), vec![worker(0)], RestartBudget::default());
     assert_eq!(again, Err(OpenError::NotNewer { stamp: stamp(1), newest: stamp(1) }));
-    let late = cast(&mut core, 0, Ballot::Success);
-    assert_eq!(late, VoteDecision::Dropped(DropReason::Closed { stamp: stamp(1) }));
     assert_eq!(verdicts(&mut core), []);
 }
 
 #[test]
 fn g_3_a_worker_has_one_rank_and_a_slot_one_life() {
     let mut core = RegistryCore::new();
-    let twice = core.open(NOW, stamp(1), vec![worker(0), worker(0)]);
+    let twice = core.open(NOW, stamp(1), vec![worker(0), worker(0)], RestartBudget::default());
     assert_eq!(twice, Err(OpenError::TwoRanks { stamp: stamp(1), worker: worker(0) }));
-    assert_eq!(core.open(NOW, stamp(1), vec![]), Err(OpenError::NoMembers { stamp: stamp(1) }));
-    core.open(NOW, stamp(1), vec![worker(0)]).expect("the refused ones left no trace");
+    assert_eq!(
+        core.open(NOW, stamp(1), vec![], RestartBudget::default()),
+        Err(OpenError::NoMembers { stamp: stamp(1) })
+    );
+    core.open(NOW, stamp(1), vec![worker(0)], RestartBudget::default())
+        .expect("the refused ones left no trace");
 
     let earlier_life = WorkerId { incarnation: Incarnation(0), ..worker(0) };
     let dead = Vote { worker: earlier_life, ..vote(1, 0, Ballot::Ready) };
@@ -149,21 +275,15 @@ fn g_3_a_worker_has_one_rank_and_a_slot_one_life() {
 }
 
 #[test]
-fn closing_another_generation_changes_nothing() {
-    let mut core = opened(1);
-    core.close(stamp(2));
-    core.close(Stamp::default());
-    assert_eq!(cast(&mut core, 0, Ballot::Ready), RECORDED);
-}
-
-#[test]
 fn ready_then_failure_is_a_failure_and_keeps_the_barrier_shut() {
     let mut core = opened(2);
     cast(&mut core, 0, Ballot::Ready);
     cast(&mut core, 0, failed(None, "boom"));
     cast(&mut core, 1, Ballot::Ready);
     let verdicts = verdicts(&mut core);
-    assert!(matches!(verdicts[..], [Verdict::Failed { .. }]), "{verdicts:?}");
+    let [GenerationVerdict::Failed { .. }, GenerationVerdict::Broken { .. }] = verdicts[..] else {
+        panic!("{verdicts:?}")
+    };
     assert_eq!(core.missing(), [], "who failed is not waited for");
 }
 
@@ -174,7 +294,7 @@ fn a_member_that_ends_before_the_barrier_keeps_it_shut() {
     cast(&mut core, 0, Ballot::Success);
     cast(&mut core, 1, Ballot::Ready);
     let verdicts = verdicts(&mut core);
-    assert_eq!(verdicts, [Verdict::Succeeded { stamp: stamp(1), worker: worker(0) }]);
+    assert_eq!(verdicts, [GenerationVerdict::Succeeded { stamp: stamp(1), worker: worker(0) }]);
 }
 
 #[test]
@@ -182,13 +302,21 @@ fn the_first_result_stands() {
     let mut core = opened(2);
     cast(&mut core, 0, Ballot::Success);
     let exit = cast(&mut core, 0, failed(Some(ExitStatus::Code(1)), "atexit"));
-    let stands = Decision::Ignored(IgnoreReason::SuccessStands);
+    let stands = VoteEffect::Ignored(IgnoreReason::SuccessStands);
     assert_eq!(exit, VoteDecision::Taken(stands));
     cast(&mut core, 1, failed(None, "boom"));
     let success = cast(&mut core, 1, Ballot::Success);
-    let stands = Decision::Ignored(IgnoreReason::FailureStands);
+    let stands = VoteEffect::Ignored(IgnoreReason::FailureStands);
     assert_eq!(success, VoteDecision::Taken(stands));
-    assert_eq!(verdicts(&mut core).len(), 2, "neither AllSucceeded nor AllFailed");
+    let given = verdicts(&mut core);
+    let [
+        GenerationVerdict::Succeeded { .. },
+        GenerationVerdict::Failed { .. },
+        GenerationVerdict::AllSucceeded { .. },
+    ] = given[..]
+    else {
+        panic!("not AllFailed: {given:?}")
+    };
 }
 
 #[test]
@@ -213,7 +341,7 @@ fn an_exit_that_overtakes_the_workers_own_votes_loses_nothing() {
     cast(&mut core, 0, Ballot::Success);
     verdicts(&mut core);
     assert_eq!(cast(&mut core, 0, Ballot::Synced), RECORDED);
-    assert_eq!(verdicts(&mut core), [Verdict::AllSynced { stamp }]);
+    assert_eq!(verdicts(&mut core), [GenerationVerdict::AllSynced { stamp }]);
 }
 
 #[test]
@@ -236,7 +364,7 @@ fn only_the_worker_and_the_driver_vote() {
 fn opening_forgets_the_verdicts_of_the_generation_before() {
     let mut core = opened(1);
     cast(&mut core, 0, Ballot::Ready);
-    core.open(NOW, stamp(2), vec![worker(0), worker(1)]).expect("newer");
+    core.open(NOW, stamp(2), vec![worker(0), worker(1)], RestartBudget::default()).expect("newer");
     assert_eq!(verdicts(&mut core), [], "G-2");
     assert_eq!(core.missing(), [worker(0), worker(1)]);
 }

@@ -1,12 +1,13 @@
-//! What the registry decides: about a vote, and about a generation. Read by the driver.
+//! Decisions of the registry: about a vote, and about a generation. Read by the driver.
 
 use elastic_protocol::job::WorkerFailure;
-use elastic_protocol::{NodeId, Stamp, WorkerId};
+use elastic_protocol::{NodeId, ResetCause, Stamp, Time, WorkerId};
 
-/// What the votes of a generation come to. Each is given at most once a generation, those about one
-/// worker at most once per worker.
+use super::incident::BudgetSpent;
+
+/// Verdicts on a generation. Each is given at most once a generation, those about one worker at most once per worker.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Verdict {
+pub enum GenerationVerdict {
     /// The barrier is open: every member is READY and none has ended.
     AllReady {
         /// The generation.
@@ -17,41 +18,62 @@ pub enum Verdict {
         /// The generation.
         stamp: Stamp,
     },
-    /// A member failed or was lost: the generation ends (one-for-all).
+    /// A member failed. `Broken` follows if it is the first loss.
     Failed {
         /// The generation.
         stamp: Stamp,
-        /// Who, and how.
+        /// The member, its exit status and its error.
         failure: WorkerFailure,
     },
     /// A member finished. Its result stands, whatever its process does later.
     Succeeded {
         /// The generation.
         stamp: Stamp,
-        /// Who.
+        /// The worker.
         worker: WorkerId,
     },
-    /// Every member finished: the job is done. Comes after the last `Succeeded`.
+    /// The generation ends (one-for-all), with the first loss or accusation: all members roll back.
+    Broken {
+        /// The generation.
+        stamp: Stamp,
+        /// The cause of the end.
+        cause: ResetCause,
+        /// Time of the first sign of the cause.
+        evidence: Time,
+        /// Set if no reset is left: the job ends with the generation.
+        spent: Option<BudgetSpent>,
+    },
+    /// Replaces a provisional `PeerBroken` once the peer's fate is known.
+    CauseKnown {
+        /// The generation.
+        stamp: Stamp,
+        /// The peer's fate.
+        cause: ResetCause,
+    },
+    /// Every member that is not lost has finished: the job is done (H-21). Comes after the last `Succeeded`.
     AllSucceeded {
         /// The generation.
         stamp: Stamp,
     },
-    /// Every member failed. Comes after the last `Failed`.
+    /// Every member's program failed, none by accident: trying again would fail again (H-10). Comes after the last
+    /// `Failed`.
     AllFailed {
         /// The generation.
         stamp: Stamp,
-        /// The first of them: the first real cause.
+        /// The first failure: the first real cause.
         first: WorkerFailure,
     },
 }
 
-impl Verdict {
-    /// The generation that it is about.
+impl GenerationVerdict {
+    /// The generation that the verdict is about.
     pub const fn stamp(&self) -> Stamp {
         match self {
             Self::AllReady { stamp }
             | Self::AllSynced { stamp }
             | Self::Failed { stamp, .. }
+            | Self::Broken { stamp, .. }
+            | Self::CauseKnown { stamp, .. }
             | Self::Succeeded { stamp, .. }
             | Self::AllSucceeded { stamp }
             | Self::AllFailed { stamp, .. } => *stamp,
@@ -59,108 +81,108 @@ impl Verdict {
     }
 }
 
-/// What became of a vote.
+/// Treatment of a vote.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum VoteDecision {
-    /// It is of a member of the open generation.
-    Taken(Decision),
-    /// It is not, and was counted.
+    /// The vote is of a member of the open generation.
+    Taken(VoteEffect),
+    /// The vote is not, and was counted as dropped.
     Dropped(DropReason),
 }
 
-/// What a member's vote changed.
+/// Effect of a member's vote.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Decision {
+pub enum VoteEffect {
     /// The member's state changed.
     Recorded,
-    /// It had said so, or more, already.
+    /// The member had voted this, or more, already.
     Repeated,
-    /// Its result stands already.
+    /// The member's result stands already.
     Ignored(IgnoreReason),
 }
 
-/// Why a member's vote changes nothing.
+/// Reason why a member's vote changes nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum IgnoreReason {
-    /// It finished; how its process ends afterwards does not undo that.
+    /// The member finished; the later end of its process does not undo that.
     #[error("it has succeeded, and its success stands")]
     SuccessStands,
-    /// It failed; nothing it says later undoes that.
+    /// The member failed; no later vote undoes that.
     #[error("it has failed, and its failure stands")]
     FailureStands,
 }
 
-/// Why a vote was dropped.
+/// Reason why a vote was dropped.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum DropReason {
-    /// About a generation before the newest (G-2).
+    /// The vote is about a generation before the newest (G-2).
     #[error("it is about the older generation {}.{}, the newest is {}.{}",
         vote.term, vote.generation, newest.term, newest.generation)]
     OlderGeneration {
-        /// The vote's.
+        /// The generation of the vote.
         vote: Stamp,
         /// The newest that was opened.
         newest: Stamp,
     },
-    /// About a generation that was never opened.
+    /// The vote is about a generation that was never opened.
     #[error("it is about generation {}.{}, which was not opened; the newest is {}.{}",
         vote.term, vote.generation, newest.term, newest.generation)]
     NewerGeneration {
-        /// The vote's.
+        /// The generation of the vote.
         vote: Stamp,
         /// The newest that was opened.
         newest: Stamp,
     },
-    /// About the newest generation, which was closed, or before any was opened.
+    /// The vote was cast before any generation was opened.
     #[error("generation {}.{} is not open", stamp.term, stamp.generation)]
-    Closed {
-        /// The vote's.
+    NotOpen {
+        /// The generation of the vote.
         stamp: Stamp,
     },
-    /// Of a worker that takes no part in the generation.
+    /// The vote is of a worker that takes no part in the generation.
     #[error("{worker} is no member of the generation")]
     NotAMember {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
     },
-    /// Of another life of the process on a member's slot (G-3).
+    /// The vote is of another incarnation on a member's slot (G-3).
     #[error("the slot's member is {member}, another incarnation")]
     OtherIncarnation {
         /// The member.
         member: WorkerId,
     },
-    /// Sent by a node that has no right to vote for this worker.
+    /// The sender has no right to vote for this worker.
     #[error("{from} may not vote for another worker")]
     NotTheSender {
-        /// Who sent it.
+        /// The sender.
         from: NodeId,
     },
 }
 
-/// Why a generation was not opened.
+/// Reason why a generation was not opened.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum OpenError {
-    /// Term and generation only grow (G-2).
+    /// The generation is not newer: term and generation only grow (G-2).
     #[error("generation {}.{} is not newer than {}.{}",
         stamp.term, stamp.generation, newest.term, newest.generation)]
     NotNewer {
-        /// The one that was to be opened.
+        /// The generation that was to be opened.
         stamp: Stamp,
         /// The newest that was opened.
         newest: Stamp,
     },
-    /// A generation without members could never end.
+    /// The generation has no members, and could never end.
     #[error("generation {}.{} has no members", stamp.term, stamp.generation)]
     NoMembers {
-        /// The one that was to be opened.
+        /// The generation that was to be opened.
         stamp: Stamp,
     },
-    /// A worker has one rank (G-3).
+    /// A worker has two ranks; it must have one (G-3).
     #[error("{worker} has two ranks in generation {}.{}", stamp.term, stamp.generation)]
     TwoRanks {
-        /// The one that was to be opened.
+        /// The generation that was to be opened.
         stamp: Stamp,
-        /// Who.
+        /// The worker.
         worker: WorkerId,
     },
 }

@@ -1,33 +1,37 @@
 //! The store as a state machine: requests of clients in, answers out; no actor, no clock, no I/O. Called by
 //! [`actor`](crate::actor).
 //!
-//! It keeps the namespace of the newest generation that anybody asked in. Who asks in an older one is turned
-//! away (G-2), and so is, at once, whoever waits there when a newer one begins.
+//! The core keeps only the namespace of the newest generation in which a client has asked. A client that asks in an
+//! older generation is disconnected (G-2), and so is, at once, a client that waits there when a newer one begins.
 
 mod namespace;
 #[cfg(test)]
 mod tests;
+mod untaken;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use elastic_protocol::{NodeId, Stamp};
 
-use self::namespace::{Answer, Namespace};
+use self::namespace::{Namespace, StoreAnswer};
+use self::untaken::Untaken;
 use crate::limits::CLIENTS_MAX;
-use crate::messages::{ClientId, FromStore, ToStore};
+use crate::messages::{ClientId, CloseCause, FromStore, ToStore};
+use crate::wire::Request;
 
-/// A client: which connection of which agent.
+/// A client: its agent, and its connection there.
 pub(crate) type ClientKey = (NodeId, ClientId);
 
 /// The job's store.
 #[derive(Debug, Default)]
 pub struct StoreCore {
-    /// Of processes that belong to no generation: in-process workers find their peers otherwise.
+    /// Namespace of processes that belong to no generation: in-process workers find their peers otherwise.
     loose: Namespace,
-    /// Of the newest generation.
+    /// Namespace of the newest generation.
     current: Option<(Stamp, Namespace)>,
-    /// Clients of each agent, with the generation that they ask in.
+    /// Clients of each agent, with the generation in which they ask.
     clients: BTreeMap<ClientKey, Stamp>,
+    untaken: Untaken,
     outputs: VecDeque<(NodeId, FromStore)>,
 }
 
@@ -37,35 +41,37 @@ impl StoreCore {
         Self::default()
     }
 
-    /// What to tell which agent; call until none is left after every input.
+    /// The next message, with its agent; call after every input until none is left.
     pub fn poll_output(&mut self) -> Option<(NodeId, FromStore)> {
         self.outputs.pop_front()
     }
 
-    /// How many clients are known.
+    /// Number of known clients.
     pub fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// An agent's relay said something.
+    /// Handles a message of an agent's relay.
     pub fn handle(&mut self, from: &NodeId, message: ToStore) {
         match message {
             ToStore::Request { client, stamp, request } => {
                 let key = (from.clone(), client);
-                if let Err(reason) = self.admit(&key, stamp) {
-                    return self.close(key, reason);
+                match self.admit(&key, stamp) {
+                    Err(reason) => self.close(key, CloseCause::Refused(reason)),
+                    Ok(()) => {
+                        if let Some(request) = self.untaken.defer(&key, stamp, request) {
+                            self.carry_out(key, stamp, request);
+                        }
+                    }
                 }
-                let Some(namespace) = self.namespace(stamp) else {
-                    return self.close(key, OVER.to_owned());
-                };
-                namespace.handle(&key, request);
-                self.collect(stamp);
             }
+            ToStore::Taken { client, bytes } => self.untaken.take(&(from.clone(), client), bytes),
             ToStore::Gone { client } => self.forget(&(from.clone(), client)),
         }
+        self.carry_out_deferred();
     }
 
-    /// An agent is out of reach: its clients are gone.
+    /// Forgets the clients of an agent that is out of reach.
     pub fn handle_lost(&mut self, agent: &NodeId) {
         let bound = |client| (agent.clone(), ClientId(client));
         let gone: Vec<ClientKey> = self
@@ -76,9 +82,24 @@ impl StoreCore {
         for client in gone {
             self.forget(&client);
         }
+        self.carry_out_deferred();
     }
 
-    /// Takes a client in, and begins its generation if that is new.
+    fn carry_out(&mut self, key: ClientKey, stamp: Stamp, request: Request) {
+        let Some(namespace) = self.namespace(stamp) else {
+            return self.close(key, CloseCause::GenerationOver);
+        };
+        namespace.handle(&key, request);
+        self.collect(stamp);
+    }
+
+    fn carry_out_deferred(&mut self) {
+        while let Some((agent, (client, stamp, request))) = self.untaken.poll_ready() {
+            self.carry_out((agent, client), stamp, request);
+        }
+    }
+
+    /// Admits a client, and begins its generation if that is new.
     fn admit(&mut self, key: &ClientKey, stamp: Stamp) -> Result<(), String> {
         if !self.clients.contains_key(key) {
             let bound = |client| (key.0.clone(), ClientId(client));
@@ -104,7 +125,7 @@ impl StoreCore {
             .map(|(client, _)| client.clone())
             .collect();
         for client in over {
-            self.close(client, OVER.to_owned());
+            self.close(client, CloseCause::GenerationOver);
         }
     }
 
@@ -115,26 +136,28 @@ impl StoreCore {
         self.current.as_mut().filter(|(current, _)| *current == stamp).map(|(_, it)| it)
     }
 
-    /// Puts out what a namespace has answered.
+    /// Puts out the answers of a namespace.
     fn collect(&mut self, stamp: Stamp) {
         while let Some((key, answer)) = self.namespace(stamp).and_then(Namespace::poll_answer) {
             match answer {
-                Answer::Done(answer) => {
+                StoreAnswer::Done(answer) => {
+                    self.untaken.add(&key, answer.len());
                     let (agent, client) = key;
                     self.outputs.push_back((agent, FromStore::Done { client, answer }));
                 }
-                Answer::Refused(reason) => self.close(key, reason),
+                StoreAnswer::Refused(reason) => self.close(key, CloseCause::Refused(reason)),
             }
         }
     }
 
-    fn close(&mut self, key: ClientKey, reason: String) {
+    fn close(&mut self, key: ClientKey, cause: CloseCause) {
         self.forget(&key);
         let (agent, client) = key;
-        self.outputs.push_back((agent, FromStore::Close { client, reason }));
+        self.outputs.push_back((agent, FromStore::Close { client, cause }));
     }
 
     fn forget(&mut self, key: &ClientKey) {
+        self.untaken.forget(key);
         if let Some(stamp) = self.clients.remove(key)
             && let Some(namespace) = self.namespace(stamp)
         {
@@ -142,6 +165,3 @@ impl StoreCore {
         }
     }
 }
-
-/// Why a client of an older generation is turned away.
-const OVER: &str = "its generation is over";

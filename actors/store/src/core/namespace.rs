@@ -1,17 +1,17 @@
-//! One generation's keys, queues, waits and barriers.
+//! One generation's keys, queues, waits and barriers. Used by the store's core.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::ClientKey;
 use crate::limits::{ENTRY_BYTES, NAMESPACE_BYTES_MAX, REQUEST_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::wire::{Reply, Request};
+use crate::wire::{Request, StoreReply};
 
-/// What becomes of a request.
+/// Result of a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Answer {
-    /// Carried out: bytes for the client.
+pub(super) enum StoreAnswer {
+    /// The request was carried out: bytes for the client.
     Done(Vec<u8>),
-    /// Too much; the client is to be turned away.
+    /// The request was refused: the client must be disconnected.
     Refused(String),
 }
 
@@ -19,35 +19,35 @@ pub(super) enum Answer {
 pub(super) struct Namespace {
     values: BTreeMap<Vec<u8>, Vec<u8>>,
     queues: BTreeMap<Vec<u8>, VecDeque<Vec<u8>>>,
-    /// Of keys, values, and queued values.
+    /// Bytes of keys, values, and queued values.
     bytes: usize,
-    /// Who waits, and for which keys that are not there yet.
+    /// Waiting clients, with the missing keys that each waits for.
     waits: BTreeMap<ClientKey, BTreeSet<Vec<u8>>>,
-    /// Who waits for a key.
+    /// Clients that wait for a key.
     waiters: BTreeMap<Vec<u8>, BTreeSet<ClientKey>>,
-    /// Who has come to a barrier.
+    /// Clients that have come to a barrier.
     barriers: BTreeMap<Vec<u8>, Vec<ClientKey>>,
-    answers: VecDeque<(ClientKey, Answer)>,
+    answers: VecDeque<(ClientKey, StoreAnswer)>,
 }
 
-/// A request that asks for too much, or for what cannot be.
-struct Refusal(String);
+/// Reason to refuse a request: it asks for too much, or for the impossible.
+struct RequestRefusal(String);
 
 impl Namespace {
-    pub(super) fn poll_answer(&mut self) -> Option<(ClientKey, Answer)> {
+    pub(super) fn poll_answer(&mut self) -> Option<(ClientKey, StoreAnswer)> {
         self.answers.pop_front()
     }
 
     pub(super) fn handle(&mut self, client: &ClientKey, request: Request) {
         let answer = match self.carry_out(client, request) {
-            Ok(Some(reply)) => Answer::Done(reply.encode()),
+            Ok(Some(reply)) => StoreAnswer::Done(reply.encode()),
             Ok(None) => return,
-            Err(Refusal(reason)) => Answer::Refused(reason),
+            Err(RequestRefusal(reason)) => StoreAnswer::Refused(reason),
         };
         self.answers.push_back((client.clone(), answer));
     }
 
-    /// A client has gone.
+    /// Forgets a client that has gone.
     pub(super) fn forget(&mut self, client: &ClientKey) {
         self.stop_waiting(client);
         self.barriers.retain(|_, there| {
@@ -56,12 +56,12 @@ impl Namespace {
         });
     }
 
-    /// The answer, if there is one now.
+    /// Carries a request out. Returns the answer; none if there is none, or not yet.
     fn carry_out(
         &mut self,
         client: &ClientKey,
         request: Request,
-    ) -> Result<Option<Reply>, Refusal> {
+    ) -> Result<Option<StoreReply>, RequestRefusal> {
         Ok(Some(match request {
             Request::Set { key, value } => {
                 self.set(key, value)?;
@@ -89,14 +89,14 @@ impl Namespace {
                 let current = self.values.get(&key);
                 if current.map_or(expected.is_empty(), |current| *current == expected) {
                     self.set(key, desired.clone())?;
-                    Reply::Value(desired)
+                    StoreReply::Value(desired)
                 } else {
-                    Reply::Value(current.cloned().unwrap_or(expected))
+                    StoreReply::Value(current.cloned().unwrap_or(expected))
                 }
             }
-            Request::Get { key } => Reply::Value(self.value(&key)),
-            Request::Add { key, amount } => Reply::Number(self.add(key, amount)?),
-            Request::Check { keys } => Reply::Ready(keys.iter().all(|key| self.is_there(key))),
+            Request::Get { key } => StoreReply::Value(self.value(&key)),
+            Request::Add { key, amount } => StoreReply::Number(self.add(key, amount)?),
+            Request::Check { keys } => StoreReply::Ready(keys.iter().all(|key| self.is_there(key))),
             Request::Wait { keys } => {
                 let missing: BTreeSet<Vec<u8>> =
                     keys.into_iter().filter(|key| !self.is_there(key)).collect();
@@ -104,31 +104,31 @@ impl Namespace {
                     self.wait(client, missing);
                     return Ok(None);
                 }
-                Reply::Released
+                StoreReply::Released
             }
             Request::CancelWait => {
                 if self.stop_waiting(client) {
-                    // The wait is a request, too, and has its end with this one.
-                    self.answers.push_back((client.clone(), Answer::Done(Vec::new())));
+                    // The wait is a request, too: it ends with this one.
+                    self.answers.push_back((client.clone(), StoreAnswer::Done(Vec::new())));
                 }
-                Reply::Cancelled
+                StoreReply::Cancelled
             }
-            Request::CountKeys => Reply::Number(count(self.values.len())),
-            Request::Delete { key } => Reply::Number(self.delete(&key)),
+            Request::CountKeys => StoreReply::Number(count(self.values.len())),
+            Request::Delete { key } => StoreReply::Number(self.delete(&key)),
             Request::MultiGet { keys } => {
                 let values: Vec<Vec<u8>> = keys.iter().map(|key| self.value(key)).collect();
                 fits(&values)?;
-                Reply::Values(values)
+                StoreReply::Values(values)
             }
-            Request::Ping { nonce } => Reply::Nonce(nonce),
-            Request::QueuePop { key } => Reply::Popped(self.pop(&key)),
+            Request::Ping { nonce } => StoreReply::Nonce(nonce),
+            Request::QueuePop { key } => StoreReply::Popped(self.pop(&key)),
             Request::QueueLength { key } => {
-                Reply::Number(count(self.queues.get(&key).map_or(0, VecDeque::len)))
+                StoreReply::Number(count(self.queues.get(&key).map_or(0, VecDeque::len)))
             }
             Request::ListKeys => {
                 let keys: Vec<Vec<u8>> = self.values.keys().cloned().collect();
                 fits(&keys)?;
-                Reply::Keys(keys)
+                StoreReply::Keys(keys)
             }
             Request::Barrier { key, world_size } => {
                 self.meet(client, key, world_size);
@@ -137,9 +137,9 @@ impl Namespace {
         }))
     }
 
-    /// A request without an answer was carried out: the relay hears of it, the client reads nothing.
-    fn acknowledge(&mut self, client: &ClientKey) -> Option<Reply> {
-        self.answers.push_back((client.clone(), Answer::Done(Vec::new())));
+    /// Notes that a request without an answer was carried out: the relay hears of it, the client reads nothing.
+    fn acknowledge(&mut self, client: &ClientKey) -> Option<StoreReply> {
+        self.answers.push_back((client.clone(), StoreAnswer::Done(Vec::new())));
         None
     }
 
@@ -151,9 +151,9 @@ impl Namespace {
         self.values.contains_key(key) || self.queues.contains_key(key)
     }
 
-    fn set(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Refusal> {
+    fn set(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), RequestRefusal> {
         if value.len() > VALUE_BYTES_MAX {
-            return Err(Refusal(format!(
+            return Err(RequestRefusal(format!(
                 "a value of {} bytes; at most {VALUE_BYTES_MAX} are allowed",
                 value.len()
             )));
@@ -170,16 +170,16 @@ impl Namespace {
         Ok(())
     }
 
-    fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
+    fn grow(&mut self, bytes: usize) -> Result<(), RequestRefusal> {
         if self.bytes + bytes > NAMESPACE_BYTES_MAX {
             let reason = format!("its generation stores more than {NAMESPACE_BYTES_MAX} bytes");
-            return Err(Refusal(reason));
+            return Err(RequestRefusal(reason));
         }
         self.bytes += bytes;
         Ok(())
     }
 
-    fn add(&mut self, key: Vec<u8>, amount: i64) -> Result<i64, Refusal> {
+    fn add(&mut self, key: Vec<u8>, amount: i64) -> Result<i64, RequestRefusal> {
         let number = match self.values.get(&key) {
             None => Some(0),
             Some(value) => {
@@ -187,7 +187,7 @@ impl Namespace {
             }
         };
         let sum = number.and_then(|number| number.checked_add(amount)).ok_or_else(|| {
-            Refusal(format!("{:?} holds no number to add to", String::from_utf8_lossy(&key)))
+            RequestRefusal(format!("{:?} holds no number to add to", String::from_utf8_lossy(&key)))
         })?;
         self.set(key, sum.to_string().into_bytes())?;
         Ok(sum)
@@ -212,7 +212,7 @@ impl Namespace {
     fn wait(&mut self, client: &ClientKey, missing: BTreeSet<Vec<u8>>) {
         // A client waits once at a time: a second wait takes the place of the first.
         if self.stop_waiting(client) {
-            self.answers.push_back((client.clone(), Answer::Done(Vec::new())));
+            self.answers.push_back((client.clone(), StoreAnswer::Done(Vec::new())));
         }
         for key in &missing {
             self.waiters.entry(key.clone()).or_default().insert(client.clone());
@@ -220,7 +220,7 @@ impl Namespace {
         self.waits.insert(client.clone(), missing);
     }
 
-    /// Whether it waited.
+    /// Ends a client's wait; true if it waited.
     fn stop_waiting(&mut self, client: &ClientKey) -> bool {
         let Some(missing) = self.waits.remove(client) else { return false };
         for key in missing {
@@ -234,14 +234,14 @@ impl Namespace {
         true
     }
 
-    /// A key is there: whoever waited for nothing else goes on.
+    /// Releases clients that waited for this key, which is there now, and for no other.
     fn release(&mut self, key: &[u8]) {
         for client in self.waiters.remove(key).unwrap_or_default() {
             let Some(missing) = self.waits.get_mut(&client) else { continue };
             missing.remove(key);
             if missing.is_empty() {
                 self.waits.remove(&client);
-                self.answers.push_back((client, Answer::Done(Reply::Released.encode())));
+                self.answers.push_back((client, StoreAnswer::Done(StoreReply::Released.encode())));
             }
         }
     }
@@ -253,7 +253,7 @@ impl Namespace {
             return;
         }
         for client in self.barriers.remove(&key).unwrap_or_default() {
-            self.answers.push_back((client, Answer::Done(Reply::Released.encode())));
+            self.answers.push_back((client, StoreAnswer::Done(StoreReply::Released.encode())));
         }
     }
 }
@@ -266,11 +266,11 @@ fn count(length: usize) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
 }
 
-fn fits(values: &[Vec<u8>]) -> Result<(), Refusal> {
-    let bytes = Reply::bytes_of(values);
+fn fits(values: &[Vec<u8>]) -> Result<(), RequestRefusal> {
+    let bytes = StoreReply::bytes_of(values);
     if bytes > REQUEST_BYTES_MAX {
         let reason = format!("an answer of {bytes} bytes; at most {REQUEST_BYTES_MAX} are allowed");
-        return Err(Refusal(reason));
+        return Err(RequestRefusal(reason));
     }
     Ok(())
 }

@@ -1,23 +1,28 @@
-//! The relay's actor, at an agent: a thin shell over [`RelayCore`].
+//! The relay's actor, in the agent's process: a thin shell over [`RelayCore`].
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use actix::{Actor, AsyncContext, Context, Handler, Message};
-use elastic_protocol::{NodeId, NodeName, WorkerId};
+use elastic_protocol::{ActorId, ActorName, NodeId, NodeName, Time, WorkerId};
 use elastic_runtime::transport::LinkEvent;
-use elastic_runtime::{ActorId, ActorName, Delivery, LinkChanged, NodeHandle, Routes};
+use elastic_runtime::{
+    Delivery, LinkChanged, NodeHandle, Routes, TimedActor, TimerSlot, UndeliveredReason,
+};
 use tokio::sync::mpsc;
 
-use super::core::{Owner, RelayCore, RelayOutput};
-use crate::actor::CONVERSATION;
+use super::core::{ConnectionOwner, RelayCore, RelayOutput};
+use crate::actor::{CONVERSATION, RETRY_AFTER};
 use crate::limits::PENDING_MAX;
-use crate::messages::{ClientId, FromStore, ToStore};
+use crate::messages::{ClientId, CloseCause, FromStore, ToStore};
 
-/// Answers that wait to be written to a connection: one for each of its requests, and the words that it may
-/// be read on.
-pub(super) const ORDERS_MAX: usize = 2 * PENDING_MAX;
+/// Bound of the orders that wait at a connection: its answers that are not written, and one order to read on.
+pub(super) const ORDERS_MAX: usize = PENDING_MAX + 1;
 
-/// What a connection's task is told; the end of the channel closes the connection.
+/// Interval between log messages about closed connections.
+const FAULTS_TOLD_EVERY: Duration = Duration::from_secs(10);
+
+/// Orders to a connection's task. The end of the channel closes the connection.
 #[derive(Debug)]
 pub(super) enum Order {
     Write(Vec<u8>),
@@ -28,8 +33,14 @@ pub(super) enum Order {
 pub struct Relay {
     core: RelayCore,
     node: NodeHandle,
+    timer: TimerSlot,
     driver: Option<NodeId>,
     connections: BTreeMap<ClientId, mpsc::Sender<Order>>,
+    /// A message for which the transport had no room; no further one is fetched from the core.
+    refused: Option<ToStore>,
+    /// Time of the last log message about a closed connection, and their number since.
+    told_at: Option<Time>,
+    untold: u64,
 }
 
 impl Relay {
@@ -37,45 +48,72 @@ impl Relay {
     pub fn new(node: NodeHandle, driver: Option<NodeId>) -> Self {
         let mut core = RelayCore::new();
         if let Some(driver) = &driver {
-            core.handle_up(driver.clone());
+            core.handle_up(node.now(), driver.clone());
         }
-        Self { core, node, driver, connections: BTreeMap::new() }
+        let timer = TimerSlot::new(node.clock());
+        let (connections, refused) = Default::default();
+        Self { core, node, timer, driver, connections, refused, told_at: None, untold: 0 }
     }
 
-    fn drain(&mut self) {
+    fn drain(&mut self, ctx: &mut Context<Self>) {
         while let Some(output) = self.core.poll_output() {
             match output {
-                RelayOutput::ToStore(message) => self.tell(message),
                 RelayOutput::Write { client, bytes } => self.order(client, Order::Write(bytes)),
                 RelayOutput::ReadOn { client } => self.order(client, Order::ReadOn),
-                RelayOutput::Close { client, reason } => {
-                    tracing::debug!(
-                        client = client.0,
-                        reason,
-                        "a connection to the store is closed"
-                    );
+                RelayOutput::Close { client, worker, cause } => {
                     self.connections.remove(&client);
+                    self.tell_closed(&worker, &cause);
                 }
             }
         }
+        let is_full = self.send_messages();
+        let retry_at = is_full.then(|| self.node.now() + RETRY_AFTER);
+        let at = self.core.poll_timeout().into_iter().chain(retry_at).min();
+        self.timer.arm(ctx, at);
     }
 
-    fn tell(&mut self, message: ToStore) {
-        let Some(driver) = &self.driver else { return };
+    /// Sends what the transport has room for; true if there is more.
+    fn send_messages(&mut self) -> bool {
+        let Some(driver) = &self.driver else {
+            self.refused = None;
+            return false;
+        };
         let store = ActorId::new(driver.clone(), ActorName::STORE);
         let store = self.node.reference::<ToStore>(store).in_conversation(CONVERSATION);
-        if let Err(undelivered) = store.tell(message) {
-            self.core.handle_undelivered(&undelivered.message);
+        while let Some(message) = self.refused.take().or_else(|| self.core.poll_message()) {
+            let Err(undelivered) = store.tell(message) else { continue };
+            if undelivered.reason == UndeliveredReason::TransportFull {
+                self.refused = Some(undelivered.message);
+                return true;
+            }
+            // The session is over: what is not answered is sent again, or its connection closed, at the next one.
+            tracing::debug!(reason = %undelivered.reason, "no request was delivered to the store");
+            return false;
         }
+        false
     }
 
     fn order(&mut self, client: ClientId, order: Order) {
         let Some(connection) = self.connections.get(&client) else { return };
         if connection.try_send(order).is_err() {
-            // It does not read its answers, or is gone.
+            // The task has ended, and its report is on the way.
             self.connections.remove(&client);
-            self.core.handle_closed(client);
+            self.core.handle_closed(self.node.now(), client);
         }
+    }
+
+    fn tell_closed(&mut self, worker: &WorkerId, cause: &CloseCause) {
+        let CloseCause::Refused(reason) = cause else {
+            return tracing::debug!(%worker, %cause, "a connection to the store is closed");
+        };
+        let now = self.node.now();
+        if self.told_at.is_some_and(|at| now.since(at) < FAULTS_TOLD_EVERY) {
+            self.untold += 1;
+            return;
+        }
+        let untold = std::mem::take(&mut self.untold);
+        tracing::warn!(%worker, reason, untold, "a connection to the store is closed");
+        self.told_at = Some(now);
     }
 }
 
@@ -89,9 +127,20 @@ impl Actor for Relay {
     }
 }
 
-/// A worker's process has connected; what it is to be told goes to `orders`.
+impl TimedActor for Relay {
+    fn timer(&mut self) -> &mut TimerSlot {
+        &mut self.timer
+    }
+
+    fn timer_fired(&mut self, now: Time, ctx: &mut Context<Self>) {
+        self.core.handle_timeout(now);
+        self.drain(ctx);
+    }
+}
+
+/// Report of the listener: a worker's process has connected. Its orders go to `orders`.
 pub(super) struct Connected {
-    pub(super) owner: Owner,
+    pub(super) owner: ConnectionOwner,
     pub(super) orders: mpsc::Sender<Order>,
 }
 
@@ -109,27 +158,59 @@ impl Handler<Connected> for Relay {
     }
 }
 
-/// A connection was read. The answer says whether to read on at once.
-pub(super) struct Bytes {
+/// Report of a connection's task: bytes were read. The answer says whether to read on at once.
+pub(super) struct BytesRead {
     pub(super) client: ClientId,
     pub(super) bytes: Vec<u8>,
 }
 
-impl Message for Bytes {
+impl Message for BytesRead {
     type Result = bool;
 }
 
-impl Handler<Bytes> for Relay {
+impl Handler<BytesRead> for Relay {
     type Result = bool;
 
-    fn handle(&mut self, read: Bytes, _: &mut Context<Self>) -> bool {
-        let read_on = self.core.handle_bytes(read.client, &read.bytes);
-        self.drain();
+    fn handle(&mut self, read: BytesRead, ctx: &mut Context<Self>) -> bool {
+        let read_on = self.core.handle_bytes(self.node.now(), read.client, &read.bytes);
+        self.drain(ctx);
         read_on
     }
 }
 
-/// A connection is over.
+/// Report of a connection's task: the client has taken its oldest answer.
+pub(super) struct Written(pub(super) ClientId);
+
+impl Message for Written {
+    type Result = ();
+}
+
+impl Handler<Written> for Relay {
+    type Result = ();
+
+    fn handle(&mut self, written: Written, ctx: &mut Context<Self>) {
+        self.core.handle_written(self.node.now(), written.0);
+        self.drain(ctx);
+    }
+}
+
+/// Report of a connection's task: the client did not do its part, for this reason.
+pub(super) struct Faulty(pub(super) ClientId, pub(super) String);
+
+impl Message for Faulty {
+    type Result = ();
+}
+
+impl Handler<Faulty> for Relay {
+    type Result = ();
+
+    fn handle(&mut self, faulty: Faulty, ctx: &mut Context<Self>) {
+        self.core.handle_fault(self.node.now(), faulty.0, faulty.1);
+        self.drain(ctx);
+    }
+}
+
+/// Report of a connection's task: the connection is over.
 pub(super) struct Closed(pub(super) ClientId);
 
 impl Message for Closed {
@@ -139,14 +220,14 @@ impl Message for Closed {
 impl Handler<Closed> for Relay {
     type Result = ();
 
-    fn handle(&mut self, closed: Closed, _: &mut Context<Self>) {
+    fn handle(&mut self, closed: Closed, ctx: &mut Context<Self>) {
         self.connections.remove(&closed.0);
-        self.core.handle_closed(closed.0);
-        self.drain();
+        self.core.handle_closed(self.node.now(), closed.0);
+        self.drain(ctx);
     }
 }
 
-/// A worker's process is being stopped, or has ended: its generation is over.
+/// Report of the agent: a worker's process is being stopped, or has ended. Its generation is over.
 #[derive(Clone, Debug)]
 pub struct GenerationEnded(pub WorkerId);
 
@@ -157,32 +238,33 @@ impl Message for GenerationEnded {
 impl Handler<GenerationEnded> for Relay {
     type Result = ();
 
-    fn handle(&mut self, ended: GenerationEnded, _: &mut Context<Self>) {
-        self.core.handle_generation_ended(&ended.0);
-        self.drain();
+    fn handle(&mut self, ended: GenerationEnded, ctx: &mut Context<Self>) {
+        self.core.handle_generation_ended(self.node.now(), &ended.0);
+        self.drain(ctx);
     }
 }
 
 impl Handler<Delivery<FromStore>> for Relay {
     type Result = ();
 
-    fn handle(&mut self, delivery: Delivery<FromStore>, _: &mut Context<Self>) {
-        self.core.handle_store(&delivery.from, delivery.message);
-        self.drain();
+    fn handle(&mut self, delivery: Delivery<FromStore>, ctx: &mut Context<Self>) {
+        self.core.handle_store(self.node.now(), &delivery.from, delivery.message);
+        self.drain(ctx);
     }
 }
 
 impl Handler<LinkChanged> for Relay {
     type Result = ();
 
-    fn handle(&mut self, changed: LinkChanged, _: &mut Context<Self>) {
+    fn handle(&mut self, changed: LinkChanged, ctx: &mut Context<Self>) {
         if changed.peer.name != NodeName::Driver {
             return;
         }
         match changed.event {
             LinkEvent::Up => {
                 self.driver = Some(changed.peer.clone());
-                self.core.handle_up(changed.peer);
+                self.refused = None;
+                self.core.handle_up(self.node.now(), changed.peer);
             }
             LinkEvent::Lost { .. } if self.driver.as_ref() == Some(&changed.peer) => {
                 self.driver = None;
@@ -190,6 +272,6 @@ impl Handler<LinkChanged> for Relay {
             }
             LinkEvent::Lost { .. } | LinkEvent::Silent { .. } | LinkEvent::Heard => {}
         }
-        self.drain();
+        self.drain(ctx);
     }
 }

@@ -1,325 +1,379 @@
-//! The relay as a state machine: bytes of connections in, requests to the store out, and the way back. No
-//! actor, no clock, no I/O. Called by [`actor`](super::actor).
+//! The relay as a state machine: clients' bytes in, requests to the store out, and the store's answers back to
+//! clients. No actor, no clock, no I/O. Called by [`actor`](super::actor).
+//!
+//! Clients are held back, never dropped, where bytes are not taken: a socket is read only as far as the connection's
+//! bounds allow, and only a few connections hold a long request at a time (`Grants`).
 
 use std::collections::{BTreeMap, VecDeque};
 
-use elastic_protocol::{NodeId, Stamp, WorkerId};
+use elastic_protocol::{NodeId, Stamp, Time, WorkerId};
 
-use crate::limits::{CLIENTS_MAX, PENDING_MAX};
-use crate::messages::{ClientId, FromStore, ToStore};
+use super::grants::Grants;
+use crate::limits::{
+    CLIENTS_MAX, CONNECTION_BYTES_MAX, PENDING_MAX, SHORT_ANSWER_BYTES, STALLED_AFTER,
+    UNGRANTED_BYTES, WAITS_BYTES_MAX,
+};
+use crate::messages::{ClientId, CloseCause, FromStore, ToStore};
 use crate::wire::{Decoder, Request};
 
-/// Whose connection it is: which worker's process, in which generation.
+/// Owner of a connection: a worker's process, in its generation.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Owner {
-    /// Which worker.
+pub struct ConnectionOwner {
+    /// The worker.
     pub worker: WorkerId,
-    /// Its process's generation; the default where it has none.
+    /// Generation of the worker's process; the default if it has none.
     pub stamp: Stamp,
 }
 
-/// What the relay's core wants done.
+/// Outputs of the relay's core for clients' connections.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RelayOutput {
-    /// Tell the store.
-    ToStore(ToStore),
-    /// Give a client something to read.
+    /// Write bytes to a client's connection; [`RelayCore::handle_written`] says that the client has taken them.
     Write {
-        /// Which.
+        /// The client.
         client: ClientId,
-        /// What.
+        /// The bytes.
         bytes: Vec<u8>,
     },
-    /// A client may be read from again.
+    /// Read from a client again.
     ReadOn {
-        /// Which.
+        /// The client.
         client: ClientId,
     },
     /// Close a client's connection.
     Close {
-        /// Which.
+        /// The client.
         client: ClientId,
-        /// Why, for the log.
-        reason: String,
+        /// The client's process.
+        worker: WorkerId,
+        /// The reason, for the log.
+        cause: CloseCause,
     },
 }
 
 #[derive(Debug)]
-struct Connection {
-    owner: Owner,
+struct ClientConnection {
+    owner: ConnectionOwner,
     decoder: Decoder,
-    /// Requests that the store has not answered.
+    /// Requests that the store has not answered, the oldest first. They are sent again to a driver's next life.
     pending: VecDeque<Request>,
+    /// How many of them, at the end, have not been sent.
+    unsent: usize,
+    /// Bytes of pending requests that are no waits.
+    pending_bytes: usize,
+    /// Bytes of pending waits.
+    wait_bytes: usize,
+    /// Lengths of answers that the client has not taken, the oldest first.
+    unwritten: VecDeque<usize>,
     /// Whether its reader waits for [`RelayOutput::ReadOn`].
     is_held: bool,
+}
+
+impl ClientConnection {
+    fn request_bytes(&self) -> usize {
+        self.decoder.buffered() + self.pending_bytes
+    }
+
+    /// Whether there is room for a further request.
+    fn takes_requests(&self) -> bool {
+        self.pending.len() + self.unwritten.len() < PENDING_MAX
+            && (self.pending_bytes == 0 || self.request_bytes() <= CONNECTION_BYTES_MAX)
+    }
+
+    fn push(&mut self, request: Request) {
+        *self.bytes_of(&request) += request.bytes();
+        self.pending.push_back(request);
+        self.unsent += 1;
+    }
+
+    fn pop(&mut self) -> Option<Request> {
+        let request = self.pending.pop_front()?;
+        *self.bytes_of(&request) -= request.bytes();
+        self.unsent = self.unsent.min(self.pending.len());
+        Some(request)
+    }
+
+    const fn bytes_of(&mut self, request: &Request) -> &mut usize {
+        if request.is_wait() { &mut self.wait_bytes } else { &mut self.pending_bytes }
+    }
 }
 
 /// The connections of one host's workers.
 #[derive(Debug, Default)]
 pub struct RelayCore {
     last: u64,
-    connections: BTreeMap<ClientId, Connection>,
-    /// The life of the driver that knows these connections.
+    connections: BTreeMap<ClientId, ClientConnection>,
+    grants: Grants,
+    /// Bytes of all pending waits.
+    wait_bytes: usize,
+    /// The life of the driver whose store knows these connections.
     store: Option<NodeId>,
     is_up: bool,
+    /// Messages to the store that are no requests; they go first.
+    notices: VecDeque<ToStore>,
+    /// Connections with unsent requests, in the order of those; a connection stands here once for each.
+    to_send: VecDeque<ClientId>,
     outputs: VecDeque<RelayOutput>,
 }
 
 impl RelayCore {
-    /// No connections.
+    /// Without connections.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What to do next; call until none is left after every input.
+    /// The next output; call after every input until none is left.
     pub fn poll_output(&mut self) -> Option<RelayOutput> {
         self.outputs.pop_front()
     }
 
-    /// A worker's process has connected. None if there are too many connections.
-    pub fn handle_connected(&mut self, owner: Owner) -> Option<ClientId> {
+    /// The next message to the store. Call while there is room for one: what is not fetched stays with its connection,
+    /// which is then not read.
+    pub fn poll_message(&mut self) -> Option<ToStore> {
+        if !self.is_up {
+            return None;
+        }
+        if let Some(notice) = self.notices.pop_front() {
+            return Some(notice);
+        }
+        while let Some(client) = self.to_send.pop_front() {
+            // The connection may have been closed.
+            let Some(connection) = self.connections.get_mut(&client) else { continue };
+            let Some(at) = connection.pending.len().checked_sub(connection.unsent) else {
+                continue;
+            };
+            let Some(request) = connection.pending.get(at).cloned() else { continue };
+            connection.unsent -= 1;
+            return Some(ToStore::Request { client, stamp: connection.owner.stamp, request });
+        }
+        None
+    }
+
+    /// The time of the next [`handle_timeout`](Self::handle_timeout), if there is one.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let waits = |client: &ClientId| self.is_in_a_request(*client);
+        self.grants.deadlines().filter(|(client, _)| waits(client)).map(|(_, at)| at).min()
+    }
+
+    /// Bytes of requests that are held, and of answers that clients have not taken.
+    pub fn bytes(&self) -> usize {
+        let answers = |it: &ClientConnection| it.unwritten.iter().sum::<usize>();
+        let requests = self.connections.values().map(|it| it.request_bytes() + answers(it));
+        self.wait_bytes + requests.sum::<usize>()
+    }
+
+    /// Takes a new connection of a worker's process. None if there are too many connections.
+    pub fn handle_connected(&mut self, owner: ConnectionOwner) -> Option<ClientId> {
         if self.connections.len() >= CLIENTS_MAX {
             return None;
         }
         self.last += 1;
         let client = ClientId(self.last);
-        let (decoder, pending) = (Decoder::default(), VecDeque::new());
-        self.connections.insert(client, Connection { owner, decoder, pending, is_held: false });
+        let connection = ClientConnection {
+            owner,
+            decoder: Decoder::default(),
+            pending: VecDeque::new(),
+            unsent: 0,
+            pending_bytes: 0,
+            wait_bytes: 0,
+            unwritten: VecDeque::new(),
+            is_held: false,
+        };
+        self.connections.insert(client, connection);
         Some(client)
     }
 
-    /// A connection was read. Says whether to read on; if not, [`RelayOutput::ReadOn`] will.
-    pub fn handle_bytes(&mut self, client: ClientId, bytes: &[u8]) -> bool {
+    /// Takes bytes read from a connection. Says whether to read on; if not, [`RelayOutput::ReadOn`] will.
+    pub fn handle_bytes(&mut self, now: Time, client: ClientId, bytes: &[u8]) -> bool {
         let Some(connection) = self.connections.get_mut(&client) else { return false };
         connection.decoder.feed(bytes);
-        self.forward(client);
-        let Some(connection) = self.connections.get_mut(&client) else { return false };
-        connection.is_held = connection.pending.len() >= PENDING_MAX;
-        !connection.is_held
+        self.grants.touch(now, client);
+        connection.is_held = true;
+        self.review(now, client);
+        // The reader hears of it at once, by the return value.
+        let read_on = RelayOutput::ReadOn { client };
+        let told = self.outputs.iter().rposition(|output| *output == read_on);
+        told.is_some_and(|at| self.outputs.remove(at).is_some())
     }
 
-    /// A client closed its connection.
-    pub fn handle_closed(&mut self, client: ClientId) {
-        if self.connections.remove(&client).is_some() {
-            self.tell_gone(client);
+    /// Notes that a client has taken its oldest answer.
+    pub fn handle_written(&mut self, now: Time, client: ClientId) {
+        let Some(connection) = self.connections.get_mut(&client) else { return };
+        let Some(bytes) = connection.unwritten.pop_front() else { return };
+        if bytes > SHORT_ANSWER_BYTES {
+            self.notify(ToStore::Taken { client, bytes: bytes as u64 });
+        }
+        self.review(now, client);
+    }
+
+    /// Forgets a client that has closed its connection.
+    pub fn handle_closed(&mut self, now: Time, client: ClientId) {
+        if self.forget(now, client).is_some() {
+            self.notify(ToStore::Gone { client });
         }
     }
 
-    /// The generation of a worker's process has ended: what it still waits for fails at once.
-    pub fn handle_generation_ended(&mut self, worker: &WorkerId) {
-        self.close_where("its generation is over", |connection| connection.owner.worker == *worker);
+    /// Closes the connection of a client that does not do its part.
+    pub fn handle_fault(&mut self, now: Time, client: ClientId, reason: String) {
+        self.close(now, client, CloseCause::Refused(reason));
     }
 
-    /// The store answered.
-    pub fn handle_store(&mut self, from: &NodeId, message: FromStore) {
+    /// Closes the connections of a worker whose generation has ended: its pending requests fail at once.
+    pub fn handle_generation_ended(&mut self, now: Time, worker: &WorkerId) {
+        let is_over = |it: &ClientConnection| it.owner.worker == *worker;
+        self.close_where(now, &CloseCause::GenerationOver, is_over);
+    }
+
+    /// Takes a message of the store.
+    pub fn handle_store(&mut self, now: Time, from: &NodeId, message: FromStore) {
         if self.store.as_ref() != Some(from) {
             return;
         }
         match message {
             FromStore::Done { client, answer } => {
                 let Some(connection) = self.connections.get_mut(&client) else { return };
-                connection.pending.pop_front();
+                let before = connection.wait_bytes;
+                connection.pop();
+                self.grants.touch(now, client);
+                self.wait_bytes -= before - connection.wait_bytes;
                 if !answer.is_empty() {
+                    connection.unwritten.push_back(answer.len());
                     self.outputs.push_back(RelayOutput::Write { client, bytes: answer });
                 }
-                self.forward(client);
-                let Some(connection) = self.connections.get_mut(&client) else { return };
-                if connection.is_held && connection.pending.len() < PENDING_MAX {
-                    connection.is_held = false;
-                    self.outputs.push_back(RelayOutput::ReadOn { client });
-                }
+                self.review(now, client);
             }
-            FromStore::Close { client, reason } => {
-                if self.connections.remove(&client).is_some() {
-                    self.outputs.push_back(RelayOutput::Close { client, reason });
+            FromStore::Close { client, cause } => {
+                if let Some(worker) = self.forget(now, client) {
+                    self.outputs.push_back(RelayOutput::Close { client, worker, cause });
                 }
             }
         }
     }
 
-    /// A session with a driver began. Another life of it knows nothing of what was asked: it is asked again.
-    /// The same life has forgotten these connections, and what it had carried out for them is not known.
-    pub fn handle_up(&mut self, driver: NodeId) {
+    /// Handles the begin of a session with a driver. Another life of the driver does not know the pending requests:
+    /// they are sent again. The same life has forgotten these connections. It is not known which requests were
+    /// carried out, so the connections are closed.
+    pub fn handle_up(&mut self, now: Time, driver: NodeId) {
         self.is_up = true;
+        self.notices.clear();
         if self.store.as_ref() == Some(&driver) {
-            self.close_where("the session with the driver was interrupted", |_| true);
+            self.close_where(now, &CloseCause::Interrupted, |_| true);
             return;
         }
         self.store = Some(driver);
-        let open: Vec<(ClientId, Stamp, Vec<Request>)> = self
-            .connections
-            .iter()
-            .map(|(client, it)| (*client, it.owner.stamp, it.pending.iter().cloned().collect()))
-            .collect();
-        for (client, stamp, requests) in open {
-            for request in requests {
-                let message = ToStore::Request { client, stamp, request };
-                self.outputs.push_back(RelayOutput::ToStore(message));
-            }
+        self.to_send.clear();
+        for (client, connection) in &mut self.connections {
+            connection.unsent = connection.pending.len();
+            self.to_send.extend(std::iter::repeat_n(*client, connection.unsent));
         }
     }
 
-    /// The session has ended. Connections stay: the driver may come back.
+    /// Handles the end of the session. Connections stay: the driver may come back.
     pub fn handle_lost(&mut self) {
         self.is_up = false;
     }
 
-    /// A message to the store was not taken for want of room, or lost with the session: the client's
-    /// connection is of no use any more.
-    pub fn handle_undelivered(&mut self, message: &ToStore) {
-        if let ToStore::Request { client, .. } = message
-            && self.is_up
-            && self.connections.remove(client).is_some()
-        {
-            let reason = "the driver does not keep up with the store's requests".to_owned();
-            self.outputs.push_back(RelayOutput::Close { client: *client, reason });
+    /// Closes the connections that stand still in the middle of a request, while others wait for their turn.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let stalled: Vec<ClientId> = self
+            .grants
+            .deadlines()
+            .filter(|(client, at)| *at <= now && self.is_in_a_request(*client))
+            .map(|(client, _)| client)
+            .collect();
+        for client in stalled {
+            let reason = format!(
+                "it sent a part of a long request and nothing more for {} s, while others wait",
+                STALLED_AFTER.as_secs()
+            );
+            self.close(now, client, CloseCause::Refused(reason));
         }
     }
 
-    /// Passes on what a connection has asked for, as far as its bound allows.
-    fn forward(&mut self, client: ClientId) {
+    /// Whether the next bytes can come from the client only.
+    fn is_in_a_request(&self, client: ClientId) -> bool {
+        self.connections.get(&client).is_some_and(|it| !it.is_held && it.pending_bytes == 0)
+    }
+
+    /// Passes on a connection's requests, and reads on, as far as the bounds allow.
+    fn review(&mut self, now: Time, client: ClientId) {
         let Some(connection) = self.connections.get_mut(&client) else { return };
-        while connection.pending.len() < PENDING_MAX {
+        while connection.takes_requests() {
             match connection.decoder.poll_request() {
-                Ok(None) => return,
+                Ok(None) => break,
                 Ok(Some(request)) => {
-                    connection.pending.push_back(request.clone());
-                    if self.is_up {
-                        let stamp = connection.owner.stamp;
-                        let message = ToStore::Request { client, stamp, request };
-                        self.outputs.push_back(RelayOutput::ToStore(message));
+                    if request.is_wait() {
+                        self.wait_bytes += request.bytes();
                     }
+                    connection.push(request);
+                    self.to_send.push_back(client);
                 }
                 Err(error) => {
-                    let reason = error.to_string();
-                    self.connections.remove(&client);
-                    self.outputs.push_back(RelayOutput::Close { client, reason });
-                    return self.tell_gone(client);
+                    return self.close(now, client, CloseCause::Refused(error.to_string()));
                 }
             }
         }
-    }
-
-    fn close_where(&mut self, reason: &str, is_over: impl Fn(&Connection) -> bool) {
-        let over: Vec<ClientId> = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| is_over(connection))
-            .map(|(client, _)| *client)
-            .collect();
-        for client in over {
-            self.connections.remove(&client);
-            self.outputs.push_back(RelayOutput::Close { client, reason: reason.to_owned() });
-            self.tell_gone(client);
+        if self.wait_bytes > WAITS_BYTES_MAX && connection.wait_bytes > UNGRANTED_BYTES {
+            let reason =
+                format!("its host's workers wait for more than {WAITS_BYTES_MAX} bytes of keys");
+            return self.close(now, client, CloseCause::Refused(reason));
+        }
+        let is_long = connection.request_bytes() > UNGRANTED_BYTES;
+        let mut may_read = connection.takes_requests();
+        if is_long {
+            // A connection that has a long request under way lets others have their turn before its next one.
+            may_read &= connection.pending_bytes <= UNGRANTED_BYTES || !self.grants.is_contended();
+            may_read &= self.grants.has(client) || self.grants.ask(now, client);
+        } else if self.grants.has(client) || self.grants.is_queued(client) {
+            for granted in self.grants.release(now, client) {
+                self.review(now, granted);
+            }
+        }
+        let Some(connection) = self.connections.get_mut(&client) else { return };
+        if connection.is_held && may_read {
+            connection.is_held = false;
+            self.grants.touch(now, client);
+            self.outputs.push_back(RelayOutput::ReadOn { client });
         }
     }
 
-    fn tell_gone(&mut self, client: ClientId) {
+    /// Forgets a connection. Returns its process, unless it is forgotten already.
+    fn forget(&mut self, now: Time, client: ClientId) -> Option<WorkerId> {
+        let connection = self.connections.remove(&client)?;
+        self.wait_bytes -= connection.wait_bytes;
+        for granted in self.grants.release(now, client) {
+            self.review(now, granted);
+        }
+        Some(connection.owner.worker)
+    }
+
+    fn close(&mut self, now: Time, client: ClientId, cause: CloseCause) {
+        if let Some(worker) = self.forget(now, client) {
+            self.outputs.push_back(RelayOutput::Close { client, worker, cause });
+            self.notify(ToStore::Gone { client });
+        }
+    }
+
+    fn close_where(
+        &mut self,
+        now: Time,
+        cause: &CloseCause,
+        is_over: impl Fn(&ClientConnection) -> bool,
+    ) {
+        let over = self.connections.iter().filter(|(_, connection)| is_over(connection));
+        for client in over.map(|(client, _)| *client).collect::<Vec<_>>() {
+            self.close(now, client, cause.clone());
+        }
+    }
+
+    /// Tells the store, unless it is away: a session that begins forgets what was before.
+    fn notify(&mut self, notice: ToStore) {
         if self.is_up {
-            self.outputs.push_back(RelayOutput::ToStore(ToStore::Gone { client }));
+            self.notices.push_back(notice);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use elastic_protocol::{HostName, Incarnation, NodeName};
-
-    use super::*;
-
-    const HELLO: [u8; 5] = [0, 0xCE, 0xF7, 0x85, 0x3C];
-    /// How many keys are there?
-    const COUNT: [u8; 1] = [7];
-
-    fn owner(slot: u32) -> Owner {
-        let host = HostName::new("a").expect("a literal");
-        Owner {
-            worker: WorkerId { host, slot, incarnation: Incarnation(1) },
-            stamp: Stamp::default(),
-        }
-    }
-
-    fn driver(life: u64) -> NodeId {
-        NodeId { name: NodeName::Driver, incarnation: Incarnation(life) }
-    }
-
-    fn outputs(relay: &mut RelayCore) -> Vec<RelayOutput> {
-        std::iter::from_fn(|| relay.poll_output()).collect()
-    }
-
-    fn asks(client: ClientId) -> RelayOutput {
-        let (stamp, request) = (Stamp::default(), Request::CountKeys);
-        RelayOutput::ToStore(ToStore::Request { client, stamp, request })
-    }
-
-    fn connected(relay: &mut RelayCore) -> ClientId {
-        relay.handle_up(driver(1));
-        let client = relay.handle_connected(owner(0)).expect("the first");
-        assert!(relay.handle_bytes(client, &HELLO));
-        client
-    }
-
-    #[test]
-    fn requests_go_and_answers_come() {
-        let mut relay = RelayCore::new();
-        let client = connected(&mut relay);
-        assert!(relay.handle_bytes(client, &COUNT));
-        assert_eq!(outputs(&mut relay), [asks(client)]);
-        let answer = vec![1, 2];
-        relay.handle_store(&driver(1), FromStore::Done { client, answer: answer.clone() });
-        assert_eq!(outputs(&mut relay), [RelayOutput::Write { client, bytes: answer }]);
-        relay.handle_closed(client);
-        assert_eq!(outputs(&mut relay), [RelayOutput::ToStore(ToStore::Gone { client })]);
-    }
-
-    #[test]
-    fn a_client_that_asks_without_reading_is_held_back() {
-        let mut relay = RelayCore::new();
-        let client = connected(&mut relay);
-        assert!(!relay.handle_bytes(client, &[COUNT[0]; PENDING_MAX + 3]));
-        assert_eq!(outputs(&mut relay).len(), PENDING_MAX);
-        for _ in 0..3 {
-            relay.handle_store(&driver(1), FromStore::Done { client, answer: Vec::new() });
-            assert_eq!(outputs(&mut relay), [asks(client)]);
-        }
-        relay.handle_store(&driver(1), FromStore::Done { client, answer: Vec::new() });
-        assert_eq!(outputs(&mut relay), [RelayOutput::ReadOn { client }]);
-    }
-
-    #[test]
-    fn t_6_the_end_of_a_generation_closes_its_connections_at_once() {
-        let mut relay = RelayCore::new();
-        let client = connected(&mut relay);
-        relay.handle_generation_ended(&owner(1).worker);
-        assert_eq!(outputs(&mut relay), [], "another worker's");
-        relay.handle_generation_ended(&owner(0).worker);
-        let told = outputs(&mut relay);
-        assert!(matches!(told[..], [RelayOutput::Close { client: it, .. }, _] if it == client));
-    }
-
-    #[test]
-    fn a_new_life_of_the_driver_is_asked_again() {
-        let mut relay = RelayCore::new();
-        let client = connected(&mut relay);
-        relay.handle_bytes(client, &COUNT);
-        outputs(&mut relay);
-        relay.handle_lost();
-        relay.handle_bytes(client, &COUNT);
-        assert_eq!(outputs(&mut relay), []);
-        relay.handle_up(driver(2));
-        assert_eq!(outputs(&mut relay), [asks(client), asks(client)]);
-        relay.handle_lost();
-        relay.handle_up(driver(2));
-        let told = outputs(&mut relay);
-        assert!(matches!(told[0], RelayOutput::Close { .. }), "it has forgotten: {told:?}");
-    }
-
-    #[test]
-    fn who_speaks_another_protocol_is_turned_away() {
-        let mut relay = RelayCore::new();
-        relay.handle_up(driver(1));
-        let client = relay.handle_connected(owner(0)).expect("the first");
-        assert!(!relay.handle_bytes(client, b"GET / HTTP/1.1\r\n"));
-        assert!(matches!(outputs(&mut relay)[0], RelayOutput::Close { .. }));
-    }
-}
+#[path = "core_tests.rs"]
+mod tests;

@@ -1,24 +1,38 @@
-//! The relay's sockets: a listener on the loopback, and a task for each connection.
+//! The relay's sockets: a listener on the loopback, and a task for each connection. Called by the agent.
 
+use std::cell::Cell;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
 use actix::Addr;
+use futures_util::future::LocalBoxFuture;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_local;
+use tokio::time::{Instant, sleep, timeout};
 
-use super::actor::{Bytes, Closed, Connected, ORDERS_MAX, Order, Relay};
-use super::core::Owner;
+use super::actor::{BytesRead, Closed, Connected, Faulty, ORDERS_MAX, Order, Relay, Written};
+use super::core::ConnectionOwner;
+use crate::limits::{NOT_TAKEN_AFTER, READ_BYTES};
+use crate::messages::ClientId;
 
-/// Read at a time.
-const READ_BYTES: usize = 64 << 10;
+/// Most connections whose owner is not known yet; others wait in the system's queue.
+pub const UNPROVED_MAX: usize = 128;
 
-/// Says whose process is at the other end of a connection, or why it is not let in.
-pub type Admission = Rc<dyn Fn(Ends) -> Result<Owner, String>>;
+/// Time limit for finding a connection's owner.
+const PROVED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Interval between log messages about refused connections.
+const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(10);
+
+/// Finds the owner of a connection's process, or the reason why it is refused.
+pub type ClientAdmission =
+    Rc<dyn Fn(Ends) -> LocalBoxFuture<'static, Result<ConnectionOwner, String>>>;
 
 /// A connection of this machine with itself.
 #[derive(Clone, Copy, Debug)]
@@ -32,22 +46,34 @@ pub struct Ends {
 /// Listens on the loopback, on any port that is free; serves until the node's tasks end.
 ///
 /// # Errors
-/// If the system gives no port.
-pub fn listen(relay: Addr<Relay>, admission: Admission) -> io::Result<SocketAddr> {
+/// The system gives no port.
+pub fn listen(relay: Addr<Relay>, admission: ClientAdmission) -> io::Result<SocketAddr> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let address = listener.local_addr()?;
+    let (places, refusals) = (Arc::new(Semaphore::new(UNPROVED_MAX)), Rc::new(Refusals::default()));
     spawn_local(async move {
-        loop {
+        // The semaphore is never closed.
+        while let Ok(place) = Arc::clone(&places).acquire_owned().await {
             match listener.accept().await {
-                Ok((stream, client)) => match admission(Ends { client, server: address }) {
-                    Ok(owner) => drop(spawn_local(serve(stream, owner, relay.clone()))),
-                    Err(reason) => tracing::warn!(%client, reason, "not let in to the store"),
-                },
+                Ok((stream, client)) => {
+                    let proved = admission(Ends { client, server: address });
+                    let (relay, refusals) = (relay.clone(), Rc::clone(&refusals));
+                    spawn_local(async move {
+                        let proved = timeout(PROVED_WITHIN, proved).await;
+                        drop(place);
+                        match proved
+                            .unwrap_or_else(|_| Err("its owner was not found in time".into()))
+                        {
+                            Ok(owner) => serve(stream, owner, relay).await,
+                            Err(reason) => refusals.tell(client, &reason),
+                        }
+                    });
+                }
                 Err(error) => {
                     tracing::warn!(%error, "a connection to the store was not taken");
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    sleep(Duration::from_millis(100)).await;
                 }
             }
         }
@@ -55,7 +81,26 @@ pub fn listen(relay: Addr<Relay>, admission: Admission) -> io::Result<SocketAddr
     Ok(address)
 }
 
-async fn serve(stream: TcpStream, owner: Owner, relay: Addr<Relay>) {
+/// Logs refused connections at intervals.
+#[derive(Debug, Default)]
+struct Refusals {
+    told_at: Cell<Option<Instant>>,
+    untold: Cell<u64>,
+}
+
+impl Refusals {
+    fn tell(&self, client: SocketAddr, reason: &str) {
+        let untold = self.untold.get();
+        if self.told_at.get().is_some_and(|at| at.elapsed() < REFUSALS_TOLD_EVERY) {
+            return self.untold.set(untold + 1);
+        }
+        tracing::warn!(%client, reason, untold, "not let in to the store");
+        self.told_at.set(Some(Instant::now()));
+        self.untold.set(0);
+    }
+}
+
+async fn serve(stream: TcpStream, owner: ConnectionOwner, relay: Addr<Relay>) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "answers may be held back by the system");
     }
@@ -69,14 +114,19 @@ async fn serve(stream: TcpStream, owner: Owner, relay: Addr<Relay>) {
     while let Some(order) = orders.recv().await {
         match order {
             Order::ReadOn => {
-                // Full: it has been told already. Closed: the reader has ended.
+                // Full: the reader has been told already. Closed: the reader has ended.
                 let _ = read_on.try_send(());
             }
-            Order::Write(bytes) => {
-                if writes.write_all(&bytes).await.is_err() {
+            Order::Write(bytes) => match write(&mut writes, &bytes).await {
+                Ok(()) => relay.do_send(Written(client)),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    let seconds = NOT_TAKEN_AFTER.as_secs();
+                    let reason = format!("it has not read its answer for {seconds} s");
+                    relay.do_send(Faulty(client, reason));
                     break;
                 }
-            }
+                Err(_) => break,
+            },
         }
     }
     reader.abort();
@@ -84,15 +134,24 @@ async fn serve(stream: TcpStream, owner: Owner, relay: Addr<Relay>) {
     end(writes).await;
 }
 
-/// Closes the connection for the client, too: it fails at once, whatever it waits for.
+/// Writes an answer for as long as the client takes some of it now and then.
+async fn write(writes: &mut OwnedWriteHalf, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = timeout(NOT_TAKEN_AFTER, writes.write(bytes)).await??;
+        bytes = bytes.get(written..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Closes the connection for the client, too, which fails at once, whatever it waits for.
 async fn end(mut writes: OwnedWriteHalf) {
-    // It may have closed the connection itself.
+    // The client may have closed the connection itself.
     let _ = writes.shutdown().await;
 }
 
 async fn read(
     mut reads: OwnedReadHalf,
-    client: crate::messages::ClientId,
+    client: ClientId,
     relay: Addr<Relay>,
     mut read_on: mpsc::Receiver<()>,
 ) {
@@ -102,7 +161,7 @@ async fn read(
             Ok(length) if length > 0 => buffer[..length].to_vec(),
             _ => break,
         };
-        match relay.send(Bytes { client, bytes }).await {
+        match relay.send(BytesRead { client, bytes }).await {
             Ok(true) => {}
             Ok(false) if read_on.recv().await.is_some() => {}
             _ => return,

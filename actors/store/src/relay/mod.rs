@@ -1,6 +1,9 @@
-//! The agent's side of the store: takes connections of its own workers on the loopback, and carries what they
-//! ask for to the driver. [`core`] decides, [`actor`] talks to the driver, [`listener`] has the sockets.
+//! The agent's side of the store: takes connections of its own workers on the loopback, and carries their requests to
+//! the driver. [`core`] decides, [`actor`] talks to the driver, [`listener`] has the sockets.
 
 pub mod actor;
 pub mod core;
+#[cfg(test)]
+mod flow_tests;
+mod grants;
 pub mod listener;

@@ -1,26 +1,29 @@
-//! Bytes of a connection in, requests out. Nothing is allocated for a length that a client only claims.
+//! Decoder of the store's protocol: bytes of a connection in, requests out. A length that a client only claims causes
+//! no allocation. Used by the relay's core.
 
 use super::Request;
-use crate::limits::{KEY_BYTES_MAX, KEYS_MAX, REQUEST_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{
+    KEY_BYTES_MAX, KEYS_MAX, READ_BYTES, REQUEST_BYTES_MAX, UNGRANTED_BYTES, VALUE_BYTES_MAX,
+};
 
-/// What a client of torch says first.
+/// First word of a client of torch.
 const MAGIC: u32 = 0x3C85_F7CE;
 
-/// Why a connection's bytes are no requests. The connection is of no use after it.
+/// Reason why a connection's bytes are not requests. The connection is of no use after it.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum DecodeError {
-    /// Its first word is not that of a client of torch 2.
+    /// The first word is not that of a client of torch 2.
     #[error("it does not speak the TCPStore protocol of torch 2")]
     NotAClient,
-    /// No such request.
+    /// The kind of request is not known.
     #[error("request {0} is not known")]
     UnknownRequest(u8),
-    /// A count or length above its bound.
+    /// A count or length is above its bound.
     #[error("a {what} of {length}; at most {max} are allowed")]
     TooLarge {
-        /// Of what.
+        /// Name of the counted or measured thing.
         what: &'static str,
-        /// What the client claims.
+        /// The claimed count or length.
         length: u64,
         /// The bound.
         max: usize,
@@ -35,12 +38,17 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Takes what was read.
+    /// Takes bytes that were read.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next request, if it is there in full.
+    /// Bytes that were read and belong to no request yet.
+    pub const fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The next request; none until it is there in full.
     ///
     /// # Errors
     /// [`DecodeError`]: the connection is to be closed.
@@ -62,18 +70,22 @@ impl Decoder {
             Ok(request) => {
                 let used = self.buffer.len() - fields.bytes.len();
                 self.buffer.drain(..used);
+                if self.buffer.capacity() > UNGRANTED_BYTES + READ_BYTES {
+                    // The room of a long request is given back at its end.
+                    self.buffer.shrink_to(UNGRANTED_BYTES + READ_BYTES);
+                }
                 Ok(Some(request))
             }
-            Err(Stop::Unfinished) if self.buffer.len() > REQUEST_BYTES_MAX => {
+            Err(DecodeStop::Unfinished) if self.buffer.len() > REQUEST_BYTES_MAX => {
                 Err(too_large("request's bytes", self.buffer.len() as u64, REQUEST_BYTES_MAX))
             }
-            Err(Stop::Unfinished) => Ok(None),
-            Err(Stop::Wrong(error)) => Err(error),
+            Err(DecodeStop::Unfinished) => Ok(None),
+            Err(DecodeStop::Wrong(error)) => Err(error),
         }
     }
 }
 
-enum Stop {
+enum DecodeStop {
     Unfinished,
     Wrong(DecodeError),
 }
@@ -82,7 +94,7 @@ fn too_large(what: &'static str, length: u64, max: usize) -> DecodeError {
     DecodeError::TooLarge { what, length, max }
 }
 
-fn request(fields: &mut Fields<'_>) -> Result<Request, Stop> {
+fn request(fields: &mut Fields<'_>) -> Result<Request, DecodeStop> {
     let [kind] = fields.array()?;
     Ok(match kind {
         1 => Request::Set { key: fields.key()?, value: fields.value()? },
@@ -107,53 +119,56 @@ fn request(fields: &mut Fields<'_>) -> Result<Request, Stop> {
         16 => Request::QueueLength { key: fields.key()? },
         17 => Request::ListKeys,
         18 => Request::Barrier { key: fields.key()?, world_size: fields.i64()? },
-        other => return Err(Stop::Wrong(DecodeError::UnknownRequest(other))),
+        other => return Err(DecodeStop::Wrong(DecodeError::UnknownRequest(other))),
     })
 }
 
-/// What is left of an unread request.
+/// The unread rest of a request.
 struct Fields<'a> {
     bytes: &'a [u8],
 }
 
 impl Fields<'_> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {
-        let (field, rest) = self.bytes.split_first_chunk().ok_or(Stop::Unfinished)?;
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeStop> {
+        let (field, rest) = self.bytes.split_first_chunk().ok_or(DecodeStop::Unfinished)?;
         self.bytes = rest;
         Ok(*field)
     }
 
-    fn i64(&mut self) -> Result<i64, Stop> {
+    fn i64(&mut self) -> Result<i64, DecodeStop> {
         Ok(i64::from_le_bytes(self.array()?))
     }
 
-    /// A count or length, within its bound.
-    fn length(&mut self, what: &'static str, max: usize) -> Result<usize, Stop> {
+    /// A count or length within its bound.
+    fn length(&mut self, what: &'static str, max: usize) -> Result<usize, DecodeStop> {
         let length = u64::from_le_bytes(self.array()?);
         match usize::try_from(length) {
             Ok(within) if within <= max => Ok(within),
-            _ => Err(Stop::Wrong(too_large(what, length, max))),
+            _ => Err(DecodeStop::Wrong(too_large(what, length, max))),
         }
     }
 
-    fn blob(&mut self, what: &'static str, max: usize) -> Result<Vec<u8>, Stop> {
+    fn blob(&mut self, what: &'static str, max: usize) -> Result<Vec<u8>, DecodeStop> {
         let length = self.length(what, max)?;
-        let (blob, rest) = self.bytes.split_at_checked(length).ok_or(Stop::Unfinished)?;
+        let (blob, rest) = self.bytes.split_at_checked(length).ok_or(DecodeStop::Unfinished)?;
         self.bytes = rest;
         Ok(blob.to_vec())
     }
 
-    fn key(&mut self) -> Result<Vec<u8>, Stop> {
+    fn key(&mut self) -> Result<Vec<u8>, DecodeStop> {
         self.blob("key's bytes", KEY_BYTES_MAX)
     }
 
-    fn value(&mut self) -> Result<Vec<u8>, Stop> {
+    fn value(&mut self) -> Result<Vec<u8>, DecodeStop> {
         self.blob("value's bytes", VALUE_BYTES_MAX)
     }
 
-    fn list<T>(&mut self, item: impl Fn(&mut Self) -> Result<T, Stop>) -> Result<Vec<T>, Stop> {
+    fn list<T>(
+        &mut self,
+        item: impl Fn(&mut Self) -> Result<T, DecodeStop>,
+    ) -> Result<Vec<T>, DecodeStop> {
         let count = self.length("list's items", KEYS_MAX)?;
-        // Grows as items arrive: the count is only what a client claims.
+        // The list grows as items arrive: the count is only claimed by the client.
         let mut items = Vec::new();
         for _ in 0..count {
             items.push(item(self)?);
@@ -161,7 +176,7 @@ impl Fields<'_> {
         Ok(items)
     }
 
-    fn keys(&mut self) -> Result<Vec<Vec<u8>>, Stop> {
+    fn keys(&mut self) -> Result<Vec<Vec<u8>>, DecodeStop> {
         self.list(Self::key)
     }
 }

@@ -1,10 +1,10 @@
-//! torch's `TCPStore` protocol, as clients of torch 2.5 to 2.15 speak it: a byte that says what is wanted, then
-//! its fields; numbers little-endian; strings and values with a u64 length before them.
+//! torch's `TCPStore` protocol, as clients of torch 2.5 to 2.15 speak it. A request is a byte for its kind, then its
+//! fields. Numbers are little-endian; strings and values have a u64 length before them.
 
 mod decoder;
 mod reply;
 mod request;
 
 pub use decoder::{DecodeError, Decoder};
-pub use reply::Reply;
+pub use reply::StoreReply;
 pub use request::Request;

@@ -1,30 +1,30 @@
-//! What the store answers, as bytes of the protocol.
+//! Answers of the store, and their encoding. Made by the store's core.
 
 /// One answer.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Reply {
-    /// A value, or none.
+pub enum StoreReply {
+    /// A value; empty if the key is absent.
     Value(Vec<u8>),
     /// Several values.
     Values(Vec<Vec<u8>>),
     /// A number.
     Number(i64),
-    /// To a check: whether all keys are there.
+    /// Answer to a check: whether all keys are there.
     Ready(bool),
-    /// The end of a wait or barrier: what was waited for is there.
+    /// The successful end of a wait or barrier.
     Released,
     /// The end of a wait that was given up.
     Cancelled,
-    /// To a ping.
+    /// Answer to a ping.
     Nonce(u32),
-    /// The first of a queue, if it has one.
+    /// The first value of a queue; none if it is empty.
     Popped(Option<Vec<u8>>),
     /// All keys.
     Keys(Vec<Vec<u8>>),
 }
 
-impl Reply {
-    /// As the client reads it.
+impl StoreReply {
+    /// Encodes the answer for the client.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self {
@@ -48,7 +48,7 @@ impl Reply {
         bytes
     }
 
-    /// How many bytes [`encode`](Self::encode) gives for values that are not encoded yet.
+    /// Number of bytes that [`encode`](Self::encode) gives for values that are not encoded yet.
     pub(crate) fn bytes_of(values: &[Vec<u8>]) -> usize {
         values.iter().map(|value| value.len() + size_of::<u64>()).sum()
     }
@@ -65,10 +65,13 @@ mod tests {
 
     #[test]
     fn answers_are_what_torch_reads() {
-        assert_eq!(Reply::Value(b"ab".to_vec()).encode(), [2, 0, 0, 0, 0, 0, 0, 0, b'a', b'b']);
-        assert_eq!(Reply::Ready(true).encode(), [0]);
-        assert_eq!(Reply::Ready(false).encode(), [1]);
-        assert_eq!(Reply::Popped(None).encode(), [0; 8]);
-        assert_eq!(Reply::Number(-1).encode(), [0xff; 8]);
+        assert_eq!(
+            StoreReply::Value(b"ab".to_vec()).encode(),
+            [2, 0, 0, 0, 0, 0, 0, 0, b'a', b'b']
+        );
+        assert_eq!(StoreReply::Ready(true).encode(), [0]);
+        assert_eq!(StoreReply::Ready(false).encode(), [1]);
+        assert_eq!(StoreReply::Popped(None).encode(), [0; 8]);
+        assert_eq!(StoreReply::Number(-1).encode(), [0xff; 8]);
     }
 }

@@ -7,22 +7,26 @@ use std::sync::mpsc::SyncSender;
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use elastic_collectives::AbortHandle;
 use elastic_protocol::messages::{DriverToWorker, Vote, WorkerToDriver};
-use elastic_protocol::{Deadlines, NodeId, NodeName, Stamp, Term, Time};
+use elastic_protocol::{
+    ActorId, ActorName, Deadlines, NodeId, NodeName, Stamp, Term, Time, WireMessage,
+};
 use elastic_runtime::transport::LinkEvent;
 use elastic_runtime::{
-    ActorId, ActorName, Delivery, LinkChanged, NodeHandle, Routes, TimedActor, TimerSlot,
-    Undelivered, UndeliveredReason, WireMessage, fail,
+    Delivery, LinkChanged, NodeHandle, Routes, TimedActor, TimerSlot, Undelivered,
+    UndeliveredReason, fail,
 };
 use tracing::{debug, info, warn};
 
-use super::core::{Output, Progress, StateConfig, StateCore, TrainingCommand, Verdict};
-use super::training::{Shared, ThreadMessage};
+use super::core::{
+    BoundaryAnswer, StateConfig, StateCore, StateOutput, TrainingCommand, TrainingProgress,
+};
+use super::training::{ControlShared, ThreadMessage};
 
 impl Message for ThreadMessage {
     type Result = ();
 }
 
-/// SIGTERM, SIGINT or a spot notice came: a planned departure.
+/// A planned departure: SIGTERM, SIGINT or a spot notice has arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Depart;
 
@@ -30,38 +34,40 @@ impl Message for Depart {
     type Result = ();
 }
 
-/// The training side, as the actor sees it: [`TrainingThread`], or a simulated training program. What it
-/// tells comes as [`ThreadMessage`]. Nothing here blocks.
+/// The training side, as the actor sees it: [`TrainingThread`], or a simulated training program. The training
+/// side answers with [`ThreadMessage`]s. No method blocks.
 pub trait TrainingPort {
-    /// The actor has started: what stands beside the training thread starts now, as its child.
+    /// Called when the actor has started: actors that serve the training thread, such as its GPU actor, start
+    /// now as its children.
     fn started(&mut self) {}
-    /// Gives it a command.
+    /// Gives the training thread a command.
     ///
     /// # Errors
-    /// Says why it takes none: it does not keep its part of the contract, or is gone.
+    /// The reason why the command is not taken: the training thread breaks its contract, or is gone.
     fn command(&mut self, command: TrainingCommand) -> Result<(), String>;
-    /// Sets the abort word: collectives of this generation, and of all before it, return at once.
+    /// Sets the abort word: collectives of this generation and of all earlier ones return at once.
     fn abort(&mut self, stamp: Stamp, reason: String);
     /// Sets the pause flag, and returns the boundary that has been reached.
     fn pause(&mut self) -> u64;
     /// Clears the pause flag.
     fn unpause(&mut self);
-    /// While it is at rest: a generation begins.
+    /// Resets the boundary counter for a new generation. Called while the training thread is at rest.
     fn begin_generation(&mut self);
-    /// How far it is.
-    fn progress(&self) -> Progress;
-    /// The driver said how long waits may last.
+    /// The progress of training.
+    fn progress(&self) -> TrainingProgress;
+    /// Takes the deadlines that the driver has sent.
     fn set_deadlines(&mut self, deadlines: &Deadlines);
-    /// The actor is gone, whatever ended it: nothing may wait for it any more.
+    /// Called when the actor is gone, for any reason: the training side must not wait for it any more.
     fn release(&mut self);
 }
 
-/// What the actor has of the training thread.
+/// The actor's handles on the training thread.
 pub struct TrainingThread {
-    /// Its commands; as many as [`Control::COMMANDS_MAX`](super::training::Control::COMMANDS_MAX).
+    /// The channel of its commands, of capacity
+    /// [`TrainingControl::COMMANDS_MAX`](super::training::TrainingControl::COMMANDS_MAX).
     pub commands: SyncSender<TrainingCommand>,
-    /// What both see.
-    pub shared: Arc<Shared>,
+    /// The state shared by both threads.
+    pub shared: Arc<ControlShared>,
     /// The abort word of its collectives.
     pub abort: AbortHandle,
 }
@@ -87,7 +93,7 @@ impl TrainingPort for TrainingThread {
         self.shared.begin_generation();
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> TrainingProgress {
         self.shared.progress()
     }
 
@@ -95,8 +101,8 @@ impl TrainingPort for TrainingThread {
         self.shared.set_deadlines(deadlines);
     }
 
-    /// A collective sees the abort word, a boundary the pause flag, and who waits for a command the closed
-    /// channel.
+    /// Wakes the training thread everywhere: a collective sees the abort word, a boundary sees the pause flag,
+    /// and a wait for a command sees the closed channel.
     fn release(&mut self) {
         self.abort.abort(u64::MAX, u64::MAX, "the worker's actor thread has ended");
         self.shared.pause();
@@ -109,20 +115,20 @@ pub struct StateActor {
     node: NodeHandle,
     timer: TimerSlot,
     thread: Box<dyn TrainingPort>,
-    /// The driver of the session that stands.
+    /// The driver of the current session.
     driver: Option<NodeId>,
 }
 
 impl StateActor {
-    /// A State that waits for a link to a driver, which others make. It stops, and closes the session, when
-    /// it has told the training thread to leave `run`.
+    /// A State that waits for a link to a driver; the caller makes that link. It stops, and closes the session,
+    /// once it has told the training thread to leave `run`.
     pub fn new(node: NodeHandle, config: StateConfig, thread: impl TrainingPort + 'static) -> Self {
         let timer = TimerSlot::new(node.clock());
         let core = StateCore::new(config, node.now());
         Self { core, node, timer, thread: Box::new(thread), driver: None }
     }
 
-    /// Gives the core an input, and does what it asks for.
+    /// Gives the core an input, and carries out its outputs.
     fn with_core(&mut self, ctx: &mut Context<Self>, input: impl FnOnce(&mut StateCore, Time)) {
         input(&mut self.core, self.node.now());
         while let Some(output) = self.core.poll_output() {
@@ -131,27 +137,27 @@ impl StateActor {
         self.timer.arm(ctx, self.core.poll_timeout());
     }
 
-    fn carry_out(&mut self, output: Output, ctx: &mut Context<Self>) {
+    fn carry_out(&mut self, output: StateOutput, ctx: &mut Context<Self>) {
         match output {
-            Output::ToDriver(message) => {
+            StateOutput::ToDriver(message) => {
                 let optional = matches!(message, WorkerToDriver::Progress { .. });
                 self.send(ActorName::DRIVER, message, optional, ctx);
             }
-            Output::Vote(vote) => {
+            StateOutput::Vote(vote) => {
                 debug!(ballot = ?vote.ballot, generation = %vote.stamp.generation, "votes");
                 self.send::<Vote>(ActorName::REGISTRY, vote, false, ctx);
             }
-            Output::Training(command) => self.command(command, ctx),
-            Output::Abort { stamp, reason } => {
+            StateOutput::Training(command) => self.command(command, ctx),
+            StateOutput::Abort { stamp, reason } => {
                 info!(generation = %stamp.generation, reason, "aborts");
                 self.thread.abort(stamp, reason);
             }
-            Output::PauseFlag { on: false } => self.thread.unpause(),
-            Output::PauseFlag { on: true } => {
+            StateOutput::PauseFlag { on: false } => self.thread.unpause(),
+            StateOutput::PauseFlag { on: true } => {
                 let boundary = self.thread.pause();
                 self.core.handle_pause_read(self.node.now(), boundary);
             }
-            Output::SampleProgress => self.progress(),
+            StateOutput::SampleProgress => self.progress(),
         }
     }
 
@@ -196,8 +202,8 @@ impl StateActor {
         let Some(driver) = &self.driver else { return };
         let receiver = self.node.reference::<M>(ActorId::new(driver.clone(), to));
         let Err(Undelivered { reason, .. }) = receiver.tell(message) else { return };
-        // Without a session, what matters is said again when there is one. Anything else would be lost
-        // unnoticed, so it is not survived.
+        // Without a session the message can be dropped: important facts are sent again on the next one. With a
+        // session the message would be lost unnoticed, so the actor fails.
         if optional || reason == UndeliveredReason::NoSession {
             debug!(%reason, "not sent");
         } else {
@@ -218,7 +224,7 @@ impl Actor for StateActor {
     }
 }
 
-/// Whatever ends it, a panic too: the training thread must not wait for it.
+/// Releases the training thread, whatever ends the actor, a panic included.
 impl Drop for StateActor {
     fn drop(&mut self) {
         self.thread.release();
@@ -251,7 +257,7 @@ impl Handler<LinkChanged> for StateActor {
                 warn!(driver = %changed.peer, %reason, "lost");
                 self.driver = None;
             }
-            // Of a driver whose place another one has taken.
+            // The event is about an earlier driver, which another one has replaced.
             _ if self.driver.as_ref() != Some(&changed.peer) => return,
             LinkEvent::Lost { .. } | LinkEvent::Silent { .. } | LinkEvent::Heard => {}
         }
@@ -287,15 +293,15 @@ impl Handler<ThreadMessage> for StateActor {
                 self.with_core(ctx, |core, now| core.handle_training(now, event));
             }
             ThreadMessage::Boundary { stamp, boundary } => {
-                let mut verdict = Verdict::Hold;
+                let mut verdict = BoundaryAnswer::Hold;
                 self.with_core(ctx, |core, now| {
                     verdict = core.handle_boundary(now, stamp, boundary);
                 });
                 match verdict {
-                    Verdict::Hold => {}
-                    Verdict::Pass => self.command(TrainingCommand::Pass, ctx),
-                    Verdict::Stop => self.command(TrainingCommand::Stop, ctx),
-                    Verdict::End => self.command(TrainingCommand::End, ctx),
+                    BoundaryAnswer::Hold => {}
+                    BoundaryAnswer::Pass => self.command(TrainingCommand::Pass, ctx),
+                    BoundaryAnswer::Stop => self.command(TrainingCommand::Stop, ctx),
+                    BoundaryAnswer::End => self.command(TrainingCommand::End, ctx),
                 }
             }
             ThreadMessage::FirstCommit => {
@@ -322,13 +328,13 @@ mod tests {
     use elastic_runtime::{spawn_child_with_handle, system};
 
     use super::*;
-    use crate::state::core::{Exit, TrainingEvent};
-    use crate::state::training::Control;
+    use crate::state::core::{RunExit, TrainingEvent};
+    use crate::state::training::TrainingControl;
 
     struct Rig {
         actor: StateActor,
         commands: mpsc::Receiver<TrainingCommand>,
-        shared: Arc<Shared>,
+        shared: Arc<ControlShared>,
         abort: AbortHandle,
     }
 
@@ -336,8 +342,8 @@ mod tests {
         let host = HostName::new("a").expect("a literal");
         let worker = WorkerId { host, slot: 0, incarnation: Incarnation(1) };
         let node = NodeHandle::new(NodeId::worker(&worker), 1);
-        let (sender, commands) = mpsc::sync_channel(Control::COMMANDS_MAX);
-        let shared = Arc::new(Shared::default());
+        let (sender, commands) = mpsc::sync_channel(TrainingControl::COMMANDS_MAX);
+        let shared = Arc::new(ControlShared::default());
         let abort = AbortHandle::new().expect("a descriptor is free");
         let config = StateConfig {
             job: JobId(uuid::Uuid::nil()),
@@ -372,7 +378,7 @@ mod tests {
             let at_rest = TrainingEvent::AtRest { commit: None, steps_lost: 0 };
             address.do_send(ThreadMessage::Event(at_rest));
             assert!(handle.exited().await.is_normal());
-            let orphaned = TrainingCommand::Exit(Exit::Orphaned { gone_ms: 30_000 });
+            let orphaned = TrainingCommand::Exit(RunExit::Orphaned { gone_ms: 30_000 });
             assert_eq!(commands.try_recv(), Ok(orphaned), "G-9");
         });
     }

@@ -1,5 +1,5 @@
-//! What a worker process is told through its environment: made by the driver, added to by the agent,
-//! read by the State when the program calls `run`.
+//! Environment variables of a worker process: made by the driver, extended by the agent, read by the State when
+//! the program calls `run`.
 
 use std::fmt;
 use std::io;
@@ -9,16 +9,16 @@ use std::str::FromStr;
 pub use elastic_protocol::environment::{CREDENTIAL, DRIVER, JOB, WORKER};
 use elastic_protocol::{HostName, Incarnation, JobId, WorkerId};
 
-/// What a worker process knows about its job at its start.
+/// The job, the driver and the identity of a worker process, from its environment.
 #[derive(Clone, Eq, PartialEq)]
 pub struct WorkerEnvironment {
-    /// `HOST:PORT` of the driver; with others that may act, with commas between them.
+    /// `HOST:PORT` of the driver; several, separated by commas, if others may take over.
     pub driver: String,
     /// The job.
     pub job: JobId,
-    /// Who the worker is.
+    /// The identity of the worker.
     pub worker: WorkerId,
-    /// The secret with which it joins.
+    /// The secret with which the worker joins.
     pub credential: String,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Debug for WorkerEnvironment {
     }
 }
 
-/// What is wrong with the environment.
+/// Errors in the environment.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum InvalidEnvironment {
     /// `ELASTIC_DRIVER` is set and this one is not.
@@ -44,14 +44,14 @@ pub enum InvalidEnvironment {
         /// Its name.
         variable: &'static str,
     },
-    /// Not of its form.
+    /// The variable does not have the expected form.
     #[error("{variable} is {value:?}, which is not {expected}")]
     Malformed {
         /// Its name.
         variable: &'static str,
-        /// What it holds.
+        /// Its value.
         value: String,
-        /// What it should be.
+        /// The expected form.
         expected: &'static str,
     },
 }
@@ -81,10 +81,10 @@ impl WorkerEnvironment {
         Ok(Some(Self { driver, job, worker, credential: need(CREDENTIAL)? }))
     }
 
-    /// The address of a driver: of the first that has one.
+    /// The address of the driver: of the first name that resolves to one.
     ///
     /// # Errors
-    /// What the resolver said of the last.
+    /// The resolver's error for the last name.
     pub fn driver_address(&self) -> io::Result<SocketAddr> {
         let mut failure = io::Error::from(io::ErrorKind::NotFound);
         for name in self.driver.split(',') {
@@ -101,7 +101,8 @@ impl WorkerEnvironment {
     }
 }
 
-/// The reverse of `WorkerId`'s `Display`. A host's name may hold brackets itself, so it reads from the end.
+/// The reverse of `WorkerId`'s `Display`. A host name may hold brackets itself, so the text is parsed from the
+/// end.
 pub fn parse_worker(text: &str) -> Option<WorkerId> {
     let (place, incarnation) = text.rsplit_once("]#")?;
     let (host, slot) = place.rsplit_once('[')?;

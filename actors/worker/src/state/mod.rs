@@ -1,6 +1,6 @@
-//! The per-worker State: a worker's part in generations (`core`), what it is told at its start
-//! (`environment`), the order in which samples are handed out (`sampler`), the blocking side that the
-//! user's thread runs (`training`), and the thread beside it (`actor`).
+//! The per-worker State: a worker's part in generations (`core`), its environment variables (`environment`),
+//! the order in which samples are handed out (`sampler`), the blocking side that the user's thread runs
+//! (`training`), and the actor beside that thread (`actor`).
 
 pub mod actor;
 pub mod core;

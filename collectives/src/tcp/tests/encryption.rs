@@ -1,4 +1,4 @@
-//! What crosses between two ranks, as somebody sees it who holds the wire.
+//! Tests of the bytes between two ranks, as an observer of the wire sees them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use crate::{AbortHandle, CollectiveError, Communicator, CommunicatorExt, PeerLos
 
 const TEXT: &[u8] = b"what nobody but these two may read";
 
-/// Everything that crosses, both ways; and from this byte of it on one bit is turned.
+/// A recorder of all bytes, both ways. From the given byte on it flips one bit.
 #[derive(Clone, Default)]
 struct Wire {
     seen: Arc<Mutex<Vec<u8>>>,
@@ -17,13 +17,13 @@ struct Wire {
 }
 
 impl Wire {
-    /// Stands between whoever dials the address that it returns, and `target`.
+    /// Starts a proxy in front of `target`, and returns the address to dial.
     fn before(&self, target: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let wire = self.clone();
         spawn(move || {
-            // Until the test ends: a pair has several connections.
+            // The proxy serves until the test ends: a pair has several connections.
             while let Ok((dialer, _)) = listener.accept() {
                 let acceptor = TcpStream::connect(target).unwrap();
                 let ends = (dialer.try_clone().unwrap(), acceptor.try_clone().unwrap());
@@ -40,7 +40,7 @@ impl Wire {
         loop {
             let count = from.read(&mut bytes).unwrap_or(0);
             if count == 0 {
-                // The other end may have ended it already.
+                // The other end may have closed it already.
                 let _ = to.shutdown(Shutdown::Write);
                 return;
             }
@@ -61,7 +61,7 @@ impl Wire {
     }
 }
 
-/// Two ranks, with `wire` between them; what they say of `body`.
+/// Runs `body` on two ranks, with `wire` between them; returns their results.
 fn over<T: Send + 'static>(
     wire: &Wire,
     encrypts: bool,
@@ -94,14 +94,14 @@ fn data_crosses_in_the_clear_only_where_it_may() {
                 assert!(sent == text);
             }
         });
-        // The bits of a header, which say what is done, are not for others either.
+        // The headers, which show the operations, are hidden too.
         assert_eq!((wire.shows(TEXT), wire.shows(b"ELFR")), (!encrypts, !encrypts));
     }
 }
 
 #[test]
 fn what_was_changed_on_its_way_is_refused() {
-    // Beyond the handshake, within the data.
+    // The flipped bit is after the handshake, within the data.
     let wire = Wire { changes_from: Some(100_000), ..Wire::default() };
     let errors = over(&wire, true, |group| {
         let mut data = vec![1.0f32; 1 << 20];

@@ -1,4 +1,4 @@
-//! Forming: strangers, stale peers, wrong keys, late ranks, aborts, and a hundred generations in place.
+//! Tests of forming: strangers, stale peers, wrong keys, late ranks, aborts, and a hundred generations in place.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,17 +7,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::super::TcpCommunicator;
-use super::super::link::Link;
-use super::{LONG, fabric, fabrics, form, group, spawn};
-use crate::wire::{HELLO_LENGTH, Hello, REPLY_LENGTH, Refusal, Reply};
-use crate::{
-    AbortHandle, Communicator, CommunicatorExt, DataPlane, FormError, GroupSpec, ReduceOp,
+use super::super::link::StreamLink;
+use super::{KEY, LONG, fabric, fabrics, form, group, spawn};
+use crate::wire::{
+    HELLO_LENGTH, HandshakeRefusal, HandshakeReply, REPLY_LENGTH, RankHello, SIGNED_LENGTH,
 };
+use crate::{AbortHandle, CommunicatorExt, DataPlane, FormError, GroupSpec, ReduceOp};
 
 const SHORT: Duration = Duration::from_millis(300);
 
 fn hello(generation: u64) -> [u8; HELLO_LENGTH] {
-    Hello {
+    RankHello {
         term: 1,
         generation,
         world_size: 2,
@@ -26,8 +26,19 @@ fn hello(generation: u64) -> [u8; HELLO_LENGTH] {
         part: 0,
         stream: 0,
         nonce: [3; 32],
+        proof: [0; 32],
     }
     .encode()
+}
+
+/// The hello with its missing proof added.
+fn proved(hello: [u8; HELLO_LENGTH], key: [u8; 32]) -> [u8; HELLO_LENGTH] {
+    let mut signed = b"elastic-collectives hello".to_vec();
+    signed.extend(&hello[..SIGNED_LENGTH]);
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &key);
+    let mut hello = RankHello::decode(&hello).unwrap();
+    hello.proof.copy_from_slice(ring::hmac::sign(&key, &signed).as_ref());
+    hello.encode()
 }
 
 #[test]
@@ -102,8 +113,8 @@ fn g2_a_peer_of_an_older_generation_is_told_so() {
     let forming = form(first, group(5, 0, &addresses), &abort);
     let mut answer = [0; REPLY_LENGTH];
     stale.read_exact(&mut answer).unwrap();
-    let due = Reply::Refused { refusal: Refusal::Stale, term: 1, generation: 5 };
-    assert_eq!(Reply::decode(&answer), Ok(due));
+    let due = HandshakeReply::Refused { refusal: HandshakeRefusal::Stale, term: 1, generation: 5 };
+    assert_eq!(HandshakeReply::decode(&answer), Ok(due));
     assert_eq!(stale.read(&mut answer).unwrap_or(0), 0);
     form(second, group(5, 1, &addresses), &abort).join().unwrap().unwrap();
     let (mut first, _) = forming.join().unwrap().unwrap();
@@ -134,10 +145,11 @@ fn a_forged_proof_is_refused() {
     let abort = AbortHandle::new().unwrap();
     let forming = form(first, group(1, 0, &addresses), &abort);
     let mut forger = TcpStream::connect(addresses[0]).unwrap();
-    forger.write_all(&hello(1)).unwrap();
+    // A hello can be replayed by any observer of it.
+    forger.write_all(&proved(hello(1), KEY)).unwrap();
     let mut answer = [0; REPLY_LENGTH];
     forger.read_exact(&mut answer).unwrap();
-    assert!(matches!(Reply::decode(&answer), Ok(Reply::Welcome { .. })));
+    assert!(matches!(HandshakeReply::decode(&answer), Ok(HandshakeReply::Welcome { .. })));
     forger.write_all(&crate::wire::Proof { proof: [0; 32] }.encode()).unwrap();
     assert_eq!(forger.read(&mut answer).unwrap_or(0), 0);
     form(second, group(1, 1, &addresses), &abort).join().unwrap().unwrap();
@@ -156,6 +168,81 @@ fn who_dials_early_waits_for_its_generation() {
     assert!(matches!(first.form(&old, &abort), Err(FormError::DeadlinePassed { .. })));
     first.form(&group(2, 0, &addresses), &abort).unwrap();
     early.join().unwrap().unwrap();
+}
+
+#[test]
+fn nothing_is_parked_without_the_key() {
+    let (mut fabrics, addresses) = fabrics(2);
+    let mut first = fabrics.remove(0);
+    let later = RankHello { part: 1, ..RankHello::decode(&hello(1)).unwrap() }.encode();
+    let hellos = [hello(u64::MAX), later, proved(later, [9; 32]), proved(later, KEY)];
+    let mut strangers: Vec<_> = hellos
+        .iter()
+        .map(|hello| {
+            let mut stranger = TcpStream::connect(addresses[0]).unwrap();
+            stranger.write_all(hello).unwrap();
+            stranger
+        })
+        .collect();
+    let abort = AbortHandle::new().unwrap();
+    let mut group = group(1, 0, &addresses);
+    group.form_deadline = SHORT;
+    first.form(&group, &abort).unwrap_err();
+    assert_eq!(first.parked.len(), 1);
+    let mut answer = [0; REPLY_LENGTH];
+    strangers[0].read_exact(&mut answer).unwrap();
+    let due = HandshakeReply::Refused { refusal: HandshakeRefusal::NotYet, term: 1, generation: 1 };
+    assert_eq!(HandshakeReply::decode(&answer), Ok(due));
+    for stranger in &mut strangers[1..3] {
+        assert_eq!(stranger.read(&mut answer).unwrap_or(0), 0);
+    }
+}
+
+#[test]
+fn what_is_parked_is_bounded_by_the_links_and_pruned() {
+    let (mut fabrics, addresses) = fabrics(2);
+    let mut first = fabrics.remove(0);
+    let later = RankHello { part: 1, ..RankHello::decode(&hello(1)).unwrap() }.encode();
+    let replays: Vec<_> = (0..50)
+        .map(|_| {
+            let mut replay = TcpStream::connect(addresses[0]).unwrap();
+            replay.write_all(&proved(later, KEY)).unwrap();
+            replay
+        })
+        .collect();
+    let abort = AbortHandle::new().unwrap();
+    let mut group = group(1, 0, &addresses);
+    (group.form_deadline, group.streams) = (SHORT, 4);
+    first.form(&group, &abort).unwrap_err();
+    assert_eq!(first.parked.len(), 4, "one for each link");
+    drop(replays);
+    let mut last = TcpStream::connect(addresses[0]).unwrap();
+    last.write_all(&proved(
+        RankHello { part: 2, ..RankHello::decode(&later).unwrap() }.encode(),
+        KEY,
+    ))
+    .unwrap();
+    first.form_part(&group, 1, &abort).unwrap_err();
+    assert_eq!(first.parked.len(), 1, "those of before are closed");
+}
+
+#[test]
+fn strangers_that_stay_do_not_disturb() {
+    let (mut fabrics, addresses) = fabrics(2);
+    let (second, first) = (fabrics.pop().unwrap(), fabrics.pop().unwrap());
+    let strangers: Vec<_> = (0..400)
+        .map(|_| {
+            let mut stranger = TcpStream::connect(addresses[0]).unwrap();
+            stranger.write_all(&hello(u64::MAX)[..71]).unwrap();
+            stranger
+        })
+        .collect();
+    let abort = AbortHandle::new().unwrap();
+    let forming = form(first, group(1, 0, &addresses), &abort);
+    form(second, group(1, 1, &addresses), &abort).join().unwrap().unwrap();
+    let (first, _) = forming.join().unwrap().unwrap();
+    assert!(first.has_warned_of_strangers);
+    drop(strangers);
 }
 
 #[test]
@@ -200,14 +287,14 @@ fn a_group_without_its_rank_is_refused() {
 type Sockets = Vec<Vec<PathBuf>>;
 
 fn sockets(group: &TcpCommunicator) -> Sockets {
-    let inode = |link: &Link| {
+    let inode = |link: &StreamLink| {
         let descriptor = format!("/proc/self/fd/{}", link.socket.as_raw_fd());
         std::fs::read_link(descriptor).unwrap()
     };
     group.engine.peers().map(|streams| streams.iter().map(inode).collect()).collect()
 }
 
-/// What carries the data, and whether it is sealed here.
+/// The data plane, and whether the links are encrypted by this crate.
 const PATHS: [(DataPlane, bool); 3] =
     [(DataPlane::Tcp, false), (DataPlane::Tcp, true), (DataPlane::Quic, false)];
 
@@ -243,11 +330,11 @@ fn reformed(
 
 #[test]
 fn the_next_generation_forms_over_what_stands() {
-    // Also where a collective failed, whose frames were all read.
+    // A connection is also reused after a failed collective, if all frames were read.
     let failing = |rank, group: &mut TcpCommunicator| {
         group.barrier().unwrap();
         if rank > 0 {
-            group.receive(&mut [0u8], 0).unwrap_err();
+            group.recv(&mut [0u8], 0).unwrap_err();
         }
     };
     for path in PATHS {
@@ -264,20 +351,20 @@ fn g4_a_connection_with_late_data_is_not_used_again() {
     // Rank 2 leaves what rank 1 sends unread.
     let late = |rank, group: &mut TcpCommunicator| match rank {
         0 => {
-            group.receive(&mut [0u8], 1).unwrap();
+            group.recv(&mut [0u8], 1).unwrap();
             group.send(&[1u8], 2).unwrap();
         }
         1 => {
             group.send(&[1u8; 100], 2).unwrap();
             group.send(&[1u8], 0).unwrap();
         }
-        _ => group.receive(&mut [0u8], 0).unwrap(),
+        _ => group.recv(&mut [0u8], 0).unwrap(),
     };
     for path in PATHS {
         let ranks = reformed(path, late);
         let [(_, _), (before, after), _] = &ranks[..] else { panic!("three ranks") };
         assert_eq!(before[0], after[0]);
-        // On the stream that carried it, and on no other one.
+        // The connection is replaced on the stream that carried the unread data, and on no other one.
         assert_ne!(before[1][0], after[1][0]);
         let streams = if path.0 == DataPlane::Quic { 1 } else { 4 };
         assert_eq!((before[1].len(), &before[1][1..]), (streams, &after[1][1..]));

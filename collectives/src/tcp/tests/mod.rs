@@ -1,4 +1,4 @@
-//! Forming over loopback, with threads of this process as ranks.
+//! Tests of forming over loopback, with threads of this process as ranks.
 
 mod encryption;
 mod forming;
@@ -8,11 +8,12 @@ use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{DEFAULT_STREAMS, DataPlane, GroupSpec, TcpCommunicator, TcpFabric};
+use super::{DEFAULT_STREAMS, GroupSpec, TcpCommunicator, TcpFabric};
+use crate::DataPlane;
 use crate::{AbortHandle, FormError};
 
 const KEY: [u8; 32] = [7; 32];
-/// Ends a test that would hang; none waits this long when all is well.
+/// Time limit that ends a hanging test; a passing test never waits this long.
 const LONG: Duration = Duration::from_secs(60);
 
 #[expect(clippy::disallowed_methods, reason = "the ranks of a test are threads")]
@@ -44,12 +45,13 @@ fn group(generation: u64, rank: u32, peers: &[SocketAddr]) -> GroupSpec {
         streams: DEFAULT_STREAMS,
         form_deadline: LONG,
         operation_deadline: LONG,
+        path_deadline: crate::DEFAULT_PATH_DEADLINE,
     }
 }
 
 type Formed = Result<(TcpFabric, TcpCommunicator), (TcpFabric, FormError)>;
 
-/// Forms on a thread of its own.
+/// Forms a group on a separate thread.
 #[expect(clippy::result_large_err, reason = "the fabric comes back either way")]
 fn form(mut fabric: TcpFabric, group: GroupSpec, abort: &AbortHandle) -> JoinHandle<Formed> {
     let abort = abort.clone();

@@ -1,4 +1,4 @@
-//! Somebody between two ranks that form over QUIC.
+//! Tests of a man in the middle between two ranks that form over QUIC.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{GroupSpec, fabrics, group, spawn};
+use super::{GroupSpec, LONG, fabrics, group, spawn};
 use crate::quic::{Endpoint, Stream};
 use crate::{AbortHandle, DataPlane, FormError};
 
@@ -16,7 +16,7 @@ fn blocking((socket, _session): Stream) -> UnixStream {
     UnixStream::from(OwnedFd::from(socket))
 }
 
-/// Carries until either end is closed, and then closes the other.
+/// Relays bytes until either end is closed, and then closes the other.
 fn carry(mut from: UnixStream, mut to: UnixStream) {
     let mut bytes = [0; 1024];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -24,11 +24,11 @@ fn carry(mut from: UnixStream, mut to: UnixStream) {
             break;
         }
     }
-    // They may be closed already.
+    // The sockets may be closed already.
     let _ = (from.shutdown(std::net::Shutdown::Both), to.shutdown(std::net::Shutdown::Both));
 }
 
-/// Carries one stream of whoever dials `middle` on to `target`, faithfully, over a TLS session of its own with each.
+/// Relays one stream of a dialer of `middle` on to `target`, faithfully, over a separate TLS session with each.
 fn stand_between(middle: &Endpoint, target: SocketAddr) {
     let mut events = [PollFd::new(middle.event(), PollFlags::POLLIN)];
     poll(&mut events, PollTimeout::from(60_000u16)).unwrap();
@@ -40,13 +40,13 @@ fn stand_between(middle: &Endpoint, target: SocketAddr) {
     back.join().unwrap();
 }
 
-/// Both know the generation's key and say so truly, but not to each other.
+/// Both ranks hold the generation's key and give valid proofs, but not to each other.
 #[test]
 fn a_proof_holds_for_one_tls_session_alone() {
     let (fabrics, addresses) = fabrics(2);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let between = socket.local_addr().unwrap();
-    let middle = Endpoint::new(socket).unwrap();
+    let middle = Endpoint::new(socket, LONG).unwrap();
     let abort = AbortHandle::new().unwrap();
     let target = addresses[0];
     let ranks: Vec<_> = (0..)
@@ -59,7 +59,7 @@ fn a_proof_holds_for_one_tls_session_alone() {
             spawn(move || fabric.form(&group, &abort).map(drop))
         })
         .collect();
-    // It ends since one of them refuses, or since they have formed and left.
+    // The stream ends because one of them refuses, or because they have formed and left.
     stand_between(&middle, target);
     abort.abort(1, 1, "the test is over");
     for rank in ranks {

@@ -1,4 +1,4 @@
-//! What the core is told, and what it says: numbers that stand for communicators and work, outputs, answers, outcomes.
+//! Inputs and outputs of the core: numbers that stand for communicators and work, outputs, answers, outcomes.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ pub struct CommId(pub u64);
 
 /// A question of the training thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
+pub struct AskTicket(pub u64);
 
 /// A piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct JobId(pub u64);
+pub struct GpuJobId(pub u64);
 
-/// What the GPU's thread does.
+/// Work for the GPU's thread.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Work {
+pub enum GpuWork {
     /// Make a meeting point: to grow this communicator, or for a new one.
     Identify(Option<CommId>),
     /// Form a communicator as planned, from `parent` where there is one; its number will be `into`.
     Form {
         /// Its number.
         into: CommId,
-        /// What it comes of.
+        /// The communicator that it is derived from.
         parent: Option<CommId>,
         /// How, and with which ranks.
         how: How,
@@ -60,27 +60,27 @@ pub enum Work {
     End(CommId),
 }
 
-/// What the shell must do.
+/// Actions for the shell.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Output {
+pub enum GpuOutput {
     /// Answer the training thread.
-    Answer(Ticket, Answer),
+    Answer(AskTicket, GpuAnswer),
     /// Give the GPU's thread this work.
-    Do(JobId, Work),
+    Do(GpuJobId, GpuWork),
     /// Ask it to give this work up: the job still ends by an outcome.
-    Cancel(JobId),
+    Cancel(GpuJobId),
     /// The GPU's thread is stuck in this: take another one.
-    LeaveBehind(JobId),
+    LeaveBehind(GpuJobId),
     /// Look at the progress of this generation.
     Sample(Stamp),
     /// This generation cannot go on here.
     Fail(Stamp, String),
 }
 
-/// What the training thread is told.
+/// Answers to the training thread.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// What this member brings.
+pub enum GpuAnswer {
+    /// This member's offer.
     Offer(Offer),
     /// The shell has the meeting point, or why not.
     Identified(Result<(), String>),
@@ -90,17 +90,17 @@ pub enum Answer {
 
 /// How work ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It is done.
+pub enum WorkOutcome {
+    /// Done.
     Done,
-    /// It failed. What was to be formed is not there.
+    /// Failed. The communicator that was to be formed does not exist.
     Failed(String),
 }
 
 /// How a generation ended at the training thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// Nothing is under way.
+    /// No operation is under way.
     InOrder,
     /// Something failed, or was aborted.
     Broken,
@@ -108,19 +108,19 @@ pub enum Close {
 
 /// How far a generation is, as the shell sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
+pub struct ProgressSample {
     /// For how long the oldest operation has been under way, and which it is.
     pub oldest: Option<(Duration, String)>,
-    /// What NCCL told late.
+    /// The error that NCCL reported late.
     pub error: Option<String>,
 }
 
-/// What the core is told at its start.
+/// Settings of the core.
 #[derive(Clone, Debug)]
 pub struct CoreConfig {
-    /// Who this is.
+    /// This worker.
     pub worker: WorkerId,
-    /// What NCCL can do.
+    /// The capabilities of this NCCL.
     pub features: Features,
     /// Its version, as NCCL counts.
     pub version: u32,

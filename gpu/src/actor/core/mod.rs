@@ -1,4 +1,4 @@
-//! What the GPU actor decides, without I/O: which communicators there are, what becomes of each when a generation
+//! The GPU actor's decisions, without I/O: which communicators exist, what happens to each when a generation
 //! ends, what the GPU's thread does next, and when something hangs. Communicators are numbers here; the shell has
 //! what they stand for.
 //!
@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use elastic_protocol::{Stamp, Time, WorkerId};
 
-use crate::offer::{Health, How, Offer, Parent, Plan, Spare};
+use crate::offer::{FormPlan, Health, How, Offer, Parent, Spare};
 
 pub use messages::{
-    Answer, Close, CommId, CoreConfig, JobId, Outcome, Output, Sample, Ticket, Work,
+    AskTicket, Close, CommId, CoreConfig, GpuAnswer, GpuJobId, GpuOutput, GpuWork, ProgressSample,
+    WorkOutcome,
 };
 
 /// Pieces of work that wait at most. What ends communicators is bounded by how many there are, and the training
@@ -33,7 +34,7 @@ pub const INTERRUPTED_MAX: Duration = Duration::from_secs(5);
 pub const END_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldComm {
     comm: CommId,
     stamp: Stamp,
     members: Vec<WorkerId>,
@@ -54,15 +55,15 @@ struct HeldSpare {
 #[derive(Clone, Debug)]
 enum Waits {
     Nobody,
-    Identify(Ticket),
-    Form { ticket: Ticket, held: Held },
+    Identify(AskTicket),
+    Form { ticket: AskTicket, held: HeldComm },
     Spare(HeldSpare),
     Revoke(CommId),
 }
 
 #[derive(Clone, Debug)]
-struct Job {
-    id: JobId,
+struct GpuJob {
+    id: GpuJobId,
     waits: Waits,
     due: Time,
     cancelled: bool,
@@ -72,22 +73,22 @@ struct Job {
 #[derive(Debug)]
 pub struct GpuCore {
     config: CoreConfig,
-    held: Option<Held>,
+    held: Option<HeldComm>,
     spares: Vec<HeldSpare>,
-    queue: VecDeque<(Work, Waits)>,
-    background: VecDeque<(Work, HeldSpare)>,
-    job: Option<Job>,
+    queue: VecDeque<(GpuWork, Waits)>,
+    background: VecDeque<(GpuWork, HeldSpare)>,
+    job: Option<GpuJob>,
     /// The generation that the training thread is in.
     running: Option<Stamp>,
     /// The newest generation heard of (G-2).
     newest: Stamp,
     sample_due: Option<Time>,
     next: u64,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<GpuOutput>,
 }
 
 impl GpuCore {
-    /// Nothing is held yet.
+    /// Without communicators.
     pub fn new(config: CoreConfig) -> GpuCore {
         GpuCore {
             config,
@@ -105,7 +106,13 @@ impl GpuCore {
     }
 
     /// The training thread forms a generation of these members: what can this one bring?
-    pub fn handle_offer(&mut self, now: Time, ticket: Ticket, stamp: Stamp, members: &[WorkerId]) {
+    pub fn handle_offer(
+        &mut self,
+        now: Time,
+        ticket: AskTicket,
+        stamp: Stamp,
+        members: &[WorkerId],
+    ) {
         self.newest = self.newest.max(stamp);
         self.stop_running(now, Close::Broken);
         self.stop_background();
@@ -123,17 +130,17 @@ impl GpuCore {
             spare.map(|spare| Spare { stamp: spare.stamp, number: spare.number, rank: spare.rank });
         let (features, version) = (self.config.features, self.config.version);
         let offer = Offer { usable: true, features, version, parent, spare };
-        self.outputs.push_back(Output::Answer(ticket, Answer::Offer(offer)));
+        self.outputs.push_back(GpuOutput::Answer(ticket, GpuAnswer::Offer(offer)));
         self.go_on(now);
     }
 
     /// This member serves the meeting point of the plan.
-    pub fn handle_identify(&mut self, now: Time, ticket: Ticket, plan: &Plan) {
+    pub fn handle_identify(&mut self, now: Time, ticket: AskTicket, plan: &FormPlan) {
         let parent = match plan.how {
             How::Grow => self.held.as_ref().map(|held| held.comm),
             _ => None,
         };
-        self.push(Work::Identify(parent), Waits::Identify(ticket));
+        self.push(GpuWork::Identify(parent), Waits::Identify(ticket));
         self.go_on(now);
     }
 
@@ -141,10 +148,10 @@ impl GpuCore {
     pub fn handle_form(
         &mut self,
         now: Time,
-        ticket: Ticket,
+        ticket: AskTicket,
         stamp: Stamp,
         members: &[WorkerId],
-        plan: &Plan,
+        plan: &FormPlan,
         due: Time,
     ) {
         let place = members.iter().position(|member| *member == self.config.worker);
@@ -192,9 +199,9 @@ impl GpuCore {
         let into = CommId(self.number());
         let world = u32::try_from(members.len()).unwrap_or(u32::MAX);
         let how = plan.how.clone();
-        let work = Work::Form { into, parent, how, rank, world, stamp, due };
+        let work = GpuWork::Form { into, parent, how, rank, world, stamp, due };
         let health = Health::Healthy;
-        let held = Held { comm: into, stamp, members: by_rank, health, due: None };
+        let held = HeldComm { comm: into, stamp, members: by_rank, health, due: None };
         self.push(work, Waits::Form { ticket, held });
         self.go_on(now);
     }
@@ -221,7 +228,7 @@ impl GpuCore {
             let Some(rank) = own.and_then(|own| u32::try_from(own).ok()) else { continue };
             let (comm, number, members) = (CommId(self.number()), *number, members.clone());
             let world = u32::try_from(members.len()).unwrap_or(u32::MAX);
-            let work = Work::FormSpare { into: comm, number, rank, world, due };
+            let work = GpuWork::FormSpare { into: comm, number, rank, world, due };
             self.background.push_back((work, HeldSpare { comm, stamp, number, members, rank }));
         }
         self.go_on(now);
@@ -245,16 +252,16 @@ impl GpuCore {
     }
 
     /// Work has ended.
-    pub fn handle_done(&mut self, now: Time, id: JobId, outcome: Outcome) {
-        // What was left behind may still end some time.
+    pub fn handle_done(&mut self, now: Time, id: GpuJobId, outcome: WorkOutcome) {
+        // An abandoned job may still end later.
         let Some(job) = self.job.take_if(|job| job.id == id) else { return };
         match (job.waits, outcome) {
-            (Waits::Nobody, _) | (Waits::Spare(_), Outcome::Failed(_)) => {}
+            (Waits::Nobody, _) | (Waits::Spare(_), WorkOutcome::Failed(_)) => {}
             (Waits::Identify(ticket), outcome) => {
                 let result = result_of(outcome);
-                self.outputs.push_back(Output::Answer(ticket, Answer::Identified(result)));
+                self.outputs.push_back(GpuOutput::Answer(ticket, GpuAnswer::Identified(result)));
             }
-            (Waits::Form { ticket, held }, Outcome::Done) => {
+            (Waits::Form { ticket, held }, WorkOutcome::Done) => {
                 self.release_held();
                 let comm = held.comm;
                 self.hold(now, comm, held.stamp, held.members);
@@ -264,13 +271,13 @@ impl GpuCore {
                 }
                 self.answer_formed(ticket, Ok(comm));
             }
-            (Waits::Form { ticket, .. }, Outcome::Failed(reason)) => {
+            (Waits::Form { ticket, .. }, WorkOutcome::Failed(reason)) => {
                 self.release_held();
                 self.answer_formed(ticket, Err(reason));
             }
-            (Waits::Spare(spare), Outcome::Done) => self.spares.push(spare),
-            (Waits::Revoke(_), Outcome::Done) => {}
-            (Waits::Revoke(comm), Outcome::Failed(_)) => {
+            (Waits::Spare(spare), WorkOutcome::Done) => self.spares.push(spare),
+            (Waits::Revoke(_), WorkOutcome::Done) => {}
+            (Waits::Revoke(comm), WorkOutcome::Failed(_)) => {
                 if self.held.as_ref().is_some_and(|held| held.comm == comm) {
                     self.release_held();
                 }
@@ -279,20 +286,20 @@ impl GpuCore {
         self.go_on(now);
     }
 
-    /// What the shell saw when it was asked to look.
-    pub fn handle_sample(&mut self, now: Time, stamp: Stamp, sample: Sample) {
+    /// The shell's sample of the communicators, taken on request.
+    pub fn handle_sample(&mut self, now: Time, stamp: Stamp, sample: ProgressSample) {
         if self.running != Some(stamp) {
             return;
         }
         let deadline = self.config.operation_deadline;
         let reason = match sample {
-            Sample { error: Some(error), .. } => error,
-            Sample { oldest: Some((time, operation)), .. } if time > deadline => {
+            ProgressSample { error: Some(error), .. } => error,
+            ProgressSample { oldest: Some((time, operation)), .. } if time > deadline => {
                 format!("{operation} has been under way for {} ms", time.as_millis())
             }
             _ => return,
         };
-        self.outputs.push_back(Output::Fail(stamp, reason));
+        self.outputs.push_back(GpuOutput::Fail(stamp, reason));
         self.stop_running(now, Close::Broken);
         self.go_on(now);
     }
@@ -303,17 +310,17 @@ impl GpuCore {
             self.release_held();
         }
         if let Some(job) = self.job.take_if(|job| job.due <= now) {
-            self.outputs.push_back(Output::LeaveBehind(job.id));
+            self.outputs.push_back(GpuOutput::LeaveBehind(job.id));
             let reason = "the GPU's thread does not come back from it".to_owned();
             match job.waits {
                 Waits::Form { ticket, .. } => {
-                    // What it comes of is being used in the thread that is stuck.
+                    // Its parent is in use by the thread that is stuck.
                     self.held = None;
                     self.answer_formed(ticket, Err(reason));
                 }
                 Waits::Identify(ticket) => {
-                    let answer = Answer::Identified(Err(reason));
-                    self.outputs.push_back(Output::Answer(ticket, answer));
+                    let answer = GpuAnswer::Identified(Err(reason));
+                    self.outputs.push_back(GpuOutput::Answer(ticket, answer));
                 }
                 Waits::Revoke(comm) => {
                     self.held.take_if(|held| held.comm == comm);
@@ -323,7 +330,7 @@ impl GpuCore {
         }
         if self.sample_due.is_some_and(|due| due <= now) {
             self.sample_due = self.running.map(|_| now + SAMPLE_EVERY);
-            self.outputs.extend(self.running.map(Output::Sample));
+            self.outputs.extend(self.running.map(GpuOutput::Sample));
         }
         self.go_on(now);
     }
@@ -335,8 +342,8 @@ impl GpuCore {
         [held, job, self.sample_due].into_iter().flatten().min()
     }
 
-    /// What the shell must do next.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    /// The next action for the shell.
+    pub fn poll_output(&mut self) -> Option<GpuOutput> {
         self.outputs.pop_front()
     }
 
@@ -351,7 +358,7 @@ impl GpuCore {
         let comm = held.comm;
         if self.config.features.revoke {
             held.health = Health::Revoked;
-            self.push(Work::Revoke(comm), Waits::Revoke(comm));
+            self.push(GpuWork::Revoke(comm), Waits::Revoke(comm));
         } else if self.config.features.shrink {
             held.health = Health::Interrupted;
             held.due = Some(now + INTERRUPTED_MAX);
@@ -362,12 +369,12 @@ impl GpuCore {
 
     fn hold(&mut self, now: Time, comm: CommId, stamp: Stamp, members: Vec<WorkerId>) {
         let health = Health::Healthy;
-        self.held = Some(Held { comm, stamp, members, health, due: None });
+        self.held = Some(HeldComm { comm, stamp, members, health, due: None });
         self.running = Some(stamp);
         self.sample_due = Some(now + SAMPLE_EVERY);
     }
 
-    /// Spares of before serve no other world than theirs, and the ones not formed yet serve nobody.
+    /// Spares of earlier generations fit no other world, and those not formed yet are not needed.
     fn stop_background(&mut self) {
         self.background.clear();
         self.cancel_spare();
@@ -381,12 +388,12 @@ impl GpuCore {
         stale.into_iter().for_each(|comm| self.push_end(comm));
     }
 
-    /// Others may be gone, so it is ended at once, which needs nobody else.
+    /// Peers may be gone, so it is aborted, which needs no peer.
     fn push_end(&mut self, comm: CommId) {
-        self.push(Work::End(comm), Waits::Nobody);
+        self.push(GpuWork::End(comm), Waits::Nobody);
     }
 
-    fn push(&mut self, work: Work, waits: Waits) {
+    fn push(&mut self, work: GpuWork, waits: Waits) {
         debug_assert!(self.queue.len() < WORK_MAX, "the training thread waits for each answer");
         self.queue.push_back((work, waits));
     }
@@ -407,12 +414,12 @@ impl GpuCore {
             },
         };
         let due = match &work {
-            Work::Form { due, .. } | Work::FormSpare { due, .. } => *due + GRACE,
-            Work::Identify(_) | Work::Revoke(_) | Work::End(_) => now + END_MAX + GRACE,
+            GpuWork::Form { due, .. } | GpuWork::FormSpare { due, .. } => *due + GRACE,
+            GpuWork::Identify(_) | GpuWork::Revoke(_) | GpuWork::End(_) => now + END_MAX + GRACE,
         };
-        let id = JobId(self.number());
-        self.job = Some(Job { id, waits, due, cancelled: false });
-        self.outputs.push_back(Output::Do(id, work));
+        let id = GpuJobId(self.number());
+        self.job = Some(GpuJob { id, waits, due, cancelled: false });
+        self.outputs.push_back(GpuOutput::Do(id, work));
     }
 
     /// Spares that are there, and those that are going to be.
@@ -430,12 +437,12 @@ impl GpuCore {
             && !job.cancelled
         {
             job.cancelled = true;
-            self.outputs.push_back(Output::Cancel(job.id));
+            self.outputs.push_back(GpuOutput::Cancel(job.id));
         }
     }
 
-    fn answer_formed(&mut self, ticket: Ticket, result: Result<CommId, String>) {
-        self.outputs.push_back(Output::Answer(ticket, Answer::Formed(result)));
+    fn answer_formed(&mut self, ticket: AskTicket, result: Result<CommId, String>) {
+        self.outputs.push_back(GpuOutput::Answer(ticket, GpuAnswer::Formed(result)));
     }
 
     fn number(&mut self) -> u64 {
@@ -444,10 +451,10 @@ impl GpuCore {
     }
 }
 
-fn result_of(outcome: Outcome) -> Result<(), String> {
+fn result_of(outcome: WorkOutcome) -> Result<(), String> {
     match outcome {
-        Outcome::Done => Ok(()),
-        Outcome::Failed(reason) => Err(reason),
+        WorkOutcome::Done => Ok(()),
+        WorkOutcome::Failed(reason) => Err(reason),
     }
 }
 

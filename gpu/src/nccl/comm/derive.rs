@@ -8,8 +8,8 @@ use std::ptr;
 use cudarc::nccl::sys::{ncclComm, ncclComm_t};
 
 use super::super::api::{Nccl, UniqueId};
-use super::super::patience::{CommError, Patience};
-use super::{Comm, Ending, as_int};
+use super::super::patience::{CommError, GpuPatience};
+use super::{Comm, CommEnding, as_int};
 
 /// `NCCL_SHRINK_ABORT`: end what the parent has under way first.
 const SHRINK_ABORT: c_int = 1;
@@ -28,7 +28,7 @@ impl Comm {
         colour: Option<u32>,
         key: u32,
         place: (u32, u32),
-        patience: &Patience<'_>,
+        patience: &GpuPatience<'_>,
     ) -> Result<Option<Comm>, CommError> {
         const CALL: &str = "ncclCommSplit";
         let split = self.shared.maker.nccl.functions().split;
@@ -55,7 +55,7 @@ impl Comm {
         &self,
         excluded: &[u32],
         abort: bool,
-        patience: &Patience<'_>,
+        patience: &GpuPatience<'_>,
     ) -> Result<Comm, CommError> {
         const CALL: &str = "ncclCommShrink";
         let shrink = self.shared.maker.nccl.functions().shrink;
@@ -75,7 +75,7 @@ impl Comm {
         Ok(comm)
     }
 
-    /// What newcomers join by. Asked for by one rank, which then gives it to [`Comm::grow`].
+    /// The id by which newcomers join. Asked for by one rank, which then gives it to [`Comm::grow`].
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl Comm {
         &self,
         world: u32,
         id: Option<&UniqueId>,
-        patience: &Patience<'_>,
+        patience: &GpuPatience<'_>,
     ) -> Result<Comm, CommError> {
         const CALL: &str = "ncclCommGrow";
         let grow = self.shared.maker.nccl.functions().grow;
@@ -123,7 +123,7 @@ impl Comm {
     fn derive(
         &self,
         call: &'static str,
-        patience: &Patience<'_>,
+        patience: &GpuPatience<'_>,
         make: impl FnOnce(ncclComm_t, *mut ncclComm_t) -> c_uint,
     ) -> Result<ncclComm_t, CommError> {
         // The library writes to it until the parent has settled, which may be after this call has given up.
@@ -135,7 +135,7 @@ impl Comm {
         let settled = begun.and_then(|()| self.settle(call, patience));
         let ended = match &settled {
             Ok(()) => Ok(()),
-            Err(_) => self.end(Ending::Abort),
+            Err(_) => self.end(CommEnding::Abort),
         };
         if ended.is_err() {
             // The parent could not be ended, and may write still: the few bytes are given up.

@@ -1,7 +1,7 @@
 //! A communicator. Its calls never block for others (it is "non-blocking" in NCCL's words), and any thread may
 //! end it: NCCL wants that no thread is inside another call of it then, so calls and ends take turns.
 //!
-//! Waits go by [`Patience`], so that an abort word or a deadline ends each of them (G-9).
+//! Waits go by [`GpuPatience`], so that an abort word or a deadline ends each of them (G-9).
 
 #![expect(unsafe_code, reason = "NCCL is a C library")]
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::api::{IN_PROGRESS, Nccl, NcclError, SUCCESS, UniqueId};
 use super::bounded::{Bounded, Stuck};
 use super::operations::Operations;
-use super::patience::{CommError, EAGER_POLLS, POLL_EVERY, Patience};
+use super::patience::{CommError, EAGER_POLLS, GpuPatience, POLL_EVERY};
 use crate::cuda::{Device, Stream};
 use cudarc::nccl::sys::{ncclComm, ncclComm_t};
 
@@ -28,14 +28,14 @@ const ABORT_PATIENCE: Duration = Duration::from_millis(800);
 
 /// How a communicator is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// All ranks leave it in good order.
+pub enum CommEnding {
+    /// In good order: every rank takes part.
     Finish,
-    /// At once, whatever is under way.
+    /// At once, even during an operation.
     Abort,
 }
 
-/// What a communicator is made with: the library, a GPU, and the thread that ends communicators.
+/// Makes communicators: it has the library, a GPU, and the thread that ends communicators.
 #[derive(Clone, Debug)]
 pub struct Maker {
     /// The library.
@@ -49,13 +49,13 @@ pub struct Maker {
 /// The ranks of one communicator, as one of them sees the others.
 #[derive(Debug)]
 pub struct Comm {
-    shared: Arc<Shared>,
+    shared: Arc<CommShared>,
     rank: u32,
     world: u32,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct CommShared {
     maker: Maker,
     /// Null once it was ended.
     raw: AtomicPtr<ncclComm>,
@@ -76,7 +76,7 @@ impl Maker {
         id: &UniqueId,
         world: u32,
         rank: u32,
-        patience: &Patience<'_>,
+        patience: &GpuPatience<'_>,
     ) -> Result<Comm, CommError> {
         self.device.bind()?;
         let mut raw = ptr::null_mut();
@@ -101,7 +101,7 @@ impl Maker {
         id: &UniqueId,
         world: u32,
         rank: u32,
-        patience: &Patience<'_>,
+        patience: &GpuPatience<'_>,
     ) -> Result<Comm, CommError> {
         const CALL: &str = "ncclCommGrow";
         let grow = self.nccl.functions().grow.ok_or_else(|| self.missing(CALL))?;
@@ -118,7 +118,7 @@ impl Maker {
     }
 
     fn comm(&self, raw: ncclComm_t, rank: u32, world: u32) -> Comm {
-        let shared = Shared {
+        let shared = CommShared {
             maker: self.clone(),
             raw: AtomicPtr::new(raw),
             calls: Mutex::new(()),
@@ -143,7 +143,7 @@ impl Comm {
         self.world
     }
 
-    /// What it was made with.
+    /// Its maker.
     pub fn maker(&self) -> &Maker {
         &self.shared.maker
     }
@@ -156,7 +156,7 @@ impl Comm {
     pub fn enqueue(
         &self,
         stream: &Stream,
-        patience: &Patience<'_>,
+        patience: &GpuPatience<'_>,
         queue: impl FnOnce(&Operations<'_>) -> Result<(), NcclError>,
     ) -> Result<(), CommError> {
         {
@@ -164,7 +164,7 @@ impl Comm {
             let nccl = &self.shared.maker.nccl;
             let functions = nccl.functions();
             let operations = Operations::new(nccl, turn.raw, stream);
-            // SAFETY: groups are the thread's own, and this one is ended whatever comes.
+            // SAFETY: groups belong to the thread, and this one is ended in any case.
             let started = unsafe { (functions.group_start)() };
             nccl.check("ncclGroupStart", started, turn.raw)?;
             let queued = queue(&operations);
@@ -200,7 +200,7 @@ impl Comm {
     }
 
     /// Waits for what a call began.
-    fn settle(&self, call: &'static str, patience: &Patience<'_>) -> Result<(), CommError> {
+    fn settle(&self, call: &'static str, patience: &GpuPatience<'_>) -> Result<(), CommError> {
         patience.wait(call, || {
             let turn = self.shared.enter()?;
             match turn.state()? {
@@ -220,7 +220,7 @@ impl Comm {
     /// # Errors
     ///
     /// Any [`CommError`].
-    pub fn revoke(&self, patience: &Patience<'_>) -> Result<(), CommError> {
+    pub fn revoke(&self, patience: &GpuPatience<'_>) -> Result<(), CommError> {
         const CALL: &str = "ncclCommRevoke";
         let maker = &self.shared.maker;
         let revoke = maker.nccl.functions().revoke.ok_or_else(|| maker.missing(CALL))?;
@@ -245,18 +245,18 @@ impl Comm {
     /// # Errors
     ///
     /// CUDA or NCCL refused, or the call is stuck. The communicator is gone all the same.
-    pub fn end(&self, ending: Ending) -> Result<(), CommError> {
-        if ending == Ending::Finish && self.finish().is_ok() {
+    pub fn end(&self, ending: CommEnding) -> Result<(), CommError> {
+        if ending == CommEnding::Finish && self.finish().is_ok() {
             return Ok(());
         }
-        let Some(end) = self.shared.take(Ending::Abort) else { return Ok(()) };
+        let Some(end) = self.shared.take(CommEnding::Abort) else { return Ok(()) };
         self.shared.maker.reaper.run("ncclCommAbort", ABORT_PATIENCE, end)?
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is outside of the deterministic world")]
     fn finish(&self) -> Result<(), CommError> {
         const CALL: &str = "ncclCommFinalize";
-        let patience = Patience { due: Instant::now() + ABORT_PATIENCE, stop: &|| None };
+        let patience = GpuPatience { due: Instant::now() + ABORT_PATIENCE, stop: &|| None };
         {
             let turn = self.shared.enter()?;
             let nccl = &self.shared.maker.nccl;
@@ -265,7 +265,7 @@ impl Comm {
             nccl.check(CALL, begun, turn.raw)?;
         }
         self.settle(CALL, &patience)?;
-        let Some(end) = self.shared.take(Ending::Finish) else { return Ok(()) };
+        let Some(end) = self.shared.take(CommEnding::Finish) else { return Ok(()) };
         self.shared.maker.reaper.run("ncclCommDestroy", ABORT_PATIENCE, end)?
     }
 }
@@ -273,13 +273,13 @@ impl Comm {
 impl Drop for Comm {
     /// Neither waits nor panics.
     fn drop(&mut self) {
-        if let Some(end) = self.shared.take(Ending::Abort) {
+        if let Some(end) = self.shared.take(CommEnding::Abort) {
             self.shared.maker.reaper.post(move || drop(end()));
         }
     }
 }
 
-impl Shared {
+impl CommShared {
     /// The communicator's turn, for one call.
     fn enter(&self) -> Result<Turn<'_>, CommError> {
         let patience = CALL_PATIENCE;
@@ -299,7 +299,7 @@ impl Shared {
     /// Takes the communicator away from everybody; what is returned ends it. `None`: somebody else has.
     fn take(
         self: &Arc<Self>,
-        ending: Ending,
+        ending: CommEnding,
     ) -> Option<impl FnOnce() -> Result<(), CommError> + Send + use<>> {
         self.ending.store(true, Ordering::Release);
         let raw = Owned(self.raw.swap(ptr::null_mut(), Ordering::AcqRel));
@@ -313,11 +313,11 @@ impl Shared {
             shared.maker.device.bind()?;
             let functions = shared.maker.nccl.functions();
             let (call, end) = match ending {
-                Ending::Finish => ("ncclCommDestroy", functions.destroy),
-                Ending::Abort => ("ncclCommAbort", functions.abort),
+                CommEnding::Finish => ("ncclCommDestroy", functions.destroy),
+                CommEnding::Abort => ("ncclCommAbort", functions.abort),
             };
-            // SAFETY: nobody else has the communicator, and no call begins any more; one that has been under
-            // way for longer than any should be returns by this very abort.
+            // SAFETY: this is the only reference to the communicator, and no call begins any more; one that has
+            // been under way for longer than any should be returns by this very abort.
             let ended = unsafe { end(raw.0) };
             Ok(shared.maker.nccl.check(call, ended, ptr::null_mut())?)
         })
@@ -349,13 +349,13 @@ unsafe impl Send for Owned {}
 
 /// The communicator, for one call.
 struct Turn<'a> {
-    shared: &'a Shared,
+    shared: &'a CommShared,
     raw: ncclComm_t,
     _held: MutexGuard<'a, ()>,
 }
 
 impl Turn<'_> {
-    /// What has become of what was begun: NCCL's code.
+    /// NCCL's code for the state of the last operation.
     fn state(&self) -> Result<c_uint, CommError> {
         let nccl = &self.shared.maker.nccl;
         let mut state = SUCCESS;

@@ -98,7 +98,7 @@ impl Comm {
         })
     }
 
-    /// What goes wrong with this call.
+    /// The fault planted for this call.
     fn fault(&self, call: &'static str) -> Option<Fault> {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let count = calls.entry(call).or_default();

@@ -12,7 +12,7 @@ use crate::reduce;
 use crate::segment::wait;
 use crate::stream::Stream;
 
-/// What a thread has queued since its group began.
+/// Operations that a thread has queued since its group began.
 #[derive(Default)]
 struct Group {
     depth: u32,

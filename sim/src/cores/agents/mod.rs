@@ -1,61 +1,72 @@
-//! Hosts and their agents: boot, orders to start and stop processes, reports of their ends.
+//! Hosts and their agents: start of an agent's process, orders to start and stop workers, reports of their ends. Part
+//! of the simulated world.
 
 mod shell;
 
+use elastic_agent::ProcessEvent;
+use elastic_agent::core::{AgentCore, AgentSettings, LastWords, SpawnOrder};
 use elastic_protocol::{ExitStatus, HostName};
-use elastic_worker::agent::ProcessEvent;
-use elastic_worker::agent::core::{AgentCore, AgentSettings, SpawnOrder};
 
-use super::network::{Link, Owner};
+use super::network::LinkOwner;
 use super::{Happening, MS, World};
 use crate::actors::AgentNode;
 use crate::clock::NodeClock;
-use crate::scenario::host_name;
-use crate::trace::{Kind, Place};
+use crate::trace::{TraceKind, TracePlace};
 
-/// How long an agent's process takes to start.
+/// Range from which the start time of an agent's process is drawn.
 const AGENT_BOOT_NS: (u64, u64) = (20 * MS, 300 * MS);
 
-/// How long its operator takes to start an agent that has ended once more.
+/// Upper bounds of the time an agent takes to read the last output of an ended process: usual, and with a slow disk.
+const LAST_WORDS_NS: (u64, u64) = (5 * MS, 2_000 * MS);
+
+/// One read in this many is slow.
+const SLOW_READS_ONE_IN: u64 = 8;
+
+/// Range of the delay until the operator starts an ended agent again.
 const AGENT_AGAIN_NS: (u64, u64) = (300 * MS, 3_000 * MS);
 
 /// A host.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct SimulatedHost {
     pub(super) number: u32,
     pub(super) name: HostName,
-    /// What it has.
+    /// Slots that the host really has.
     pub(super) slots: u32,
-    /// What discovery says it has.
+    /// Slots that discovery reports.
     pub(super) listed_slots: u32,
-    /// How many faults keep it out of the discovery's list.
+    /// Number of active faults that keep the host out of the discovery's list.
     pub(super) unlisted: u32,
-    pub(super) agent: Option<Agent>,
-    /// Counts agents, so that what is meant for one does not reach the next.
+    pub(super) agent: Option<AgentLife>,
+    /// World time at which the last agent ended, if none has followed.
+    pub(super) gone_since: Option<u64>,
+    /// Counts the agents of this host. An event for one agent thus does not reach the next.
     pub(super) lives: u32,
-    /// How many faults keep it down, or its agent.
+    /// Number of active faults that keep the host or its agent down.
     pub(super) down: u32,
     pub(super) cut_to_driver: u32,
     pub(super) cut_from_driver: u32,
     pub(super) cut_data: u32,
     pub(super) extra_delay: u64,
-    /// How much later collectives deliver here.
+    /// Extra delay of collectives' results at this host, in nanoseconds.
     pub(super) data_delay: u64,
     pub(super) slow_times: u64,
     pub(super) no_spawn: u32,
+    /// Active faults under which the host's workers cannot form groups: cause unknown to the worker, cause known to
+    /// it.
+    pub(super) no_forming: [u32; 2],
     pub(super) hang_start: u32,
-    /// Whether a worker left it on notice, so that the driver leaves its slot empty.
+    /// Whether a worker left on notice. The driver then leaves its slot empty.
     pub(super) has_closed_slots: bool,
     pub(super) ppm: i64,
-    /// Processes that live.
+    /// Living processes.
     pub(super) processes: Vec<u32>,
-    /// What waits for its data network.
+    /// Events that wait until the data network is restored.
     pub(super) held: Vec<Happening>,
 }
 
 /// One life of an agent.
 #[derive(Debug)]
-pub(super) struct Agent {
+pub(super) struct AgentLife {
     pub(super) life: u32,
     seat: AgentSeat,
     pub(super) link: u32,
@@ -67,16 +78,16 @@ pub(super) struct Agent {
     spawns: u64,
 }
 
-/// Where an agent's logic sits.
+/// Where an agent's logic runs.
 #[derive(Debug)]
 enum AgentSeat {
-    /// In a core that the world calls.
+    /// A core that the world calls.
     Core(Box<AgentCore>),
-    /// In an actor.
+    /// An actor.
     Actor(AgentNode),
 }
 
-impl Agent {
+impl AgentLife {
     fn core(&mut self) -> Option<&mut AgentCore> {
         match &mut self.seat {
             AgentSeat::Core(core) => Some(core),
@@ -91,14 +102,14 @@ impl Agent {
         }
     }
 
-    /// Keeps an order to start a process; what it is found by.
+    /// Keeps an order to start a process. Returns the token that finds it again.
     pub(super) fn keep_order(&mut self, order: SpawnOrder) -> u64 {
         self.spawns += 1;
         self.spawning.push((self.spawns, order));
         self.spawns
     }
 
-    /// SIGSTOP, once more.
+    /// Delivers one more SIGSTOP.
     pub(super) fn stop(&mut self) {
         self.stopped += 1;
         if let AgentSeat::Actor(node) = &self.seat {
@@ -107,15 +118,16 @@ impl Agent {
     }
 }
 
-impl Host {
-    pub(super) fn new(number: u32, slots: u32, ppm: i64) -> Self {
+impl SimulatedHost {
+    pub(super) fn new(number: u32, name: HostName, slots: u32, ppm: i64) -> Self {
         Self {
             number,
-            name: host_name(number),
+            name,
             slots,
             listed_slots: slots,
             unlisted: 0,
             agent: None,
+            gone_since: None,
             lives: 0,
             down: 0,
             cut_to_driver: 0,
@@ -125,6 +137,7 @@ impl Host {
             data_delay: 0,
             slow_times: 1,
             no_spawn: 0,
+            no_forming: [0; 2],
             hang_start: 0,
             has_closed_slots: false,
             ppm,
@@ -135,7 +148,7 @@ impl Host {
 }
 
 impl World {
-    /// An agent's process starts, if this is still what the host waits for.
+    /// Starts the agent's process, unless the host has gone on to another life, is down, or the job is over.
     pub(super) fn boot_agent(&mut self, host: u32, life: u32) {
         let entry = &self.hosts[host as usize];
         if entry.agent.is_some() || entry.lives != life || entry.down > 0 || self.is_over() {
@@ -145,14 +158,17 @@ impl World {
         let entry = &self.hosts[host as usize];
         let (name, slots, ppm) = (entry.name.clone(), entry.slots, entry.ppm);
         let life = life + 1;
-        self.record(Kind::Start, Place::agent(host), (u64::from(life), 0), String::new);
+        self.record(TraceKind::Start, TracePlace::agent(host), (u64::from(life), 0), String::new);
         let clock = NodeClock::new(self.now, ppm);
         let mut settings = AgentSettings::new(name, slots);
         settings.join_within = self.scenario.driver.deadlines.orphan;
-        let place = Place::agent(host);
+        let place = TracePlace::agent(host);
         let wait = self.draw_ns(AGENT_BOOT_NS.0, AGENT_BOOT_NS.1);
-        let owner = Owner::Agent { host, life };
-        let link = self.add_link(Link::new(owner, host, None, place), self.now + wait);
+        let owner = LinkOwner::Agent { host, life };
+        let link = {
+            let link = self.new_link(owner, host, None, place);
+            self.add_link(link, self.now + wait)
+        };
         let seat = match self.hub.clone() {
             None => AgentSeat::Core(Box::new(AgentCore::new(clock.local(self.now), settings))),
             Some(hub) => {
@@ -161,7 +177,8 @@ impl World {
         };
         let entry = &mut self.hosts[host as usize];
         entry.lives = life;
-        entry.agent = Some(Agent {
+        entry.gone_since = None;
+        entry.agent = Some(AgentLife {
             life,
             seat,
             link,
@@ -192,6 +209,7 @@ impl World {
     /// The agent's process is gone; its workers get SIGKILL with it (PDEATHSIG).
     pub(super) fn end_agent(&mut self, host: u32, is_clean: bool) {
         let Some(agent) = self.hosts[host as usize].agent.take() else { return };
+        self.hosts[host as usize].gone_since = Some(self.now);
         self.disturb();
         let is_told = self.scenario.death_is_told;
         self.end_peer(agent.link, is_clean, is_told);
@@ -228,7 +246,7 @@ impl World {
         self.with_agent(host, life, |core, now| core.handle_spawned(now, &worker, result));
     }
 
-    /// The agent sees the end of a process.
+    /// Reports the end of a process to the agent.
     pub(super) fn handle_reaped(&mut self, host: u32, life: u32, process: u32) {
         let Some(agent) = self.agent_mut(host, life) else { return };
         if agent.stopped > 0 {
@@ -237,10 +255,30 @@ impl World {
         let entry = &self.processes[process as usize];
         let status = entry.end.unwrap_or(ExitStatus::Signal(9));
         let worker = entry.id.clone();
-        let tail = if status.is_success() { String::new() } else { "simulated end".to_owned() };
+        let is_slow = self.draw_ns(1, SLOW_READS_ONE_IN) == 1;
+        let wait = if is_slow { LAST_WORDS_NS.1 } else { LAST_WORDS_NS.0 };
+        let at = self.now + self.draw_ns(0, wait);
+        self.agenda.push(at, Happening::Read { host, life, process });
         if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
-            return node.process_event(ProcessEvent::Exited { worker, status, said: tail.into() });
+            return node.process_event(ProcessEvent::Exited { worker, status });
         }
-        self.with_agent(host, life, |core, _| core.handle_exited(&worker, status, tail));
+        self.with_agent(host, life, |core, _| core.handle_exited(&worker, status));
+    }
+
+    /// Gives the agent the last output of an ended process.
+    pub(super) fn handle_last_words(&mut self, host: u32, life: u32, process: u32) {
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        if agent.stopped > 0 {
+            return agent.frozen.push(Happening::Read { host, life, process });
+        }
+        let entry = &self.processes[process as usize];
+        let worker = entry.id.clone();
+        let has_failed = entry.end.is_some_and(|status| !status.is_success());
+        let tail = if has_failed { "simulated end".to_owned() } else { String::new() };
+        let said = LastWords { tail, error: None };
+        if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
+            return node.process_event(ProcessEvent::LastWords { worker, said });
+        }
+        self.with_agent(host, life, |core, _| core.handle_last_words(&worker, said));
     }
 }

@@ -1,14 +1,15 @@
-//! What comes to an agent's core, and what it wants done.
+//! Inputs of an agent's core, and how its outputs are carried out. The world calls it for frames, link events and
+//! timers.
 
+use elastic_agent::core::{AgentCore, AgentOutput, DriverLink};
 use elastic_protocol::Time;
 use elastic_protocol::messages::{AgentToDriver, DriverToAgent};
 use elastic_runtime::transport::LinkEvent;
-use elastic_worker::agent::core::{AgentCore, AgentOutput, DriverLink};
 
-use super::super::network::{Frame, Lane};
+use super::super::network::{LinkDirection, LinkFrame};
 use super::super::{Happening, World};
-use super::{Agent, AgentSeat};
-use crate::trace::{Kind, Place};
+use super::{AgentLife, AgentSeat};
+use crate::trace::{TraceKind, TracePlace};
 
 impl World {
     pub(super) fn with_agent(
@@ -39,17 +40,13 @@ impl World {
     }
 
     pub(in crate::cores) fn agent_link_event(&mut self, host: u32, life: u32, event: &LinkEvent) {
-        let link = match event {
-            LinkEvent::Up => DriverLink::Up,
-            LinkEvent::Lost { reason, .. } => DriverLink::Lost { reason: reason.to_string() },
-            LinkEvent::Silent { .. } | LinkEvent::Heard => return,
-        };
+        let link = DriverLink::from(event);
         self.with_agent(host, life, |core, now| core.handle_link(now, link));
     }
 
-    /// SIGTERM to the agent.
+    /// Sends SIGTERM to the agent.
     pub(in crate::cores) fn drain_host(&mut self, host: u32) {
-        if let Some(node) = self.hosts[host as usize].agent.as_ref().and_then(Agent::node) {
+        if let Some(node) = self.hosts[host as usize].agent.as_ref().and_then(AgentLife::node) {
             return node.drain();
         }
         let life = self.hosts[host as usize].lives;
@@ -70,7 +67,7 @@ impl World {
         let Some(core) = agent.core() else { return };
         if core.poll_timeout().is_some_and(|at| at <= now) {
             core.handle_timeout(now);
-            self.record(Kind::Timer, Place::agent(host), (0, 0), String::new);
+            self.record(TraceKind::Timer, TracePlace::agent(host), (0, 0), String::new);
         }
         self.drain_agent(host);
     }
@@ -127,9 +124,9 @@ impl World {
         }
         match output {
             AgentOutput::ToDriver(message) => {
-                let sent = self.send(link, Lane::ToDriver, Frame::FromAgent(message));
-                if let Err(frame) = sent
-                    && let Frame::FromAgent(message) = *frame
+                let sent = self.send(link, LinkDirection::ToDriver, LinkFrame::FromAgent(message));
+                if let Err(refused) = sent
+                    && let LinkFrame::FromAgent(message) = refused.frame.into_frame()
                 {
                     let world = self.now;
                     if let Some(agent) = self.agent_mut(host, life) {
@@ -141,15 +138,16 @@ impl World {
                 }
             }
             AgentOutput::Spawn(order) => {
-                self.agent_spawns(host, order);
+                self.agent_spawns(host, *order);
             }
             AgentOutput::Signal { worker, signal, .. } => {
                 self.agent_signals(host, &worker, signal);
             }
             AgentOutput::Exit { code, reason } => self.agent_ended(host, life, code, reason),
             AgentOutput::Warn(warning) => {
-                let place = Place::agent(host);
-                self.record(Kind::Log, place, (100, 0), || warning.to_string());
+                let place = TracePlace::agent(host);
+                self.decide(place, || format!("warning: {warning}"));
+                self.record(TraceKind::Log, place, (100, 0), || warning.to_string());
             }
         }
     }

@@ -1,10 +1,10 @@
-//! Links between ranks that break: a peer has died, or has left its group before its time.
+//! Broken links between ranks: a peer has died, or has left its group too early. Part of the simulated world.
 
 use elastic_protocol::Stamp;
 use rand::Rng;
 
 use super::super::{Happening, MS, World};
-use crate::trace::Kind;
+use crate::trace::TraceKind;
 
 impl World {
     pub(in crate::cores) fn handle_peer_broken(
@@ -20,7 +20,7 @@ impl World {
         if entry.program.generation == generation && entry.program.waits_in_collective() {
             let place = entry.place;
             self.record(
-                Kind::Break,
+                TraceKind::Break,
                 place,
                 (generation.generation.0, u64::from(rank)),
                 String::new,
@@ -29,7 +29,7 @@ impl World {
         }
     }
 
-    /// A rank leaves its group; `breaks`: its peers' links to it break.
+    /// Takes a rank out of its group. With `breaks`, its peers' links to it break.
     pub(in crate::cores) fn leave_group(&mut self, process: u32, breaks: bool) {
         let entry = &mut self.processes[process as usize];
         let (job, program) = (entry.job, &mut entry.program);
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// A process has died: its peers' links to it break.
+    /// Breaks the peers' links to a process that has died.
     pub(in crate::cores) fn break_groups_of(&mut self, process: u32) {
         let entry = &self.processes[process as usize];
         let (job, program) = (entry.job, &entry.program);
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// The data network of a host is whole again: what waited goes on, late.
+    /// The data network of a host is restored: held events happen now, late.
     pub(in crate::cores) fn release_held(&mut self, host: u32) {
         for happening in std::mem::take(&mut self.hosts[host as usize].held) {
             self.agenda.push(self.now, happening);

@@ -1,28 +1,37 @@
-//! No collective waits without end (G-9): whom it has waited for is told as its failure.
+//! Deadlines of collectives (G-9): a collective that waits too long fails, and its failure names the missing rank.
 
 use elastic_protocol::Stamp;
 
 use super::super::{Happening, World};
-use crate::trace::Kind;
+use crate::trace::TraceKind;
 
 impl World {
-    /// Sees to it that the collective that a thread enters does not wait without end (G-9). One timer a
-    /// process: it moves on to the newest collective when it fires.
+    /// Watches the deadline of the collective that a thread enters (G-9). Each process has one timer; when it fires,
+    /// it moves on to the newest collective.
     pub(super) fn watch_deadline(&mut self, process: u32) {
         let now = self.now;
         let program = &mut self.processes[process as usize].program;
         program.waits_since = now;
         if !std::mem::replace(&mut program.is_watched, true) {
-            let at = now + self.scenario.collective_ns;
+            let at = now + self.limit_ns(process);
             self.agenda.push(at, Happening::Overdue { process });
         }
+    }
+
+    /// Deadline of the collective that a thread has entered. A group must be formed before the driver's deadline, so
+    /// that members name the peer whom they miss before the driver puts them out.
+    fn limit_ns(&self, process: u32) -> u64 {
+        let is_forming = self.processes[process as usize].program.operation == 0;
+        let form = (self.scenario.driver.deadlines.form * 3 / 4).as_nanos() as u64;
+        let collective = self.scenario.collective_ns;
+        if is_forming && self.options.draws >= 2 { form.min(collective) } else { collective }
     }
 
     pub(in crate::cores) fn handle_overdue(&mut self, process: u32) {
         if self.freeze(process, Happening::Overdue { process }) {
             return;
         }
-        let limit = self.scenario.collective_ns;
+        let limit = self.limit_ns(process);
         let entry = &mut self.processes[process as usize];
         let program = &mut entry.program;
         if !program.waits_in_collective() {
@@ -36,17 +45,27 @@ impl World {
         program.is_watched = false;
         let (generation, operation) = (program.generation, program.operation);
         let (job, place) = (entry.job, entry.place);
-        let waited_for = self.who_is_missing(job, generation, operation);
+        let own = program.rank;
+        let waited_for = self.who_is_missing(job, generation, operation, own);
         let number = generation.generation.0;
-        self.record(Kind::Overdue, place, (number, u64::from(operation)), String::new);
+        self.record(TraceKind::Overdue, place, (number, u64::from(operation)), String::new);
         self.collective_failed(process, waited_for, "its deadline has passed");
     }
 
-    /// The first rank that has not entered a collective.
-    fn who_is_missing(&self, job: u32, generation: Stamp, operation: u32) -> Option<u32> {
+    /// The first rank whose part of a collective has not come. The own part may be held by a cut: then it is another
+    /// host's rank that does not answer.
+    fn who_is_missing(&self, job: u32, generation: Stamp, operation: u32, own: u32) -> Option<u32> {
         let group = self.groups.get(&(job, generation))?;
         let entered = group.operations.iter().find(|entry| entry.number == operation);
         let is_there = |member: &u32| entered.is_some_and(|entry| entry.waiters.contains(member));
-        group.members.iter().position(|member| !is_there(member)).map(|rank| rank as u32)
+        let missing = group.members.iter().position(|member| !is_there(member))? as u32;
+        if missing != own || self.options.draws < 2 {
+            return Some(missing);
+        }
+        let host_of = |rank: u32| {
+            let process = *group.members.get(rank as usize)?;
+            self.processes.get(process as usize).map(|process| process.host)
+        };
+        (0..group.members.len() as u32).find(|rank| host_of(*rank) != host_of(own))
     }
 }

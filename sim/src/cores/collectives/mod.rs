@@ -1,5 +1,5 @@
-//! Simulated collectives: they block until all ranks have come, break when a peer's process dies, return at once
-//! on the abort word, and may deliver late, which the generation's tag must catch (G-4).
+//! Simulated collectives. They block until all ranks have entered, break when a peer's process dies, and return at
+//! once on the abort word. They may deliver late, which the generation's tag must catch (G-4).
 
 mod breaking;
 mod deadlines;
@@ -7,20 +7,20 @@ mod deadlines;
 use std::collections::VecDeque;
 
 use elastic_protocol::messages::{Placement, SyncPlan};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Stamp, WorkerId};
-use elastic_runtime::planted::{Bug, is_planted};
 use rand::Rng;
 
-use super::program::{Model, Stage};
+use super::program::{ProgramStage, TrainedModel};
 use super::{Happening, NONE, World};
-use crate::trace::Kind;
+use crate::trace::TraceKind;
 
-/// Groups that are remembered; members of older ones block until they are told otherwise.
+/// Number of groups remembered. Members of older groups block until they get other orders.
 const GROUPS_KEPT: usize = 16;
 
 /// One collective of a group.
 #[derive(Debug)]
-struct Operation {
+struct CollectiveOperation {
     number: u32,
     entered: u32,
     sum: u64,
@@ -29,22 +29,22 @@ struct Operation {
 
 /// The communicator of a generation.
 #[derive(Debug)]
-pub(super) struct Group {
-    /// Processes by rank; [`NONE`] for one that never was.
+pub(super) struct CollectiveGroup {
+    /// Processes by rank; [`NONE`] for a member that was never started.
     members: Vec<u32>,
     root: Option<u32>,
-    shared: Option<Model>,
-    operations: VecDeque<Operation>,
+    shared: Option<TrainedModel>,
+    operations: VecDeque<CollectiveOperation>,
     /// The rank whose link broke.
     broken: Option<u32>,
 }
 
-impl Group {
-    fn operation(&mut self, number: u32) -> &mut Operation {
+impl CollectiveGroup {
+    fn operation(&mut self, number: u32) -> &mut CollectiveOperation {
         let index = self.operations.iter().position(|operation| operation.number == number);
         let index = index.unwrap_or_else(|| {
             let waiters = Vec::with_capacity(self.members.len());
-            self.operations.push_back(Operation { number, entered: 0, sum: 0, waiters });
+            self.operations.push_back(CollectiveOperation { number, entered: 0, sum: 0, waiters });
             self.operations.len() - 1
         });
         &mut self.operations[index]
@@ -67,7 +67,7 @@ impl World {
         self.open_group(process, generation, &members, root);
     }
 
-    /// The first of a generation's members has come.
+    /// Opens the group of a generation when its first member arrives.
     pub(super) fn open_group(
         &mut self,
         process: u32,
@@ -78,18 +78,19 @@ impl World {
         let job = self.processes[process as usize].job;
         let members: Vec<u32> =
             members.iter().map(|member| self.process_of(job, member).unwrap_or(NONE)).collect();
-        // A dead process on a host that lives refuses connections; a host without power says nothing.
+        // A dead process on a live host refuses connections. A host without power does not answer.
         let broken = members
             .iter()
             .position(|member| *member != NONE && self.is_known_dead(*member))
             .map(|rank| rank as u32);
-        let group = Group { members, root, shared: None, operations: VecDeque::new(), broken };
+        let group =
+            CollectiveGroup { members, root, shared: None, operations: VecDeque::new(), broken };
         self.groups.insert((job, generation), group);
         if self.groups.len() > GROUPS_KEPT {
             self.groups.pop_first();
         }
         let place = self.processes[process as usize].place;
-        self.record(Kind::Enter, place, (generation.generation.0, 0), String::new);
+        self.record(TraceKind::Enter, place, (generation.generation.0, 0), String::new);
     }
 
     fn is_known_dead(&self, process: u32) -> bool {
@@ -97,18 +98,23 @@ impl World {
         !entry.is_alive && self.hosts[entry.host as usize].down == 0
     }
 
-    /// What the members of a generation begin from: what the first of them finds.
-    pub(super) fn shared_or(&mut self, job: u32, generation: Stamp, found: Model) -> Model {
+    /// The model that the members of a generation begin from: the one that the first of them found.
+    pub(super) fn shared_or(
+        &mut self,
+        job: u32,
+        generation: Stamp,
+        found: TrainedModel,
+    ) -> TrainedModel {
         let group = self.groups.get_mut(&(job, generation));
         group.map_or(found, |group| *group.shared.get_or_insert(found))
     }
 
-    /// Whether a generation's group is there.
+    /// Whether a generation's group exists.
     pub(super) fn has_group(&self, job: u32, generation: Stamp) -> bool {
         self.groups.contains_key(&(job, generation))
     }
 
-    /// Whether the links of a generation's group are not whole.
+    /// Whether a link of a generation's group is broken, or the group is unknown.
     pub(super) fn is_broken(&self, job: u32, generation: Stamp) -> bool {
         self.groups.get(&(job, generation)).is_none_or(|group| group.broken.is_some())
     }
@@ -120,7 +126,7 @@ impl World {
         self.handle_entered(process, generation, operation, value, false);
     }
 
-    /// A rank's part reaches the others.
+    /// Delivers a rank's contribution to its group.
     pub(super) fn handle_entered(
         &mut self,
         process: u32,
@@ -146,15 +152,19 @@ impl World {
             return self.abort(process, stamp);
         }
         let host = &mut self.hosts[entry.host as usize];
+        if operation == 0 && host.no_forming != [0; 2] {
+            let rank = Some(program.rank).filter(|_| host.no_forming[1] > 0);
+            return self.collective_failed(process, rank, "too many open files");
+        }
         if host.cut_data > 0 {
             host.held.push(happening);
             return;
         }
         let (rank, model, place) = (program.rank, program.model_to_share(), entry.place);
-        let is_sync = program.stage == Stage::Syncing;
+        let is_sync = program.stage == ProgramStage::Syncing;
         self.trace.record(
             self.now,
-            Kind::Enter,
+            TraceKind::Enter,
             place,
             (generation.generation.0, u64::from(operation)),
             String::new,
@@ -207,7 +217,7 @@ impl World {
         }
     }
 
-    /// A collective's data reaches a rank.
+    /// Delivers a collective's result to a rank.
     pub(super) fn handle_result(
         &mut self,
         process: u32,
@@ -233,13 +243,13 @@ impl World {
             || program.waits_in_collective() && is_planted(Bug::LateDataDelivered);
         if !is_taken {
             return self.record(
-                Kind::Late,
+                TraceKind::Late,
                 place,
                 (generation.generation.0, u64::from(operation)),
                 String::new,
             );
         }
-        self.record(Kind::Result, place, (generation.generation.0, value), String::new);
+        self.record(TraceKind::Result, place, (generation.generation.0, value), String::new);
         let entry = &self.processes[process as usize];
         let job = entry.job;
         let state_stamp = entry.state.stamp(&entry.program);

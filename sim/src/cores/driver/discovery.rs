@@ -1,12 +1,13 @@
-//! The host manager's outputs, and the discovery script.
+//! The host manager's outputs, and the simulated discovery script. Part of the simulated world.
 
-use elastic_host_manager::{DiscoveryError, HostManagerOutput};
-use elastic_protocol::ExitStatus;
+use elastic_host_manager::{DiscoveryError, HostEntry, HostManagerOutput, HostsSnapshot};
+use elastic_protocol::{ExitStatus, HostName};
 
+use super::super::agents::SimulatedHost;
 use super::super::{Happening, MS, World};
-use super::Local;
-use crate::plan::Lie;
-use crate::trace::{Kind, Place};
+use super::LocalMessage;
+use crate::plan::DiscoveryFault;
+use crate::trace::{TraceKind, TracePlace};
 
 impl World {
     pub(in crate::cores) fn drain_host_manager(&mut self) {
@@ -17,10 +18,16 @@ impl World {
                 HostManagerOutput::RunDiscovery { timeout } => {
                     self.discover(timeout.as_nanos() as u64);
                 }
-                HostManagerOutput::HostsChanged(snapshot) => self.local(Local::Hosts(snapshot)),
+                HostManagerOutput::HostsChanged(snapshot) => {
+                    let now = self.driver.clock.local(self.now);
+                    let cooldown = self.scenario.host_manager.cooldown;
+                    let checked = self.driver.cooldowns.check(now, cooldown, &snapshot);
+                    self.demand(checked);
+                    self.local(LocalMessage::Hosts(snapshot));
+                }
                 HostManagerOutput::Fatal(failure) => {
                     let reason = failure.to_string();
-                    self.local(Local::Fatal { reason, hint: failure.hint });
+                    self.local(LocalMessage::Fatal { reason, hint: failure.hint });
                 }
             }
         }
@@ -37,8 +44,9 @@ impl World {
 
     pub(in crate::cores) fn discover(&mut self, timeout_ns: u64) {
         self.driver.polls += 1;
+        self.driver_decides(|| format!("discover within {} ms", timeout_ns / MS));
         let (life, poll) = (self.driver.life, self.driver.polls);
-        let takes = if self.lie() == Some(Lie::Hang) && poll > 1 {
+        let takes = if self.lie() == Some(DiscoveryFault::Hang) && poll > 1 {
             timeout_ns
         } else {
             self.draw_ns(5 * MS, 200 * MS).min(timeout_ns)
@@ -46,7 +54,7 @@ impl World {
         self.agenda.push(self.now + takes, Happening::Discovered { life, poll });
     }
 
-    fn lie(&self) -> Option<Lie> {
+    fn lie(&self) -> Option<DiscoveryFault> {
         self.lies.last().map(|(_, lie)| *lie)
     }
 
@@ -54,12 +62,18 @@ impl World {
         if self.driver.stopped > 0 {
             return self.driver.frozen.push(Happening::Discovered { life, poll });
         }
-        // The first poll is always answered: that its failure ends the job is the host manager's own test.
+        // The first poll always succeeds: the host manager's own tests cover a first poll that fails and ends the
+        // job.
         let lie = if poll == 1 { None } else { self.lie() };
         let result = self.discovery_answer(lie);
         let code = lie.map_or(0, |lie| lie as u64 + 1);
-        self.record(Kind::Discovery, Place::DRIVER, (poll, code), || format!("{result:?}"));
-        let has_failed = matches!(lie, Some(Lie::Fail | Lie::Hang | Lie::Garbage));
+        self.record(TraceKind::Discovery, TracePlace::DRIVER, (poll, code), || {
+            format!("{result:?}")
+        });
+        let has_failed = matches!(
+            lie,
+            Some(DiscoveryFault::Fail | DiscoveryFault::Hang | DiscoveryFault::Garbage)
+        );
         if let Some(actors) = self.driver.actors() {
             actors.hosts_must_stay = has_failed;
             if let Some(answer) = actors.discovery.take() {
@@ -69,40 +83,69 @@ impl World {
         }
         let now = self.driver_now();
         let Some(cores) = self.driver.cores() else { return };
-        let before = cores.host_manager.snapshot().hosts.len();
+        let before = cores.host_manager.snapshot();
         cores.host_manager.handle_discovery(now, result);
-        let after = cores.host_manager.snapshot().hosts.len();
-        if has_failed && before != after {
+        let after = cores.host_manager.snapshot();
+        if lie == Some(DiscoveryFault::Unclear) {
+            let checked = self.check_unclear(&before, &after);
+            self.demand(checked);
+        }
+        if has_failed && before.hosts.len() != after.hosts.len() {
             self.fail_safety("H-15: a discovery that failed changed the list of hosts".to_owned());
         }
         self.drain_host_manager();
     }
 
-    fn discovery_answer(&self, lie: Option<Lie>) -> Result<String, DiscoveryError> {
+    fn discovery_answer(&self, lie: Option<DiscoveryFault>) -> Result<String, DiscoveryError> {
         let command = "discover".to_owned();
         let stderr = "simulated".to_owned();
         match lie {
-            Some(Lie::Fail) => {
+            Some(DiscoveryFault::Fail) => {
                 Err(DiscoveryError::Failed { command, status: ExitStatus::Code(1), stderr })
             }
-            Some(Lie::Hang) => {
+            Some(DiscoveryFault::Hang) => {
                 let limit = self.scenario.host_manager.script_timeout;
                 Err(DiscoveryError::TimedOut { command, limit, stderr })
             }
-            Some(Lie::Garbage) => Ok("<html>\n\u{7}:1\n".to_owned()),
-            Some(Lie::Nothing) => Ok(String::new()),
-            Some(Lie::HalfGarbage) => Ok(format!("h9999999:nine\n{}", self.listed_hosts())),
+            Some(DiscoveryFault::Garbage) => Ok("<html>\n\u{7}:1\n".to_owned()),
+            Some(DiscoveryFault::Nothing) => Ok(String::new()),
+            Some(DiscoveryFault::Unclear) => Ok(self.unclear_hosts()),
+            Some(DiscoveryFault::HalfGarbage) => {
+                Ok(format!("h9999999:nine\n{}", self.listed_hosts()))
+            }
             None => Ok(self.listed_hosts()),
         }
     }
 
+    fn listed(&self) -> impl Iterator<Item = &SimulatedHost> {
+        let arrived = self.hosts.iter().zip(&self.scenario.arrives);
+        let arrived = arrived.filter(|(_, arrives)| **arrives <= self.now).map(|(host, _)| host);
+        arrived.filter(|host| host.unlisted == 0)
+    }
+
     fn listed_hosts(&self) -> String {
-        let mut text = String::new();
-        for (index, host) in self.hosts.iter().enumerate() {
-            if host.unlisted == 0 && self.scenario.arrives[index] <= self.now {
-                text += &format!("{}:{}\n", host.name, host.listed_slots);
+        self.listed().map(|host| format!("{}:{}\n", host.name, host.listed_slots)).collect()
+    }
+
+    /// The list of `listed_hosts` with unreadable slots for every other host.
+    fn unclear_hosts(&self) -> String {
+        let line = |host: &SimulatedHost| match host.number % 2 {
+            0 => format!("{}:{}\n", host.name, host.listed_slots),
+            _ => format!("{}:two\n", host.name),
+        };
+        self.listed().map(line).collect()
+    }
+
+    /// Checks that a listed host whose slots cannot be read keeps its entry.
+    fn check_unclear(&self, before: &HostsSnapshot, after: &HostsSnapshot) -> Result<(), String> {
+        let is_unclear =
+            |name: &HostName| self.listed().any(|host| host.number % 2 == 1 && host.name == *name);
+        for entry in before.hosts.iter().filter(|entry| is_unclear(&entry.name)) {
+            let stays = |other: &&HostEntry| other.name == entry.name && other.slots == entry.slots;
+            if !after.hosts.iter().any(|other| stays(&other)) {
+                return Err(format!("H-15: {} left the list for a slip of the pen", entry.name));
             }
         }
-        text
+        Ok(())
     }
 }

@@ -1,23 +1,26 @@
-//! What the driver tells of itself: the oracle's view of it.
+//! The driver's events, as the oracle checks them. Called where the driver writes its event log.
 
 use elastic_driver::EventKind;
 use elastic_protocol::JobResult;
 
-use super::super::network::Owner;
-use super::super::processes::Process;
+use super::super::processes::SimulatedProcess;
 use super::super::{Happening, MS, World};
-use super::Phase;
+use super::ObservedPhase;
 use crate::dataset::mix;
-use crate::trace::{Kind, Place};
+use crate::decisions::words;
+use crate::trace::{TraceKind, TracePlace};
 
-/// How long the word that a change was undone may take to a member that is in reach.
+/// Longest time from a node's silence to its end, or to the driver's verdict about it.
+const JUDGED_WITHIN_NS: u64 = 5_000 * MS;
+
+/// Longest time until a member in reach learns that a change was undone.
 const RESUMPTION_NS: u64 = 5_000 * MS;
 
 impl World {
     pub(crate) fn driver_event(&mut self, kind: EventKind) {
         let words = if self.trace.wants_words() { format!("{kind:?}") } else { String::new() };
         let (code, number) = match &kind {
-            EventKind::ResetDecided { way, .. } => (1, way.len() as u64),
+            EventKind::ResetDecided { way, .. } => (1, way.name().len() as u64),
             EventKind::GenerationRunning { world_size } => (2, u64::from(*world_size)),
             EventKind::JobEnded { result } => (3, result.code.unsigned_abs().into()),
             EventKind::ResetDone { .. } => (4, 0),
@@ -27,37 +30,73 @@ impl World {
             EventKind::WorkerExited { expected, .. } => (8, u64::from(*expected)),
             _ => (9, 0),
         };
-        self.record(Kind::Log, Place::DRIVER, (code, number), || words);
+        self.record(TraceKind::Log, TracePlace::DRIVER, (code, number), || words);
+        if self.trace.decisions.is_wanted()
+            && let Some(words) = words::event(&kind)
+        {
+            self.driver_decides(|| words);
+        }
         match kind {
             EventKind::ResetDecided { cause, .. } => {
-                let checked = self.check_interregnum(&format!("a reset is decided ({cause})"));
+                let what = format!("a reset is decided ({cause})");
+                let checked = self.check_interregnum(&what).and_then(|()| self.check_stable(&what));
                 self.demand(checked);
-                self.driver.phase = Phase::Gather;
+                self.driver.enter_phase(self.now, ObservedPhase::Gather);
+                self.driver.reset_since.get_or_insert(self.now);
+                if self.driver.life == self.newest {
+                    self.oracle.reset_decided(self.driver.job, self.driver.stamp);
+                }
+                if self.driver.last_reset.replace(self.driver.stamp) != Some(self.driver.stamp) {
+                    // A planned end that becomes an abort counts as one reset.
+                    self.driver.resets += 1;
+                }
+                let limit = self.scenario.driver.reset_limit;
+                if limit.is_some_and(|limit| self.driver.resets > limit) {
+                    self.fail_safety(format!(
+                        "G-10: a reset is decided beyond the limit ({cause})"
+                    ));
+                }
                 self.oracle.resets += 1;
-                self.record(Kind::Reset, Place::DRIVER, (self.oracle.resets, 0), String::new);
+                self.record(
+                    TraceKind::Reset,
+                    TracePlace::DRIVER,
+                    (self.oracle.resets, 0),
+                    String::new,
+                );
                 self.release_faults_after_reset();
             }
             EventKind::WorkerStopped { worker, reason } => {
-                let checked = self.check_interregnum(&format!("{worker} is stopped ({reason})"));
+                let what = format!("{worker} is stopped ({reason})");
+                let checked = self.check_interregnum(&what).and_then(|()| self.check_stable(&what));
                 self.demand(checked);
-                if let Some(process) = self.process_called(&worker) {
+                if let Some(process) = self.process_of(self.driver.job, &worker) {
                     let checked = self.check_stop(process, &reason);
                     self.demand(checked);
                 }
             }
             EventKind::ResetCalledOff { .. } => self.expect_resumption(),
+            EventKind::StateLost { committed, .. } => {
+                self.driver.loss_is_told = true;
+                // A generation may have begun from a commit that not all had taken.
+                if self.oracle.highest_step(self.driver.job).unwrap_or(0) < committed {
+                    self.fail_safety(format!(
+                        "L-1: step {committed} is said to be lost, and no member has committed it"
+                    ));
+                }
+            }
             EventKind::GenerationRunning { .. } => {
-                self.driver.phase = Phase::Run;
+                self.driver.enter_phase(self.now, ObservedPhase::Run);
+                self.driver.reset_since = None;
                 let generation = self.driver.stamp.generation.0;
-                self.record(Kind::Run, Place::DRIVER, (generation, 0), String::new);
+                self.record(TraceKind::Run, TracePlace::DRIVER, (generation, 0), String::new);
             }
             EventKind::JobEnded { result } => {
-                self.driver.phase = Phase::Over;
                 if self.driver.result.is_some() {
                     self.fail_safety("G-10: the job ended twice".to_owned());
                 }
                 let checked = self.check_result(&result);
                 self.demand(checked);
+                self.driver.enter_phase(self.now, ObservedPhase::Over);
                 self.driver.result = Some(result);
             }
             _ => {}
@@ -65,14 +104,15 @@ impl World {
     }
 
     pub(crate) fn driver_ended(&mut self, result: JobResult) {
+        self.driver_decides(|| words::ended(&result));
         let code = mix(u64::from(result.code.unsigned_abs()), result.reason.len() as u64);
-        self.record(Kind::Ended, Place::DRIVER, (code, 0), || format!("{result:?}"));
+        self.record(TraceKind::Ended, TracePlace::DRIVER, (code, 0), || format!("{result:?}"));
         if self.driver.has_left {
             return self.fail_safety("G-10: the driver gave two results".to_owned());
         }
         self.driver.has_left = true;
         self.driver.result = Some(result);
-        self.close_links_of(self.driver.life);
+        self.end_connections_of(self.driver.life, true);
         self.driver.seat = None;
         if self.driver.life == self.newest {
             self.end_former_drivers();
@@ -81,25 +121,24 @@ impl World {
         self.reopen_all();
     }
 
-    /// The process of a worker that the driver's events name.
-    fn process_called(&self, worker: &str) -> Option<u32> {
-        let (_, number) = worker.rsplit_once('#')?;
-        let link = self.link_of_incarnation(self.driver.job, number.parse().ok()?)?;
-        match self.links[link as usize].owner {
-            Owner::Worker { process } => Some(process),
-            Owner::Agent { .. } => None,
-        }
-    }
-
-    /// The driver has a worker end: G-5, nobody is put out for being late who alone holds what was acknowledged.
+    /// Checks a worker that the driver stops (G-5): the only holder of an acknowledged commit is not put out for
+    /// being late.
     fn check_stop(&mut self, process: u32, reason: &str) -> Result<(), String> {
         let entry = &mut self.processes[process as usize];
         if reason == "its host was blacklisted" {
-            // What is on a blacklisted host goes with it: that is what the user has asked for.
+            // State on a blacklisted host is lost with it, as the user has asked.
             entry.is_leaving = true;
         }
+        if reason.contains("was not heard for") {
+            // The worker stands still, nobody knows for how long. What it holds is lost with it.
+            entry.is_leaving = true;
+            let (link, id) = (entry.link, entry.id.clone());
+            if self.driver_acts_since(JUDGED_WITHIN_NS) && !self.was_deaf(link, JUDGED_WITHIN_NS) {
+                return Err(format!("{id} is put out for its silence, and was heard all the time"));
+            }
+        }
         let acknowledged = self.oracle.acknowledged(self.driver.job);
-        let holds = |process: &Process| {
+        let holds = |process: &SimulatedProcess| {
             process.stays()
                 && process.job == self.driver.job
                 && acknowledged.is_some()
@@ -110,10 +149,17 @@ impl World {
             return Ok(());
         }
         let mut others = self.hosts.iter().flat_map(|host| &host.processes);
+        let elastic = self.scenario.driver.deadlines.elastic.as_nanos() as u64 / 100 * 97;
+        let began = self.driver.reset_since.unwrap_or(self.now);
+        if began + elastic <= self.now {
+            // The elastic timeout ends every wait.
+            self.processes[process as usize].is_leaving = true;
+            return Ok(());
+        }
         let is_held_by_others =
             others.any(|other| *other != process && holds(&self.processes[*other as usize]));
         let entry = &mut self.processes[process as usize];
-        // Whoever is put out after it cannot count on it.
+        // Workers put out later cannot count on this one.
         entry.is_leaving = true;
         if is_held_by_others {
             return Ok(());
@@ -125,7 +171,7 @@ impl World {
         ))
     }
 
-    /// A change was undone: members that were told to pause must be told to go on.
+    /// A change was undone: schedules a check that paused members are told to go on.
     fn expect_resumption(&mut self) {
         let since = self.now;
         for process in self.driver.members.clone() {
@@ -137,7 +183,7 @@ impl World {
         }
     }
 
-    /// Whoever was paused for a change that was undone trains again by now, or is out of reach.
+    /// Checks that a member paused for an undone change trains again, or is out of reach.
     pub(in crate::cores) fn check_resumed(&mut self, process: u32, since: u64) {
         let entry = &self.processes[process as usize];
         let host = &self.hosts[entry.host as usize];
@@ -146,12 +192,12 @@ impl World {
             && program.pause_flag
             && program.paused_since <= since
             && program.stamp == self.driver.stamp
-            && self.driver.phase == Phase::Run;
+            && self.driver.phase == ObservedPhase::Run;
         if !is_paused || self.is_over() {
             return;
         }
         let is_cut = host.cut_to_driver > 0 || host.cut_from_driver > 0;
-        let has_session = self.links[entry.link as usize].peer.session != 0;
+        let has_session = self.links[entry.link as usize].is_in_touch();
         let is_excused =
             entry.stopped > 0 || is_cut || !has_session || !self.driver_acts_since(RESUMPTION_NS);
         if is_excused {

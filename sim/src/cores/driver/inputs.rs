@@ -1,14 +1,15 @@
-//! What comes to the driver's node where it is cores: frames, timers, and what its cores tell each other.
+//! Inputs of the driver's node where it consists of cores: frames, timers, and messages between its cores.
 
 use elastic_host_manager::JoinDecision;
 use elastic_protocol::messages::{AgentToDriver, Vote, WorkerToDriver};
 use elastic_protocol::{NodeId, Time};
-use elastic_registry::Verdict;
+use elastic_registry::GenerationVerdict;
 use elastic_runtime::transport::LinkEvent;
 
-use super::super::{Happening, World};
-use super::{DriverCores, Local};
-use crate::trace::{Kind, Place};
+use super::super::{Happening, STATUS_EVERY_NS, World};
+use super::{DriverCores, LocalMessage};
+use crate::decisions::words;
+use crate::trace::{TraceKind, TracePlace};
 
 impl World {
     fn with_driver(&mut self, input: impl FnOnce(&mut DriverCores, Time)) {
@@ -50,7 +51,7 @@ impl World {
         self.drain_registry();
     }
 
-    /// SIGTERM to the driver: the job is to end.
+    /// Sends SIGTERM to the driver: the job is to end.
     pub(in crate::cores) fn stop_job(&mut self) {
         if let Some(node) = self.driver.node() {
             return node.stop_job(15);
@@ -61,11 +62,11 @@ impl World {
     fn drain_registry(&mut self) {
         while let Some(verdict) = self.driver.cores().and_then(|cores| cores.registry.poll_output())
         {
-            self.local(Local::Verdict(verdict));
+            self.local(LocalMessage::Verdict(verdict));
         }
     }
 
-    pub(super) fn local(&mut self, message: Local) {
+    pub(super) fn local(&mut self, message: LocalMessage) {
         let life = self.driver.life;
         if let Some(cores) = self.driver.cores() {
             cores.local.push_back(message);
@@ -81,74 +82,100 @@ impl World {
         let Some(cores) = self.driver.cores() else { return };
         let Some(message) = cores.local.pop_front() else { return };
         let code = match &message {
-            Local::Open { .. } => 0,
-            Local::Vote(_) => 1,
-            Local::NameMissing(_) => 2,
-            Local::Joined { .. } => 3,
-            Local::Left(_) => 4,
-            Local::Failed { .. } => 5,
-            Local::Verdict(_) => 6,
-            Local::Missing { .. } => 7,
-            Local::Hosts(_) => 8,
-            Local::Fatal { .. } => 9,
+            LocalMessage::Open { .. } => 0,
+            LocalMessage::Vote(_) => 1,
+            LocalMessage::NameMissing(_) => 2,
+            LocalMessage::Joined { .. } => 3,
+            LocalMessage::Left(_) => 4,
+            LocalMessage::Failed { .. } => 5,
+            LocalMessage::Verdict(_) => 6,
+            LocalMessage::Missing { .. } => 7,
+            LocalMessage::Hosts(_) => 8,
+            LocalMessage::Fatal { .. } => 9,
+            LocalMessage::Incident(_) => 10,
         };
-        self.record(Kind::Local, Place::DRIVER, (code, 0), || format!("{message:?}"));
-        if let Local::Verdict(Verdict::AllReady { stamp }) = &message {
+        self.record(TraceKind::Local, TracePlace::DRIVER, (code, 0), || format!("{message:?}"));
+        if self.trace.decisions.is_wanted() {
+            let words = message.words();
+            self.driver_decides(|| words);
+        }
+        if let LocalMessage::Verdict(GenerationVerdict::AllReady { stamp }) = &message {
             let checked = self.oracle.barrier_opened(self.driver.job, *stamp);
             self.demand(checked);
         }
         self.take_local(now, message);
     }
 
-    fn take_local(&mut self, now: Time, message: Local) {
+    fn take_local(&mut self, now: Time, message: LocalMessage) {
         let Some(cores) = self.driver.cores() else { return };
         match message {
-            Local::Open { stamp, members } => {
-                if let Err(error) = cores.registry.open(now, stamp, members) {
+            LocalMessage::Open { stamp, members, budget } => {
+                if let Err(error) = cores.registry.open(now, stamp, members, budget) {
                     self.fail_safety(format!(
                         "G-2/G-3: the registry refused a generation: {error}"
                     ));
                 }
                 self.drain_registry();
             }
-            Local::Vote(vote) => {
+            LocalMessage::Vote(vote) => {
                 let _decision = cores.registry.handle_vote(now, &vote);
                 self.drain_registry();
             }
-            Local::NameMissing(stamp) => {
+            LocalMessage::Incident(incident) => {
+                cores.registry.handle_incident(now, incident);
+                self.drain_registry();
+            }
+            LocalMessage::NameMissing(stamp) => {
                 if cores.registry.open_stamp() == Some(stamp) {
                     let missing = cores.registry.missing();
-                    self.local(Local::Missing { stamp, missing });
+                    self.local(LocalMessage::Missing { stamp, missing });
                 }
             }
-            Local::Joined { host, slots } => {
+            LocalMessage::Joined { host, slots } => {
                 let decision = cores.host_manager.handle_joined(now, host, slots);
                 if let JoinDecision::Refused(refusal) = decision {
-                    self.record(Kind::Log, Place::DRIVER, (50, 0), || refusal.to_string());
+                    self.record(TraceKind::Log, TracePlace::DRIVER, (50, 0), || {
+                        refusal.to_string()
+                    });
                 }
                 self.drain_host_manager();
             }
-            Local::Left(host) => {
+            LocalMessage::Left(host) => {
                 let _decision = cores.host_manager.handle_left(now, &host);
                 self.drain_host_manager();
             }
-            Local::Failed { host, reason } => {
+            LocalMessage::Failed { host, reason } => {
                 let _decision = cores.host_manager.handle_failure(now, &host, &reason);
                 self.drain_host_manager();
             }
-            Local::Verdict(verdict) => {
+            LocalMessage::Verdict(verdict) => {
                 self.with_driver(|cores, now| cores.driver.handle_verdict(now, verdict));
             }
-            Local::Missing { stamp, missing } => {
+            LocalMessage::Missing { stamp, missing } => {
                 self.with_driver(|cores, now| cores.driver.handle_missing(now, stamp, missing));
             }
-            Local::Hosts(snapshot) => {
+            LocalMessage::Hosts(snapshot) => {
                 self.with_driver(|cores, now| cores.driver.handle_hosts(now, snapshot));
             }
-            Local::Fatal { reason, hint } => {
+            LocalMessage::Fatal { reason, hint } => {
                 self.with_driver(|cores, now| cores.driver.handle_fatal(now, &reason, Some(hint)));
             }
         }
+    }
+
+    /// Notes the driver's answer to `status`, and asks again later.
+    pub(in crate::cores) fn note_status(&mut self) {
+        if self.is_over() || self.is_done {
+            return;
+        }
+        self.agenda.push(self.now + STATUS_EVERY_NS, Happening::StatusAsked);
+        let now = self.driver_now();
+        if self.driver.stopped > 0 {
+            return;
+        }
+        let Some(cores) = self.driver.cores() else { return };
+        let status = cores.driver.status(now, &|time| time.to_string());
+        self.driver_decides(|| words::status(&status));
     }
 
     pub(in crate::cores) fn handle_driver_timer(&mut self, life: u32) {
@@ -160,7 +187,7 @@ impl World {
         cores.armed = u64::MAX;
         if cores.driver.poll_timeout().is_some_and(|at| at <= now) {
             cores.driver.handle_timeout(now);
-            self.record(Kind::Timer, Place::DRIVER, (0, 0), String::new);
+            self.record(TraceKind::Timer, TracePlace::DRIVER, (0, 0), String::new);
         }
         self.drain_driver();
     }
@@ -175,12 +202,12 @@ impl World {
         cores.host_manager_armed = u64::MAX;
         if cores.host_manager.poll_timeout().is_some_and(|at| at <= now) {
             cores.host_manager.handle_timeout(now);
-            self.record(Kind::Timer, Place::DRIVER, (1, 0), String::new);
+            self.record(TraceKind::Timer, TracePlace::DRIVER, (1, 0), String::new);
         }
         self.drain_host_manager();
     }
 
-    /// Puts the timers that came while the driver stood still onto the agenda.
+    /// Puts the events that came while the driver stood still onto the agenda.
     pub(in crate::cores) fn thaw_driver(&mut self) {
         self.expect_fence();
         if let Some(node) = self.driver.node() {

@@ -1,34 +1,37 @@
-//! D-3: the driver's death alone resets nobody and stops nobody. A driver dies while a generation trains, nothing
-//! else has happened for a while, and nothing else happens: then the generation must go on for ever.
+//! Rule D-3: the driver's death or pause alone neither resets the job nor stops a worker. An interregnum begins when
+//! the driver dies or stands still, a generation trains, and nothing else has happened for a while. As long as
+//! nothing else happens, the generation must go on.
 
 use elastic_protocol::Stamp;
 
 use super::super::{MS, World};
-use super::{DriverLife, Phase};
+use super::{DriverLife, ObservedPhase};
 
-/// How long nothing must have happened: whatever did is known everywhere by then, and acted upon.
+/// Undisturbed time before an interregnum can begin. By then earlier events are known everywhere and have been acted
+/// upon.
 const QUIET_NS: u64 = 8_000 * MS;
 
-/// A driver has died, and nothing else has happened since.
+/// A time without a driver: it has died or stood still, and nothing else has happened since.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cores) struct Interregnum {
     since: u64,
-    /// The generation that goes on.
+    /// The generation that must go on.
     stamp: Stamp,
 }
 
 impl World {
-    /// Something happens that may be why a generation ends.
+    /// Notes an event that may be why a generation ends.
     pub(in crate::cores) fn disturb(&mut self) {
         self.disturbed_at = self.now;
         self.interregnum = None;
+        self.calm.stable_since = None;
     }
 
-    /// The driver is about to die.
+    /// Begins an interregnum, if the job is quiet. Called just before the driver dies or stands still.
     pub(in crate::cores) fn begin_interregnum(&mut self) {
         let is_quiet = self.interregnum.is_none()
             && self.disturbed_at + QUIET_NS <= self.now
-            && self.driver.phase == Phase::Run
+            && self.driver.phase == ObservedPhase::Run
             && self.is_settled();
         if is_quiet {
             self.interregna += 1;
@@ -37,13 +40,14 @@ impl World {
         }
     }
 
-    /// Whether all processes that there are train, and nothing is wrong with any host.
-    fn is_settled(&self) -> bool {
+    /// Whether all existing processes train and no host has a fault.
+    pub(in crate::cores) fn is_settled(&self) -> bool {
         let (stamp, job) = (self.driver.stamp, self.driver.job);
         let is_whole = self.hosts.iter().all(|host| {
             let agent_runs = host.agent.as_ref().is_none_or(|agent| agent.stopped == 0);
             let in_reach = host.cut_to_driver + host.cut_from_driver + host.cut_data == 0;
-            let starts = host.no_spawn + host.hang_start + host.unlisted == 0;
+            let forms = host.no_forming == [0; 2];
+            let starts = forms && host.no_spawn + host.hang_start + host.unlisted == 0;
             let is_slow = host.slow_times > 1 || host.extra_delay > 0 || host.data_delay > 0;
             agent_runs && in_reach && starts && !is_slow && host.down == 0
         });
@@ -52,7 +56,7 @@ impl World {
             process.stays()
                 && process.job == job
                 && process.program.trains_in(stamp)
-                && (process.is_script || self.links[process.link as usize].peer.session != 0)
+                && (process.is_script || self.links[process.link as usize].is_in_touch())
         };
         let there: usize = self.hosts.iter().map(|host| host.processes.len()).sum();
         let members = &self.driver.members;
@@ -65,28 +69,28 @@ impl World {
             && !self.is_broken(job, stamp)
     }
 
-    /// Whether no host waits to be let in: by restart nobody on it tells of that.
+    /// Whether no host waits to be let in. In restart mode no process of such a host reports it.
     fn fills_all_slots(&self) -> bool {
         let there = self.hosts.iter().filter(|host| host.agent.is_some()).map(|host| host.slots);
         let wanted = self.scenario.driver.max_np.unwrap_or(u32::MAX).min(there.sum());
         self.driver.members.len() as u32 >= wanted
     }
 
-    /// The driver resets, or has somebody stop: D-3.
+    /// Checks D-3 when the driver resets or stops a worker.
     pub(super) fn check_interregnum(&self, what: &str) -> Result<(), String> {
         let Some(Interregnum { since, stamp }) = self.interregnum else { return Ok(()) };
         if self.may_give_up(since) {
-            // Somebody has, and the others feel it.
+            // A worker has given up already, and its peers feel it.
             return Ok(());
         }
         Err(format!(
-            "D-3: {what}, and nothing has happened since the driver died {} ms ago in generation {}",
+            "D-3: {what}, and nothing has happened since the driver died or stopped {} ms ago in generation {}",
             (self.now - since) / MS,
             stamp.generation
         ))
     }
 
-    /// A process ends: D-3, not for want of a driver before its time.
+    /// Checks D-3 when a process ends: it must not end early for want of a driver.
     pub(in crate::cores) fn check_end(&mut self, process: u32) {
         let Some(Interregnum { since, .. }) = self.interregnum else { return };
         let entry = &self.processes[process as usize];
@@ -98,9 +102,9 @@ impl World {
         }
     }
 
-    /// Whether a process without a driver since then may have ended for want of one (`--orphan-timeout`).
+    /// Whether a process without a driver since that time may have ended for want of one (`--orphan-timeout`).
     fn may_give_up(&self, since: u64) -> bool {
-        // Its clock may be too fast.
+        // The process's clock may be too fast.
         let patience = self.scenario.driver.deadlines.orphan.as_nanos() as u64 / 100 * 95;
         self.now >= since + patience
     }

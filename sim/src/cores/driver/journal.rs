@@ -1,11 +1,11 @@
-//! The driver's journal: opened before a life of the driver begins, and written as its core wants it. What it
-//! depends on leaves the driver when the store has answered, which takes its time.
+//! The driver's journal: opened before a life of the driver begins, written as its core asks. Outputs that depend on
+//! a record leave the driver once the store has answered, which takes time.
 
 use std::convert::Infallible;
 
 use elastic_driver::journal::{Founding, Image, JobSecretsBytes, Tenure, TenureError};
 use elastic_host_manager::{HostSlots, KnownHost};
-use elastic_journal::{Batch, Journal, JournalError};
+use elastic_journal::{Journal, JournalBatch, JournalError};
 use elastic_protocol::ProgramSpec;
 use rand::Rng;
 
@@ -13,23 +13,23 @@ use super::super::{Happening, World};
 use super::job_id;
 use super::succession::FENCED_WITHIN_NS;
 use crate::plan::DiskFault;
-use crate::state_dir::{Handle, StateDir};
-use crate::trace::{Kind, Place};
+use crate::state_dir::{SimulatedJournal, SimulatedStateDir};
+use crate::trace::{TraceKind, TracePlace};
 
-/// How many times longer a sync takes on a slow disk.
+/// Factor by which a sync takes longer on a slow disk.
 const SLOW_TIMES: u64 = 100;
 
-/// What a life of the driver begins with.
+/// The journal's content and handle with which a life of the driver begins.
 #[derive(Debug)]
 pub(in crate::cores) struct Tenancy {
     pub(in crate::cores) tenure: Tenure,
-    pub(in crate::cores) handle: Handle,
+    pub(in crate::cores) handle: SimulatedJournal,
 }
 
 impl Tenancy {
-    /// Opens the state directory, as the driver's process does before anything else of it is there.
+    /// Opens the state directory, as the driver's process does before anything else.
     pub(in crate::cores) fn begin(
-        state_dir: &StateDir,
+        state_dir: &SimulatedStateDir,
         program: &ProgramSpec,
         seed: u64,
         life: u32,
@@ -42,7 +42,7 @@ impl Tenancy {
     }
 }
 
-/// The hosts that a former driver had.
+/// The hosts recorded by an earlier driver.
 pub(super) fn known_hosts(image: &Image) -> Vec<KnownHost> {
     let known = image.hosts.iter().map(|host| KnownHost {
         host: HostSlots { name: host.name.clone(), slots: host.slots },
@@ -51,24 +51,29 @@ pub(super) fn known_hosts(image: &Image) -> Vec<KnownHost> {
     known.collect()
 }
 
-/// What the store says: all up to a number is stored, or why not, and whether that may pass.
-type Answer = (u64, Result<(), (String, bool)>);
+/// The store's answer: the last record number, and either success or the error with whether it may pass.
+type JournalAnswer = (u64, Result<(), (String, bool)>);
 
-/// Where cores store what the driver's records.
+/// The journal's place in a driver made of cores.
 #[derive(Debug)]
 pub(super) struct JournalSeat {
-    handle: Handle,
-    /// What the disk is at.
-    in_flight: Option<Batch>,
-    answer: Option<Answer>,
+    handle: SimulatedJournal,
+    /// The batch that the disk is writing.
+    in_flight: Option<JournalBatch>,
+    answer: Option<JournalAnswer>,
 }
 
 impl JournalSeat {
-    pub(super) const fn new(handle: Handle) -> Self {
+    pub(super) const fn new(handle: SimulatedJournal) -> Self {
         Self { handle, in_flight: None, answer: None }
     }
 
-    /// The driver's process is killed: what the disk is at is there, or it is not.
+    /// Whether a batch is being written or its answer is pending.
+    pub(super) const fn is_busy(&self) -> bool {
+        self.in_flight.is_some() || self.answer.is_some()
+    }
+
+    /// The driver's process is killed. With `is_stored`, the batch in flight reaches the disk all the same.
     pub(super) fn end(&mut self, is_stored: bool) {
         if let Some(batch) = self.in_flight.take().filter(|_| is_stored) {
             let _nobody_hears = self.handle.append(&batch).is_ok();
@@ -86,10 +91,10 @@ impl JournalSeat {
 }
 
 impl World {
-    /// How long the disk takes for a batch.
+    /// Draws how long the disk takes for a batch.
     fn draw_sync_ns(&mut self) -> u64 {
         if self.driver.life != self.newest {
-            // Its store may be as far away as its successor is.
+            // The store of a former driver may be as far away as its successor is.
             return self.draw_ns(self.scenario.sync_ns, FENCED_WITHIN_NS);
         }
         let usual = self.draw_ns(self.scenario.sync_ns / 10, self.scenario.sync_ns);
@@ -97,43 +102,51 @@ impl World {
         if is_slow { usual * SLOW_TIMES } else { usual }
     }
 
-    /// Gives the disk what the core has recorded.
+    /// Gives the disk the records of the core.
     pub(super) fn store_batch(&mut self) {
         let life = self.driver.life;
         let Some(cores) = self.driver.cores() else { return };
         let Some(batch) = cores.driver.poll_batch() else { return };
+        if cores.journal.in_flight.is_some() {
+            let first = batch.first;
+            return self.fail_safety(format!(
+                "D-4: the batch from record {first} is given while another is being stored"
+            ));
+        }
         let (first, count) = (batch.first, batch.records.len() as u64);
+        let with = if batch.snapshot.is_some() { " and a snapshot" } else { "" };
         cores.journal.in_flight = Some(batch);
+        self.driver_decides(|| format!("store {count} records{with}"));
         let wait = self.draw_sync_ns();
         self.agenda.push(self.now + wait, Happening::Stored { life });
         self.batch_begins(first, count);
     }
 
-    /// The same where the driver is an actor, which has given its port a batch: how long that takes, and
-    /// whether it is stored before that.
+    /// The same for a driver of actors, whose port was given a batch. Returns how long the disk takes, and whether
+    /// the batch is stored before that.
     pub(crate) fn journal_begins(&mut self) -> (u64, bool) {
         self.batch_begins(0, 0);
         let is_stored_first = self.machine.random_bool(0.5);
         (self.draw_sync_ns(), is_stored_first)
     }
 
-    /// A batch is on its way to the disk: faults that wait for it come.
+    /// A batch is on its way to the disk: triggers the faults that wait for it.
     fn batch_begins(&mut self, first: u64, count: u64) {
         self.batches += 1;
-        self.record(Kind::Journal, Place::DRIVER, (first, count), || "given".to_owned());
+        self.record(TraceKind::Journal, TracePlace::DRIVER, (first, count), || "given".to_owned());
         self.release_faults_after_batch();
     }
 
-    /// The disk is done, whether or not the process runs that hears of it.
+    /// The disk has finished a batch, whether or not the driver's process runs to hear of it.
     pub(in crate::cores) fn handle_stored(&mut self, life: u32) {
         let Some(cores) = self.driver.cores() else { return };
         let Some(is_stored) = cores.journal.store() else { return };
         let words = || if is_stored { "stored" } else { "not stored" }.to_owned();
-        self.record(Kind::Journal, Place::DRIVER, (0, u64::from(is_stored)), words);
+        self.record(TraceKind::Journal, TracePlace::DRIVER, (0, u64::from(is_stored)), words);
         self.handle_answered(life);
     }
 
-    /// The driver hears what became of its batch.
+    /// Tells the driver the store's answer to its batch.
     pub(in crate::cores) fn handle_answered(&mut self, life: u32) {
         if self.driver.stopped > 0 {
             return self.driver.frozen.push(Happening::Answered { life });
@@ -141,7 +154,7 @@ impl World {
         let now = self.driver_now();
         let Some(cores) = self.driver.cores() else { return };
         match cores.journal.answer.take() {
-            Some((upto, Ok(()))) => cores.driver.handle_journaled(upto),
+            Some((upto, Ok(()))) => cores.driver.handle_journaled(now, upto),
             Some((_, Err((reason, may_pass)))) => {
                 cores.driver.handle_journal_failed(now, &reason, may_pass);
             }

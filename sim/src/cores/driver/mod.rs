@@ -1,6 +1,6 @@
-//! The driver's node: the driver, its host manager and its registry, as cores or as actors. The driver's process
-//! may be killed and started again, and a former one may still be there while the next acts: each is a
-//! [`DriverLife`], which goes on from what the journal in its state directory says.
+//! The driver's node: the driver, its host manager and its registry, as cores or as actors. The driver's process may
+//! be killed and started again, and a former one may still exist while the next one acts. Each is a [`DriverLife`],
+//! which goes on from the journal in its state directory.
 
 mod discovery;
 mod events;
@@ -11,48 +11,77 @@ mod lives;
 mod outputs;
 mod succession;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use elastic_driver::DriverCore;
-use elastic_driver::journal::Progress;
+use elastic_driver::journal::GenerationProgress;
 use elastic_host_manager::{DiscoveryError, HostManagerCore, HostSource, HostsSnapshot};
 use elastic_protocol::{HostName, JobId, JobResult, Stamp, Term, Time, WorkerId};
-use elastic_registry::{RegistryCore, Verdict};
+use elastic_registry::{GenerationVerdict, Incident, RegistryCore, RestartBudget};
 use elastic_runtime::random::stream;
+use elastic_transport::peers::LinkId;
 use tokio::sync::oneshot;
 
 pub(super) use self::interregnum::Interregnum;
 use self::journal::JournalSeat;
 pub(super) use self::journal::Tenancy;
+use super::network::{Peers, new_peers};
 use super::{Happening, MS, World};
 use crate::actors::DriverNode;
 use crate::actors::hub::Hub;
 use crate::clock::NodeClock;
 use crate::dataset::mix;
+use crate::decisions::words;
+use crate::oracle::Cooldowns;
 use crate::scenario::Scenario;
 
-/// How long a driver waits for those who were there before it: twice `lost`, 2 s, and a little.
-const TAKEOVER_NS: u64 = 7_000 * MS;
+/// Time a driver waits for the nodes of its predecessor, beside twice `lost`: 2 s and some slack.
+const TAKEOVER_NS: u64 = 3_000 * MS;
 
-/// Between the actors of the driver's node, where they are cores.
+/// Messages between the parts of the driver's node, where they are cores.
 #[derive(Debug)]
-enum Local {
-    Open { stamp: Stamp, members: Vec<WorkerId> },
+enum LocalMessage {
+    Open { stamp: Stamp, members: Vec<WorkerId>, budget: RestartBudget },
+    Incident(Incident),
     Vote(elastic_protocol::messages::Vote),
     NameMissing(Stamp),
     Joined { host: HostName, slots: u32 },
     Left(HostName),
     Failed { host: HostName, reason: String },
-    Verdict(Verdict),
+    Verdict(GenerationVerdict),
     Missing { stamp: Stamp, missing: Vec<WorkerId> },
     Hosts(HostsSnapshot),
     Fatal { reason: String, hint: &'static str },
 }
 
-/// Where the driver is, as its outputs tell.
+impl LocalMessage {
+    /// What the message says, for the recorded decisions.
+    fn words(&self) -> String {
+        match self {
+            Self::Open { stamp, members, budget } => {
+                let (stamp, members) = (words::stamp(*stamp), words::list(members));
+                format!("open {stamp} of {members}; {}", words::budget(budget))
+            }
+            Self::Incident(incident) => words::incident(incident),
+            Self::Vote(vote) => words::vote(vote),
+            Self::NameMissing(stamp) => format!("who is missing in {}?", words::stamp(*stamp)),
+            Self::Joined { host, slots } => format!("{host} has joined with {slots} slots"),
+            Self::Left(host) => format!("{host} has left"),
+            Self::Failed { host, reason } => format!("{host} is to be blacklisted: {reason}"),
+            Self::Verdict(verdict) => words::verdict(verdict),
+            Self::Missing { stamp, missing } => {
+                format!("missing in {}: {}", words::stamp(*stamp), words::list(missing))
+            }
+            Self::Hosts(snapshot) => words::hosts(snapshot),
+            Self::Fatal { reason, hint } => format!("fatal: {reason}; hint: {hint}"),
+        }
+    }
+}
+
+/// The driver's phase, as its outputs tell.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) enum Phase {
+pub(super) enum ObservedPhase {
     #[default]
     Gather,
     Form,
@@ -60,12 +89,12 @@ pub(super) enum Phase {
     Over,
 }
 
-/// Where the driver's logic sits.
+/// Where the driver's logic runs.
 #[derive(Debug)]
 pub(super) enum DriverSeat {
-    /// In cores that the world calls.
+    /// Cores that the world calls.
     Cores(Box<DriverCores>),
-    /// In actors.
+    /// Actors.
     Actors(DriverActors),
 }
 
@@ -75,66 +104,84 @@ pub(super) struct DriverCores {
     pub(super) driver: DriverCore,
     pub(super) host_manager: HostManagerCore,
     registry: RegistryCore,
-    /// What they have told each other.
-    local: VecDeque<Local>,
+    /// Messages in transit between the cores.
+    local: VecDeque<LocalMessage>,
     journal: JournalSeat,
     armed: u64,
     host_manager_armed: u64,
 }
 
-/// What the world knows of a driver's node of actors.
+/// The world's knowledge of a driver's node of actors.
 #[derive(Debug)]
 pub(super) struct DriverActors {
     pub(super) node: DriverNode,
-    /// The hosts as the host manager told them last.
+    /// The hosts in the host manager's latest message.
     pub(super) hosts: HostsSnapshot,
-    /// Whether the discovery failed last, so that the list must not change.
+    /// Whether the latest discovery failed: the list must not change then.
     pub(super) hosts_must_stay: bool,
-    /// Who waits for the discovery script.
+    /// The pending request for the discovery script's answer.
     pub(super) discovery: Option<oneshot::Sender<Result<String, DiscoveryError>>>,
 }
 
 /// One life of the driver's process.
 #[derive(Debug)]
 pub(super) struct DriverLife {
-    /// Its number, from 1.
+    /// Number of this life, from 1.
     pub(super) life: u32,
-    /// Which job it drives, by the life that began it: a driver that finds nothing of its predecessor's begins
-    /// another.
+    /// The job that it drives, named by the life that began the job. A driver that finds no journal begins another
+    /// job.
     pub(super) job: u32,
-    /// Which incarnation of that job's driver it is.
+    /// The driver's term in that job.
     pub(super) term: Term,
-    /// None once the process is dead.
+    /// The driver's logic; `None` once the process is dead.
     pub(super) seat: Option<DriverSeat>,
     pub(super) clock: NodeClock,
     pub(super) stopped: u32,
-    /// When it began, or stood still last.
+    /// World time at which this life began or last continued.
     pub(super) continued_at: u64,
-    /// When those who were there before must be back, if it has taken over.
+    /// World time by which the predecessor's nodes must be back, if this life has taken over.
     pub(super) settled_at: u64,
-    /// What came to it while it stood still.
+    /// Events that came while the process stood still.
     pub(super) frozen: Vec<Happening>,
-    /// Whether its operator starts it again.
+    /// Whether the operator starts the driver again.
     pub(super) comes_back: bool,
-    /// It is about to be killed: how many more things it gets done, and for how long it is away then.
+    /// Set while a kill is pending: outputs left until then, and the downtime in microseconds.
     pub(super) dies_midway: Option<(u32, u64)>,
-    /// Whether the job is over and everybody has been told.
+    /// Whether the job is over and every node has been told.
     pub(super) has_left: bool,
+    /// The driver's sessions with all nodes.
+    pub(super) peers: Peers,
+    /// The link of each connection that carries a session.
+    pub(super) carriers: BTreeMap<LinkId, u32>,
+    /// World time of the next check of the sessions.
+    pub(super) peers_armed: u64,
     polls: u64,
-    pub(super) phase: Phase,
+    /// Blacklist stays, as the oracle follows them.
+    cooldowns: Cooldowns,
+    /// Resets decided by this life.
+    pub(super) resets: u32,
+    /// The generation that the last of these resets ended.
+    last_reset: Option<Stamp>,
+    pub(super) phase: ObservedPhase,
+    /// World time at which the phase began.
+    pub(super) phase_since: u64,
+    /// World time at which the pending reset was decided.
+    pub(super) reset_since: Option<u64>,
     pub(super) stamp: Stamp,
     pub(super) members: Vec<u32>,
-    /// How the job was decided to end.
+    /// Whether the driver has just told that committed steps are lost.
+    pub(super) loss_is_told: bool,
+    /// The result that the driver has decided.
     pub(super) result: Option<JobResult>,
 }
 
-/// Which life of the driver.
+/// Number, start and clock of a driver's life.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Birth {
+pub(super) struct DriverBirth {
     pub(super) life: u32,
-    /// World time.
+    /// Start, in world time.
     pub(super) at: u64,
-    /// How many millionths its clock is too fast.
+    /// Millionths by which its clock is too fast.
     pub(super) ppm: i64,
 }
 
@@ -143,29 +190,32 @@ impl DriverLife {
         hub: Option<&Rc<Hub>>,
         scenario: &Scenario,
         seed: u64,
-        birth: Birth,
+        birth: DriverBirth,
         tenancy: Tenancy,
     ) -> Self {
-        let Birth { life, at, ppm } = birth;
+        let DriverBirth { life, at, ppm } = birth;
         let Tenancy { tenure, handle } = tenancy;
         let job = job_number(seed, life, tenure.job);
         let term = tenure.image.term;
         let is_takeover = tenure.is_takeover();
         let (phase, stamp) = match &tenure.image.current {
-            None => (Phase::Gather, Stamp::default()),
+            None => (ObservedPhase::Gather, Stamp::default()),
             Some(current) => {
                 let phase = match current.progress {
-                    Progress::Forming => Phase::Form,
-                    Progress::Running => Phase::Run,
-                    // As from the decision on.
-                    Progress::Stopping { .. } | Progress::Ended { .. } => Phase::Gather,
+                    GenerationProgress::Forming => ObservedPhase::Form,
+                    GenerationProgress::Running => ObservedPhase::Run,
+                    // The gather phase begins with the decision to reset.
+                    GenerationProgress::Stopping { .. } | GenerationProgress::Ended { .. } => {
+                        ObservedPhase::Gather
+                    }
                 };
                 (phase, current.formation.stamp)
             }
         };
         let result = tenure.image.result.clone();
-        let phase = if result.is_some() { Phase::Over } else { phase };
+        let phase = if result.is_some() { ObservedPhase::Over } else { phase };
         let config = scenario.driver.clone();
+        let lost_ns = config.deadlines.lost.as_nanos() as u64;
         let mut hosts = scenario.host_manager.clone();
         hosts.known = journal::known_hosts(&tenure.image);
         let seat = match hub {
@@ -201,25 +251,39 @@ impl DriverLife {
             clock: NodeClock::new(at, ppm),
             stopped: 0,
             continued_at: at,
-            settled_at: if is_takeover { at + TAKEOVER_NS } else { at },
+            settled_at: if is_takeover { at + lost_ns * 2 + TAKEOVER_NS } else { at },
             frozen: Vec::new(),
             comes_back: false,
             dies_midway: None,
             has_left: false,
+            peers: new_peers(&scenario.driver.deadlines),
+            carriers: BTreeMap::new(),
+            peers_armed: u64::MAX,
             polls: 0,
+            cooldowns: Cooldowns::default(),
+            resets: 0,
+            last_reset: None,
             phase,
+            phase_since: at,
+            reset_since: Some(at),
             stamp,
             members: Vec::new(),
+            loss_is_told: false,
             result,
         }
     }
 
-    /// Whether its process is there.
+    pub(super) fn enter_phase(&mut self, now: u64, phase: ObservedPhase) {
+        self.phase = phase;
+        self.phase_since = now;
+    }
+
+    /// Whether the process exists.
     pub(super) const fn is_alive(&self) -> bool {
         self.seat.is_some()
     }
 
-    /// Whether its process runs.
+    /// Whether the process exists and is not stopped.
     pub(super) const fn runs(&self) -> bool {
         self.is_alive() && self.stopped == 0
     }
@@ -238,7 +302,7 @@ impl DriverLife {
         }
     }
 
-    /// Its node, where nodes are actors.
+    /// The driver's node, where nodes are actors.
     pub(super) fn node(&self) -> Option<&DriverNode> {
         match &self.seat {
             Some(DriverSeat::Actors(actors)) => Some(&actors.node),
@@ -261,7 +325,7 @@ pub(super) fn job_id(seed: u64, job: u32) -> JobId {
     JobId(uuid::Uuid::from_u64_pair(seed, u64::from(job)))
 }
 
-/// The number of a job that a life of the driver has, by its id.
+/// The job number (a driver's life) that belongs to a job id.
 fn job_number(seed: u64, life: u32, id: JobId) -> u32 {
     (1..=life).find(|job| job_id(seed, *job) == id).unwrap_or(life)
 }

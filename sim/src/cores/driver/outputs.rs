@@ -1,13 +1,16 @@
-//! What the driver's core wants done, and what the oracle says to it.
+//! Outputs of the driver's core: how they are carried out, and what the oracle checks at each.
 
-use elastic_driver::DriverOutput;
+use elastic_driver::{DriverOutput, OnTotalLoss};
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
 use elastic_protocol::{HostName, Incarnation, NodeId, Stamp, WorkerId};
 
-use super::super::network::{Frame, Lane, Owner};
+use super::super::network::{LinkDirection, LinkFrame, LinkOwner};
 use super::super::{Happening, NONE, World};
-use super::{Local, Phase};
-use crate::trace::{Kind, Place};
+use super::{LocalMessage, ObservedPhase};
+use crate::trace::{TraceKind, TracePlace};
+
+/// Largest cluster in which the driver's invariants are checked after every input. The check visits every host.
+const CHECKED_HOSTS_MAX: usize = 64;
 
 impl World {
     pub(in crate::cores) fn drain_driver(&mut self) {
@@ -25,7 +28,11 @@ impl World {
             self.fail_safety(format!("one input of the driver gave {outputs} outputs"));
         }
         let (now, life, clock) = (self.now, self.driver.life, self.driver.clock);
-        let waits = matches!(self.driver.phase, Phase::Gather | Phase::Form);
+        let waits = matches!(self.driver.phase, ObservedPhase::Gather | ObservedPhase::Form);
+        let is_small = self.hosts.len() <= CHECKED_HOSTS_MAX;
+        let Some(cores) = self.driver.cores() else { return };
+        let checked = if is_small { cores.driver.check() } else { Ok(()) };
+        self.demand(checked);
         let Some(cores) = self.driver.cores() else { return };
         if let Some(at) = cores.driver.poll_timeout() {
             let at = clock.world(at).max(now);
@@ -33,7 +40,7 @@ impl World {
                 cores.armed = at;
                 self.agenda.push(at, Happening::DriverTimer { life });
             }
-        } else if waits {
+        } else if waits && cores.local.is_empty() && !cores.journal.is_busy() {
             self.fail_safety("G-9: the driver waits without a deadline".to_owned());
         }
     }
@@ -43,6 +50,7 @@ impl World {
             DriverOutput::ToAgent { to, message } => self.tell_agent(&to, message),
             DriverOutput::StartWorker { agent, worker, environment, place } => {
                 self.check_recorded(&worker);
+                *self.tries.entry((worker.host.clone(), worker.slot)).or_default() += 1;
                 self.know(self.driver.job, worker.incarnation.0, NONE);
                 let credential = String::new();
                 let message = DriverToAgent::Start { worker, environment, place, credential };
@@ -54,25 +62,30 @@ impl World {
                     self.tell_worker(worker, message.clone());
                 }
             }
-            DriverOutput::OpenGeneration { stamp, members } => {
-                // One that a former driver has formed is known.
+            DriverOutput::OpenGeneration { stamp, members, budget } => {
+                // A generation of a former driver is known already.
                 if !self.oracle.knows(self.driver.job, stamp) {
                     self.check_recorded_generation(stamp);
                     self.open_generation(stamp, &members);
                 }
-                self.local(Local::Open { stamp, members });
+                self.local(LocalMessage::Open { stamp, members, budget });
             }
-            DriverOutput::Vote(vote) => self.local(Local::Vote(vote)),
-            DriverOutput::NameMissing { stamp } => self.local(Local::NameMissing(stamp)),
-            DriverOutput::HostJoined { host, slots } => self.local(Local::Joined { host, slots }),
-            DriverOutput::HostLeft { host } => self.local(Local::Left(host)),
+            DriverOutput::Incident(incident) => self.local(LocalMessage::Incident(incident)),
+            DriverOutput::Vote(vote) => self.local(LocalMessage::Vote(vote)),
+            DriverOutput::NameMissing { stamp } => self.local(LocalMessage::NameMissing(stamp)),
+            DriverOutput::HostJoined { host, slots } => {
+                self.local(LocalMessage::Joined { host, slots })
+            }
+            DriverOutput::HostLeft { host } => self.local(LocalMessage::Left(host)),
             DriverOutput::HostFailed { host, reason } => {
-                // What is on a blacklisted host goes with it: that is what the user has asked for.
+                let checked = self.check_blame(&host, &reason);
+                self.demand(checked);
+                // State on a blacklisted host is lost with it, as the user has asked.
                 let of_host = self.hosts.iter().find(|entry| entry.name == host);
                 for process in of_host.into_iter().flat_map(|entry| &entry.processes) {
                     self.processes[*process as usize].is_leaving = true;
                 }
-                self.local(Local::Failed { host, reason });
+                self.local(LocalMessage::Failed { host, reason });
             }
             DriverOutput::Event(event) => self.driver_event(event.kind),
             DriverOutput::Ended(result) => self.driver_ended(result),
@@ -83,6 +96,21 @@ impl World {
         }
     }
 
+    /// Checks a host that is blamed for a slot: the slot failed often enough, with a separate process each time.
+    fn check_blame(&mut self, host: &HostName, reason: &str) -> Result<(), String> {
+        let Some((slot, count)) = blamed(reason) else { return Ok(()) };
+        let tries = self.tries.remove(&(host.clone(), slot)).unwrap_or(0);
+        let allowed = self.scenario.driver.max_restarts;
+        // A new driver may not know that its predecessor has blamed the host already.
+        if count == allowed + 1 && (tries >= count || self.lives > 1) {
+            return Ok(());
+        }
+        Err(format!(
+            "{host} is blamed for {count} failures of slot {slot}, which had {tries} processes since it was blamed last: \
+             {allowed} are allowed"
+        ))
+    }
+
     pub(in crate::cores) fn link_of_incarnation(&self, job: u32, incarnation: u64) -> Option<u32> {
         let link = *self.by_incarnation.get(job as usize)?.get(incarnation as usize)?;
         (link != NONE).then_some(link)
@@ -90,14 +118,14 @@ impl World {
 
     /// The link of an agent's life.
     pub(in crate::cores) fn link_of_agent(&self, agent: &NodeId) -> Option<u32> {
-        // Its number, less the term in which it came.
+        // The index is the incarnation's number without the term in which the agent enrolled.
         let first = Incarnation::enrolled(agent.incarnation.enrolled_in(), 0);
         self.agent_links.get((agent.incarnation.0 - first.0) as usize).copied()
     }
 
     fn tell_agent(&mut self, to: &NodeId, message: DriverToAgent) {
         let Some(link) = self.link_of_agent(to) else { return };
-        let _undelivered = self.send(link, Lane::ToPeer, Frame::ToAgent(message));
+        let _undelivered = self.send(link, LinkDirection::ToPeer, LinkFrame::ToAgent(message));
     }
 
     fn tell_worker(&mut self, to: &WorkerId, message: DriverToWorker) {
@@ -108,25 +136,28 @@ impl World {
         let Some(link) = self.link_of_incarnation(self.driver.job, to.incarnation.0) else {
             return;
         };
-        let _undelivered = self.send(link, Lane::ToPeer, Frame::ToWorker(message));
+        let _undelivered = self.send(link, LinkDirection::ToPeer, LinkFrame::ToWorker(message));
     }
 
     /// The process of a job's worker, if it was ever started.
     pub(in crate::cores) fn process_of(&self, job: u32, worker: &WorkerId) -> Option<u32> {
         let link = self.link_of_incarnation(job, worker.incarnation.0)?;
         match self.links[link as usize].owner {
-            Owner::Worker { process } => Some(process),
-            Owner::Agent { .. } => None,
+            LinkOwner::Worker { process } => Some(process),
+            LinkOwner::Agent { .. } => None,
         }
     }
 
     pub(in crate::cores) fn open_generation(&mut self, stamp: Stamp, members: &[WorkerId]) {
         let job = self.driver.job;
         let processes = self.processes_of(members);
-        self.record(Kind::Form, Place::DRIVER, (stamp.generation.0, members.len() as u64), || {
-            members.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-        });
-        // A member that has died unseen counts: its generation breaks, and nothing is lost by having tried.
+        self.record(
+            TraceKind::Form,
+            TracePlace::DRIVER,
+            (stamp.generation.0, members.len() as u64),
+            || members.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        );
+        // A member that died unnoticed counts. Its generation breaks, and the attempt loses nothing.
         let held = |process: &u32| {
             let program = &self.processes.get(*process as usize)?.program;
             program.saved.as_ref().map(|saved| saved.model.samples)
@@ -134,23 +165,29 @@ impl World {
         let best = processes.iter().filter_map(held).max();
         let checked = self.oracle.formed(job, self.driver.term, stamp, members, best);
         self.demand(checked);
-        // Scripts are started for it.
+        if self.options.job.is_in_process() {
+            let checked = self.oracle.paced(self.driver.term, self.now);
+            self.demand(checked);
+        }
+        // Only scripts are started after their generation is formed.
         if self.options.job.is_in_process() && processes.contains(&NONE) {
             let generation = stamp.generation;
             self.fail_safety(format!("generation {generation} has a member that never started"));
         }
-        // What was there when a former driver formed it nobody knows any more.
+        // The state at the time when a former driver formed the generation is unknown.
         if stamp.term == self.driver.term {
             let checked = self.check_commit_kept(best);
             self.demand(checked);
-            // Nobody holds what is later: the job trains it anew, and that may come to the same number of samples.
+            let checked = self.check_loss_told(best);
+            self.demand(checked);
+            // No process holds the later commit. The job trains it anew and may reach the same number of samples.
             self.oracle.begin_again_from(job, best);
         }
-        self.driver.phase = Phase::Form;
+        self.driver.enter_phase(self.now, ObservedPhase::Form);
         self.take_generation(stamp, processes);
     }
 
-    /// The newest driver's generation is this one.
+    /// Makes this the generation of the newest driver.
     pub(super) fn take_generation(&mut self, stamp: Stamp, members: Vec<u32>) {
         self.driver.stamp = stamp;
         self.driver.members = members;
@@ -162,13 +199,13 @@ impl World {
         }
     }
 
-    /// Members' processes, by rank.
+    /// The members' processes, by rank.
     pub(super) fn processes_of(&self, members: &[WorkerId]) -> Vec<u32> {
         let job = self.driver.job;
         members.iter().map(|worker| self.process_of(job, worker).unwrap_or(NONE)).collect()
     }
 
-    /// D-4: what gives a number out leaves the driver when its successor would know.
+    /// Checks D-4: a worker's number leaves the driver only after it is stored for a successor.
     pub(in crate::cores) fn check_recorded(&mut self, worker: &WorkerId) {
         if !self.state_dir.archive().has_incarnation(worker.incarnation) {
             self.fail_safety(format!("D-4: {worker} is to start, and that is not stored"));
@@ -177,7 +214,7 @@ impl World {
         self.demand(checked);
     }
 
-    /// D-4: the same of a generation.
+    /// Checks D-4 for a generation.
     pub(in crate::cores) fn check_recorded_generation(&mut self, stamp: Stamp) {
         if !self.state_dir.archive().has_generation(stamp.generation) {
             let generation = stamp.generation;
@@ -187,9 +224,32 @@ impl World {
         }
     }
 
-    /// G-5, at the moment when a generation is formed: what every rank of an earlier one acknowledged is in the
-    /// hands of a member, or of nobody whom the driver hears.
-    fn check_commit_kept(&self, best: Option<u64>) -> Result<(), String> {
+    /// Checks L-1 when a generation is formed that begins from nothing although a commit was acknowledged: the loss is
+    /// told, and the job may go on after it. Actors' events come by another way than their generations.
+    fn check_loss_told(&mut self, best: Option<u64>) -> Result<(), String> {
+        let is_told = std::mem::take(&mut self.driver.loss_is_told);
+        let acknowledged = self.oracle.acknowledged(self.driver.job).filter(|samples| *samples > 0);
+        let Some(samples) = acknowledged.filter(|_| best.is_none()) else { return Ok(()) };
+        if self.driver.cores().is_none() || !self.options.job.is_in_process() {
+            return Ok(());
+        }
+        if self.scenario.driver.on_total_loss == Some(OnTotalLoss::Fail) {
+            return Err(format!(
+                "L-1: training begins again from the start, {samples} acknowledged samples are lost, and the job was \
+                 to fail"
+            ));
+        }
+        if is_told {
+            return Ok(());
+        }
+        Err(format!(
+            "L-1: training begins again from the start, and the loss of {samples} acknowledged samples is not told"
+        ))
+    }
+
+    /// Checks G-5 when a generation is formed. A member holds the commit that every rank of an earlier generation
+    /// acknowledged, or no process in the driver's reach does.
+    pub(in crate::cores) fn check_commit_kept(&self, best: Option<u64>) -> Result<(), String> {
         let Some(acknowledged) = self.oracle.acknowledged(self.driver.job) else { return Ok(()) };
         let progress = |process: u32| {
             self.processes.get(process as usize).and_then(|process| process.saved_progress())
@@ -202,7 +262,7 @@ impl World {
         let is_blacklisted = |name: &HostName| {
             snapshot.hosts.iter().any(|entry| entry.name == *name && entry.usable_slots() == 0)
         };
-        // What a blacklisted host holds goes with it: that is what the user has asked for.
+        // State on a blacklisted host is lost with it, as the user has asked.
         for host in self.hosts.iter().filter(|host| !is_blacklisted(&host.name)) {
             for process in &host.processes {
                 if self.processes[*process as usize].job == self.driver.job
@@ -221,4 +281,10 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Slot and failure count, parsed from the reason for which a host is put out.
+fn blamed(reason: &str) -> Option<(u32, u32)> {
+    let (slot, rest) = reason.strip_prefix("slot ")?.split_once(" failed ")?;
+    Some((slot.parse().ok()?, rest.strip_suffix(" times")?.parse().ok()?))
 }

@@ -1,31 +1,31 @@
-//! The driver's process is killed, started again, or replaced while the former one still stands: who comes next goes
-//! on with what the journal says.
+//! Succession of drivers: the process is killed, started again, or replaced while the former one still exists. The
+//! successor goes on from the journal.
 
 use elastic_driver::journal::GenerationImage;
 use elastic_protocol::Term;
 use rand::Rng;
 
 use super::super::{Happening, MS, World};
-use super::{Birth, DriverLife, Tenancy};
-use crate::trace::{Kind, Place};
+use super::{DriverBirth, DriverLife, Tenancy};
+use crate::trace::{TraceKind, TracePlace};
 
-/// How long its operator takes to start a driver again that could not begin.
+/// Range of the delay until the operator retries a driver that could not start.
 const DRIVER_AGAIN_NS: (u64, u64) = (300 * MS, 2_000 * MS);
 
-/// How long a driver that goes on may take to find that another has its journal.
+/// Longest time until a continued driver finds that its journal belongs to another.
 pub(super) const FENCED_WITHIN_NS: u64 = 2_000 * MS;
 
 impl World {
-    /// SIGKILL to the driver's process; what it knew of its sessions goes with it.
+    /// Sends SIGKILL to the driver's process. Its knowledge of sessions is lost.
     pub(in crate::cores) fn kill_driver(&mut self) {
         self.begin_interregnum();
         let life = self.driver.life;
-        self.record(Kind::Exit, Place::DRIVER, (9, u64::from(life)), String::new);
+        self.record(TraceKind::Exit, TracePlace::DRIVER, (9, u64::from(life)), String::new);
         self.end_life(true);
         self.reopen_all();
     }
 
-    /// Whether the driver is killed before it gets the next thing done.
+    /// Whether the driver is killed before its next output. Kills it then.
     pub(crate) fn dies_midway(&mut self) -> bool {
         let Some((left, for_us)) = self.driver.dies_midway else { return false };
         if left > 0 {
@@ -39,12 +39,13 @@ impl World {
         true
     }
 
-    /// A driver ends at once: what it was writing is there or not. `may_lose_power`: its machine may go, too.
+    /// Ends a driver at once. The batch in flight is stored or lost. With `may_lose_power`, its machine may lose
+    /// power, too.
     fn end_life(&mut self, may_lose_power: bool) {
         let is_stored = self.machine.random_bool(0.5);
         let power = may_lose_power && self.machine.random_bool(0.5);
         if self.driver.life == self.newest {
-            // A store that is torn away cannot be written in what follows.
+            // The store is torn away first: what follows cannot write to it.
             self.state_dir.crash(power);
         }
         if let Some(cores) = self.driver.cores() {
@@ -54,10 +55,11 @@ impl World {
         self.driver.stopped = 0;
         self.driver.frozen.clear();
         let life = self.driver.life;
-        self.end_sessions_of(life);
+        self.end_connections_of(life, self.scenario.death_is_told);
     }
 
-    /// The driver's operator starts it again. It takes over the job of its state directory, or begins one there.
+    /// The operator starts the driver again. The driver takes over the job of its state directory, or begins one
+    /// there.
     pub(in crate::cores) fn start_driver(&mut self) {
         self.lives += 1;
         let life = self.lives;
@@ -66,14 +68,14 @@ impl World {
         let mut tenancy = match begun {
             Ok(tenancy) => tenancy,
             Err(error) => {
-                self.record(Kind::Journal, Place::DRIVER, (0, 2), || error.to_string());
+                self.record(TraceKind::Journal, TracePlace::DRIVER, (0, 2), || error.to_string());
                 return self.start_driver_later();
             }
         };
         let checked = tenancy.handle.take_complaint();
         self.demand(checked);
         let current = tenancy.tenure.image.current.clone();
-        let birth = Birth { life, at: self.now, ppm: self.driver_ppm };
+        let birth = DriverBirth { life, at: self.now, ppm: self.driver_ppm };
         let next = DriverLife::new(self.hub.as_ref(), &self.scenario, seed, birth, tenancy);
         let previous = std::mem::replace(&mut self.driver, next);
         self.newest = life;
@@ -83,8 +85,11 @@ impl World {
         let (job, term) = (self.driver.job, self.driver.term);
         self.terms.resize(life as usize + 1, Term::default());
         self.terms[life as usize] = term;
-        self.record(Kind::Start, Place::DRIVER, (u64::from(life), term.0), String::new);
+        self.record(TraceKind::Start, TracePlace::DRIVER, (u64::from(life), term.0), String::new);
+        self.driver_decides(|| format!("a driver begins term {term}"));
         let checked = self.oracle.driver_began(job, term);
+        self.demand(checked);
+        let checked = self.check_counters();
         self.demand(checked);
         if let Some(current) = current {
             self.recall_generation(&current);
@@ -94,10 +99,10 @@ impl World {
         self.drain_driver();
     }
 
-    /// It could not begin: its journal cannot be written at present.
+    /// Schedules another start of a driver whose journal cannot be written at present.
     fn start_driver_later(&mut self) {
         if self.driver.is_alive() {
-            // It was to be replaced.
+            // The living driver was to be replaced.
             self.kill_driver();
         }
         self.driver.comes_back = true;
@@ -106,14 +111,15 @@ impl World {
         self.agenda.push(self.now + wait, Happening::DriverBoot { life });
     }
 
-    /// The driver's operator tries once more, if it is still needed.
+    /// The operator retries the start, if the driver is still needed.
     pub(in crate::cores) fn boot_driver(&mut self, life: u32) {
         if self.driver.life == life && !self.driver.is_alive() && self.driver.comes_back {
             self.start_driver();
         }
     }
 
-    /// The generation that a driver has found in its journal. A former one may have died before it told anybody.
+    /// Restores the generation found in the journal. A former driver may have died before it announced that
+    /// generation.
     fn recall_generation(&mut self, image: &GenerationImage) {
         let (stamp, job) = (image.formation.stamp, self.driver.job);
         let phase = self.driver.phase;
@@ -127,10 +133,10 @@ impl World {
         } else {
             self.open_generation(stamp, &members);
         }
-        self.driver.phase = phase;
+        self.driver.enter_phase(self.now, phase);
     }
 
-    /// Former drivers that stood still go on: each finds that it has been replaced.
+    /// Continues stopped former drivers. Each finds that it has been replaced.
     pub(in crate::cores) fn continue_former_drivers(&mut self) {
         let lives: Vec<u32> = self.former.iter().map(|former| former.life).collect();
         for life in &lives {
@@ -139,7 +145,7 @@ impl World {
         if lives.is_empty() || self.scenario.turns_away {
             return;
         }
-        // Who knows the next one may meet it all the same.
+        // A node that knows the successor may still meet the former driver.
         for host in 0..self.hosts.len() as u32 {
             if self.net.random_bool(0.6) {
                 self.break_links(host);
@@ -147,7 +153,8 @@ impl World {
         }
     }
 
-    /// A former driver goes on: that its journal is another's it finds when it writes, or is told.
+    /// Schedules the moment at which a continued former driver loses its journal, unless a write or a node tells it
+    /// earlier.
     pub(in crate::cores) fn expect_fence(&mut self) {
         let life = self.driver.life;
         if life != self.newest {
@@ -157,18 +164,21 @@ impl World {
         }
     }
 
-    /// A driver acts no more: another has its journal.
+    /// Ends a driver whose journal belongs to another.
     pub(crate) fn abandon(&mut self, reason: &str) {
         let life = self.driver.life;
         if life == self.newest {
             return self.fail_safety(format!("the driver gave its job up: {reason}"));
         }
-        self.record(Kind::Exit, Place::DRIVER, (1, u64::from(life)), || reason.to_owned());
+        self.record(TraceKind::Exit, TracePlace::DRIVER, (1, u64::from(life)), || {
+            reason.to_owned()
+        });
+        self.driver_decides(|| format!("a former driver ends: {reason}"));
         self.end_life(false);
         self.reopen_all();
     }
 
-    /// The driver's operator ends processes that it does not need any more.
+    /// The operator ends driver processes that it does not need any more.
     pub(in crate::cores) fn end_former_drivers(&mut self) {
         let lives: Vec<u32> = self.former.iter().map(|former| former.life).collect();
         for life in lives {

@@ -1,11 +1,11 @@
-//! Faults of the plan, carried out.
+//! Execution of the plan's faults. The world calls it when a fault begins or ends.
 
 mod nodes;
 mod strike;
 
 use super::{Happening, World};
-use crate::plan::{Fault, Moment};
-use crate::trace::{Kind, Place};
+use crate::plan::{FaultMoment, SimulatedFault};
+use crate::trace::{TraceKind, TracePlace};
 
 impl World {
     pub(super) fn schedule_plan(&mut self) {
@@ -15,20 +15,20 @@ impl World {
                 continue;
             }
             match planned.moment {
-                Moment::At(at_us) => {
+                FaultMoment::At(at_us) => {
                     self.agenda.push(at_us * 1_000, Happening::Fault(index as u32))
                 }
-                Moment::AfterReset { number, after_us } => {
+                FaultMoment::AfterReset { number, after_us } => {
                     self.after_resets.push((number, after_us * 1_000, index as u32));
                 }
-                Moment::AfterBatch { number, after_us } => {
+                FaultMoment::AfterBatch { number, after_us } => {
                     self.after_batches.push((number, after_us * 1_000, index as u32));
                 }
             }
         }
     }
 
-    /// The driver has decided a reset: faults that wait for it come after it.
+    /// The driver has decided a reset: schedules the faults that wait for it.
     pub(super) fn release_faults_after_reset(&mut self) {
         let (number, now) = (self.oracle.resets, self.now);
         for (reset, after, index) in &self.after_resets {
@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// The driver's journal was given a batch: faults that wait for it come after it.
+    /// The driver's journal was given a batch: schedules the faults that wait for it.
     pub(super) fn release_faults_after_batch(&mut self) {
         let (number, now) = (self.batches, self.now);
         for (batch, after, index) in &self.after_batches {
@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// The process on a slot of a host, if one is there.
+    /// The process on a slot of a host, if there is one.
     fn process_on(&self, host: u32, slot: u32) -> Option<u32> {
         let host = &self.hosts[host as usize];
         let slot = slot % host.slots.max(1);
@@ -58,7 +58,8 @@ impl World {
 
     pub(super) fn begin_fault(&mut self, index: u32) {
         let fault = self.plan[index as usize].fault;
-        // A driver may die while it ends its job, too.
+        self.faulted_at = self.now;
+        // A driver may also die while it ends its job.
         if self.healed_at.is_some() || (self.is_over() && !fault.takes_the_driver()) {
             return;
         }
@@ -66,7 +67,7 @@ impl World {
             self.disturb();
         }
         let words = || format!("{index}: {fault:?}");
-        self.record(Kind::Fault, place_of(&fault), (u64::from(index), 0), words);
+        self.record(TraceKind::Fault, place_of(&fault), (u64::from(index), 0), words);
         if let Some(for_us) = self.strike(index, fault) {
             self.agenda.push(self.now + for_us * 1_000, Happening::Mended(index));
         }
@@ -77,90 +78,104 @@ impl World {
             return;
         }
         let fault = self.plan[index as usize].fault;
+        self.faulted_at = self.now;
         if !fault.is_the_drivers_alone() {
             self.disturb();
         }
-        self.record(Kind::Mend, place_of(&fault), (u64::from(index), 0), || format!("{fault:?}"));
+        self.record(TraceKind::Mend, place_of(&fault), (u64::from(index), 0), || {
+            format!("{fault:?}")
+        });
         match fault {
-            Fault::StopWorker { .. } => {
+            SimulatedFault::StopWorker { .. } => {
                 if let Some(process) = self.take_stopped(index) {
                     self.continue_process(process, 1);
                 }
             }
-            Fault::StopAgent { host, .. } => {
+            SimulatedFault::HangThread { .. } => {
+                if let Some(process) = self.take_stopped(index) {
+                    self.continue_thread(process, 1);
+                }
+            }
+            SimulatedFault::StopAgent { host, .. } => {
                 if let Some(life) = self.take_stopped(index) {
                     self.continue_agent(host, life, 1);
                 }
             }
-            Fault::CrashHost { host, .. } => self.power_up(host),
-            Fault::Rack { hosts, .. } => {
+            SimulatedFault::CrashHost { host, .. } => self.power_up(host),
+            SimulatedFault::Rack { hosts, .. } => {
                 for host in self.rack(hosts) {
                     self.power_up(host);
                 }
             }
-            Fault::LateData { host, .. } => self.hosts[host as usize].data_delay = 0,
-            Fault::Cut { host, way, .. } => self.cut(host, way, -1),
-            Fault::SlowLink { host, .. } => self.hosts[host as usize].extra_delay = 0,
-            Fault::SlowHost { host, .. } => self.hosts[host as usize].slow_times = 1,
-            Fault::Discovery { .. } => self.lies.retain(|(other, _)| *other != index),
-            Fault::Unlist { host, .. } => self.hosts[host as usize].unlisted -= 1,
-            Fault::Slots { host, .. } => {
+            SimulatedFault::LateData { host, .. } => self.hosts[host as usize].data_delay = 0,
+            SimulatedFault::Cut { host, way, .. } => self.cut(host, way, -1),
+            SimulatedFault::SlowLink { host, .. } => self.hosts[host as usize].extra_delay = 0,
+            SimulatedFault::SlowHost { host, .. } => self.hosts[host as usize].slow_times = 1,
+            SimulatedFault::Discovery { .. } => self.lies.retain(|(other, _)| *other != index),
+            SimulatedFault::Unlist { host, .. } => self.hosts[host as usize].unlisted -= 1,
+            SimulatedFault::Slots { host, .. } => {
                 let host = &mut self.hosts[host as usize];
                 host.listed_slots = host.slots;
             }
-            Fault::NoSpawn { host, .. } => self.hosts[host as usize].no_spawn -= 1,
-            Fault::HangStart { host, .. } => self.hosts[host as usize].hang_start -= 1,
-            Fault::StopDriver { .. } => self.continue_driver(1),
-            Fault::CrashDriver { .. }
-            | Fault::CrashDriverAndWorker { .. }
-            | Fault::LoseDriver { .. } => self.boot_driver(self.driver.life),
-            Fault::CrashDriverAndHost { host, .. } => {
+            SimulatedFault::NoSpawn { host, .. } => self.hosts[host as usize].no_spawn -= 1,
+            SimulatedFault::NoForming { host, is_told, .. } => {
+                self.hosts[host as usize].no_forming[usize::from(is_told)] -= 1;
+            }
+            SimulatedFault::HangStart { host, .. } => self.hosts[host as usize].hang_start -= 1,
+            SimulatedFault::StopDriver { .. } => self.continue_driver(1),
+            SimulatedFault::CrashDriver { .. }
+            | SimulatedFault::CrashDriverAndWorker { .. }
+            | SimulatedFault::LoseDriver { .. } => self.boot_driver(self.driver.life),
+            SimulatedFault::CrashDriverAndHost { host, .. } => {
                 self.power_up(host);
                 self.boot_driver(self.driver.life);
             }
-            Fault::Disk { .. } => {
+            SimulatedFault::Disk { .. } => {
                 self.disk_faults.retain(|(other, _)| *other != index);
                 self.disk_mended_at = self.now;
                 self.set_disk();
             }
-            Fault::ReplaceDriver { .. } => self.continue_former_drivers(),
+            SimulatedFault::ReplaceDriver { .. } => self.continue_former_drivers(),
             _ => {}
         }
     }
 }
 
-fn place_of(fault: &Fault) -> Place {
+fn place_of(fault: &SimulatedFault) -> TracePlace {
     match *fault {
-        Fault::KillWorker { host, slot }
-        | Fault::CrashDriverAndWorker { host, slot, .. }
-        | Fault::ExitWorker { host, slot }
-        | Fault::RaiseWorker { host, slot }
-        | Fault::StopWorker { host, slot, .. }
-        | Fault::BreakData { host, slot }
-        | Fault::NoticeWorker { host, slot } => Place { host, slot },
-        Fault::KillAgent { host }
-        | Fault::StopAgent { host, .. }
-        | Fault::DrainHost { host, .. }
-        | Fault::CrashHost { host, .. }
-        | Fault::CrashDriverAndHost { host, .. }
-        | Fault::Cut { host, .. }
-        | Fault::BreakLinks { host }
-        | Fault::LateData { host, .. }
-        | Fault::SlowLink { host, .. }
-        | Fault::SlowHost { host, .. }
-        | Fault::Unlist { host, .. }
-        | Fault::Slots { host, .. }
-        | Fault::NoSpawn { host, .. }
-        | Fault::HangStart { host, .. } => Place::agent(host),
-        Fault::Discovery { .. }
-        | Fault::StopDriver { .. }
-        | Fault::CrashDriver { .. }
-        | Fault::CrashDriverMidway { .. }
-        | Fault::LoseDriver { .. }
-        | Fault::Disk { .. }
-        | Fault::Rack { .. }
-        | Fault::ReplaceDriver { .. }
-        | Fault::KillDriver
-        | Fault::Interrupt => Place::DRIVER,
+        SimulatedFault::KillWorker { host, slot }
+        | SimulatedFault::CrashDriverAndWorker { host, slot, .. }
+        | SimulatedFault::ExitWorker { host, slot }
+        | SimulatedFault::RaiseWorker { host, slot }
+        | SimulatedFault::StopWorker { host, slot, .. }
+        | SimulatedFault::BreakData { host, slot }
+        | SimulatedFault::HangThread { host, slot, .. }
+        | SimulatedFault::RaiseLate { host, slot }
+        | SimulatedFault::NoticeWorker { host, slot } => TracePlace { host, slot },
+        SimulatedFault::KillAgent { host }
+        | SimulatedFault::StopAgent { host, .. }
+        | SimulatedFault::DrainHost { host, .. }
+        | SimulatedFault::CrashHost { host, .. }
+        | SimulatedFault::CrashDriverAndHost { host, .. }
+        | SimulatedFault::Cut { host, .. }
+        | SimulatedFault::BreakLinks { host }
+        | SimulatedFault::LateData { host, .. }
+        | SimulatedFault::SlowLink { host, .. }
+        | SimulatedFault::SlowHost { host, .. }
+        | SimulatedFault::Unlist { host, .. }
+        | SimulatedFault::Slots { host, .. }
+        | SimulatedFault::NoSpawn { host, .. }
+        | SimulatedFault::NoForming { host, .. }
+        | SimulatedFault::HangStart { host, .. } => TracePlace::agent(host),
+        SimulatedFault::Discovery { .. }
+        | SimulatedFault::StopDriver { .. }
+        | SimulatedFault::CrashDriver { .. }
+        | SimulatedFault::CrashDriverMidway { .. }
+        | SimulatedFault::LoseDriver { .. }
+        | SimulatedFault::Disk { .. }
+        | SimulatedFault::Rack { .. }
+        | SimulatedFault::ReplaceDriver { .. }
+        | SimulatedFault::KillDriver
+        | SimulatedFault::Interrupt => TracePlace::DRIVER,
     }
 }

@@ -1,11 +1,11 @@
-//! What faults do to nodes: stopped and continued, without power, cut off.
+//! Effects of faults on nodes: stop and continue, loss of power, cut networks, the disk.
 
 use super::super::{Happening, MS, World};
 use crate::disk::Condition;
-use crate::plan::{DiskFault, Way};
+use crate::plan::{CutDirection, DiskFault};
 
 impl World {
-    /// The hosts of a rack, by the bits of its number.
+    /// The hosts of a rack, given as bits by host number.
     pub(super) fn rack(&self, bits: u64) -> Vec<u32> {
         (0..self.hosts.len() as u32).filter(|host| bits >> (host % 64) & 1 == 1).collect()
     }
@@ -50,6 +50,7 @@ impl World {
 
     pub(in crate::cores) fn crash_host(&mut self, host: u32) {
         if let Some(agent) = self.hosts[host as usize].agent.take() {
+            self.hosts[host as usize].gone_since = Some(self.now);
             self.end_peer(agent.link, false, false);
         }
         for process in std::mem::take(&mut self.hosts[host as usize].processes) {
@@ -57,14 +58,14 @@ impl World {
         }
     }
 
-    pub(super) fn cut(&mut self, host: u32, way: Way, change: i32) {
+    pub(super) fn cut(&mut self, host: u32, way: CutDirection, change: i32) {
         let entry = &mut self.hosts[host as usize];
         let (to_driver, from_driver, data) = match way {
-            Way::ToDriver => (true, false, false),
-            Way::FromDriver => (false, true, false),
-            Way::Driver => (true, true, false),
-            Way::Data => (false, false, true),
-            Way::All => (true, true, true),
+            CutDirection::ToDriver => (true, false, false),
+            CutDirection::FromDriver => (false, true, false),
+            CutDirection::Driver => (true, true, false),
+            CutDirection::Data => (false, false, true),
+            CutDirection::All => (true, true, true),
         };
         for (is_cut, depth) in [
             (to_driver, &mut entry.cut_to_driver),
@@ -82,7 +83,7 @@ impl World {
         self.reopen_host(host);
     }
 
-    /// The disk of the driver's machine is as the newest fault has it.
+    /// Sets the disk of the driver's machine to the condition of the newest fault.
     pub(in crate::cores) fn set_disk(&mut self) {
         let mut conditions = self.disk_faults.iter().rev().filter_map(|(_, fault)| match fault {
             DiskFault::Slow => None,
@@ -93,7 +94,7 @@ impl World {
         self.state_dir.set_condition(conditions.next().unwrap_or_default());
     }
 
-    /// The driver is gone: everybody must be, too, after a while.
+    /// The driver is gone: sets the time by which all other processes must have ended.
     pub(in crate::cores) fn everybody_goes(&mut self) {
         let deadlines = self.scenario.driver.deadlines;
         let alone = deadlines.orphan.max(deadlines.orphan_training.unwrap_or_default());

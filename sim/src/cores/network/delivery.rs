@@ -1,78 +1,91 @@
-//! Frames under way: delayed, in order, held up while nothing gets through.
+//! Delivery of frames in flight: delayed, in order, held back while the direction is blocked.
 
+use std::rc::Rc;
+
+use elastic_protocol::Time;
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
-use elastic_runtime::transport::{LinkEvent, LossReason};
-use rand::Rng;
+use elastic_runtime::session::RefusedFrame;
+use elastic_runtime::transport::{Conversation, SendErrorReason};
+use elastic_transport::peers::{CloseCode, LinkEnd};
 
-use super::super::{Happening, MS, World};
-use super::{End, Frame, InFlight, Lane, Link, Owner};
-use crate::trace::Kind;
+use super::super::{Happening, World};
+use super::{Carried, InFlight, LinkDirection, LinkFrame, LinkOwner, LinkSide, Wire};
+use crate::decisions::words;
+use crate::trace::TraceKind;
 
 impl World {
-    /// Queues a frame; gives it back if there is no session.
+    /// World time as the sessions' clock.
+    pub(super) fn local_now(&self) -> Time {
+        Time(self.now)
+    }
+
+    /// Gives a frame to the session. Returns it if there is no session or too much is queued.
     pub(in crate::cores) fn send(
         &mut self,
         link: u32,
-        lane: Lane,
-        frame: Frame,
-    ) -> Result<(), Box<Frame>> {
-        let from = match lane {
-            Lane::ToDriver => End::Peer,
-            Lane::ToPeer => End::Driver,
+        lane: LinkDirection,
+        frame: LinkFrame,
+    ) -> Result<(), Box<RefusedFrame<Carried>>> {
+        let conversation = match &frame {
+            LinkFrame::Wire(packet) => packet.conversation,
+            _ => Conversation::Control,
         };
-        let is_former = from == End::Driver && self.links[link as usize].life != self.driver.life;
-        let session = self.links[link as usize].end(from).session;
-        if session == 0 || is_former {
-            return Err(Box::new(frame));
-        }
-        self.queue(link, lane, session, frame);
-        Ok(())
+        let from = lane.to().other();
+        self.note_said(link, &frame);
+        let entry = &self.links[link as usize];
+        let to = match from {
+            LinkSide::Driver => entry.node.clone(),
+            LinkSide::Peer => entry.driver.clone(),
+        };
+        let entry = &mut self.links[link as usize];
+        entry.next_serial += 1;
+        let frame = Carried { frame: Rc::new(frame), serial: entry.next_serial };
+        let Some(to) = to else {
+            return Err(Box::new(RefusedFrame { frame, reason: SendErrorReason::NoSession }));
+        };
+        let sent = self.peers(link, from).send(&to, conversation, frame);
+        self.serve(link, from);
+        sent.map_err(Box::new)
     }
 
-    pub(super) fn queue(&mut self, index: u32, lane: Lane, session: u32, frame: Frame) {
-        let link = &self.links[index as usize];
-        let host = &self.hosts[link.host as usize];
-        let mut delay = self.net.random_range(50_000..=self.scenario.delay_ns) + host.extra_delay;
-        if self.scenario.loss > 0 && self.net.random_range(0..self.scenario.loss) == 0 {
-            delay += self.net.random_range(20 * MS..300 * MS);
+    /// Notes what a node says. An encoded message is noted where it is decoded.
+    pub(in crate::cores) fn note_said(&mut self, link: u32, frame: &LinkFrame) {
+        if !self.trace.decisions.is_wanted() {
+            return;
         }
+        let place = self.links[link as usize].place;
+        match frame {
+            LinkFrame::FromAgent(message) => self.decide(place, || words::from_agent(message)),
+            LinkFrame::FromWorker(message) => self.decide(place, || words::from_worker(message)),
+            LinkFrame::Vote(vote) => self.decide(place, || words::vote(vote)),
+            LinkFrame::ToAgent(message) => {
+                self.driver_decides(|| {
+                    format!("to {}: {}", place.label(), words::to_agent(message))
+                });
+            }
+            LinkFrame::ToWorker(message) => {
+                self.driver_decides(|| {
+                    format!("to {}: {}", place.label(), words::to_worker(message))
+                });
+            }
+            LinkFrame::Wire(_) => {}
+        }
+    }
+
+    pub(in crate::cores) fn handle_deliver(
+        &mut self,
+        index: u32,
+        number: u32,
+        lane: LinkDirection,
+    ) {
+        let Some(connection) = self.links[index as usize].connection(number) else { return };
+        let life = connection.life;
+        let is_open = self.is_open(&self.links[index as usize], life, lane);
         let now = self.now;
         let link = &mut self.links[index as usize];
         let place = link.place;
-        let queue = link.queue(lane);
-        let at = (now + delay).max(queue.last_at + 1);
-        queue.last_at = at;
-        let code = frame.code();
-        let words = if self.trace.wants_words() { format!("{frame:?}") } else { String::new() };
-        queue.frames.push_back(InFlight { at, session, frame });
-        self.agenda.push(at, Happening::Deliver { link: index, lane });
-        self.trace.record(now, Kind::Send, place, (code, at), || words);
-    }
-
-    /// Whether frames get through in a direction now.
-    pub(super) fn is_open(&self, link: &Link, lane: Lane) -> bool {
-        let host = &self.hosts[link.host as usize];
-        match lane {
-            Lane::ToDriver => host.cut_to_driver == 0 && self.life_runs(link.life),
-            Lane::ToPeer => host.cut_from_driver == 0 && link.is_alive && self.peer_runs(link),
-        }
-    }
-
-    pub(super) fn peer_runs(&self, link: &Link) -> bool {
-        match link.owner {
-            Owner::Agent { host, life } => self.hosts[host as usize]
-                .agent
-                .as_ref()
-                .is_some_and(|agent| agent.life == life && agent.stopped == 0),
-            Owner::Worker { process } => self.processes[process as usize].stopped == 0,
-        }
-    }
-
-    pub(in crate::cores) fn handle_deliver(&mut self, index: u32, lane: Lane) {
-        let is_open = self.is_open(&self.links[index as usize], lane);
-        let now = self.now;
-        let link = &mut self.links[index as usize];
-        let queue = link.queue(lane);
+        let Some(connection) = link.connection(number) else { return };
+        let queue = connection.queue(lane);
         if queue.frames.front().is_none_or(|front| front.at > now) {
             return;
         }
@@ -80,53 +93,67 @@ impl World {
             queue.blocked += 1;
             return;
         }
-        let Some(InFlight { session, frame, .. }) = queue.frames.pop_front() else { return };
-        let to = match lane {
-            Lane::ToDriver => End::Driver,
-            Lane::ToPeer => End::Peer,
-        };
-        let is_offer = matches!(frame, Frame::Up) && link.offered == session;
-        let is_current = link.end(to).session == session || is_offer;
-        let place = link.place;
-        let kind = if is_current { Kind::Deliver } else { Kind::Drop };
-        let words = if self.trace.wants_words() { format!("{frame:?}") } else { String::new() };
-        self.trace.record(now, kind, place, (frame.code(), u64::from(session)), || words);
-        if is_current {
-            self.accept(index, to, session, frame);
+        let Some(InFlight { wire, .. }) = queue.frames.pop_front() else { return };
+        let is_current = connection.end(lane.to()).is_open;
+        let kind = if is_current { TraceKind::Deliver } else { TraceKind::Drop };
+        let words = if self.trace.wants_words() { format!("{wire:?}") } else { String::new() };
+        self.trace.record(now, kind, place, (wire.code(), u64::from(number)), || words);
+        if !is_current {
+            return;
+        }
+        match lane.to() {
+            LinkSide::Driver => {
+                self.in_life(life, |world| world.take(index, number, LinkSide::Driver, wire));
+            }
+            LinkSide::Peer => self.take(index, number, LinkSide::Peer, wire),
         }
     }
 
-    fn accept(&mut self, index: u32, to: End, session: u32, frame: Frame) {
-        let Link { owner, life, .. } = self.links[index as usize];
-        match frame {
-            Frame::Up => {
-                self.links[index as usize].peer.session = session;
-                self.peer_link_event(index, LinkEvent::Up);
+    fn take(&mut self, index: u32, number: u32, end: LinkSide, wire: Wire) {
+        match wire {
+            Wire::Hello(hello) => self.greet(index, number, &hello),
+            Wire::Welcome(welcome) => self.welcome(index, number, &welcome),
+            Wire::Frame { conversation, sequence, frame } => {
+                let connection = self.links[index as usize].connection(number);
+                let Some(link) = connection.and_then(|connection| connection.end(end).link) else {
+                    return;
+                };
+                let handled =
+                    self.peers(index, end).handle_frame(link, conversation, sequence, frame);
+                if let Err(error) = handled {
+                    self.fail_safety(format!("TR-1: {error}"));
+                }
             }
-            Frame::Close => {
-                let reason = LossReason::Closed("it has ended".to_owned());
-                self.lose(index, to, reason);
+            Wire::Close { code, reason } => {
+                let how = match code {
+                    CloseCode::Closed => LinkEnd::Closed(reason),
+                    _ => LinkEnd::Broken,
+                };
+                return self.lose_connection(index, number, end, how);
             }
-            Frame::Wire(packet) => self.hand_packet(index, to, packet),
-            Frame::FromAgent(message) => {
-                self.in_life(life, |world| world.driver_hears_agent(index, message));
-            }
-            Frame::FromWorker(message) => {
-                self.in_life(life, |world| world.driver_hears_worker(index, message));
-            }
-            Frame::Vote(vote) => {
-                self.in_life(life, |world| world.registry_hears(index, &vote));
-            }
-            Frame::ToAgent(message) => {
-                if let Owner::Agent { host, life: agent_life } = owner {
+        }
+        self.pump(index, end);
+    }
+
+    /// Delivers a frame to the node that it is for.
+    pub(super) fn accept(&mut self, index: u32, to: LinkSide, frame: Rc<LinkFrame>) {
+        let link = &self.links[index as usize];
+        let (owner, life) = (link.owner, link.life);
+        match Rc::unwrap_or_clone(frame) {
+            LinkFrame::Wire(packet) => self.hand_packet(index, to, packet),
+            LinkFrame::FromAgent(message) => self.driver_hears_agent(index, message),
+            LinkFrame::FromWorker(message) => self.driver_hears_worker(index, message),
+            LinkFrame::Vote(vote) => self.registry_hears(index, &vote),
+            LinkFrame::ToAgent(message) => {
+                if let LinkOwner::Agent { host, life: agent_life } = owner {
                     let welcomes = matches!(message, DriverToAgent::Welcome { .. });
                     self.hears_outdated = self.is_outdated(index, welcomes);
                     self.agent_hears(host, agent_life, message);
                     self.hears_outdated = false;
                 }
             }
-            Frame::ToWorker(message) => {
-                if let Owner::Worker { process } = owner {
+            LinkFrame::ToWorker(message) => {
+                if let LinkOwner::Worker { process } = owner {
                     let welcomes = matches!(message, DriverToWorker::Welcome { .. });
                     self.hears_outdated = self.is_outdated(index, welcomes);
                     let term = self.term_of(life);
@@ -137,7 +164,7 @@ impl World {
         }
     }
 
-    /// Whether what a driver says to this peer comes after a later driver's `Welcome`: then it must have no effect.
+    /// Whether a driver's message to this peer comes after a later driver's `SessionWelcome`: it must have no effect then.
     pub(in crate::cores) fn is_outdated(&mut self, index: u32, welcomes: bool) -> bool {
         let term = self.term_of(self.links[index as usize].life);
         let link = &mut self.links[index as usize];
@@ -147,17 +174,31 @@ impl World {
         term < link.welcomed
     }
 
-    /// Something has changed that decides whether frames get through, or whether an end hears the other.
+    /// Reacts to a change that decides whether frames get through, or whether an end hears the other.
     pub(in crate::cores) fn reopen(&mut self, index: u32) {
-        for lane in [Lane::ToDriver, Lane::ToPeer] {
-            if self.is_open(&self.links[index as usize], lane) {
-                let blocked = std::mem::take(&mut self.links[index as usize].queue(lane).blocked);
-                for _ in 0..blocked {
-                    self.agenda.push(self.now, Happening::Deliver { link: index, lane });
+        let connections: Vec<(u32, u32)> = self.links[index as usize]
+            .connections
+            .iter()
+            .map(|connection| (connection.number, connection.life))
+            .collect();
+        for (number, life) in connections {
+            for lane in [LinkDirection::ToDriver, LinkDirection::ToPeer] {
+                if !self.is_open(&self.links[index as usize], life, lane) {
+                    continue;
                 }
-                let end = if lane == Lane::ToDriver { End::Driver } else { End::Peer };
-                if let Some(session) = self.links[index as usize].end(end).forget_blocked.take() {
-                    self.agenda.push(self.now, Happening::Forget { link: index, end, session });
+                let Some(connection) = self.links[index as usize].connection(number) else {
+                    continue;
+                };
+                let blocked = std::mem::take(&mut connection.queue(lane).blocked);
+                let from = lane.to().other();
+                let acknowledges = std::mem::take(&mut connection.end(from).ack_is_blocked);
+                for _ in 0..blocked {
+                    let happening = Happening::Deliver { link: index, connection: number, lane };
+                    self.agenda.push(self.now, happening);
+                }
+                if acknowledges {
+                    let (link, connection, end) = (index, number, from);
+                    self.agenda.push(self.now, Happening::Acknowledge { link, connection, end });
                 }
             }
         }

@@ -1,33 +1,27 @@
-//! What travels on a link.
+//! Contents of the frames on a link, and their codes for the trace.
 
 use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, DriverToWorker, Table, Vote, WorkerToDriver,
+    AgentToDriver, DriverToAgent, DriverToWorker, FormationTable, Vote, WorkerToDriver,
 };
 
 use super::super::wire::Packet;
 
-#[derive(Debug)]
-pub(in crate::cores) enum Frame {
-    /// The session stands at the driver; it does at the peer when this arrives.
-    Up,
-    /// The other end has closed the session.
-    Close,
+#[derive(Clone, Debug)]
+pub(in crate::cores) enum LinkFrame {
     FromAgent(AgentToDriver),
     FromWorker(WorkerToDriver),
     Vote(Vote),
     ToAgent(DriverToAgent),
     ToWorker(DriverToWorker),
-    /// Any of the messages, as an actor has sent it.
+    /// Any of these messages, as an actor has sent it.
     Wire(Packet),
 }
 
-impl Frame {
-    /// What goes into the trace's hash.
+impl LinkFrame {
+    /// The value that goes into the trace's hash.
     pub(in crate::cores) fn code(&self) -> u64 {
         match self {
             Self::Wire(packet) => packet.code,
-            Self::Up => 1,
-            Self::Close => 2,
             Self::FromAgent(message) => {
                 0x100
                     + match message {
@@ -36,6 +30,8 @@ impl Frame {
                         AgentToDriver::StartFailed { .. } => 2,
                         AgentToDriver::Exited { .. } => 3,
                         AgentToDriver::Drain { .. } => 4,
+                        AgentToDriver::LastWords { .. } => 5,
+                        AgentToDriver::HostChanged { .. } => 6,
                     }
             }
             Self::FromWorker(message) => {
@@ -69,8 +65,8 @@ impl Frame {
                         DriverToWorker::Welcome { .. } => 0,
                         DriverToWorker::Assign(formation) => {
                             let table = match &formation.table {
-                                Table::Full(assignment) => assignment.digest() & 0xfffe,
-                                Table::Delta(delta) => delta.digest() & 0xfffe | 1,
+                                FormationTable::Full(assignment) => assignment.digest() & 0xfffe,
+                                FormationTable::Delta(delta) => delta.digest() & 0xfffe | 1,
                             };
                             1 | table << 16 | formation.stamp.generation.0 << 32
                         }

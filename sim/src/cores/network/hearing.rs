@@ -1,92 +1,216 @@
-//! Who hears whom, and what silence does: `suspect`, then `lost`.
+//! Silence on connections: which end hears the other. The agenda has no beats, only their absence. A connection that
+//! hears nothing for the permitted silence ends by itself, as QUIC's do. The session's core decides what that means
+//! for the session.
 
-use elastic_runtime::transport::{LinkEvent, LossReason};
+use elastic_protocol::Time;
+use elastic_transport::peers::LinkEnd;
 use rand::Rng;
 
-use super::super::{Happening, MS, World};
-use super::{End, Owner};
+use super::super::{Happening, World};
+use super::{LinkOwner, LinkSide};
 
 impl World {
+    /// Whether there was a time, within the last `within` nanoseconds, when the driver did not hear a peer.
+    pub(in crate::cores) fn was_deaf(&self, index: u32, within: u64) -> bool {
+        let link = &self.links[index as usize];
+        link.is_unheard || (link.unheard_until > 0 && link.unheard_until + within > self.now)
+    }
+
+    /// Updates what the ends of a link's connections hear. Called after every change that decides it.
     pub(in crate::cores) fn update_hearing(&mut self, index: u32) {
         let link = &self.links[index as usize];
         let host = &self.hosts[link.host as usize];
         let driver_is_deaf = !link.is_alive || host.cut_to_driver > 0 || !self.peer_runs(link);
-        let peer_is_deaf = host.cut_from_driver > 0 || !self.life_runs(link.life);
-        self.set_deaf(index, End::Driver, driver_is_deaf);
-        self.set_deaf(index, End::Peer, peer_is_deaf);
+        let peer_is_cut = host.cut_from_driver > 0;
+        let ends: Vec<(u32, bool, bool)> = link
+            .connections
+            .iter()
+            .map(|connection| {
+                let is_silent = !connection.driver.is_open || !self.life_runs(connection.life);
+                (
+                    connection.number,
+                    driver_is_deaf || !connection.peer.is_open,
+                    peer_is_cut || is_silent,
+                )
+            })
+            .collect();
+        let now = self.now;
+        let link = &mut self.links[index as usize];
+        let carries =
+            |it: &super::SimulatedConnection| it.driver.is_open && it.driver.link.is_some();
+        let is_unheard = driver_is_deaf || !link.connections.iter().any(carries);
+        if std::mem::replace(&mut link.is_unheard, is_unheard) && !is_unheard {
+            link.unheard_until = now;
+        }
+        for (number, driver_is_deaf, peer_is_deaf) in ends {
+            self.set_deaf(index, number, LinkSide::Driver, driver_is_deaf);
+            self.set_deaf(index, number, LinkSide::Peer, peer_is_deaf);
+        }
     }
 
-    fn set_deaf(&mut self, index: u32, end: End, is_deaf: bool) {
+    fn set_deaf(&mut self, index: u32, number: u32, end: LinkSide, is_deaf: bool) {
         let deadlines = self.scenario.driver.deadlines;
-        let since_beat = self.net.random_range(0..=deadlines.beat.as_nanos() as u64);
-        let heard_at = self.now.saturating_sub(since_beat);
-        let state = self.links[index as usize].end(end);
-        if state.is_deaf == is_deaf {
+        let Some(connection) = self.links[index as usize].connection(number) else { return };
+        let state = connection.end(end);
+        if !state.is_open || state.deaf_since.is_some() == is_deaf {
             return;
         }
-        state.is_deaf = is_deaf;
         state.epoch += 1;
         let epoch = state.epoch;
+        state.deaf_since = None;
         if is_deaf {
-            state.heard_at = heard_at;
-            for (after, is_lost) in [(deadlines.suspect, false), (deadlines.lost, true)] {
-                let at = heard_at + after.as_nanos() as u64;
-                self.agenda.push(at, Happening::Silence { link: index, end, epoch, is_lost });
-            }
-        } else if std::mem::take(&mut state.is_silent) && state.session != 0 {
-            self.link_event(index, end, LinkEvent::Heard);
+            let since_beat = self.net.random_range(0..=deadlines.beat.as_nanos() as u64);
+            let heard_at = self.now.saturating_sub(since_beat);
+            let Some(connection) = self.links[index as usize].connection(number) else { return };
+            connection.end(end).deaf_since = Some(heard_at);
+            let at = heard_at + deadlines.lost.as_nanos() as u64;
+            let happening = Happening::Idle { link: index, connection: number, end, epoch };
+            self.agenda.push(at, happening);
+        } else {
+            // The first beat takes effect at once.
+            self.look_now(index, number, end);
         }
     }
 
-    /// Whether the node at an end runs, so that its timers fire; one that does not gets them later.
-    fn end_runs(&self, index: u32, end: End) -> bool {
-        match end {
-            End::Driver => self.life_runs(self.links[index as usize].life),
-            End::Peer => {
-                let link = &self.links[index as usize];
-                link.is_alive && self.peer_runs(link)
-            }
+    fn look_now(&mut self, index: u32, number: u32, end: LinkSide) {
+        let Some(connection) = self.links[index as usize].connection(number) else { return };
+        let life = connection.life;
+        let Some(link) = connection.end(end).link else { return };
+        let now = self.local_now();
+        let runs = match end {
+            LinkSide::Driver => self.life_runs(life),
+            LinkSide::Peer => self.peer_runs(&self.links[index as usize]),
+        };
+        if runs {
+            self.in_life(life, |world| {
+                world.peers(index, end).handle_heard(link, now);
+                world.pump(index, end);
+            });
         }
     }
 
-    pub(in crate::cores) fn handle_silence(
+    /// Postpones an event for a stopped node. True if the node is stopped or gone: the event must not happen now.
+    pub(super) fn is_put_off(
         &mut self,
         index: u32,
-        end: End,
+        end: LinkSide,
+        life: u32,
+        happening: Happening,
+    ) -> bool {
+        match (end, self.links[index as usize].owner) {
+            (LinkSide::Driver, _) => {
+                if self.life_runs(life) {
+                    return false;
+                }
+                self.in_life(life, |world| world.driver.frozen.push(happening));
+                true
+            }
+            (LinkSide::Peer, LinkOwner::Worker { process }) => self.freeze(process, happening),
+            (LinkSide::Peer, LinkOwner::Agent { host, life }) => match self.agent_mut(host, life) {
+                Some(agent) if agent.stopped > 0 => {
+                    agent.frozen.push(happening);
+                    true
+                }
+                Some(_) => false,
+                None => true,
+            },
+        }
+    }
+
+    /// Breaks a connection whose permitted silence has passed.
+    pub(in crate::cores) fn handle_idle(
+        &mut self,
+        index: u32,
+        number: u32,
+        end: LinkSide,
         epoch: u32,
-        is_lost: bool,
     ) {
+        let Some(connection) = self.links[index as usize].connection(number) else { return };
+        let life = connection.life;
+        let state = connection.end(end);
+        if state.epoch != epoch || !state.is_open {
+            return;
+        }
+        let happening = Happening::Idle { link: index, connection: number, end, epoch };
+        if self.is_put_off(index, end, life, happening) {
+            return;
+        }
+        match end {
+            LinkSide::Driver => {
+                self.in_life(life, |world| {
+                    world.lose_connection(index, number, end, LinkEnd::Broken);
+                });
+            }
+            LinkSide::Peer => self.lose_connection(index, number, end, LinkEnd::Broken),
+        }
+    }
+
+    /// Runs the timer of a peer's sessions.
+    pub(in crate::cores) fn handle_look(&mut self, index: u32) {
+        let at = self.now;
+        if self.links[index as usize].armed > at || !self.links[index as usize].is_alive {
+            return;
+        }
+        let life = self.links[index as usize].life;
+        if self.is_put_off(index, LinkSide::Peer, life, Happening::Look { link: index }) {
+            return;
+        }
+        let link = &mut self.links[index as usize];
+        link.armed = u64::MAX;
+        for connection in &link.connections {
+            if let Some(id) = connection.peer.link {
+                link.peers.handle_heard(id, Time(connection.peer.deaf_since.unwrap_or(at)));
+            }
+        }
+        link.peers.handle_timeout(Time(at));
+        self.pump(index, LinkSide::Peer);
+    }
+
+    /// Runs the timer of the driver's sessions.
+    pub(in crate::cores) fn handle_driver_look(&mut self) {
+        let at = self.now;
+        if self.driver.stopped > 0 {
+            let life = self.driver.life;
+            return self.driver.frozen.push(Happening::DriverLook { life });
+        }
+        if self.driver.peers_armed > at {
+            return;
+        }
+        self.driver.peers_armed = u64::MAX;
+        let life = self.driver.life;
+        for (id, index) in &self.driver.carriers {
+            let connection = self.links[*index as usize].connection_of(LinkSide::Driver, life, *id);
+            if let Some(connection) = connection {
+                let heard_at = connection.driver.deaf_since.unwrap_or(at);
+                self.driver.peers.handle_heard(*id, Time(heard_at));
+            }
+        }
+        self.driver.peers.handle_timeout(Time(at));
+        self.pump_driver();
+    }
+
+    /// Arms the timer of an end's sessions.
+    pub(super) fn arm_peers(&mut self, index: u32, end: LinkSide) {
         let now = self.now;
-        if !self.end_runs(index, end) {
-            // A node that stands still notices nothing; if the silence is still on when it runs again, it
-            // counts from then.
-            let happening = Happening::Silence { link: index, end, epoch, is_lost };
-            match (end, self.links[index as usize].owner) {
-                (End::Driver, _) => {
-                    let life = self.links[index as usize].life;
-                    self.in_life(life, |world| world.driver.frozen.push(happening));
-                }
-                (End::Peer, Owner::Worker { process }) => {
-                    self.freeze(process, happening);
-                }
-                (End::Peer, Owner::Agent { host, life }) => {
-                    if let Some(agent) = self.agent_mut(host, life) {
-                        agent.frozen.push(happening);
-                    }
+        match end {
+            LinkSide::Peer => {
+                let link = &mut self.links[index as usize];
+                if let Some(due) = link.peers.poll_timeout()
+                    && due.0.max(now) < link.armed
+                {
+                    link.armed = due.0.max(now);
+                    self.agenda.push(link.armed, Happening::Look { link: index });
                 }
             }
-            return;
-        }
-        let state = self.links[index as usize].end(end);
-        if state.epoch != epoch || state.session == 0 {
-            return;
-        }
-        let silent_ms = now.saturating_sub(state.heard_at) / MS;
-        if is_lost {
-            self.lose(index, end, LossReason::Silence { silent_ms });
-        } else {
-            state.is_silent = true;
-            self.link_event(index, end, LinkEvent::Silent { silent_ms });
+            LinkSide::Driver => {
+                let life = self.driver.life;
+                if let Some(due) = self.driver.peers.poll_timeout()
+                    && due.0.max(now) < self.driver.peers_armed
+                {
+                    self.driver.peers_armed = due.0.max(now);
+                    self.agenda.push(self.driver.peers_armed, Happening::DriverLook { life });
+                }
+            }
         }
     }
 }

@@ -1,12 +1,13 @@
-//! How a generation ends at a training thread: at the agreed boundary, by the abort word, by a collective that
-//! fails; and how the process ends.
+//! How a training thread leaves a generation: at the agreed boundary, by the abort word, or by a failed collective.
+//! Also how the process ends.
 
-use elastic_protocol::{CommitId, Outcome, Stamp};
-use elastic_runtime::planted::{Bug, is_planted};
-use elastic_worker::state::core::{Exit, TrainingEvent, Verdict};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{CommitId, JobOutcome, Stamp};
+use elastic_worker::state::core::{BoundaryAnswer, RunExit, TrainingEvent};
 
 use super::super::{Happening, MS, World};
-use super::Stage;
+use super::ProgramStage;
+use crate::decisions::words;
 
 impl World {
     /// Saves live state as the commit that an interrupt, or the end, leaves behind.
@@ -39,23 +40,35 @@ impl World {
         self.rest(process, steps_lost);
     }
 
-    pub(in crate::cores) fn take_verdict(&mut self, process: u32, verdict: Verdict) {
-        if self.program(process).stage != Stage::Asking {
+    pub(in crate::cores) fn take_verdict(&mut self, process: u32, verdict: BoundaryAnswer) {
+        if self.program(process).stage != ProgramStage::Asking {
             return;
         }
+        let place = self.processes[process as usize].place;
+        self.decide(place, || {
+            let says = match verdict {
+                BoundaryAnswer::Pass => "pass",
+                BoundaryAnswer::Hold => "hold",
+                BoundaryAnswer::Stop => "stop",
+                BoundaryAnswer::End => "end",
+            };
+            format!("{says} at the boundary")
+        });
         match verdict {
-            Verdict::Pass => self.go_on(process),
-            Verdict::Hold => {
-                self.enter_stage(process, Stage::Held);
+            BoundaryAnswer::Pass => self.go_on(process),
+            BoundaryAnswer::Hold => {
+                self.enter_stage(process, ProgramStage::Held);
                 self.handle_command(process);
             }
-            Verdict::Stop => self.keep_and_rest(process),
-            Verdict::End => self.roll_back(process),
+            BoundaryAnswer::Stop => self.keep_and_rest(process),
+            BoundaryAnswer::End => self.roll_back(process),
         }
     }
 
-    /// The abort word is set: a blocked collective returns at once.
+    /// Sets the abort word: a blocked collective returns at once.
     pub(crate) fn abort(&mut self, process: u32, stamp: Stamp) {
+        let place = self.processes[process as usize].place;
+        self.decide(place, || format!("abort word {}", words::stamp(stamp)));
         let hop = self.hop();
         let program = self.program(process);
         program.aborted = program.aborted.max(stamp);
@@ -75,7 +88,7 @@ impl World {
         }
     }
 
-    /// A collective failed at this thread.
+    /// A collective has failed at this thread: reports it and rolls back.
     pub(in crate::cores) fn collective_failed(
         &mut self,
         process: u32,
@@ -94,13 +107,13 @@ impl World {
         self.roll_back(process);
     }
 
-    pub(super) fn exit(&mut self, process: u32, exit: &Exit) {
+    pub(super) fn exit(&mut self, process: u32, exit: &RunExit) {
         let code = match exit {
-            Exit::Left { .. } => 0,
-            Exit::Finished { result } => i32::from(result.outcome == Outcome::Failed),
-            Exit::Failed | Exit::Orphaned { .. } | Exit::WrongJob { .. } => 1,
+            RunExit::Left { .. } => 0,
+            RunExit::Finished { result } => i32::from(result.outcome == JobOutcome::Failed),
+            RunExit::Failed | RunExit::Orphaned { .. } | RunExit::WrongJob { .. } => 1,
         };
-        self.enter_stage(process, Stage::Exiting);
+        self.enter_stage(process, ProgramStage::Exiting);
         let wait = self.draw_ns(200_000, 20 * MS);
         self.agenda.push(self.now + wait, Happening::Exited { process, code });
     }

@@ -1,6 +1,6 @@
-//! The simulated training program: a deterministic optimiser on integers, in the shape of a real one. Each step
-//! adds what the samples of its batch contribute, all-reduced over the ranks, so that the weights after n
-//! samples are known without running anything.
+//! The simulated training program: a deterministic optimiser on integers, with the steps of a real one. Each step
+//! adds the contributions of its batch's samples, all-reduced over the ranks. The weights after n samples are thus
+//! known without any run.
 
 mod ends;
 mod orders;
@@ -12,24 +12,25 @@ use elastic_protocol::{CommitId, Stamp};
 use elastic_worker::state::core::{TrainingCommand, TrainingEvent};
 
 use super::processes::Hop;
-use super::state::Tell;
+use super::state::ThreadTell;
 use super::{Happening, World};
 use crate::dataset::mix;
+use crate::decisions::words;
 
-/// The training state: counters, sampler and weights, which must always move together.
+/// The training state. Counters, sampler and weights must always change together.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) struct Model {
+pub(super) struct TrainedModel {
     pub(super) epoch: u64,
-    /// Samples of this epoch that are done: the sampler's ledger.
+    /// Processed samples of this epoch: the sampler's ledger.
     pub(super) consumed: u64,
     pub(super) weights: u64,
-    /// How often it was committed.
+    /// Number of commits so far.
     pub(super) step: u64,
-    /// Samples that were ever trained.
+    /// Samples trained in all epochs.
     pub(super) samples: u64,
 }
 
-impl Model {
+impl TrainedModel {
     pub(super) fn digest(&self) -> u64 {
         let place = mix(self.epoch, self.consumed);
         mix(mix(place, self.weights), mix(self.step, self.samples))
@@ -40,13 +41,13 @@ impl Model {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saved {
     pub(super) id: CommitId,
-    pub(super) model: Model,
+    pub(super) model: TrainedModel,
 }
 
-/// What the training thread does.
+/// Stages of the training thread.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) enum Stage {
-    /// On its way to `run`.
+pub(super) enum ProgramStage {
+    /// Before `run`.
     #[default]
     Boot,
     AtRest,
@@ -55,7 +56,7 @@ pub(super) enum Stage {
     Syncing,
     Computing,
     Reducing,
-    /// It saw the pause flag at a boundary and waits for the verdict.
+    /// Waiting for the verdict, after the pause flag was seen at a boundary.
     Asking,
     Held,
     Returned,
@@ -65,55 +66,72 @@ pub(super) enum Stage {
 
 /// A process's training thread.
 #[derive(Debug, Default)]
-pub(super) struct Program {
-    pub(super) stage: Stage,
-    live: Model,
+pub(super) struct TrainingProgram {
+    pub(super) stage: ProgramStage,
+    live: TrainedModel,
     pub(super) saved: Option<Saved>,
     pub(super) stamp: Stamp,
     pub(super) rank: u32,
     world_size: u32,
-    /// The generation whose communicator it has; none is the default.
+    /// The generation of the thread's communicator; the default without one.
     pub(super) generation: Stamp,
     pub(super) operation: u32,
     placement: Option<Box<Placement>>,
     pub(super) boundary: u64,
     pub(super) pause_flag: bool,
-    /// World time at which that was set last.
+    /// World time at which the pause flag was last set.
     pub(super) paused_since: u64,
     /// The abort word: collectives of this generation and before return at once.
     pub(super) aborted: Stamp,
-    /// Tells what was meant for an earlier stage.
+    /// Identifies the current stage, so that events for an earlier one are ignored.
     token: u32,
-    /// When it entered the collective that it waits in.
+    /// World time at which the current collective was entered.
     pub(super) waits_since: u64,
-    /// Whether a timer looks after that.
+    /// Whether a deadline timer runs for collectives.
     pub(super) is_watched: bool,
     steps_since_commit: u64,
     has_told_commit: bool,
     pub(super) raises: bool,
+    /// Whether the training function fails where it should return.
+    pub(super) raises_late: bool,
+    /// World time at which the thread last came to rest.
+    pub(super) rested_at: u64,
     has_raised: bool,
     commands: Hop<TrainingCommand>,
-    pub(super) tells: Hop<Tell>,
-    /// The newest stamp that its State was seen at.
+    pub(super) tells: Hop<ThreadTell>,
+    /// The newest stamp at which the State was seen.
     pub(super) newest: Stamp,
 }
 
-impl Program {
+impl TrainingProgram {
     pub(super) fn is_exiting(&self) -> bool {
-        matches!(self.stage, Stage::Exiting | Stage::Failed)
+        matches!(self.stage, ProgramStage::Exiting | ProgramStage::Failed)
     }
 
     pub(super) fn has_returned(&self) -> bool {
-        self.stage == Stage::Returned || (self.stage == Stage::Exiting && !self.has_raised)
+        self.stage == ProgramStage::Returned
+            || (self.stage == ProgramStage::Exiting && !self.has_raised)
     }
 
-    /// Whether it is in the user's function, in this generation, and nobody wants it to stop.
+    /// Whether the thread is in the user's function, in this generation, without an order to stop.
     pub(super) fn trains_in(&self, stamp: Stamp) -> bool {
-        matches!(self.stage, Stage::Computing | Stage::Reducing)
+        matches!(self.stage, ProgramStage::Computing | ProgramStage::Reducing)
             && (self.stamp, self.generation) == (stamp, stamp)
             && self.aborted < stamp
             && !self.pause_flag
             && !self.raises
+    }
+
+    /// Whether the thread has reported its rest and has no command since.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.stage == ProgramStage::AtRest
+            && self.commands.items.is_empty()
+            && self.tells.items.is_empty()
+    }
+
+    /// Whether the thread is in a generation, or on its way out of one.
+    pub(super) const fn is_engaged(&self) -> bool {
+        !matches!(self.stage, ProgramStage::Boot | ProgramStage::AtRest)
     }
 
     pub(super) const fn has_raised(&self) -> bool {
@@ -121,10 +139,10 @@ impl Program {
     }
 
     pub(super) const fn waits_in_collective(&self) -> bool {
-        matches!(self.stage, Stage::Forming | Stage::Syncing | Stage::Reducing)
+        matches!(self.stage, ProgramStage::Forming | ProgramStage::Syncing | ProgramStage::Reducing)
     }
 
-    /// The State sets, or clears, the flag that the thread looks at on every boundary.
+    /// Sets or clears the pause flag, which the thread reads at every boundary.
     pub(super) fn set_pause_flag(&mut self, is_set: bool, now: u64) {
         if is_set && !self.pause_flag {
             self.paused_since = now;
@@ -137,7 +155,7 @@ impl Program {
         self.commands.items.len()
     }
 
-    pub(super) fn model_to_share(&self) -> Model {
+    pub(super) fn model_to_share(&self) -> TrainedModel {
         self.saved.map_or(self.live, |saved| saved.model)
     }
 }
@@ -147,7 +165,7 @@ impl World {
         self.draw_ns(500, self.scenario.hop_ns)
     }
 
-    pub(in crate::cores) fn tell(&mut self, process: u32, tell: Tell) {
+    pub(in crate::cores) fn tell(&mut self, process: u32, tell: ThreadTell) {
         let hop = self.hop();
         let now = self.now;
         let tells = &mut self.processes[process as usize].program.tells;
@@ -158,10 +176,12 @@ impl World {
     }
 
     pub(super) fn tell_event(&mut self, process: u32, event: TrainingEvent) {
-        self.tell(process, Tell::Event(event));
+        self.tell(process, ThreadTell::Event(event));
     }
 
     pub(in crate::cores) fn command(&mut self, process: u32, command: TrainingCommand) {
+        let place = self.processes[process as usize].place;
+        self.decide(place, || words::training(&command));
         let hop = self.hop();
         let now = self.now;
         let commands = &mut self.processes[process as usize].program.commands;
@@ -171,11 +191,11 @@ impl World {
         self.agenda.push(at, Happening::Command { process });
     }
 
-    pub(super) fn program(&mut self, process: u32) -> &mut Program {
+    pub(super) fn program(&mut self, process: u32) -> &mut TrainingProgram {
         &mut self.processes[process as usize].program
     }
 
-    pub(super) fn enter_stage(&mut self, process: u32, stage: Stage) -> u32 {
+    pub(super) fn enter_stage(&mut self, process: u32, stage: ProgramStage) -> u32 {
         let program = self.program(process);
         program.stage = stage;
         program.token += 1;

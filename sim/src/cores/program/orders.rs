@@ -1,14 +1,14 @@
-//! What the State tells the training thread: to form, to sync, to rest.
+//! Commands of the State to the training thread: to form, to sync, to rest, to exit.
 
 use elastic_protocol::messages::{Placement, SyncPlan};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, Step};
-use elastic_runtime::planted::{Bug, is_planted};
 use elastic_worker::state::core::{TrainingCommand, TrainingEvent};
 
-use super::super::processes::Process;
+use super::super::processes::SimulatedProcess;
 use super::super::{Happening, World};
-use super::{Model, Saved, Stage};
-use crate::trace::Kind;
+use super::{ProgramStage, Saved, TrainedModel};
+use crate::trace::TraceKind;
 
 impl World {
     pub(in crate::cores) fn handle_booted(&mut self, process: u32) {
@@ -24,7 +24,8 @@ impl World {
     }
 
     pub(super) fn rest(&mut self, process: u32, steps_lost: u64) {
-        self.enter_stage(process, Stage::AtRest);
+        self.enter_stage(process, ProgramStage::AtRest);
+        self.program(process).rested_at = self.now;
         let commit = self.program(process).saved.map(|saved| saved.id);
         self.tell_event(process, TrainingEvent::AtRest { commit, steps_lost });
         self.handle_command(process);
@@ -39,12 +40,16 @@ impl World {
         let program = self.program(process);
         let waits = matches!(
             program.stage,
-            Stage::AtRest | Stage::Formed | Stage::Held | Stage::Returned | Stage::Failed
+            ProgramStage::AtRest
+                | ProgramStage::Formed
+                | ProgramStage::Held
+                | ProgramStage::Returned
+                | ProgramStage::Failed
         );
         if !waits {
             return;
         }
-        // What is still on its way from the other thread has an event of its own.
+        // A command in transit from the other thread has an event of its own.
         let is_there = program.commands.items.front().is_some_and(|(at, _)| *at <= now);
         if !is_there {
             return;
@@ -60,18 +65,23 @@ impl World {
             TrainingCommand::End => 4,
             TrainingCommand::Exit(_) => 5,
         };
-        self.record(Kind::Thread, place, (1, code), || format!("{command:?}"));
+        self.record(TraceKind::Thread, place, (1, code), || format!("{command:?}"));
         match (stage, command) {
-            (Stage::AtRest | Stage::Returned, TrainingCommand::Form(placement)) => {
+            (ProgramStage::AtRest | ProgramStage::Returned, TrainingCommand::Form(placement)) => {
                 self.form(process, placement);
             }
-            (Stage::AtRest | Stage::Returned | Stage::Failed, TrainingCommand::Exit(exit)) => {
+            (
+                ProgramStage::AtRest | ProgramStage::Returned | ProgramStage::Failed,
+                TrainingCommand::Exit(exit),
+            ) => {
                 self.exit(process, &exit);
             }
-            (Stage::Formed, TrainingCommand::Sync { plan, .. }) => self.sync(process, plan),
-            (Stage::Formed | Stage::Held, TrainingCommand::End) => self.roll_back(process),
-            (Stage::Held, TrainingCommand::Pass) => self.go_on(process),
-            (Stage::Held, TrainingCommand::Stop) => self.keep_and_rest(process),
+            (ProgramStage::Formed, TrainingCommand::Sync { plan, .. }) => self.sync(process, plan),
+            (ProgramStage::Formed | ProgramStage::Held, TrainingCommand::End) => {
+                self.roll_back(process)
+            }
+            (ProgramStage::Held, TrainingCommand::Pass) => self.go_on(process),
+            (ProgramStage::Held, TrainingCommand::Stop) => self.keep_and_rest(process),
             (stage, command) => {
                 let id = self.processes[process as usize].id.clone();
                 self.fail_safety(format!(
@@ -95,7 +105,7 @@ impl World {
         program.boundary = 0;
         program.operation = 0;
         program.has_told_commit = false;
-        self.enter_stage(process, Stage::Forming);
+        self.enter_stage(process, ProgramStage::Forming);
         self.join_group(process, &placement);
         self.program(process).placement = Some(placement);
         self.enter_collective(process, 0);
@@ -109,14 +119,14 @@ impl World {
             }
             SyncPlan::FromRoot { .. } => {
                 self.program(process).operation = 1;
-                self.enter_stage(process, Stage::Syncing);
+                self.enter_stage(process, ProgramStage::Syncing);
                 self.enter_collective(process, 0);
             }
         }
     }
 
-    /// It holds the generation's commit, and enters the user's function.
-    pub(super) fn take_over(&mut self, process: u32, model: Model) {
+    /// Takes the generation's commit over and enters the user's function.
+    pub(super) fn take_over(&mut self, process: u32, model: TrainedModel) {
         let program = self.program(process);
         program.operation = 1;
         program.live = model;
@@ -128,7 +138,7 @@ impl World {
             digest: model.digest(),
         };
         program.saved = Some(Saved { id: commit, model });
-        let Process { id, job, .. } = &self.processes[process as usize];
+        let SimulatedProcess { id, job, .. } = &self.processes[process as usize];
         let checked = self.oracle.synced(*job, stamp, commit.digest, model.samples, id);
         self.demand(checked);
         self.check_model(process, &model);
@@ -136,8 +146,8 @@ impl World {
         self.go_on(process);
     }
 
-    /// The weights are those of a run without faults that has seen as many samples.
-    pub(super) fn check_model(&mut self, process: u32, model: &Model) {
+    /// Checks that the weights equal those of a faultless run after as many samples.
+    pub(super) fn check_model(&mut self, process: u32, model: &TrainedModel) {
         let expected = self.data.weights(model.epoch, model.consumed);
         let samples = model.epoch * self.data.length() + model.consumed;
         if model.weights != expected || model.samples != samples {

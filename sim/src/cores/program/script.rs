@@ -1,17 +1,17 @@
-//! A training script that knows nothing of the library (`--mode restart`): it meets its peers, takes the last checkpoint
-//! up, trains, has rank 0 write checkpoints where all hosts can read them, and ends with an error as soon as a
-//! collective fails. SIGTERM ends it at once.
+//! A training script that knows nothing of the library (`--mode restart`). It meets its peers, takes the last
+//! checkpoint up and trains. Rank 0 writes checkpoints to shared storage. A failed collective ends the script with an
+//! error, SIGTERM ends it at once.
 
 use elastic_protocol::CommitId;
 use elastic_protocol::messages::{Ballot, ProcessPlace, Vote};
 
-use super::super::processes::Process;
+use super::super::processes::SimulatedProcess;
 use super::super::{Happening, MS, World};
-use super::{Saved, Stage};
-use crate::trace::Kind;
+use super::{ProgramStage, Saved};
+use crate::trace::TraceKind;
 
 impl World {
-    /// A script has been started with its place in a generation.
+    /// Gives a started script its place in a generation.
     pub(in crate::cores) fn begin_script(
         &mut self,
         process: u32,
@@ -21,10 +21,10 @@ impl World {
         let ProcessPlace { stamp, rank, .. } = place;
         let world_size = environment.iter().rev().find(|(name, _)| name == "WORLD_SIZE");
         let world_size = world_size.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
-        let Process { id, job, .. } = &self.processes[process as usize];
+        let SimulatedProcess { id, job, .. } = &self.processes[process as usize];
         let (job, checked) = (*job, self.oracle.started(*job, stamp, (rank, world_size), id));
         self.demand(checked);
-        // That it runs is its vote.
+        // A running script counts as a vote.
         let worker = self.processes[process as usize].id.clone();
         self.oracle.voted(job, &Vote { stamp, worker, ballot: Ballot::Ready });
         let program = self.program(process);
@@ -37,7 +37,7 @@ impl World {
         }
     }
 
-    /// It comes to the meeting with its peers.
+    /// Begins to form a group with the script's peers.
     pub(super) fn meet(&mut self, process: u32) {
         let job = self.processes[process as usize].job;
         let stamp = self.program(process).stamp;
@@ -45,11 +45,11 @@ impl World {
             let members = self.oracle.members(job, stamp);
             self.open_group(process, stamp, &members, None);
         }
-        self.enter_stage(process, Stage::Forming);
+        self.enter_stage(process, ProgramStage::Forming);
         self.enter_collective(process, 0);
     }
 
-    /// All have met: it trains on from the last checkpoint.
+    /// The group is formed: training goes on from the last checkpoint.
     pub(super) fn take_up(&mut self, process: u32) {
         let job = self.processes[process as usize].job;
         let found = self.checkpoints.get(&job).copied().unwrap_or_default();
@@ -63,7 +63,7 @@ impl World {
     }
 
     pub(super) fn write_checkpoint(&mut self, process: u32) {
-        let Process { job, place, .. } = self.processes[process as usize];
+        let SimulatedProcess { job, place, .. } = self.processes[process as usize];
         let program = self.program(process);
         program.live.step += 1;
         program.steps_since_commit = 0;
@@ -71,11 +71,11 @@ impl World {
         if rank == 0 {
             self.checkpoints.insert(job, model);
             self.oracle.commits += 1;
-            self.record(Kind::Commit, place, (model.step, model.digest()), String::new);
+            self.record(TraceKind::Commit, place, (model.step, model.digest()), String::new);
         }
     }
 
-    /// It has trained all there is.
+    /// The script has trained all epochs: writes the last checkpoint and exits.
     pub(super) fn end_script(&mut self, process: u32) {
         if self.program(process).steps_since_commit > 0 {
             self.write_checkpoint(process);
@@ -93,7 +93,7 @@ impl World {
     }
 
     fn exit_script(&mut self, process: u32, code: i32) {
-        self.enter_stage(process, Stage::Exiting);
+        self.enter_stage(process, ProgramStage::Exiting);
         let wait = self.draw_ns(200_000, 20 * MS);
         self.agenda.push(self.now + wait, Happening::Exited { process, code });
     }

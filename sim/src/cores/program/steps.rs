@@ -1,17 +1,20 @@
-//! The user's function: compute, reduce, apply, commit.
+//! The user's function: compute, reduce, apply, commit. Part of the simulated training program.
 
 use elastic_protocol::{CommitId, Step};
 use elastic_worker::state::core::TrainingEvent;
 use elastic_worker::state::sampler::share;
 
-use super::super::processes::Process;
-use super::super::state::Tell;
-use super::super::{Happening, World};
-use super::{Model, Saved, Stage};
-use crate::trace::Kind;
+use super::super::processes::SimulatedProcess;
+use super::super::state::ThreadTell;
+use super::super::{Happening, MS, World};
+use super::{ProgramStage, Saved, TrainedModel};
+use crate::trace::TraceKind;
+
+/// Range of the delay with which a training function fails where it should return.
+const RAISES_AFTER_NS: (u64, u64) = (5 * MS, 3_000 * MS);
 
 impl World {
-    /// The next step, or the end of the user's function.
+    /// Begins the next step, or ends the user's function.
     pub(super) fn go_on(&mut self, process: u32) {
         let epochs = self.scenario.epochs;
         let program = self.program(process);
@@ -19,16 +22,24 @@ impl World {
             return self.end_script(process);
         }
         let program = self.program(process);
+        if program.live.epoch >= epochs && std::mem::take(&mut program.raises_late) {
+            program.raises = true;
+            self.disturb();
+            let token = self.enter_stage(process, ProgramStage::Computing);
+            let takes = self.draw_ns(RAISES_AFTER_NS.0, RAISES_AFTER_NS.1);
+            return self.agenda.push(self.now + takes, Happening::Computed { process, token });
+        }
+        let program = self.program(process);
         if program.live.epoch >= epochs {
             let commit = self.keep(process);
             self.leave_group(process, false);
-            self.enter_stage(process, Stage::Returned);
+            self.enter_stage(process, ProgramStage::Returned);
             let stamp = self.program(process).stamp;
             let note = String::new();
             self.tell_event(process, TrainingEvent::Returned { stamp, commit, note });
             return self.handle_command(process);
         }
-        let token = self.enter_stage(process, Stage::Computing);
+        let token = self.enter_stage(process, ProgramStage::Computing);
         let host = self.processes[process as usize].host;
         let slow = self.hosts[host as usize].slow_times;
         let step = self.scenario.step_ns;
@@ -52,7 +63,7 @@ impl World {
             program.raises = false;
             program.has_raised = true;
             let stamp = program.stamp;
-            self.enter_stage(process, Stage::Failed);
+            self.enter_stage(process, ProgramStage::Failed);
             self.leave_group(process, true);
             let message = "simulated error".to_owned();
             self.tell_event(process, TrainingEvent::Failed { stamp, message });
@@ -69,7 +80,7 @@ impl World {
             return self.fail_safety(format!("no samples are left at {epoch} {consumed}"));
         };
         let value = self.data.contribution(epoch, part.local.start, part.local.end);
-        self.enter_stage(process, Stage::Reducing);
+        self.enter_stage(process, ProgramStage::Reducing);
         self.enter_collective(process, value);
     }
 
@@ -78,23 +89,25 @@ impl World {
         &mut self,
         process: u32,
         value: u64,
-        shared: Option<Model>,
+        shared: Option<TrainedModel>,
     ) {
         let stage = self.program(process).stage;
         match stage {
-            Stage::Forming if self.processes[process as usize].is_script => self.take_up(process),
-            Stage::Forming => {
+            ProgramStage::Forming if self.processes[process as usize].is_script => {
+                self.take_up(process)
+            }
+            ProgramStage::Forming => {
                 let stamp = self.program(process).stamp;
-                self.enter_stage(process, Stage::Formed);
+                self.enter_stage(process, ProgramStage::Formed);
                 self.tell_event(process, TrainingEvent::Formed { stamp });
                 self.handle_command(process);
             }
-            Stage::Syncing => {
+            ProgramStage::Syncing => {
                 if let Some(model) = shared {
                     self.take_over(process, model);
                 }
             }
-            Stage::Reducing => self.apply(process, value),
+            ProgramStage::Reducing => self.apply(process, value),
             _ => {}
         }
     }
@@ -132,9 +145,10 @@ impl World {
         program.boundary += 1;
         if program.pause_flag {
             let boundary = program.boundary;
-            let stage = if self.answers_by_command() { Stage::Held } else { Stage::Asking };
+            let stage =
+                if self.answers_by_command() { ProgramStage::Held } else { ProgramStage::Asking };
             self.enter_stage(process, stage);
-            self.tell(process, Tell::Boundary(boundary));
+            self.tell(process, ThreadTell::Boundary(boundary));
         } else {
             self.go_on(process);
         }
@@ -153,13 +167,13 @@ impl World {
         program.saved = Some(Saved { id, model });
         let tells = !std::mem::replace(&mut program.has_told_commit, true);
         let place = self.processes[process as usize].place;
-        self.record(Kind::Commit, place, (model.step, digest), String::new);
-        let Process { id: worker, job, .. } = &self.processes[process as usize];
+        self.record(TraceKind::Commit, place, (model.step, digest), String::new);
+        let SimulatedProcess { id: worker, job, .. } = &self.processes[process as usize];
         let checked =
             self.oracle.committed(*job, generation, model.step, digest, model.samples, worker);
         self.demand(checked);
         if tells {
-            self.tell(process, Tell::Progress);
+            self.tell(process, ThreadTell::Progress);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Where the logic of a node sits: in a core that the world calls, or in the product's actors, which call the
-//! world through their ports. Everything here is for the actors.
+//! Seats of a node's logic: a core that the world calls, or the product's actors, which call the world through their
+//! ports. This folder serves the actors.
 
 mod nodes;
 mod pump;
@@ -8,20 +8,20 @@ mod wire;
 use elastic_protocol::Stamp;
 use elastic_worker::state::core::{StateConfig, StateCore};
 
-use super::program::Program;
+use super::program::TrainingProgram;
 use crate::actors::StateNode;
 
-/// Where a State's logic sits.
+/// Where a State's logic runs.
 #[derive(Debug)]
 pub(super) enum StateSeat {
-    /// In a core that the world calls.
+    /// A core that the world calls.
     Core(Box<StateCore>),
-    /// In an actor: `config` until its process has come to the library, `node` from then on to the end.
+    /// An actor. `config` is set until its process has come to the library, `node` from then on to the end.
     Actor { config: Option<Box<StateConfig>>, node: Option<StateNode>, is_exited: bool },
 }
 
 impl StateSeat {
-    /// Whether it has told the training thread to leave `run`.
+    /// Whether the State has told the training thread to leave `run`.
     pub(super) fn is_exited(&self) -> bool {
         match self {
             Self::Core(core) => core.is_exited(),
@@ -29,8 +29,8 @@ impl StateSeat {
         }
     }
 
-    /// The generation that it is in; of an actor, the one that its program was told last.
-    pub(super) fn stamp(&self, program: &Program) -> Stamp {
+    /// The State's generation. For an actor, the last one that its program was told.
+    pub(super) fn stamp(&self, program: &TrainingProgram) -> Stamp {
         match self {
             Self::Core(core) => core.stamp(),
             Self::Actor { .. } => program.newest,
@@ -51,7 +51,7 @@ impl StateSeat {
         }
     }
 
-    /// Its process has ended.
+    /// The process has ended: drops the actor's node.
     pub(super) fn end(&mut self) {
         if let Self::Actor { node, .. } = self {
             *node = None;

@@ -1,22 +1,23 @@
-//! What nodes that are actors have beside the network: hosts, discovery, processes, the training thread.
+//! Ports of nodes that are actors, beside the network: hosts, discovery, processes, the training thread.
 
 use std::rc::Rc;
 use std::time::Duration;
 
+use elastic_agent::core::{AgentSettings, SpawnOrder, StopSignal};
 use elastic_host_manager::{DiscoveryError, HostsSnapshot};
 use elastic_protocol::{NodeId, Step, WorkerId};
-use elastic_worker::agent::core::{AgentSettings, SpawnOrder, StopSignal};
-use elastic_worker::state::core::{Progress, TrainingCommand};
-use elastic_worker::state::training::{Control, ThreadMessage};
+use elastic_worker::state::core::{TrainingCommand, TrainingProgress};
+use elastic_worker::state::training::{ThreadMessage, TrainingControl};
 use tokio::sync::oneshot;
 
-use super::super::state::Tell;
+use super::super::state::ThreadTell;
 use super::super::{Happening, MS, World};
 use super::StateSeat;
 use crate::actors::hub::Hub;
-use crate::actors::{AgentNode, Birth, Side, StateNode};
+use crate::actors::{AgentNode, NodeBirth, Side, StateNode};
 use crate::dataset::mix;
-use crate::trace::{Kind, Place};
+use crate::decisions::words;
+use crate::trace::{TraceKind, TracePlace};
 
 /// The driver's node.
 impl World {
@@ -52,7 +53,7 @@ impl World {
         let id = self.enrol(link);
         let seed = mix(self.options.seed, 1 << 32 | u64::from(link));
         let (side, ppm) = (Side::Peer { link }, self.hosts[host as usize].ppm);
-        AgentNode::start(hub, Birth { id, seed, side, ppm }, (host, life), settings)
+        AgentNode::start(hub, NodeBirth { id, seed, side, ppm }, (host, life), settings)
     }
 
     pub(crate) fn agent_spawns(&mut self, host: u32, order: SpawnOrder) {
@@ -61,6 +62,7 @@ impl World {
             let worker = &order.worker;
             self.fail_safety(format!("D-2: {worker} is started for a driver that was succeeded"));
         }
+        self.decide(TracePlace::agent(host), || words::spawn(&order));
         let wait = self.draw_ns(MS, 50 * MS);
         let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
         let (life, token) = (agent.life, agent.keep_order(order));
@@ -68,6 +70,7 @@ impl World {
     }
 
     pub(crate) fn agent_signals(&mut self, host: u32, worker: &WorkerId, signal: StopSignal) {
+        self.decide(TracePlace::agent(host), || format!("{signal} to {worker}"));
         if let Some(process) = self.process_of(self.job_of_agent(host), worker) {
             let wait = self.draw_ns(20_000, 300_000);
             let kills = signal == StopSignal::Kill;
@@ -79,8 +82,9 @@ impl World {
         if self.agent_mut(host, life).is_none() {
             return;
         }
+        self.decide(TracePlace::agent(host), || format!("exit with code {code}: {reason}"));
         let numbers = (u64::from(code.unsigned_abs()), 0);
-        self.record(Kind::Exit, Place::agent(host), numbers, || reason);
+        self.record(TraceKind::Exit, TracePlace::agent(host), numbers, || reason);
         self.end_agent(host, true);
         self.boot_agent_later(host);
     }
@@ -88,7 +92,7 @@ impl World {
 
 /// Workers' nodes.
 impl World {
-    /// Its process has come to the library, which starts the State's actor.
+    /// Starts the State's actor when its process has come to the library.
     pub(in crate::cores) fn start_state_node(&mut self, process: u32) {
         let Some(hub) = self.hub.clone() else { return };
         let entry = &mut self.processes[process as usize];
@@ -97,7 +101,7 @@ impl World {
         let StateSeat::Actor { config, node, .. } = &mut entry.state else { return };
         let Some(config) = config.take() else { return };
         let seed = mix(self.options.seed, 2 << 32 | u64::from(process));
-        let birth = Birth { id, seed, side, ppm };
+        let birth = NodeBirth { id, seed, side, ppm };
         *node = Some(StateNode::start(&hub, birth, process, *config));
     }
 
@@ -108,7 +112,7 @@ impl World {
     ) -> Result<(), String> {
         let entry = &mut self.processes[process as usize];
         let waiting = entry.program.commands_waiting();
-        if waiting >= Control::COMMANDS_MAX {
+        if waiting >= TrainingControl::COMMANDS_MAX {
             return Err(format!("{waiting} commands wait already"));
         }
         match (&command, &mut entry.state) {
@@ -125,7 +129,7 @@ impl World {
         Ok(())
     }
 
-    /// The boundary that the thread has reached.
+    /// Sets or clears the pause flag. Returns the boundary that the thread has reached.
     pub(crate) fn set_pause_flag(&mut self, process: u32, is_set: bool) -> u64 {
         let program = &mut self.processes[process as usize].program;
         program.set_pause_flag(is_set, self.now);
@@ -136,25 +140,28 @@ impl World {
         self.processes[process as usize].program.boundary = 0;
     }
 
-    pub(crate) fn progress_of(&self, process: u32) -> Progress {
+    pub(crate) fn progress_of(&self, process: u32) -> TrainingProgress {
         let saved = self.processes[process as usize].program.saved.as_ref();
-        Progress { step: Step(saved.map_or(0, |saved| saved.model.step)), note: String::new() }
+        TrainingProgress {
+            step: Step(saved.map_or(0, |saved| saved.model.step)),
+            note: String::new(),
+        }
     }
 
-    /// The training thread's word reaches the actor's mailbox.
-    pub(in crate::cores) fn tell_state_actor(&mut self, process: u32, tell: Tell) {
+    /// Delivers the training thread's message to the actor's mailbox.
+    pub(in crate::cores) fn tell_state_actor(&mut self, process: u32, tell: ThreadTell) {
         let entry = &self.processes[process as usize];
         let Some(node) = entry.state.node() else { return };
         node.hear_thread(match tell {
-            Tell::Event(event) => ThreadMessage::Event(event),
-            Tell::Boundary(boundary) => {
+            ThreadTell::Event(event) => ThreadMessage::Event(event),
+            ThreadTell::Boundary(boundary) => {
                 ThreadMessage::Boundary { stamp: entry.program.stamp, boundary }
             }
-            Tell::Progress => ThreadMessage::FirstCommit,
+            ThreadTell::Progress => ThreadMessage::FirstCommit,
         });
     }
 
-    /// Whether a training thread that asks at a boundary gets its answer as a command.
+    /// Whether the answer at a boundary comes as a command.
     pub(in crate::cores) const fn answers_by_command(&self) -> bool {
         self.hub.is_some()
     }

@@ -1,21 +1,21 @@
-//! Of the world, for the pump that drives it where nodes are actors.
+//! The world as the pump drives it, where nodes are actors.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use elastic_runtime::{Exit, PanicRecord};
+use elastic_runtime::{ChildExit, PanicRecord};
 
 use super::super::World;
 use crate::actors::hub::Hub;
-use crate::options::Options;
-use crate::report::Verdict;
+use crate::options::RunOptions;
+use crate::report::RunVerdict;
 use crate::trace::Recording;
 
 impl World {
     /// A world whose nodes are actors.
     pub(crate) fn with_actors(
-        options: &Options,
+        options: &RunOptions,
         recording: Recording,
         hub: &Rc<Hub>,
     ) -> Rc<RefCell<Self>> {
@@ -24,14 +24,14 @@ impl World {
         hub.connect(world)
     }
 
-    /// Does what is due; the next moment of which something is known, or none if the run is over.
+    /// Handles what is due. Returns the time of the next event, or `None` if the run is over.
     pub(crate) fn advance(&mut self, now: u64) -> Option<u64> {
         self.run_until(now);
         self.now = self.now.max(now);
         if self.failure.is_some() || self.is_done { None } else { self.agenda.next_at() }
     }
 
-    /// A node calls.
+    /// Runs a node's call. Returns its result and the time of the next event.
     pub(crate) fn called<R>(&mut self, now: u64, call: impl FnOnce(&mut Self) -> R) -> (R, u64) {
         self.now = self.now.max(now);
         let result = call(self);
@@ -44,17 +44,17 @@ impl World {
         self.fail_safety(format!("a node panicked: {panic}"));
     }
 
-    pub(crate) fn actor_failed(&mut self, who: &str, exit: &Exit) {
+    pub(crate) fn actor_failed(&mut self, who: &str, exit: &ChildExit) {
         self.fail_safety(format!("{who} {exit}"));
     }
 
-    /// Asks the driver what it waits for, if that is what a failed run is about.
+    /// Asks the driver which nodes it waits for, if the run failed for liveness.
     pub(crate) fn status_question(
         &self,
         within: Duration,
     ) -> Option<impl Future<Output = String> + use<>> {
         let is_asked =
-            self.failure.as_ref().is_some_and(|failure| failure.verdict == Verdict::Liveness);
+            self.failure.as_ref().is_some_and(|failure| failure.verdict == RunVerdict::Liveness);
         let driver = self.driver.node().filter(|_| is_asked && self.driver.runs());
         driver.map(|driver| driver.status(within))
     }
@@ -65,8 +65,8 @@ impl World {
         }
     }
 
-    /// Drops all nodes, and reports.
-    pub(crate) fn end(&mut self) -> crate::report::Report {
+    /// Drops all nodes and reports.
+    pub(crate) fn end(&mut self) -> crate::report::RunReport {
         self.driver.seat = None;
         self.former.clear();
         for host in &mut self.hosts {

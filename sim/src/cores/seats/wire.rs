@@ -1,42 +1,31 @@
-//! The network, from the side of nodes that are actors.
+//! The network as nodes that are actors use it: send, close, deliver, hand back.
 
 use bytes::Bytes;
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
 use elastic_protocol::{NodeId, NodeName, WorkerId};
-use elastic_runtime::session::Limits;
 use elastic_runtime::transport::{Conversation, LinkEvent, SendErrorReason, TransportEvent};
 
 use super::super::World;
-use super::super::driver::DriverLife;
-use super::super::network::{End, Frame, Lane, Owner};
+use super::super::network::{LinkDirection, LinkFrame, LinkOwner, LinkSide};
 use super::super::wire::Packet;
 use crate::actors::{DriverNode, Side};
 
 impl World {
-    fn lane(end: End) -> Lane {
+    fn lane(end: LinkSide) -> LinkDirection {
         match end {
-            End::Driver => Lane::ToPeer,
-            End::Peer => Lane::ToDriver,
+            LinkSide::Driver => LinkDirection::ToPeer,
+            LinkSide::Peer => LinkDirection::ToDriver,
         }
     }
 
-    fn place_of_end(&self, side: Side, peer: &NodeId) -> Option<(u32, End)> {
+    fn place_of_end(&self, side: Side, peer: &NodeId) -> Option<(u32, LinkSide)> {
         match side {
-            Side::Peer { link } => Some((link, End::Peer)),
-            Side::Driver { .. } => {
-                let number = peer.incarnation.0;
-                let link = match peer.name {
-                    NodeName::Agent(_) => self.link_of_agent(peer)?,
-                    NodeName::Worker(..) => self.link_of_incarnation(self.driver.job, number)?,
-                    _ => return None,
-                };
-                let is_same = self.links[link as usize].node.as_ref() == Some(peer);
-                is_same.then_some((link, End::Driver))
-            }
+            Side::Peer { link } => Some((link, LinkSide::Peer)),
+            Side::Driver { .. } => Some((self.link_of(peer)?, LinkSide::Driver)),
         }
     }
 
-    /// Does something as the node that is at this side.
+    /// Acts as the node at a side.
     pub(crate) fn at_side<R>(&mut self, side: Side, act: impl FnOnce(&mut Self) -> R) -> Option<R> {
         match side {
             Side::Driver { life } => self.in_life(life, act),
@@ -55,12 +44,13 @@ impl World {
             return Err(SendErrorReason::NoSession);
         }
         let frame = self.wiretap.read(bytes);
-        if let Some(Frame::ToAgent(DriverToAgent::Start { worker, .. })) = &frame {
+        if let Some(LinkFrame::ToAgent(DriverToAgent::Start { worker, .. })) = &frame {
             self.check_recorded(worker);
         }
-        if let Some(Frame::ToWorker(DriverToWorker::Assign(formation))) = &frame {
+        if let Some(LinkFrame::ToWorker(DriverToWorker::Assign(formation))) = &frame {
             let (job, term) = (self.driver.job, self.driver.term);
-            // A former driver that stood still tells late of what it had recorded: its successor has formed that.
+            // A former driver that stood still may report a recorded generation late. Its successor has formed that
+            // generation.
             let is_news = !self.oracle.knows(job, formation.stamp);
             if formation.stamp > self.driver.stamp && is_news {
                 match self.oracle.members_told(job, formation) {
@@ -77,7 +67,7 @@ impl World {
             };
             self.demand(checked);
         }
-        if let Some(Frame::ToWorker(DriverToWorker::Go { stamp })) = &frame
+        if let Some(LinkFrame::ToWorker(DriverToWorker::Go { stamp })) = &frame
             && *stamp > self.wiretap.gone
         {
             self.wiretap.gone = *stamp;
@@ -87,34 +77,36 @@ impl World {
         let Some((link, end)) = self.place_of_end(side, to) else {
             return Err(SendErrorReason::NoSession);
         };
-        if let Some(Frame::FromWorker(message)) = &frame
-            && let Owner::Worker { process } = self.links[link as usize].owner
+        if let Some(LinkFrame::FromWorker(message)) = &frame
+            && let LinkOwner::Worker { process } = self.links[link as usize].owner
         {
             self.check_said(process, message);
         }
-        let lane = Self::lane(end);
-        if self.links[link as usize].queued(lane) >= Limits::DEFAULT.control_frames {
-            return Err(SendErrorReason::Full);
+        if let Some(frame) = &frame {
+            self.note_said(link, frame);
         }
+        let lane = Self::lane(end);
         let is_goodbye = matches!(
             frame,
-            Some(Frame::ToWorker(DriverToWorker::Leave { .. } | DriverToWorker::Finished { .. }))
+            Some(LinkFrame::ToWorker(
+                DriverToWorker::Leave { .. } | DriverToWorker::Finished { .. }
+            ))
         );
         let welcomes = matches!(
             frame,
             Some(
-                Frame::ToWorker(DriverToWorker::Welcome { .. })
-                    | Frame::ToAgent(DriverToAgent::Welcome { .. })
+                LinkFrame::ToWorker(DriverToWorker::Welcome { .. })
+                    | LinkFrame::ToAgent(DriverToAgent::Welcome { .. })
             )
         );
-        let code = frame.as_ref().map_or(0, Frame::code);
+        let code = frame.as_ref().map_or(0, LinkFrame::code);
         let vote = match frame {
-            Some(Frame::Vote(vote)) => Some(Box::new(vote)),
+            Some(LinkFrame::Vote(vote)) => Some(Box::new(vote)),
             _ => None,
         };
         let packet =
             Packet { bytes: bytes.clone(), conversation, code, is_goodbye, welcomes, vote };
-        self.send(link, lane, Frame::Wire(packet)).map_err(|_frame| SendErrorReason::NoSession)
+        self.send(link, lane, LinkFrame::Wire(packet)).map_err(|refused| refused.reason)
     }
 
     fn worker_named(&self, node: &NodeId) -> Option<WorkerId> {
@@ -122,28 +114,30 @@ impl World {
         Some(WorkerId { host: host.clone(), slot: *slot, incarnation: node.incarnation })
     }
 
-    /// An end closes its session for good; for how long it had not heard the other, if there was a session.
-    pub(crate) fn node_closes(&mut self, side: Side, peer: &NodeId) -> Option<u64> {
-        let (link, end) = self.place_of_end(side, peer)?;
-        self.close(link, end)
+    /// Closes an end's session for good.
+    pub(crate) fn node_closes(&mut self, side: Side, peer: &NodeId, reason: &str) {
+        if let Some((link, end)) = self.place_of_end(side, peer) {
+            self.close(link, end, peer, reason);
+        }
     }
 
-    fn tell_node(&self, link: u32, end: End, event: TransportEvent) {
+    fn tell_node(&self, link: u32, end: LinkSide, event: TransportEvent) {
         match (end, self.links[link as usize].owner) {
-            (End::Driver, _) => {
-                let life = self.life(self.links[link as usize].life);
-                if let Some(driver) = life.and_then(DriverLife::node) {
+            (LinkSide::Driver, _) => {
+                // The current driver is the life whose sessions are pumped. The peer may have met a later one
+                // already.
+                if let Some(driver) = self.driver.node() {
                     driver.tell(event);
                 }
             }
-            (End::Peer, Owner::Agent { host, life }) => {
+            (LinkSide::Peer, LinkOwner::Agent { host, life }) => {
                 let agent = self.hosts[host as usize].agent.as_ref();
                 let agent = agent.filter(|agent| agent.life == life);
                 if let Some(node) = agent.and_then(|agent| agent.node()) {
                     node.tell(event);
                 }
             }
-            (End::Peer, Owner::Worker { process }) => {
+            (LinkSide::Peer, LinkOwner::Worker { process }) => {
                 if let Some(node) = self.processes[process as usize].state.node() {
                     node.tell(event);
                 }
@@ -151,23 +145,28 @@ impl World {
         }
     }
 
-    /// Whom an end of a link is linked with.
-    fn other_end(&self, link: u32, end: End) -> Option<NodeId> {
+    /// The node at the other end of a link.
+    fn other_end(&self, link: u32, end: LinkSide) -> Option<NodeId> {
         match end {
-            End::Driver => self.links[link as usize].node.clone(),
-            End::Peer => Some(DriverNode::id(self.term_of(self.links[link as usize].life))),
+            LinkSide::Driver => self.links[link as usize].node.clone(),
+            LinkSide::Peer => Some(DriverNode::id(self.term_of(self.links[link as usize].life))),
         }
     }
 
-    pub(in crate::cores) fn tell_node_of_link(&mut self, link: u32, end: End, event: &LinkEvent) {
+    pub(in crate::cores) fn tell_node_of_link(
+        &mut self,
+        link: u32,
+        end: LinkSide,
+        event: &LinkEvent,
+    ) {
         if let Some(peer) = self.other_end(link, end) {
             self.tell_node(link, end, TransportEvent::Link { peer, event: event.clone() });
         }
     }
 
-    pub(in crate::cores) fn hand_packet(&mut self, link: u32, end: End, packet: Packet) {
+    pub(in crate::cores) fn hand_packet(&mut self, link: u32, end: LinkSide, packet: Packet) {
         if packet.is_goodbye
-            && let Owner::Worker { process } = self.links[link as usize].owner
+            && let LinkOwner::Worker { process } = self.links[link as usize].owner
         {
             self.processes[process as usize].is_leaving = true;
         }
@@ -175,9 +174,7 @@ impl World {
             self.is_outdated(link, true);
         }
         if let Some(vote) = &packet.vote {
-            let life = self.links[link as usize].life;
-            let job = self.life(life).map_or(self.driver.job, |driver| driver.job);
-            self.oracle.voted(job, vote);
+            self.oracle.voted(self.driver.job, vote);
         }
         if let Some(from) = self.other_end(link, end) {
             let Packet { bytes: frame, conversation, .. } = packet;
@@ -185,7 +182,7 @@ impl World {
         }
     }
 
-    pub(in crate::cores) fn hand_back(&mut self, link: u32, end: End, packet: Packet) {
+    pub(in crate::cores) fn hand_back(&mut self, link: u32, end: LinkSide, packet: Packet) {
         if let Some(to) = self.other_end(link, end) {
             let Packet { bytes: frame, conversation, .. } = packet;
             self.tell_node(link, end, TransportEvent::Undeliverable { to, conversation, frame });

@@ -1,27 +1,30 @@
-//! A driver core, a registry core, and fake agents and workers that do what the protocol asks of them.
+//! A driver core, a registry core, and fake agents and workers that follow the protocol. Used by the scenarios in
+//! this folder.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
+use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, DataPlane, DriverToAgent, DriverToWorker, Formation, KnownDrivers,
-    LiveWorker, Placement, ProgramError, StoppedBy, SyncPlan, Table, Vote, WorkerToDriver,
+    AgentToDriver, Ballot, DriverToAgent, DriverToWorker, Formation, FormationTable, KnownDrivers,
+    LiveWorker, Placement, ProgramError, StoppedBy, SyncPlan, UnreachableHost, Vote,
+    WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, BaseMismatch, CommitId, ExitStatus, HostName, Incarnation, JobResult, NodeId,
     NodeName, ProgramSpec, ResetCause, Stamp, Step, Time, WorkerId,
 };
-use elastic_registry::RegistryCore;
+use elastic_registry::{GenerationVerdict, RegistryCore};
 use elastic_runtime::transport::{LinkEvent, LossReason};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use elastic_journal::Journal as _;
 
-use crate::core::{DriverConfig, DriverCore, DriverOutput, EventKind, Mode};
+use crate::core::{DriverConfig, DriverCore, DriverOutput, ElasticMode, EventKind};
 use crate::journal::tests::{MemoryJournal, begin};
 
 pub(super) fn host(name: &str) -> HostName {
@@ -41,54 +44,69 @@ pub(super) struct Cluster {
     pub(super) core: DriverCore,
     config: DriverConfig,
     journal: MemoryJournal,
-    /// Nothing that is to be stored is.
+    /// Whether the journal stores nothing.
     pub(super) disk_hangs: bool,
     registry: RegistryCore,
+    /// Verdicts of the registry that the driver has not heard.
+    verdicts: VecDeque<GenerationVerdict>,
+    /// Whether the driver hears no verdicts.
+    pub(super) hold_verdicts: bool,
     pub(super) now: Time,
     workers: BTreeMap<WorkerId, FakeWorker>,
     agents: BTreeMap<HostName, NodeId>,
     next_agent: u64,
     /// Workers that answer nothing.
     pub(super) deaf: BTreeSet<WorkerId>,
-    /// New processes are not attached by themselves.
+    /// Whether new processes do not attach by themselves.
     pub(super) slow_start: bool,
     pub(super) hosts: Vec<HostEntry>,
-    /// Whom the driver has told of others.
+    /// Nodes that the driver has told of other drivers.
     pub(super) told_of_drivers: Vec<(Vec<NodeId>, KnownDrivers)>,
-    /// Whether it left the job to another.
+    /// Whether the driver left the job to another.
     pub(super) handed_over: bool,
     /// World sizes of the generations that ran.
     pub(super) sizes: Vec<u32>,
     pub(super) resets: Vec<ResetCause>,
-    /// Generations whose processes were kept for another one.
+    /// Losses of committed steps: the committed step, the step at which training went on, all lost steps.
+    pub(super) losses: Vec<(u64, u64, u64)>,
+    /// Lost steps of each reset.
+    pub(super) steps_lost: Vec<u64>,
+    /// Number of generations whose processes were kept for another one.
     pub(super) taken_back: u32,
     pub(super) skipped_syncs: u32,
-    /// Members that were told what has changed, and not the full table.
+    /// Members that were told the changes, and not the full table.
     pub(super) deltas: u32,
     pub(super) roots: Vec<Option<u32>>,
     pub(super) failed_hosts: Vec<HostName>,
+    /// Events that say which host does not reach which.
+    pub(super) unreachable: Vec<UnreachableHost>,
     pub(super) left: Vec<WorkerId>,
     pub(super) stops: Vec<(WorkerId, u64)>,
     pub(super) refused: Vec<String>,
     pub(super) finished: Vec<WorkerId>,
     pub(super) result: Option<JobResult>,
-    /// Processes do not end when they are told to, until they are let go.
+    /// Whether processes that are told to end wait until they are let go.
     pub(super) hold_stops: bool,
-    /// Agents that were told to go, and have been held.
+    /// Whether agents keep the last words of ended processes back.
+    pub(super) is_silent_at_end: bool,
+    /// Agents that were told to leave, and are held back.
     leaving: Vec<NodeId>,
     /// Whether the program uses the library.
     pub(super) attaches: bool,
-    /// Of every process that was ever started.
+    /// Environment of every process that was ever started.
     pub(super) environments: BTreeMap<WorkerId, BTreeMap<String, String>>,
 }
 
 impl Cluster {
     pub(super) fn new(change: impl FnOnce(&mut DriverConfig)) -> Self {
         let program = ProgramSpec { argv: vec!["train".to_owned()], environment: Vec::new() };
-        let mut config =
-            DriverConfig { hosts_join: false, mode: Mode::InProcess, ..DriverConfig::new(program) };
+        let mut config = DriverConfig {
+            hosts_join: false,
+            mode: ElasticMode::InProcess,
+            ..DriverConfig::new(program)
+        };
         change(&mut config);
-        let attaches = config.mode == Mode::InProcess;
+        let attaches = config.mode == ElasticMode::InProcess;
         let config = config.validate().expect("a valid configuration");
         let now = Time::from_ms(1);
         let rng = ChaCha8Rng::seed_from_u64(1);
@@ -100,6 +118,8 @@ impl Cluster {
             journal,
             disk_hangs: false,
             registry: RegistryCore::new(),
+            verdicts: VecDeque::new(),
+            hold_verdicts: false,
             now,
             workers: BTreeMap::new(),
             agents: BTreeMap::new(),
@@ -111,35 +131,40 @@ impl Cluster {
             handed_over: false,
             sizes: Vec::new(),
             resets: Vec::new(),
+            losses: Vec::new(),
+            steps_lost: Vec::new(),
             taken_back: 0,
             skipped_syncs: 0,
             deltas: 0,
             roots: Vec::new(),
             failed_hosts: Vec::new(),
+            unreachable: Vec::new(),
             left: Vec::new(),
             stops: Vec::new(),
             refused: Vec::new(),
             finished: Vec::new(),
             result: None,
             hold_stops: false,
+            is_silent_at_end: false,
             leaving: Vec::new(),
             attaches,
             environments: BTreeMap::new(),
         }
     }
 
-    /// The driver is killed, and started again from what is stored: nobody has found it yet.
+    /// Kills the driver and starts it again from the journal. No agent or worker has found it yet.
     pub(super) fn restart_driver(&mut self) {
         self.disk_hangs = false;
         let tenure = begin(&mut self.journal);
         let rng = ChaCha8Rng::seed_from_u64(tenure.image.term.0);
         self.core = DriverCore::with_journal(self.config.clone(), tenure, rng, self.now);
         self.registry = RegistryCore::new();
+        self.verdicts.clear();
         self.list_hosts();
         self.settle();
     }
 
-    /// The agents of these hosts find the driver, and then their workers do.
+    /// Has the agents of these hosts find the driver, and then their workers.
     pub(super) fn come_back(&mut self, hosts: &[&str]) {
         for name in hosts {
             let node = self.agents[&host(name)].clone();
@@ -159,17 +184,17 @@ impl Cluster {
         self.settle();
     }
 
-    /// A worker's process ends while nobody is there to be told.
+    /// Ends a worker's process while no driver is there.
     pub(super) fn end_unseen(&mut self, worker: &WorkerId) {
         self.workers.remove(worker);
     }
 
-    /// Nobody in a generation has ended it, for whatever reason.
+    /// Number of workers that are active in a generation.
     pub(super) fn active(&self) -> usize {
         self.workers.values().filter(|worker| worker.active).count()
     }
 
-    /// A host is listed and its agent joins.
+    /// Lists a host and has its agent join.
     pub(super) fn add_host(&mut self, name: &str, slots: u32) {
         let name = host(name);
         self.hosts.retain(|entry| entry.name != name);
@@ -195,8 +220,13 @@ impl Cluster {
     pub(super) fn rejoin(&mut self, node: &NodeId, slots: u32, live: Vec<LiveWorker>) {
         let NodeName::Agent(name) = &node.name else { return };
         self.core.handle_link(self.now, node, &LinkEvent::Up);
-        let join =
-            AgentToDriver::Join { host: name.clone(), slots, role: "default".to_owned(), live };
+        let join = AgentToDriver::Join {
+            host: name.clone(),
+            slots,
+            role: "default".to_owned(),
+            meeting: None,
+            live,
+        };
         self.core.handle_agent(self.now, node, join);
         self.settle();
     }
@@ -231,13 +261,13 @@ impl Cluster {
         self.workers.keys()
     }
 
-    /// The same, of one host, as its agent tells it.
+    /// The running processes of one host, as its agent reports them.
     pub(super) fn live_on(&self, name: &str) -> Vec<LiveWorker> {
         let on_host = self.live().filter(|worker| worker.host == host(name));
         on_host.map(|worker| LiveWorker { worker: worker.clone(), pid: 1 }).collect()
     }
 
-    /// Whoever was told to end, and has been held, ends.
+    /// Ends all held processes that were told to end.
     pub(super) fn release_stops(&mut self) {
         self.hold_stops = false;
         for (worker, _) in self.stops.clone() {
@@ -251,7 +281,7 @@ impl Cluster {
         self.settle();
     }
 
-    /// An agent stops what it has, and goes.
+    /// Has an agent stop its processes and leave.
     fn leave(&mut self, agent: &NodeId) {
         let of_agent = |worker: &&WorkerId| agent.name == NodeName::Agent(worker.host.clone());
         let live: Vec<WorkerId> = self.live().filter(of_agent).cloned().collect();
@@ -279,14 +309,14 @@ impl Cluster {
         })
     }
 
-    /// A worker holds no table any more.
+    /// Makes a worker lose its table.
     pub(super) fn forget_table(&mut self, worker: &WorkerId) {
         if let Some(worker) = self.workers.get_mut(worker) {
             worker.table = Arc::default();
         }
     }
 
-    /// Every active member commits `steps` times.
+    /// Has every active member commit `steps` times.
     pub(super) fn train(&mut self, steps: u64) {
         for worker in self.workers.values_mut().filter(|worker| worker.active) {
             worker.boundary += steps;
@@ -296,13 +326,12 @@ impl Cluster {
         }
     }
 
-    /// A worker's process dies; its agent tells.
-    /// The process that was asked for could not be started; its agent has yet to say so.
+    /// Removes a process that could not be started; its agent has yet to say so.
     pub(super) fn fail_to_start(&mut self, worker: &WorkerId) {
         self.workers.remove(worker);
     }
 
-    /// The agent of a host says something.
+    /// Gives the driver a message of a host's agent.
     pub(super) fn hear_agent(&mut self, host: &str, message: AgentToDriver) {
         let agent = self.agent(host);
         self.core.handle_agent(self.now, &agent, message);
@@ -335,11 +364,14 @@ impl Cluster {
             status,
             stopped_by,
             killed_after_grace: false,
-            tail: String::new(),
-            error,
         };
         let agent = self.agents[&worker.host].clone();
         self.core.handle_agent(self.now, &agent, message);
+        if !self.is_silent_at_end {
+            let words =
+                AgentToDriver::LastWords { worker: worker.clone(), tail: String::new(), error };
+            self.core.handle_agent(self.now, &agent, words);
+        }
         self.worker_link(worker, lost());
     }
 
@@ -360,7 +392,7 @@ impl Cluster {
         self.settle();
     }
 
-    /// Every member's training function returns.
+    /// Has every member's training function return.
     pub(super) fn finish_all(&mut self) {
         for worker in self.members() {
             self.vote(&worker, Ballot::Success);
@@ -373,13 +405,13 @@ impl Cluster {
         placements.map(|placement| placement.stamp).max().unwrap_or_default()
     }
 
-    /// What carries each placed worker's data, and whether it was told to encrypt it.
+    /// Transport of each placed worker's data, and whether it was told to encrypt.
     pub(super) fn data_paths(&self) -> Vec<(DataPlane, bool)> {
         let placements = self.workers.values().filter_map(|worker| worker.placement.as_ref());
         placements.map(|placement| (placement.data_plane, placement.encrypts)).collect()
     }
 
-    /// Lets time pass, with everything that falls due.
+    /// Lets time pass, and fires all timers that fall due.
     pub(super) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         self.settle();
@@ -391,7 +423,7 @@ impl Cluster {
         self.now = end;
     }
 
-    /// Carries everything out that is to be done now or within the review's delay.
+    /// Carries out all outputs that are due now or within the review's delay.
     pub(super) fn settle(&mut self) {
         self.settle_now();
         let soon = self.now + Duration::from_millis(5);
@@ -400,14 +432,14 @@ impl Cluster {
             self.core.handle_timeout(self.now);
             self.settle_now();
         }
-        self.core.check_seating(self.now);
+        self.core.roster.refresh_seating(self.now, &self.core.round);
     }
 
     fn settle_now(&mut self) {
         for _ in 0..10_000 {
             if let Some(output) = self.core.poll_output() {
                 self.carry_out(output);
-            } else if let Some(verdict) = self.registry.poll_output() {
+            } else if let Some(verdict) = self.next_verdict() {
                 self.core.handle_verdict(self.now, verdict);
             } else if !self.store() {
                 return;
@@ -416,13 +448,20 @@ impl Cluster {
         panic!("the driver does not come to rest");
     }
 
+    fn next_verdict(&mut self) -> Option<GenerationVerdict> {
+        if self.hold_verdicts {
+            return None;
+        }
+        self.verdicts.pop_front().or_else(|| self.registry.poll_output())
+    }
+
     fn store(&mut self) -> bool {
         if self.disk_hangs {
             return false;
         }
         let Some(batch) = self.core.poll_batch() else { return false };
         self.journal.append(&batch).expect("memory");
-        self.core.handle_journaled(batch.last());
+        self.core.handle_journaled(self.now, batch.last());
         true
     }
 
@@ -447,8 +486,12 @@ impl Cluster {
                 }
             }
             DriverOutput::ToAgent { to, message } => self.tell_agent(&to, message),
-            DriverOutput::OpenGeneration { stamp, members } => {
-                self.registry.open(self.now, stamp, members).expect("a newer generation");
+            DriverOutput::OpenGeneration { stamp, members, budget } => {
+                self.registry.open(self.now, stamp, members, budget).expect("a newer generation");
+            }
+            DriverOutput::Incident(incident) => {
+                self.registry.handle_incident(self.now, incident);
+                self.verdicts.extend(std::iter::from_fn(|| self.registry.poll_output()));
             }
             DriverOutput::Vote(vote) => {
                 self.registry.handle_vote(self.now, &vote);
@@ -465,7 +508,12 @@ impl Cluster {
             DriverOutput::Event(event) => match event.kind {
                 EventKind::GenerationRunning { world_size } => self.sizes.push(world_size),
                 EventKind::ResetDecided { cause, .. } => self.resets.push(cause),
+                EventKind::ResetDone { steps_lost, .. } => self.steps_lost.push(steps_lost),
+                EventKind::StateLost { committed, begins_at, steps_lost } => {
+                    self.losses.push((committed, begins_at, steps_lost));
+                }
                 EventKind::GenerationFormed { root, .. } => self.roots.push(root),
+                EventKind::HostUnreachable(report) => self.unreachable.push(report),
                 EventKind::GenerationTakenBack { .. } => self.taken_back += 1,
                 _ => {}
             },
@@ -487,7 +535,7 @@ impl Cluster {
         if !active {
             self.say(worker, WorkerToDriver::Arrived { stamp, commit, steps_lost: 0 });
         } else {
-            // Ready it is at least; what it holds says whether it has synced.
+            // The worker is at least READY; its commit says whether it has synced.
             self.vote_quietly(worker, Ballot::Ready);
             if commit.is_some_and(|commit| commit.generation == stamp.generation) {
                 self.vote_quietly(worker, Ballot::Synced);
@@ -504,8 +552,8 @@ impl Cluster {
                     formation;
                 assert!(Some(of) > stamp, "G-2: stamps only grow");
                 let assignment = match table {
-                    Table::Full(assignment) => assignment,
-                    Table::Delta(delta) => {
+                    FormationTable::Full(assignment) => assignment,
+                    FormationTable::Delta(delta) => {
                         self.deltas += 1;
                         match delta.apply(&worker.table) {
                             Ok(assignment) => Arc::new(assignment),
@@ -570,7 +618,7 @@ impl Cluster {
 
     pub(super) fn vote_quietly(&mut self, worker: &WorkerId, ballot: Ballot) {
         if matches!(ballot, Ballot::Failure { .. }) {
-            // Its process is about to end: it answers nothing more.
+            // The process is about to end: it answers nothing more.
             self.deaf.insert(worker.clone());
         }
         let stamp = self.workers[worker].placement.as_ref().map(|p| p.stamp).unwrap_or_default();

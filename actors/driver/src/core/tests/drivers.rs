@@ -1,9 +1,9 @@
-//! Drivers that stand by: who is told of them, and how one gives way to another.
+//! Tests of standby drivers: the nodes that are told of them, and the handover.
 
 use std::time::Duration;
 
 use elastic_protocol::messages::DriverStatus;
-use elastic_protocol::{NodeId, Outcome, Term};
+use elastic_protocol::{JobOutcome, NodeId, Term};
 
 use super::Cluster;
 
@@ -63,7 +63,7 @@ fn sigterm_leaves_the_job_to_those_that_stand_by() {
     cluster.core.handle_stop(cluster.now, SIGTERM);
     cluster.settle();
     assert!(cluster.handed_over && cluster.result.is_none());
-    // Whatever happens from here on is its successor's affair.
+    // Later events are the successor's affair.
     let victim = cluster.worker("b", 0);
     cluster.kill(&victim);
     cluster.pass(LONG);
@@ -82,7 +82,7 @@ fn sigterm_ends_the_job_where_nobody_stands_by_and_ctrl_c_anyway() {
         cluster.core.handle_stop(cluster.now, signal);
         cluster.pass(LONG);
         let result = cluster.result.expect("the job is over");
-        assert_eq!((result.outcome, result.code), (Outcome::Stopped, 128 + signal));
+        assert_eq!((result.outcome, result.code), (JobOutcome::Stopped, 128 + signal));
         assert!(!cluster.handed_over);
     }
 }

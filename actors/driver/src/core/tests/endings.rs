@@ -1,12 +1,12 @@
-//! How jobs end.
+//! Tests of the end of jobs.
 
 use std::time::Duration;
 
 use elastic_protocol::messages::{AgentToDriver, Ballot};
-use elastic_protocol::{ExitStatus, Outcome};
+use elastic_protocol::{ExitStatus, JobOutcome};
 
 use super::Cluster;
-use crate::core::Mode;
+use crate::core::ElasticMode;
 
 fn pair(change: impl FnOnce(&mut crate::core::DriverConfig)) -> Cluster {
     let mut cluster = Cluster::new(|config| {
@@ -25,10 +25,10 @@ fn everyone_finishes() {
     cluster.finish_all();
     assert_eq!(cluster.finished.len(), 2);
     let result = cluster.result.clone().expect("the job has ended");
-    assert_eq!((result.outcome, result.code), (Outcome::Succeeded, 0));
-    // Also when everything has been said, and the process is about to end.
+    assert_eq!((result.outcome, result.code), (JobOutcome::Succeeded, 0));
+    // The same holds once the job has ended and the process is about to end.
     let status = cluster.core.status(cluster.now, &|_| String::new());
-    assert_eq!((status.phase.as_str(), status.result), ("succeeded", Some(result)));
+    assert_eq!((status.phase.name(), status.result), ("succeeded", Some(result)));
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn h_21_nobody_is_killed_for_being_slower() {
     cluster.pass(Duration::from_secs(120));
     assert!(cluster.result.is_none());
     cluster.vote(&slow, Ballot::Success);
-    assert_eq!(cluster.result.expect("the job has ended").outcome, Outcome::Succeeded);
+    assert_eq!(cluster.result.expect("the job has ended").outcome, JobOutcome::Succeeded);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn h_21_the_result_of_those_who_finished_stands() {
     let [fast, slow] = [cluster.worker("a", 0), cluster.worker("a", 1)];
     cluster.vote(&fast, Ballot::Success);
     cluster.kill(&slow);
-    assert_eq!(cluster.result.expect("the job has ended").outcome, Outcome::Succeeded);
+    assert_eq!(cluster.result.expect("the job has ended").outcome, JobOutcome::Succeeded);
 }
 
 #[test]
@@ -60,11 +60,11 @@ fn g_10_a_failure_after_the_training_is_not_silent() {
     cluster.vote(&second, Ballot::Success);
     cluster.exit(&second, ExitStatus::Code(3));
     let result = cluster.result.expect("the job has ended");
-    assert_eq!((result.outcome, result.code), (Outcome::Failed, 1));
+    assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
     assert!(result.reason.contains("exit code 3"), "{}", result.reason);
 }
 
-/// Found by the simulation (cores, seed 17178 of 20 hosts): the last one there could not start.
+/// Found by the simulation (cores, seed 17178 of 20 hosts): the last worker to arrive could not start.
 #[test]
 fn a_job_that_is_over_does_not_wait_for_a_process_that_could_not_start() {
     let mut cluster = pair(|_| {});
@@ -77,14 +77,14 @@ fn a_job_that_is_over_does_not_wait_for_a_process_that_could_not_start() {
     let reason = "no such file".to_owned();
     cluster.hear_agent("b", AgentToDriver::StartFailed { worker: starting, reason });
     let result = cluster.result.expect("the job has ended");
-    assert_eq!(result.outcome, Outcome::Succeeded);
+    assert_eq!(result.outcome, JobOutcome::Succeeded);
 }
 
 #[test]
 fn x_14_a_program_that_never_attaches_is_named() {
     let mut cluster = Cluster::new(|config| {
         config.np = Some(1);
-        config.mode = Mode::InProcess;
+        config.mode = ElasticMode::InProcess;
         config.max_restarts = 0;
         config.deadlines.start = Duration::from_secs(3);
     });
@@ -101,5 +101,5 @@ fn x_17_the_operator_stops_the_job() {
     cluster.core.handle_stop(cluster.now, 2);
     cluster.pass(Duration::from_secs(20));
     let result = cluster.result.expect("the job has ended");
-    assert_eq!((result.outcome, result.code), (Outcome::Stopped, 130));
+    assert_eq!((result.outcome, result.code), (JobOutcome::Stopped, 130));
 }

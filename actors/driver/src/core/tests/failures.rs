@@ -1,9 +1,9 @@
-//! Workers and hosts that are lost.
+//! Tests of workers and hosts that are lost.
 
 use std::time::Duration;
 
 use elastic_protocol::messages::{Ballot, LiveWorker, WorkerToDriver};
-use elastic_protocol::{ExitStatus, Outcome, ResetCause, Step};
+use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, Step};
 use elastic_runtime::transport::LinkEvent;
 
 use super::cluster::{lost, silence};
@@ -61,7 +61,7 @@ fn h_10_every_worker_raises() {
     }
     cluster.pass(Duration::from_secs(60));
     let result = cluster.result.expect("the job has ended");
-    assert_eq!((result.outcome, result.code), (Outcome::Failed, 1));
+    assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
     assert!(result.reason.contains("no data on a"), "the first error is the reason: {result:?}");
 }
 

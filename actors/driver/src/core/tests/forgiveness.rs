@@ -1,4 +1,4 @@
-//! What is held against a slot, and for how long (H-8).
+//! Tests of a slot's failures, and of the time after which they are forgiven (H-8).
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn fail(cluster: &mut Cluster, name: &str, slot: u32) {
     cluster.kill(&victim);
 }
 
-/// A slot fails, and has a process again that trains.
+/// Has a slot fail, and get a process again that trains.
 fn fail_and_refill(cluster: &mut Cluster, name: &str, slot: u32) {
     fail(cluster, name, slot);
     cluster.pass(REFILLED);

@@ -1,8 +1,9 @@
-//! Hosts that come and go as planned.
+//! Tests of hosts that come and go as planned.
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{DataPlane, WorkerToDriver};
+use elastic_protocol::DataPlane;
+use elastic_protocol::messages::{WorkerCondition, WorkerToDriver};
 use elastic_protocol::{CommitId, GenerationId, ResetCause, Step};
 
 use super::{Cluster, host};
@@ -54,7 +55,7 @@ fn h_3_the_slot_beyond_the_cap_is_spare_until_one_is_lost() {
     assert!(!cluster.has_worker("b", 1));
     let spare = |cluster: &Cluster| {
         let status = cluster.core.status(cluster.now, &|at| at.to_string());
-        status.workers.iter().filter(|worker| worker.state == "spare").count()
+        status.workers.iter().filter(|worker| worker.state == WorkerCondition::Spare).count()
     };
     assert_eq!(spare(&cluster), 1);
     let victim = cluster.worker("a", 1);

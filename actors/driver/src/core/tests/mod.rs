@@ -6,9 +6,13 @@ mod drivers;
 mod endings;
 mod failures;
 mod forgiveness;
+mod invariants;
+mod last_words;
 mod membership;
+mod pacing;
 mod quarrels;
 mod restart;
 mod takeover;
+mod total_loss;
 
 use self::cluster::{Cluster, host};

@@ -1,9 +1,9 @@
-//! Hosts that do not reach each other while the driver hears both (G-9): one of them is left out.
+//! Tests of hosts that do not reach each other while the driver hears both (G-9): one of them is left out.
 
 use std::time::Duration;
 
-use elastic_protocol::WorkerId;
-use elastic_protocol::messages::WorkerToDriver;
+use elastic_protocol::messages::{AgentToDriver, LaneStatus, UnreachableHost, WorkerToDriver};
+use elastic_protocol::{Step, WorkerId};
 
 use super::cluster::{Cluster, host};
 
@@ -13,13 +13,13 @@ fn of(hosts: &[&str], min_np: u32) -> Cluster {
         cluster.add_host(name, 2);
     }
     cluster.pass(Duration::from_secs(2));
-    // Those of the hosts' coming are of no interest.
+    // Drops the sizes of generations formed while the hosts joined.
     cluster.sizes.drain(..cluster.sizes.len() - 1);
     cluster
 }
 
 impl Cluster {
-    /// The generation breaks between these hosts: the first worker of `reporter` cannot reach that of `peer`.
+    /// Breaks the generation between these hosts: the first worker of `reporter` cannot reach that of `peer`.
     fn break_between(&mut self, reporter: &str, peer: &str) {
         let (reporter, peer) = (self.worker(reporter, 0), self.worker(peer, 0));
         self.accuse(&reporter, &peer);
@@ -115,4 +115,57 @@ fn nobody_is_left_out_whom_the_job_needs() {
     }
     assert!(cluster.failed_hosts.is_empty());
     assert_eq!(cluster.sizes, [4; 7], "it tries again for as long as the limits let it");
+}
+
+#[test]
+fn s_3_who_does_not_reach_whom_is_in_the_status_until_both_train_together() {
+    let mut cluster = of(&["a", "b", "c"], 2);
+    let told = |cluster: &Cluster| {
+        let status = cluster.core.status(cluster.now, &|_| String::new());
+        let pair =
+            |it: &UnreachableHost| format!("{}>{} {} {}", it.from, it.to, it.breaks, it.error);
+        status.unreachable.iter().map(pair).collect::<Vec<_>>()
+    };
+    cluster.break_between("c", "b");
+    assert_eq!(told(&cluster), ["c>b 1 no route to it"]);
+    cluster.break_between("b", "c");
+    assert_eq!(told(&cluster), ["b>c 2 no route to it", "c>b 2 no route to it"]);
+    let events: Vec<_> =
+        cluster.unreachable.iter().map(|it| (&*it.from, &*it.to, it.breaks)).collect();
+    assert_eq!(events, [("c", "b", 1), ("b", "c", 2), ("c", "b", 2)]);
+    let (member, stamp) = (cluster.worker("a", 0), cluster.stamp());
+    cluster.say(&member, WorkerToDriver::Progress { stamp, step: Step(3), note: String::new() });
+    assert_eq!(told(&cluster), [""; 0], "they reach each other again");
+}
+
+#[test]
+fn a_dead_peer_is_not_called_unreachable() {
+    let mut cluster = of(&["a", "b"], 2);
+    let (reporter, victim) = (cluster.worker("a", 0), cluster.worker("b", 0));
+    cluster.accuse(&reporter, &victim);
+    cluster.kill(&victim);
+    cluster.pass(Duration::from_secs(40));
+    assert_eq!(cluster.unreachable, []);
+}
+
+#[test]
+fn s_6_a_lane_of_an_agent_that_hangs_is_shown_with_its_host_and_grows_older() {
+    let mut cluster = of(&["a", "b"], 2);
+    let hanging = LaneStatus {
+        name: "output file".to_owned(),
+        answers_within_ms: 1_000,
+        hanging_ms: Some(1_500),
+        dropped_lines: 7,
+    };
+    let changed = |hanging| AgentToDriver::HostChanged { meeting: None, hanging };
+    cluster.hear_agent("b", changed(vec![hanging.clone()]));
+    cluster.pass(Duration::from_secs(3));
+    let lanes = |cluster: &Cluster| {
+        let status = cluster.core.status(cluster.now, &|_| String::new());
+        status.hosts.into_iter().map(|host| host.lanes).collect::<Vec<_>>()
+    };
+    let older = LaneStatus { hanging_ms: Some(4_500), ..hanging };
+    assert_eq!(lanes(&cluster), [vec![], vec![older]]);
+    cluster.hear_agent("b", changed(Vec::new()));
+    assert_eq!(lanes(&cluster), [vec![], vec![]]);
 }

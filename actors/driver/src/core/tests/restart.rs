@@ -1,13 +1,13 @@
-//! `--mode restart`, and `auto` until somebody attaches.
+//! Tests of `--mode restart`, and of `auto` until a worker attaches.
 
 use std::time::Duration;
 
 use elastic_protocol::messages::ProgramError;
-use elastic_protocol::{ExitStatus, Outcome, ResetCause, WorkerId};
+use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, WorkerId};
 
 use super::cluster::{Cluster, silence};
 use super::host;
-use crate::core::{DriverConfig, Mode};
+use crate::core::{DriverConfig, ElasticMode};
 
 const FAILED: ExitStatus = ExitStatus::Code(1);
 const DONE: ExitStatus = ExitStatus::Code(0);
@@ -15,7 +15,7 @@ const DONE: ExitStatus = ExitStatus::Code(0);
 /// Two hosts of two slots that run a program which never attaches.
 fn four(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
     let mut cluster = Cluster::new(|config| {
-        config.mode = Mode::Restart;
+        config.mode = ElasticMode::Restart;
         config.np = Some(4);
         config.min_np = Some(2);
         change(config);
@@ -25,7 +25,7 @@ fn four(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
     cluster
 }
 
-/// The processes that run, by rank, with what their environment says.
+/// The running processes by rank, with their environment.
 fn running(cluster: &Cluster, names: &[&str]) -> Vec<Vec<String>> {
     let mut all: Vec<(u32, Vec<String>)> = cluster
         .live()
@@ -67,7 +67,7 @@ fn t_1_processes_start_with_the_environment_of_their_rank() {
 #[test]
 fn nothing_starts_before_enough_slots_are_there() {
     let mut cluster = Cluster::new(|config| {
-        config.mode = Mode::Restart;
+        config.mode = ElasticMode::Restart;
         config.np = Some(4);
     });
     cluster.add_host("a", 2);
@@ -84,7 +84,7 @@ fn the_job_succeeds_when_every_process_has() {
     assert!(cluster.result.is_none());
     all_done(&mut cluster);
     let result = cluster.result.expect("the job has ended");
-    assert_eq!((result.outcome, result.code), (Outcome::Succeeded, 0));
+    assert_eq!((result.outcome, result.code), (JobOutcome::Succeeded, 0));
 }
 
 #[test]
@@ -106,7 +106,8 @@ fn t_3_the_group_restarts_so_often_and_no_more() {
 #[test]
 fn t_3_every_worker_failing_is_no_reason_to_stop_trying() {
     let mut cluster = Cluster::new(|config| {
-        (config.mode, config.np, config.max_job_restarts) = (Mode::Restart, Some(1), Some(1));
+        (config.mode, config.np, config.max_job_restarts) =
+            (ElasticMode::Restart, Some(1), Some(1));
     });
     cluster.add_host("a", 1);
     let worker = cluster.worker("a", 0);
@@ -155,7 +156,7 @@ fn t_4_membership_changes_are_no_restarts_and_come_together() {
 #[test]
 fn t_4_whoever_is_stopped_takes_part_again_at_once() {
     let mut cluster = Cluster::new(|config| {
-        (config.mode, config.np, config.min_np) = (Mode::Restart, Some(1), Some(1));
+        (config.mode, config.np, config.min_np) = (ElasticMode::Restart, Some(1), Some(1));
     });
     cluster.add_host("a", 1);
     cluster.hold_stops = true;
@@ -207,7 +208,7 @@ fn a_process_that_ignores_sigterm_is_waited_for() {
 
 #[test]
 fn in_auto_mode_the_first_that_attaches_keeps_every_process() {
-    let mut cluster = four(|config| config.mode = Mode::Auto);
+    let mut cluster = four(|config| config.mode = ElasticMode::Auto);
     let live: Vec<WorkerId> = cluster.live().cloned().collect();
     assert_eq!((live.len(), &cluster.sizes[..]), (4, &[4][..]));
     for worker in &live {
@@ -229,7 +230,7 @@ fn in_auto_mode_the_first_that_attaches_keeps_every_process() {
 
 #[test]
 fn a_driver_killed_when_processes_have_just_been_kept_forms_their_generation_when_it_is_back() {
-    let mut cluster = four(|config| config.mode = Mode::Auto);
+    let mut cluster = four(|config| config.mode = ElasticMode::Auto);
     let first = cluster.worker("a", 0);
     cluster.attach(&first);
     cluster.settle();
@@ -244,12 +245,12 @@ fn a_driver_killed_when_processes_have_just_been_kept_forms_their_generation_whe
 
 #[test]
 fn in_auto_mode_a_program_that_never_attaches_restarts_as_a_group() {
-    let mut cluster = four(|config| config.mode = Mode::Auto);
+    let mut cluster = four(|config| config.mode = ElasticMode::Auto);
     let bad = cluster.worker("b", 1);
     cluster.exit(&bad, ExitStatus::Signal(9));
     assert_eq!(cluster.environments.len(), 8);
     all_done(&mut cluster);
-    assert_eq!(cluster.result.map(|result| result.outcome), Some(Outcome::Succeeded));
+    assert_eq!(cluster.result.map(|result| result.outcome), Some(JobOutcome::Succeeded));
 }
 
 #[test]
@@ -263,20 +264,20 @@ fn in_restart_mode_a_program_of_the_library_is_refused_with_the_way_out() {
 
 #[test]
 fn d_3_the_group_goes_on_under_a_new_driver() {
-    for mode in [Mode::Restart, Mode::Auto] {
+    for mode in [ElasticMode::Restart, ElasticMode::Auto] {
         let mut cluster = four(|config| config.mode = mode);
         let first = cluster.worker("a", 0);
         cluster.exit(&first, DONE);
         for _ in 0..2 {
             cluster.restart_driver();
             cluster.come_back(&["b", "a"]);
-            // Longer than a program has that is to attach.
+            // Longer than the start deadline of a program that must attach.
             cluster.pass(Duration::from_secs(1_000));
         }
         assert!(cluster.resets.is_empty() && cluster.stops.is_empty(), "{:?}", cluster.resets);
         assert_eq!(cluster.environments.len(), 4, "{mode:?}");
         all_done(&mut cluster);
-        assert_eq!(cluster.result.map(|result| result.outcome), Some(Outcome::Succeeded));
+        assert_eq!(cluster.result.map(|result| result.outcome), Some(JobOutcome::Succeeded));
     }
 }
 
@@ -291,7 +292,7 @@ fn a_process_that_ended_well_without_a_driver_has_done_its_part() {
     cluster.pass(Duration::from_secs(30));
     assert!(cluster.resets.is_empty(), "{:?}", cluster.resets);
     all_done(&mut cluster);
-    assert_eq!(cluster.result.map(|result| result.outcome), Some(Outcome::Succeeded));
+    assert_eq!(cluster.result.map(|result| result.outcome), Some(JobOutcome::Succeeded));
 }
 
 #[test]
@@ -330,7 +331,7 @@ fn a_new_driver_stops_what_is_left_of_a_generation_that_has_ended() {
 fn a_driver_killed_while_the_group_starts_has_it_start_again() {
     for hangs in [true, false] {
         let mut cluster = Cluster::new(|config| {
-            (config.mode, config.np) = (Mode::Restart, Some(2));
+            (config.mode, config.np) = (ElasticMode::Restart, Some(2));
         });
         cluster.disk_hangs = hangs;
         cluster.slow_start = true;

@@ -1,9 +1,9 @@
-//! A driver that is killed and started again (D-1 to D-4).
+//! Tests of a driver that is killed and started again (D-1 to D-4).
 
 use std::time::Duration;
 
 use elastic_protocol::messages::{Ballot, StoppedBy, WorkerToDriver};
-use elastic_protocol::{ExitStatus, Outcome, Stamp, Term};
+use elastic_protocol::{ExitStatus, JobOutcome, Stamp, Term};
 
 use super::Cluster;
 use super::cluster::lost;
@@ -23,7 +23,7 @@ fn two_by_two(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
     cluster
 }
 
-/// Generations that were ended before their time.
+/// Number of unplanned ends of generations.
 fn aborts(cluster: &Cluster) -> usize {
     cluster.resets.iter().filter(|cause| !cause.is_planned()).count()
 }
@@ -40,7 +40,7 @@ fn d_3_a_generation_whose_members_all_come_back_is_left_alone() {
     }
     assert_eq!((cluster.stamp(), cluster.active()), (stamp, 4));
     assert!(cluster.resets.is_empty() && cluster.stops.is_empty(), "{:?}", cluster.resets);
-    // What comes after is numbered on, under the new term.
+    // Later numbers go on from there, under the new term.
     let victim = cluster.worker("b", 1);
     cluster.kill(&victim);
     cluster.pass(LONG);
@@ -237,7 +237,7 @@ fn the_end_is_told_to_those_who_have_not_heard_it() {
     }
     cluster.pass(LONG);
     let result = cluster.result.clone().expect("the end");
-    assert_eq!((result.outcome, result.code), (Outcome::Succeeded, 0));
+    assert_eq!((result.outcome, result.code), (JobOutcome::Succeeded, 0));
     assert_eq!(cluster.finished.len(), 4);
 }
 
@@ -250,5 +250,19 @@ fn a_worker_that_finishes_while_there_is_no_driver_has_finished() {
         cluster.vote(&worker, Ballot::Success);
     }
     cluster.pass(LONG);
-    assert_eq!(cluster.result.as_ref().map(|result| result.outcome), Some(Outcome::Succeeded));
+    assert_eq!(cluster.result.as_ref().map(|result| result.outcome), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn g_12_a_driver_that_is_killed_between_a_death_and_its_verdict_hides_no_death() {
+    let mut cluster = two_by_two(|_| {});
+    cluster.hold_verdicts = true;
+    let victim = cluster.worker("b", 1);
+    cluster.kill(&victim);
+    assert!(cluster.resets.is_empty(), "the death is on record, and nothing has come of it");
+    cluster.hold_verdicts = false;
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    cluster.pass(LONG);
+    assert_eq!((aborts(&cluster), cluster.sizes.last()), (1, Some(&4)));
 }

@@ -1,8 +1,9 @@
-//! The addresses of a name as a discovery: each is a host, as those of a headless service of Kubernetes are. Asked
-//! anew at each poll, so a change of the answer is a change of hosts.
+//! Discovery through DNS: each address of a name is a host, as for a headless service of Kubernetes. The name
+//! is resolved again at each poll, so a changed answer changes the hosts.
 //!
-//! A name without addresses is one whose hosts have not come yet. Once it had some, it is a failure of DNS, which
-//! changes nothing (H-15): hosts that are really gone are lost by their agents, too.
+//! A name without addresses means that no host has come yet. If the name had addresses before, it counts as a
+//! failure of DNS, which changes nothing (H-15): hosts that are really gone are also noticed by the loss of
+//! their agents.
 
 mod query;
 mod resolver;
@@ -23,7 +24,7 @@ pub use self::target::{DnsTarget, InvalidDnsTarget};
 use super::{Discovery, DiscoveryRun};
 use crate::core::DiscoveryError;
 
-/// Asks for the addresses of a name.
+/// A discovery that resolves the addresses of a name.
 #[derive(Debug)]
 pub struct DnsDiscovery {
     target: DnsTarget,
@@ -32,7 +33,7 @@ pub struct DnsDiscovery {
 }
 
 impl DnsDiscovery {
-    /// Of this name. `rng` is for the ids of queries and nothing else.
+    /// A discovery for this name. `rng` is for the ids of queries only.
     pub fn new(target: DnsTarget, rng: ChaCha8Rng) -> Self {
         Self { target, rng, had_hosts: Rc::default() }
     }
@@ -64,7 +65,7 @@ impl Discovery for DnsDiscovery {
     }
 }
 
-/// As a host file has them; in the order of addresses, since servers rotate theirs.
+/// The addresses as lines of a host file. They are sorted, since servers rotate their order.
 fn lines(addresses: &BTreeSet<IpAddr>) -> String {
     addresses.iter().fold(String::new(), |mut text, address| {
         let _ = match address {

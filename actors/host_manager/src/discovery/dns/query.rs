@@ -1,5 +1,5 @@
-//! One question to one name server: the message in RFC 1035's form, over TCP, which every server has to offer
-//! (RFC 7766): there an answer is never cut short, and comes from whom it was asked.
+//! A single query to one name server, as a message of RFC 1035 over TCP. Called by `resolver`. Every server has
+//! to offer TCP (RFC 7766). Over TCP an answer is never truncated, and comes from the server that was asked.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,14 +10,14 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Which addresses are asked for.
+/// The address family of a query.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Family {
     V4,
     V6,
 }
 
-/// Why a name server gave no answer.
+/// Errors of a query.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QueryError {
     #[error("{server} cannot be asked")]
@@ -32,7 +32,7 @@ pub(super) enum QueryError {
     Malformed { server: SocketAddr },
 }
 
-/// The addresses that a server knows of a name; a name that does not exist has none.
+/// Queries a server for the addresses of a name. A name that does not exist has none.
 pub(super) async fn ask(
     server: SocketAddr,
     id: u16,
@@ -66,7 +66,7 @@ fn question(id: u16, name: &str, family: Family) -> Option<Vec<u8>> {
     packet.build_bytes_vec().ok()
 }
 
-/// Each message is preceded by its length in two bytes.
+/// Sends a question and receives the answer; each message is preceded by its length in two bytes.
 async fn exchange(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server).await?;
     let length = u16::try_from(question.len()).map_err(io::Error::other)?;
@@ -76,7 +76,7 @@ async fn exchange(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Also those behind aliases, which stand in the same answer.
+/// The addresses in an answer, including those of aliases, which are in the same answer.
 fn addresses(packet: &Packet<'_>, family: Family) -> BTreeSet<IpAddr> {
     let found = packet.answers.iter().filter_map(|record| match (&record.rdata, family) {
         (RData::A(a), Family::V4) => Some(Ipv4Addr::from(a.address).into()),

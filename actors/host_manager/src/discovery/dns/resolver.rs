@@ -1,4 +1,5 @@
-//! Who is asked for which names, as the system's `resolv.conf` has it. It is read at each poll: it may change.
+//! Resolver: chooses servers and names to query, as the system's `resolv.conf` says. Used by `DnsDiscovery`.
+//! The file is read at each poll, since it may change.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +19,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The port of its name servers.
 const PORT: u16 = 53;
 
-/// How long one server may take for one answer, until the next one is asked.
+/// Timeout for the answer of one server, before the next one is asked.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// No server gave an answer.
@@ -39,7 +40,7 @@ fn with_source(error: &QueryError) -> String {
     }
 }
 
-/// One poll's questions.
+/// The questions of one poll.
 #[derive(Debug)]
 pub(super) struct Resolver {
     names: Vec<String>,
@@ -49,7 +50,7 @@ pub(super) struct Resolver {
 
 impl Resolver {
     pub(super) fn new(target: &DnsTarget, rng: &mut ChaCha8Rng) -> Self {
-        // Without the file there is one server, on this machine, as resolv.conf(5) has it.
+        // Without the file there is one server, on this machine, as resolv.conf(5) says.
         let text = std::fs::read(RESOLV_CONF).unwrap_or_default();
         let (config, _lines_that_are_none) = Config::parse_with_errors(&text);
         let servers = match target.server {
@@ -59,8 +60,8 @@ impl Resolver {
         Self { names: names(&target.name, &config), servers, id: rng.random() }
     }
 
-    /// Of the first of the names that has any; IPv6's where there are none of IPv4, so that a host that has both is
-    /// one host.
+    /// The addresses of the first name that has any. IPv6 addresses are used only if there are none of IPv4, so
+    /// that a host with both is one host.
     pub(super) async fn addresses(&self) -> Result<BTreeSet<IpAddr>, ResolveError> {
         for name in &self.names {
             for family in [Family::V4, Family::V6] {
@@ -73,7 +74,7 @@ impl Resolver {
         Ok(BTreeSet::new())
     }
 
-    /// The first server's answer that is one.
+    /// The answer of the first server that gives one.
     async fn ask_servers(
         &self,
         name: &str,
@@ -96,7 +97,7 @@ fn servers(config: &Config) -> Vec<SocketAddr> {
     servers.into_iter().map(|server| SocketAddr::new(server.into(), PORT)).collect()
 }
 
-/// What a name may stand for: itself, and below each domain of the search list; which comes first says `ndots`.
+/// Candidates for a name: itself, and the name below each domain of the search list; `ndots` decides the order.
 fn names(name: &str, config: &Config) -> Vec<String> {
     if let Some(whole) = name.strip_suffix('.') {
         return vec![whole.to_owned()];

@@ -1,4 +1,4 @@
-//! What `dns://…` names. Read by the command line.
+//! The target of a `dns://…` flag. Read by the command line.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -10,34 +10,34 @@ const PORT: u16 = 53;
 /// The longest name, in bytes (RFC 1035).
 const NAME_BYTES_MAX: usize = 253;
 
-/// A name whose addresses are hosts, and who is asked for them.
+/// A name whose addresses are hosts, and the name server to ask.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DnsTarget {
-    /// The name; with a final dot it is complete, else the system's search list applies.
+    /// The name. With a final dot it is complete; otherwise the system's search list applies.
     pub name: String,
-    /// The name server; none: the system's.
+    /// The name server; `None`: the system's.
     pub server: Option<SocketAddr>,
 }
 
-/// Why a text is no such target.
+/// Errors of parsing a target.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum InvalidDnsTarget {
-    /// It does not begin as it should.
+    /// The text does not begin with `dns://`.
     #[error("{text:?} is not of the form dns://NAME or dns://SERVER[:PORT]/NAME")]
     Form {
         /// The text.
         text: String,
     },
-    /// The name server is none.
+    /// The name server is not an address.
     #[error("the name server {server:?} is not an address, or an address and a port")]
     Server {
-        /// What stands there.
+        /// The text in the place of the server.
         server: String,
     },
-    /// The name is none.
+    /// The name is not a name in DNS.
     #[error("{name:?} is not a name in DNS")]
     Name {
-        /// What stands there.
+        /// The text in the place of the name.
         name: String,
     },
 }

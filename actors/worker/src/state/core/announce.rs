@@ -1,22 +1,19 @@
-//! What the driver must know of a worker, derived from its present state: said once when it changes, and
-//! all of it again on every new connection.
+//! Announcements to the driver, derived from the worker's present state. Each is sent once when it changes, and
+//! all are sent again on every new connection. Part of `StateCore`.
 
 use elastic_protocol::messages::{Ballot, WorkerToDriver};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Stamp, Time};
-use elastic_runtime::planted::{Bug, is_planted};
 
-use super::{Link, Output, StateCore, Training};
+use super::{DriverAttachment, StateCore, StateOutput, ThreadState};
 
 impl StateCore {
-    /// The first word on a new connection.
+    /// Sends `Attach`: the first message on a new connection, and sent again when the data address changes.
     pub(super) fn attach(&mut self, now: Time) {
-        let since = match self.link {
-            Link::Attached => now,
-            Link::Down { since } | Link::Attaching { since } => since,
-        };
-        self.link = Link::Attaching { since };
+        self.link = DriverAttachment::Attaching { since: self.alone_since().unwrap_or(now) };
+        self.silent_since = None;
         self.arrived = false;
-        self.outputs.push_back(Output::ToDriver(WorkerToDriver::Attach {
+        self.outputs.push_back(StateOutput::ToDriver(WorkerToDriver::Attach {
             pid: self.config.pid,
             data_address: self.config.data_address,
             stamp: self.stamp,
@@ -25,22 +22,25 @@ impl StateCore {
         }));
     }
 
-    /// All that a driver which has just said `Welcome` does not know yet. Votes and reports are
-    /// idempotent.
+    /// Sends the present state to a driver that has just sent `Welcome`. Votes and reports are idempotent
+    ///
     pub(super) fn announce(&mut self) {
         if self.stamp != Stamp::default() && is_planted(Bug::NothingAnnounced) {
             return;
         }
         if self.pending.is_none() {
             match self.training {
-                Training::AtRest => self.say_arrived(),
-                Training::Formed | Training::Syncing => self.vote(Ballot::Ready),
-                Training::Running { .. } => {
+                ThreadState::AtRest => self.say_arrived(),
+                ThreadState::Formed | ThreadState::Syncing => self.vote(Ballot::Ready),
+                ThreadState::Running { .. } => {
                     self.vote(Ballot::Synced);
                     self.say_paused();
                 }
-                Training::Returned => self.vote(Ballot::Success),
-                Training::Starting | Training::Forming | Training::Ending | Training::Exited => {}
+                ThreadState::Returned => self.vote(Ballot::Success),
+                ThreadState::Starting
+                | ThreadState::Forming
+                | ThreadState::Ending
+                | ThreadState::Exited => {}
             }
         }
         self.say_leaving();
@@ -48,7 +48,7 @@ impl StateCore {
 
     pub(super) fn say_arrived(&mut self) {
         if self.exit.is_none() && self.pending.is_none() {
-            self.arrived = matches!(self.link, Link::Attached);
+            self.arrived = matches!(self.link, DriverAttachment::Attached);
             self.tell_driver(WorkerToDriver::Arrived {
                 stamp: self.stamp,
                 commit: self.commit.filter(|_| !is_planted(Bug::CommitNotTold)),

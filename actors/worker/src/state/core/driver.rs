@@ -1,18 +1,21 @@
-//! What the driver says: stamps are checked here, and only here (G-2).
+//! Messages of the driver. Stamps are checked here, and only here (G-2). Part of `StateCore`.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 use elastic_protocol::messages::{
-    DriverToWorker, Formation, Placement, SyncPlan, Table, WorkerToDriver,
+    DriverToWorker, Formation, FormationTable, Placement, SyncPlan, WorkerToDriver,
 };
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Assignment, Stamp, Time};
-use elastic_runtime::planted::{Bug, is_planted};
 
-use super::{Exit, Link, Output, Pause, StateCore, Training, TrainingCommand, Verdict};
+use super::{
+    BoundaryAnswer, DriverAttachment, Pause, RunExit, StateCore, StateOutput, ThreadState,
+    TrainingCommand,
+};
 
 impl StateCore {
-    /// The driver said something.
+    /// Handles a message of the driver.
     pub fn handle_driver(&mut self, now: Time, message: DriverToWorker) {
         self.take_message(message);
         self.note_waiting(now);
@@ -21,19 +24,19 @@ impl StateCore {
     fn take_message(&mut self, message: DriverToWorker) {
         match message {
             DriverToWorker::Welcome { job, .. } if job != self.config.job => {
-                let exit = Exit::WrongJob { ours: self.config.job, theirs: job };
+                let exit = RunExit::WrongJob { ours: self.config.job, theirs: job };
                 self.leave(exit, "the driver runs another job");
             }
             DriverToWorker::Welcome { term, .. } if term < self.term => self.dropped += 1,
             DriverToWorker::Welcome { term, deadlines, .. } => {
                 if term > self.term {
-                    // What a former driver was promised, this one does not build on: it asks itself.
+                    // Promises to an earlier driver do not bind this one: it sends its own Pause.
                     self.pause.asked = false;
                     self.pause.is_old = true;
                 }
                 self.term = term;
                 self.deadlines = deadlines;
-                self.link = Link::Attached;
+                self.link = DriverAttachment::Attached;
                 self.announce();
             }
             DriverToWorker::Assign(formation) => self.assigned(formation),
@@ -61,11 +64,11 @@ impl StateCore {
             }
             DriverToWorker::Abort { stamp, cause } => self.aborted(stamp, &cause.to_string()),
             DriverToWorker::Leave { reason } => {
-                self.leave(Exit::Left { reason: reason.clone() }, &reason);
+                self.leave(RunExit::Left { reason: reason.clone() }, &reason);
             }
             DriverToWorker::Finished { result } => {
                 let reason = result.reason.clone();
-                self.leave(Exit::Finished { result }, &reason);
+                self.leave(RunExit::Finished { result }, &reason);
             }
         }
     }
@@ -75,8 +78,8 @@ impl StateCore {
         if !self.pause.flag || !self.is_active() {
             return;
         }
-        // A later reading may count a boundary at which the thread is held: the first one stays. Where
-        // a stop is agreed already, all before it will be passed.
+        // The first reading is kept: a later one may count a boundary at which the thread is held. If a stop is
+        // agreed already, all boundaries before it will be passed.
         let agreed = self.pause.stop_at.map_or(0, |stop| stop.saturating_sub(1));
         let promised = self.pause.promised.unwrap_or(boundary).max(agreed);
         self.pause.promised = Some(promised);
@@ -86,8 +89,8 @@ impl StateCore {
         self.settle_held();
     }
 
-    /// Whether a message is about the generation that goes on here. An older one is counted, one about
-    /// a generation that never came here is dropped too: only `Assign` begins one.
+    /// Whether a message is about the active generation. Messages about other generations are dropped and
+    /// counted, those about a generation that was never assigned here too: only `Assign` begins a generation.
     fn is_current(&mut self, stamp: Stamp) -> bool {
         if stamp != self.stamp {
             self.dropped += 1;
@@ -124,14 +127,15 @@ impl StateCore {
         self.go_on();
     }
 
-    /// The table that is meant; none if it is told as a change of another table than the one held here.
-    fn resolve(&self, table: &Table) -> Option<Arc<Assignment>> {
+    /// The assignment that a message means. `None` if it is a delta against another table than the one held
+    /// here.
+    fn resolve(&self, table: &FormationTable) -> Option<Arc<Assignment>> {
         match table {
-            Table::Full(assignment) => Some(Arc::clone(assignment)),
-            Table::Delta(delta) if is_planted(Bug::ChangeOfWrongTable) => {
+            FormationTable::Full(assignment) => Some(Arc::clone(assignment)),
+            FormationTable::Delta(delta) if is_planted(Bug::ChangeOfWrongTable) => {
                 delta.apply_unchecked(&self.table).ok().map(Arc::new)
             }
-            Table::Delta(delta) => delta.apply(&self.table).ok().map(Arc::new),
+            FormationTable::Delta(delta) => delta.apply(&self.table).ok().map(Arc::new),
         }
     }
 
@@ -144,7 +148,7 @@ impl StateCore {
 
     fn go(&mut self, stamp: Stamp) {
         let Some(placement) = self.placement.as_ref() else { return };
-        if !matches!(self.training, Training::Formed) {
+        if !matches!(self.training, ThreadState::Formed) {
             return;
         }
         if is_planted(Bug::ChangeOfWrongTable) {
@@ -161,11 +165,11 @@ impl StateCore {
             self.report_failure(None, error);
             return;
         }
-        self.training = Training::Syncing;
+        self.training = ThreadState::Syncing;
         self.command(TrainingCommand::Sync { stamp, plan });
     }
 
-    /// Ends the generation here for a reason of this worker's own, and says so.
+    /// Ends the generation at this worker because of a local failure, and reports it to the driver.
     fn report_failure(&mut self, peer: Option<u32>, error: String) {
         let reason = error.clone();
         self.tell_driver(WorkerToDriver::CollectiveFailed { stamp: self.stamp, peer, error });
@@ -173,7 +177,7 @@ impl StateCore {
     }
 
     fn stop_at(&mut self, boundary: u64) {
-        if matches!(self.training, Training::Returned) {
+        if matches!(self.training, ThreadState::Returned) {
             self.end_generation("interrupted after its end");
             self.say_arrived();
             return;
@@ -185,17 +189,18 @@ impl StateCore {
         self.settle_held();
     }
 
-    /// Makes the training thread ask; put off until the generation begins here if it has not.
+    /// Sets the pause flag, so that the training thread asks at its next boundary. Put off until the generation
+    /// has begun here.
     pub(super) fn set_pause_flag(&mut self) {
         if self.pending.is_none() {
             self.pause.flag = true;
-            self.outputs.push_back(Output::PauseFlag { on: true });
+            self.outputs.push_back(StateOutput::PauseFlag { on: true });
         }
     }
 
     fn resume(&mut self) {
         self.pause = Pause::default();
-        self.outputs.push_back(Output::PauseFlag { on: false });
+        self.outputs.push_back(StateOutput::PauseFlag { on: false });
         self.settle_held();
     }
 
@@ -208,34 +213,34 @@ impl StateCore {
         self.arrived &= stamp == self.stamp && self.pending.is_none();
         self.stamp = stamp;
         self.pending = None;
-        if matches!(self.training, Training::AtRest) && !self.arrived {
+        if matches!(self.training, ThreadState::AtRest) && !self.arrived {
             self.say_arrived();
         }
     }
 
-    /// Gives a held thread its verdict, if there is one by now.
+    /// Gives a held thread its verdict, if it is decided.
     fn settle_held(&mut self) {
-        let Training::Running { held: Some(boundary) } = self.training else { return };
+        let ThreadState::Running { held: Some(boundary) } = self.training else { return };
         let command = match self.verdict(boundary) {
-            Verdict::Hold => return,
-            Verdict::Pass => TrainingCommand::Pass,
-            Verdict::Stop => TrainingCommand::Stop,
-            Verdict::End => {
+            BoundaryAnswer::Hold => return,
+            BoundaryAnswer::Pass => TrainingCommand::Pass,
+            BoundaryAnswer::Stop => TrainingCommand::Stop,
+            BoundaryAnswer::End => {
                 self.overran(boundary);
                 return;
             }
         };
         self.training = match command {
             TrainingCommand::Stop => self.stopping(),
-            _ => Training::Running { held: None },
+            _ => ThreadState::Running { held: None },
         };
         self.command(command);
     }
 
-    fn stopping(&mut self) -> Training {
+    fn stopping(&mut self) -> ThreadState {
         self.placement = None;
         self.sample_at = None;
-        Training::Ending
+        ThreadState::Ending
     }
 
     fn overran(&mut self, boundary: u64) {
@@ -248,33 +253,33 @@ impl StateCore {
 
     /// The training thread saw the pause flag at this boundary and asks.
     ///
-    /// Any answer but [`Verdict::Hold`] is final; after `Hold` the answer comes as a command.
-    pub fn handle_boundary(&mut self, now: Time, stamp: Stamp, boundary: u64) -> Verdict {
-        if stamp != self.stamp || !matches!(self.training, Training::Running { .. }) {
-            return Verdict::End;
+    /// Any answer but [`BoundaryAnswer::Hold`] is final; after `Hold` the answer comes as a command.
+    pub fn handle_boundary(&mut self, now: Time, stamp: Stamp, boundary: u64) -> BoundaryAnswer {
+        if stamp != self.stamp || !matches!(self.training, ThreadState::Running { .. }) {
+            return BoundaryAnswer::End;
         }
         let verdict = self.verdict(boundary);
         match verdict {
-            Verdict::Hold => self.training = Training::Running { held: Some(boundary) },
-            Verdict::Pass => self.training = Training::Running { held: None },
-            Verdict::Stop => self.training = self.stopping(),
-            Verdict::End => self.overran(boundary),
+            BoundaryAnswer::Hold => self.training = ThreadState::Running { held: Some(boundary) },
+            BoundaryAnswer::Pass => self.training = ThreadState::Running { held: None },
+            BoundaryAnswer::Stop => self.training = self.stopping(),
+            BoundaryAnswer::End => self.overran(boundary),
         }
         self.note_waiting(now);
         verdict
     }
 
-    fn verdict(&self, boundary: u64) -> Verdict {
+    fn verdict(&self, boundary: u64) -> BoundaryAnswer {
         match (self.pause.flag, self.pause.stop_at, self.pause.promised) {
-            (false, _, _) => Verdict::Pass,
+            (false, _, _) => BoundaryAnswer::Pass,
             (true, Some(stop), _) => match boundary.cmp(&stop) {
-                Ordering::Less => Verdict::Pass,
-                Ordering::Equal => Verdict::Stop,
-                Ordering::Greater => Verdict::End,
+                Ordering::Less => BoundaryAnswer::Pass,
+                Ordering::Equal => BoundaryAnswer::Stop,
+                Ordering::Greater => BoundaryAnswer::End,
             },
-            (true, None, Some(promised)) if boundary <= promised => Verdict::Pass,
-            (true, None, _) if is_planted(Bug::PromiseBroken) => Verdict::Pass,
-            (true, None, _) => Verdict::Hold,
+            (true, None, Some(promised)) if boundary <= promised => BoundaryAnswer::Pass,
+            (true, None, _) if is_planted(Bug::PromiseBroken) => BoundaryAnswer::Pass,
+            (true, None, _) => BoundaryAnswer::Hold,
         }
     }
 }

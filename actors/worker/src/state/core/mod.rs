@@ -1,10 +1,10 @@
 //! `StateCore`: a worker's part in the life of generations, without I/O. Driven by `state/actor.rs` in a
-//! process and by the simulation; it holds no training state, only what is known about it.
+//! process and by the simulation. It holds no training state, only facts about it.
 //!
-//! Two sides speak to it: the driver (`handle_link`, `handle_driver`) and the training thread
-//! (`handle_training`, `handle_boundary`). What must be carried out comes from `poll_output`.
-//! What the driver must know is derived from the present state on every new connection (`announce`), so
-//! nothing depends on a message that a broken session took with it.
+//! Inputs come from two sides: the driver (`handle_link`, `handle_driver`) and the training thread
+//! (`handle_training`, `handle_boundary`). Outputs come from `poll_output`. Announcements to the driver are
+//! derived from the present state on every new connection (`announce`), so no fact is lost with a broken
+//! session.
 
 mod announce;
 mod driver;
@@ -19,45 +19,49 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use elastic_protocol::messages::{Ballot, Placement, Vote, WorkerToDriver};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Assignment, CommitId, Deadlines, Stamp, Term, Time};
-use elastic_runtime::planted::{Bug, is_planted};
 use elastic_runtime::transport::LinkEvent;
 
 pub(in crate::state) use training::prefix;
 
-pub use port::{Exit, Output, Progress, StateConfig, TrainingCommand, TrainingEvent, Verdict};
+pub use port::{
+    BoundaryAnswer, RunExit, StateConfig, StateOutput, TrainingCommand, TrainingEvent,
+    TrainingProgress,
+};
 
 /// The link with the driver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Link {
-    /// No session, since then.
+enum DriverAttachment {
+    /// There is no session, since the time `since`.
     Down { since: Time },
-    /// `Attach` is sent; the driver has been unheard since then.
+    /// `Attach` is sent. No driver has answered since the time `since`.
     Attaching { since: Time },
-    /// The driver said `Welcome`.
+    /// The driver has sent `Welcome`.
     Attached,
 }
 
-/// What the training thread does, as far as is known.
+/// The state of the training thread, as far as the core knows it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-enum Training {
-    /// It has not come to `run` yet.
+enum ThreadState {
+    /// The thread has not reached `run` yet.
     Starting,
-    /// It waits for a command and takes part in no generation.
+    /// The thread waits for a command and takes part in no generation.
     AtRest,
-    /// It forms the communicator.
+    /// The thread forms the communicator.
     Forming,
-    /// It waits for the driver's `Go`.
+    /// The communicator stands. The thread waits for the driver's `Go`.
     Formed,
-    /// It takes over the generation's commit.
+    /// The thread takes over the generation's commit.
     Syncing,
-    /// It is in the user's function; `held` is the boundary at which it waits for a verdict.
+    /// The thread is in the user's function. `held` is the boundary at which it waits for a verdict.
     Running { held: Option<u64> },
-    /// The user's function returned; it waits for a command, the generation may go on elsewhere.
+    /// The user's function has returned. The thread waits for a command. Other ranks may still train in the
+    /// generation.
     Returned,
-    /// Its generation has ended; it is on its way to rest.
+    /// The generation has ended. The thread is on its way to rest.
     Ending,
-    /// It was told to leave `run`.
+    /// The thread was told to leave `run`.
     Exited,
 }
 
@@ -68,11 +72,11 @@ struct Pause {
     flag: bool,
     /// Whether the driver waits for `Paused`.
     asked: bool,
-    /// The boundary that `Paused` told: it is passed, the next is not.
+    /// The boundary that `Paused` reported: the thread passes it, but not the next one.
     promised: Option<u64>,
-    /// Whether the promise was a former driver's: no other is told of it.
+    /// Whether the promise was made to an earlier driver. It is not repeated to this one.
     is_old: bool,
-    /// Where the driver said to stop.
+    /// The boundary at which the driver has ordered the stop.
     stop_at: Option<u64>,
 }
 
@@ -81,45 +85,48 @@ struct Pause {
 pub struct StateCore {
     config: StateConfig,
     deadlines: Deadlines,
-    link: Link,
+    link: DriverAttachment,
+    /// The time since which the driver counts as gone although its session exists.
+    silent_since: Option<Time>,
     term: Term,
-    /// The newest generation that was heard of (G-2).
+    /// The newest known generation (G-2).
     stamp: Stamp,
-    training: Training,
+    training: ThreadState,
     /// The placement of the generation that the training thread is in.
     placement: Option<Placement>,
-    /// One that waits until the thread is at rest.
+    /// The placement of the next generation, which waits until the thread is at rest.
     pending: Option<Placement>,
-    /// The table that was told last: what the next one's delta is against.
+    /// The latest assignment, against which the next delta is applied.
     table: Arc<Assignment>,
-    /// What the training thread holds, as it said last.
+    /// The commit that the training thread holds, as it reported last.
     commit: Option<CommitId>,
     steps_lost: u64,
-    /// Whether the driver was told in this session that the thread is at rest.
+    /// Whether the driver has been told in this session that the thread is at rest.
     arrived: bool,
     pause: Pause,
-    /// Set once it is to leave; carried out when the thread is at rest.
-    exit: Option<Exit>,
-    /// Why it wants to leave, if it does.
+    /// How the worker leaves, once that is decided. Carried out when the thread is at rest.
+    exit: Option<RunExit>,
+    /// The reason why the worker wants to leave, if it does.
     leaving: Option<String>,
-    /// Since when its training thread has waited, where it does.
+    /// The time since which the training thread has been waiting, if it waits.
     waits_since: Option<Time>,
-    sent_progress: Option<(Time, Progress)>,
+    sent_progress: Option<(Time, TrainingProgress)>,
     sample_at: Option<Time>,
     dropped: u64,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<StateOutput>,
 }
 
 impl StateCore {
-    /// A State without a driver yet, whose training thread has not come to `run` yet.
+    /// A State without a driver, whose training thread has not reached `run` yet.
     pub fn new(config: StateConfig, now: Time) -> Self {
         Self {
             deadlines: config.deadlines,
             config,
-            link: Link::Down { since: now },
+            link: DriverAttachment::Down { since: now },
+            silent_since: None,
             term: Term::default(),
             stamp: Stamp::default(),
-            training: Training::Starting,
+            training: ThreadState::Starting,
             placement: None,
             pending: None,
             table: Arc::default(),
@@ -142,93 +149,111 @@ impl StateCore {
         match event {
             LinkEvent::Up => self.attach(now),
             LinkEvent::Lost { .. } => {
-                let since = match self.link {
-                    Link::Attached => now,
-                    Link::Attaching { since } | Link::Down { since } => since,
-                };
-                self.link = Link::Down { since };
+                self.link = DriverAttachment::Down { since: self.alone_since().unwrap_or(now) };
+                self.silent_since = None;
                 if self.leaving.is_some() {
                     self.leave_alone();
                 }
             }
-            LinkEvent::Silent { .. } | LinkEvent::Heard => {}
+            LinkEvent::Silent { silent_ms } => {
+                // The session may recover. Until then this worker counts as alone, as without a session.
+                if u128::from(*silent_ms) >= self.deadlines.lost.as_millis() {
+                    self.silent_since.get_or_insert(now);
+                    if self.leaving.is_some() {
+                        self.leave_alone();
+                    }
+                }
+            }
+            LinkEvent::Heard => self.silent_since = None,
         }
         self.note_waiting(now);
     }
 
-    /// Whether a driver of this term is to be listened to: none of a later one has been met (G-2).
+    /// Whether a driver of this term is heeded: no driver of a later term has been met (G-2).
     pub fn heeds(&mut self, term: Term) -> bool {
         let heeds = term >= self.term || is_planted(Bug::FormerDriverHeeded);
         self.dropped += u64::from(!heeds);
         heeds
     }
 
-    /// SIGTERM, or another notice that this worker will be gone soon: a planned departure. Without
-    /// a driver to plan it with, or the second time, it ends at once.
+    /// SIGTERM, or another notice that this worker will be gone soon, begins a planned departure.
+    /// Without a driver to plan it with, or at the second notice, the worker ends at once.
     pub fn handle_sigterm(&mut self, _now: Time) {
         let again = self.leaving.replace("SIGTERM".to_owned()).is_some();
-        if again || matches!(self.link, Link::Down { .. }) {
+        if again
+            || matches!(self.link, DriverAttachment::Down { .. })
+            || self.silent_since.is_some()
+        {
             self.leave_alone();
         } else {
             self.say_leaving();
         }
     }
 
-    /// A deadline that `poll_timeout` gave has passed; calling it early changes nothing.
+    /// A deadline that `poll_timeout` gave has passed. A call before that time changes nothing.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.orphan_at().is_some_and(|at| at <= now)
-            && let Link::Down { since } | Link::Attaching { since } = self.link
+            && let Some(since) = self.alone_since()
         {
             let gone_ms = u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
-            self.leave(Exit::Orphaned { gone_ms }, "the driver is gone for too long");
+            self.leave(RunExit::Orphaned { gone_ms }, "the driver is gone for too long");
         }
         if self.sample_at.is_some_and(|at| at <= now) {
             self.sample_at = Some(now + self.deadlines.beat);
-            self.outputs.push_back(Output::SampleProgress);
+            self.outputs.push_back(StateOutput::SampleProgress);
         }
     }
 
-    /// When `handle_timeout` must be called.
+    /// The time at which `handle_timeout` must be called.
     pub fn poll_timeout(&self) -> Option<Time> {
         [self.orphan_at(), self.sample_at].into_iter().flatten().min()
     }
 
-    /// What must be carried out next.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    /// The next output to carry out.
+    pub fn poll_output(&mut self) -> Option<StateOutput> {
         self.outputs.pop_front()
     }
 
-    /// Messages of old terms or generations that were dropped (G-2).
+    /// The number of dropped messages of old terms or generations (G-2).
     pub const fn dropped_messages(&self) -> u64 {
         self.dropped
     }
 
-    /// The newest generation that was heard of.
+    /// The newest known generation.
     pub const fn stamp(&self) -> Stamp {
         self.stamp
     }
 
-    /// Whether it takes part in the generation of `stamp`, or is about to.
+    /// Whether this worker takes part in the generation of `stamp`, or is about to.
     pub const fn is_active(&self) -> bool {
         self.pending.is_some()
             || matches!(
                 self.training,
-                Training::Forming
-                    | Training::Formed
-                    | Training::Syncing
-                    | Training::Running { .. }
-                    | Training::Returned
+                ThreadState::Forming
+                    | ThreadState::Formed
+                    | ThreadState::Syncing
+                    | ThreadState::Running { .. }
+                    | ThreadState::Returned
             )
     }
 
     /// Whether the training thread was told to leave `run`.
     pub const fn is_exited(&self) -> bool {
-        matches!(self.training, Training::Exited)
+        matches!(self.training, ThreadState::Exited)
     }
 
-    /// When it must end for want of a driver. A generation that goes on trains on; who waits, waits for a driver.
+    /// The time since which no driver answers.
+    const fn alone_since(&self) -> Option<Time> {
+        match self.link {
+            DriverAttachment::Attached => self.silent_since,
+            DriverAttachment::Down { since } | DriverAttachment::Attaching { since } => Some(since),
+        }
+    }
+
+    /// The time at which this worker must end because no driver answers. A worker that trains has the limit
+    /// `orphan_training`; a worker that waits has the limit `orphan`.
     fn orphan_at(&self) -> Option<Time> {
-        let (Link::Down { since } | Link::Attaching { since }) = self.link else { return None };
+        let since = self.alone_since()?;
         if self.exit.is_some() || self.is_exited() {
             return None;
         }
@@ -237,38 +262,44 @@ impl StateCore {
         limit.into_iter().chain(waiting).min()
     }
 
-    /// Whether its training thread waits for anything but other members of a generation that trains.
+    /// Whether the training thread waits for something other than the members of a generation that trains.
     const fn waits(&self) -> bool {
-        !matches!(self.training, Training::Running { held: None })
+        !matches!(self.training, ThreadState::Running { held: None })
     }
 
     fn note_waiting(&mut self, now: Time) {
         self.waits_since = self.waits().then(|| self.waits_since.unwrap_or(now));
     }
 
-    /// Ends the generation at the training thread, if it is in one: from here on it delivers nothing (G-4).
+    /// Ends the generation at the training thread, if it is in one. The generation delivers no data afterwards
+    /// (G-4).
     fn end_generation(&mut self, reason: &str) {
         self.placement = None;
         self.sample_at = None;
         let waits = match self.training {
-            Training::Forming | Training::Syncing | Training::Running { held: None } => false,
-            Training::Formed | Training::Running { held: Some(_) } => true,
-            Training::Returned => {
-                self.training = Training::AtRest;
+            ThreadState::Forming | ThreadState::Syncing | ThreadState::Running { held: None } => {
+                false
+            }
+            ThreadState::Formed | ThreadState::Running { held: Some(_) } => true,
+            ThreadState::Returned => {
+                self.training = ThreadState::AtRest;
                 return;
             }
-            Training::Starting | Training::AtRest | Training::Ending | Training::Exited => return,
+            ThreadState::Starting
+            | ThreadState::AtRest
+            | ThreadState::Ending
+            | ThreadState::Exited => return,
         };
-        self.training = Training::Ending;
+        self.training = ThreadState::Ending;
         let reason = reason.to_owned();
-        self.outputs.push_back(Output::Abort { stamp: self.stamp, reason });
+        self.outputs.push_back(StateOutput::Abort { stamp: self.stamp, reason });
         if waits {
             self.command(TrainingCommand::End);
         }
     }
 
-    /// Leaves as soon as the training thread is at rest.
-    fn leave(&mut self, exit: Exit, reason: &str) {
+    /// Notes that the worker leaves, as soon as the training thread is at rest.
+    fn leave(&mut self, exit: RunExit, reason: &str) {
         if self.exit.is_some() || self.is_exited() {
             return;
         }
@@ -280,23 +311,23 @@ impl StateCore {
 
     fn leave_alone(&mut self) {
         let reason = self.leaving.clone().unwrap_or_default();
-        self.leave(Exit::Left { reason: reason.clone() }, &reason);
+        self.leave(RunExit::Left { reason: reason.clone() }, &reason);
     }
 
-    /// What comes next for a thread at rest: to leave, or the next generation.
+    /// Gives a thread at rest its next command: to leave, or to form the next generation.
     fn go_on(&mut self) {
-        if !matches!(self.training, Training::AtRest) {
+        if !matches!(self.training, ThreadState::AtRest) {
             return;
         }
         if let Some(exit) = self.exit.clone() {
-            self.training = Training::Exited;
+            self.training = ThreadState::Exited;
             self.command(TrainingCommand::Exit(exit));
         } else if let Some(placement) = self.pending.take() {
-            self.training = Training::Forming;
+            self.training = ThreadState::Forming;
             self.arrived = false;
             self.sent_progress = None;
             self.placement = Some(placement.clone());
-            self.outputs.push_back(Output::PauseFlag { on: false });
+            self.outputs.push_back(StateOutput::PauseFlag { on: false });
             self.command(TrainingCommand::Form(Box::new(placement)));
             if self.pause.asked || self.pause.stop_at.is_some() {
                 self.set_pause_flag();
@@ -305,19 +336,19 @@ impl StateCore {
     }
 
     fn command(&mut self, command: TrainingCommand) {
-        self.outputs.push_back(Output::Training(command));
+        self.outputs.push_back(StateOutput::Training(command));
     }
 
     fn tell_driver(&mut self, message: WorkerToDriver) {
-        if matches!(self.link, Link::Attached) {
-            self.outputs.push_back(Output::ToDriver(message));
+        if matches!(self.link, DriverAttachment::Attached) {
+            self.outputs.push_back(StateOutput::ToDriver(message));
         }
     }
 
     fn vote(&mut self, ballot: Ballot) {
-        if matches!(self.link, Link::Attached) {
+        if matches!(self.link, DriverAttachment::Attached) {
             let worker = self.config.worker.clone();
-            self.outputs.push_back(Output::Vote(Vote { stamp: self.stamp, worker, ballot }));
+            self.outputs.push_back(StateOutput::Vote(Vote { stamp: self.stamp, worker, ballot }));
         }
     }
 }

@@ -1,45 +1,51 @@
-//! What goes into and comes out of `StateCore`: the words between it, the training thread and its shell.
+//! Inputs and outputs of `StateCore`: the messages between it, the training thread and its shell.
 
 use std::net::SocketAddr;
 
 use elastic_protocol::messages::{Placement, SyncPlan, Vote, WorkerToDriver};
 use elastic_protocol::{CommitId, Deadlines, JobId, JobResult, Stamp, Step, WorkerId};
 
-/// What a State is told once, at its start.
+/// Settings of a State, given at its start.
 #[derive(Clone, Debug)]
 pub struct StateConfig {
     /// The job that the worker was started for.
     pub job: JobId,
-    /// Who it is.
+    /// The identity of the worker.
     pub worker: WorkerId,
-    /// Its process id.
+    /// The process id.
     pub pid: u32,
-    /// Where its collectives are reached.
+    /// The address at which other workers reach its collectives.
     pub data_address: SocketAddr,
-    /// How long waits may last until the driver's `Welcome` says otherwise.
+    /// Deadlines until the driver's `Welcome` brings others.
     pub deadlines: Deadlines,
 }
 
-/// What the training thread tells.
+/// Events of the training thread.
 ///
-/// `Formed`, `Synced` is told of success only. What goes wrong in a collective is told by
-/// `CollectiveFailed`, after which the thread restores its last commit and tells `AtRest` by itself.
+/// `Formed` and `Synced` report success only. `CollectiveFailed` reports a failed collective; the thread then
+/// restores its last commit and reports `AtRest` by itself.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TrainingEvent {
-    /// It is in `run`, takes part in no generation, and waits for a command. Told on entering `run`, and
-    /// whenever a generation has ended at it.
+    /// The host has another network address than before: from here on other workers reach this one's collectives
+    /// there. Sent just before `AtRest`.
+    Moved {
+        /// The new address.
+        data_address: SocketAddr,
+    },
+    /// The thread is in `run`, takes part in no generation, and waits for a command. Sent when it enters `run`,
+    /// and whenever a generation has ended at it.
     AtRest {
-        /// The commit that it holds: live state after an interrupt, the last commit after an abort.
+        /// The commit that the thread holds: live state after an interrupt, the last commit after an abort.
         commit: Option<CommitId>,
         /// Steps beyond that commit that were undone.
         steps_lost: u64,
     },
-    /// The communicator of this generation stands; it waits for `Sync`, or `End`.
+    /// The communicator of this generation stands. The thread waits for `Sync` or `End`.
     Formed {
         /// The generation.
         stamp: Stamp,
     },
-    /// It holds the generation's commit and has entered the user's function.
+    /// The thread holds the generation's commit and has entered the user's function.
     Synced {
         /// The generation.
         stamp: Stamp,
@@ -50,22 +56,22 @@ pub enum TrainingEvent {
     CollectiveFailed {
         /// The generation.
         stamp: Stamp,
-        /// The rank whose link broke, where one is known.
+        /// The rank whose link broke, if it is known.
         peer: Option<u32>,
-        /// What the communicator said.
+        /// The communicator's error.
         error: String,
     },
-    /// The user's function returned without an error; its state is saved, and it waits for a command as
+    /// The user's function returned without an error. The state is saved, and the thread waits for a command as
     /// if at rest.
     Returned {
         /// The generation.
         stamp: Stamp,
-        /// What it holds.
+        /// The commit that the thread holds.
         commit: CommitId,
         /// The last progress note.
         note: String,
     },
-    /// The user's function returned an error of its own; it waits for `Exit`.
+    /// The user's function returned an error of its own. The thread waits for `RunExit`.
     Failed {
         /// The generation.
         stamp: Stamp,
@@ -74,7 +80,7 @@ pub enum TrainingEvent {
     },
 }
 
-/// What the training thread is told. It reads commands only where it waits for one.
+/// Commands to the training thread. The thread reads them only where it waits for one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrainingCommand {
     /// At rest: form this generation's communicator. The shell sets the boundary counter to 0 first.
@@ -83,7 +89,7 @@ pub enum TrainingCommand {
     Sync {
         /// The generation.
         stamp: Stamp,
-        /// How state is shared.
+        /// How the members come to hold the root's commit.
         plan: SyncPlan,
     },
     /// Held at a boundary: go on.
@@ -93,65 +99,65 @@ pub enum TrainingCommand {
     /// Formed, or held at a boundary: the generation is over. Roll back to the last commit, come to rest.
     End,
     /// At rest: leave `run`.
-    Exit(Exit),
+    Exit(RunExit),
 }
 
-/// Why, and so how, the training thread leaves `run`.
+/// Why the training thread leaves `run`, which decides the result of `run`.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Exit {
-    /// The driver, or a signal, asked it to leave: `Ok` (G-11).
+pub enum RunExit {
+    /// The driver or a signal asked the worker to leave: `Ok` (G-11).
     Left {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The job is over: `Ok`, unless the job failed.
     Finished {
-        /// How.
+        /// The result of the job.
         result: JobResult,
     },
     /// The user's function failed: its own error.
     Failed,
     /// The driver was gone for longer than [`Deadlines::orphan`]: an error.
     Orphaned {
-        /// For how long, in milliseconds.
+        /// How long the driver was gone, in milliseconds.
         gone_ms: u64,
     },
     /// The driver runs another job: an error.
     WrongJob {
         /// The job that this worker was started for.
         ours: JobId,
-        /// The driver's.
+        /// The driver's job.
         theirs: JobId,
     },
 }
 
-/// What becomes of the training thread at a boundary where it asked.
+/// The core's answer to a training thread that asks at a boundary.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Verdict {
-    /// It goes on.
+pub enum BoundaryAnswer {
+    /// The thread goes on.
     Pass,
-    /// It waits; `Pass`, `Stop` or `End` follows as a command.
+    /// The thread waits. `Pass`, `Stop` or `End` follows as a command.
     Hold,
-    /// It keeps live state and comes to rest.
+    /// The thread keeps live state and comes to rest.
     Stop,
-    /// The generation is over: it rolls back and comes to rest.
+    /// The generation is over. The thread rolls back and comes to rest.
     End,
 }
 
-/// What the shell must carry out, in order.
+/// Outputs of the core. The shell carries them out in order.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Output {
+pub enum StateOutput {
     /// Send to the driver.
     ToDriver(WorkerToDriver),
     /// Send to the registry (on the driver's node).
     Vote(Vote),
     /// Give the training thread a command.
     Training(TrainingCommand),
-    /// Set the abort word: collectives of this generation, and of all before it, return at once.
+    /// Set the abort word: collectives of this generation and of all earlier ones return at once.
     Abort {
         /// The generation.
         stamp: Stamp,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Store the pause flag. After storing `true`, read the boundary counter and call
@@ -165,11 +171,11 @@ pub enum Output {
     SampleProgress,
 }
 
-/// How far training is, as the shell reads it.
+/// Progress of training, as the shell reads it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Progress {
-    /// The last commit.
+pub struct TrainingProgress {
+    /// The step of the last commit.
     pub step: Step,
-    /// What the program wants shown.
+    /// The note that the program wants shown.
     pub note: String,
 }

@@ -1,4 +1,4 @@
-//! `StateCore` under messages in any order, with a training thread that keeps its part of the contract.
+//! Property tests of `StateCore`: messages in any order, with a training thread that keeps its contract.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::tests::{commit, core, formation, stamp, welcome, worker};
 use super::*;
 
-/// What the thread is doing, as the contract in `port.rs` has it.
+/// The state of the model's training thread, after the contract in `port.rs`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Thread {
     Resting,
@@ -36,9 +36,9 @@ enum Action {
     Leave,
     Sigterm,
     Timeout(u64),
-    /// The thread does what it does next; `true`: well.
+    /// The thread takes its next step; `true`: with success.
     Thread(bool),
-    /// It returns from the user's function; `true`: with `Ok`.
+    /// The thread returns from the user's function; `true`: with `Ok`.
     Return(bool),
 }
 
@@ -217,10 +217,10 @@ impl World {
                     return self.pass();
                 }
                 match self.core.handle_boundary(self.now, stamp, self.boundary) {
-                    Verdict::Pass => self.pass(),
-                    Verdict::Hold => self.thread = Thread::Held(stamp),
-                    Verdict::Stop => self.stop(),
-                    Verdict::End => self.rest(),
+                    BoundaryAnswer::Pass => self.pass(),
+                    BoundaryAnswer::Hold => self.thread = Thread::Held(stamp),
+                    BoundaryAnswer::Stop => self.stop(),
+                    BoundaryAnswer::End => self.rest(),
                 }
             }
             Thread::Held(stamp) => match self.commands.pop_front() {
@@ -279,7 +279,7 @@ impl World {
     fn drain(&mut self) {
         while let Some(output) = self.core.poll_output() {
             match output {
-                Output::Training(command) => {
+                StateOutput::Training(command) => {
                     if let TrainingCommand::Form(_) = command {
                         assert!(
                             matches!(self.thread, Thread::Resting | Thread::Returned),
@@ -290,24 +290,24 @@ impl World {
                     self.commands.push_back(command);
                     assert!(self.commands.len() <= 2, "commands pile up: {:?}", self.commands);
                 }
-                Output::Abort { stamp, .. } => self.aborted = self.aborted.max(stamp),
-                Output::PauseFlag { on } => {
+                StateOutput::Abort { stamp, .. } => self.aborted = self.aborted.max(stamp),
+                StateOutput::PauseFlag { on } => {
                     self.pause_flag = on;
                     if on {
                         self.core.handle_pause_read(self.now, self.boundary);
                     }
                 }
-                Output::SampleProgress => {
-                    self.core.handle_progress(self.now, Progress::default());
+                StateOutput::SampleProgress => {
+                    self.core.handle_progress(self.now, TrainingProgress::default());
                 }
-                Output::Vote(vote) => {
+                StateOutput::Vote(vote) => {
                     assert_eq!(vote.stamp, self.core.stamp(), "a vote for an old generation");
                     if vote.ballot == Ballot::Ready {
                         assert_eq!(self.thread, Thread::Formed(vote.stamp), "READY, not formed");
                     }
                     assert!(!self.lost, "said to nobody");
                 }
-                Output::ToDriver(message) => {
+                StateOutput::ToDriver(message) => {
                     assert!(!self.lost, "said to nobody: {message:?}");
                     match message {
                         WorkerToDriver::Paused { stamp, boundary } => {
@@ -326,7 +326,7 @@ impl World {
         }
     }
 
-    /// The driver says goodbye, and the thread does what it can: it must come to its end (G-9, G-11).
+    /// The driver tells the worker to leave, and the thread carries on: it must come to its end (G-9, G-11).
     fn finish(&mut self) {
         self.act(Action::Up);
         self.act(Action::Welcome);

@@ -1,9 +1,10 @@
-//! `StateCore` by example: one generation's life, and what may cross it.
+//! Tests of `StateCore` by example: one generation's life, and the messages that may cross it.
 
 use std::time::Duration;
 
+use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
-    Ballot, DataPlane, DriverToWorker, Formation, GroupKey, Placement, SyncPlan, Table, Vote,
+    Ballot, DriverToWorker, Formation, FormationTable, GroupKey, Placement, SyncPlan, Vote,
     WorkerToDriver,
 };
 use elastic_protocol::{
@@ -53,7 +54,7 @@ fn table(others: u32) -> Arc<Assignment> {
 pub(super) fn formation(generation: u64, sync: SyncPlan, step: u64) -> Formation {
     Formation {
         stamp: stamp(generation),
-        table: Table::Full(table(0)),
+        table: FormationTable::Full(table(0)),
         sync,
         step: Step(step),
         key: GroupKey([0; 32]),
@@ -87,17 +88,17 @@ fn cause() -> ResetCause {
     ResetCause::WorkerFailed { worker: worker(), error: "x".to_owned() }
 }
 
-fn outputs(core: &mut StateCore) -> Vec<Output> {
+fn outputs(core: &mut StateCore) -> Vec<StateOutput> {
     std::iter::from_fn(|| core.poll_output()).collect()
 }
 
-fn vote(generation: u64, ballot: Ballot) -> Output {
-    Output::Vote(Vote { stamp: stamp(generation), worker: worker(), ballot })
+fn vote(generation: u64, ballot: Ballot) -> StateOutput {
+    StateOutput::Vote(Vote { stamp: stamp(generation), worker: worker(), ballot })
 }
 
-fn arrived(generation: u64, commit: Option<CommitId>, steps_lost: u64) -> Output {
+fn arrived(generation: u64, commit: Option<CommitId>, steps_lost: u64) -> StateOutput {
     let stamp = if generation == 0 { Stamp::default() } else { stamp(generation) };
-    Output::ToDriver(WorkerToDriver::Arrived { stamp, commit, steps_lost })
+    StateOutput::ToDriver(WorkerToDriver::Arrived { stamp, commit, steps_lost })
 }
 
 fn at_rest(core: &mut StateCore, commit: Option<CommitId>, steps_lost: u64) {
@@ -134,7 +135,7 @@ fn the_first_generation_from_attach_to_synced() {
     core.handle_link(NOW, &LinkEvent::Up);
     assert_eq!(
         outputs(&mut core),
-        [Output::ToDriver(WorkerToDriver::Attach {
+        [StateOutput::ToDriver(WorkerToDriver::Attach {
             pid: 42,
             data_address: ([127, 0, 0, 1], 9).into(),
             stamp: Stamp::default(),
@@ -149,8 +150,8 @@ fn the_first_generation_from_attach_to_synced() {
     assert_eq!(
         outputs(&mut core),
         [
-            Output::PauseFlag { on: false },
-            Output::Training(TrainingCommand::Form(Box::new(placement(1, root, 0))))
+            StateOutput::PauseFlag { on: false },
+            StateOutput::Training(TrainingCommand::Form(Box::new(placement(1, root, 0))))
         ]
     );
     core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(1) });
@@ -158,7 +159,7 @@ fn the_first_generation_from_attach_to_synced() {
     core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1) });
     let plan = SyncPlan::FromRoot { root: 0 };
     let sync = TrainingCommand::Sync { stamp: stamp(1), plan };
-    assert_eq!(outputs(&mut core), [Output::Training(sync)]);
+    assert_eq!(outputs(&mut core), [StateOutput::Training(sync)]);
     core.handle_training(NOW, TrainingEvent::Synced { stamp: stamp(1), commit: commit(1, 0) });
     assert_eq!(outputs(&mut core), [vote(1, Ballot::Synced)]);
     core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1) });
@@ -169,7 +170,7 @@ fn the_first_generation_from_attach_to_synced() {
 fn an_abort_ends_the_generation_and_the_worker_arrives() {
     let mut core = running(1);
     core.handle_driver(NOW, DriverToWorker::Abort { stamp: stamp(1), cause: cause() });
-    let abort = Output::Abort { stamp: stamp(1), reason: cause().to_string() };
+    let abort = StateOutput::Abort { stamp: stamp(1), reason: cause().to_string() };
     assert_eq!(outputs(&mut core), [abort]);
     at_rest(&mut core, Some(commit(1, 3)), 1);
     assert_eq!(outputs(&mut core), [arrived(1, Some(commit(1, 3)), 1)]);
@@ -187,7 +188,7 @@ fn an_abort_while_formed_takes_the_thread_out_of_its_wait() {
     core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(1) });
     assert_eq!(
         outputs(&mut core),
-        [Output::Training(TrainingCommand::End)],
+        [StateOutput::Training(TrainingCommand::End)],
         "no READY after the end (G-4)"
     );
 }
@@ -210,13 +211,13 @@ fn an_assignment_over_an_active_generation_aborts_it_first() {
     let root = SyncPlan::FromRoot { root: 0 };
     core.handle_driver(NOW, DriverToWorker::Assign(formation(2, root, 0)));
     let reason = "a newer generation was assigned".to_owned();
-    assert_eq!(outputs(&mut core), [Output::Abort { stamp: stamp(1), reason }]);
+    assert_eq!(outputs(&mut core), [StateOutput::Abort { stamp: stamp(1), reason }]);
     at_rest(&mut core, Some(commit(1, 2)), 0);
     assert_eq!(
         outputs(&mut core),
         [
-            Output::PauseFlag { on: false },
-            Output::Training(TrainingCommand::Form(Box::new(placement(2, root, 0))))
+            StateOutput::PauseFlag { on: false },
+            StateOutput::Training(TrainingCommand::Form(Box::new(placement(2, root, 0))))
         ]
     );
 }
@@ -232,9 +233,9 @@ fn g_6_a_skip_without_proof_is_refused() {
     assert!(matches!(
         &said[..],
         [
-            Output::ToDriver(WorkerToDriver::CollectiveFailed { .. }),
-            Output::Abort { .. },
-            Output::Training(TrainingCommand::End)
+            StateOutput::ToDriver(WorkerToDriver::CollectiveFailed { .. }),
+            StateOutput::Abort { .. },
+            StateOutput::Training(TrainingCommand::End)
         ]
     ));
 }
@@ -243,15 +244,15 @@ fn g_6_a_skip_without_proof_is_refused() {
 fn h_4_an_interrupt_stops_at_the_agreed_boundary() {
     let mut core = running(1);
     core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
-    assert_eq!(outputs(&mut core), [Output::PauseFlag { on: true }]);
+    assert_eq!(outputs(&mut core), [StateOutput::PauseFlag { on: true }]);
     core.handle_pause_read(NOW, 4);
     let paused = WorkerToDriver::Paused { stamp: stamp(1), boundary: 4 };
-    assert_eq!(outputs(&mut core), [Output::ToDriver(paused)]);
-    assert_eq!(core.handle_boundary(NOW, stamp(1), 4), Verdict::Pass);
-    assert_eq!(core.handle_boundary(NOW, stamp(1), 5), Verdict::Hold);
+    assert_eq!(outputs(&mut core), [StateOutput::ToDriver(paused)]);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 4), BoundaryAnswer::Pass);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 5), BoundaryAnswer::Hold);
     core.handle_driver(NOW, DriverToWorker::StopAt { stamp: stamp(1), boundary: 6 });
-    assert_eq!(outputs(&mut core), [Output::Training(TrainingCommand::Pass)]);
-    assert_eq!(core.handle_boundary(NOW, stamp(1), 6), Verdict::Stop);
+    assert_eq!(outputs(&mut core), [StateOutput::Training(TrainingCommand::Pass)]);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 6), BoundaryAnswer::Stop);
     at_rest(&mut core, Some(commit(1, 6)), 0);
     assert_eq!(outputs(&mut core), [arrived(1, Some(commit(1, 6)), 0)]);
 }
@@ -261,12 +262,12 @@ fn h_19_a_resume_lets_a_held_thread_go_on() {
     let mut core = running(1);
     core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
     core.handle_pause_read(NOW, 1);
-    assert_eq!(core.handle_boundary(NOW, stamp(1), 2), Verdict::Hold);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 2), BoundaryAnswer::Hold);
     outputs(&mut core);
     core.handle_driver(NOW, DriverToWorker::Resume { stamp: stamp(1) });
     assert_eq!(
         outputs(&mut core),
-        [Output::PauseFlag { on: false }, Output::Training(TrainingCommand::Pass)]
+        [StateOutput::PauseFlag { on: false }, StateOutput::Training(TrainingCommand::Pass)]
     );
 }
 
@@ -275,12 +276,12 @@ fn a_second_pause_keeps_the_first_promise() {
     let mut core = running(1);
     core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
     core.handle_pause_read(NOW, 1);
-    assert_eq!(core.handle_boundary(NOW, stamp(1), 2), Verdict::Hold);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 2), BoundaryAnswer::Hold);
     core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
     outputs(&mut core);
     core.handle_pause_read(NOW, 2);
     let paused = WorkerToDriver::Paused { stamp: stamp(1), boundary: 1 };
-    assert_eq!(outputs(&mut core), [Output::ToDriver(paused)], "and stays held");
+    assert_eq!(outputs(&mut core), [StateOutput::ToDriver(paused)], "and stays held");
 }
 
 #[test]
@@ -291,10 +292,10 @@ fn a_pause_before_the_generation_began_here_is_kept() {
     core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(2) });
     outputs(&mut core);
     at_rest(&mut core, Some(commit(1, 0)), 0);
-    assert_eq!(outputs(&mut core).last(), Some(&Output::PauseFlag { on: true }));
+    assert_eq!(outputs(&mut core).last(), Some(&StateOutput::PauseFlag { on: true }));
     core.handle_pause_read(NOW, 0);
     let paused = WorkerToDriver::Paused { stamp: stamp(2), boundary: 0 };
-    assert_eq!(outputs(&mut core), [Output::ToDriver(paused)]);
+    assert_eq!(outputs(&mut core), [StateOutput::ToDriver(paused)]);
 }
 
 #[test]
@@ -302,11 +303,11 @@ fn a_thread_beyond_the_agreed_boundary_is_rolled_back() {
     let mut core = running(1);
     core.handle_driver(NOW, DriverToWorker::StopAt { stamp: stamp(1), boundary: 3 });
     outputs(&mut core);
-    assert_eq!(core.handle_boundary(NOW, stamp(1), 4), Verdict::End);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 4), BoundaryAnswer::End);
     let said = outputs(&mut core);
     assert!(matches!(
         &said[..],
-        [Output::ToDriver(WorkerToDriver::CollectiveFailed { .. }), Output::Abort { .. }]
+        [StateOutput::ToDriver(WorkerToDriver::CollectiveFailed { .. }), StateOutput::Abort { .. }]
     ));
 }
 
@@ -314,10 +315,10 @@ fn a_thread_beyond_the_agreed_boundary_is_rolled_back() {
 fn g_11_leave_while_training_ends_the_generation_then_run() {
     let mut core = running(1);
     core.handle_driver(NOW, DriverToWorker::Leave { reason: "removed".to_owned() });
-    assert!(matches!(outputs(&mut core)[..], [Output::Abort { .. }]));
+    assert!(matches!(outputs(&mut core)[..], [StateOutput::Abort { .. }]));
     at_rest(&mut core, Some(commit(1, 2)), 1);
-    let exit = Exit::Left { reason: "removed".to_owned() };
-    assert_eq!(outputs(&mut core), [Output::Training(TrainingCommand::Exit(exit))]);
+    let exit = RunExit::Left { reason: "removed".to_owned() };
+    assert_eq!(outputs(&mut core), [StateOutput::Training(TrainingCommand::Exit(exit))]);
 }
 
 #[test]
@@ -328,11 +329,11 @@ fn h_21_a_finished_worker_stays_and_takes_part_again() {
     core.handle_training(NOW, returned);
     let progress =
         WorkerToDriver::Progress { stamp: stamp(1), step: Step(9), note: "done".to_owned() };
-    assert_eq!(outputs(&mut core), [Output::ToDriver(progress), vote(1, Ballot::Success)]);
+    assert_eq!(outputs(&mut core), [StateOutput::ToDriver(progress), vote(1, Ballot::Success)]);
     core.handle_driver(NOW, DriverToWorker::Abort { stamp: stamp(1), cause: cause() });
     assert_eq!(outputs(&mut core), [arrived(1, Some(commit(1, 9)), 0)]);
     core.handle_driver(NOW, DriverToWorker::Assign(formation(2, SyncPlan::Skip, 9)));
-    assert!(matches!(outputs(&mut core)[1], Output::Training(TrainingCommand::Form(_))));
+    assert!(matches!(outputs(&mut core)[1], StateOutput::Training(TrainingCommand::Form(_))));
 }
 
 #[test]
@@ -341,7 +342,7 @@ fn a_users_error_is_voted_before_the_exit() {
     let event = TrainingEvent::Failed { stamp: stamp(1), message: "NaN".to_owned() };
     core.handle_training(NOW, event);
     let ballot = Ballot::Failure { status: None, message: "NaN".to_owned() };
-    let exit = Output::Training(TrainingCommand::Exit(Exit::Failed));
+    let exit = StateOutput::Training(TrainingCommand::Exit(RunExit::Failed));
     assert_eq!(outputs(&mut core), [vote(1, ballot), exit]);
 }
 
@@ -358,7 +359,7 @@ fn a_new_session_is_told_the_truth() {
     core.handle_link(NOW, &LinkEvent::Up);
     core.handle_driver(NOW, welcome());
     let said = outputs(&mut core);
-    assert!(matches!(said[0], Output::ToDriver(WorkerToDriver::Attach { active: false, .. })));
+    assert!(matches!(said[0], StateOutput::ToDriver(WorkerToDriver::Attach { active: false, .. })));
     assert_eq!(said[1..], [arrived(1, Some(commit(1, 2)), 1)]);
 }
 
@@ -378,7 +379,7 @@ fn a_generation_trains_on_without_a_driver_for_as_long_as_nobody_fails() {
     assert_eq!(core.poll_timeout(), Some(later + patience), "a new driver has that long to come");
     core.handle_timeout(later + patience);
     let gone_ms = 3_600_000 + 30_000;
-    let exit = Output::Training(TrainingCommand::Exit(Exit::Orphaned { gone_ms }));
+    let exit = StateOutput::Training(TrainingCommand::Exit(RunExit::Orphaned { gone_ms }));
     assert_eq!(outputs(&mut core).last(), Some(&exit));
 }
 
@@ -387,7 +388,7 @@ fn a_rank_that_is_held_for_a_driver_that_is_gone_does_not_wait_for_ever() {
     let mut core = running(1);
     core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
     core.handle_pause_read(NOW, 4);
-    assert_eq!(core.handle_boundary(NOW, stamp(1), 5), Verdict::Hold);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 5), BoundaryAnswer::Hold);
     core.handle_link(NOW, &lost());
     assert_eq!(core.poll_timeout().map(|_| ()), Some(()));
     core.handle_timeout(NOW + Deadlines::default().orphan);
@@ -399,18 +400,19 @@ fn what_a_former_driver_was_promised_is_not_told_to_the_next() {
     let mut core = running(1);
     core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
     core.handle_pause_read(NOW, 4);
-    assert_eq!(core.handle_boundary(NOW, stamp(1), 5), Verdict::Hold);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), 5), BoundaryAnswer::Hold);
     core.handle_link(NOW, &lost());
     core.handle_link(NOW, &LinkEvent::Up);
     outputs(&mut core);
     let (job, deadlines) = (JOB, Deadlines::default());
     core.handle_driver(NOW, DriverToWorker::Welcome { job, term: Term(2), deadlines });
     let told = outputs(&mut core);
-    let is_paused =
-        |output: &Output| matches!(output, Output::ToDriver(WorkerToDriver::Paused { .. }));
+    let is_paused = |output: &StateOutput| {
+        matches!(output, StateOutput::ToDriver(WorkerToDriver::Paused { .. }))
+    };
     assert!(!told.iter().any(is_paused), "{told:?}");
     core.handle_driver(NOW, DriverToWorker::Resume { stamp: stamp(1) });
-    assert_eq!(outputs(&mut core).last(), Some(&Output::Training(TrainingCommand::Pass)));
+    assert_eq!(outputs(&mut core).last(), Some(&StateOutput::Training(TrainingCommand::Pass)));
     assert!(!core.heeds(Term(1)) && core.heeds(Term(2)), "G-2");
 }
 
@@ -424,11 +426,11 @@ fn a_worker_without_a_driver_ends_at_its_limit_where_there_is_one() {
     core.handle_link(NOW, &lost());
     let deadline = NOW + limit;
     core.handle_timeout(NOW + Deadlines::default().lost);
-    assert_eq!(outputs(&mut core), [Output::SampleProgress]);
+    assert_eq!(outputs(&mut core), [StateOutput::SampleProgress]);
     assert!(core.is_active());
     core.handle_timeout(deadline);
     at_rest(&mut core, Some(commit(1, 2)), 0);
-    let exit = Output::Training(TrainingCommand::Exit(Exit::Orphaned { gone_ms: 30_000 }));
+    let exit = StateOutput::Training(TrainingCommand::Exit(RunExit::Orphaned { gone_ms: 30_000 }));
     assert_eq!(outputs(&mut core).last(), Some(&exit));
 }
 
@@ -437,10 +439,13 @@ fn x_11_sigterm_is_told_and_training_goes_on() {
     let mut core = running(1);
     core.handle_sigterm(NOW);
     let leaving = WorkerToDriver::Leaving { reason: "SIGTERM".to_owned() };
-    assert_eq!(outputs(&mut core), [Output::ToDriver(leaving)]);
+    assert_eq!(outputs(&mut core), [StateOutput::ToDriver(leaving)]);
     assert!(core.is_active());
     core.handle_sigterm(NOW);
-    assert!(matches!(outputs(&mut core)[..], [Output::Abort { .. }]), "X-17: twice is at once");
+    assert!(
+        matches!(outputs(&mut core)[..], [StateOutput::Abort { .. }]),
+        "X-17: twice is at once"
+    );
 }
 
 #[test]
@@ -452,7 +457,8 @@ fn x_12_a_driver_of_another_job_is_left() {
     let job = JobId(uuid::Uuid::from_u128(8));
     let welcome = DriverToWorker::Welcome { job, term: Term(1), deadlines: Deadlines::default() };
     core.handle_driver(NOW, welcome);
-    let exit = Output::Training(TrainingCommand::Exit(Exit::WrongJob { ours: JOB, theirs: job }));
+    let exit =
+        StateOutput::Training(TrainingCommand::Exit(RunExit::WrongJob { ours: JOB, theirs: job }));
     assert_eq!(outputs(&mut core), [exit]);
 }
 
@@ -460,13 +466,13 @@ fn x_12_a_driver_of_another_job_is_left() {
 fn progress_is_told_once_a_beat_and_when_it_changed() {
     let mut core = running(1);
     let beat = Deadlines::default().beat;
-    let at = |step| Progress { step: Step(step), note: "é".repeat(200) };
+    let at = |step| TrainingProgress { step: Step(step), note: "é".repeat(200) };
     core.handle_progress(NOW, at(1));
     core.handle_progress(NOW, at(2));
     let said = outputs(&mut core);
     assert!(matches!(
         &said[..],
-        [Output::ToDriver(WorkerToDriver::Progress { step: Step(1), note, .. })] if note.len() == 256
+        [StateOutput::ToDriver(WorkerToDriver::Progress { step: Step(1), note, .. })] if note.len() == 256
     ));
     core.handle_progress(NOW + beat, at(2));
     core.handle_progress(NOW + beat + beat, at(2));
@@ -474,7 +480,7 @@ fn progress_is_told_once_a_beat_and_when_it_changed() {
 }
 
 fn changed(generation: u64, base: &Assignment, next: &Assignment) -> DriverToWorker {
-    let table = Table::Delta(Arc::new(AssignmentDelta::between(base, next)));
+    let table = FormationTable::Delta(Arc::new(AssignmentDelta::between(base, next)));
     let root = SyncPlan::FromRoot { root: 0 };
     DriverToWorker::Assign(Formation { table, ..formation(generation, root, 0) })
 }
@@ -485,7 +491,7 @@ fn a_change_of_the_table_is_applied_to_the_one_that_was_told_last() {
     core.handle_driver(NOW, changed(2, &table(0), &table(3)));
     at_rest(&mut core, Some(commit(1, 0)), 0);
     let formed = outputs(&mut core).into_iter().find_map(|output| match output {
-        Output::Training(TrainingCommand::Form(placement)) => Some(placement.assignment),
+        StateOutput::Training(TrainingCommand::Form(placement)) => Some(placement.assignment),
         _ => None,
     });
     assert_eq!(formed, Some(table(3)));
@@ -496,9 +502,55 @@ fn a_change_of_another_table_is_not_obeyed_and_the_full_one_is_asked_for() {
     let mut core = running(1);
     core.handle_driver(NOW, changed(3, &table(2), &table(3)));
     let wanted = WorkerToDriver::TableWanted { stamp: stamp(3) };
-    assert_eq!(outputs(&mut core), [Output::ToDriver(wanted)]);
+    assert_eq!(outputs(&mut core), [StateOutput::ToDriver(wanted)]);
     assert_eq!(core.stamp(), stamp(1));
-    let full = Formation { table: Table::Full(table(3)), ..formation(3, SyncPlan::Skip, 0) };
+    let full =
+        Formation { table: FormationTable::Full(table(3)), ..formation(3, SyncPlan::Skip, 0) };
     core.handle_driver(NOW, DriverToWorker::Assign(full));
     assert_eq!(core.stamp(), stamp(3));
+}
+
+#[test]
+fn a_worker_whose_driver_is_silent_is_alone_although_the_session_is_kept() {
+    let mut core = attached();
+    core.handle_link(NOW, &LinkEvent::Silent { silent_ms: 1000 });
+    assert_eq!(core.poll_timeout(), None, "suspected only");
+    core.handle_link(NOW, &LinkEvent::Silent { silent_ms: 2000 });
+    let orphaned = NOW + Deadlines::default().orphan;
+    assert_eq!(core.poll_timeout(), Some(orphaned), "G-9");
+    core.handle_link(NOW, &LinkEvent::Heard);
+    assert_eq!(core.poll_timeout(), None, "D-3: as if nothing had happened");
+}
+
+#[test]
+fn s_3_a_worker_whose_host_was_renumbered_attaches_with_its_new_address() {
+    let mut core = running(1);
+    let (peer, error) = (Some(1), "the path to it is silent".to_owned());
+    let failed = TrainingEvent::CollectiveFailed { stamp: stamp(1), peer, error };
+    core.handle_training(NOW, failed);
+    outputs(&mut core);
+    let data_address = ([10, 0, 0, 7], 9).into();
+    core.handle_training(NOW, TrainingEvent::Moved { data_address });
+    let attach = |output: &StateOutput| {
+        matches!(output, StateOutput::ToDriver(WorkerToDriver::Attach { data_address: told, active: false, .. })
+            if *told == data_address)
+    };
+    let told = outputs(&mut core);
+    assert!(told.len() == 1 && attach(&told[0]), "{told:?}");
+    at_rest(&mut core, Some(commit(1, 0)), 0);
+    assert_eq!(outputs(&mut core), [], "the address goes first");
+    core.handle_driver(NOW, welcome());
+    assert_eq!(outputs(&mut core), [arrived(1, Some(commit(1, 0)), 0)]);
+    core.handle_link(NOW, &LinkEvent::Up);
+    let told = outputs(&mut core);
+    assert!(told.len() == 1 && attach(&told[0]), "a later session is told the same: {told:?}");
+}
+
+#[test]
+fn s_3_a_worker_that_moves_while_no_driver_is_there_says_so_to_the_next() {
+    let mut core = attached();
+    core.handle_link(NOW, &lost());
+    core.handle_training(NOW, TrainingEvent::Moved { data_address: ([10, 0, 0, 7], 9).into() });
+    at_rest(&mut core, None, 0);
+    assert_eq!(outputs(&mut core), [], "nobody is there to be told");
 }

@@ -1,18 +1,24 @@
-//! What the training thread tells.
+//! Events of the training thread. Part of `StateCore`.
+
+use std::net::SocketAddr;
 
 use elastic_protocol::messages::{Ballot, WorkerToDriver};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, Stamp, Time};
-use elastic_runtime::planted::{Bug, is_planted};
 
-use super::{Exit, Progress, StateCore, Training, TrainingCommand, TrainingEvent};
+use super::{
+    DriverAttachment, RunExit, StateCore, ThreadState, TrainingCommand, TrainingEvent,
+    TrainingProgress,
+};
 
 impl StateCore {
-    /// The training thread told something.
+    /// Handles an event of the training thread.
     pub fn handle_training(&mut self, now: Time, event: TrainingEvent) {
         if self.is_exited() {
             return;
         }
         match event {
+            TrainingEvent::Moved { data_address } => self.moved(now, data_address),
             TrainingEvent::AtRest { commit, steps_lost } => self.at_rest(commit, steps_lost),
             TrainingEvent::Formed { stamp } => self.formed(stamp),
             TrainingEvent::Synced { stamp, commit } => self.synced(now, stamp, commit),
@@ -27,10 +33,10 @@ impl StateCore {
         self.note_waiting(now);
     }
 
-    /// How far training is. Told after [`Output::SampleProgress`](super::Output::SampleProgress), and of
-    /// the first commit of a generation at once.
-    pub fn handle_progress(&mut self, now: Time, progress: Progress) {
-        if !matches!(self.training, Training::Running { .. }) {
+    /// Takes the progress of training. Called after [`StateOutput::SampleProgress`](super::StateOutput::SampleProgress),
+    /// and at once after the first commit of a generation.
+    pub fn handle_progress(&mut self, now: Time, progress: TrainingProgress) {
+        if !matches!(self.training, ThreadState::Running { .. }) {
             return;
         }
         let due =
@@ -40,7 +46,7 @@ impl StateCore {
         }
     }
 
-    fn say_progress(&mut self, now: Time, mut progress: Progress) {
+    fn say_progress(&mut self, now: Time, mut progress: TrainingProgress) {
         progress.note.truncate(prefix(&progress.note, WorkerToDriver::NOTE_BYTES_MAX).len());
         if self.sent_progress.as_ref().is_some_and(|(_, before)| *before == progress) {
             return;
@@ -53,6 +59,15 @@ impl StateCore {
         self.sent_progress = Some((now, progress));
     }
 
+    /// Attaches again: the driver takes the address of the latest `Attach`, and its answer has everything else
+    /// announced again.
+    fn moved(&mut self, now: Time, data_address: SocketAddr) {
+        self.config.data_address = data_address;
+        if !matches!(self.link, DriverAttachment::Down { .. }) {
+            self.attach(now);
+        }
+    }
+
     fn at_rest(&mut self, commit: Option<CommitId>, steps_lost: u64) {
         if self.commit.is_none() || !is_planted(Bug::OldCommitTold) {
             self.commit = commit;
@@ -60,14 +75,14 @@ impl StateCore {
         self.steps_lost = steps_lost;
         self.placement = None;
         self.sample_at = None;
-        self.training = Training::AtRest;
+        self.training = ThreadState::AtRest;
         self.say_arrived();
         self.go_on();
     }
 
     fn formed(&mut self, stamp: Stamp) {
-        if stamp == self.stamp && matches!(self.training, Training::Forming) {
-            self.training = Training::Formed;
+        if stamp == self.stamp && matches!(self.training, ThreadState::Forming) {
+            self.training = ThreadState::Formed;
             self.vote(Ballot::Ready);
         } else {
             self.command(TrainingCommand::End);
@@ -76,8 +91,8 @@ impl StateCore {
 
     fn synced(&mut self, now: Time, stamp: Stamp, commit: CommitId) {
         self.commit = Some(commit);
-        if stamp == self.stamp && matches!(self.training, Training::Syncing) {
-            self.training = Training::Running { held: None };
+        if stamp == self.stamp && matches!(self.training, ThreadState::Syncing) {
+            self.training = ThreadState::Running { held: None };
             self.sample_at = Some(now + self.deadlines.beat);
             self.vote(Ballot::Synced);
         }
@@ -86,23 +101,23 @@ impl StateCore {
     fn collective_failed(&mut self, stamp: Stamp, peer: Option<u32>, error: String) {
         let live = matches!(
             self.training,
-            Training::Forming | Training::Syncing | Training::Running { held: None }
+            ThreadState::Forming | ThreadState::Syncing | ThreadState::Running { held: None }
         );
         if stamp != self.stamp || !live {
             return;
         }
         self.tell_driver(WorkerToDriver::CollectiveFailed { stamp, peer, error });
-        self.training = Training::Ending;
+        self.training = ThreadState::Ending;
         self.placement = None;
         self.sample_at = None;
     }
 
     fn returned(&mut self, now: Time, stamp: Stamp, commit: CommitId, note: String) {
-        if stamp == self.stamp && matches!(self.training, Training::Running { .. }) {
-            self.say_progress(now, Progress { step: commit.step, note });
+        if stamp == self.stamp && matches!(self.training, ThreadState::Running { .. }) {
+            self.say_progress(now, TrainingProgress { step: commit.step, note });
             self.commit = Some(commit);
             self.steps_lost = 0;
-            self.training = Training::Returned;
+            self.training = ThreadState::Returned;
             self.sample_at = None;
             self.vote(Ballot::Success);
         } else {
@@ -117,12 +132,12 @@ impl StateCore {
         self.placement = None;
         self.pending = None;
         self.sample_at = None;
-        self.training = Training::Exited;
-        self.command(TrainingCommand::Exit(Exit::Failed));
+        self.training = ThreadState::Exited;
+        self.command(TrainingCommand::Exit(RunExit::Failed));
     }
 }
 
-/// The first so many bytes of a text, cut at a character.
+/// The longest prefix of a text with at most `bytes` bytes, cut at a character.
 pub(in crate::state) fn prefix(text: &str, bytes: usize) -> &str {
     let fits = |end: &usize| text.is_char_boundary(*end);
     let end = (0..=bytes.min(text.len())).rev().find(fits).unwrap_or(0);

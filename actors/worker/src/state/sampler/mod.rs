@@ -1,11 +1,11 @@
 //! `ElasticSampler`: every sample of a data set exactly once an epoch, over any sequence of world sizes.
 //! The user's training function draws batches from it; its ledger travels with the commit.
 //!
-//! The samples of an epoch stand in one order that all ranks agree on: a permutation by seed and epoch,
-//! which does not depend on the world. What is done is always a prefix of that order, so the ledger is one
-//! number. A step takes the next `batch size × world size` samples, and each rank its share of them.
-//! Near the end fewer are left: the last step deals them out evenly (some ranks get one more, or none),
-//! so all ranks make equally many steps, and no sample is padded, dropped, or repeated (H-23).
+//! The samples of an epoch stand in one order that all ranks agree on: a permutation by seed and epoch, which
+//! does not depend on the world size. The finished samples are always a prefix of that order, so the ledger
+//! holds one number. A step takes the next `batch size × world size` samples, and each rank its share of them.
+//! The last step may have fewer samples. It distributes them evenly (some ranks get one more, or none), so all
+//! ranks make equally many steps, and no sample is padded, dropped, or repeated (H-23).
 
 mod ledger;
 mod permutation;
@@ -13,6 +13,6 @@ mod permutation;
 mod property_tests;
 mod share;
 
-pub use ledger::{Course, Ledger};
+pub use ledger::{DataPass, SampleLedger};
 pub use permutation::permutation;
-pub use share::{Share, share};
+pub use share::{StepShare, share};

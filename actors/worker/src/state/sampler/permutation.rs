@@ -1,4 +1,4 @@
-//! The order of an epoch's samples.
+//! The order of an epoch's samples. Used by `training`'s sampler.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -1,4 +1,5 @@
-//! H-20, H-23: whatever happens to the world, every sample is in the committed history exactly once.
+//! Property tests of the sampler (H-20, H-23): however the world changes, every sample is in the committed
+//! history exactly once.
 
 use proptest::prelude::*;
 
@@ -6,11 +7,11 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// All ranks make a step; `true`: and commit.
+    /// All ranks make a step; `true`: and commit it.
     Step(bool),
-    /// Everyone rolls back to the last commit; then the world has this size.
+    /// All ranks roll back to the last commit; then the world has this size.
     Abort(u32),
-    /// Everyone stops at a boundary, keeping live state; then the world has this size.
+    /// All ranks stop at a boundary and keep live state; then the world has this size.
     Interrupt(u32),
 }
 
@@ -22,20 +23,20 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The job as its ranks see it: live ledger and history, and what the last commit holds of both.
+/// The job as its ranks see it: ledger and history, both live and as of the last commit.
 struct Job {
-    course: Course,
+    course: DataPass,
     order: Vec<u64>,
     batch: u64,
     world: u32,
-    live: (Ledger, Vec<u64>),
-    committed: (Ledger, Vec<u64>),
+    live: (SampleLedger, Vec<u64>),
+    committed: (SampleLedger, Vec<u64>),
 }
 
 impl Job {
     fn step(&mut self) -> bool {
         let consumed = self.live.0.consumed(&self.course, 0);
-        let shares: Vec<Option<Share>> = (0..self.world)
+        let shares: Vec<Option<StepShare>> = (0..self.world)
             .map(|rank| share(consumed, self.course.length, self.batch, self.world, rank))
             .collect();
         let Some(first) = shares[0].clone() else {
@@ -83,8 +84,8 @@ proptest! {
         world in 1..9_u32,
         events in prop::collection::vec(event(), 0..60),
     ) {
-        let start = (Ledger::default(), Vec::new());
-        let course = Course { name: String::new(), length, seed: Some(1) };
+        let start = (SampleLedger::default(), Vec::new());
+        let course = DataPass { name: String::new(), length, seed: Some(1) };
         let order = permutation(length, 1, 0);
         let mut job =
             Job { course, order, batch, world, live: start.clone(), committed: start };

@@ -1,20 +1,21 @@
-//! How one step's samples are dealt out to the ranks.
+//! Distribution of one step's samples over the ranks. Used by `training`'s sampler.
 
 use std::ops::Range;
 
 /// One rank's part of one step, as places in the epoch's order.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Share {
+pub struct StepShare {
     /// The samples of the step.
     pub global: Range<u64>,
-    /// Those of this rank: a part of them, empty where fewer are left than there are ranks.
+    /// The samples of this rank: a part of `global`, empty for some ranks if fewer samples are left than there
+    /// are ranks.
     pub local: Range<u64>,
 }
 
-impl Share {
-    /// By how much a mean over this rank's samples must be multiplied so that the mean over ranks is the
-    /// mean over all samples of the step: local × world ÷ global. 1 for all but the last step of an
-    /// epoch, 0 for a rank without samples.
+impl StepShare {
+    /// The factor for a mean over this rank's samples, such that the mean over ranks is the mean over all
+    /// samples of the step: local × world ÷ global. 1 except in the last step of an epoch, 0 for a rank without
+    /// samples.
     pub fn weight(&self, world: u32) -> f32 {
         let local = (self.local.end - self.local.start) as f64;
         let global = (self.global.end - self.global.start) as f64;
@@ -25,7 +26,7 @@ impl Share {
 /// The step that follows `consumed` samples of `length`, or `None` at the end of the epoch.
 ///
 /// `batch` and `world` of 0 count as 1.
-pub fn share(consumed: u64, length: u64, batch: u64, world: u32, rank: u32) -> Option<Share> {
+pub fn share(consumed: u64, length: u64, batch: u64, world: u32, rank: u32) -> Option<StepShare> {
     let left = length.checked_sub(consumed).filter(|left| *left > 0)?;
     let world = u64::from(world.max(1));
     let count = batch.max(1).saturating_mul(world).min(left);
@@ -33,7 +34,7 @@ pub fn share(consumed: u64, length: u64, batch: u64, world: u32, rank: u32) -> O
     let rank = u64::from(rank);
     let start = consumed + rank * even + rank.min(one_more);
     let end = start + even + u64::from(rank < one_more);
-    Some(Share { global: consumed..consumed + count, local: start..end })
+    Some(StepShare { global: consumed..consumed + count, local: start..end })
 }
 
 #[cfg(test)]
@@ -52,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_full_step_gives_each_rank_its_batch() {
-        assert_eq!(share(10, 100, 5, 2, 1), Some(Share { global: 10..20, local: 15..20 }));
+        assert_eq!(share(10, 100, 5, 2, 1), Some(StepShare { global: 10..20, local: 15..20 }));
         assert_eq!(share(100, 100, 5, 2, 1), None);
     }
 }

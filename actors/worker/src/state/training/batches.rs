@@ -1,20 +1,20 @@
-//! Batches for the training function: a data set, walked through as the sampler's ledger says.
+//! Batches for the training function: `Sampler` goes through a data set from the place that the ledger holds.
 
-use crate::state::sampler::{Course, Share, permutation, share};
+use crate::state::sampler::{DataPass, StepShare, permutation, share};
 
 use super::worker::Worker;
 
-/// Samples that are found by their number.
+/// Samples, addressed by index.
 pub trait Dataset {
     /// A sample.
     type Item<'a>
     where
         Self: 'a;
 
-    /// How many there are.
+    /// The number of samples.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether the data set is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -83,7 +83,7 @@ impl<D: Dataset + ?Sized> Dataset for &D {
     }
 }
 
-/// A number of samples whose content lies elsewhere: gives their indices.
+/// A data set of so many samples whose content lies elsewhere: its items are the indices.
 impl Dataset for usize {
     type Item<'a> = Self;
 
@@ -98,10 +98,10 @@ impl Dataset for usize {
 
 /// Gives this rank's batches of one epoch; made by [`Worker::sampler`], walked through by `for`.
 ///
-/// Every sample is given to one rank once an epoch, whatever happens to the world meanwhile (H-23): what a
-/// commit, or an interrupt, has taken in is not given again, and what an abort undid is. Every rank gets
-/// equally many batches. The last one of an epoch deals out evenly what is left, so it may be smaller, or
-/// empty where fewer samples are left than there are ranks; see [`Batch::weight`].
+/// Every sample is given to one rank once an epoch, whatever happens to the world meanwhile (H-23). Samples
+/// that a commit or an interrupt has kept are not given again; samples that an abort undid are. Every rank gets
+/// equally many batches. The last batch of an epoch holds an even share of the remaining samples, so it may be
+/// smaller, or empty if fewer samples are left than there are ranks; see [`Batch::weight`].
 #[must_use = "a sampler does nothing until it is walked through"]
 pub struct Sampler<'a, D: ?Sized> {
     worker: &'a Worker,
@@ -122,7 +122,7 @@ impl<'a, D: Dataset + ?Sized> Sampler<'a, D> {
         Self { worker, data, batch_size, epoch, name: String::new(), seed: Some(0) }
     }
 
-    /// Seed of the order, which differs in each epoch. 0 if nothing is said.
+    /// Sets the seed of the order, which differs in each epoch. Default: 0.
     pub const fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -134,8 +134,8 @@ impl<'a, D: Dataset + ?Sized> Sampler<'a, D> {
         self
     }
 
-    /// Tells this walk from another one through a data set of the same length and seed, whose place would
-    /// be taken for this one's.
+    /// Names this pass. Needed if there is another pass through a data set of the same length and seed: both
+    /// would share one place in the ledger.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -150,7 +150,7 @@ impl<'a, D: Dataset + ?Sized> IntoIterator for Sampler<'a, D> {
         let length = self.data.len() as u64;
         let order = self.seed.map(|seed| permutation(length, seed, self.epoch));
         Batches {
-            course: Course { name: self.name, length, seed: self.seed },
+            course: DataPass { name: self.name, length, seed: self.seed },
             worker: self.worker,
             data: self.data,
             batch_size: self.batch_size as u64,
@@ -160,18 +160,18 @@ impl<'a, D: Dataset + ?Sized> IntoIterator for Sampler<'a, D> {
     }
 }
 
-/// The batches of one epoch that are left.
+/// The remaining batches of an epoch.
 pub struct Batches<'a, D: ?Sized> {
     worker: &'a Worker,
     data: &'a D,
     batch_size: u64,
     epoch: u64,
-    course: Course,
+    course: DataPass,
     order: Option<Vec<u64>>,
 }
 
 impl<D: ?Sized> Batches<'_, D> {
-    fn next_share(&self) -> Option<Share> {
+    fn next_share(&self) -> Option<StepShare> {
         let consumed = self.worker.ledger().borrow().consumed(&self.course, self.epoch);
         let (size, rank) = (self.worker.size(), self.worker.rank());
         share(consumed, self.course.length, self.batch_size, size, rank)
@@ -214,29 +214,29 @@ pub struct Batch<'a, D: ?Sized> {
 }
 
 impl<'a, D: Dataset + ?Sized> Batch<'a, D> {
-    /// How many samples this rank has; 0 is possible in the last step of an epoch.
+    /// The number of this rank's samples; 0 is possible in the last step of an epoch.
     pub const fn len(&self) -> usize {
         self.indices.len()
     }
 
-    /// Whether this rank has none. It still takes part in the step's collectives.
+    /// Whether this rank has no samples. It still takes part in the step's collectives.
     pub const fn is_empty(&self) -> bool {
         self.indices.is_empty()
     }
 
-    /// How many samples all ranks have together.
+    /// The number of samples of all ranks together.
     pub const fn global_len(&self) -> usize {
         self.global_len
     }
 
-    /// The numbers of this rank's samples in the data set.
+    /// The indices of this rank's samples in the data set.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
 
-    /// By how much a mean over this batch must be multiplied so that `all_reduce` with `Mean` gives the mean
-    /// over all samples of the step: `len × world size ÷ global_len`. It is 1 but in the last step of an
-    /// epoch, where some ranks may have fewer samples than others; 0 for an empty batch.
+    /// The factor for a mean over this batch, such that `all_reduce` with `Mean` gives the mean over all
+    /// samples of the step: `len × world size ÷ global_len`. It is 1 except in the last step of an epoch, where
+    /// some ranks may have fewer samples than others; 0 for an empty batch.
     pub const fn weight(&self) -> f32 {
         self.weight
     }

@@ -1,9 +1,9 @@
 //! `#[serde(with = "elastic_node::bulk")]`: large vectors of numbers as one block of bytes.
 //!
-//! A `Vec<f32>` that is encoded number by number goes through at about 1 GiB a second, and comes back at a
-//! quarter of that; as a block it goes at the speed of memory. It is worth it from some megabytes on.
+//! A `Vec<f32>` is encoded number by number at about 1 GiB a second, and decoded at a quarter of that; as one
+//! block it is copied at the speed of memory. This is worth it from some megabytes on.
 //!
-//! The bytes are the machine's own, so all machines of a job have the same byte order.
+//! The bytes are in the machine's own order, so all machines of a job must have the same byte order.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use serde::{Deserializer, Serializer};
 /// Encodes a vector of numbers.
 ///
 /// # Errors
-/// What the serializer says.
+/// The serializer's error.
 pub fn serialize<E: Element, S: Serializer>(
     numbers: &[E],
     serializer: S,
@@ -26,7 +26,7 @@ pub fn serialize<E: Element, S: Serializer>(
 /// Decodes a vector of numbers.
 ///
 /// # Errors
-/// The bytes are no whole number of elements, or are not there.
+/// The bytes are missing, or are not a whole number of elements.
 pub fn deserialize<'de, E: Element, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<E>, D::Error> {

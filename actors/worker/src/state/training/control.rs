@@ -1,5 +1,5 @@
-//! The port between the training thread and the actor thread: a few atomics for what happens at every
-//! step, channels for the rest. No lock is held while either waits.
+//! The port between the training thread and the actor thread: a few atomics for the events of every step,
+//! channels for the rest. No lock is held while either thread waits. Used by `membership` and by the actor.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -9,33 +9,36 @@ use std::time::Duration;
 use elastic_protocol::messages::WorkerToDriver;
 use elastic_protocol::{Deadlines, Stamp, Step};
 
-use crate::state::core::{Progress, TrainingCommand, TrainingEvent, prefix};
+use crate::state::core::{TrainingCommand, TrainingEvent, TrainingProgress, prefix};
 
 use super::error::{Error, Result};
+use super::membership::GroupDeadlines;
 
-/// What both threads see.
+/// The state shared by both threads.
 ///
-/// The boundary protocol is Dekker's: the training thread stores the boundary, then loads the flag; the
-/// actor stores the flag, then loads the boundary. In the single order of sequentially consistent
-/// operations one of the two sees the other's store. So a thread that did not see the flag has a boundary
-/// that the actor did see, and `Paused` never tells less than was passed.
+/// The boundary protocol is Dekker's: the training thread stores the boundary, then loads the flag; the actor
+/// stores the flag, then loads the boundary. In the single order of sequentially consistent operations one of
+/// the two sees the other's store. So the actor sees the boundary of a thread that did not see the flag, and
+/// `Paused` never reports less than the thread has passed.
 #[derive(Debug)]
-pub struct Shared {
+pub struct ControlShared {
     boundary: AtomicU64,
     pause: AtomicBool,
     step: AtomicU64,
     form_ms: AtomicU64,
-    /// Locked for a copy of some bytes.
+    path_ms: AtomicU64,
+    /// The lock is held for a copy of some bytes only.
     note: Mutex<String>,
 }
 
-impl Default for Shared {
+impl Default for ControlShared {
     fn default() -> Self {
         let shared = Self {
             boundary: AtomicU64::new(0),
             pause: AtomicBool::new(false),
             step: AtomicU64::new(0),
             form_ms: AtomicU64::new(0),
+            path_ms: AtomicU64::new(0),
             note: Mutex::new(String::new()),
         };
         shared.set_deadlines(&Deadlines::default());
@@ -43,14 +46,15 @@ impl Default for Shared {
     }
 }
 
-impl Shared {
-    /// Training thread: this boundary is reached. Returns whether it must ask before it passes it.
+impl ControlShared {
+    /// Training thread: notes that this boundary is reached. Returns whether the thread must ask before it
+    /// passes the boundary.
     pub(super) fn reach(&self, boundary: u64) -> bool {
         self.boundary.store(boundary, Ordering::SeqCst);
         self.pause.load(Ordering::SeqCst)
     }
 
-    /// Actor, while the training thread is at rest: a generation begins.
+    /// Actor, while the training thread is at rest: resets the boundary counter for a new generation.
     pub fn begin_generation(&self) {
         self.boundary.store(0, Ordering::SeqCst);
     }
@@ -72,28 +76,32 @@ impl Shared {
         self.pause.store(false, Ordering::SeqCst);
     }
 
-    /// Actor: the driver said how long waits may last.
+    /// Actor: takes the deadlines that the driver has sent.
     pub fn set_deadlines(&self, deadlines: &Deadlines) {
-        // Before the driver's own deadline, which only knows who is not ready: here it is known who was not reached.
+        // This deadline ends before the driver's own. The driver only knows which workers are not ready; this
+        // worker knows which peers it did not reach.
         let form_ms = u64::try_from((deadlines.form * 3 / 4).as_millis()).unwrap_or(u64::MAX);
         self.form_ms.store(form_ms, Ordering::Relaxed);
+        let path_ms = u64::try_from(deadlines.data_path().as_millis()).unwrap_or(u64::MAX);
+        self.path_ms.store(path_ms, Ordering::Relaxed);
     }
 
-    /// Actor: how far training is.
-    pub fn progress(&self) -> Progress {
+    /// Actor: the progress of training.
+    pub fn progress(&self) -> TrainingProgress {
         let note = self.note.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Progress { step: Step(self.step.load(Ordering::Relaxed)), note }
+        TrainingProgress { step: Step(self.step.load(Ordering::Relaxed)), note }
     }
 
-    pub(super) fn form_deadline(&self) -> Duration {
-        Duration::from_millis(self.form_ms.load(Ordering::Relaxed))
+    pub(super) fn group_deadlines(&self) -> GroupDeadlines {
+        let of = |ms: &AtomicU64| Duration::from_millis(ms.load(Ordering::Relaxed));
+        GroupDeadlines { form: of(&self.form_ms), path: of(&self.path_ms) }
     }
 
     pub(super) fn set_step(&self, step: Step) {
         self.step.store(step.0, Ordering::Relaxed);
     }
 
-    /// Keeps what fits into a progress message.
+    /// Sets the note, cut to the length that fits into a progress message.
     pub(super) fn set_note(&self, text: &str) {
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         note.clear();
@@ -101,45 +109,45 @@ impl Shared {
     }
 }
 
-/// What the training thread tells the actor.
+/// Messages of the training thread to the actor.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ThreadMessage {
-    /// For `StateCore::handle_training`.
+    /// An event for `StateCore::handle_training`.
     Event(TrainingEvent),
-    /// For `StateCore::handle_boundary`; the thread waits for the verdict as a command.
+    /// A question for `StateCore::handle_boundary`. The thread waits for the verdict as a command.
     Boundary {
         /// The generation.
         stamp: Stamp,
-        /// The boundary that it has reached.
+        /// The boundary that the thread has reached.
         boundary: u64,
     },
-    /// The first commit of a generation: worth telling before the next sample is due.
+    /// The first commit of a generation was made. It is reported before the next progress sample is due.
     FirstCommit,
 }
 
 /// The training thread's end of the port.
-pub struct Control {
+pub struct TrainingControl {
     tell: Box<dyn Fn(ThreadMessage)>,
     commands: mpsc::Receiver<TrainingCommand>,
-    shared: std::sync::Arc<Shared>,
+    shared: std::sync::Arc<ControlShared>,
     why_gone: Box<dyn Fn() -> String>,
     checking: Option<(Duration, Check)>,
 }
 
-/// What is asked again and again while the training thread waits.
+/// A check that is called periodically while the training thread waits.
 type Check = Box<dyn Fn() -> Result<()>>;
 
-impl Control {
-    /// Commands that can be on their way to the training thread at once. The core sends one only to a
-    /// thread that waits, and `End` may follow it.
+impl TrainingControl {
+    /// The most commands that can be under way to the training thread. The core sends a command only to a
+    /// thread that waits, and `GenerationEnd` may follow it.
     pub const COMMANDS_MAX: usize = 4;
 
-    /// `tell` hands a message to the actor and never blocks; `why_gone` says what is known of the actor's
-    /// end, once the channel of its commands is closed.
+    /// The training thread's end over the given channels. `tell` hands a message to the actor and never blocks.
+    /// `why_gone` returns the cause of the actor's end, once the channel of its commands is closed.
     pub fn new(
         tell: impl Fn(ThreadMessage) + 'static,
         commands: mpsc::Receiver<TrainingCommand>,
-        shared: std::sync::Arc<Shared>,
+        shared: std::sync::Arc<ControlShared>,
         why_gone: impl Fn() -> String + 'static,
     ) -> Self {
         Self {
@@ -151,8 +159,8 @@ impl Control {
         }
     }
 
-    /// While the training thread waits, calls `check` with this period; an error ends the wait with it. A binding
-    /// whose language handles signals on this thread needs that.
+    /// Calls `check` with this period while the training thread waits; an error of `check` ends the wait.
+    /// Needed by a binding whose language handles signals on this thread.
     #[must_use]
     pub fn checking(mut self, period: Duration, check: impl Fn() -> Result<()> + 'static) -> Self {
         self.checking = Some((period, Box::new(check)));
@@ -190,7 +198,7 @@ impl Control {
         Error::ActorsGone { reason }
     }
 
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &ControlShared {
         &self.shared
     }
 }
@@ -205,7 +213,7 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "two threads are what is tested")]
     fn a_boundary_passed_unseen_is_never_undercounted() {
         for _ in 0..2_000 {
-            let shared = Arc::new(Shared::default());
+            let shared = Arc::new(ControlShared::default());
             let training = Arc::clone(&shared);
             let thread = std::thread::spawn(move || {
                 (1..=20).find(|boundary| training.reach(*boundary)).map_or(20, |asked| asked - 1)
@@ -218,8 +226,25 @@ mod tests {
 
     #[test]
     fn a_note_is_cut_at_a_character() {
-        let shared = Shared::default();
+        let shared = ControlShared::default();
         shared.set_note(&"€".repeat(100));
         assert_eq!(shared.progress().note.len(), 255);
+    }
+
+    #[test]
+    fn a_group_gives_up_before_the_driver_does() {
+        let shared = ControlShared::default();
+        let deadlines = Deadlines { form: Duration::from_secs(8), ..Deadlines::default() };
+        shared.set_deadlines(&deadlines);
+        let GroupDeadlines { form, path } = shared.group_deadlines();
+        assert_eq!(form, Duration::from_secs(6), "three quarters");
+        assert_eq!(path.as_millis(), deadlines.data_path().as_millis());
+    }
+
+    #[test]
+    fn progress_names_the_last_step() {
+        let shared = ControlShared::default();
+        shared.set_step(Step(7));
+        assert_eq!(shared.progress().step, Step(7));
     }
 }

@@ -1,30 +1,42 @@
-//! The CPU collectives behind the run loop's port: over shared memory within a machine, over TCP between them.
+//! The CPU collectives behind the run loop's port: over shared memory within a machine, over TCP between
+//! machines. Made by the Rust API.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use elastic_collectives::{
-    AbortHandle, Communicator, DEFAULT_STREAMS, DataPlane, FormError, GroupSpec, HostFabric,
-    SoloCommunicator, TcpFabric,
+    AbortHandle, Communicator, DEFAULT_STREAMS, FormError, GroupSpec, HostFabric, SoloCommunicator,
+    TcpFabric,
 };
 use elastic_protocol::Member;
-use elastic_protocol::messages::{self, Placement};
+use elastic_protocol::messages::Placement;
+use tracing::{info, warn};
 
-use super::membership::Fabric;
+use super::membership::{Fabric, GroupDeadlines};
 
-/// Forms a group for each generation over one listener; a world of one needs none.
+/// Forms a group for each generation over one listener; a world of one needs no connection.
 pub struct CpuGroups {
     fabric: HostFabric,
     abort: AbortHandle,
     operation_deadline: Duration,
+    new_ip: NewIp,
 }
 
+/// Given the address at which this process listens: the one to listen at instead, if this host has lost that one.
+pub type NewIp = Box<dyn Fn(IpAddr) -> Option<IpAddr>>;
+
 impl CpuGroups {
-    /// Groups over a bound fabric, that `abort` ends. An operation that takes longer than
-    /// `operation_deadline` fails, and names who was waited for (G-9).
+    /// Groups over a bound fabric; `abort` ends them. An operation that takes longer than `operation_deadline`
+    /// fails, and names the ranks that it waited for (G-9).
     pub fn new(fabric: TcpFabric, abort: AbortHandle, operation_deadline: Duration) -> Self {
-        Self { fabric: HostFabric::new(fabric), abort, operation_deadline }
+        let new_ip = Box::new(|_| None);
+        Self { fabric: HostFabric::new(fabric), abort, operation_deadline, new_ip }
+    }
+
+    /// The same, which moves to another address when its host does.
+    pub fn following(self, new_ip: NewIp) -> Self {
+        Self { new_ip, ..self }
     }
 }
 
@@ -32,7 +44,7 @@ impl Fabric for CpuGroups {
     fn form(
         &mut self,
         placement: &Placement,
-        deadline: Duration,
+        deadlines: GroupDeadlines,
     ) -> Result<Box<dyn Communicator>, FormError> {
         let (term, generation) = (placement.stamp.term.0, placement.stamp.generation.0);
         let members: Vec<Member> = placement.assignment.members().collect();
@@ -47,28 +59,35 @@ impl Fabric for CpuGroups {
             hosts: machines(members.iter().map(|member| member.data_address.ip())),
             host_names: members.iter().map(|member| member.worker.host.as_str().into()).collect(),
             key: placement.key.0,
-            data_plane: plane(placement.data_plane),
+            data_plane: placement.data_plane,
             encrypts: placement.encrypts,
             streams: DEFAULT_STREAMS,
-            form_deadline: deadline,
+            form_deadline: deadlines.form,
             operation_deadline: self.operation_deadline,
+            path_deadline: deadlines.path,
         };
         self.fabric.form(&group, &self.abort)
     }
-}
 
-fn plane(told: messages::DataPlane) -> DataPlane {
-    match told {
-        messages::DataPlane::Auto => DataPlane::Auto,
-        messages::DataPlane::Tcp => DataPlane::Tcp,
-        messages::DataPlane::Quic => DataPlane::Quic,
-        messages::DataPlane::ShmQuic => DataPlane::ShmQuic,
+    fn relocate(&mut self) -> Option<SocketAddr> {
+        let old = self.fabric.local_address();
+        let ip = (self.new_ip)(old.ip())?;
+        match TcpFabric::bind(SocketAddr::new(ip, 0)) {
+            Ok(fabric) => self.fabric = HostFabric::new(fabric),
+            Err(error) => {
+                warn!(%old, %ip, %error, "the host's new address cannot be listened at yet");
+                return None;
+            }
+        }
+        let new = self.fabric.local_address();
+        info!(%old, %new, "the host has another address: other workers are told");
+        Some(new)
     }
 }
 
-/// A number for each rank that ranks of one machine share. A machine is told by its address and not by its
-/// host name, since several names may stand for one machine; whether ranks really share memory is found
-/// out when they form.
+/// Machine numbers of the ranks: equal for ranks of the same machine. A machine is identified by its address
+/// and not by its host name, since several names may stand for one machine. Whether ranks really share memory
+/// is found out when they form.
 fn machines(addresses: impl Iterator<Item = IpAddr>) -> Vec<u32> {
     let mut known: BTreeMap<IpAddr, u32> = BTreeMap::new();
     let mut number = |address: IpAddr| {

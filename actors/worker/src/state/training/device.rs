@@ -3,17 +3,18 @@
 
 use std::error::Error as StdError;
 
-/// Why a device refused.
+/// The error of a device.
 pub type DeviceError = Box<dyn StdError + Send + Sync>;
 
-/// Memory beside the live state. A commit of it is *begun* with the commit of the state, goes on beside the next step,
-/// is *finished*, and is *kept* only together with all else of the same step (H-22); until then the last one stands.
+/// Memory beside the live state. A commit of it is *begun* with the commit of the state and copied beside the
+/// next step. It is then *finished*, and *kept* only together with the rest of the same step (H-22). Until then
+/// the previous commit remains valid.
 pub trait DeviceMemory {
-    /// Its length in bytes: the same on every rank, and for good.
+    /// The length in bytes: the same on every rank, and constant.
     fn length_bytes(&self) -> usize;
 
-    /// Waits until the step before is done, then begins to copy. Begins nothing where `stop` gives a reason, also
-    /// after the wait: what was aborted may be done all the same, and wrong (G-4).
+    /// Waits until the previous step is done, then begins to copy. Begins nothing if `stop` gives a reason,
+    /// also after the wait: aborted work may have finished with wrong results (G-4).
     ///
     /// # Errors
     /// The device refused, or `stop` gave a reason.
@@ -25,13 +26,13 @@ pub trait DeviceMemory {
     /// The device refused.
     fn finish_commit(&mut self) -> Result<(), DeviceError>;
 
-    /// The finished copy is the last commit from here on.
+    /// Makes the finished copy the last commit.
     fn keep_commit(&mut self);
 
-    /// What was begun and not kept does not count.
+    /// Discards a commit that was begun and not kept.
     fn give_up_commit(&mut self);
 
-    /// Shows the last commit.
+    /// Passes the bytes of the last commit to `read`.
     fn read_commit(&self, read: &mut dyn FnMut(&[u8]));
 
     /// Replaces the last commit by another rank's, of the same length.
@@ -40,12 +41,12 @@ pub trait DeviceMemory {
     /// The device refused.
     fn replace_commit(&mut self, bytes: &[u8]) -> Result<(), DeviceError>;
 
-    /// Replaces its content by the last commit.
+    /// Replaces the content of the memory by the last commit.
     ///
     /// # Errors
     /// The device refused.
     fn restore(&mut self) -> Result<(), DeviceError>;
 
-    /// Whether its content may differ from the last commit, or from the one that is being copied.
+    /// Whether the content may differ from the last commit, or from the one that is being copied.
     fn is_changed(&self) -> bool;
 }

@@ -1,4 +1,4 @@
-//! What training code gets to see when something does not work.
+//! Errors that training code sees. Returned by everything that a training program calls.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,11 +9,11 @@ use elastic_collectives::CollectiveError;
 use super::device::DeviceError;
 use crate::state::environment::InvalidEnvironment;
 
-/// The result of everything that a training program calls.
+/// The result of the functions that a training program calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something did not work. [`Error::is_reset`] tells the errors that only carry the end of a generation
-/// out of the training function from all others.
+/// Errors of this library and of the training function. [`Error::is_reset`] is true for the errors that only
+/// carry the end of a generation out of the training function.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -23,7 +23,7 @@ pub enum Error {
     Aborted {
         /// The generation that ended.
         generation: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The generation ended as planned, at this boundary on every rank. Return it from the training
@@ -43,7 +43,7 @@ pub enum Error {
     State {
         /// `encoded` or `decoded`.
         action: &'static str,
-        /// What postcard said.
+        /// The error of postcard.
         #[source]
         source: postcard::Error,
     },
@@ -52,21 +52,21 @@ pub enum Error {
     Device {
         /// `committed`, `restored` or `replaced`.
         action: &'static str,
-        /// What the device said.
+        /// The error of the device.
         #[source]
         source: DeviceError,
     },
-    /// A commit is of a program whose state has other memory on the GPU.
+    /// A commit comes from a program whose state has other memory on the GPU.
     #[error(
         "the state has {ours:?} bytes of memory on the GPU, and the commit that came {theirs:?}: every rank runs one program"
     )]
     OtherDeviceMemory {
-        /// Lengths in bytes, in the order in which they were added.
+        /// The lengths of this worker's memory in bytes, in the order in which it was added.
         ours: Vec<u64>,
-        /// The commit's.
+        /// The lengths in the commit.
         theirs: Vec<u64>,
     },
-    /// What came from the root is not what it announced.
+    /// The commit that the root sent is not the one that it announced.
     #[error("the commit that came from rank {root} is not the one that it announced")]
     Corrupt {
         /// The root.
@@ -78,22 +78,22 @@ pub enum Error {
     /// The environment that workers are started with is incomplete.
     #[error("this process was not started as a worker should be")]
     Environment(#[from] InvalidEnvironment),
-    /// Something that a worker needs at its start was refused.
+    /// A step of the worker's start failed.
     #[error("the worker cannot start: {what}")]
     Start {
-        /// What was attempted.
+        /// The step that was attempted.
         what: String,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
     /// `run` was called a second time under one driver.
     #[error("`run` was called before in this process; under a driver a process trains once")]
     RanBefore,
-    /// The driver was gone for too long.
+    /// The driver was gone for longer than the timeout.
     #[error("the driver was not there for {gone_ms} ms; this worker gave up waiting for it")]
     DriverGone {
-        /// For how long, in milliseconds.
+        /// How long the driver was gone, in milliseconds.
         gone_ms: u64,
     },
     /// The driver at this address runs another job.
@@ -101,26 +101,26 @@ pub enum Error {
     WrongJob {
         /// The job that this worker was started for.
         ours: String,
-        /// The driver's.
+        /// The driver's job.
         theirs: String,
     },
     /// The job ended, and failed.
     #[error("the job failed: {reason}{}", hint.as_deref().map(|hint| format!("; {hint}")).unwrap_or_default())]
     JobFailed {
-        /// Why, in the driver's words.
+        /// The reason, as the driver gave it.
         reason: String,
-        /// What to do about it.
+        /// Advice, if the driver gave any.
         hint: Option<String>,
     },
     /// The thread beside the training thread is gone: a fault of this library.
     #[error("the worker's actor thread ended: {reason}")]
     ActorsGone {
-        /// What is known.
+        /// The known cause.
         reason: String,
     },
 }
 
-/// Written for people, since this is what `fn main() -> elastic_node::Result<()>` prints at its end.
+/// The text for people, since `fn main() -> elastic_node::Result<()>` prints the `Debug` form of its error.
 impl fmt::Debug for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{self}")?;
@@ -134,18 +134,18 @@ impl Error {
         Self::User(error.into())
     }
 
-    /// Whether it only carries the end of a generation out of the training function.
+    /// Whether the error only carries the end of a generation out of the training function.
     pub const fn is_reset(&self) -> bool {
         matches!(self, Self::Aborted { .. } | Self::Interrupted { .. })
     }
 
-    /// The error with all its causes, on one line: what the driver is told.
+    /// The error with all its causes, on one line, as it is reported to the driver.
     pub fn chain(&self) -> String {
         self.causes().fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
     }
 
     fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
-        // A user's error is its own text already.
+        // The text of a user's error is already the text of this error.
         let first = match self {
             Self::User(error) => error.source(),
             _ => self.source(),

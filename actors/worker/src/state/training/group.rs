@@ -4,26 +4,26 @@
 use std::rc::Rc;
 
 use elastic_collectives::{
-    AsyncCommunicator, CollectiveError, Communicator, CommunicatorExt, Element, Launched, Progress,
-    ReduceOp, shards_of,
+    AsyncCommunicator, CollectiveError, Communicator, CommunicatorExt, Element, Launched,
+    ProgressThread, ReduceOp, shards_of,
 };
 
 use super::error::{Error, Result};
-use super::life::{End, Life};
+use super::life::{Blame, GenerationEnd, GenerationLife};
 
 /// Ranks that call collectives together. All of them make the same calls in the same order; a call blocks, and
 /// ends within milliseconds when the generation does.
 pub struct Group {
-    life: Rc<Life>,
+    life: Rc<GenerationLife>,
     communicator: AsyncCommunicator,
-    progress: Progress,
+    progress: ProgressThread,
 }
 
 impl Group {
     pub(super) fn new(
-        life: Rc<Life>,
+        life: Rc<GenerationLife>,
         communicator: Box<dyn Communicator>,
-        progress: &Progress,
+        progress: &ProgressThread,
     ) -> Self {
         let communicator = AsyncCommunicator::new(communicator, life.abort(), progress);
         Self { life, communicator, progress: progress.clone() }
@@ -34,15 +34,16 @@ impl Group {
         self.communicator.rank()
     }
 
-    /// How many workers the group has.
+    /// The number of workers in the group.
     pub fn size(&self) -> u32 {
         self.communicator.world_size()
     }
 
-    /// Makes sub-groups (process sets): one for each `colour`, whose ranks go by `key`, and where keys are
-    /// equal by the rank here. Every rank of this group calls it; who gives no colour is in none of them.
+    /// Makes sub-groups (process sets): one for each `colour`. Their ranks are ordered by `key`, and for equal
+    /// keys by the rank in this group. Every rank of this group calls it. A rank that gives no colour is in no
+    /// sub-group.
     ///
-    /// A sub-group ends with the generation. Make it anew in each.
+    /// A sub-group ends with the generation. Make it anew in each generation.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -51,7 +52,7 @@ impl Group {
         Ok(group.map(|group| Self::new(Rc::clone(&self.life), group, &self.progress)))
     }
 
-    /// The logical shards, of `total`, that are this rank's in
+    /// The logical shards, out of `total`, that this rank has in
     /// [`all_reduce_shards`](Self::all_reduce_shards).
     pub fn shards(&self, total: u32) -> std::ops::Range<u32> {
         shards_of(total, self.rank(), self.size())
@@ -67,7 +68,8 @@ impl Group {
         self.call(|group| group.all_reduce(data, op))
     }
 
-    /// Puts the `input` of every rank into `output`, by rank; `output` is [`size`](Self::size) times as long.
+    /// Puts the `input` of every rank into `output`, in the order of ranks; `output` is [`size`](Self::size)
+    /// times as long.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -109,8 +111,42 @@ impl Group {
         self.call(|group| group.broadcast(data, root))
     }
 
-    /// Replaces `data` by that of `root`, whose length the other ranks need not know. More than
-    /// `maximum_bytes` is refused before anything is allocated for it.
+    /// Replaces `root`'s `data` by the reduction of all ranks' `data`. The other ranks' stays as it is.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn reduce<E: Element>(&self, data: &mut [E], op: ReduceOp, root: u32) -> Result<()> {
+        self.call(|group| group.reduce(data, op, root))
+    }
+
+    /// Puts the `input` of every rank into `root`'s `output`, in the order of ranks. The other ranks give no output.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn gather<E: Element>(
+        &self,
+        input: &[E],
+        output: Option<&mut [E]>,
+        root: u32,
+    ) -> Result<()> {
+        self.call(|group| group.gather(input, output, root))
+    }
+
+    /// Puts part r of `root`'s `input` into rank r's `output`. The other ranks give no input.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn scatter<E: Element>(
+        &self,
+        input: Option<&[E]>,
+        output: &mut [E],
+        root: u32,
+    ) -> Result<()> {
+        self.call(|group| group.scatter(input, output, root))
+    }
+
+    /// Replaces `data` by that of `root`, whose length the other ranks need not know. A length above
+    /// `maximum_bytes` is refused before memory is allocated for it.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -118,7 +154,7 @@ impl Group {
         self.call(|group| group.broadcast_vec(data, root, maximum_bytes))
     }
 
-    /// Sends part r of `input` to rank r, and puts what it sends into part r of `output`.
+    /// Sends part r of `input` to rank r, and puts the part that comes from rank r into part r of `output`.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -126,7 +162,8 @@ impl Group {
         self.call(|group| group.all_to_all(input, output))
     }
 
-    /// As [`all_to_all`](Self::all_to_all), with as many elements for and from each rank as the counts say.
+    /// As [`all_to_all`](Self::all_to_all), where `input_counts[r]` elements go to rank r and
+    /// `output_counts[r]` come from it.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -148,7 +185,7 @@ impl Group {
         self.call(|group| group.barrier())
     }
 
-    /// Sends to one rank, which receives with [`receive`](Self::receive).
+    /// Sends to one rank, which receives with [`recv`](Self::recv).
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -156,16 +193,17 @@ impl Group {
         self.call(|group| group.send(data, to))
     }
 
-    /// Receives what `from` sends, in the order of sending.
+    /// Receives the data that `from` sends, in the order of sending.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
-    pub fn receive<E: Element>(&self, data: &mut [E], from: u32) -> Result<()> {
-        self.call(|group| group.receive(data, from))
+    pub fn recv<E: Element>(&self, data: &mut [E], from: u32) -> Result<()> {
+        self.call(|group| group.recv(data, from))
     }
 
     /// Replaces each of `buffers` by its reduction over all ranks, with the bits of
-    /// [`all_reduce`](Self::all_reduce); small ones go together, which many small gradients need.
+    /// [`all_reduce`](Self::all_reduce); small buffers are reduced together, which is faster for many small
+    /// gradients.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -177,8 +215,9 @@ impl Group {
         self.call(|group| group.all_reduce_many(buffers, op))
     }
 
-    /// Replaces `output` by the reduction of `total` logical shards, in the order of their numbers: the same
-    /// bits in a world of any size. `shards` are those of [`shards`](Self::shards), each as long as `output`.
+    /// Replaces `output` by the reduction of `total` logical shards, in the order of their numbers. The result
+    /// has the same bits in a world of any size. `shards` are those of [`shards`](Self::shards), each as long
+    /// as `output`.
     ///
     /// ```text
     /// let gradients: Vec<Vec<f32>> = worker.shards(8).map(|shard| gradient(&batch, shard)).collect();
@@ -198,23 +237,7 @@ impl Group {
         self.call(|group| group.all_reduce_shards(shards, total, output, op))
     }
 
-    /// Launches [`all_reduce`](Self::all_reduce) beside this thread; [`Pending::wait`] gives the vector back.
-    ///
-    /// # Errors
-    /// [`Error::Aborted`] when the generation has ended.
-    pub fn all_reduce_async<E: Element>(
-        &self,
-        data: Vec<E>,
-        op: ReduceOp,
-    ) -> Result<Pending<Vec<E>>> {
-        self.launch(move |group| {
-            let mut data = data;
-            group.all_reduce(&mut data, op)?;
-            Ok(data)
-        })
-    }
-
-    /// Makes any calls on the communicator, as bytes or typed, after all that was launched before.
+    /// Makes any calls on the communicator, as bytes or typed, after all operations that were launched before.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -226,8 +249,8 @@ impl Group {
         self.life.outcome(self.communicator.call(operation))
     }
 
-    /// Launches calls on the communicator beside this thread, after all that was launched before, on this group
-    /// or another. The order of launches must be the same on every rank.
+    /// Launches calls on the communicator beside this thread. They run after all operations that were launched
+    /// before, on this group or another. The order of launches must be the same on every rank.
     ///
     /// # Errors
     /// [`Error::Aborted`] when the generation has ended.
@@ -240,17 +263,18 @@ impl Group {
         Ok(Pending { life: Rc::clone(&self.life), launched })
     }
 
-    /// The communicator itself. What fails there must be told with [`failed`](Self::failed).
+    /// The communicator itself. Its failures must be reported with [`failed`](Self::failed).
     pub const fn communicator(&self) -> &AsyncCommunicator {
         &self.communicator
     }
 
-    /// An operation on [`communicator`](Self::communicator) failed: what that means for the generation.
+    /// Takes the failure of an operation on [`communicator`](Self::communicator), which may end the generation.
+    /// Returns the error for the training function.
     pub fn failed(&self, error: CollectiveError) -> Error {
         self.life.failed(error)
     }
 
-    /// Leaves the group in good order, after all that was launched.
+    /// Leaves the group in good order, after all launched operations.
     pub(super) fn close(&self) {
         self.communicator.call(|group| group.close());
     }
@@ -259,17 +283,17 @@ impl Group {
 /// An operation that was launched. Dropping it lets the operation go on.
 #[must_use = "its result, and its buffer, come from `wait`"]
 pub struct Pending<T> {
-    life: Rc<Life>,
+    life: Rc<GenerationLife>,
     launched: Launched<T>,
 }
 
 impl<T> Pending<T> {
-    /// Whether it is done, well or not: [`wait`](Self::wait) returns at once then.
+    /// Whether the operation is done, with success or not: [`wait`](Self::wait) then returns at once.
     pub fn test(&self) -> bool {
         self.launched.test()
     }
 
-    /// Waits until it is done.
+    /// Waits until the operation is done.
     ///
     /// # Errors
     /// As [`Group::all_reduce`].
@@ -278,10 +302,10 @@ impl<T> Pending<T> {
         self.life.outcome(result)
     }
 
-    /// Gives the generation up, and with it this operation and all others: the world goes back to the last
-    /// commit and forms again. A single operation cannot be taken back, since others may be in it already.
+    /// Aborts the generation, and with it this operation and all others: all ranks roll back to the last commit
+    /// and form again. A single operation cannot be cancelled, since other ranks may be in it already.
     pub fn abort(&self, reason: &str) {
-        self.life.ended(End::Failed { peer: None, error: reason.to_owned() });
+        self.life.ended(GenerationEnd::Failed { blame: Blame::Unknown, error: reason.to_owned() });
         self.launched.abort(reason);
     }
 }

@@ -1,5 +1,5 @@
-//! How long a generation lives at a worker, and why it ended: decided once, by what was seen first. Shared by the
-//! worker's groups and by the operations that they have launched.
+//! `GenerationLife`: whether a generation is alive at this worker, and why it ended. The first cause that is seen
+//! decides. Shared by the worker's groups and by the operations that they have launched.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,33 +7,53 @@ use std::rc::Rc;
 use elastic_collectives::{AbortHandle, CollectiveError};
 use elastic_protocol::Stamp;
 
-use super::control::Control;
+use super::control::TrainingControl;
 use super::error::{Error, Result, causes_from};
 
-/// Why the generation is over at this worker.
+/// The rank that the failure of a collective blames.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Blame {
+    Unknown,
+    Peer(u32),
+    /// The system refused this process a resource, such as descriptors.
+    Own,
+}
+
+impl Blame {
+    /// The blamed rank, if this worker has rank `own`.
+    pub(super) const fn rank(self, own: u32) -> Option<u32> {
+        match self {
+            Self::Unknown => None,
+            Self::Peer(rank) => Some(rank),
+            Self::Own => Some(own),
+        }
+    }
+}
+
+/// The cause of a generation's end at this worker.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum End {
-    /// Told by the abort word, or at a boundary.
+pub(super) enum GenerationEnd {
+    /// The abort word, or the verdict at a boundary, ended it.
     Aborted { reason: String },
     /// A collective failed here first.
-    Failed { peer: Option<u32>, error: String },
-    /// Stopped at a boundary, where a commit was made, or not.
+    Failed { blame: Blame, error: String },
+    /// The generation was stopped at a boundary. `committed`: a commit was made there.
     Interrupted { committed: bool },
     /// The actor thread is gone.
     ActorsGone,
 }
 
 /// One generation at the training thread.
-pub(super) struct Life {
+pub(super) struct GenerationLife {
     stamp: Stamp,
     /// `None` in a world of one without a driver.
-    control: Option<Rc<Control>>,
+    control: Option<Rc<TrainingControl>>,
     abort: Option<AbortHandle>,
-    end: RefCell<Option<End>>,
+    end: RefCell<Option<GenerationEnd>>,
 }
 
-impl Life {
-    pub(super) fn new(stamp: Stamp, control: Option<(Rc<Control>, AbortHandle)>) -> Self {
+impl GenerationLife {
+    pub(super) fn new(stamp: Stamp, control: Option<(Rc<TrainingControl>, AbortHandle)>) -> Self {
         let (control, abort) = control.unzip();
         Self { stamp, control, abort, end: RefCell::new(None) }
     }
@@ -42,7 +62,7 @@ impl Life {
         self.stamp
     }
 
-    pub(super) const fn control(&self) -> Option<&Rc<Control>> {
+    pub(super) const fn control(&self) -> Option<&Rc<TrainingControl>> {
         self.control.as_ref()
     }
 
@@ -50,13 +70,13 @@ impl Life {
         self.abort.clone()
     }
 
-    /// Whether the generation goes on here; asks the abort word too (G-4).
+    /// Fails if the generation has ended here; checks the abort word too (G-4).
     pub(super) fn alive(&self) -> Result<()> {
         if let Some(end) = self.end.borrow().as_ref() {
             return Err(self.error(end));
         }
         match self.abort_reason() {
-            Some(reason) => Err(self.ended(End::Aborted { reason })),
+            Some(reason) => Err(self.ended(GenerationEnd::Aborted { reason })),
             None => Ok(()),
         }
     }
@@ -67,43 +87,43 @@ impl Life {
         Some(abort.reason.to_string())
     }
 
-    /// How it ended, if it did. `None`: the training function's own result stands.
-    pub(super) fn end(&self) -> Option<End> {
+    /// How the generation ended, if it did. `None`: the training function's own result counts.
+    pub(super) fn end(&self) -> Option<GenerationEnd> {
         let _ = self.alive();
         self.end.borrow().clone()
     }
 
-    /// It ends so, unless it has ended before.
-    pub(super) fn ended(&self, end: End) -> Error {
+    /// Ends the generation with this cause, unless it has ended before. Returns the error of the first cause.
+    pub(super) fn ended(&self, end: GenerationEnd) -> Error {
         let mut slot = self.end.borrow_mut();
         let end = slot.get_or_insert(end);
         self.error(end)
     }
 
-    /// What a collective's result means for it.
+    /// Maps the result of a collective; a failure ends the generation, as in `failed`.
     pub(super) fn outcome<T>(&self, result: Result<T, CollectiveError>) -> Result<T> {
         result.map_err(|error| self.failed(error))
     }
 
-    /// What a collective's failure means for it.
+    /// Takes the failure of a collective: it ends the generation, unless only the arguments were invalid.
     pub(super) fn failed(&self, error: CollectiveError) -> Error {
         match error {
             CollectiveError::InvalidArgument { .. } => Error::Collective(error),
             CollectiveError::Aborted { reason, .. } => {
-                self.ended(End::Aborted { reason: reason.to_string() })
+                self.ended(GenerationEnd::Aborted { reason: reason.to_string() })
             }
             error => self.ended(failure(&error)),
         }
     }
 
-    fn error(&self, end: &End) -> Error {
+    fn error(&self, end: &GenerationEnd) -> Error {
         let generation = self.stamp.generation.0;
         match end {
-            End::Aborted { reason } | End::Failed { error: reason, .. } => {
+            GenerationEnd::Aborted { reason } | GenerationEnd::Failed { error: reason, .. } => {
                 Error::Aborted { generation, reason: reason.clone() }
             }
-            End::Interrupted { .. } => Error::Interrupted { generation },
-            End::ActorsGone => match &self.control {
+            GenerationEnd::Interrupted { .. } => Error::Interrupted { generation },
+            GenerationEnd::ActorsGone => match &self.control {
                 Some(control) => control.gone(),
                 None => Error::ActorsGone { reason: String::new() },
             },
@@ -111,16 +131,19 @@ impl Life {
     }
 }
 
-/// What a failed collective means for the generation.
-pub(super) fn failure(error: &CollectiveError) -> End {
-    let peer = match error {
+/// The end of the generation that a failed collective means, with the rank to blame.
+pub(super) fn failure(error: &CollectiveError) -> GenerationEnd {
+    let blame = match error {
         CollectiveError::PeerLost { rank, .. }
         | CollectiveError::Protocol { rank, .. }
-        | CollectiveError::Mismatch { rank, .. } => Some(*rank),
-        CollectiveError::DeadlinePassed { waiting_for, .. } => waiting_for.first().copied(),
-        _ => None,
+        | CollectiveError::Mismatch { rank, .. } => Blame::Peer(*rank),
+        CollectiveError::DeadlinePassed { waiting_for, .. } => {
+            waiting_for.first().map_or(Blame::Unknown, |rank| Blame::Peer(*rank))
+        }
+        CollectiveError::System(_) => Blame::Own,
+        _ => Blame::Unknown,
     };
-    End::Failed { peer, error: chain(error) }
+    GenerationEnd::Failed { blame, error: chain(error) }
 }
 
 /// An error with its causes, on one line.

@@ -1,50 +1,66 @@
-//! `Membership`: a process's part in its job, one generation after the other, as far as the training thread
-//! goes. `run_loop` is made of it; so are other languages' bindings, which own their loop.
+//! `Membership`: a process's part in its job, one generation after the other, at the training thread. Used by
+//! `run_loop`, and by other languages' bindings, which have a loop of their own.
 
 use std::any::Any;
+use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::time::Duration;
 
 use elastic_collectives::{
-    AbortHandle, CollectiveError, Communicator, FormError, Progress, SoloCommunicator,
+    AbortHandle, CollectiveError, Communicator, FormError, ProgressThread, SoloCommunicator,
 };
 use elastic_protocol::messages::{Placement, SyncPlan};
-use elastic_protocol::{Outcome, Stamp};
+use elastic_protocol::{JobOutcome, Stamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::control::Control;
+use super::control::TrainingControl;
 use super::error::{Error, Result};
-use super::life::{End, chain, failure};
+use super::life::{GenerationEnd, chain, failure};
 use super::state::State;
 use super::sync::{SyncError, sync};
-use super::worker::{Place, Worker};
-use crate::state::core::{Exit, TrainingCommand, TrainingEvent};
+use super::worker::{Worker, WorkerRanks};
+use crate::state::core::{RunExit, TrainingCommand, TrainingEvent};
 
-/// What forms communicators: the collectives of this process.
+/// Timeouts of a group, from the driver's deadlines.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupDeadlines {
+    /// Timeout for forming the group.
+    pub form: Duration,
+    /// Timeout for the acknowledgement of sent data.
+    pub path: Duration,
+}
+
+/// Forms the communicators of this process.
 pub trait Fabric {
     /// Forms the group of a generation. Blocks until it stands, the deadline passes, or the abort word is
     /// set for this generation.
     ///
     /// # Errors
-    /// [`FormError`] says who was missing.
+    /// [`FormError`] names the missing peers.
     fn form(
         &mut self,
         placement: &Placement,
-        deadline: Duration,
+        deadlines: GroupDeadlines,
     ) -> Result<Box<dyn Communicator>, FormError>;
+
+    /// Listens at a new address if this host has lost the address at which other workers know this process. Returns
+    /// that new address. Called while no group stands.
+    fn relocate(&mut self) -> Option<SocketAddr> {
+        None
+    }
 }
 
 /// How a generation ended at the training thread.
-enum Ended {
-    /// It tells `AtRest` next.
+enum TrainingEnd {
+    /// The thread sends `AtRest` next.
     AtRest { steps_lost: u64 },
-    /// It has told `Returned`, and waits.
+    /// The thread has sent `Returned`, and waits.
     Returned,
-    /// It has told `Failed` with this error, and waits.
+    /// The thread has sent `Failed` with this error, and waits.
     Failed(Error),
-    /// It has told `Failed` with the message of a panic, which goes on once the vote is out.
+    /// The thread has sent `Failed` with the message of a panic. The panic is resumed once the vote is out.
     Panicked(Box<dyn Any + Send>),
 }
 
@@ -58,44 +74,51 @@ enum Ended {
 /// ```
 pub struct Membership {
     driven: Option<Driven>,
-    ended: Ended,
+    ended: TrainingEnd,
 }
 
-/// What a process has under a driver.
+/// The ports of a process under a driver.
 struct Driven {
-    control: Rc<Control>,
+    control: Rc<TrainingControl>,
     abort: AbortHandle,
     fabric: Box<dyn Fabric>,
-    /// Its thread, once started, serves all generations.
-    progress: Progress,
+    /// The progress thread; once started, it serves all generations.
+    progress: ProgressThread,
 }
 
 impl Membership {
-    /// Without a driver: a world of one, generation 0, nothing to abort it.
+    /// A membership without a driver: a world of one, generation 0, never aborted.
     pub const fn alone() -> Self {
-        Self { driven: None, ended: Ended::AtRest { steps_lost: 0 } }
+        Self { driven: None, ended: TrainingEnd::AtRest { steps_lost: 0 } }
     }
 
-    /// Under a driver.
-    pub fn new(control: Control, abort: AbortHandle, fabric: impl Fabric + 'static) -> Self {
+    /// A membership under a driver.
+    pub fn new(
+        control: TrainingControl,
+        abort: AbortHandle,
+        fabric: impl Fabric + 'static,
+    ) -> Self {
         let (control, fabric) = (Rc::new(control), Box::new(fabric));
-        let driven = Driven { control, abort, fabric, progress: Progress::new() };
-        Self { driven: Some(driven), ended: Ended::AtRest { steps_lost: 0 } }
+        let driven = Driven { control, abort, fabric, progress: ProgressThread::new() };
+        Self { driven: Some(driven), ended: TrainingEnd::AtRest { steps_lost: 0 } }
     }
 
     /// Waits for the next generation that this process takes part in, and brings `state` in step with its
-    /// members. `None`: it is over, and well.
+    /// members. `None`: the job, or this process's part in it, has ended with success.
     ///
     /// # Errors
-    /// What the last generation was concluded with; or that the job failed, the driver is gone, or this library
-    /// broke.
+    /// The error that the last generation was concluded with. Or: the job failed, the driver is gone, or this
+    /// library has a fault.
     pub fn enter<T>(&mut self, state: &mut State<T>) -> Result<Option<Worker>>
     where
         T: Serialize + DeserializeOwned,
     {
         let Some(driven) = &mut self.driven else { return alone(state, &mut self.ended) };
         loop {
-            if let Ended::AtRest { steps_lost } = self.ended {
+            if let TrainingEnd::AtRest { steps_lost } = self.ended {
+                if let Some(data_address) = driven.fabric.relocate() {
+                    driven.control.event(TrainingEvent::Moved { data_address });
+                }
                 let commit = state.commit_id();
                 driven.control.event(TrainingEvent::AtRest { commit, steps_lost });
             }
@@ -105,7 +128,7 @@ impl Membership {
                     Err(ended) => self.ended = ended,
                 },
                 TrainingCommand::Exit(exit) => {
-                    let ended = std::mem::replace(&mut self.ended, Ended::Returned);
+                    let ended = std::mem::replace(&mut self.ended, TrainingEnd::Returned);
                     return leave(exit, ended).map(|()| None);
                 }
                 command => return Err(driven.control.unexpected(&command)),
@@ -113,11 +136,11 @@ impl Membership {
         }
     }
 
-    /// What the end of the training function means. Whether the generation ended here decides, not what
-    /// the function made of the error that told it so.
+    /// Concludes the generation after the end of the training function. An end of the generation at this worker
+    /// decides, even if the training function has swallowed the error that reported it.
     ///
     /// # Errors
-    /// This library broke. The training function's own error comes from the next [`enter`](Self::enter).
+    /// This library has a fault. The training function's own error comes from the next [`enter`](Self::enter).
     pub fn conclude<T: Serialize + DeserializeOwned>(
         &mut self,
         state: &mut State<T>,
@@ -126,88 +149,108 @@ impl Membership {
     ) -> Result<()> {
         self.ended = match (&self.driven, result) {
             (Some(driven), result) => driven.conclude(state, worker, result)?,
-            (None, Ok(())) => Ended::Returned,
-            (None, Err(error)) => Ended::Failed(error),
+            (None, Ok(())) => TrainingEnd::Returned,
+            (None, Err(error)) => TrainingEnd::Failed(error),
         };
         Ok(())
     }
 
-    /// The training function panicked. The next [`enter`](Self::enter) goes on with it.
+    /// Notes that the training function panicked. The next [`enter`](Self::enter) resumes the panic.
     pub(super) fn panicked(&mut self, worker: &Worker, panic: Box<dyn Any + Send>) {
         if let Some(driven) = &self.driven {
             driven.panicked(worker.stamp(), &*panic);
         }
-        self.ended = Ended::Panicked(panic);
+        self.ended = TrainingEnd::Panicked(panic);
     }
 }
 
 /// Enters the one generation of a world of one, or leaves it.
-fn alone<T>(state: &mut State<T>, ended: &mut Ended) -> Result<Option<Worker>>
+fn alone<T>(state: &mut State<T>, ended: &mut TrainingEnd) -> Result<Option<Worker>>
 where
     T: Serialize + DeserializeOwned,
 {
-    match std::mem::replace(ended, Ended::Returned) {
-        Ended::AtRest { .. } => {}
-        Ended::Returned => return Ok(None),
-        Ended::Failed(error) => return Err(error),
-        Ended::Panicked(panic) => resume_unwind(panic),
+    match std::mem::replace(ended, TrainingEnd::Returned) {
+        TrainingEnd::AtRest { .. } => {}
+        TrainingEnd::Returned => return Ok(None),
+        TrainingEnd::Failed(error) => return Err(error),
+        TrainingEnd::Panicked(panic) => resume_unwind(panic),
     }
     state.save_initial()?;
     let (ledger, group) = (Rc::clone(state.ledger()), Box::new(SoloCommunicator::new()));
-    let worker = Worker::new(Place::ALONE, Stamp::default(), group, &Progress::new(), None, ledger);
+    let worker = Worker::new(
+        WorkerRanks::ALONE,
+        Stamp::default(),
+        group,
+        &ProgressThread::new(),
+        None,
+        ledger,
+    );
     Ok(Some(worker))
 }
 
-fn leave(exit: Exit, ended: Ended) -> Result<()> {
+fn leave(exit: RunExit, ended: TrainingEnd) -> Result<()> {
     match ended {
-        Ended::Failed(error) => return Err(error),
-        Ended::Panicked(panic) => resume_unwind(panic),
-        Ended::AtRest { .. } | Ended::Returned => {}
+        TrainingEnd::Failed(error) => return Err(error),
+        TrainingEnd::Panicked(panic) => resume_unwind(panic),
+        TrainingEnd::AtRest { .. } | TrainingEnd::Returned => {}
     }
     match exit {
-        Exit::Left { .. } | Exit::Failed => Ok(()),
-        Exit::Finished { result } => match result.outcome {
-            Outcome::Succeeded | Outcome::Stopped => Ok(()),
-            Outcome::Failed => Err(Error::JobFailed { reason: result.reason, hint: result.hint }),
+        RunExit::Left { .. } | RunExit::Failed => Ok(()),
+        RunExit::Finished { result } => match result.outcome {
+            JobOutcome::Succeeded | JobOutcome::Stopped => Ok(()),
+            JobOutcome::Failed => {
+                Err(Error::JobFailed { reason: result.reason, hint: result.hint })
+            }
         },
-        Exit::Orphaned { gone_ms } => Err(Error::DriverGone { gone_ms }),
-        Exit::WrongJob { ours, theirs } => {
+        RunExit::Orphaned { gone_ms } => Err(Error::DriverGone { gone_ms }),
+        RunExit::WrongJob { ours, theirs } => {
             Err(Error::WrongJob { ours: ours.to_string(), theirs: theirs.to_string() })
         }
     }
 }
 
 impl Driven {
-    /// Forms a generation's group, and brings `state` in step with its members. Where that fails, says how the
-    /// generation ended here.
+    /// Forms a generation's group, and brings `state` in step with its members. If that fails, the inner error
+    /// is how the generation ended here.
     fn begin<T>(
         &mut self,
         state: &mut State<T>,
         placement: &Placement,
-    ) -> Result<Result<Worker, Ended>>
+    ) -> Result<Result<Worker, TrainingEnd>>
     where
         T: Serialize + DeserializeOwned,
     {
         let stamp = placement.stamp;
-        let mut group = match self.fabric.form(placement, self.control.shared().form_deadline()) {
+        if let Some(data_address) = self.fabric.relocate() {
+            let error =
+                "its host has another address, which the next generation's members are told";
+            let ended = self.broken(stamp, None, error.to_owned());
+            self.control.event(TrainingEvent::Moved { data_address });
+            return Ok(Err(ended));
+        }
+        let mut group = match self.fabric.form(placement, self.control.shared().group_deadlines()) {
             Ok(group) => group,
-            Err(FormError::Aborted { .. }) => return Ok(Err(Ended::AtRest { steps_lost: 0 })),
+            Err(FormError::Aborted { .. }) => {
+                return Ok(Err(TrainingEnd::AtRest { steps_lost: 0 }));
+            }
             Err(error) => {
                 let peer = match &error {
                     FormError::DeadlinePassed { missing } => missing.first().map(|peer| peer.rank),
+                    // This process lacks a resource, so it blames its own rank.
+                    FormError::System(_) => Some(placement.rank),
                     _ => None,
                 };
                 return Ok(Err(self.broken(stamp, peer, chain(&error))));
             }
         };
-        let Some(place) = Place::new(placement) else {
+        let Some(place) = WorkerRanks::new(placement) else {
             let error = "the assignment has no place for this rank".to_owned();
             return Ok(Err(self.broken(stamp, None, error)));
         };
         self.control.event(TrainingEvent::Formed { stamp });
         let plan = match self.control.wait()? {
             TrainingCommand::Sync { plan, .. } => plan,
-            TrainingCommand::End => return Ok(Err(Ended::AtRest { steps_lost: 0 })),
+            TrainingCommand::End => return Ok(Err(TrainingEnd::AtRest { steps_lost: 0 })),
             command => return Err(self.control.unexpected(&command)),
         };
         let goes_on = match self.sync(state, &mut *group, plan, stamp) {
@@ -229,9 +272,9 @@ impl Driven {
         group: &mut dyn Communicator,
         plan: SyncPlan,
         stamp: Stamp,
-    ) -> Result<bool, Ended> {
+    ) -> Result<bool, TrainingEnd> {
         let shared = self.control.shared();
-        // What the program wants shown stands there again when the state is here.
+        // The program's note is shown again once the state is here.
         let note = shared.progress().note;
         let show = |text: &str| shared.set_note(text);
         let synced = sync(state, group, plan, stamp.generation, &show);
@@ -240,10 +283,12 @@ impl Driven {
             Ok(goes_on) => goes_on,
             Err(SyncError::Collective(error)) => {
                 return Err(match &error {
-                    CollectiveError::Aborted { .. } => Ended::AtRest { steps_lost: 0 },
+                    CollectiveError::Aborted { .. } => TrainingEnd::AtRest { steps_lost: 0 },
                     error => match failure(error) {
-                        End::Failed { peer, error } => self.broken(stamp, peer, error),
-                        _ => Ended::AtRest { steps_lost: 0 },
+                        GenerationEnd::Failed { blame, error } => {
+                            self.broken(stamp, blame.rank(group.rank()), error)
+                        }
+                        _ => TrainingEnd::AtRest { steps_lost: 0 },
                     },
                 });
             }
@@ -266,22 +311,22 @@ impl Driven {
         state: &mut State<T>,
         worker: &Worker,
         result: Result<()>,
-    ) -> Result<Ended> {
+    ) -> Result<TrainingEnd> {
         let stamp = worker.stamp();
         match (worker.end(), result) {
-            (Some(End::ActorsGone), Err(error)) => Err(error),
-            (Some(End::ActorsGone), Ok(())) => Err(self.control.gone()),
-            (Some(End::Interrupted { committed }), _) => {
+            (Some(GenerationEnd::ActorsGone), Err(error)) => Err(error),
+            (Some(GenerationEnd::ActorsGone), Ok(())) => Err(self.control.gone()),
+            (Some(GenerationEnd::Interrupted { committed }), _) => {
                 if !committed && let Err(error) = state.save() {
                     return Ok(self.failed(stamp, error));
                 }
                 state.keep_live();
                 worker.close();
-                Ok(Ended::AtRest { steps_lost: 0 })
+                Ok(TrainingEnd::AtRest { steps_lost: 0 })
             }
-            (Some(End::Aborted { .. }), _) => Ok(self.rolled_back(state, worker)),
-            (Some(End::Failed { peer, error }), _) => {
-                self.broken(stamp, peer, error);
+            (Some(GenerationEnd::Aborted { .. }), _) => Ok(self.rolled_back(state, worker)),
+            (Some(GenerationEnd::Failed { blame, error }), _) => {
+                self.broken(stamp, blame.rank(worker.rank()), error);
                 Ok(self.rolled_back(state, worker))
             }
             (None, Ok(())) => {
@@ -290,7 +335,7 @@ impl Driven {
                 }
                 worker.close();
                 self.returned(state, stamp);
-                Ok(Ended::Returned)
+                Ok(TrainingEnd::Returned)
             }
             (None, Err(error)) => Ok(self.failed(stamp, error)),
         }
@@ -308,23 +353,23 @@ impl Driven {
         &self,
         state: &mut State<T>,
         worker: &Worker,
-    ) -> Ended {
+    ) -> TrainingEnd {
         state.discard_live();
-        Ended::AtRest { steps_lost: worker.steps_beyond_commit() }
+        TrainingEnd::AtRest { steps_lost: worker.steps_beyond_commit() }
     }
 
-    fn broken(&self, stamp: Stamp, peer: Option<u32>, error: String) -> Ended {
+    fn broken(&self, stamp: Stamp, peer: Option<u32>, error: String) -> TrainingEnd {
         self.control.event(TrainingEvent::CollectiveFailed { stamp, peer, error });
-        Ended::AtRest { steps_lost: 0 }
+        TrainingEnd::AtRest { steps_lost: 0 }
     }
 
-    fn failed(&self, stamp: Stamp, error: Error) -> Ended {
+    fn failed(&self, stamp: Stamp, error: Error) -> TrainingEnd {
         let message = error.chain();
         self.control.event(TrainingEvent::Failed { stamp, message });
-        Ended::Failed(error)
+        TrainingEnd::Failed(error)
     }
 
-    /// A panic of the training function is its failure, told before the process dies of it (G-10, G-12).
+    /// Reports a panic of the training function as its failure, before the process dies of it (G-10, G-12).
     fn panicked(&self, stamp: Stamp, panic: &(dyn Any + Send)) {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -1,6 +1,6 @@
-//! The blocking side of the State: what the user's thread runs. `run_loop` is called by the Rust API (and
-//! by other languages' bindings); its two ports, the actor thread (`Control`) and the collectives
-//! (`Fabric`), are given to it, so tests run it with fakes.
+//! The blocking side of the State, which runs on the user's thread. The Rust API (and other languages'
+//! bindings) call `run_loop`. Its two ports, the actor thread (`TrainingControl`) and the collectives (`Fabric`), are
+//! passed in, so tests run it with fakes.
 
 mod batches;
 pub mod bulk;
@@ -9,6 +9,7 @@ mod cpu;
 mod device;
 mod error;
 mod group;
+mod launched;
 mod life;
 mod membership;
 mod run_loop;
@@ -21,12 +22,12 @@ mod transfer;
 mod worker;
 
 pub use batches::{Batch, Batches, Dataset, Sampler};
-pub use control::{Control, Shared, ThreadMessage};
-pub use cpu::CpuGroups;
+pub use control::{ControlShared, ThreadMessage, TrainingControl};
+pub use cpu::{CpuGroups, NewIp};
 pub use device::{DeviceError, DeviceMemory};
 pub use error::{Error, Result};
 pub use group::{Group, Pending};
-pub use membership::{Fabric, Membership};
+pub use membership::{Fabric, GroupDeadlines, Membership};
 pub use run_loop::run_loop;
 pub use state::State;
 pub use worker::Worker;

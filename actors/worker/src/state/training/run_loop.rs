@@ -1,5 +1,5 @@
-//! The run loop: form, sync, train; restore on abort, keep on interrupt; again, until told to leave. The
-//! loop of Horovod's `hvd.elastic.run`, with the driver deciding when.
+//! The run loop, called by the Rust API: form, sync, train; restore on abort, keep on interrupt; repeat until
+//! told to leave. This is the loop of Horovod's `hvd.elastic.run`, but the driver decides when.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,7 +14,7 @@ use super::worker::Worker;
 /// Trains until told to leave.
 ///
 /// # Errors
-/// The training function's own error; or that the job failed, the driver is gone, or this library broke.
+/// The training function's own error. Or: the job failed, the driver is gone, or this library has a fault.
 pub fn run_loop<T, F>(
     mut state: State<T>,
     membership: &mut Membership,
@@ -25,7 +25,7 @@ where
     F: FnMut(&Worker, &mut State<T>) -> Result<()>,
 {
     while let Some(worker) = membership.enter(&mut state)? {
-        // What a panic leaves behind is never used again: it ends this worker.
+        // Unwind safety: a panic ends this worker, so the state that it leaves behind is never used again.
         match catch_unwind(AssertUnwindSafe(|| function(&worker, &mut state))) {
             Ok(result) => membership.conclude(&mut state, &worker, result)?,
             Err(panic) => membership.panicked(&worker, panic),

@@ -1,7 +1,7 @@
-//! The last commit, as bytes. Two buffers: a commit is written into the spare one and then takes the
-//! other's place, so a state that cannot be encoded leaves the last commit whole, and memory stays at the
-//! live state and two copies. Its digest is computed only when somebody asks for it, which is when
-//! a generation ends: committing costs one pass over the state, and no hashing.
+//! The last commit, as bytes. Used by `state`. There are two buffers: a commit is written into the spare one,
+//! which then replaces the other. So a state that cannot be encoded leaves the last commit whole, and memory
+//! stays at the live state and two copies. The digest is computed only when it is asked for, at the end
+//! of a generation: a commit costs one pass over the state, and no hashing.
 
 use elastic_protocol::{CommitId, GenerationId, Step};
 use postcard::ser_flavors::Flavor;
@@ -11,7 +11,8 @@ use xxhash_rust::xxh3::Xxh3;
 use super::device::DeviceMemory;
 use super::error::{Error, Result};
 
-/// Appends to a buffer that is used again; whole blocks at a time, which postcard's own `to_extend` does not.
+/// A postcard output that appends to a reused buffer, whole blocks at a time. Postcard's own `to_extend` does
+/// not append whole blocks.
 struct Blocks(Vec<u8>);
 
 impl Flavor for Blocks {
@@ -32,7 +33,7 @@ impl Flavor for Blocks {
     }
 }
 
-/// What a commit's bytes are, whatever generation it is labelled with.
+/// The identity of a commit's bytes, without the generation that labels it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContentId {
     pub(super) length: u64,
@@ -41,10 +42,11 @@ pub(super) struct ContentId {
 }
 
 #[derive(Default)]
-pub(super) struct Snapshot {
+pub(super) struct StateSnapshot {
     bytes: Vec<u8>,
     spare: Vec<u8>,
-    /// The commit whose first bytes, so many, stand in `spare`: it was on its way when its sources were lost.
+    /// A commit that was received in part before its sources were lost, and how many of its first bytes `spare`
+    /// holds.
     part: Option<(ContentId, u64)>,
     held: bool,
     step: Step,
@@ -52,7 +54,7 @@ pub(super) struct Snapshot {
     digest: Option<u64>,
 }
 
-impl Snapshot {
+impl StateSnapshot {
     /// The step of the last commit.
     pub(super) const fn step(&self) -> Step {
         self.step
@@ -63,7 +65,7 @@ impl Snapshot {
         if self.held { Some(self.bytes.as_slice()) } else { None }
     }
 
-    /// Encodes into the spare buffer; give it back with `replace` or `give_back`.
+    /// Encodes into the spare buffer and returns it. Give it back with `replace` or `give_back`.
     pub(super) fn encode(&mut self, content: &impl Serialize) -> Result<Vec<u8>> {
         let mut buffer = std::mem::take(&mut self.spare);
         self.part = None;
@@ -72,13 +74,13 @@ impl Snapshot {
             .map_err(|source| Error::State { action: "encoded", source })
     }
 
-    /// The first bytes of a commit that did not come whole.
+    /// The commit that was received in part, and the length of that part in bytes.
     pub(super) const fn part(&self) -> Option<(ContentId, u64)> {
         self.part
     }
 
-    /// A buffer of this length to receive a commit into, which begins with the [`part`](Self::part) of it that
-    /// is there; give it back with `replace` or `give_back`.
+    /// A buffer of this length for receiving a commit. It begins with the [`part`](Self::part) that was
+    /// received earlier. Give it back with `replace` or `give_back`.
     pub(super) fn receive_buffer(&mut self, length: usize) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.spare);
         self.part = None;
@@ -101,12 +103,13 @@ impl Snapshot {
         (self.held, self.generation, self.step, self.digest) = (true, generation, step, digest);
     }
 
-    /// Its members agree on it: from here on it is a commit of this generation.
+    /// Labels the commit with this generation, once its members agree on it.
     pub(super) const fn relabel(&mut self, generation: GenerationId) {
         self.generation = generation;
     }
 
-    /// What the last commit is, with what memory beside it holds; hashes it if that was not done yet.
+    /// The id of the last commit, including the memory beside the state. Computes the digest if that was not
+    /// done yet.
     pub(super) fn id(&mut self, beside: &[Box<dyn DeviceMemory>]) -> Option<CommitId> {
         if !self.held {
             return None;
@@ -128,8 +131,8 @@ impl Snapshot {
         Some(ContentId { length: length as u64, step, digest })
     }
 
-    /// Lends the whole commit to a broadcast, which takes it mutably and leaves it as it is: with memory beside it,
-    /// all of it one after the other in the spare buffer.
+    /// Lends the whole commit to a broadcast, which takes it mutably and does not change it. With memory beside
+    /// the state, the parts are joined in the spare buffer.
     pub(super) fn whole_mut(&mut self, beside: &[Box<dyn DeviceMemory>]) -> &mut [u8] {
         if beside.is_empty() {
             return &mut self.bytes;
@@ -153,14 +156,14 @@ impl Snapshot {
 mod tests {
     use super::*;
 
-    fn save(snapshot: &mut Snapshot, content: &impl Serialize, step: u64) {
+    fn save(snapshot: &mut StateSnapshot, content: &impl Serialize, step: u64) {
         let buffer = snapshot.encode(content).expect("it encodes");
         snapshot.replace(buffer, GenerationId(1), Step(step), None);
     }
 
     #[test]
     fn x_10_many_commits_take_no_more_memory_than_two() {
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = StateSnapshot::default();
         let state = vec![1.5_f64; 10_000];
         for step in 0..2 {
             save(&mut snapshot, &state, step);
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_digest_tells_contents_apart_and_nothing_else() {
-        let (mut one, mut other) = (Snapshot::default(), Snapshot::default());
+        let (mut one, mut other) = (StateSnapshot::default(), StateSnapshot::default());
         assert_eq!(one.id(&[]), None);
         save(&mut one, &[1_u8, 2], 3);
         save(&mut other, &[1_u8, 2], 3);

@@ -12,41 +12,42 @@ use tracing::warn;
 
 use super::device::DeviceMemory;
 use super::error::{Error, Result};
-use super::snapshot::{ContentId, Snapshot};
+use super::snapshot::{ContentId, StateSnapshot};
 use super::worker::Worker;
-use crate::state::sampler::Ledger;
+use crate::state::sampler::SampleLedger;
 
 type ResetCallback<T> = Box<dyn FnMut(&Worker, &mut T)>;
 
 /// Training state that survives the death of any worker.
 ///
-/// It dereferences to the user's `T`: model, optimiser, counters, whatever must move together. A commit
-/// takes all of it at once, with the sampler's ledger, so neither weights nor counters nor the place in the
-/// data can run ahead of the others (H-22).
+/// The state dereferences to the user's `T`: model, optimiser, counters, and everything else that must stay
+/// consistent. A commit takes all of it at once, with the sampler's ledger, so neither weights nor counters nor
+/// the place in the data can run ahead of the others (H-22).
 ///
-/// Memory: the live `T`, and up to two encoded copies. `T` is encoded with postcard; a type that skips
-/// fields, or needs a self-describing format (`#[serde(untagged)]`, `flatten`), does not survive that.
+/// Memory use: the live `T`, and up to two encoded copies. `T` is encoded with postcard. Types that skip
+/// fields, or that need a self-describing format (`#[serde(untagged)]`, `flatten`), are not supported.
 ///
-/// Memory on a GPU that was added with [`add_device_memory`](Self::add_device_memory) is part of it: copied beside the
-/// next step, and committed, restored and given to newcomers with the rest or not at all.
+/// Memory on a GPU that was added with [`add_device_memory`](Self::add_device_memory) is part of the state. It
+/// is copied beside the next step. It is committed, restored and given to newcomers together with the rest, or
+/// not at all.
 pub struct State<T> {
-    /// Absent only while a commit is decoded in its place.
+    /// The user's state. Absent only while a commit is decoded into its place.
     live: Option<T>,
     /// Whether `live` may differ from the last commit.
     changed: bool,
-    /// Whether `live` is to be thrown away for the last commit (after an abort). Put off until the next
-    /// generation's sync is known, which may bring another commit: large states are decoded once.
+    /// Whether `live` is to be replaced by the last commit (after an abort). This is put off until the next
+    /// generation's sync, which may bring another commit, so that large states are decoded once.
     stale: bool,
-    snapshot: Snapshot,
+    snapshot: StateSnapshot,
     device: Vec<Box<dyn DeviceMemory>>,
     /// The commit whose device memory is being copied: its encoded part waits here.
-    pending: Option<Pending>,
+    pending: Option<PendingCommit>,
     generation: GenerationId,
-    ledger: Rc<RefCell<Ledger>>,
+    ledger: Rc<RefCell<SampleLedger>>,
     callbacks: Vec<ResetCallback<T>>,
 }
 
-struct Pending {
+struct PendingCommit {
     bytes: Vec<u8>,
     generation: GenerationId,
     step: Step,
@@ -59,7 +60,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             live: Some(initial),
             changed: true,
             stale: false,
-            snapshot: Snapshot::default(),
+            snapshot: StateSnapshot::default(),
             device: Vec::new(),
             pending: None,
             generation: GenerationId::default(),
@@ -68,25 +69,27 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         }
     }
 
-    /// Adds a function that is called whenever training goes on in a new generation: when the state and
-    /// the new ranks are there, before the training function is entered (H-24). In the order in which they
-    /// were added, on every member, newcomers too; not when training begins for the first time.
+    /// Adds a function that is called whenever training goes on in a new generation (H-24). It is called when
+    /// the state and the new ranks are known, before the training function is entered. Functions are called in
+    /// the order in which they were added, on every member, newcomers too. They are not called when training
+    /// begins for the first time.
     pub fn on_reset(&mut self, callback: impl FnMut(&Worker, &mut T) + 'static) -> &mut Self {
         self.callbacks.push(Box::new(callback));
         self
     }
 
-    /// Adds memory beside `T`, such as a GPU's: from here on it is part of the state. Every rank adds the same, in the
-    /// same order, before training begins.
+    /// Adds memory beside `T`, such as a GPU's, which becomes part of the state. Every rank adds the same
+    /// memory, in the same order, before training begins.
     pub fn add_device_memory(&mut self, memory: impl DeviceMemory + 'static) -> &mut Self {
         self.device.push(Box::new(memory));
         self
     }
 
-    /// Saves the state: what is aborted later goes back to here. Every rank commits at the same step.
+    /// Saves the state: a later abort rolls back to it. Every rank commits at the same step.
     ///
-    /// Costs one encoding of the state and, unless the world is about to change, no message. Memory on a GPU is copied
-    /// once the step's work there is done, which is waited for; the copy itself goes on beside the next step.
+    /// A commit costs one encoding of the state and, unless the world is about to change, no message. For
+    /// memory on a GPU it waits until the step's work there is done. The copy itself goes on beside the next
+    /// step.
     ///
     /// # Errors
     /// [`Error::Interrupted`] when the world changes here: the commit is kept. [`Error::Aborted`] when the
@@ -100,12 +103,12 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         worker.committed(next)
     }
 
-    /// How many commits the state has seen since the job began.
+    /// The number of commits of the state since the job began.
     pub fn step(&self) -> Step {
         self.pending.as_ref().map_or(self.snapshot.step(), |pending| pending.step)
     }
 
-    /// Saves the state, as [`commit`](Self::commit) does, without looking whether the world changes.
+    /// Saves the state, as [`commit`](Self::commit) does, without a check whether the world changes.
     ///
     /// # Errors
     /// [`Error::State`] if the state cannot be encoded; [`Error::Device`] if memory on a GPU cannot be copied.
@@ -118,7 +121,8 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         if self.holds_commit() { Ok(()) } else { self.save_as(Step(0), &|| None) }
     }
 
-    /// Encodes, and begins to copy what is beside it; with nothing beside it, it is the last commit at once.
+    /// Encodes the state, and begins to copy the device memory. Without device memory the result is the last
+    /// commit at once.
     fn save_as(&mut self, step: Step, stop: &dyn Fn() -> Option<String>) -> Result<()> {
         self.settle();
         let live = self.live.as_ref().expect(LIVE);
@@ -129,7 +133,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             self.give_up(bytes);
             return Err(Error::Device { action: "committed", source });
         }
-        self.pending = Some(Pending { bytes, generation: self.generation, step });
+        self.pending = Some(PendingCommit { bytes, generation: self.generation, step });
         self.changed = false;
         if self.device.is_empty() {
             self.settle();
@@ -137,11 +141,13 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         Ok(())
     }
 
-    /// What was committed becomes the last commit, all of it or nothing (H-22). Waits for copies that are under way.
+    /// Makes the pending commit the last commit, all of it or nothing (H-22). Waits for copies that are under
+    /// way.
     pub(super) fn settle(&mut self) {
-        let Some(Pending { bytes, generation, step }) = self.pending.take() else { return };
+        let Some(PendingCommit { bytes, generation, step }) = self.pending.take() else { return };
         if let Err(error) = self.device.iter_mut().try_for_each(|memory| memory.finish_commit()) {
-            // Whatever needs the device next fails, and is told; the commit of before may be good enough for others.
+            // The next use of the device fails and reports the error. The previous commit may still serve other
+            // ranks.
             warn!(%error, step = step.0, "a commit is lost: it cannot be copied from the GPU");
             return self.give_up(bytes);
         }
@@ -154,18 +160,18 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self.snapshot.give_back(bytes, None);
     }
 
-    /// Live state is not to be used any more: the last commit takes its place before training goes on.
+    /// Marks live state as invalid: the last commit replaces it before training goes on.
     pub(super) const fn discard_live(&mut self) {
         self.stale = true;
     }
 
-    /// The generation ended at a boundary where live state was saved. What the training function changed
-    /// afterwards, on its way out, does not count.
+    /// Keeps live state, after the generation ended at a boundary where it was saved. Changes that the training
+    /// function made afterwards, on its way out, are discarded.
     pub(super) fn keep_live(&mut self) {
         self.stale |= self.changed || self.device.iter().any(|memory| memory.is_changed());
     }
 
-    /// Brings live state to the last commit, if it is not there.
+    /// Replaces live state by the last commit, if live state was marked as invalid.
     pub(super) fn refresh(&mut self) -> Result<()> {
         if std::mem::take(&mut self.stale) {
             self.restore()?;
@@ -173,7 +179,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         Ok(())
     }
 
-    /// Replaces live state by the last commit. Without a commit there is nothing to go back to.
+    /// Replaces live state by the last commit. Without a commit it does nothing.
     ///
     /// # Errors
     /// [`Error::State`] if the commit cannot be decoded; [`Error::Device`] if memory on a GPU cannot be written.
@@ -181,7 +187,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self.settle();
         let Some(bytes) = self.snapshot.bytes() else { return Ok(()) };
         self.live = None;
-        let (theirs, ledger, live): (Vec<u64>, Ledger, T) = postcard::from_bytes(bytes)
+        let (theirs, ledger, live): (Vec<u64>, SampleLedger, T) = postcard::from_bytes(bytes)
             .map_err(|source| Error::State { action: "decoded", source })?;
         let ours = lengths_of(&self.device);
         if ours != theirs {
@@ -211,13 +217,13 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self.snapshot.content_id(&self.device)
     }
 
-    /// Lends the last commit to a transfer, which leaves it as it is.
+    /// Lends the last commit to a transfer, which does not change it.
     pub(super) fn whole_commit_mut(&mut self) -> &mut [u8] {
         self.snapshot.whole_mut(&self.device)
     }
 
-    /// Takes the commit of another rank, as [`whole_commit_mut`](Self::whole_commit_mut) gave it there, in place of
-    /// the own one and of live state.
+    /// Takes over the commit of another rank, as [`whole_commit_mut`](Self::whole_commit_mut) gave it there. It
+    /// replaces this rank's commit and live state.
     pub(super) fn take_over(&mut self, mut bytes: Vec<u8>, commit: ContentId) -> Result<()> {
         let beside: u64 = lengths_of(&self.device).iter().sum();
         let mut at = bytes.len().saturating_sub(beside as usize);
@@ -230,13 +236,13 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             at = end;
         }
         bytes.truncate(encoded);
-        // The label is given by `enter_generation`, once all of it has gone well.
+        // `enter_generation` sets the label, once the whole sync has succeeded.
         let generation = GenerationId::default();
         self.snapshot.replace(bytes, generation, commit.step, Some(commit.digest));
         self.restore()
     }
 
-    pub(super) const fn snapshot(&mut self) -> &mut Snapshot {
+    pub(super) const fn snapshot(&mut self) -> &mut StateSnapshot {
         &mut self.snapshot
     }
 
@@ -245,7 +251,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self.snapshot.relabel(generation);
     }
 
-    pub(super) const fn ledger(&self) -> &Rc<RefCell<Ledger>> {
+    pub(super) const fn ledger(&self) -> &Rc<RefCell<SampleLedger>> {
         &self.ledger
     }
 

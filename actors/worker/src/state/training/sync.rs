@@ -1,5 +1,6 @@
-//! How the members of a new generation come to hold one commit: everyone says what it holds; who has the root's
-//! commit already is a source, and the others take it from all sources at once ([`super::transfer`]).
+//! Sync: brings all members of a new generation to the root's commit. Called by `membership`. Every rank
+//! announces the commit that it holds. The ranks that hold the root's commit are the sources; the others take
+//! it from all sources at once ([`super::transfer`]).
 
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt};
 use elastic_protocol::messages::SyncPlan;
@@ -13,7 +14,7 @@ use super::snapshot::ContentId;
 use super::state::State;
 use super::transfer::Transfer;
 
-/// Why a sync failed: with the collective, and so with the generation; or at this worker for good.
+/// Errors of a sync: a collective failed, which ends the generation; or this worker cannot go on at all.
 pub(super) enum SyncError {
     Collective(CollectiveError),
     Fatal(Error),
@@ -31,8 +32,8 @@ impl From<Error> for SyncError {
     }
 }
 
-/// Brings this worker's state to the generation's commit. Returns whether training goes on from where it
-/// was, rather than begin. `show` is told how far a transfer is, for people.
+/// Brings this worker's state to the generation's commit. Returns whether training goes on, rather than begins.
+/// `show` is told the progress of a transfer, as text for people.
 pub(super) fn sync<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     group: &mut dyn Communicator,
@@ -49,20 +50,21 @@ pub(super) fn sync<T: Serialize + DeserializeOwned>(
     Ok(goes_on)
 }
 
-/// What each rank says: the commit that it holds, and how much it has of one that did not come whole.
+/// The announcement of a rank: the commit that it holds, and the part of a commit that it received
+/// incompletely.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Holding {
-    /// None without a commit.
+    /// The commit that the rank holds, if any.
     whole: Option<ContentId>,
     /// Whether training has begun.
     goes_on: bool,
     part: Option<(ContentId, u64)>,
 }
 
-type Words = [u64; 9];
+type HoldingWords = [u64; 9];
 
 impl Holding {
-    fn encode(self) -> Words {
+    fn encode(self) -> HoldingWords {
         let mut words = [0; 9];
         let flags = [self.whole.is_some(), self.goes_on, self.part.is_some()];
         words[0] = (0..).zip(flags).map(|(bit, flag)| u64::from(flag) << bit).sum();
@@ -103,7 +105,7 @@ fn from_root<T: Serialize + DeserializeOwned>(
     }
     let whole = state.content_id();
     let own = Holding { whole, goes_on, part: state.snapshot().part() };
-    let mut words: Vec<Words> = vec![[0; 9]; world];
+    let mut words: Vec<HoldingWords> = vec![[0; 9]; world];
     group.all_gather(&own.encode(), words.as_flattened_mut())?;
     let holdings: Vec<Holding> = words.iter().map(|words| Holding::decode(words)).collect();
     let of_root = holdings[root as usize];
@@ -111,7 +113,7 @@ fn from_root<T: Serialize + DeserializeOwned>(
     let length = usize::try_from(commit.length).map_err(|_| Error::Corrupt { root })?;
     let holds = |rank: &u32| holdings[*rank as usize].whole == Some(commit);
     let (sources, takers): (Vec<u32>, Vec<u32>) = (0..world as u32).partition(holds);
-    // A part of the same commit that came earlier need not come again.
+    // A part of the same commit that was received earlier is not sent again.
     let had = |rank: &u32| match holdings[*rank as usize].part {
         Some((part, bytes)) if part == commit => bytes as usize,
         _ => 0,

@@ -1,6 +1,7 @@
-//! A commit on its way from all who hold it to all who need it, in rounds. In a round each taker gets a part of its
-//! own, a stripe of it from each source; then the takers give each other their parts. So no source sends a byte
-//! twice, and every connection carries its share. What rounds have brought stays if a later one fails.
+//! Transfer of a commit from all ranks that hold it to all ranks that need it, in rounds. Called by `sync`. In
+//! a round each taker gets a part of its own, as one stripe from each source; then the takers exchange their
+//! parts. So no source sends a byte twice, and every connection carries its share. Finished rounds are kept if
+//! a later one fails.
 
 use std::ops::Range;
 
@@ -8,17 +9,17 @@ use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt};
 
 /// Bytes of a commit that move in one round.
 pub(super) const ROUND_BYTES: usize = 32 << 20;
-/// A commit up to this length goes by one broadcast.
+/// Longest commit, in bytes, that is sent by one broadcast.
 const SMALL_BYTES: usize = 1 << 20;
 
-/// Who gives what to whom; the same on every rank.
+/// The plan of a transfer; the same on every rank.
 #[derive(Clone, Debug)]
 pub(super) struct Transfer {
     /// The ranks that hold the commit.
     pub(super) sources: Vec<u32>,
-    /// The ranks that do not.
+    /// The ranks that need the commit.
     pub(super) takers: Vec<u32>,
-    /// Of the commit, in bytes.
+    /// The length of the commit, in bytes.
     pub(super) length: usize,
     /// Bytes that all takers have already.
     pub(super) done: usize,
@@ -49,7 +50,7 @@ impl Transfer {
         part(&own, source, self.sources.len())
     }
 
-    /// A source's side. The commit is lent mutably to broadcasts, which leave it as it is.
+    /// A source's side. The commit is lent mutably to broadcasts, which do not change it.
     pub(super) fn give(
         &self,
         group: &mut dyn Communicator,
@@ -83,7 +84,8 @@ impl Transfer {
         Ok(())
     }
 
-    /// A taker's side. `arrived` is told how many bytes of the commit are there, from its start.
+    /// A taker's side. `arrived` is called with the number of bytes that have arrived, counted from the
+    /// commit's start.
     pub(super) fn take(
         &self,
         group: &mut dyn Communicator,
@@ -118,7 +120,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// The group of the takers, where there are several.
+    /// The group of the takers, if there are several.
     fn split(
         &self,
         group: &mut dyn Communicator,
@@ -128,7 +130,7 @@ impl Transfer {
     }
 }
 
-/// The number of this rank among sources or takers; it is one of them.
+/// The index of this rank in `ranks`, which contains it.
 fn index(ranks: &[u32], rank: u32) -> usize {
     ranks.iter().position(|other| *other == rank).unwrap_or_default()
 }

@@ -5,21 +5,21 @@ use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
 
-use elastic_collectives::{AbortHandle, Communicator, Progress};
+use elastic_collectives::{AbortHandle, Communicator, ProgressThread};
 use elastic_protocol::messages::Placement;
 use elastic_protocol::{Stamp, Step};
 
 use super::batches::{Dataset, Sampler};
-use super::control::{Control, ThreadMessage};
+use super::control::{ThreadMessage, TrainingControl};
 use super::error::Result;
 use super::group::Group;
-use super::life::{End, Life};
+use super::life::{GenerationEnd, GenerationLife};
 use crate::state::core::TrainingCommand;
-use crate::state::sampler::Ledger;
+use crate::state::sampler::SampleLedger;
 
 /// Ranks and sizes of one worker in one generation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Place {
+pub(super) struct WorkerRanks {
     pub(super) rank: u32,
     pub(super) size: u32,
     pub(super) local_rank: u32,
@@ -28,7 +28,7 @@ pub(super) struct Place {
     pub(super) cross_size: u32,
 }
 
-impl Place {
+impl WorkerRanks {
     pub(super) const ALONE: Self =
         Self { rank: 0, size: 1, local_rank: 0, local_size: 1, cross_rank: 0, cross_size: 1 };
 
@@ -53,10 +53,10 @@ impl Place {
 ///
 /// Its collectives are those of [`Group`], the group of all ranks.
 pub struct Worker {
-    pub(super) place: Place,
+    pub(super) place: WorkerRanks,
     group: Group,
-    life: Rc<Life>,
-    ledger: Rc<RefCell<Ledger>>,
+    life: Rc<GenerationLife>,
+    ledger: Rc<RefCell<SampleLedger>>,
     boundary: Cell<u64>,
     committed: Cell<bool>,
     /// Steps begun and checks made since the last commit.
@@ -66,14 +66,14 @@ pub struct Worker {
 
 impl Worker {
     pub(super) fn new(
-        place: Place,
+        place: WorkerRanks,
         stamp: Stamp,
         communicator: Box<dyn Communicator>,
-        progress: &Progress,
-        control: Option<(Rc<Control>, AbortHandle)>,
-        ledger: Rc<RefCell<Ledger>>,
+        progress: &ProgressThread,
+        control: Option<(Rc<TrainingControl>, AbortHandle)>,
+        ledger: Rc<RefCell<SampleLedger>>,
     ) -> Self {
-        let life = Rc::new(Life::new(stamp, control));
+        let life = Rc::new(GenerationLife::new(stamp, control));
         Self {
             place,
             group: Group::new(Rc::clone(&life), communicator, progress),
@@ -91,46 +91,46 @@ impl Worker {
         self.place.rank
     }
 
-    /// How many workers take part.
+    /// The number of workers in the generation.
     pub const fn size(&self) -> u32 {
         self.place.size
     }
 
-    /// Its number among the workers of its host.
+    /// This worker's number among the workers of its host.
     pub const fn local_rank(&self) -> u32 {
         self.place.local_rank
     }
 
-    /// How many workers its host has.
+    /// The number of workers of this host.
     pub const fn local_size(&self) -> u32 {
         self.place.local_size
     }
 
-    /// The number of its host among those that have a worker with this local rank.
+    /// The number of this host among the hosts that have a worker with this local rank.
     pub const fn cross_rank(&self) -> u32 {
         self.place.cross_rank
     }
 
-    /// How many hosts have a worker with this local rank.
+    /// The number of hosts that have a worker with this local rank.
     pub const fn cross_size(&self) -> u32 {
         self.place.cross_size
     }
 
-    /// Which generation this is; 0 without a driver. It only grows, and may skip numbers.
+    /// The number of the generation; 0 without a driver. It only grows, and may skip numbers.
     pub fn generation(&self) -> u64 {
         self.life.stamp().generation.0
     }
 
-    /// Shows a short text (loss, accuracy) beside this worker in `elastic-node status` and `demo`; the first
-    /// 256 bytes of it. The last one wins; it costs no message.
+    /// Shows a short text (loss, accuracy) beside this worker in `elastic-node status` and `demo`: at most its
+    /// first 256 bytes. The latest text is shown. It costs no message.
     pub fn note(&self, text: impl AsRef<str>) {
         if let Some(control) = self.life.control() {
             control.shared().set_note(text.as_ref());
         }
     }
 
-    /// Gives this rank's share of a data set, batch by batch, each sample to one rank once an epoch, over
-    /// any changes of the world. `batch_size` is per worker. How far it is travels with the commit.
+    /// Gives this rank's share of a data set, batch by batch. Each sample goes to one rank once an epoch, over
+    /// any changes of the world. `batch_size` is per worker. The progress is part of the commit.
     ///
     /// ```text
     /// for batch in worker.sampler(&DATA, 32, state.epoch) { … }
@@ -144,9 +144,9 @@ impl Worker {
         Sampler::new(self, data, batch_size, epoch)
     }
 
-    /// A place where a planned change of the world may take effect, without a commit: live state is kept
-    /// there. Every rank calls it at the same step. Call it, as `commit`, when a batch is done: the batch
-    /// that the sampler gave last counts as done from here on.
+    /// A boundary without a commit: a planned change of the world may take effect here, and keeps live state.
+    /// Every rank calls it at the same step. Call it, as `commit`, when a batch is done: the batch that the
+    /// sampler gave last then counts as done.
     ///
     /// # Errors
     /// [`Interrupted`](super::Error::Interrupted) and [`Aborted`](super::Error::Aborted): return them with `?`.
@@ -160,12 +160,12 @@ impl Worker {
         self.life.stamp()
     }
 
-    /// Whether the generation goes on here.
+    /// Fails if the generation has ended here.
     pub(super) fn alive(&self) -> Result<()> {
         self.life.alive()
     }
 
-    /// A commit was made, as this step.
+    /// Notes that a commit was made, with this step number.
     pub(super) fn committed(&self, step: Step) -> Result<()> {
         self.drawn.set(0);
         self.checked.set(0);
@@ -188,45 +188,45 @@ impl Worker {
         control.tell(ThreadMessage::Boundary { stamp: self.life.stamp(), boundary });
         Err(match control.wait() {
             Ok(TrainingCommand::Pass) => return Ok(()),
-            Ok(TrainingCommand::Stop) => self.life.ended(End::Interrupted { committed }),
+            Ok(TrainingCommand::Stop) => self.life.ended(GenerationEnd::Interrupted { committed }),
             Ok(TrainingCommand::End) => {
                 let reason = self.life.abort_reason();
                 let reason = reason.unwrap_or_else(|| "the generation has ended".to_owned());
-                self.life.ended(End::Aborted { reason })
+                self.life.ended(GenerationEnd::Aborted { reason })
             }
             Ok(command) => {
-                self.life.ended(End::ActorsGone);
+                self.life.ended(GenerationEnd::ActorsGone);
                 control.unexpected(&command)
             }
             Err(error) => {
-                self.life.ended(End::ActorsGone);
+                self.life.ended(GenerationEnd::ActorsGone);
                 error
             }
         })
     }
 
-    /// The sampler gave a batch out.
+    /// Notes that the sampler gave a batch out.
     pub(super) fn draw(&self) {
         self.drawn.set(self.drawn.get() + 1);
     }
 
-    pub(super) const fn ledger(&self) -> &Rc<RefCell<Ledger>> {
+    pub(super) const fn ledger(&self) -> &Rc<RefCell<SampleLedger>> {
         &self.ledger
     }
 
-    /// Steps that were completed since the last commit: a batch that was given out and not followed by
-    /// another was still being worked on.
+    /// The number of steps completed since the last commit. The last batch that was given out is not counted:
+    /// it was still in work.
     pub(super) fn steps_beyond_commit(&self) -> u64 {
         self.drawn.get().saturating_sub(1).max(self.checked.get())
     }
 
-    /// How the generation ended here, if it did: decided once, by what was seen first. `None`: the training
-    /// function's own result stands.
-    pub(super) fn end(&self) -> Option<End> {
+    /// How the generation ended here, if it did; the first cause that was seen decides. `None`: the training
+    /// function's own result counts.
+    pub(super) fn end(&self) -> Option<GenerationEnd> {
         self.life.end()
     }
 
-    /// Leaves the group, in good order if nothing went wrong.
+    /// Leaves the group, in good order if no error occurred.
     pub(super) fn close(&self) {
         self.group.close();
     }

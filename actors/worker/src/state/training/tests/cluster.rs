@@ -1,5 +1,5 @@
-//! Workers as threads, each with the real run loop and real sockets, and in the test's own thread what
-//! stands beside them: a `StateCore` for each, and a driver that does what the test says.
+//! A test cluster: workers as threads, each with the real run loop and real sockets. The test's own thread runs
+//! a `StateCore` for each, and a driver that does what the test says.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,8 +8,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use elastic_collectives::{AbortHandle, TcpFabric};
+use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
-    Ballot, DataPlane, DriverToWorker, Formation, GroupKey, SyncPlan, Table, WorkerToDriver,
+    Ballot, DriverToWorker, Formation, FormationTable, GroupKey, SyncPlan, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId, ResetCause, Stamp,
@@ -18,17 +19,18 @@ use elastic_protocol::{
 use elastic_runtime::transport::LinkEvent;
 
 use super::super::{
-    Control, CpuGroups, Error, Membership, Shared, State, ThreadMessage, Worker, run_loop,
+    ControlShared, CpuGroups, Error, Membership, State, ThreadMessage, TrainingControl, Worker,
+    run_loop,
 };
 use super::program::Training;
-use crate::state::core::{Output, StateConfig, StateCore, TrainingCommand, Verdict};
+use crate::state::core::{BoundaryAnswer, StateConfig, StateCore, StateOutput, TrainingCommand};
 
-/// How long the test waits for anything that must come.
+/// Timeout of every wait of a test.
 const DEADLINE: Duration = Duration::from_secs(20);
 const JOB: JobId = JobId(uuid::Uuid::from_u128(1));
 const NOW: Time = Time::from_ms(1);
 
-/// What a worker said to the driver or the registry.
+/// A message of a worker to the driver or the registry.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Said {
     Driver(WorkerToDriver),
@@ -37,7 +39,7 @@ pub(super) enum Said {
 
 struct Node {
     core: StateCore,
-    shared: Arc<Shared>,
+    shared: Arc<ControlShared>,
     abort: AbortHandle,
     commands: Option<SyncSender<TrainingCommand>>,
     address: std::net::SocketAddr,
@@ -73,14 +75,14 @@ impl Cluster {
     ) {
         let fabric = TcpFabric::bind(([127, 0, 0, 1], 0).into()).expect("a port is free");
         let (address, abort) = (fabric.local_address(), AbortHandle::new().expect("a descriptor"));
-        let shared = Arc::new(Shared::default());
-        let (commands, receiver) = mpsc::sync_channel(Control::COMMANDS_MAX);
+        let shared = Arc::new(ControlShared::default());
+        let (commands, receiver) = mpsc::sync_channel(TrainingControl::COMMANDS_MAX);
         let sender = self.sender.clone();
         let (thread_abort, thread_shared) = (abort.clone(), Arc::clone(&shared));
         let thread =
             std::thread::Builder::new().name(format!("worker {number}")).spawn(move || {
                 let tell = move |message| drop(sender.send((number, message)));
-                let control = Control::new(tell, receiver, thread_shared, || {
+                let control = TrainingControl::new(tell, receiver, thread_shared, || {
                     "the test dropped it".to_owned()
                 });
                 let groups = CpuGroups::new(fabric, thread_abort.clone(), DEADLINE);
@@ -127,16 +129,16 @@ impl Cluster {
                     self.nodes.values().map(|n| &n.said).collect::<Vec<_>>()
                 )
             };
-            // What a worker said before it died.
+            // Messages of a worker that has died are dropped.
             let Some(node) = self.nodes.get_mut(&number) else { continue };
             match message {
                 ThreadMessage::Event(event) => node.core.handle_training(NOW, event),
                 ThreadMessage::Boundary { stamp, boundary } => {
                     let command = match node.core.handle_boundary(NOW, stamp, boundary) {
-                        Verdict::Hold => continue,
-                        Verdict::Pass => TrainingCommand::Pass,
-                        Verdict::Stop => TrainingCommand::Stop,
-                        Verdict::End => TrainingCommand::End,
+                        BoundaryAnswer::Hold => continue,
+                        BoundaryAnswer::Pass => TrainingCommand::Pass,
+                        BoundaryAnswer::Stop => TrainingCommand::Stop,
+                        BoundaryAnswer::End => TrainingCommand::End,
                     };
                     node.command(command);
                 }
@@ -149,23 +151,23 @@ impl Cluster {
         let node = self.nodes.get_mut(&number).expect("it was started");
         while let Some(output) = node.core.poll_output() {
             match output {
-                Output::ToDriver(message) => node.said.push(Said::Driver(message)),
-                Output::Vote(vote) => node.said.push(Said::Vote(vote.stamp, vote.ballot)),
-                Output::Training(command) => {
+                StateOutput::ToDriver(message) => node.said.push(Said::Driver(message)),
+                StateOutput::Vote(vote) => node.said.push(Said::Vote(vote.stamp, vote.ballot)),
+                StateOutput::Training(command) => {
                     if let TrainingCommand::Form(_) = command {
                         node.shared.begin_generation();
                     }
                     node.command(command);
                 }
-                Output::Abort { stamp, reason } => {
+                StateOutput::Abort { stamp, reason } => {
                     node.abort.abort(stamp.term.0, stamp.generation.0, reason);
                 }
-                Output::PauseFlag { on: true } => {
+                StateOutput::PauseFlag { on: true } => {
                     let boundary = node.shared.pause();
                     node.core.handle_pause_read(NOW, boundary);
                 }
-                Output::PauseFlag { on: false } => node.shared.unpause(),
-                Output::SampleProgress => {}
+                StateOutput::PauseFlag { on: false } => node.shared.unpause(),
+                StateOutput::SampleProgress => {}
             }
         }
     }
@@ -174,7 +176,7 @@ impl Cluster {
         self.nodes.get_mut(&number).expect("it was started").core.handle_driver(NOW, message);
     }
 
-    /// The next generation, from its assignment until all train.
+    /// Begins the next generation: from its assignment until all members train.
     pub(super) fn begin(&mut self, members: &[u32], sync: SyncPlan, step: u64) {
         self.assign(members, sync, step);
         let stamp = self.stamp;
@@ -191,7 +193,7 @@ impl Cluster {
         let assignment = Arc::new(Assignment::new(table));
         let formation = Formation {
             stamp: self.stamp,
-            table: Table::Full(assignment),
+            table: FormationTable::Full(assignment),
             sync,
             step: Step(step),
             key: GroupKey([self.stamp.generation.0 as u8; 32]),
@@ -203,7 +205,7 @@ impl Cluster {
         }
     }
 
-    /// A planned end: returns the commits with which all arrived.
+    /// Interrupts the generation, and returns the commits with which all members arrived.
     pub(super) fn interrupt(&mut self, members: &[u32]) -> Vec<CommitId> {
         let stamp = self.stamp;
         for number in members {
@@ -227,7 +229,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until all have arrived out of the current generation: commits, and steps lost.
+    /// Waits until all have arrived out of the current generation, and returns their commits and lost steps.
     pub(super) fn arrivals(&mut self, members: &[u32]) -> Vec<(CommitId, u64)> {
         self.wait(|cluster| members.iter().all(|number| cluster.arrived(*number).is_some()));
         let arrivals = members.iter().filter_map(|number| self.arrived(*number));
@@ -267,7 +269,7 @@ impl Cluster {
         &self.nodes[&number].said
     }
 
-    /// The actor thread is gone, as its `Drop` leaves things.
+    /// Simulates the loss of the actor thread, with the effects of its `Drop`.
     pub(super) fn lose_actor(&mut self, number: u32) {
         let node = self.nodes.get_mut(&number).expect("it was started");
         node.commands = None;
@@ -275,21 +277,21 @@ impl Cluster {
         node.shared.pause();
     }
 
-    /// Tells a worker to leave, and gives what its `run` returned.
+    /// Tells a worker to leave, and returns the result of its `run`.
     pub(super) fn leave(&mut self, number: u32) -> Result<(), Error> {
         self.tell(number, DriverToWorker::Leave { reason: "the test is over".to_owned() });
         self.wait(|cluster| cluster.nodes[&number].core.is_exited());
         self.join(number)
     }
 
-    /// What a worker's `run` returned, once it has.
+    /// Waits for the end of a worker's `run`, and returns its result.
     pub(super) fn join(&mut self, number: u32) -> Result<(), Error> {
         self.drain(number);
         let thread = self.nodes.get_mut(&number).and_then(|node| node.thread.take());
         thread.expect("it is joined once").join().expect("the thread did not panic")
     }
 
-    /// Waits for a worker to say that it panicked, and for its thread to die of it.
+    /// Waits until a worker has reported its panic and its thread has died of it.
     pub(super) fn bury(&mut self, number: u32, message: &str) {
         let ballot = Ballot::Failure { status: None, message: format!("panicked: {message}") };
         self.wait(|cluster| cluster.voted(number, &ballot));

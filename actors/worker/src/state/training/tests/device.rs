@@ -1,4 +1,4 @@
-//! Memory beside the live state: it moves with the rest, or not at all.
+//! Tests of memory beside the live state: it is committed and synced with the rest, or not at all.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,14 +6,14 @@ use std::rc::Rc;
 use super::super::device::{DeviceError, DeviceMemory};
 use super::super::{Error, State};
 
-/// Memory that copies when it is told to finish: whoever reads a commit before that reads the one of before.
+/// Memory that copies when it is told to finish. A reader of the commit before that gets the previous one.
 #[derive(Default)]
 struct Content {
     live: Vec<u8>,
     copying: Option<Vec<u8>>,
     committed: Vec<u8>,
     changed: bool,
-    /// The copy that is under way fails.
+    /// Whether the copy that is under way fails.
     fails: bool,
 }
 

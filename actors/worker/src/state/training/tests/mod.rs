@@ -1,4 +1,4 @@
-//! The run loop with real threads, real sockets, and a driver that does what the test says.
+//! Tests of the run loop with real threads, real sockets, and a driver that does what the test says.
 
 mod cluster;
 mod device;
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use elastic_collectives::ReduceOp;
 use elastic_protocol::messages::{Ballot, DriverToWorker, SyncPlan, WorkerToDriver};
-use elastic_protocol::{GenerationId, JobResult, Outcome};
+use elastic_protocol::{GenerationId, JobOutcome, JobResult};
 
 use super::{Error, State, Worker};
 use cluster::{Cluster, Said};
@@ -118,7 +118,7 @@ fn h_21_a_finished_worker_takes_part_again_when_others_have_not_finished() {
     cluster.wait(|cluster| cluster.all_voted(&[0, 1], &Ballot::Success));
     assert_eq!(late.checked_result(), strings[0].checked_result());
     let result = JobResult {
-        outcome: Outcome::Succeeded,
+        outcome: JobOutcome::Succeeded,
         code: 0,
         reason: "done".to_owned(),
         hint: None,
@@ -181,6 +181,39 @@ fn h_22_a_state_goes_back_to_its_last_commit() {
     assert_eq!(state.step().0, 1);
 }
 
+/// Launches each operation in a world of three, all before the first wait.
+fn every_launched_operation(worker: &Worker) -> super::Result<()> {
+    let rank = worker.rank();
+    let reduced = worker.reduce_async(vec![rank], ReduceOp::Sum, 2)?;
+    let broadcast = worker.broadcast_async(vec![rank], 1)?;
+    let gathered = worker.gather_async(vec![rank], 1)?;
+    let parts = (rank == 2).then(|| vec![7_u32, 8, 9]);
+    let scattered = worker.scatter_async(parts, vec![0], 2)?;
+    let all = worker.all_gather_async(vec![rank])?;
+    let part = worker.reduce_scatter_async(vec![0, 1, 2_u32], ReduceOp::Sum)?;
+    let exchanged = worker.all_to_all_async(vec![rank; 3])?;
+    let barrier = worker.barrier_async()?;
+    let message = match rank {
+        0 => worker.send_async(vec![5_u32], 1)?,
+        _ => worker.recv_async(vec![0_u32], rank - 1)?,
+    };
+    assert_eq!(reduced.wait()?, [if rank == 2 { 3 } else { rank }]);
+    assert_eq!(broadcast.wait()?, [1]);
+    assert_eq!(gathered.wait()?, (rank == 1).then(|| vec![0, 1, 2]));
+    assert_eq!(scattered.wait()?, [7 + rank]);
+    assert_eq!(all.wait()?, [0, 1, 2]);
+    assert_eq!(part.wait()?, [3 * rank]);
+    assert_eq!(exchanged.wait()?, [0, 1, 2]);
+    barrier.wait()?;
+    let received = message.wait()?;
+    if rank == 1 {
+        worker.send_async(received, 2)?.wait()?;
+    } else {
+        assert_eq!(received, [5]);
+    }
+    Ok(())
+}
+
 #[test]
 fn sub_groups_and_launched_operations_live_as_long_as_their_generation() {
     let mut cluster = Cluster::new();
@@ -203,6 +236,7 @@ fn sub_groups_and_launched_operations_live_as_long_as_their_generation() {
                 let (mut first, mut second) = ([1.5_f32], [rank as f32; 2]);
                 worker.all_reduce_many(&mut [&mut first, &mut second], ReduceOp::Max)?;
                 assert_eq!((first, second), ([1.5], [2.0; 2]));
+                every_launched_operation(worker)?;
                 state.commit(worker)?;
             }
         };

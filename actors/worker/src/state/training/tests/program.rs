@@ -24,18 +24,18 @@ impl Default for Training {
     }
 }
 
-/// What a test holds of a running program.
+/// The controls and observations of a running program.
 #[derive(Clone, Default)]
 pub(super) struct Strings {
     /// All ranks end after the epoch in which one of them sees this.
     pub(super) finish: Arc<AtomicBool>,
-    /// The worker dies in its next step.
+    /// Set: the worker dies in its next step.
     pub(super) die: Arc<AtomicBool>,
-    /// Its function makes `Ok` of every error.
+    /// Set: the training function turns every error into `Ok`.
     pub(super) swallow: Arc<AtomicBool>,
-    /// Its function fails in its next step.
+    /// Set: the training function fails in its next step.
     pub(super) fail: Arc<AtomicBool>,
-    /// How often the function was entered.
+    /// The number of times that the function was entered.
     pub(super) entered: Arc<AtomicU32>,
     /// The state at the end.
     pub(super) result: Arc<std::sync::Mutex<Option<Training>>>,

@@ -1,4 +1,4 @@
-//! Commits that come from several holders, over real sockets.
+//! Tests of syncs from several holders of a commit, over real sockets.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,18 +22,18 @@ struct Weights {
     numbers: Vec<u64>,
 }
 
-/// Of several rounds.
+/// Weights whose transfer takes several rounds.
 fn weights() -> Vec<u64> {
     (0..(2 * ROUND_BYTES / 8 + 1000) as u64).map(|index| index.wrapping_mul(0x9E37_79B9)).collect()
 }
 
-/// What a worker of a test does: it is in these generations, with these ranks.
+/// The part of a worker in a test: its generations, each with its rank.
 struct Part {
     holds: bool,
     generations: Vec<(u64, u32)>,
 }
 
-/// What became of it: how each sync ended, and what it holds at the end.
+/// The outcome of a worker: the result of each sync, and the commit that it holds at the end.
 struct Outcome {
     syncs: Vec<Result<bool, SyncError>>,
     commit: Option<CommitId>,
@@ -90,6 +90,7 @@ impl Part {
                 streams: elastic_collectives::DEFAULT_STREAMS,
                 form_deadline: DEADLINE,
                 operation_deadline: DEADLINE,
+                path_deadline: elastic_collectives::DEFAULT_PATH_DEADLINE,
             };
             let mut group = fabric.form(&group, &abort).expect("all are there");
             let plan = SyncPlan::FromRoot { root: 0 };
@@ -128,7 +129,7 @@ fn a_transfer_goes_on_where_its_lost_source_left_it() {
         Part { holds: false, generations: vec![(1, 2), (2, 1)] },
     ];
     let (shown, seen) = mpsc::channel();
-    // The newcomer's first generation ends once the first round is there.
+    // The newcomer's first generation is aborted once the first round has arrived.
     let show = move |text: &str, abort: &AbortHandle| {
         abort.abort(1, 1, "a source was lost");
         drop(shown.send(text.to_owned()));

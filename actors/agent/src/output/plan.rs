@@ -1,0 +1,152 @@
+//! Output plan of a process: files, prefix, and what is shown. Made when the process is started.
+
+use std::path::{Path, PathBuf};
+
+use elastic_protocol::messages::ProcessPlace;
+
+use super::{OutputStream, file_stem};
+use crate::core::SpawnOrder;
+
+/// Where the output of a process is stored, and how it is shown.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct OutputPlan {
+    /// The prefix of each line that is shown.
+    pub(super) prefix: String,
+    pub(super) stdout: StreamPlan,
+    pub(super) stderr: StreamPlan,
+    /// The file in which the program may write why it failed (`TORCHELASTIC_ERROR_FILE`).
+    pub(crate) error_file: Option<PathBuf>,
+}
+
+/// Where one stream is stored, and whether it is shown.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct StreamPlan {
+    /// The file that stores the stream, if it is stored.
+    pub(super) file: Option<PathBuf>,
+    /// Whether the stream is shown, line by line.
+    pub(super) is_shown: bool,
+}
+
+impl OutputPlan {
+    /// The plan for a process; `scratch` is a folder for error files where no other is given.
+    pub(crate) fn new(order: &SpawnOrder, scratch: Option<&Path>) -> Self {
+        let settings = &order.output;
+        let stored = settings.directory.as_deref().map(Path::new);
+        let Some(place) = order.place else {
+            let file = |stream: OutputStream| {
+                let name = format!("{}.{}", file_stem(&order.worker), stream.name());
+                stored.map(|folder| folder.join(name))
+            };
+            let whole = |stream| StreamPlan { file: file(stream), is_shown: true };
+            return Self {
+                prefix: format!("[{}:{}] ", order.worker.host, order.worker.slot),
+                stdout: whole(OutputStream::Stdout),
+                stderr: whole(OutputStream::Stderr),
+                error_file: None,
+            };
+        };
+        let (redirects, tee) =
+            (settings.redirects.of(place.local_rank), settings.tee.of(place.local_rank));
+        let is_told = !settings.redirects.is_empty() || !settings.tee.is_empty();
+        let of_shown = settings.shown.as_ref().is_none_or(|it| it.contains(&place.local_rank));
+        let plan = |stream: OutputStream, redirect: bool, tee: bool| StreamPlan {
+            file: stored
+                .filter(|_| redirect || tee || !is_told)
+                .map(|folder| of_rank(folder, place).join(format!("{}.log", stream.name()))),
+            is_shown: of_shown && (tee || !redirect),
+        };
+        Self {
+            prefix: prefix(order, place),
+            stdout: plan(OutputStream::Stdout, redirects.stdout, tee.stdout),
+            stderr: plan(OutputStream::Stderr, redirects.stderr, tee.stderr),
+            error_file: stored.or(scratch).map(|folder| of_rank(folder, place).join("error.json")),
+        }
+    }
+}
+
+/// The folder of a rank in its generation. Generation numbers are never reused, so no output of an earlier
+/// generation is overwritten (T-4).
+fn of_rank(folder: &Path, place: ProcessPlace) -> PathBuf {
+    folder.join(format!("generation_{}", place.stamp.generation)).join(place.rank.to_string())
+}
+
+fn prefix(order: &SpawnOrder, place: ProcessPlace) -> String {
+    let role = order.environment.iter().rev().find(|(name, _)| name == "ROLE_NAME");
+    let role = role.map_or("default", |(_, value)| value.as_str());
+    let template = order.output.prefix.as_deref().unwrap_or("[${role_name}${rank}]: ");
+    template
+        .replace("${role_name}", role)
+        .replace("${rank}", &place.rank.to_string())
+        .replace("${local_rank}", &place.local_rank.to_string())
+        .replace("${hostname}", order.worker.host.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use elastic_protocol::messages::OutputSettings;
+    use elastic_protocol::output::{StreamMap, Streams};
+    use elastic_protocol::{
+        GenerationId, HostName, Incarnation, ProgramSpec, Stamp, Term, WorkerId,
+    };
+
+    use super::*;
+    use crate::core::WorkerCredential;
+
+    fn order(local_rank: u32, output: OutputSettings) -> SpawnOrder {
+        let host = HostName::new("h").expect("a literal");
+        let stamp = Stamp { term: Term(1), generation: GenerationId(7) };
+        SpawnOrder {
+            worker: WorkerId { host, slot: local_rank, incarnation: Incarnation(1) },
+            program: ProgramSpec::default(),
+            environment: vec![("ROLE_NAME".to_owned(), "trainer".to_owned())],
+            place: Some(ProcessPlace { stamp, rank: local_rank + 4, local_rank }),
+            credential: WorkerCredential(String::new()),
+            output,
+        }
+    }
+
+    fn streams(number: u32) -> Streams {
+        Streams::from_number(number).expect("0 to 3")
+    }
+
+    #[test]
+    fn t_2_redirects_and_tees_go_by_local_rank() {
+        let settings = OutputSettings {
+            directory: Some("logs".to_owned()),
+            redirects: StreamMap { others: streams(0), named: [(0, streams(3))].into() },
+            tee: StreamMap { others: streams(0), named: [(1, streams(1))].into() },
+            ..OutputSettings::default()
+        };
+        let seen = |local_rank| {
+            let plan = OutputPlan::new(&order(local_rank, settings.clone()), None);
+            [plan.stdout, plan.stderr].map(|it| (it.file.is_some(), it.is_shown))
+        };
+        assert_eq!(seen(0), [(true, false), (true, false)]);
+        assert_eq!(seen(1), [(true, true), (false, true)]);
+        assert_eq!(seen(2), [(false, true), (false, true)]);
+    }
+
+    #[test]
+    fn t_4_files_stand_by_generation_and_rank() {
+        let directory = Some("logs".to_owned());
+        let output =
+            OutputSettings { directory, shown: Some([0].into()), ..OutputSettings::default() };
+        let plan = OutputPlan::new(&order(1, output), None);
+        let path = |file: &Option<PathBuf>| file.as_ref().map(|it| it.display().to_string());
+        assert_eq!(path(&plan.stderr.file).as_deref(), Some("logs/generation_7/5/stderr.log"));
+        assert_eq!(path(&plan.error_file).as_deref(), Some("logs/generation_7/5/error.json"));
+        assert!(!plan.stdout.is_shown, "another local rank is to be shown");
+        assert_eq!(plan.prefix, "[trainer5]: ");
+    }
+
+    #[test]
+    fn a_prefix_can_be_given() {
+        let prefix = Some("${hostname}/${local_rank}/${rank}> ".to_owned());
+        let plan = OutputPlan::new(
+            &order(1, OutputSettings { prefix, ..OutputSettings::default() }),
+            None,
+        );
+        assert_eq!(plan.prefix, "h/1/5> ");
+        assert_eq!((plan.stdout.file, plan.error_file), (None, None));
+    }
+}

@@ -1,0 +1,176 @@
+//! A worker's output in a file. Used by `pump`. A `DroppingWriter` lane opens and writes the file, so that a folder that
+//! hangs holds up neither the worker nor the agent. Output that does not fit into the lane is dropped, and the
+//! file says how much.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use elastic_runtime::{
+    DroppingWriter, DroppingWriterLane, DroppingWriterTrouble, WeakDroppingWriter,
+};
+
+use super::pump::AttachError;
+
+/// Timeout for opening a worker's files at its start. A folder that cannot be made fails the start; a folder
+/// that does not answer does not.
+const OPENED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Timeout for output that waits for its file to be written; after it the output is dropped.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
+
+/// The most bytes of one stream that wait for its file.
+const WAITING_BYTES_MAX: usize = 4 << 20;
+
+/// The output files of an agent's workers. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OutputFiles(Arc<Files>);
+
+#[derive(Debug, Default)]
+struct Files {
+    /// The number of files that are being opened. While some hang, the next start does not wait for its own.
+    opening: AtomicUsize,
+    /// The lanes of the files that are open; ended ones leave with the next file.
+    lanes: Mutex<Vec<WeakDroppingWriter>>,
+}
+
+impl OutputFiles {
+    fn add(&self, words: &DroppingWriter) {
+        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.retain(|lane| lane.upgrade().is_some());
+        lanes.push(words.downgrade());
+    }
+
+    /// The trouble of the file that has not been written for longest, if one hangs.
+    pub(crate) fn hanging(&self) -> Option<DroppingWriterTrouble> {
+        let lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let troubled = lanes.iter().filter_map(|lane| lane.upgrade()?.trouble());
+        troubled.filter(|trouble| trouble.hanging.is_some()).max_by_key(|trouble| trouble.hanging)
+    }
+}
+
+/// The file of a stream.
+#[derive(Debug)]
+pub(super) struct StoredFile {
+    path: PathBuf,
+    words: DroppingWriter,
+    opened: Option<Receiver<Result<(), AttachError>>>,
+    is_dropping: bool,
+}
+
+impl StoredFile {
+    /// Begins to open the file.
+    pub(super) fn begin(path: &Path, files: &OutputFiles) -> io::Result<Self> {
+        let (told, opened) = sync_channel(1);
+        let file =
+            LateFile { path: path.to_owned(), file: None, opening: Some((files.clone(), told)) };
+        let lane = DroppingWriterLane {
+            waiting_bytes_max: WAITING_BYTES_MAX,
+            answers_within: WRITTEN_WITHIN,
+            ..DroppingWriterLane::kept("output file")
+        };
+        let words = DroppingWriter::new(lane, Box::new(file), Box::new(missing))?;
+        files.add(&words);
+        Ok(Self { path: path.to_owned(), words, opened: Some(opened), is_dropping: false })
+    }
+
+    /// Waits until the file is open, at most until `deadline`.
+    pub(super) fn wait(&mut self, deadline: Instant) -> Result<(), AttachError> {
+        let Some(opened) = self.opened.take() else { return Ok(()) };
+        #[expect(clippy::disallowed_methods, reason = "this thread may wait, and no actor sees it")]
+        let left = deadline.saturating_duration_since(Instant::now());
+        match opened.recv_timeout(left) {
+            Ok(opened) => opened,
+            Err(_late) => {
+                let path = self.path.display();
+                tracing::warn!(%path, "the output file is not open yet: its folder does not answer");
+                Ok(())
+            }
+        }
+    }
+
+    /// Appends bytes that were read from the stream.
+    pub(super) fn write(&mut self, bytes: &[u8]) {
+        let is_taken = self.words.push_patiently(&[bytes], WRITTEN_WITHIN);
+        let was_dropping = std::mem::replace(&mut self.is_dropping, !is_taken);
+        let path = self.path.display();
+        match (is_taken, was_dropping) {
+            (false, false) => tracing::warn!(%path, "not written in time: output is dropped"),
+            (true, true) => tracing::info!(%path, "output is stored again"),
+            _ => {}
+        }
+    }
+
+    /// Waits until all bytes were written, for `within` at most.
+    pub(super) fn flush(&self, within: Duration) {
+        if !self.words.flush(within) {
+            tracing::warn!(path = %self.path.display(), "the last output was not stored in time");
+        }
+    }
+}
+
+/// The deadline of a start for opening its files.
+pub(super) fn deadline(files: &OutputFiles) -> Instant {
+    let is_stuck = files.0.opening.load(Ordering::Acquire) > 0;
+    let patience = if is_stuck { Duration::ZERO } else { OPENED_WITHIN };
+    #[expect(clippy::disallowed_methods, reason = "this thread may wait, and no actor sees it")]
+    let now = Instant::now();
+    now + patience
+}
+
+/// The line that the file holds in place of missing output.
+fn missing(lines: u64) -> String {
+    format!("\n[elastic-node] {lines} lines are missing here: this file was not written in time\n")
+}
+
+/// The file on its lane's thread, which opens it first.
+struct LateFile {
+    path: PathBuf,
+    file: Option<File>,
+    opening: Option<(OutputFiles, SyncSender<Result<(), AttachError>>)>,
+}
+
+impl LateFile {
+    fn open(&mut self) -> Result<(), AttachError> {
+        let path = self.path.clone();
+        if let Some(folder) = path.parent() {
+            // Only this user may read the workers' output.
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+            made.map_err(|source| AttachError::Folder { path: folder.to_owned(), source })?;
+        }
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+        self.file = Some(file.map_err(|source| AttachError::File { path, source })?);
+        Ok(())
+    }
+}
+
+impl Write for LateFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(file) = &mut self.file else { return Ok(bytes.len()) };
+        file.write_all(bytes).inspect_err(|error| {
+            let path = self.path.display();
+            tracing::error!(%path, %error, "output is not stored from here on");
+        })?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let Some((files, told)) = self.opening.take() else { return Ok(()) };
+        files.0.opening.fetch_add(1, Ordering::AcqRel);
+        let opened = self.open();
+        files.0.opening.fetch_sub(1, Ordering::AcqRel);
+        let failed = opened.as_ref().err().map(ToString::to_string);
+        // The start did not wait this long, so the error can only be logged.
+        if told.send(opened).is_err()
+            && let Some(error) = &failed
+        {
+            tracing::error!("{error}: output is not stored");
+        }
+        failed.map_or(Ok(()), |error| Err(io::Error::other(error)))
+    }
+}

@@ -1,0 +1,84 @@
+//! Guard process: outlives a killed agent for a moment, and kills the rest of its workers' process groups.
+//! Started by `starting`. The kernel alone does not suffice: `PR_SET_PDEATHSIG` ends the workers' own
+//! processes, but not the processes that they have started (a program behind a wrapper script, for example).
+//! The guard is a small shell script. It sleeps in `read` until the agent names a process group, or until its
+//! stdin ends because the agent is gone.
+
+use std::io::{self, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use nix::unistd::Pid;
+
+use super::command::in_own_session;
+
+/// The guard's script. The line `+ GROUP` adds a process group, `- GROUP` removes it. At the end of stdin the
+/// remaining groups are killed.
+const SCRIPT: &str = r#"
+trap '' HUP INT TERM
+groups=
+while read -r change group; do
+    others=
+    for other in $groups; do
+        [ "$other" = "$group" ] || others="$others $other"
+    done
+    groups=$others
+    [ "$change" = - ] || groups="$groups $group"
+done
+for group in $groups; do
+    kill -s KILL -- "-$group"
+done
+"#;
+
+/// The guard process. Dropping this value ends it.
+#[derive(Debug)]
+pub(super) struct Guard {
+    process: Child,
+    orders: Option<ChildStdin>,
+}
+
+impl Guard {
+    /// Starts the guard, in a session of its own so that no Ctrl-C reaches it.
+    pub(super) fn start() -> io::Result<Self> {
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", SCRIPT, "elastic-node-guard"])
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        in_own_session(&mut command, None);
+        let mut process = command.spawn()?;
+        let orders = process.stdin.take();
+        Ok(Self { process, orders })
+    }
+
+    /// The guard's process id.
+    pub(super) fn pid(&self) -> i32 {
+        self.process.id().cast_signed()
+    }
+
+    /// Adds a process group, to be killed if the agent dies.
+    pub(super) fn add(&mut self, group: Pid) -> io::Result<()> {
+        self.tell('+', group)
+    }
+
+    /// Removes a process group. To be called before the leader of the group is reaped, since the system may
+    /// reuse its id afterwards.
+    pub(super) fn forget(&mut self, group: Pid) -> io::Result<()> {
+        self.tell('-', group)
+    }
+
+    fn tell(&mut self, change: char, group: Pid) -> io::Result<()> {
+        let Some(orders) = &mut self.orders else { return Ok(()) };
+        // A single write below PIPE_BUF is atomic.
+        orders.write_all(format!("{change} {group}\n").as_bytes())
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.orders = None;
+        // The guard ends in a moment, since its stdin has ended. An error means that it was reaped already.
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,72 @@
+//! The workers' processes, as the agent's actor sees them: [`ProcessPort`] starts and signals them,
+//! [`ProcessEvent`] reports on them. [`SystemProcesses`] runs real processes; the simulation has a port of its
+//! own.
+//!
+//! Guarantees and limits of a worker's process:
+//! - The process leads a session and a process group of its own. Its stdin is empty. No descriptor of the agent
+//!   is open in it. Its secret is in `ELASTIC_CREDENTIAL`.
+//! - SIGTERM goes to this process alone, as under torchrun, Kubernetes or systemd's mixed mode. The process
+//!   looks after its own children (data loaders, for example): if they got the signal too, the last step before
+//!   a planned departure would fail for want of data. A wrapper script should therefore `exec` the program.
+//! - SIGKILL goes to the whole group. When the process ends, the rest of its group is killed.
+//! - When the agent dies, however it dies, the kernel kills the process (`PR_SET_PDEATHSIG`), and a guard
+//!   process kills the rest of its group.
+//! - A descendant that makes a session of its own ends with its worker, too: the agent adopts orphans and
+//!   recognises them by their environment. Such a descendant survives only if it clears its environment, or if
+//!   the agent is killed.
+
+mod command;
+mod error_file;
+mod exit_watch;
+mod guard;
+mod orphans;
+mod starting;
+mod system;
+
+#[cfg(test)]
+mod tests;
+
+use actix::{Message, Recipient};
+use elastic_protocol::{ExitStatus, WorkerId};
+
+use super::core::{LastWords, SpawnOrder, StopSignal};
+pub use system::{Leaders, SystemProcesses};
+
+/// Events of a process.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ProcessEvent {
+    /// The result of a `spawn`; each has one.
+    Spawned {
+        /// The worker.
+        worker: WorkerId,
+        /// The process id, or why there is no process; the error names the program.
+        result: Result<u32, String>,
+    },
+    /// A process ended. Sent once for each started process, after `Spawned`.
+    Exited {
+        /// The worker.
+        worker: WorkerId,
+        /// Its exit status.
+        status: ExitStatus,
+    },
+    /// The last words of a process that has ended. Sent once for each, after `Exited`.
+    LastWords {
+        /// The worker.
+        worker: WorkerId,
+        /// Its last words.
+        said: LastWords,
+    },
+}
+
+impl Message for ProcessEvent {
+    type Result = ();
+}
+
+/// Starts and signals processes. Dropping it ends all of them.
+pub trait ProcessPort {
+    /// Starts a process. `events` receives the result, and later the end of the process.
+    fn spawn(&mut self, order: SpawnOrder, events: Recipient<ProcessEvent>);
+
+    /// Signals a process. Has no effect if the process has ended already.
+    fn signal(&mut self, worker: &WorkerId, signal: StopSignal);
+}

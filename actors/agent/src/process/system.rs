@@ -1,0 +1,258 @@
+//! `SystemProcesses`: the process port for real processes. Used by the command line.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Child;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix::Recipient;
+use elastic_protocol::{ExitStatus, WorkerId, environment};
+use elastic_runtime::{BlockingLane, DroppingWriterTrouble, OffloadPort};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+
+use super::super::core::{LastWords, SpawnOrder, StopSignal};
+use super::super::output::{OutputSink, TAIL_PATIENCE};
+use super::exit_watch::ExitWatch;
+use super::starting::{Spawned, Starter};
+use super::{ProcessEvent, ProcessPort, error_file, orphans};
+
+/// Processes of this machine.
+///
+/// The port belongs to one thread, which has to live as long as the agent, in a `LocalSet` of a tokio runtime
+/// with I/O and time. Processes are started on a thread of their own, so that a start that hangs holds nothing
+/// else up. Dropping the port kills every process group that is left.
+pub struct SystemProcesses {
+    starter: Starter,
+    lane: OffloadPort,
+    live: Rc<RefCell<Live>>,
+    adopts: Rc<Cell<bool>>,
+}
+
+impl std::fmt::Debug for SystemProcesses {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("SystemProcesses").field("live", &self.live).finish_non_exhaustive()
+    }
+}
+
+/// The workers' own processes: each leads a session and a process group.
+#[derive(Clone, Debug)]
+pub struct Leaders(Rc<RefCell<Live>>);
+
+impl Leaders {
+    /// The workers whose processes were started and not reaped, with the process ids.
+    pub fn all(&self) -> Vec<(WorkerId, u32)> {
+        let live = self.0.borrow();
+        live.processes.iter().map(|(it, pid)| (it.clone(), pid.as_raw().unsigned_abs())).collect()
+    }
+}
+
+/// Processes that were started and not reaped: the system does not reuse their ids.
+#[derive(Debug, Default)]
+struct Live {
+    processes: BTreeMap<WorkerId, Pid>,
+}
+
+impl SystemProcesses {
+    /// A port without processes. `sink` shows their output.
+    pub fn new(sink: Arc<dyn OutputSink>) -> Self {
+        let (starter, lane) = (Starter::new(sink), OffloadPort::lane(BlockingLane::PROCESSES));
+        Self { starter, lane, live: Rc::default(), adopts: Rc::default() }
+    }
+
+    /// Adopts orphans, which workers leave behind outside of their process groups: reaps them, and kills them
+    /// when their worker ends. Only for a program that has no other children.
+    ///
+    /// # Errors
+    /// If SIGCHLD cannot be received.
+    pub fn adopt_orphans(&self) -> std::io::Result<()> {
+        orphans::adopt();
+        self.adopts.set(true);
+        let mut ended = signal(SignalKind::child())?;
+        let (starter, lane) = (self.starter.clone(), self.lane.clone());
+        spawn_local(async move {
+            while ended.recv().await.is_some() {
+                let starter = starter.clone();
+                // Signals that arrive meanwhile are merged into one.
+                let reaped = lane.run("reap", move || orphans::reap(&starter)).await;
+                if let Err(error) = reaped {
+                    tracing::debug!(%error, "orphans are not reaped");
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// A view of the workers' own processes, which stays up to date.
+    pub fn leaders(&self) -> Leaders {
+        Leaders(Rc::clone(&self.live))
+    }
+
+    /// The lane on which processes are started, to be watched.
+    pub fn lane(&self) -> OffloadPort {
+        self.lane.clone()
+    }
+
+    /// Tells, at any time, which output file has not been written for longest, if one hangs.
+    pub fn output_files(&self) -> impl Fn() -> Option<DroppingWriterTrouble> + 'static {
+        let files = self.starter.files.clone();
+        move || files.hanging()
+    }
+}
+
+/// A process that was started, with the watch over its end.
+struct StartedProcess {
+    spawned: Spawned,
+    watch: ExitWatch,
+}
+
+impl StartedProcess {
+    fn watch(mut spawned: Spawned) -> Result<Self, String> {
+        match ExitWatch::new(spawned.pid) {
+            Ok(watch) => Ok(Self { spawned, watch }),
+            Err(error) => {
+                // The end of this process could not be seen, so it must not live.
+                kill_group(spawned.pid);
+                let _ = spawned.child.wait();
+                Err(format!("the end of a process cannot be watched: {error}"))
+            }
+        }
+    }
+}
+
+/// The context of one process, from its start to its end.
+struct ProcessContext {
+    worker: WorkerId,
+    /// The worker's mark in the environment of its descendants, by which orphans are recognised.
+    mark: Option<String>,
+    starter: Starter,
+    lane: OffloadPort,
+    live: Rc<RefCell<Live>>,
+    adopts: Rc<Cell<bool>>,
+    events: Recipient<ProcessEvent>,
+}
+
+impl ProcessContext {
+    async fn run(self, order: SpawnOrder) {
+        let starter = self.starter.clone();
+        let spawned = self.lane.run("start", move || starter.start(&order)).await;
+        let spawned = spawned.map_err(|error| error.to_string()).and_then(|spawned| spawned);
+        let started = spawned.and_then(StartedProcess::watch);
+        let result = match &started {
+            Ok(started) => Ok(started.spawned.pid.as_raw().unsigned_abs()),
+            Err(reason) => Err(reason.clone()),
+        };
+        let worker = self.worker.clone();
+        if let Ok(StartedProcess { spawned, .. }) = &started {
+            self.live.borrow_mut().processes.insert(worker.clone(), spawned.pid);
+        }
+        self.events.do_send(ProcessEvent::Spawned { worker, result });
+        if let Ok(started) = started {
+            self.see_to_its_end(started).await;
+        }
+    }
+
+    async fn see_to_its_end(self, started: StartedProcess) {
+        let StartedProcess { spawned: Spawned { child, pid, output, error_file }, watch } = started;
+        watch.ended().await;
+        let Self { worker, starter, lane, live, events, .. } = self;
+        let status = live.borrow_mut().bury(&worker, pid, child, &starter);
+        if let Some(mark) = self.mark.filter(|_| self.adopts.get()) {
+            let starter = starter.clone();
+            drop(lane.run("end orphans", move || orphans::end_orphans(&starter, &mark)));
+        }
+        events.do_send(ProcessEvent::Exited { worker: worker.clone(), status });
+        let tail = output.finish().await;
+        let error = match error_file {
+            Some(path) => {
+                let read = lane.run("error file", move || error_file::read(&path));
+                // A folder that hangs counts as no error file.
+                timeout(TAIL_PATIENCE, read).await.ok().and_then(Result::ok).flatten()
+            }
+            None => None,
+        };
+        let said = LastWords { tail, error };
+        events.do_send(ProcessEvent::LastWords { worker, said });
+    }
+}
+
+impl ProcessPort for SystemProcesses {
+    fn spawn(&mut self, order: SpawnOrder, events: Recipient<ProcessEvent>) {
+        let marks = order.environment.iter().rev();
+        let mark = marks.into_iter().find(|(name, _)| name == environment::WORKER);
+        let course = ProcessContext {
+            worker: order.worker.clone(),
+            mark: mark.map(|(_, value)| value.clone()),
+            starter: self.starter.clone(),
+            lane: self.lane.clone(),
+            live: Rc::clone(&self.live),
+            adopts: Rc::clone(&self.adopts),
+            events,
+        };
+        spawn_local(course.run(order));
+    }
+
+    fn signal(&mut self, worker: &WorkerId, signal: StopSignal) {
+        let Some(pid) = self.live.borrow().processes.get(worker).copied() else { return };
+        match signal {
+            StopSignal::Kill => kill_group(pid),
+            StopSignal::Terminate => {
+                if let Err(error) = kill(pid, Signal::SIGTERM) {
+                    tracing::warn!(%worker, %pid, %error, "SIGTERM could not be sent");
+                }
+            }
+        }
+    }
+}
+
+impl Live {
+    /// Kills what is left of the group of a process that has ended, and reaps the process.
+    fn bury(
+        &mut self,
+        worker: &WorkerId,
+        pid: Pid,
+        mut child: Child,
+        starter: &Starter,
+    ) -> ExitStatus {
+        kill_group(pid);
+        starter.children().forget(pid);
+        self.processes.remove(worker);
+        let reaped = child.wait();
+        starter.children().pids.remove(&pid.as_raw());
+        match reaped {
+            Ok(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => ExitStatus::Code(code),
+                (None, signal) => ExitStatus::Signal(signal.unwrap_or_default()),
+            },
+            Err(error) => {
+                // Other code in this process waits for any child, so the exit status is unknown.
+                tracing::error!(%worker, %pid, %error, "it was reaped by somebody else");
+                ExitStatus::Code(UNKNOWN_CODE)
+            }
+        }
+    }
+}
+
+/// The exit code that is reported if the real one is unknown.
+const UNKNOWN_CODE: i32 = 255;
+
+/// Kills a process group whose leader was not reaped. An empty group is no error.
+fn kill_group(group: Pid) {
+    match killpg(group, Signal::SIGKILL) {
+        Ok(()) | Err(nix::Error::ESRCH) => {}
+        Err(error) => tracing::warn!(%group, %error, "a process group could not be killed"),
+    }
+}
+
+impl Drop for SystemProcesses {
+    fn drop(&mut self) {
+        for pid in self.live.borrow().processes.values() {
+            kill_group(*pid);
+        }
+    }
+}

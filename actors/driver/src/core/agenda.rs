@@ -1,0 +1,50 @@
+//! [`Timetable`]: the timers, and the time of the next review. A part of the core.
+
+use std::time::Duration;
+
+use elastic_protocol::Time;
+
+use super::timers::{Timer, Timers};
+
+/// Delay between a change and its review, so that several changes share one.
+const REVIEW_DELAY: Duration = Duration::from_millis(2);
+
+/// Timers, and the time of the next review.
+#[derive(Debug, Default)]
+pub(crate) struct Timetable {
+    timers: Timers,
+    review_at: Option<Time>,
+    /// Latest time up to which due timers have been taken.
+    passed: Time,
+}
+
+impl Timetable {
+    /// Asks for a review a moment from now, which compares the wanted state with the actual one.
+    pub(crate) fn ask_review(&mut self, now: Time) {
+        let at = now + REVIEW_DELAY;
+        self.review_at = Some(self.review_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// Whether a review is due. The request is consumed.
+    pub(crate) fn take_review(&mut self, now: Time) -> bool {
+        self.review_at.take_if(|at| *at <= now).is_some()
+    }
+
+    pub(crate) fn set(&mut self, at: Time, timer: Timer) {
+        self.timers.set(at, timer);
+    }
+
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<Timer> {
+        self.passed = self.passed.max(now);
+        self.timers.pop_due(now)
+    }
+
+    pub(crate) fn next(&self) -> Option<Time> {
+        [self.timers.next(), self.review_at].into_iter().flatten().min()
+    }
+
+    /// Whether a wait that ends at `deadline` has its timer (G-9).
+    pub(crate) fn covers(&self, deadline: Time, timer: Timer) -> bool {
+        deadline <= self.passed || self.timers.has(deadline, timer)
+    }
+}

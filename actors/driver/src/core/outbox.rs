@@ -1,0 +1,215 @@
+//! [`DriverOutbox`]: the core's pending outputs, and the records that they wait for. Outputs stay in order. An output that
+//! depends only on older records may overtake others. A part of the core.
+
+use std::collections::VecDeque;
+
+use elastic_journal::JournalBatch;
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{CommitId, Time, WorkerId};
+
+use super::output::DriverOutput;
+use crate::journal::{JournalRecord, RecordLedger};
+
+/// Pending outputs, and the records that they wait for.
+#[derive(Debug, Default)]
+pub(crate) struct DriverOutbox {
+    /// The journal's ledger; none without a journal.
+    ledger: Option<RecordLedger>,
+    /// Whether this driver has stopped leading: later outputs are dropped.
+    is_retired: bool,
+    /// Each output with the number of the record that must be stored before.
+    outputs: VecDeque<(u64, DriverOutput)>,
+}
+
+impl DriverOutbox {
+    /// Makes records from now on.
+    pub(crate) fn keep_records(&mut self, ledger: RecordLedger) {
+        self.ledger = Some(ledger);
+    }
+
+    /// Whether records are made.
+    pub(crate) const fn keeps_records(&self) -> bool {
+        self.ledger.is_some()
+    }
+
+    /// Number of the record that an output must wait for which is decided now.
+    pub(crate) fn waited_for(&self) -> u64 {
+        self.ledger.as_ref().map_or(0, RecordLedger::waited_for)
+    }
+
+    /// Whether all records up to a number are stored.
+    pub(crate) fn is_stored(&self, record: u64) -> bool {
+        self.ledger.as_ref().is_none_or(|ledger| ledger.is_stored(record))
+    }
+
+    /// Whether a decision waits for a record that is not stored yet.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.is_stored(self.waited_for())
+    }
+
+    /// Reason why nothing can be stored at present.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        self.ledger.as_ref().and_then(RecordLedger::trouble)
+    }
+
+    /// Notes that all records up to this number are stored.
+    pub(crate) fn handle_stored(&mut self, upto: u64) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.handle_stored(upto);
+        }
+    }
+
+    /// Notes that a batch could not be stored. True if storing worked before.
+    pub(crate) fn handle_failure(&mut self, now: Time, reason: &str) -> bool {
+        let ledger = self.ledger.as_mut().filter(|_| !self.is_retired);
+        ledger.is_some_and(|ledger| ledger.handle_failure(now, reason))
+    }
+
+    /// Tries a batch again that could not be stored, if it is time.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.handle_timeout(now);
+        }
+    }
+
+    /// The commit that a worker is recorded to hold.
+    pub(crate) fn recorded_commit(&self, worker: &WorkerId) -> Option<CommitId> {
+        self.ledger.as_ref()?.image().workers.get(worker)?.commit
+    }
+
+    /// The next output, unless it waits for a record.
+    pub(crate) fn poll(&mut self) -> Option<DriverOutput> {
+        let (needs, _) = self.outputs.front()?;
+        let is_stored =
+            |ledger: &RecordLedger| ledger.is_stored(*needs) || is_planted(Bug::RecordNotWaitedFor);
+        if !self.ledger.as_ref().is_none_or(is_stored) {
+            return None;
+        }
+        self.outputs.pop_front().map(|(_, output)| output)
+    }
+
+    pub(crate) fn put(&mut self, output: DriverOutput) {
+        if self.is_retired {
+            return;
+        }
+        let needs = self.waited_for();
+        self.outputs.push_back((needs, output));
+    }
+
+    /// Adds an output that overtakes outputs waiting for records after `record`. `None`: the output waits as others
+    /// do.
+    pub(crate) fn put_at_once(&mut self, record: Option<u64>, output: DriverOutput) {
+        let ledger = self.ledger.as_ref().filter(|_| !self.is_retired);
+        let ledger = ledger.filter(|ledger| record.is_some_and(|record| ledger.is_stored(record)));
+        let place = ledger.and_then(|ledger| {
+            self.outputs.iter().position(|(needs, _)| !ledger.is_stored(*needs))
+        });
+        match place {
+            Some(place) => self.outputs.insert(place, (0, output)),
+            None => self.put(output),
+        }
+    }
+
+    /// Withdraws outputs that must not leave any more.
+    pub(crate) fn retain(&mut self, mut stays: impl FnMut(&mut DriverOutput) -> bool) {
+        self.outputs.retain_mut(|(_, output)| stays(output));
+    }
+
+    /// Adds an output before all others. It waits for no record, since records cannot be stored at present.
+    pub(crate) fn put_first(&mut self, output: DriverOutput) {
+        self.outputs.push_front((0, output));
+    }
+
+    /// Replaces all outputs by these last ones, since this driver has stopped leading.
+    pub(crate) fn retire(&mut self, last: impl IntoIterator<Item = DriverOutput>) {
+        if std::mem::replace(&mut self.is_retired, true) {
+            return;
+        }
+        self.outputs = last.into_iter().map(|output| (0, output)).collect();
+    }
+
+    pub(crate) const fn is_retired(&self) -> bool {
+        self.is_retired
+    }
+
+    pub(crate) fn record(&mut self, record: &JournalRecord) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.record(record);
+        }
+    }
+
+    /// The next batch to store.
+    pub(crate) fn poll_batch(&mut self) -> Option<JournalBatch> {
+        self.ledger.as_mut().filter(|_| !self.is_retired)?.poll_batch()
+    }
+
+    /// Time at which a batch that could not be stored is tried again.
+    pub(crate) fn retry_at(&self) -> Option<Time> {
+        self.ledger.as_ref().and_then(RecordLedger::retry_at)
+    }
+
+    /// Checks that no output waits for a record that is not made.
+    ///
+    /// # Errors
+    /// The record that an output waits for, and the last one made.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let recorded = self.waited_for();
+        match self.outputs.iter().find(|(needs, _)| *needs > recorded) {
+            Some((needs, _)) => Err(format!("an output waits for record {needs} of {recorded}")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(host: &str) -> DriverOutput {
+        let host = elastic_protocol::HostName::new(host).expect("a literal");
+        DriverOutput::HostLeft { host }
+    }
+
+    fn recorded() -> DriverOutbox {
+        let ledger = Some(RecordLedger::new(crate::journal::Image::default(), 7, 4096));
+        DriverOutbox { ledger, ..DriverOutbox::default() }
+    }
+
+    #[test]
+    fn what_depends_on_an_older_record_overtakes_what_waits() {
+        let mut outbox = recorded();
+        outbox.put(output("a"));
+        outbox.record(&JournalRecord::Term { term: elastic_protocol::Term(2) });
+        outbox.put(output("b"));
+        outbox.put_at_once(Some(7), output("c"));
+        outbox.put_at_once(Some(7), output("d"));
+        outbox.put_at_once(Some(8), output("e"));
+        assert_eq!(outbox.check(), Ok(()));
+        let left: Vec<DriverOutput> = std::iter::from_fn(|| outbox.poll()).collect();
+        assert_eq!(left, [output("a"), output("c"), output("d")], "in order, as far as they may");
+        if let Some(ledger) = &mut outbox.ledger {
+            ledger.handle_stored(8);
+        }
+        let left: Vec<DriverOutput> = std::iter::from_fn(|| outbox.poll()).collect();
+        assert_eq!(left, [output("b"), output("e")]);
+    }
+
+    #[test]
+    fn a_driver_that_has_stopped_leading_says_its_last_and_nothing_more() {
+        let mut outbox = recorded();
+        outbox.record(&JournalRecord::Term { term: elastic_protocol::Term(2) });
+        outbox.put(output("a"));
+        outbox.retire([output("last")]);
+        outbox.put(output("b"));
+        outbox.retire([output("again")]);
+        assert_eq!((outbox.poll(), outbox.poll()), (Some(output("last")), None));
+        assert!(outbox.poll_batch().is_none(), "nor does it store anything");
+    }
+
+    #[test]
+    fn an_output_that_waits_for_a_record_that_is_not_made_is_found() {
+        let mut outbox = recorded();
+        outbox.outputs.push_back((8, output("a")));
+        assert_eq!(outbox.check(), Err("an output waits for record 8 of 7".to_owned()));
+    }
+}

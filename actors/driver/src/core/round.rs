@@ -1,0 +1,377 @@
+//! [`Round`]: the generation formed last, the phase that it is in, and the resets between generations. A part of the
+//! core; handlers change it through its methods, which keep its invariants.
+
+use std::collections::BTreeSet;
+
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{GenerationId, JobResult, ResetCause, Stamp, Time, WorkerId};
+
+use super::agenda::Timetable;
+use super::phase::{FormedGeneration, Gather, ResetRecord, RoundPhase};
+use super::timers::Timer;
+use crate::journal::Image;
+
+/// Progress of the job through its generations.
+#[derive(Debug)]
+pub(crate) struct Round {
+    /// Number of the last generation.
+    generation: GenerationId,
+    phase: RoundPhase,
+    /// The generation formed last.
+    current: Option<FormedGeneration>,
+    /// Whether any worker ever attached. If so, a worker that exits with code 0 without attaching has not succeeded.
+    program_attaches: bool,
+    /// World size of the first generation.
+    started_with: Option<u32>,
+    resets: u64,
+    /// Number of resets caused by failures, in the restart mode.
+    restarts: u64,
+    /// Time at which the membership was first seen to need a planned change.
+    change_since: Option<Time>,
+    /// Time at which the interrupt under way was announced.
+    interrupt_since: Time,
+    /// The reset under way.
+    reset: Option<ResetRecord>,
+    last_reset: Option<ResetRecord>,
+}
+
+impl Round {
+    /// Without a generation. The gather room closes at `deadline`.
+    pub(crate) fn new(now: Time, deadline: Time, timetable: &mut Timetable) -> Self {
+        let waiting_for = BTreeSet::new();
+        timetable.set(deadline, Timer::Phase);
+        Self {
+            generation: GenerationId::default(),
+            phase: RoundPhase::Gather(Gather {
+                since: now,
+                deadline,
+                waiting_for,
+                changed_at: now,
+            }),
+            current: None,
+            program_attaches: false,
+            started_with: None,
+            resets: 0,
+            restarts: 0,
+            change_since: None,
+            interrupt_since: now,
+            reset: None,
+            last_reset: None,
+        }
+    }
+
+    /// Takes the counts that a former driver has recorded.
+    pub(crate) fn restore(&mut self, image: &Image) {
+        self.generation = image.generation;
+        self.resets = if is_planted(Bug::ResetsCountedAnew) { 0 } else { image.resets };
+        self.started_with = image.started_with;
+        self.program_attaches = image.program_attaches;
+        self.restarts = image.restarts;
+    }
+
+    /// Number of the last generation.
+    pub(crate) const fn generation(&self) -> GenerationId {
+        self.generation
+    }
+
+    pub(crate) const fn phase(&self) -> &RoundPhase {
+        &self.phase
+    }
+
+    /// The generation formed last.
+    pub(crate) const fn current(&self) -> Option<&FormedGeneration> {
+        self.current.as_ref()
+    }
+
+    /// World size of the first generation.
+    pub(crate) const fn started_with(&self) -> Option<u32> {
+        self.started_with
+    }
+
+    /// Whether any worker ever attached.
+    pub(crate) const fn program_attaches(&self) -> bool {
+        self.program_attaches
+    }
+
+    pub(crate) const fn resets(&self) -> u64 {
+        self.resets
+    }
+
+    /// Number of resets caused by failures, in the restart mode.
+    pub(crate) const fn restarts(&self) -> u64 {
+        self.restarts
+    }
+
+    /// The reset under way.
+    pub(crate) const fn reset(&self) -> Option<&ResetRecord> {
+        self.reset.as_ref()
+    }
+
+    /// The last reset that is over.
+    pub(crate) const fn last_reset(&self) -> Option<&ResetRecord> {
+        self.last_reset.as_ref()
+    }
+
+    /// Time at which the interrupt under way was announced.
+    pub(crate) const fn interrupt_since(&self) -> Time {
+        self.interrupt_since
+    }
+
+    /// Enters a phase, and sets its timer (G-9). A phase whose deadline is now is left before the next input.
+    pub(crate) fn enter(&mut self, now: Time, phase: RoundPhase, timetable: &mut Timetable) {
+        if let Some(deadline) = phase.deadline().filter(|deadline| *deadline > now) {
+            timetable.set(deadline, Timer::Phase);
+        }
+        self.phase = phase;
+    }
+
+    /// Moves the end of the gather room.
+    pub(crate) fn gather_until(&mut self, end: Time, timetable: &mut Timetable) {
+        if let RoundPhase::Gather(gather) = &mut self.phase {
+            gather.deadline = end;
+            timetable.set(end, Timer::Phase);
+        }
+    }
+
+    /// Moves the deadline of a phase whose orders leave only now.
+    pub(crate) fn restart_deadline(&mut self, at: Time, timetable: &mut Timetable) {
+        if let RoundPhase::Form { deadline } | RoundPhase::Stopping { deadline, .. } =
+            &mut self.phase
+        {
+            *deadline = at;
+            timetable.set(at, Timer::Phase);
+        }
+    }
+
+    /// Gives out the number of the next generation (G-2).
+    pub(crate) fn next_generation(&mut self) -> GenerationId {
+        let reuses = self.generation.0 > 1 && is_planted(Bug::GenerationNumberReused);
+        self.generation = GenerationId(self.generation.0 + u64::from(!reuses));
+        self.generation
+    }
+
+    /// Takes a generation that was formed just now. The reset under way leads to it.
+    pub(crate) fn form(&mut self, generation: FormedGeneration) {
+        if let Some(reset) = &mut self.reset {
+            reset.to = generation.stamp.generation;
+        }
+        self.started_with.get_or_insert(generation.assignment.world_size());
+        self.current = Some(generation);
+    }
+
+    /// Goes on with a generation of a former driver.
+    pub(crate) fn resume(&mut self, generation: FormedGeneration) {
+        self.current = Some(generation);
+    }
+
+    /// Takes the generation formed last back: its processes are kept for the next one.
+    pub(crate) fn take_back(&mut self) {
+        (self.current, self.started_with) = (None, None);
+    }
+
+    /// Notes that a worker has attached through the library.
+    pub(crate) const fn note_attached(&mut self) {
+        self.program_attaches = true;
+    }
+
+    /// Removes a lost member from those alive. Returns whether it was one.
+    pub(crate) fn lose(&mut self, worker: &WorkerId) -> bool {
+        self.current.as_mut().is_some_and(|current| current.alive.remove(worker))
+    }
+
+    /// Removes the members that are not there from those alive.
+    pub(crate) fn keep_alive(&mut self, is_there: impl Fn(&WorkerId) -> bool) {
+        if let Some(current) = &mut self.current {
+            current.alive.retain(is_there);
+        }
+    }
+
+    /// Notes that a member was not told its assignment, which it missed with its session.
+    pub(crate) fn note_untold(&mut self, worker: WorkerId, missed: Stamp) {
+        if let Some(current) = self.current.as_mut().filter(|current| current.stamp == missed) {
+            current.untold.insert(worker);
+        }
+    }
+
+    /// Stops waiting for a worker in the gather room or until all have stopped. Returns whether it was the last.
+    pub(crate) fn stops_waiting_for(&mut self, worker: &WorkerId) -> bool {
+        match &mut self.phase {
+            RoundPhase::Gather(Gather { waiting_for, .. })
+            | RoundPhase::Stopping { waiting_for, .. } => {
+                waiting_for.remove(worker) && waiting_for.is_empty()
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes a member's answer to a pause, with the boundary that it has passed. False outside of a pause.
+    pub(crate) fn paused(&mut self, worker: &WorkerId, boundary: u64) -> bool {
+        let RoundPhase::Pausing { waiting_for, passed, .. } = &mut self.phase else { return false };
+        waiting_for.remove(worker);
+        *passed = boundary.max(*passed);
+        true
+    }
+
+    /// Time since which a planned change has been pending: now, if it is new.
+    pub(crate) fn change_is_pending(&mut self, now: Time) -> Time {
+        *self.change_since.get_or_insert(now)
+    }
+
+    pub(crate) const fn no_change_is_pending(&mut self) {
+        self.change_since = None;
+    }
+
+    /// Notes when an interrupt was announced.
+    pub(crate) const fn begin_interrupt(&mut self, now: Time) {
+        self.interrupt_since = now;
+    }
+
+    pub(crate) const fn count_reset(&mut self) {
+        self.resets += 1;
+    }
+
+    pub(crate) const fn count_restart(&mut self) {
+        self.restarts += 1;
+    }
+
+    /// Notes lost steps of the reset under way: the most of any rank.
+    pub(crate) fn note_lost_steps(&mut self, steps: u64) {
+        if let Some(reset) = &mut self.reset {
+            reset.steps_lost = reset.steps_lost.max(steps);
+        }
+    }
+
+    /// Replaces a provisional cause of the reset that ended this generation. The next one may have been formed
+    /// meanwhile.
+    pub(crate) fn correct_cause(&mut self, ended: Stamp, cause: ResetCause) {
+        let reset = self.reset.as_mut();
+        if let Some(reset) = reset.filter(|reset| reset.from == ended.generation) {
+            reset.cause = cause;
+        }
+    }
+
+    /// Notes that all members of the next generation are READY.
+    pub(crate) const fn note_ready(&mut self, now: Time) {
+        if let Some(reset) = &mut self.reset {
+            reset.ready_at = Some(now);
+        }
+    }
+
+    /// Ends the reset under way, since the next generation trains.
+    pub(crate) fn end_reset(&mut self, now: Time) -> Option<ResetRecord> {
+        let mut reset = self.reset.take()?;
+        reset.synced_at = Some(now);
+        self.last_reset = Some(reset.clone());
+        Some(reset)
+    }
+
+    /// The result of the job that is ending, to be corrected; none before and after.
+    pub(crate) const fn result_mut(&mut self) -> Option<&mut JobResult> {
+        match &mut self.phase {
+            RoundPhase::Ending { result, .. } => Some(result),
+            _ => None,
+        }
+    }
+
+    /// Begins the time in which agents must leave. Returns code and reason of the result, once.
+    pub(crate) fn begin_leaving(
+        &mut self,
+        until: Time,
+        timetable: &mut Timetable,
+    ) -> Option<(i32, String)> {
+        let RoundPhase::Ending { result, deadline, agents_told } = &mut self.phase else {
+            return None;
+        };
+        if std::mem::replace(agents_told, true) {
+            return None;
+        }
+        *deadline = until;
+        timetable.set(until, Timer::Phase);
+        Some((result.code, result.reason.clone()))
+    }
+
+    /// Ends the job: all agents have left, or have had the time to.
+    pub(crate) fn end(&mut self, result: JobResult) {
+        self.phase = RoundPhase::Ended { result };
+    }
+
+    /// Breaks the part's invariants, for tests of its check.
+    #[cfg(test)]
+    pub(crate) fn corrupt(
+        &mut self,
+        change: impl FnOnce(&mut RoundPhase, &mut Option<FormedGeneration>),
+    ) {
+        change(&mut self.phase, &mut self.current);
+    }
+
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        self.current.as_ref().map(|current| current.stamp)
+    }
+
+    /// Whether a worker is a member of the generation formed last, and not lost.
+    pub(crate) fn is_member(&self, worker: &WorkerId) -> bool {
+        self.current.as_ref().is_some_and(|current| current.alive.contains(worker))
+    }
+
+    /// The members of the generation formed last that are not lost.
+    pub(crate) fn alive(&self) -> impl Iterator<Item = &WorkerId> {
+        self.current.iter().flat_map(|current| &current.alive)
+    }
+
+    /// Rank of a worker in the generation formed last, also of one that is lost.
+    pub(crate) fn rank_of(&self, worker: &WorkerId) -> Option<u32> {
+        self.current.as_ref().and_then(|current| current.assignment.rank_of(worker))
+    }
+
+    /// Restarts the last call of the gather room, since the set of hosts or workers has changed.
+    pub(crate) fn gather_changed(&mut self, now: Time) {
+        if let RoundPhase::Gather(gather) = &mut self.phase {
+            gather.changed_at = now;
+        }
+    }
+
+    pub(crate) fn start_reset_record(&mut self, now: Time, cause: ResetCause, evidence: Time) {
+        let from = self.generation;
+        let detect_ms = now.ms_since(evidence);
+        // A generation that breaks before it trained belongs to the reset under way.
+        let (decided_at, detect_ms, steps_lost) = match &self.reset {
+            Some(reset) => (reset.decided_at, reset.detect_ms, reset.steps_lost),
+            None => (now, detect_ms, 0),
+        };
+        self.reset = Some(ResetRecord {
+            cause,
+            from,
+            to: from,
+            decided_at,
+            detect_ms,
+            ready_at: None,
+            synced_at: None,
+            steps_lost,
+        });
+    }
+
+    /// Checks the round's invariants.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Some(current) = &self.current else {
+            let is_active = self.phase.is_generation_active();
+            return if is_active { Err("a phase without a generation".to_owned()) } else { Ok(()) };
+        };
+        let table: Vec<WorkerId> =
+            current.assignment.members().map(|member| member.worker).collect();
+        let members: BTreeSet<&WorkerId> = table.iter().collect();
+        if members.len() != table.len() {
+            return Err("G-3: a worker has two ranks".to_owned());
+        }
+        if let Some(worker) = current.alive.iter().find(|worker| !members.contains(*worker)) {
+            return Err(format!("{worker} is alive in a generation of which it is no member"));
+        }
+        let awaited = self.phase.waiting_for();
+        if let Some(worker) = awaited.into_iter().flatten().find(|it| !members.contains(*it)) {
+            return Err(format!("G-9: {worker} is waited for and is no member"));
+        }
+        Ok(())
+    }
+}

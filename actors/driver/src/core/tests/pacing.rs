@@ -1,0 +1,111 @@
+//! Tests of resets without progress: the pauses between them, and the job's end (G-9, G-10).
+
+use std::time::Duration;
+
+use elastic_protocol::messages::WorkerToDriver;
+use elastic_protocol::{ResetCause, WorkerId};
+use elastic_runtime::transport::LinkEvent;
+
+use super::cluster::Cluster;
+
+fn of(hosts: &[&str], min_np: u32) -> Cluster {
+    let mut cluster = Cluster::new(|config| config.min_np = Some(min_np));
+    for name in hosts {
+        cluster.add_host(name, 1);
+    }
+    cluster.pass(Duration::from_secs(2));
+    cluster.sizes.clear();
+    cluster
+}
+
+impl Cluster {
+    /// Has a worker's collective fail; the worker names this rank.
+    fn fail(&mut self, worker: &WorkerId, peer: Option<u32>) {
+        let (stamp, error) = (self.stamp(), "too many open files".to_owned());
+        self.say(worker, WorkerToDriver::CollectiveFailed { stamp, peer, error });
+    }
+
+    /// Lets every generation fail as soon as it runs, for this long.
+    fn fail_always(&mut self, time: Duration) {
+        let end = self.now + time;
+        let worker = self.worker("a", 0);
+        while self.now < end && self.result.is_none() {
+            let before = self.sizes.len();
+            self.fail(&worker, None);
+            self.settle();
+            while self.sizes.len() == before && self.now < end && self.result.is_none() {
+                self.pass(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+#[test]
+fn resets_without_progress_follow_each_other_more_and_more_slowly() {
+    let mut cluster = of(&["a", "b"], 2);
+    cluster.fail_always(Duration::from_secs(1));
+    assert!((3..12).contains(&cluster.sizes.len()), "{}", cluster.sizes.len());
+    let before = cluster.sizes.len();
+    cluster.fail_always(Duration::from_secs(60));
+    assert!(cluster.sizes.len() < before + 12, "{before} {}", cluster.sizes.len());
+    let why = cluster.core.status(cluster.now, &|_| String::new()).waiting_for.unwrap_or_default();
+    assert!(why.contains("resets in a row without progress"), "{why}");
+}
+
+#[test]
+fn g_10_resets_without_progress_end_the_job_when_a_gather_would() {
+    let mut cluster = of(&["a", "b"], 2);
+    cluster.fail_always(Duration::from_secs(700));
+    let result = cluster.result.expect("an end");
+    assert!(result.reason.contains("have brought the job no further"), "{}", result.reason);
+    assert!(result.reason.contains("too many open files"), "{}", result.reason);
+}
+
+#[test]
+fn progress_and_steady_training_are_not_held_against_the_next_reset() {
+    let mut cluster = of(&["a", "b"], 2);
+    let worker = cluster.worker("a", 0);
+    for number in 0..30 {
+        if number % 2 == 0 {
+            cluster.train(1)
+        } else {
+            cluster.pass(Duration::from_secs(11))
+        }
+        cluster.fail(&worker, None);
+        cluster.settle();
+        assert_eq!(cluster.sizes.len(), number + 1, "the next generation forms at once");
+    }
+}
+
+#[test]
+fn who_is_refused_by_its_own_system_is_replaced() {
+    let mut cluster = of(&["a", "b", "c"], 2);
+    let (worker, rank) = (cluster.worker("b", 0), 1);
+    assert_eq!(cluster.members()[rank as usize], worker);
+    cluster.fail(&worker, Some(rank));
+    cluster.settle();
+    let cause = cluster.resets.pop().expect("a reset");
+    let ResetCause::WorkerFailed { worker: blamed, error } = &cause else { panic!("{cause}") };
+    assert_eq!((blamed, error.as_str()), (&worker, "too many open files"));
+    cluster.pass(Duration::from_secs(40));
+    assert_ne!(cluster.worker("b", 0), worker, "its slot has another process");
+    assert_eq!(cluster.sizes.last(), Some(&3));
+}
+
+#[test]
+fn g_5_the_only_holder_that_is_heard_is_kept_although_its_system_refuses_it() {
+    let mut cluster = Cluster::new(|config| config.min_np = Some(1));
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    cluster.pass(Duration::from_secs(2));
+    let (worker, silent) = (cluster.worker("a", 0), cluster.worker("b", 0));
+    cluster.worker_link(&silent, LinkEvent::Silent { silent_ms: 1000 });
+    let stops = cluster.stops.len();
+    cluster.deaf.insert(silent);
+    let rank = cluster.members().iter().position(|member| *member == worker);
+    let peer = Some(u32::try_from(rank.expect("it is a member")).expect("a small world"));
+    cluster.fail(&worker, peer);
+    cluster.settle();
+    assert_eq!(cluster.stops.len(), stops, "the silent one may be gone, and its commit with it");
+    assert!(cluster.has_worker("a", 0));
+}

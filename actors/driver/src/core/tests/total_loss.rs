@@ -1,0 +1,137 @@
+//! Tests of lost steps: what is counted, what is said, and when a job ends rather than begin again from the start.
+
+use std::time::Duration;
+
+use elastic_protocol::messages::{StatusReport, WorkerToDriver};
+use elastic_protocol::{JobOutcome, Step};
+
+use super::cluster::Cluster;
+use crate::core::{DriverConfig, OnTotalLoss};
+
+/// Two workers on two hosts that train for `seconds`, commit `steps` steps and report them.
+fn trained(steps: u64, seconds: u64, change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(2);
+        config.min_np = Some(1);
+        change(config);
+    });
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    assert_eq!(cluster.sizes, [2]);
+    cluster.pass(Duration::from_secs(seconds));
+    cluster.train(steps);
+    report(&mut cluster, steps);
+    cluster
+}
+
+fn report(cluster: &mut Cluster, step: u64) {
+    let stamp = cluster.stamp();
+    for worker in cluster.members() {
+        let message = WorkerToDriver::Progress { stamp, step: Step(step), note: String::new() };
+        cluster.say(&worker, message);
+    }
+    cluster.settle();
+}
+
+fn kill_all(cluster: &mut Cluster) {
+    for worker in cluster.members() {
+        cluster.report_exit(&worker, elastic_protocol::ExitStatus::Signal(9));
+    }
+    cluster.settle();
+}
+
+fn status(cluster: &Cluster) -> StatusReport {
+    cluster.core.status(cluster.now, &|at| at.to_string())
+}
+
+#[test]
+fn a_job_whose_workers_are_all_gone_says_how_many_steps_are_lost() {
+    let mut cluster = trained(98, 10, |_| {});
+    kill_all(&mut cluster);
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!(cluster.losses, [(98, 0, 98)], "committed, begins at, lost");
+    assert_eq!(cluster.steps_lost.first(), Some(&98), "in the reset's event");
+    let status = status(&cluster);
+    assert_eq!(status.steps_lost, 98);
+    let warning = status.warnings.first().expect("one for the operator");
+    assert!(warning.contains("began again at step 0, and step 98 had been committed"), "{warning}");
+}
+
+#[test]
+fn a_survivor_that_holds_the_commit_loses_nothing() {
+    let mut cluster = trained(98, 10, |config| config.on_total_loss = Some(OnTotalLoss::Fail));
+    let worker = cluster.worker("a", 0);
+    cluster.kill(&worker);
+    cluster.pass(Duration::from_secs(5));
+    assert!(cluster.losses.is_empty(), "{:?}", cluster.losses);
+    assert_eq!(cluster.result, None);
+    assert_eq!(cluster.steps_lost.first(), Some(&1), "what the survivor had not committed");
+}
+
+#[test]
+fn g_10_a_job_that_may_not_begin_again_ends_with_the_reason() {
+    let mut cluster = trained(98, 10, |config| config.on_total_loss = Some(OnTotalLoss::Fail));
+    kill_all(&mut cluster);
+    cluster.pass(Duration::from_secs(5));
+    let result = cluster.core.result_so_far().expect("the job has ended");
+    assert_eq!(result.outcome, JobOutcome::Failed);
+    assert_eq!(
+        result.reason,
+        "every worker that held the training state is gone: at least 98 steps, committed in 10 s of training, are lost"
+    );
+    assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("--on-total-loss restart")));
+}
+
+#[test]
+fn without_the_flag_a_job_ends_only_if_more_than_a_minute_is_lost() {
+    for (seconds, fails) in [(50, false), (70, true)] {
+        let mut cluster = trained(98, seconds, |_| {});
+        kill_all(&mut cluster);
+        cluster.pass(Duration::from_secs(5));
+        assert_eq!(cluster.core.result_so_far().is_some(), fails, "after {seconds} s");
+    }
+}
+
+#[test]
+fn with_restart_a_long_job_begins_again_and_counts_anew() {
+    let mut cluster = trained(98, 700, |config| config.on_total_loss = Some(OnTotalLoss::Restart));
+    kill_all(&mut cluster);
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!(cluster.losses, [(98, 0, 98)]);
+    cluster.train(3);
+    report(&mut cluster, 3);
+    kill_all(&mut cluster);
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!(cluster.losses, [(98, 0, 98), (3, 0, 3)]);
+    assert_eq!(status(&cluster).steps_lost, 101);
+}
+
+#[test]
+fn steps_that_only_some_members_have_committed_are_not_lost_commits() {
+    let mut cluster = trained(98, 10, |_| {});
+    let (ahead, stamp) = (cluster.worker("a", 0), cluster.stamp());
+    let message = WorkerToDriver::Progress { stamp, step: Step(99), note: String::new() };
+    cluster.say(&ahead, message);
+    cluster.kill(&ahead);
+    cluster.pass(Duration::from_secs(5));
+    assert!(cluster.losses.is_empty(), "step 99 was acknowledged by nobody else");
+}
+
+#[test]
+fn d_3_a_new_driver_knows_what_was_committed_before_it() {
+    let mut cluster = trained(90, 10, |_| {});
+    for _ in 0..2 {
+        cluster.pass(Duration::from_secs(11));
+        report(&mut cluster, 98);
+    }
+    for worker in cluster.members() {
+        cluster.end_unseen(&worker);
+    }
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(cluster.losses, [(98, 0, 98)]);
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    assert_eq!(status(&cluster).steps_lost, 98, "the count is on record");
+}

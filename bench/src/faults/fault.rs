@@ -1,0 +1,167 @@
+//! The faults of `faults`: how they strike, and how they are healed.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
+use nix::sys::signal::Signal;
+
+use super::job::{FaultsJob, FaultsMembers, FaultyDisk};
+use crate::monotonic::now_ns;
+use crate::soak::network::{self, Network};
+
+/// How long an agent or a driver stays away that was killed, as under an init system.
+const AWAY: Duration = Duration::from_millis(500);
+
+/// Host of the workers that are struck; the other one goes on.
+const STRUCK: u8 = 1;
+
+/// One fault.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(super) enum InjectedFault {
+    KillWorker,
+    KillAgent,
+    KillDriver,
+    KillDriverWithStandby,
+    StopWorker,
+    StopAgent,
+    StopDriver,
+    StopDriverWithStandby,
+    CutData,
+    CutHost,
+    FrozenStateDisk,
+    FullStderr,
+    NoDescriptors,
+    HungHostfile,
+    HungLogs,
+}
+
+impl InjectedFault {
+    /// Its name in the report.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Whether the members of a generation go on, so that it shows only when one of them dies.
+    pub(super) const fn leaves_members_alone(self) -> bool {
+        matches!(
+            self,
+            Self::StopDriverWithStandby
+                | Self::FrozenStateDisk
+                | Self::FullStderr
+                | Self::NoDescriptors
+                | Self::HungHostfile
+                | Self::HungLogs
+        )
+    }
+
+    /// Whether the job keeps its journal in etcd, and other drivers stand by.
+    pub(super) const fn needs_etcd(self) -> bool {
+        matches!(
+            self,
+            Self::KillDriverWithStandby | Self::StopDriverWithStandby | Self::FrozenStateDisk
+        )
+    }
+
+    pub(super) const fn needs_standby(self) -> bool {
+        matches!(self, Self::KillDriverWithStandby | Self::StopDriverWithStandby)
+    }
+
+    /// The folder that lies on a disk that can be frozen.
+    pub(super) const fn disk(self) -> Option<&'static str> {
+        match self {
+            Self::FrozenStateDisk => Some("state"),
+            Self::HungHostfile => Some("hosts"),
+            Self::HungLogs => Some("logs"),
+            _ => None,
+        }
+    }
+
+    /// Strikes; returns when, in nanoseconds on `CLOCK_MONOTONIC`.
+    pub(super) fn strike(
+        self,
+        job: &mut FaultsJob,
+        network: &Network,
+        members: &FaultsMembers,
+    ) -> anyhow::Result<u64> {
+        let struck_ns = now_ns()?;
+        match self {
+            Self::KillWorker => job.signal(members.on(STRUCK)?, Signal::SIGKILL)?,
+            Self::StopWorker => job.signal(members.on(STRUCK)?, Signal::SIGSTOP)?,
+            Self::KillAgent => job.kill_agent(STRUCK, AWAY)?,
+            Self::StopAgent => job.signal(job.agent_pid(STRUCK)?, Signal::SIGSTOP)?,
+            Self::KillDriver | Self::KillDriverWithStandby => job.kill_driver(AWAY)?,
+            Self::StopDriver | Self::StopDriverWithStandby => {
+                job.signal(job.driver_pid()?, Signal::SIGSTOP)?;
+            }
+            Self::CutData => network.silence_tcp(STRUCK)?,
+            Self::CutHost => network::cut(STRUCK)?,
+            Self::FrozenStateDisk | Self::HungHostfile | Self::HungLogs => job.disk()?.freeze()?,
+            Self::FullStderr => job.fill_stderr()?,
+            Self::NoDescriptors => limit_descriptors(members.on(STRUCK)?)?,
+        }
+        Ok(struck_ns)
+    }
+
+    /// Heals what does not heal by itself.
+    pub(super) fn heal(
+        self,
+        job: &mut FaultsJob,
+        network: &Network,
+        members: &FaultsMembers,
+    ) -> anyhow::Result<()> {
+        match self {
+            Self::StopWorker => job.signal(members.on(STRUCK)?, Signal::SIGCONT),
+            Self::StopAgent => job.signal(job.agent_pid(STRUCK)?, Signal::SIGCONT),
+            Self::StopDriver | Self::StopDriverWithStandby => {
+                job.signal(job.driver_pid()?, Signal::SIGCONT)
+            }
+            Self::CutData => network.hear_tcp(STRUCK),
+            Self::CutHost => network::mend(STRUCK),
+            Self::FrozenStateDisk | Self::HungHostfile | Self::HungLogs => job.disk()?.thaw(),
+            Self::KillWorker
+            | Self::KillAgent
+            | Self::KillDriver
+            | Self::KillDriverWithStandby
+            | Self::FullStderr
+            | Self::NoDescriptors => Ok(()),
+        }
+    }
+
+    /// The host on which a worker dies while the fault lasts: not that of a worker which is sick itself.
+    pub(super) const fn dies_on(self) -> u8 {
+        match self {
+            Self::NoDescriptors => 0,
+            _ => STRUCK,
+        }
+    }
+}
+
+/// Lets a process open no descriptor more than it has.
+fn limit_descriptors(pid: u32) -> anyhow::Result<()> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).context("the worker runs")?.count();
+    let limit = format!("--nofile={open}:{open}");
+    let status = Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]).status();
+    ensure!(status.context("prlimit cannot be run")?.success(), "prlimit failed");
+    Ok(())
+}
+
+impl FaultyDisk {
+    pub(super) fn freeze(&self) -> anyhow::Result<()> {
+        self.command("-f")
+    }
+
+    pub(super) fn thaw(&self) -> anyhow::Result<()> {
+        self.command("-u")
+    }
+
+    fn command(&self, flag: &str) -> anyhow::Result<()> {
+        let done = Command::new("fsfreeze").arg(flag).arg(self.path()).output();
+        let done = done.context("fsfreeze cannot be run")?;
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        ensure!(done.status.success(), "fsfreeze {flag} failed: {stderr}");
+        Ok(())
+    }
+}

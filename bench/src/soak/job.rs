@@ -1,0 +1,340 @@
+//! The job of the soak: a driver, agents that are restarted when they end, and workers.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::network::{self, HERE, Network};
+use super::program::{FINISH, RECORDS};
+use crate::process::{elastic_node, now, pause};
+
+/// Interval of polling while waiting.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How long an agent that has ended stays away.
+const AWAY: Duration = Duration::from_millis(700);
+
+/// Time limit of the job's end.
+const END: Duration = Duration::from_secs(90);
+
+/// A process that is restarted when it ends.
+#[derive(Default)]
+struct RestartedProcess {
+    child: Option<Child>,
+    starts_at: Option<Instant>,
+}
+
+/// The job; all of its processes are killed when it is dropped.
+pub(super) struct SoakJob {
+    // Dropped after the processes in it.
+    network: Option<Network>,
+    missing: Option<String>,
+    folder: TempDir,
+    program: PathBuf,
+    /// The driver's command line.
+    command: Vec<String>,
+    address: String,
+    slots: u32,
+    driver: RestartedProcess,
+    agents: Vec<RestartedProcess>,
+}
+
+impl SoakJob {
+    pub(super) fn start(hosts: u8, slots: u32, step_ms: u64) -> anyhow::Result<Self> {
+        let program = elastic_node()?;
+        let (network, missing) = match Network::enter(hosts) {
+            Ok(network) => (Some(network), None),
+            Err(error) => (None, Some(format!("cuts and full disks: {error:#}"))),
+        };
+        let folder = TempDir::with_prefix("elastic-node-soak-")?;
+        for name in ["state", RECORDS] {
+            fs::create_dir(folder.path().join(name))?;
+        }
+        let state = folder.path().join("state");
+        if network.is_some() {
+            network::mount_disk(&state)?;
+        }
+        let here = if network.is_some() { HERE.to_string() } else { "127.0.0.1".to_owned() };
+        let port = std::net::UdpSocket::bind((here.as_str(), 0))?.local_addr()?.port();
+        let address = format!("{here}:{port}");
+        let workers = (u32::from(hosts) * slots).to_string();
+        let (state, step_ms) = (state.display().to_string(), step_ms.to_string());
+        let at = folder.path().display().to_string();
+        let own = std::env::current_exe()?.display().to_string();
+        let command = [
+            &["--role", "driver", "--bind", &address, "--state-dir", &state][..],
+            &["--mode", "in-process", "--np", &workers, "--min-np", "1"],
+            &["--max-restarts", "1000000", "--elastic-timeout", "300", "--"],
+            &[&own, "soak-worker", "--folder", &at, "--step-ms", &step_ms],
+        ];
+        let command = command.concat().into_iter().map(ToOwned::to_owned).collect();
+        let agents =
+            (0..hosts).map(|_| RestartedProcess { child: None, starts_at: Some(now()) }).collect();
+        let driver = RestartedProcess { child: None, starts_at: Some(now()) };
+        let mut job =
+            Self { network, missing, folder, program, command, address, slots, driver, agents };
+        job.tend_driver()?;
+        job.wait("the driver's token", END, |job| {
+            Ok(job.folder.path().join("state").join("token").exists())
+        })?;
+        Ok(job)
+    }
+
+    /// The features that this machine refuses, if any.
+    pub(super) fn missing(&self) -> Option<&str> {
+        self.missing.as_deref()
+    }
+
+    pub(super) fn has_network(&self) -> bool {
+        self.network.is_some()
+    }
+
+    pub(super) fn hosts(&self) -> u8 {
+        self.agents.len() as u8
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(super) fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// Restarts the processes that have ended, once their time has come.
+    pub(super) fn tend(&mut self) -> anyhow::Result<()> {
+        self.tend_driver()?;
+        for host in 0..self.hosts() {
+            let agent = &mut self.agents[usize::from(host)];
+            if let Some(child) = &mut agent.child
+                && child.try_wait()?.is_some()
+            {
+                *agent = RestartedProcess { child: None, starts_at: Some(now() + AWAY) };
+            }
+            if agent.starts_at.is_some_and(|at| at <= now()) {
+                let child = self.spawn_agent(host)?;
+                self.agents[usize::from(host)] =
+                    RestartedProcess { child: Some(child), starts_at: None };
+            }
+        }
+        Ok(())
+    }
+
+    fn tend_driver(&mut self) -> anyhow::Result<()> {
+        if let Some(child) = &mut self.driver.child
+            && let Some(status) = child.try_wait()?
+        {
+            bail!("the driver has ended by itself ({status})\n{}", self.last_words());
+        }
+        if self.driver.starts_at.is_some_and(|at| at <= now()) {
+            let child = self.spawn(None, &self.command, "driver")?;
+            self.driver = RestartedProcess { child: Some(child), starts_at: None };
+        }
+        Ok(())
+    }
+
+    fn spawn_agent(&self, host: u8) -> anyhow::Result<Child> {
+        let (name, slots) = (format!("h{host}"), self.slots.to_string());
+        let token = self.state().join("token").display().to_string();
+        let flags =
+            ["--role", "worker", "--join", &self.address, "--host", &name, "--slots", &slots];
+        let flags = [&flags[..], &["--token-file", &token]].concat();
+        let flags: Vec<String> = flags.into_iter().map(ToOwned::to_owned).collect();
+        self.spawn(Some(host), &flags, &name)
+    }
+
+    fn spawn(&self, host: Option<u8>, flags: &[String], name: &str) -> anyhow::Result<Child> {
+        let wrapper = match (&self.network, host) {
+            (Some(network), Some(host)) => network.wrapper(host).to_vec(),
+            _ => Vec::new(),
+        };
+        let mut line = wrapper;
+        line.push(self.program.display().to_string());
+        line.extend_from_slice(flags);
+        let file = |name: String| -> std::io::Result<File> {
+            OpenOptions::new().create(true).append(true).open(self.folder.path().join(name))
+        };
+        Command::new(&line[0])
+            .args(&line[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file(format!("{name}.stderr"))?)
+            .spawn()
+            .with_context(|| format!("{name} cannot be started"))
+    }
+
+    pub(super) fn kill_driver(&mut self, away: Duration) -> anyhow::Result<()> {
+        kill_child(&mut self.driver, away)
+    }
+
+    pub(super) fn kill_agent(&mut self, host: u8, away: Duration) -> anyhow::Result<()> {
+        kill_child(&mut self.agents[usize::from(host)], away)
+    }
+
+    pub(super) fn driver_pid(&self) -> Option<u32> {
+        Some(self.driver.child.as_ref()?.id())
+    }
+
+    pub(super) fn agent_pid(&self, host: u8) -> Option<u32> {
+        Some(self.agents[usize::from(host)].child.as_ref()?.id())
+    }
+
+    /// Sends a signal; a process that has ended meanwhile is no error.
+    pub(super) fn signal(&self, pid: u32, signal: Signal) -> anyhow::Result<()> {
+        match kill(Pid::from_raw(i32::try_from(pid)?), signal) {
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Process ids of the workers; unless `all` is set, without the worker that is spared.
+    pub(super) fn workers(&self, all: bool) -> Vec<u32> {
+        let workers =
+            self.own_processes().into_iter().filter(|(name, _)| name.starts_with("worker "));
+        let spared = |name: &str| name.starts_with("worker h0[0]");
+        workers.filter(|(name, _)| all || !spared(name)).map(|(_, pid)| pid).collect()
+    }
+
+    /// All processes that are measured, with their names.
+    pub(super) fn processes(&self) -> Vec<(String, u32)> {
+        let mut processes = self.own_processes();
+        processes.extend(self.driver_pid().map(|pid| ("driver".to_owned(), pid)));
+        let agents = (0..self.hosts()).filter_map(|host| Some((host, self.agent_pid(host)?)));
+        processes.extend(agents.map(|(host, pid)| (format!("agent h{host}"), pid)));
+        processes
+    }
+
+    /// The workers' processes, by the name in their environment.
+    fn own_processes(&self) -> Vec<(String, u32)> {
+        let folder = self.folder.path().display().to_string();
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let worker = |pid: u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).into_owned();
+            let is_own = line.contains("soak-worker") && line.contains(&folder);
+            let starts_so = line.split('\0').nth(1) == Some("soak-worker");
+            if !is_own || !starts_so {
+                return None;
+            }
+            let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+            let environment = String::from_utf8_lossy(&environment).into_owned();
+            let name = environment.split('\0').find_map(|it| it.strip_prefix("ELASTIC_WORKER="))?;
+            Some((format!("worker {name}"), pid))
+        };
+        pids.filter_map(worker).collect()
+    }
+
+    /// Waits until all slots have a worker that trains.
+    pub(super) fn wait_for_all(&mut self, patience: Duration) -> anyhow::Result<()> {
+        let wanted = u64::from(self.hosts()) * u64::from(self.slots);
+        self.wait("all workers", patience, |job| {
+            job.tend()?;
+            let status = job.status().unwrap_or_default();
+            Ok(status["world_size"] == wanted && status["phase"] == "run")
+        })
+    }
+
+    fn wait(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        mut condition: impl FnMut(&mut Self) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        let deadline = now() + patience;
+        while !condition(self)? {
+            ensure!(
+                now() < deadline,
+                "waited in vain for {what}\n{}\n{}",
+                self.status().unwrap_or_default(),
+                self.last_words()
+            );
+            pause(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    fn status(&self) -> Option<Value> {
+        let output = Command::new(&self.program)
+            .args(["status", "--json", "--driver", &self.address, "--token-file"])
+            .arg(self.state().join("token"))
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .ok()?;
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    /// Lets the job finish; none of its processes may be left.
+    pub(super) fn finish(&mut self) -> anyhow::Result<()> {
+        File::create(self.folder.path().join(FINISH))?;
+        let mut driver = self.driver.child.take().context("the driver runs")?;
+        let mut ended = None;
+        self.wait("the driver's end", END, |_| {
+            ended = driver.try_wait()?;
+            Ok(ended.is_some())
+        })?;
+        let status = ended.context("it has ended")?;
+        ensure!(status.success(), "the job failed ({status})\n{}", self.last_words());
+        self.wait("the agents' end", END, |job| {
+            for agent in &mut job.agents {
+                if let Some(child) = &mut agent.child
+                    && child.try_wait()?.is_none()
+                {
+                    return Ok(false);
+                }
+            }
+            Ok(job.workers(true).is_empty())
+        })
+    }
+
+    /// The last generation's number, and how many resets were decided.
+    pub(super) fn generations_and_resets(&self) -> (u64, usize) {
+        let text = fs::read_to_string(self.state().join("events.jsonl")).unwrap_or_default();
+        let events: Vec<Value> =
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let generations = events.iter().filter_map(|event| event["generation"].as_u64()).max();
+        let resets = events.iter().filter(|event| event["kind"] == "reset_decided").count();
+        (generations.unwrap_or_default(), resets)
+    }
+
+    /// The end of the driver's stderr, for errors.
+    fn last_words(&self) -> String {
+        let bytes = fs::read(self.folder.path().join("driver.stderr")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let lines: Vec<&str> = text.lines().rev().take(40).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn kill_child(kept: &mut RestartedProcess, away: Duration) -> anyhow::Result<()> {
+    if let Some(mut child) = kept.child.take() {
+        child.kill()?;
+        child.wait()?;
+        kept.starts_at = Some(now() + away);
+    }
+    Ok(())
+}
+
+impl Drop for SoakJob {
+    fn drop(&mut self) {
+        let kept = self.agents.iter_mut().chain([&mut self.driver]);
+        for child in kept.filter_map(|kept| kept.child.as_mut()) {
+            // The process may have ended already. Workers end with their agents.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if self.network.is_some() {
+            // A mounted disk would keep the temporary folder from being removed.
+            let _ = network::unmount_disk(&self.state());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Commands and roles, as clap reads them. Every flag of a role can come from the environment as
+//! `ELASTIC_<FLAG>`: flag over environment over default.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::doctor::DoctorFlags;
+use super::driver_flags::DriverFlags;
+use super::status::StatusFlags;
+use super::torch_flags::TorchFlags;
+use super::worker_flags::WorkerFlags;
+
+const EXAMPLES: &str = "\
+Three shells:
+  elastic-node --role driver -n 2 --min-np 1 -- target/release/examples/digits
+  elastic-node --role worker --join 127.0.0.1:7070 --host a
+  elastic-node --role worker --join 127.0.0.1:7070 --host b
+
+One shell:
+  elastic-node run -n 4 -- target/release/examples/digits
+
+Exit code: 0 success, 1 the job failed, 2 wrong use.";
+
+/// Keeps a distributed training job running while machines come and go.
+#[derive(Debug, Parser)]
+#[command(name = "elastic-node", version, after_help = EXAMPLES, allow_negative_numbers = true)]
+pub(crate) struct CommandLine {
+    /// The command to run, where no `--role` is given.
+    #[command(subcommand)]
+    pub(crate) command: Option<ProgramCommand>,
+    /// The role, with its flags.
+    #[command(flatten)]
+    pub(crate) role: RoleArguments,
+    /// The log filter for stderr: a level (error, warn, info, debug, trace), or directives such as
+    /// `warn,elastic_driver=debug`.
+    #[arg(long, env = "ELASTIC_LOG", value_name = "FILTER", default_value = "info", global = true)]
+    pub(crate) log: String,
+}
+
+/// The commands, each used instead of a role.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ProgramCommand {
+    /// Run a whole cluster on this machine: it trains, loses a worker and gains one.
+    Demo(DemoFlags),
+    /// Run a driver, its agents and their workers on this machine.
+    Run(Box<RunFlags>),
+    /// Show what a job is doing.
+    Status(StatusFlags),
+    /// Check this host: what it has, what will be used, and what is wrong.
+    Doctor(DoctorFlags),
+    /// Run the training program of `demo`.
+    #[command(hide = true)]
+    DemoWorker(crate::digits::Options),
+}
+
+/// Flags of `demo`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DemoFlags {
+    /// Print one line of JSON on stdout at the end.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Flags of `run`: those of the driver, and those of torchrun.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RunFlags {
+    /// The driver's flags.
+    #[command(flatten)]
+    pub(crate) driver: DriverFlags,
+    /// The flags of torchrun.
+    #[command(flatten)]
+    pub(crate) torch: TorchFlags,
+    /// The program that every worker runs, with its arguments. As with torchrun it is a Python script; behind `--` it
+    /// is run as it is, unless its name ends in .py
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM",
+        required = true
+    )]
+    pub(crate) program: Vec<String>,
+    /// Whether `--` stands before the program.
+    #[arg(skip)]
+    pub(crate) is_behind_dashes: bool,
+}
+
+/// The role of this process in a cluster: `--role`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Role {
+    /// The driver: the one authority of a job.
+    Driver,
+    /// The agent of a host's slots.
+    Worker,
+}
+
+/// A role and its flags.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RoleArguments {
+    /// The role of this process in a cluster.
+    #[arg(long, env = "ELASTIC_ROLE", value_enum)]
+    pub(crate) role: Option<Role>,
+    /// Flags of `--role driver`.
+    #[command(flatten)]
+    pub(crate) driver: DriverFlags,
+    /// Flags of `--role worker`.
+    #[command(flatten)]
+    pub(crate) worker: WorkerFlags,
+    /// The program that every worker runs, with its arguments (`--role driver`).
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<String>,
+}

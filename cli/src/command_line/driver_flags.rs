@@ -1,0 +1,157 @@
+//! Flags of `--role driver` and of `run`. Flags that torchrun or Horovod also have keep those names. Used by
+//! `arguments` and `driver_plan`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::BoolishValueParser;
+use clap::{Args, ValueEnum};
+use elastic_driver::{ElasticMode, OnFailure, OnTotalLoss};
+use elastic_gpu::Backend;
+use elastic_host_manager::DnsTarget;
+use elastic_journal::etcd::EtcdAddress;
+use elastic_protocol::DataPlane;
+
+use super::values::{address, count, host_and_port, seconds, workers};
+
+/// The driver's flags. An absent flag means its default, which `plan_driver` and `plan_run` fill in.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Driver")]
+pub(crate) struct DriverFlags {
+    /// The address on which the driver listens for QUIC; port 0 takes any free port [default: 127.0.0.1:7070]
+    #[arg(long, env = "ELASTIC_BIND", value_name = "ADDR", value_parser = address)]
+    pub(crate) bind: Option<SocketAddr>,
+    /// The address at which others reach the driver, if that is not --bind (0.0.0.0, a forwarded port)
+    #[arg(long, env = "ELASTIC_ADVERTISE", value_name = "HOST:PORT", value_parser = host_and_port)]
+    pub(crate) advertise: Option<String>,
+    /// Workers to start with [default: all slots known at the start]
+    #[arg(short = 'n', long, env = "ELASTIC_NP", value_name = "N", value_parser = workers)]
+    pub(crate) np: Option<u32>,
+    /// Fewest workers to go on with [default: --np]
+    #[arg(long, env = "ELASTIC_MIN_NP", value_name = "N", value_parser = workers)]
+    pub(crate) min_np: Option<u32>,
+    /// Most workers [default: no cap]
+    #[arg(long, env = "ELASTIC_MAX_NP", value_name = "N", value_parser = workers)]
+    pub(crate) max_np: Option<u32>,
+    /// The fixed list of hosts with their slots: a:2,b:2
+    #[arg(short = 'H', long, env = "ELASTIC_HOSTS", value_name = "HOSTS")]
+    pub(crate) hosts: Option<String>,
+    /// A file with one `host:slots` or `host slots=N` a line; read again every second
+    #[arg(long, env = "ELASTIC_HOSTFILE", value_name = "FILE")]
+    pub(crate) hostfile: Option<PathBuf>,
+    /// A program that prints one `host` or `host:slots` a line; run again every second
+    #[arg(long, env = "ELASTIC_HOST_DISCOVERY_SCRIPT", value_name = "FILE")]
+    pub(crate) host_discovery_script: Option<PathBuf>,
+    /// A name whose addresses are the hosts, such as a headless service of Kubernetes: dns://NAME, or
+    /// dns://SERVER[:PORT]/NAME; looked up again every second. Each host has --slots-per-host slots, else 1
+    #[arg(long, env = "ELASTIC_DISCOVERY", value_name = "URL")]
+    pub(crate) discovery: Option<DnsTarget>,
+    /// Slots of a host that is listed without a number
+    #[arg(long, env = "ELASTIC_SLOTS_PER_HOST", value_name = "N", value_parser = count)]
+    pub(crate) slots_per_host: Option<u32>,
+    /// How an agent gets onto a host [default: join; `run`: local]
+    #[arg(long, env = "ELASTIC_LAUNCHER", value_enum)]
+    pub(crate) launcher: Option<LauncherKind>,
+    /// How workers survive a reset [default: auto]
+    #[arg(long, env = "ELASTIC_MODE", value_enum)]
+    pub(crate) mode: Option<ElasticMode>,
+    /// Timeout for a job without enough workers [default: 600]
+    #[arg(long, env = "ELASTIC_ELASTIC_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) elastic_timeout: Option<Duration>,
+    /// Timeout for a worker's program from its start to its first call of the library [default: 600]
+    #[arg(long, env = "ELASTIC_START_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) start_timeout: Option<Duration>,
+    /// Timeout for forming a generation [default: 10]
+    #[arg(long, env = "ELASTIC_FORM_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) form_timeout: Option<Duration>,
+    /// How long to wait for more workers once enough are there [default: 1]
+    #[arg(long, env = "ELASTIC_LAST_CALL_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) last_call_timeout: Option<Duration>,
+    /// Grace period between SIGTERM and SIGKILL [default: 5]
+    #[arg(long, env = "ELASTIC_GRACE_PERIOD", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) grace_period: Option<Duration>,
+    /// How long agents and workers go on without a driver [default: as long as nobody fails, and 30 s with nothing to
+    /// do]
+    #[arg(long, env = "ELASTIC_ORPHAN_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) orphan_timeout: Option<Duration>,
+    /// Most resets of the job [default: no limit]
+    #[arg(long, env = "ELASTIC_RESET_LIMIT", value_name = "N")]
+    pub(crate) reset_limit: Option<u32>,
+    /// Failures of one slot before its host is blacklisted [default: 3]
+    #[arg(long, alias = "max_restarts", env = "ELASTIC_MAX_RESTARTS", value_name = "N")]
+    pub(crate) max_restarts: Option<u32>,
+    /// Failures after which a job with --mode restart may start its group again [default: no limit]
+    #[arg(long, env = "ELASTIC_MAX_JOB_RESTARTS", value_name = "N")]
+    pub(crate) max_job_restarts: Option<u32>,
+    /// Refill the slot after a back-off, or blacklist its host at once [default: restart]
+    #[arg(long, env = "ELASTIC_ON_FAILURE", value_enum)]
+    pub(crate) on_failure: Option<OnFailure>,
+    /// What to do when every worker that held the training state is gone: end the job, or begin again from the start
+    /// [default: fail, unless less than a minute of training is lost]
+    #[arg(long, env = "ELASTIC_ON_TOTAL_LOSS", value_enum)]
+    pub(crate) on_total_loss: Option<OnTotalLoss>,
+    /// How long a blacklisted host stays out, doubling from MIN to MAX [default: for ever]
+    #[arg(
+        long,
+        env = "ELASTIC_BLACKLIST_COOLDOWN_RANGE",
+        value_names = ["MIN", "MAX"],
+        num_args = 1..=2,
+        value_delimiter = ',',
+        value_parser = seconds,
+    )]
+    pub(crate) blacklist_cooldown_range: Option<Vec<Duration>>,
+    /// Collectives: auto takes NCCL where every worker has a GPU and else the CPU's, cpu the CPU's, nccl NCCL or fails
+    /// [default: auto]
+    #[arg(long, env = elastic_gpu::BACKEND, value_enum)]
+    pub(crate) backend: Option<Backend>,
+    /// Encrypt the data that workers send from host to host; with the CPU's collectives only, since NCCL cannot
+    #[arg(long, env = "ELASTIC_ENCRYPT_DATA", value_parser = BoolishValueParser::new())]
+    pub(crate) encrypt_data: bool,
+    /// Transport of the CPU's collectives: shared memory within a host and TCP between hosts, TCP alone, QUIC alone,
+    /// or shared memory and QUIC where only UDP passes between hosts [default: auto]
+    #[arg(long, env = "ELASTIC_DATA_PLANE", value_enum)]
+    pub(crate) data_plane: Option<DataPlane>,
+    /// One log file per worker and incarnation, below this folder of each host
+    #[arg(long, env = "ELASTIC_OUTPUT_DIR", value_name = "FOLDER")]
+    pub(crate) output_dir: Option<PathBuf>,
+    /// The folder of `token`, `address`, `events.jsonl` and the journal, from which a driver that was killed goes on
+    /// when it is started again; a worker or `status` looks for them there [default: a folder per address below
+    /// ~/.local/state/elastic-node]
+    #[arg(long, env = "ELASTIC_STATE_DIR", value_name = "FOLDER")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Where several drivers, of which one acts and the others stand by, share the journal:
+    /// etcd://HOST:PORT[,HOST:PORT…][/NAME], with a name of its own for each job [default: the state directory]
+    #[arg(long, env = "ELASTIC_STORE", value_name = "ADDR")]
+    pub(crate) store: Option<EtcdAddress>,
+    /// The authority of etcd's certificates, in PEM: --store is called over TLS
+    #[arg(long, env = "ELASTIC_STORE_CA", value_name = "FILE")]
+    pub(crate) store_ca: Option<PathBuf>,
+    /// The certificate that this driver shows to etcd, in PEM
+    #[arg(long, env = "ELASTIC_STORE_CERT", value_name = "FILE")]
+    pub(crate) store_cert: Option<PathBuf>,
+    /// The private key of --store-cert, in PEM
+    #[arg(long, env = "ELASTIC_STORE_KEY", value_name = "FILE")]
+    pub(crate) store_key: Option<PathBuf>,
+    /// A file (mode 0600) with a text that all drivers of the job share: the job's private key is sealed with it in the
+    /// store
+    #[arg(long, env = "ELASTIC_STORE_SECRET", value_name = "FILE")]
+    pub(crate) store_secret: Option<PathBuf>,
+    /// Only stand by for the driver that acts, never begin a job: needs --store
+    #[arg(long, env = "ELASTIC_STANDBY")]
+    pub(crate) standby: bool,
+    /// Leader lease: delay before a standby takes over after the acting driver has vanished, with --store [default: 5]
+    #[arg(long, env = "ELASTIC_LEASE_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) lease_timeout: Option<Duration>,
+}
+
+/// The way an agent gets onto a host: `--launcher`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum LauncherKind {
+    /// The agent joins by itself.
+    Join,
+    /// The driver starts a process on this machine for each host name.
+    Local,
+    /// The driver starts the agent over ssh.
+    Ssh,
+}

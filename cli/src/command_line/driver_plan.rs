@@ -1,0 +1,538 @@
+//! Turns the driver's flags into a plan: fills in defaults, and refuses contradictions with the flag and the way out.
+//! Called by `main`.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use elastic_agent::host;
+use elastic_driver::{DriverConfig, InvalidDriverConfig};
+use elastic_gpu::Backend;
+use elastic_host_manager::{
+    CooldownRange, DnsTarget, HostManagerConfig, HostSlots, HostSource, parse_host_list,
+    parse_hosts,
+};
+use elastic_protocol::messages::OutputSettings;
+use elastic_protocol::{Deadlines, HostName, ProgramSpec};
+use elastic_transport::SharedSecret;
+
+use super::arguments::RunFlags;
+use super::driver_flags::{DriverFlags, LauncherKind};
+use super::failure::{CommandFailure, ResultExt};
+use super::node_plan::{NodePlan, plan_node};
+use super::program::{check_program, in_path, is_executable};
+use super::slurm::slurm_job;
+use super::store_plan::{StorePlan, store};
+use super::torch_flags::BACKEND_FOR;
+use super::torch_plan::{TorchPlan, is_script, read_torch, with_python};
+use super::values::DEFAULT_PORT;
+
+/// Name of the only host of `run`, where no hosts are named.
+const RUN_HOST: &str = "localhost";
+
+/// Default leader lease: delay before a standby takes over.
+const DEFAULT_LEASE: Duration = Duration::from_secs(5);
+
+/// The complete description of a driver.
+#[derive(Clone, Debug)]
+pub(crate) struct DriverPlan {
+    /// The address on which the driver listens.
+    pub(crate) bind: SocketAddr,
+    /// The address at which others reach the driver, if it differs from `bind`.
+    pub(crate) advertise: Option<String>,
+    /// Configuration of the Driver; its address is filled in once it is known.
+    pub(crate) config: DriverConfig,
+    /// Configuration of the HostManager.
+    pub(crate) hosts: HostManagerConfig,
+    /// The source of hosts behind [`HostSource::Script`].
+    pub(crate) discovery: DiscoveryPlan,
+    /// The way agents get onto hosts.
+    pub(crate) launcher: LauncherKind,
+    /// Folder below which the job stores its workers' output in a folder of its own.
+    pub(crate) log_dir: Option<PathBuf>,
+    /// The role of the workers whose agents the driver starts itself.
+    pub(crate) role: Option<String>,
+    /// The network interface by which other hosts reach the workers of those agents, if one was named.
+    pub(crate) interface: Option<String>,
+    /// The state directory, if it is not the default folder of the driver's address.
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Whether the driver writes a journal to the state directory, so that it can be killed and started again. It does
+    /// not where a restarted driver could not be found again: on any free port, with no folder named.
+    pub(crate) keeps_journal: bool,
+    /// The store in which several drivers share the journal, instead of the state directory.
+    pub(crate) store: Option<StorePlan>,
+    /// Whether this driver only stands by and never begins a job.
+    pub(crate) is_standby: bool,
+    /// Leader lease: delay before a standby takes over after the acting driver has vanished.
+    pub(crate) lease: Duration,
+    /// The secret that the nodes of the job share beforehand, if there is one.
+    pub(crate) shared: Option<SharedSecret>,
+}
+
+/// The source from which hosts are discovered.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum DiscoveryPlan {
+    /// No discovery.
+    None,
+    /// Discovery by a program.
+    Script(PathBuf),
+    /// Discovery by a file.
+    File(PathBuf),
+    /// Discovery by the addresses of a DNS name.
+    Dns(DnsTarget),
+}
+
+/// The plan for `--role driver`.
+pub(crate) fn plan_driver(
+    flags: &DriverFlags,
+    program: &[String],
+) -> Result<DriverPlan, CommandFailure> {
+    let bind = flags.bind.unwrap_or_else(|| default_bind(flags, DEFAULT_PORT));
+    let program = if is_script(program) { with_python(false, program) } else { program.to_vec() };
+    plan(flags, &program, bind, LauncherKind::Join, None)
+}
+
+/// The part of this process in `run`.
+#[derive(Clone, Debug)]
+pub(crate) enum RunPlan {
+    /// A driver with agents of its own.
+    Driver(Box<DriverPlan>),
+    /// One node of several on which the same command is typed.
+    Node(Box<NodePlan>),
+}
+
+/// The plan for `run`.
+pub(crate) fn plan_run(run: &RunFlags) -> Result<RunPlan, CommandFailure> {
+    match plan_node(run)? {
+        Some(node) => Ok(RunPlan::Node(Box::new(node))),
+        None => {
+            let plan = plan_here(run)?;
+            if plan.launcher == LauncherKind::Local {
+                let argv = &plan.config.program.argv;
+                check_program(argv, *argv != run.program)?;
+            }
+            Ok(RunPlan::Driver(Box::new(plan)))
+        }
+    }
+}
+
+/// The plan for `run` on one machine: on any free port, with agents of its own, on one host if no others are named.
+fn plan_here(run: &RunFlags) -> Result<DriverPlan, CommandFailure> {
+    let (flags, torch, program) = read_torch(run)?;
+    let flags = &flags;
+    let bind = flags.bind.unwrap_or_else(|| default_bind(flags, 0));
+    if flags.launcher == Some(LauncherKind::Join) {
+        return Err(CommandFailure::usage(
+            "`run` starts its agents itself, so --launcher join cannot be",
+        )
+        .hint("leave --launcher out, or use --role driver"));
+    }
+    let name = HostName::new(RUN_HOST).usage("the default host")?;
+    let slots = flags.max_np.or(flags.np).unwrap_or_else(host::slots);
+    // Over ssh, the hosts must be named.
+    let host = (flags.launcher != Some(LauncherKind::Ssh)).then_some(HostSlots { name, slots });
+    let mut plan = plan(flags, &program, bind, LauncherKind::Local, host)?;
+    of_torch(&mut plan, torch);
+    plan.interface = run.torch.interface.clone();
+    Ok(plan)
+}
+
+/// Adds the values of torchrun's flags to a driver's plan.
+pub(super) fn of_torch(plan: &mut DriverPlan, torch: TorchPlan) {
+    plan.config.max_job_restarts = torch.max_job_restarts.or(plan.config.max_job_restarts);
+    plan.config.run_id = torch.run_id.or(plan.config.run_id.take());
+    let directory = plan.config.output.directory.take();
+    plan.config.output = OutputSettings { directory, ..torch.output };
+    plan.log_dir = torch.log_dir;
+    plan.role = torch.role;
+    let backend_for = torch.backend_for.map(|name| (BACKEND_FOR.to_owned(), name));
+    plan.config.program.environment.extend(backend_for);
+}
+
+pub(super) fn plan(
+    flags: &DriverFlags,
+    program: &[String],
+    bind: SocketAddr,
+    launcher: LauncherKind,
+    default_host: Option<HostSlots>,
+) -> Result<DriverPlan, CommandFailure> {
+    let launcher = flags.launcher.unwrap_or(launcher);
+    if program.is_empty() {
+        return Err(CommandFailure::usage("no program is given")
+            .hint("put it at the end, after `--`: elastic-node --role driver -- PROGRAM ARGS"));
+    }
+    if program[0].trim().is_empty() {
+        return Err(CommandFailure::usage("the program's name is empty").hint(
+            "is a variable of the shell not set? elastic-node --role driver -- PROGRAM ARGS",
+        ));
+    }
+    let (source, discovery) = host_source(flags, launcher, default_host)?;
+    let mut hosts = HostManagerConfig::new(source);
+    // DNS gives addresses without slots.
+    let default_slots = matches!(discovery, DiscoveryPlan::Dns(_)).then_some(1);
+    hosts.default_slots = flags.slots_per_host.or(default_slots);
+    hosts.cooldown = cooldown(flags)?;
+    let hosts = hosts.validate().usage("the hosts cannot be used").map_err(|failure| {
+        failure
+            .hint("--hosts, --slots-per-host, -n and --blacklist-cooldown-range say what they are")
+    })?;
+    let config = driver_config(flags, program, &hosts.source)?;
+    if let HostSource::Fixed(hosts) = &hosts.source {
+        check_slots(&config, hosts)?;
+    }
+    let advertise = flags.advertise.clone();
+    let state_dir = flags.state_dir.clone();
+    let store = store(flags)?;
+    let (is_standby, lease) = (flags.standby, flags.lease_timeout.unwrap_or(DEFAULT_LEASE));
+    let keeps_journal = state_dir.is_some() || bind.port() != 0 || store.is_some();
+    let (log_dir, role, interface, shared) = (None, None, None, None);
+    Ok(DriverPlan {
+        bind,
+        advertise,
+        config,
+        hosts,
+        discovery,
+        launcher,
+        log_dir,
+        role,
+        interface,
+        state_dir,
+        keeps_journal,
+        store,
+        is_standby,
+        lease,
+        shared,
+    })
+}
+
+fn host_source(
+    flags: &DriverFlags,
+    launcher: LauncherKind,
+    default_host: Option<HostSlots>,
+) -> Result<(HostSource, DiscoveryPlan), CommandFailure> {
+    let given: Vec<&str> = [
+        ("--hosts", flags.hosts.is_some()),
+        ("--hostfile", flags.hostfile.is_some()),
+        ("--host-discovery-script", flags.host_discovery_script.is_some()),
+        ("--discovery", flags.discovery.is_some()),
+    ]
+    .into_iter()
+    .filter_map(|(name, given)| given.then_some(name))
+    .collect();
+    if let [first, second, ..] = given[..] {
+        return Err(CommandFailure::usage(format!(
+            "{first} and {second} both say where hosts come from"
+        ))
+        .hint("keep one of them (flags may also come from the environment, as ELASTIC_HOSTS)"));
+    }
+    if given.is_empty() && flags.slots_per_host.is_some() {
+        return Err(CommandFailure::usage("--slots-per-host is given, but no hosts").hint(
+            "add --hosts, --hostfile, --host-discovery-script or --discovery; hosts that join say their \
+             slots themselves (--slots)",
+        ));
+    }
+    if let Some(list) = &flags.hosts {
+        let hosts =
+            parse_host_list(list, flags.slots_per_host).usage(format!("--hosts {list}")).map_err(
+                |failure| failure.hint("give each host once, with its slots: --hosts a:2,b:2"),
+            )?;
+        if hosts.is_empty() {
+            return Err(CommandFailure::usage("--hosts names no host")
+                .hint("is a variable of the shell not set? --hosts a:2,b:2"));
+        }
+        if let Some(host) = hosts.iter().find(|it| it.name.as_str().contains(char::is_whitespace)) {
+            let message = format!("--hosts: {:?} is no name of a host", host.name.as_str());
+            return Err(CommandFailure::usage(message).hint("put commas between hosts: a:2,b:2"));
+        }
+        return Ok((HostSource::Fixed(hosts), DiscoveryPlan::None));
+    }
+    if let Some(file) = &flags.hostfile {
+        if !file.exists() || file.is_dir() {
+            return Err(CommandFailure::usage(format!(
+                "--hostfile {}: there is no such file",
+                file.display()
+            ))
+            .hint("it has one host:slots a line, and is read again every second"));
+        }
+        check_host_file(file, flags.slots_per_host)?;
+        return Ok((HostSource::Script, DiscoveryPlan::File(file.clone())));
+    }
+    if let Some(script) = &flags.host_discovery_script {
+        check_script(script)?;
+        return Ok((HostSource::Script, DiscoveryPlan::Script(script.clone())));
+    }
+    if let Some(target) = &flags.discovery {
+        return Ok((HostSource::Script, DiscoveryPlan::Dns(target.clone())));
+    }
+    match (default_host, launcher) {
+        (Some(host), _) => Ok((HostSource::Fixed(vec![host]), DiscoveryPlan::None)),
+        (None, LauncherKind::Join) => Ok((HostSource::Joined, DiscoveryPlan::None)),
+        (None, LauncherKind::Local) => Err(needs_hosts("local")),
+        (None, LauncherKind::Ssh) => Err(needs_hosts("ssh")),
+    }
+}
+
+/// Refuses a host file without a single host; later the file may be any: it is read again.
+fn check_host_file(file: &Path, default_slots: Option<u32>) -> Result<(), CommandFailure> {
+    // Opening a pipe would wait for its writer.
+    if !file.is_file() {
+        return Ok(());
+    }
+    let shown = file.display();
+    let text = fs::read(file).usage(format!("--hostfile {shown} cannot be read"));
+    let text = text.map_err(|failure| failure.hint("give a file that this user may read"))?;
+    let lines = parse_hosts(&String::from_utf8_lossy(&text), default_slots);
+    if lines.is_garbage() {
+        let complaints: Vec<String> = lines.complaints().collect();
+        let message =
+            format!("--hostfile {shown}: not one line is a host: {}", complaints.join("; "));
+        return Err(CommandFailure::usage(message).hint("write one host:slots a line"));
+    }
+    Ok(())
+}
+
+fn check_script(script: &Path) -> Result<(), CommandFailure> {
+    let shown = script.display();
+    // A name alone may be one of PATH.
+    if !script.exists() && script.to_str().is_some_and(|name| in_path(name).is_some()) {
+        return Ok(());
+    }
+    let fault = match script {
+        script if script.is_dir() => "is a folder",
+        script if !script.exists() => "does not exist",
+        script if !is_executable(script) => "is not executable",
+        _ => return Ok(()),
+    };
+    Err(CommandFailure::usage(format!("--host-discovery-script {shown} {fault}"))
+        .hint("give the path of an executable file (chmod +x) that begins with a #! line"))
+}
+
+fn needs_hosts(launcher: &str) -> CommandFailure {
+    CommandFailure::usage(format!("--launcher {launcher} needs to know the hosts"))
+        .hint("name them with --hosts a:2,b:2, --hostfile, --host-discovery-script or --discovery")
+}
+
+/// The default address to listen on: not the loopback where agents of other machines must reach the driver.
+fn default_bind(flags: &DriverFlags, port: u16) -> SocketAddr {
+    match flags.launcher {
+        Some(LauncherKind::Ssh) => SocketAddr::from(([0, 0, 0, 0], port)),
+        _ => SocketAddr::from(([127, 0, 0, 1], port)),
+    }
+}
+
+fn cooldown(flags: &DriverFlags) -> Result<Option<CooldownRange>, CommandFailure> {
+    match flags.blacklist_cooldown_range.as_deref() {
+        None => Ok(None),
+        Some(&[min, max]) => Ok(Some(CooldownRange { min, max })),
+        Some(_) => {
+            Err(CommandFailure::usage("--blacklist-cooldown-range needs two numbers of seconds")
+                .hint("such as --blacklist-cooldown-range 10 600"))
+        }
+    }
+}
+
+fn driver_config(
+    flags: &DriverFlags,
+    program: &[String],
+    source: &HostSource,
+) -> Result<DriverConfig, CommandFailure> {
+    if let Some(folder) = flags.output_dir.as_ref().filter(|it| it.exists() && !it.is_dir()) {
+        return Err(CommandFailure::usage(format!(
+            "--output-dir {} is no folder",
+            folder.display()
+        ))
+        .hint("give a folder, or a name that is not taken"));
+    }
+    let output_dir = flags.output_dir.as_ref().map(|folder| {
+        folder.to_str().map(ToOwned::to_owned).ok_or_else(|| {
+            CommandFailure::usage(format!("--output-dir {} is not UTF-8", folder.display()))
+                .hint("give a folder whose name is UTF-8: it is told to agents of other machines")
+        })
+    });
+    let backend = match (flags.encrypt_data, flags.backend) {
+        (true, Some(Backend::Nccl)) => {
+            return Err(CommandFailure::usage(
+                "--encrypt-data and --backend nccl contradict each other",
+            )
+            .hint("NCCL sends in the clear: take --backend cpu, or leave one of both out"));
+        }
+        (true, _) => Some(Backend::Cpu),
+        (false, backend) => backend,
+    };
+    let backend = backend.map(|backend| backend.to_string());
+    let environment =
+        backend.map(|backend| (elastic_gpu::BACKEND.to_owned(), backend)).into_iter().collect();
+    let program = ProgramSpec { argv: program.to_vec(), environment };
+    let defaults = DriverConfig::new(program);
+    let config = DriverConfig {
+        np: flags.np,
+        min_np: flags.min_np,
+        max_np: flags.max_np,
+        reset_limit: flags.reset_limit,
+        encrypt_data: flags.encrypt_data,
+        data_plane: flags.data_plane.unwrap_or_default(),
+        max_job_restarts: flags.max_job_restarts,
+        max_restarts: flags.max_restarts.unwrap_or(defaults.max_restarts),
+        on_failure: flags.on_failure.unwrap_or_default(),
+        on_total_loss: flags.on_total_loss,
+        mode: flags.mode.unwrap_or_default(),
+        hosts_join: *source == HostSource::Joined,
+        deadlines: deadlines(flags),
+        output: OutputSettings { directory: output_dir.transpose()?, ..OutputSettings::default() },
+        run_id: slurm_job(&|name| std::env::var(name).ok()),
+        ..defaults
+    };
+    config.validate().map_err(|error| {
+        let is_of_deadlines = matches!(error, InvalidDriverConfig::Deadlines(_));
+        let failure = CommandFailure::usage("the driver's flags contradict each other")
+            .source(error)
+            .hint("change one of them (flags may also come from the environment, as ELASTIC_NP)");
+        if is_of_deadlines { failure.hint("give a longer --form-timeout") } else { failure }
+    })
+}
+
+fn deadlines(flags: &DriverFlags) -> Deadlines {
+    let defaults = Deadlines::default();
+    let or = |given: Option<Duration>, default| given.unwrap_or(default);
+    Deadlines {
+        form: or(flags.form_timeout, defaults.form),
+        last_call: or(flags.last_call_timeout, defaults.last_call),
+        start: or(flags.start_timeout, defaults.start),
+        elastic: or(flags.elastic_timeout, defaults.elastic),
+        grace: or(flags.grace_period, defaults.grace),
+        orphan: or(flags.orphan_timeout, defaults.orphan),
+        orphan_training: flags.orphan_timeout,
+        ..defaults
+    }
+}
+
+/// Refuses a fixed list of hosts with fewer slots than the wanted workers.
+fn check_slots(config: &DriverConfig, hosts: &[HostSlots]) -> Result<(), CommandFailure> {
+    let slots: u64 = hosts.iter().map(|host| u64::from(host.slots)).sum();
+    for (flag, wanted) in [("--np", config.np), ("--min-np", config.min_np)] {
+        if let Some(wanted) = wanted.filter(|wanted| u64::from(*wanted) > slots) {
+            let message = format!("{flag} {wanted} is more than the {slots} slots of --hosts");
+            return Err(CommandFailure::usage(message)
+                .hint("give the hosts more slots, or ask for fewer workers"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::torch_flags::TorchFlags;
+    use elastic_protocol::DataPlane;
+
+    use super::*;
+
+    fn program() -> Vec<String> {
+        vec!["train".to_owned()]
+    }
+
+    fn refused(flags: &DriverFlags) -> String {
+        plan_driver(flags, &program()).expect_err("a contradiction").to_string()
+    }
+
+    #[test]
+    fn the_driver_has_the_defaults_of_the_contract() {
+        let plan = plan_driver(&DriverFlags::default(), &program()).expect("nothing to refuse");
+        assert_eq!(plan.bind.to_string(), "127.0.0.1:7070");
+        assert_eq!(plan.hosts.source, HostSource::Joined);
+        assert_eq!((plan.launcher, plan.config.max_restarts), (LauncherKind::Join, 3));
+        assert_eq!(plan.config.deadlines, Deadlines::default());
+        assert!(plan.config.hosts_join);
+    }
+
+    #[test]
+    fn run_has_one_host_with_the_workers_that_are_wanted() {
+        let run = RunFlags {
+            driver: DriverFlags { np: Some(4), ..DriverFlags::default() },
+            torch: TorchFlags::default(),
+            program: program(),
+            is_behind_dashes: true,
+        };
+        let plan = plan_here(&run).expect("nothing to refuse");
+        let name = HostName::new("localhost").expect("a literal");
+        assert_eq!(plan.hosts.source, HostSource::Fixed(vec![HostSlots { name, slots: 4 }]));
+        assert_eq!((plan.launcher, plan.bind.port()), (LauncherKind::Local, 0));
+    }
+
+    #[test]
+    fn each_address_of_a_name_is_a_host_with_a_slot_unless_more_are_said() {
+        let discovery = "dns://workers".parse().ok();
+        let flags = DriverFlags { discovery, ..DriverFlags::default() };
+        let plan = plan_driver(&flags, &program()).expect("nothing to refuse");
+        assert_eq!((plan.hosts.source, plan.hosts.default_slots), (HostSource::Script, Some(1)));
+        assert!(matches!(plan.discovery, DiscoveryPlan::Dns(_)));
+        let flags = DriverFlags { slots_per_host: Some(8), ..flags };
+        let plan = plan_driver(&flags, &program()).expect("nothing to refuse");
+        assert_eq!(plan.hosts.default_slots, Some(8));
+    }
+
+    #[test]
+    fn over_ssh_the_driver_listens_where_other_machines_reach_it() {
+        let hosts = Some("a:1".to_owned());
+        let launcher = Some(LauncherKind::Ssh);
+        let flags = DriverFlags { hosts, launcher, ..DriverFlags::default() };
+        let plan = plan_driver(&flags, &program()).expect("nothing to refuse");
+        assert_eq!(
+            (plan.launcher, plan.bind.to_string()),
+            (LauncherKind::Ssh, "0.0.0.0:7070".into())
+        );
+        let flags = DriverFlags { bind: "127.0.0.1:1".parse().ok(), ..flags };
+        let plan = plan_driver(&flags, &program()).expect("nothing to refuse");
+        assert_eq!(plan.bind.to_string(), "127.0.0.1:1");
+    }
+
+    #[test]
+    fn encrypted_data_does_not_go_by_nccl() {
+        let flags = DriverFlags { encrypt_data: true, ..DriverFlags::default() };
+        let plan = plan_driver(&flags, &program()).expect("nothing to refuse");
+        assert!(plan.config.encrypt_data);
+        let backend = plan.config.program.environment.iter();
+        let backend: Vec<_> = backend.filter(|(name, _)| name == elastic_gpu::BACKEND).collect();
+        assert_eq!(backend, [&(elastic_gpu::BACKEND.to_owned(), "cpu".to_owned())]);
+        let nccl = DriverFlags { backend: Some(Backend::Nccl), ..flags };
+        assert_eq!(refused(&nccl), "--encrypt-data and --backend nccl contradict each other");
+    }
+
+    #[test]
+    fn the_data_plane_is_that_of_the_flag() {
+        let planned = |data_plane| {
+            let flags = DriverFlags { data_plane, ..DriverFlags::default() };
+            plan_driver(&flags, &program()).expect("nothing to refuse").config.data_plane
+        };
+        assert_eq!(planned(None), DataPlane::Auto);
+        assert_eq!(planned(Some(DataPlane::ShmQuic)), DataPlane::ShmQuic);
+    }
+
+    #[test]
+    fn contradictions_are_refused_with_the_flag() {
+        let base = DriverFlags::default;
+        let ssh = DriverFlags { launcher: Some(LauncherKind::Ssh), ..base() };
+        assert_eq!(refused(&ssh), "--launcher ssh needs to know the hosts");
+        let local = DriverFlags { launcher: Some(LauncherKind::Local), ..base() };
+        assert_eq!(refused(&local), "--launcher local needs to know the hosts");
+        let hosts = Some("a:1".to_owned());
+        let two = DriverFlags { hosts: hosts.clone(), hostfile: Some("f".into()), ..base() };
+        assert_eq!(refused(&two), "--hosts and --hostfile both say where hosts come from");
+        let many = DriverFlags { hosts, np: Some(2), ..base() };
+        assert_eq!(refused(&many), "--np 2 is more than the 1 slots of --hosts");
+        let range =
+            DriverFlags { blacklist_cooldown_range: Some(vec![Duration::from_secs(1)]), ..base() };
+        assert!(refused(&range).contains("two numbers"));
+        assert!(plan_driver(&base(), &[]).is_err(), "no program");
+        let unnamed = plan_driver(&base(), &[String::new()]).expect_err("S-13");
+        assert_eq!(unnamed.to_string(), "the program's name is empty");
+        let spaced = DriverFlags { hosts: Some("hö st:1".to_owned()), ..base() };
+        assert_eq!(refused(&spaced), "--hosts: \"hö st\" is no name of a host");
+        let no_file = DriverFlags { hostfile: Some("/no/such".into()), ..base() };
+        assert_eq!(refused(&no_file), "--hostfile /no/such: there is no such file");
+        let no_folder = DriverFlags { output_dir: Some("/dev/null".into()), ..base() };
+        assert_eq!(refused(&no_folder), "--output-dir /dev/null is no folder");
+        let standby = DriverFlags { standby: true, ..base() };
+        assert_eq!(refused(&standby), "--standby is given, but no --store");
+    }
+}

@@ -1,0 +1,149 @@
+//! Failures and how they are reported: `error:`, `caused by:`, `hint:` on stderr, and the exit code. Used by every
+//! command; `main` reports.
+
+use std::error::Error;
+use std::fmt;
+
+use anstyle::{AnsiColor, Style};
+
+use super::logging::say;
+use super::printable::printable;
+
+/// Exit code of a failed job or command.
+pub(crate) const CODE_FAILED: u8 = 1;
+/// Exit code of a usage error.
+pub(crate) const CODE_USAGE: u8 = 2;
+
+/// A failure that `main` reports.
+#[derive(Debug)]
+pub(crate) struct CommandFailure {
+    code: u8,
+    message: String,
+    source: Option<Box<dyn Error>>,
+    hint: Option<String>,
+    is_told: bool,
+}
+
+impl CommandFailure {
+    /// A failure with exit code `CODE_FAILED`; `message` says what did not work.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self {
+            code: CODE_FAILED,
+            message: message.into(),
+            source: None,
+            hint: None,
+            is_told: false,
+        }
+    }
+
+    /// A usage error: the command line is invalid.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { code: CODE_USAGE, ..Self::new(message) }
+    }
+
+    /// Sets the exit code that the driver gave the job.
+    pub(crate) fn with_code(mut self, code: i32) -> Self {
+        self.code = u8::try_from(code).ok().filter(|code| *code != 0).unwrap_or(CODE_FAILED);
+        self
+    }
+
+    /// Adds the cause.
+    pub(crate) fn source(mut self, source: impl Error + 'static) -> Self {
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// Adds a hint: a way out.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Marks the failure as reported by another process on the same stderr: only the exit code remains to be given.
+    pub(crate) fn told_elsewhere(mut self) -> Self {
+        self.is_told = true;
+        self
+    }
+
+    /// The exit code.
+    pub(crate) const fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// Prints the failure to stderr; in colour where stderr shows colours (`NO_COLOR` is respected).
+    pub(crate) fn report(&self) {
+        if self.is_told {
+            return;
+        }
+        say(&self.text());
+    }
+
+    fn text(&self) -> String {
+        let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+        let cyan = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
+        let mut text = format!("{red}error:{red:#} {}\n", printable(&self.message));
+        let mut said = self.message.clone();
+        let mut cause = self.source.as_deref();
+        while let Some(error) = cause {
+            let message = error.to_string();
+            // Some errors repeat their source in their own text.
+            if !said.contains(&message) {
+                text.push_str(&format!("{red}caused by:{red:#} {}\n", printable(&message)));
+            }
+            said = message;
+            cause = error.source();
+        }
+        if let Some(hint) = &self.hint {
+            text.push_str(&format!("{cyan}hint:{cyan:#} {}\n", printable(hint)));
+        }
+        text
+    }
+}
+
+impl fmt::Display for CommandFailure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+/// Turns errors into failures.
+pub(crate) trait ResultExt<T> {
+    /// A failure; `message` says what was attempted.
+    fn failed(self, message: impl Into<String>) -> Result<T, CommandFailure>;
+    /// A usage error; `message` says which part of the command line is invalid.
+    fn usage(self, message: impl Into<String>) -> Result<T, CommandFailure>;
+}
+
+impl<T, E: Error + 'static> ResultExt<T> for Result<T, E> {
+    fn failed(self, message: impl Into<String>) -> Result<T, CommandFailure> {
+        self.map_err(|error| CommandFailure::new(message).source(error))
+    }
+
+    fn usage(self, message: impl Into<String>) -> Result<T, CommandFailure> {
+        self.map_err(|error| CommandFailure::usage(message).source(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_follow_one_another_and_the_hint_is_last() {
+        let inner = "x".parse::<u32>().expect_err("not a number");
+        let failure =
+            CommandFailure::usage("--np cannot be read").source(inner).hint("give a number");
+        let text = anstream::adapter::strip_str(&failure.text()).to_string();
+        let expected = "error: --np cannot be read\n\
+                        caused by: invalid digit found in string\n\
+                        hint: give a number\n";
+        assert_eq!(text, expected);
+        assert_eq!(failure.code(), 2);
+    }
+
+    #[test]
+    fn a_failed_job_never_has_code_zero() {
+        assert_eq!(CommandFailure::new("x").with_code(0).code(), 1);
+        assert_eq!(CommandFailure::new("x").with_code(130).code(), 130);
+    }
+}

@@ -1,0 +1,122 @@
+//! Logs to stderr; stdout is for data. Everything that a process writes to stderr goes through one lane, so that a
+//! stopped terminal or an unread pipe blocks no other work: lines that do not fit are dropped and counted. Started by
+//! `main`.
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use elastic_agent::output::{FRESH_LINE, not_shown};
+use elastic_runtime::{DroppingWriter, DroppingWriterLane};
+use tracing_subscriber::EnvFilter;
+
+use super::failure::{CommandFailure, ResultExt};
+
+/// Timeout for writing the last lines when the process ends.
+const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
+
+/// This process's stderr, once logging has started.
+static STDERR: OnceLock<Stderr> = OnceLock::new();
+
+#[derive(Debug)]
+struct Stderr {
+    words: DroppingWriter,
+    /// Whether each event clears its line first: on a terminal another process may have left text there.
+    is_terminal: bool,
+    shows_colours: bool,
+}
+
+impl Stderr {
+    fn open() -> io::Result<Self> {
+        // A descriptor of its own avoids the lock of `std::io::stderr`, which a blocked write would hold.
+        let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        let choice = anstream::AutoStream::choice(&io::stderr());
+        let words = DroppingWriter::new(
+            DroppingWriterLane::shown("log"),
+            Box::new(stderr),
+            Box::new(not_shown),
+        )?;
+        Ok(Self {
+            words,
+            is_terminal: io::stderr().is_terminal(),
+            shows_colours: choice != anstream::ColorChoice::Never,
+        })
+    }
+
+    fn push(&self, text: &[u8]) {
+        let begin = if self.is_terminal { FRESH_LINE } else { b"" };
+        self.words.push(&[begin, text]);
+    }
+}
+
+/// The writer for tracing: one event per call.
+#[derive(Clone, Copy, Debug)]
+struct Events;
+
+impl io::Write for Events {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        if let Some(stderr) = STDERR.get() {
+            stderr.push(event);
+        }
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Starts logging with `filter`, in colour where stderr shows colours.
+pub(crate) fn start_logging(filter: &str) -> Result<(), CommandFailure> {
+    // A word alone would be taken for the name of a module, and everything else be silent.
+    let levels = ["error", "warn", "info", "debug", "trace", "off"];
+    let words = filter.split(',').map(str::trim).filter(|it| !it.contains(['=', '[']));
+    if let Some(word) = words.clone().find(|word| !levels.contains(&word.to_lowercase().as_str())) {
+        let message = format!("--log {filter:?}: {word:?} is no level");
+        return Err(CommandFailure::usage(message)
+            .hint(format!("the levels are {}; or warn,elastic_driver=debug", levels.join(", "))));
+    }
+    let filter = EnvFilter::try_new(filter)
+        .usage(format!("--log {filter:?} is neither a level nor a list of directives"))
+        .map_err(|failure| failure.hint("such as: info, debug, or warn,elastic_driver=debug"))?;
+    let stderr = Stderr::open().failed("nothing can be said on stderr")?;
+    let shows_colours = stderr.shows_colours;
+    // Cannot fail: `main` calls this function once.
+    let _ = STDERR.set(stderr);
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(shows_colours)
+        .with_target(false)
+        .with_writer(|| Events)
+        // Otherwise tracing would report on stderr that stderr cannot be written, and panic.
+        .log_internal_errors(false)
+        .init();
+    Ok(())
+}
+
+/// Writes text to stderr that is no log event; colours are removed where stderr shows none.
+pub(crate) fn say(text: &str) {
+    match STDERR.get() {
+        Some(stderr) if stderr.shows_colours => stderr.push(text.as_bytes()),
+        Some(stderr) => {
+            stderr.push(anstream::adapter::strip_str(text).to_string().as_bytes());
+        }
+        // Logging has not started: no other work is running yet that a blocked write could hold up.
+        None => drop(anstream::stderr().write_all(text.as_bytes())),
+    }
+}
+
+/// The lane of stderr, for the watchdog.
+pub(crate) fn stderr_lane() -> Option<DroppingWriter> {
+    STDERR.get().map(|stderr| stderr.words.clone())
+}
+
+/// Waits for the last lines, for 1 s at most. To be called before the process ends.
+pub(crate) fn flush_stderr() {
+    if let Some(stderr) = STDERR.get() {
+        // A timeout cannot be reported: stderr itself is what hangs.
+        let _ = stderr.words.flush(LAST_LINES_WITHIN);
+    }
+}

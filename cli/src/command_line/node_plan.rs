@@ -1,0 +1,304 @@
+//! The plan of one node, where `run` is typed on each of a job's several nodes. Called by `driver_plan`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use elastic_agent::host;
+use elastic_journal::etcd::EtcdAddress;
+use elastic_protocol::HostName;
+
+use super::arguments::RunFlags;
+use super::driver_flags::{DriverFlags, LauncherKind};
+use super::driver_plan::{DriverPlan, of_torch, plan};
+use super::failure::{CommandFailure, ResultExt};
+use super::slurm::SlurmTask;
+use super::torch_flags::{Nodes, TorchFlags};
+use super::torch_plan::{conf_value, read_torch};
+
+/// torchrun's default port, for an endpoint without a port.
+const RENDEZVOUS_PORT: u16 = 29_400;
+
+/// etcd's default port, for an endpoint without a port.
+const ETCD_PORT: u16 = 2379;
+
+/// Default last-call timeout: how long to wait for more nodes once the fewest are there. Nodes are started by hand or
+/// one after the other.
+const LAST_CALL: Duration = Duration::from_secs(10);
+
+/// The plan of one node of several.
+#[derive(Clone, Debug)]
+pub(crate) struct NodePlan {
+    /// `HOST:PORT` of the driver; none where drivers find each other by a store.
+    pub(crate) head: Option<String>,
+    /// The value of `--node-rank`: rank 0 starts the driver, and no other does.
+    pub(crate) rank: Option<u32>,
+    /// The plan of the driver, if this node turns out to run it; its address is filled in later.
+    pub(crate) driver: DriverPlan,
+    /// The node's name, if it is known to be unique.
+    pub(crate) name: Option<HostName>,
+    /// The number of workers of this node.
+    pub(crate) slots: u32,
+    /// The role of the workers.
+    pub(crate) role: String,
+    /// The network interface by which other nodes reach this one, if one was named.
+    pub(crate) interface: Option<String>,
+    /// The secret that the nodes share.
+    pub(crate) secret: SecretSource,
+    /// How long to wait for the driver.
+    pub(crate) patience: Duration,
+    /// Whether another task of the same Slurm node is its agent.
+    pub(crate) is_spare: bool,
+}
+
+/// The source of the secret that only the nodes of a job know.
+#[derive(Clone, Debug)]
+pub(crate) enum SecretSource {
+    /// The text in `ELASTIC_TOKEN`.
+    Text(SecretText),
+    /// A file.
+    File(PathBuf),
+    /// A file in a home directory that all nodes share.
+    Home,
+    /// The job's name, which is not secret.
+    Id(String),
+}
+
+/// A secret text, which logs do not show.
+#[derive(Clone)]
+pub(crate) struct SecretText(pub(crate) String);
+
+impl FromStr for SecretText {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("SecretText(hidden)")
+    }
+}
+
+/// The meeting point of the nodes, if there may be several.
+struct Rendezvous {
+    nodes: Nodes,
+    head: Option<String>,
+    store: Option<EtcdAddress>,
+}
+
+/// The plan of a node, unless `run` is for this host alone.
+pub(super) fn plan_node(run: &RunFlags) -> Result<Option<NodePlan>, CommandFailure> {
+    let Some(Rendezvous { nodes, head, store }) = rendezvous(&run.torch, &run.driver)? else {
+        return Ok(None);
+    };
+    let (mut flags, torch, program) = read_torch(run)?;
+    refuse_other_hosts(&flags)?;
+    let of_script = (!run.is_behind_dashes).then_some(1);
+    let slots = run.torch.nproc_per_node.or(of_script).unwrap_or_else(host::slots);
+    let np = (nodes.min == nodes.max).then_some(nodes.min * slots);
+    flags.np = run.driver.np.or(np);
+    flags.min_np = flags.min_np.or(Some(nodes.min * slots));
+    flags.max_np = flags.max_np.or(Some(nodes.max * slots));
+    flags.last_call_timeout = flags.last_call_timeout.or(Some(LAST_CALL));
+    flags.store = flags.store.or(store);
+    let bind = ([0, 0, 0, 0], 0).into();
+    let bind = flags.bind.unwrap_or(bind);
+    let mut driver = plan(&flags, &program, bind, LauncherKind::Join, None)?;
+    let role = torch.role.clone().unwrap_or_else(|| "default".to_owned());
+    of_torch(&mut driver, torch);
+    let slurm = SlurmTask::read(&|name| std::env::var(name).ok())?;
+    let named = std::env::var("ELASTIC_HOST").ok();
+    let named = named.map(|name| HostName::new(&name).usage("ELASTIC_HOST")).transpose()?;
+    let is_spare = named.is_none() && slurm.as_ref().is_some_and(|task| task.local_id > 0);
+    Ok(Some(NodePlan {
+        head,
+        rank: run.torch.node_rank,
+        patience: driver.config.deadlines.elastic,
+        driver,
+        name: named.or(slurm.map(|task| task.node)),
+        slots,
+        role,
+        interface: run.torch.interface.clone(),
+        secret: secret(&run.torch)?,
+        is_spare,
+    }))
+}
+
+fn rendezvous(
+    torch: &TorchFlags,
+    flags: &DriverFlags,
+) -> Result<Option<Rendezvous>, CommandFailure> {
+    let of_several = "say where they meet: --rdzv-endpoint HEAD[:PORT], the same on every node; or start \
+                      `elastic-node --role driver -- train.py` on one machine and \
+                      `elastic-node --role worker --join HOST:PORT` on each";
+    let Some(nodes) = torch.nnodes.filter(|nodes| nodes.max > 1 && !torch.standalone) else {
+        return match torch.node_rank {
+            None | Some(0) => Ok(None),
+            Some(rank) => {
+                let message = format!("--node-rank {rank} means another host");
+                Err(CommandFailure::usage(message).hint("say how many there are: --nnodes N"))
+            }
+        };
+    };
+    let is_etcd = torch.rdzv_backend.as_deref().is_some_and(|name| name.starts_with("etcd"));
+    if let Some(rank) = torch.node_rank.filter(|rank| *rank >= nodes.max) {
+        let message = format!("--node-rank {rank} is none of --nnodes {}", nodes.max);
+        return Err(CommandFailure::usage(message).hint("nodes are numbered from 0"));
+    }
+    let port = torch.master_port.unwrap_or(RENDEZVOUS_PORT);
+    let endpoint = torch.rdzv_endpoint.as_deref().filter(|endpoint| !endpoint.is_empty());
+    let (head, store) = match (endpoint, &torch.master_addr) {
+        (Some(endpoint), _) if is_etcd => {
+            let name = torch.rdzv_id.as_deref().unwrap_or("elastic-node");
+            let address = format!("etcd://{}/{name}", with_port(endpoint, ETCD_PORT));
+            let store = address.parse().usage("--rdzv-endpoint is no address of an etcd")?;
+            (None, Some(store))
+        }
+        (Some(endpoint), _) => (Some(with_port(endpoint, RENDEZVOUS_PORT)), None),
+        (None, Some(master)) => (Some(with_port(master, port)), None),
+        (None, None) if flags.store.is_some() => (None, None),
+        (None, None) if nodes.min == 1 => return Ok(None),
+        (None, None) => {
+            let message =
+                format!("--nnodes asks for {} hosts, and nothing says where they meet", nodes.min);
+            return Err(CommandFailure::usage(message).hint(of_several));
+        }
+    };
+    Ok(Some(Rendezvous { nodes, head, store }))
+}
+
+/// The endpoint as `HOST:PORT`; `port` is used where it has none.
+fn with_port(endpoint: &str, port: u16) -> String {
+    let is_v6 = endpoint.parse::<std::net::Ipv6Addr>().is_ok();
+    let has_port = endpoint.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    match (is_v6, has_port) {
+        (true, _) => format!("[{endpoint}]:{port}"),
+        (false, true) => endpoint.to_owned(),
+        (false, false) => format!("{endpoint}:{port}"),
+    }
+}
+
+/// Refuses flags that list hosts: the nodes start themselves.
+fn refuse_other_hosts(flags: &DriverFlags) -> Result<(), CommandFailure> {
+    let given = [
+        ("--hosts", flags.hosts.is_some()),
+        ("--hostfile", flags.hostfile.is_some()),
+        ("--host-discovery-script", flags.host_discovery_script.is_some()),
+        ("--discovery", flags.discovery.is_some()),
+        ("--launcher", flags.launcher.is_some()),
+        ("--standby", flags.standby),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((flag, _)) => {
+            let message = format!("{flag} and --nnodes with an endpoint contradict each other");
+            Err(CommandFailure::usage(message)
+                .hint("nodes on which the same command is typed join by themselves: leave one out"))
+        }
+    }
+}
+
+fn secret(torch: &TorchFlags) -> Result<SecretSource, CommandFailure> {
+    if let Some(file) = conf_value(torch, "token_file")? {
+        return Ok(SecretSource::File(file.into()));
+    }
+    Ok(match (&torch.token, &torch.rdzv_id) {
+        (Some(text), _) => SecretSource::Text(text.clone()),
+        (None, Some(id)) => SecretSource::Id(id.clone()),
+        (None, None) => SecretSource::Home,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(torch: TorchFlags) -> RunFlags {
+        let program = vec!["train.py".to_owned()];
+        RunFlags { driver: DriverFlags::default(), torch, program, is_behind_dashes: false }
+    }
+
+    fn flags(min: u32, max: u32) -> TorchFlags {
+        TorchFlags { nnodes: Some(Nodes { min, max }), ..TorchFlags::default() }
+    }
+
+    fn planned(torch: TorchFlags) -> NodePlan {
+        plan_node(&arguments(torch)).expect("nothing to refuse").expect("several nodes")
+    }
+
+    fn refused(torch: TorchFlags) -> String {
+        plan_node(&arguments(torch)).expect_err("a contradiction").to_string()
+    }
+
+    #[test]
+    fn t_2_nodes_are_counted_in_workers() {
+        let endpoint = Some("head".to_owned());
+        let elastic =
+            TorchFlags { rdzv_endpoint: endpoint.clone(), nproc_per_node: Some(3), ..flags(2, 4) };
+        let plan = planned(elastic.clone());
+        let config = &plan.driver.config;
+        assert_eq!((config.np, config.min_np, config.max_np), (None, Some(6), Some(12)));
+        assert_eq!((plan.head.as_deref(), plan.slots), (Some("head:29400"), 3));
+        let fixed = planned(TorchFlags { nnodes: Some(Nodes { min: 2, max: 2 }), ..elastic });
+        assert_eq!(fixed.driver.config.np, Some(6));
+    }
+
+    #[test]
+    fn t_2_a_static_rendezvous_has_its_driver_at_the_master() {
+        let master_addr = Some("10.0.0.1".to_owned());
+        let (master_port, node_rank) = (Some(29_500), Some(1));
+        let plan = planned(TorchFlags { master_addr, master_port, node_rank, ..flags(2, 2) });
+        assert_eq!((plan.head.as_deref(), plan.rank), (Some("10.0.0.1:29500"), Some(1)));
+        assert!(refused(TorchFlags { node_rank: Some(2), ..flags(2, 2) }).contains("none of"));
+        assert!(
+            refused(TorchFlags { node_rank: Some(2), ..TorchFlags::default() }).contains("another")
+        );
+    }
+
+    #[test]
+    fn t_2_with_etcd_nodes_need_no_head() {
+        let plan = planned(TorchFlags {
+            rdzv_backend: Some("etcd-v2".to_owned()),
+            rdzv_endpoint: Some("etcd.example".to_owned()),
+            rdzv_id: Some("job7".to_owned()),
+            ..flags(1, 3)
+        });
+        let store = plan.driver.store.expect("where drivers meet").address.to_string();
+        assert_eq!((plan.head, store.as_str()), (None, "etcd://etcd.example:2379/job7"));
+        assert!(matches!(plan.secret, SecretSource::Id(_)));
+    }
+
+    #[test]
+    fn one_host_or_no_endpoint_is_as_it_was() {
+        let endpoint = Some("localhost:29400".to_owned());
+        for torch in [
+            TorchFlags { rdzv_endpoint: endpoint.clone(), ..flags(1, 1) },
+            TorchFlags { rdzv_endpoint: endpoint, ..TorchFlags::default() },
+            flags(1, 4),
+        ] {
+            assert!(plan_node(&arguments(torch)).expect("nothing to refuse").is_none());
+        }
+        assert!(refused(flags(2, 4)).contains("where they meet"));
+    }
+
+    #[test]
+    fn a_secret_that_was_given_goes_before_the_job_s_name() {
+        let endpoint = Some("head".to_owned());
+        let torch = TorchFlags {
+            rdzv_endpoint: endpoint,
+            rdzv_id: Some("7".to_owned()),
+            token: Some(SecretText("a text".to_owned())),
+            ..flags(2, 2)
+        };
+        assert!(matches!(planned(torch.clone()).secret, SecretSource::Text(_)));
+        let rdzv_conf = Some("join_timeout=5,token_file=/shared/token".to_owned());
+        let plan = planned(TorchFlags { rdzv_conf, ..torch });
+        assert!(matches!(plan.secret, SecretSource::File(_)));
+        assert_eq!(plan.patience, Duration::from_secs(5));
+        assert!(!format!("{plan:?}").contains("a text"));
+    }
+}

@@ -1,0 +1,240 @@
+//! Reads the command line, and refuses flags of one role that are given to the other. Called by `main`.
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use elastic_protocol::environment;
+
+use super::arguments::{CommandLine, ProgramCommand, Role};
+use super::failure::CommandFailure;
+use super::nearest::nearest;
+
+/// Flags of `--role worker`.
+const WORKER_FLAGS: [&str; 9] =
+    ["join", "token", "token_file", "host", "slots", "role_name", "interface", "launched", "leash"];
+/// Flags that both roles share.
+const COMMON_FLAGS: [&str; 4] = ["role", "log", "state_dir", "program"];
+
+/// The environment variables that set flags of roles. Agents that a driver starts must not inherit them: they are
+/// meant for the driver.
+pub(crate) fn flag_variables() -> Vec<OsString> {
+    let command = CommandLine::command();
+    command.get_arguments().filter_map(|it| it.get_env().map(ToOwned::to_owned)).collect()
+}
+
+/// Reads the arguments of this process. clap itself ends the process for `--help` and for invalid arguments.
+pub(crate) fn read() -> Result<CommandLine, CommandFailure> {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let matches = CommandLine::command().try_get_matches_from(&arguments);
+    let matches =
+        matches.map_err(|error| unknown_command(&error).unwrap_or_else(|| error.exit()))?;
+    let mut cli = interpret(&matches)?;
+    note_dashes(&mut cli, &arguments);
+    Ok(cli)
+}
+
+/// A word that stands where a command does, and is none; clap calls it an unexpected argument.
+fn unknown_command(error: &clap::Error) -> Option<CommandFailure> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else { return None };
+    let command = CommandLine::command();
+    let is_first = std::env::args().nth(1).is_some_and(|first| first == *word);
+    if word.starts_with('-') || !is_first {
+        return None;
+    }
+    let names: Vec<&str> =
+        command.get_subcommands().filter(|it| !it.is_hide_set()).map(|it| it.get_name()).collect();
+    let flags = ["version", "help"];
+    let hint = match (nearest(word, names.iter().copied()), nearest(word, flags)) {
+        (Some(name), _) => format!("did you mean `elastic-node {name}`?"),
+        (None, Some(flag)) => format!("did you mean `elastic-node --{flag}`?"),
+        (None, None) => {
+            format!("the commands are: {}; see `elastic-node --help`", names.join(", "))
+        }
+    };
+    Some(CommandFailure::usage(format!("there is no command `{word}`")).hint(hint))
+}
+
+/// Variables of this program that set no flag.
+const OTHER_VARIABLES: [&str; 11] = [
+    environment::DRIVER,
+    environment::JOB,
+    environment::WORKER,
+    environment::CREDENTIAL,
+    environment::DATA_ADDRESS,
+    environment::STORE_ADDRESS,
+    "ELASTIC_COLLECTIVE_TIMEOUT",
+    "ELASTIC_CUDA_LIBRARY",
+    "ELASTIC_NCCL_LIBRARY",
+    "ELASTIC_NCCL_SCOPE",
+    "ELASTIC_NCCL_SPARES",
+];
+
+/// Warns of variables that are nearly those of a flag: they would set nothing, silently.
+pub(crate) fn warn_of_misspelt_variables() {
+    let mut command = CommandLine::command();
+    command.build();
+    let of_commands = command.get_subcommands().flat_map(clap::Command::get_arguments);
+    let known: Vec<String> = command
+        .get_arguments()
+        .chain(of_commands)
+        .filter_map(|it| it.get_env()?.to_str().map(ToOwned::to_owned))
+        .chain(OTHER_VARIABLES.map(ToOwned::to_owned))
+        .collect();
+    for (variable, _) in std::env::vars_os() {
+        let Some(variable) = variable.to_str().filter(|it| it.starts_with("ELASTIC_")) else {
+            continue;
+        };
+        if known.iter().any(|it| it == variable) {
+            continue;
+        }
+        if let Some(meant) = nearest(variable, known.iter().map(String::as_str)) {
+            tracing::warn!("{variable} sets nothing: did you mean {meant}?");
+        }
+    }
+}
+
+/// Notes whether `--` stands before the program, which clap does not tell.
+fn note_dashes(cli: &mut CommandLine, arguments: &[OsString]) {
+    if let Some(ProgramCommand::Run(run)) = &mut cli.command {
+        let before = arguments.len().checked_sub(run.program.len() + 1);
+        run.is_behind_dashes = before.is_some_and(|before| arguments[before] == "--");
+    }
+}
+
+fn interpret(matches: &ArgMatches) -> Result<CommandLine, CommandFailure> {
+    let cli = CommandLine::from_arg_matches(matches)
+        .map_err(|error| CommandFailure::usage(error.to_string()))?;
+    match matches.subcommand_name() {
+        Some(command) => check_command(matches, command)?,
+        None => check_role(matches, cli.role.role)?,
+    }
+    Ok(cli)
+}
+
+/// The arguments given before any command. Values from the environment are left out: they may be meant for another
+/// process.
+fn given(matches: &ArgMatches) -> Vec<String> {
+    let command = CommandLine::command();
+    let ids = command.get_arguments().map(|argument| argument.get_id().as_str());
+    ids.filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine))
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
+fn flag_of(id: &str) -> String {
+    format!("--{}", id.replace('_', "-"))
+}
+
+fn check_command(matches: &ArgMatches, command: &str) -> Result<(), CommandFailure> {
+    match given(matches).into_iter().find(|id| id != "log") {
+        None => Ok(()),
+        Some(id) => {
+            Err(CommandFailure::usage(format!("{} is given before `{command}`", flag_of(&id)))
+                .hint(format!("flags of `{command}` follow it; a role takes no command")))
+        }
+    }
+}
+
+fn check_role(matches: &ArgMatches, role: Option<Role>) -> Result<(), CommandFailure> {
+    let given = given(matches);
+    let given = given.iter().map(String::as_str).filter(|id| !COMMON_FLAGS.contains(id));
+    for id in given {
+        let flag = flag_of(id);
+        let of_worker = WORKER_FLAGS.contains(&id);
+        match role {
+            None => {
+                let role = if of_worker { "worker" } else { "driver" };
+                return Err(CommandFailure::usage(format!("{flag} is given, but no role"))
+                    .hint(format!("add --role {role}")));
+            }
+            Some(Role::Driver) if of_worker => {
+                return Err(CommandFailure::usage(format!("{flag} is a flag of --role worker"))
+                    .hint(format!("leave {flag} out, or play --role worker")));
+            }
+            Some(Role::Worker) if !of_worker => {
+                return Err(CommandFailure::usage(format!("{flag} is a flag of --role driver"))
+                    .hint(format!("leave {flag} out: agents are told by their driver")));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<CommandLine, CommandFailure> {
+        let matches = CommandLine::command()
+            .try_get_matches_from(line.split_whitespace())
+            .map_err(|error| CommandFailure::usage(error.to_string()))?;
+        interpret(&matches)
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_of_a_role_can_come_from_the_environment() {
+        for argument in CommandLine::command().get_arguments() {
+            let id = argument.get_id().as_str();
+            if ["program", "help", "version"].contains(&id) {
+                continue;
+            }
+            let variable = argument.get_env().map(|name| name.to_string_lossy().into_owned());
+            assert_eq!(variable, Some(format!("ELASTIC_{}", id.to_uppercase())));
+        }
+    }
+
+    #[test]
+    fn roles_and_commands_are_read() {
+        let cli = parse("elastic-node --role driver -n 2 --min-np 1 -- train --epochs 3");
+        let cli = cli.expect("as the README shows");
+        assert_eq!(cli.role.role, Some(Role::Driver));
+        assert_eq!(cli.role.program, ["train", "--epochs", "3"]);
+        assert_eq!((cli.role.driver.np, cli.role.driver.min_np), (Some(2), Some(1)));
+        assert!(parse("elastic-node run -n 4 -- train -n 5").is_ok());
+        let cli = parse("elastic-node run --nproc_per_node 2 -r 0:1 train.py --lr 0.1 -- x");
+        let Some(ProgramCommand::Run(run)) = cli.expect("as torchrun").command else {
+            panic!("run")
+        };
+        assert_eq!(run.program, ["train.py", "--lr", "0.1", "--", "x"]);
+        assert!(parse("elastic-node run --nnodes 2:20:30 train.py").is_err(), "T-2");
+        assert!(parse("elastic-node run -m --no-python x").is_err(), "T-2");
+        assert!(parse("elastic-node --role driver --blacklist-cooldown-range 1 2 -- x").is_ok());
+        assert!(parse("elastic-node run -n 0 -- train").is_err());
+        assert!(parse("elastic-node run -n 4").is_err(), "no program");
+    }
+
+    #[test]
+    fn a_program_behind_dashes_is_told_from_a_script() {
+        let is_behind_dashes = |line: &str| {
+            let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            let mut cli = parse(line).expect("a program");
+            note_dashes(&mut cli, &arguments);
+            matches!(cli.command, Some(ProgramCommand::Run(run)) if run.is_behind_dashes)
+        };
+        assert!(is_behind_dashes("elastic-node run -n 2 -- prog -- x"));
+        assert!(!is_behind_dashes("elastic-node run -n 2 prog.py -- x"));
+    }
+
+    #[test]
+    fn flags_of_the_other_role_are_refused() {
+        let error = |line: &str| parse(line).expect_err("contradiction").to_string();
+        let text = error("elastic-node --role worker --join a:1 --min-np 2");
+        assert_eq!(text, "--min-np is a flag of --role driver");
+        let text = error("elastic-node --role driver --token-file f -- x");
+        assert_eq!(text, "--token-file is a flag of --role worker");
+        assert_eq!(error("elastic-node --np 3 -- x"), "--np is given, but no role");
+        assert_eq!(error("elastic-node -n 3 run -- x"), "--np is given before `run`");
+        assert!(parse("elastic-node --log warn run -- x").is_ok());
+    }
+}

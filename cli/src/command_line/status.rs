@@ -1,0 +1,158 @@
+//! `status`: a table for people, or one JSON object. Called by `main`.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use elastic_protocol::messages::{DriverStatus, PhaseMs, StatusReport, UnreachableHost};
+
+use super::failure::{CommandFailure, ResultExt};
+use super::printable::printable;
+use super::values::hosts_and_ports;
+use crate::process::{StatusClient, TokenSource};
+
+/// Interval between two requests of `--watch`.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+
+/// Flags of `status`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StatusFlags {
+    /// The driver, as HOST:PORT; with the other drivers that may act, separated by commas
+    #[arg(long, env = "ELASTIC_DRIVER", value_name = "ADDR", default_value = "127.0.0.1:7070")]
+    driver: String,
+    /// A file with the driver's token [default: that of its state directory on this machine]
+    #[arg(long, env = "ELASTIC_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The driver's state directory, if one was given to it
+    #[arg(long, env = "ELASTIC_STATE_DIR", value_name = "FOLDER")]
+    state_dir: Option<PathBuf>,
+    /// Print one JSON object instead of a table; with --watch one a line
+    #[arg(long)]
+    json: bool,
+    /// Ask repeatedly, until the job is over
+    #[arg(long)]
+    watch: bool,
+}
+
+/// Asks the driver for its status and prints it.
+pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailure> {
+    let driver = hosts_and_ports(&flags.driver)
+        .map_err(|reason| CommandFailure::usage(format!("--driver: {reason}")))
+        .map_err(|failure| failure.hint("give the address that the driver printed: HOST:PORT"))?;
+    let token =
+        TokenSource::new(&driver, None, flags.token_file.as_deref(), flags.state_dir.as_deref())?;
+    let client = StatusClient::connect(&driver, &token).await?;
+    loop {
+        let status = client.ask().await?;
+        let is_over = status.result.is_some();
+        print(&render(&status, flags)?)?;
+        if !flags.watch || is_over {
+            break;
+        }
+        tokio::time::sleep(WATCH_EVERY).await;
+    }
+    client.close().await;
+    Ok(())
+}
+
+fn render(status: &StatusReport, flags: &StatusFlags) -> Result<String, CommandFailure> {
+    if flags.json {
+        return serde_json::to_string(status).failed("the status cannot be written as JSON");
+    }
+    // With `--watch`, clears the screen before each table.
+    let clear = if flags.watch { "\x1b[2J\x1b[H" } else { "" };
+    Ok(format!("{clear}{}", printable(&describe_status(status))))
+}
+
+fn print(text: &str) -> Result<(), CommandFailure> {
+    let mut stdout = anstream::stdout().lock();
+    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).failed("stdout cannot be written")
+}
+
+/// The status as text for people.
+pub(crate) fn describe_status(status: &StatusReport) -> String {
+    let mut text = format!(
+        "job {} · {} · generation {} · world size {} · resets {}\n",
+        status.job, status.phase, status.generation, status.world_size, status.resets
+    );
+    text.push_str(&format!("driver {}, term {}", describe_driver(&status.driver), status.term));
+    if !status.standbys.is_empty() {
+        let standbys: Vec<String> = status.standbys.iter().map(describe_driver).collect();
+        text.push_str(&format!(" · standing by: {}", standbys.join(", ")));
+    }
+    text.push('\n');
+    if let Some(reset) = &status.last_reset {
+        text.push_str(&format!("last reset: {} ({})\n", reset.cause, describe_phases(&reset.ms)));
+    }
+    if let Some(waiting) = &status.waiting_for {
+        text.push_str(&format!("waiting: {waiting}\n"));
+    }
+    for warning in &status.warnings {
+        text.push_str(&format!("warning: {warning}\n"));
+    }
+    for host in &status.hosts {
+        for lane in &host.lanes {
+            let s = lane.hanging_ms.unwrap_or_default() / 1_000;
+            text.push_str(&format!(
+                "warning: host {}: {}: not answered for {s} s\n",
+                host.name, lane.name
+            ));
+        }
+    }
+    for UnreachableHost { from, to, breaks, error } in &status.unreachable {
+        let line = format!("{from} does not reach {to} ({breaks} generations in a row): {error}");
+        text.push_str(&format!("unreachable: {line}\n"));
+    }
+    if let Some(result) = &status.result {
+        text.push_str(&format!("result: {}\n", result.reason));
+    }
+    text.push_str(&format!("\n{}\n\n{}", hosts_table(status), workers_table(status)));
+    text
+}
+
+fn describe_driver(driver: &DriverStatus) -> String {
+    let DriverStatus { address, version } = driver;
+    format!("{address} ({version})")
+}
+
+fn hosts_table(status: &StatusReport) -> Table {
+    let mut table = plain_table(&["HOST", "SLOTS", "STATE", "UNTIL"]);
+    for host in &status.hosts {
+        let until = host.until.clone().unwrap_or_default();
+        table.add_row([host.name.clone(), host.slots.to_string(), host.state.to_string(), until]);
+    }
+    table
+}
+
+fn workers_table(status: &StatusReport) -> Table {
+    let mut table = plain_table(&["RANK", "WORKER", "PID", "STATE", "STEP", ""]);
+    for worker in &status.workers {
+        table.add_row([
+            worker.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
+            format!("{}:{}", worker.host, worker.slot),
+            worker.pid.map_or_else(String::new, |pid| pid.to_string()),
+            worker.state.to_string(),
+            worker.step.to_string(),
+            worker.note.clone(),
+        ]);
+    }
+    table
+}
+
+fn plain_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(header);
+    table
+}
+
+/// The known phases of a reset, in milliseconds.
+pub(crate) fn describe_phases(ms: &PhaseMs) -> String {
+    let phases =
+        [("detect", Some(ms.detect)), ("form", ms.form), ("sync", ms.sync), ("total", ms.total)];
+    let known: Vec<String> =
+        phases.into_iter().filter_map(|(name, ms)| Some(format!("{name} {:.1} ms", ms?))).collect();
+    known.join(", ")
+}

@@ -1,0 +1,109 @@
+//! Parsers of flag values: seconds, counts and addresses. Called by clap.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use elastic_protocol::Assignment;
+
+/// The driver's default port.
+pub(crate) const DEFAULT_PORT: u16 = 7070;
+
+/// Parses seconds, possibly with a fraction.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 =
+        text.trim().parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| format!("{text:?} seconds: give a number from 0 to a few years"))
+}
+
+/// Parses a positive number of workers or slots.
+pub(crate) fn count(text: &str) -> Result<u32, String> {
+    match text.trim().parse() {
+        Ok(0) => Err("it must be at least 1".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err(format!("{text:?} is not a whole number of at least 1")),
+    }
+}
+
+/// Parses a number of workers.
+pub(crate) fn workers(text: &str) -> Result<u32, String> {
+    const MAX: u32 = Assignment::WORLD_SIZE_MAX as u32;
+    match count(text)? {
+        workers if workers > MAX => Err(format!("a job has at most {MAX} workers")),
+        workers => Ok(workers),
+    }
+}
+
+/// Parses `HOST:PORT`, `HOST` or `[IPV6]:PORT`; the default port is [`DEFAULT_PORT`].
+pub(crate) fn host_and_port(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, DEFAULT_PORT).to_string());
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        None => (text, Ok(DEFAULT_PORT)),
+        Some((host, port)) => (host, port.parse()),
+    };
+    let is_name =
+        !host.is_empty() && !host.contains(|it: char| it.is_whitespace() || it.is_control());
+    match port {
+        Ok(port) if is_name => Ok(format!("{host}:{port}")),
+        _ => Err(format!("{text:?} is no address of the form HOST:PORT")),
+    }
+}
+
+/// Parses a comma-separated list of [`host_and_port`].
+pub(crate) fn hosts_and_ports(text: &str) -> Result<String, String> {
+    let all: Result<Vec<String>, String> = text.split(',').map(host_and_port).collect();
+    Ok(all?.join(","))
+}
+
+/// Parses [`host_and_port`] and resolves it.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    let text = host_and_port(text)?;
+    let mut addresses =
+        text.to_socket_addrs().map_err(|error| format!("{text:?} cannot be resolved: {error}"))?;
+    addresses.next().ok_or_else(|| format!("{text:?} has no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_may_have_a_fraction_and_may_not_be_negative() {
+        assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
+        assert_eq!(seconds("600"), Ok(Duration::from_secs(600)));
+        for wrong in ["-1", "NaN", "inf", "1e300", "ten", ""] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn s_13_nonsense_is_refused() {
+        for wrong in ["", " ", ":1", "a b:1", "a:b", "a\u{1b}:1", "a:70000"] {
+            assert!(host_and_port(wrong).is_err(), "{wrong:?}");
+        }
+        for wrong in ["0", "-1", "", "65537", "1000000", "1e3"] {
+            assert!(workers(wrong).is_err(), "{wrong:?}");
+        }
+        assert_eq!(workers("65536"), Ok(65_536));
+    }
+
+    #[test]
+    fn drivers_stand_in_a_list() {
+        assert_eq!(hosts_and_ports("a, b:1"), Ok("a:7070,b:1".to_owned()));
+        assert!(hosts_and_ports("a,,b").is_err() && hosts_and_ports("").is_err());
+    }
+
+    #[test]
+    fn an_address_has_a_default_port() {
+        let at = |text: &str| address(text).map(|address| address.to_string());
+        assert_eq!(at("127.0.0.1"), Ok("127.0.0.1:7070".to_owned()));
+        assert_eq!(at("127.0.0.1:0"), Ok("127.0.0.1:0".to_owned()));
+        assert_eq!(at("[::1]"), Ok("[::1]:7070".to_owned()));
+        assert_eq!(at("::1"), Ok("[::1]:7070".to_owned()));
+        assert_eq!(at("[::1]:9"), Ok("[::1]:9".to_owned()));
+        assert!(at("127.0.0.1:port").is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! The program `elastic-node`: reads the command line, and runs the command or role that it names.
+
+mod command_line;
+mod demo;
+#[expect(dead_code, reason = "its `main` is the example's")]
+#[path = "../../examples/digits.rs"]
+mod digits;
+mod process;
+
+use std::ffi::CString;
+use std::process::ExitCode;
+
+use command_line::{CommandFailure, CommandLine, ProgramCommand, ResultExt as _, Role, RunPlan};
+use elastic_runtime::system;
+
+fn main() -> ExitCode {
+    let code = match command_line::read().and_then(carry_out) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.report();
+            ExitCode::from(failure.code())
+        }
+    };
+    command_line::flush_stderr();
+    code
+}
+
+fn carry_out(cli: CommandLine) -> Result<(), CommandFailure> {
+    forget_token();
+    command_line::start_logging(&cli.log)?;
+    command_line::warn_of_misspelt_variables();
+    let CommandLine { command, role, log } = cli;
+    match (command, role.role) {
+        (Some(ProgramCommand::Demo(flags)), _) => demo::run_demo(flags.json),
+        (Some(ProgramCommand::DemoWorker(options)), _) => {
+            digits::train(&options).map(drop).failed("the training failed")
+        }
+        (Some(ProgramCommand::Run(run)), _) => match command_line::plan_run(&run)? {
+            RunPlan::Driver(plan) => process::run_driver(*plan, &log, None),
+            RunPlan::Node(plan) => process::run_node(*plan, &log),
+        },
+        (Some(ProgramCommand::Status(flags)), _) => {
+            system::run(command_line::print_status(&flags)).failed("the system refuses a client")?
+        }
+        (Some(ProgramCommand::Doctor(flags)), _) => command_line::run_doctor(&flags),
+        (None, Some(Role::Driver)) => {
+            process::run_driver(command_line::plan_driver(&role.driver, &role.program)?, &log, None)
+        }
+        (None, Some(Role::Worker)) => process::run_agent(command_line::plan_worker(&role)?),
+        (None, None) => Err(CommandFailure::usage("no command and no role is given")
+            .hint("see `elastic-node --help`; `elastic-node demo` shows what it is for")),
+    }
+}
+
+/// Removes the join token from the environment, which every child process inherits: a worker's program has a
+/// credential of its own and must not see this one.
+#[expect(unsafe_code, reason = "the environment is changed before there is a second thread")]
+fn forget_token() {
+    let Ok(name) = CString::new(command_line::TOKEN_VARIABLE) else { return };
+    // SAFETY: called from `main` while this is the only thread, so no other thread reads the environment. getenv
+    // returns a string inside the environment; nothing needs it any more, and /proc would show it as long as it stands
+    // there.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        if !value.is_null() {
+            std::ptr::write_bytes(value, 0, libc::strlen(value));
+        }
+        std::env::remove_var(command_line::TOKEN_VARIABLE);
+    }
+}

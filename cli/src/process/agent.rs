@@ -1,0 +1,182 @@
+//! `--role worker`: the process of a host's agent. Called by `main`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Addr;
+use elastic_agent::core::AgentSettings;
+use elastic_agent::{AgentActor, AgentExit, Drain, StandardStreams, SystemProcesses};
+use elastic_protocol::NodeName;
+use elastic_runtime::{ChildExit, Pulse, spawn_child, system};
+use elastic_transport::{ConnectError, ConnectOptions, FoundDrivers, JoinedNode, join};
+use futures_util::future::{Either, select};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::boot_time;
+use super::driver_address::DriverAddress;
+use super::host_watch::{AgentLanes, HostWatch, meeting_at};
+use super::leash::LeashLines;
+use super::network::{check_interface, short_packets_towards};
+use super::random::system_seed;
+use super::signals::{Heard, Signals, tick};
+use super::store_service::StoreService;
+use super::watch::tell;
+use crate::command_line::{CommandFailure, ResultExt, WorkerPlan};
+
+/// Interval between two looks for a token that is missing yet.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Timeout for the last messages to the driver, and for the last lines of workers' output.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Runs the agent until its job is over.
+pub(crate) fn run_agent(plan: WorkerPlan) -> Result<(), CommandFailure> {
+    if plan.is_spare {
+        tracing::info!(host = %plan.host, "this node's first task is its agent, with a slot for this one");
+        return Ok(());
+    }
+    if let Some(interface) = &plan.interface {
+        check_interface(interface)?;
+    }
+    let is_launched = plan.is_launched;
+    let end = system::run(serve(plan)).failed("the system refuses what the agent needs")??;
+    match end.code {
+        0 => Ok(()),
+        code => {
+            let failure = CommandFailure::new(end.reason).with_code(code);
+            Err(if is_launched { failure.told_elsewhere() } else { failure })
+        }
+    }
+}
+
+async fn serve(plan: WorkerPlan) -> Result<AgentExit, CommandFailure> {
+    let pulse = Pulse::new(boot_time());
+    tokio::task::spawn_local(tick(pulse.clone()));
+    let signals = Signals::start(pulse).failed("signals cannot be heard")?;
+    tracing::debug!(?plan, "configuration");
+    let (found, (tell_agent, agent_told)) = (FoundDrivers::default(), oneshot::channel());
+    if let Some(leash) = plan.leash {
+        tokio::task::spawn_local(LeashLines::hear(leash).obey(found.clone(), agent_told));
+    }
+    let joined = {
+        let heard = std::pin::pin!(signals.next());
+        let joining = std::pin::pin!(find_driver(&plan, &found));
+        match select(heard, joining).await {
+            Either::Left((heard, _)) => return Ok(ended_early(heard)),
+            Either::Right((joined, _)) => joined?,
+        }
+    };
+    let streams = Arc::new(StandardStreams::new().failed("the output cannot be shown")?);
+    let processes = SystemProcesses::new(streams.clone());
+    processes.adopt_orphans().failed("the ends of processes cannot be heard of")?;
+    let processes = StoreService::start(processes, &joined.node, None)
+        .failed("the store for scripts of torch cannot be served on the loopback")?;
+    let ports = vec![processes.lane(), processes.admission_lane()];
+    tokio::task::spawn_local(tell(ports.clone()));
+    let lanes = AgentLanes { ports, streams: streams.clone(), files: processes.output_files() };
+    let processes = DriverAddress::new(processes, &plan.driver, plan.interface);
+    let meeting = meeting_at(processes.route().data_ip(None));
+    let watch = HostWatch { lanes, route: processes.route().clone(), meeting };
+    let settings = AgentSettings::new(plan.host, plan.slots);
+    let settings = AgentSettings { role: plan.role, meeting, ..settings };
+    let processes = Box::new(processes);
+    let (tell_end, end) = oneshot::channel();
+    let node = joined.node.clone();
+    let (tell_fault, fault) = oneshot::channel();
+    // Both channels lose their reader once this function has returned.
+    let on_end = move |end| drop(tell_end.send(end));
+    let agent = spawn_child(
+        |_| AgentActor::new(node, settings, processes, on_end),
+        move |exit| drop(tell_fault.send(exit)),
+    );
+    tokio::task::spawn_local(forward(signals, agent.clone()));
+    tokio::task::spawn_local(watch.tell(agent.clone()));
+    // Without a leash nothing waits for the agent.
+    drop(tell_agent.send(agent));
+    let end = match end.await {
+        Ok(end) => end,
+        Err(_closed) => AgentExit { code: 1, reason: fault_of(fault.await) },
+    };
+    joined.transport.shutdown(&end.reason, GOODBYE).await;
+    if !streams.flush(GOODBYE) {
+        tracing::warn!("the last lines of workers' output were not read in time");
+    }
+    Ok(end)
+}
+
+/// Joins the job as soon as there is a token and a driver.
+async fn find_driver(
+    plan: &WorkerPlan,
+    found: &FoundDrivers,
+) -> Result<JoinedNode, CommandFailure> {
+    let until = Instant::now() + plan.patience;
+    if plan.token.may_appear() {
+        let (driver, token) = (&plan.driver, &plan.token);
+        let within = plan.patience;
+        tracing::warn!(driver, %token, ?within, "no token yet: waiting for the driver to store it");
+        while plan.token.may_appear() && Instant::now() < until {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+    loop {
+        let token = plan.token.read()?;
+        let authority = token.authority;
+        let name = NodeName::Agent(plan.host.clone());
+        let mut options = ConnectOptions::new(&plan.driver, token, name);
+        options.seed = system_seed();
+        options.found = found.clone();
+        options.patience = until.saturating_duration_since(Instant::now());
+        match join(options).await {
+            Ok(joined) => return Ok(joined),
+            // The token of an earlier driver was read just before this driver stored its own.
+            Err(ConnectError::WrongAuthority { .. })
+                if plan.token.read().is_ok_and(|token| token.authority != authority) => {}
+            Err(error) => return Err(refused(plan, error)),
+        }
+    }
+}
+
+fn refused(plan: &WorkerPlan, error: ConnectError) -> CommandFailure {
+    let short = match &error {
+        ConnectError::Unreachable { .. } => short_packets_towards(&plan.driver),
+        _ => None,
+    };
+    let hint = match &error {
+        _ if short.is_some() => short.as_deref().unwrap_or_default(),
+        ConnectError::Unreachable { .. } => {
+            "is the driver running, and is this its address? It listens on 127.0.0.1 only, unless it was \
+             given --bind"
+        }
+        ConnectError::WrongAuthority { .. } | ConnectError::WrongSecret(_) => {
+            "copy the token file of the driver that runs there now; each job has its own. Where `run` is typed on \
+             every node, give all of them the same secret (ELASTIC_TOKEN, --rdzv-conf token_file=FILE)"
+        }
+        ConnectError::Version { .. } => "install the same release on both machines",
+        _ => "the driver's log says more",
+    };
+    CommandFailure::new(format!("host {} could not join the driver at {}", plan.host, plan.driver))
+        .source(error)
+        .hint(hint)
+}
+
+async fn forward(signals: Signals, agent: Addr<AgentActor>) {
+    loop {
+        let heard = signals.next().await;
+        agent.do_send(Drain { reason: heard.name.to_owned(), code: heard.code() });
+    }
+}
+
+fn ended_early(heard: Heard) -> AgentExit {
+    AgentExit {
+        code: heard.code(),
+        reason: format!("{} before the driver was reached", heard.name),
+    }
+}
+
+fn fault_of(exit: Result<ChildExit, oneshot::error::RecvError>) -> String {
+    match exit {
+        Ok(exit) => format!("a fault in the agent: it {exit}"),
+        Err(_never_told) => "a fault in the agent: it is gone".to_owned(),
+    }
+}

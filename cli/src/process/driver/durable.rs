@@ -1,0 +1,168 @@
+//! A driver's journal. It is opened before anything else of the driver starts, so that the term is raised first. Used
+//! by the driver's process.
+
+use std::path::Path;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::Duration;
+
+use elastic_driver::JournalPort;
+use elastic_driver::journal::{Founding, JobSecretsBytes, Tenure, TenureError};
+use elastic_host_manager::{HostSlots, KnownHost};
+use elastic_journal::{FileJournal, Journal, JournalBatch, JournalError, LoadedJournal};
+use elastic_protocol::WorkerId;
+use elastic_runtime::OffloadPort;
+use elastic_transport::sealed::{open, seal};
+use elastic_transport::{AuthorityError, JobSecrets};
+
+use super::listening::Listening;
+use crate::command_line::{CommandFailure, DriverPlan, ResultExt};
+use crate::process::state_dir::JOURNAL_FILE;
+
+/// An open journal with the job that it holds.
+pub(super) struct Durable {
+    pub(super) tenure: Tenure,
+    pub(super) secrets: JobSecrets,
+    pub(super) port: JournalPort,
+}
+
+/// The reason why a journal cannot be used.
+pub(super) enum Unusable {
+    /// The journal cannot be used now; later, or by another driver, it may be.
+    Now(JournalError),
+    /// The journal cannot be used until an operator has mended something.
+    Lasting(CommandFailure),
+}
+
+impl Durable {
+    /// Continues the job in a state directory, or begins a new one there.
+    pub(super) fn open(
+        folder: &Path,
+        plan: &DriverPlan,
+        lane: &OffloadPort,
+    ) -> Result<Self, CommandFailure> {
+        let path = folder.join(JOURNAL_FILE);
+        let name = path.display().to_string();
+        let journal = FileJournal::open(&path).map_err(|error| unusable(&name, error))?;
+        let way_out = format!(
+            "start that program again to go on with its job; or give this one another --state-dir, or remove \
+             {name} to give that job up"
+        );
+        Self::begin(Box::new(journal), &name, plan, way_out, lane).map_err(|why| match why {
+            Unusable::Now(error) => unusable(&name, error),
+            Unusable::Lasting(failure) => failure,
+        })
+    }
+
+    /// Continues the job of a journal, or begins a new one there. `way_out` is the hint shown where the journal holds
+    /// another program's job.
+    pub(super) fn begin(
+        mut journal: Box<dyn Journal>,
+        name: &str,
+        plan: &DriverPlan,
+        way_out: String,
+        lane: &OffloadPort,
+    ) -> Result<Self, Unusable> {
+        // A state directory is this user's; what is in a store, others may read.
+        let store = plan.store.as_ref();
+        let sealing = store.and_then(|store| store.secret.as_ref().or(plan.shared.as_ref()));
+        let founding = || {
+            let secrets = Listening::new_job(plan.shared.as_ref())?;
+            let bytes = match sealing {
+                Some(secret) => seal(secret, &secrets.to_bytes())?,
+                None => secrets.to_bytes(),
+            };
+            if store.is_some() && sealing.is_none() {
+                tracing::warn!(
+                    "the job's private key lies unsealed in the store: whoever reads it there can join the job; give \
+                     every driver the same --store-secret FILE"
+                );
+            }
+            Ok::<_, AuthorityError>(Founding {
+                job: secrets.job(),
+                secrets: JobSecretsBytes(bytes),
+            })
+        };
+        let begun = Tenure::begin(&mut *journal, &plan.config.program, founding);
+        let tenure = begun.map_err(|error| match error {
+            TenureError::Journal(error @ JournalError::Corrupt(_)) => {
+                Unusable::Lasting(unusable(name, error))
+            }
+            TenureError::Journal(error) => Unusable::Now(error),
+            TenureError::Founding(error) => Unusable::Lasting(
+                CommandFailure::new("the job's secrets cannot be made").source(error),
+            ),
+            other @ TenureError::OtherProgram { .. } => {
+                Unusable::Lasting(CommandFailure::new(other.to_string()).hint(way_out))
+            }
+        })?;
+        let opened = open(sealing, &tenure.image.secrets.0).map_err(|error| {
+            let failure =
+                CommandFailure::usage(format!("the job's secrets in {name} cannot be read"));
+            let hint = "give every driver of the job the same --store-secret FILE";
+            Unusable::Lasting(failure.source(error).hint(hint))
+        })?;
+        let secrets = JobSecrets::from_bytes(&opened)
+            .failed(format!("the journal {name} cannot be used"))
+            .map_err(Unusable::Lasting)?;
+        let port = JournalPort::new(Box::new(ClosedAside(Some(journal))), lane.clone());
+        Ok(Self { tenure, secrets, port })
+    }
+
+    /// Workers that were started and have not attached: their tokens are still valid.
+    pub(super) fn expected_workers(&self) -> impl Iterator<Item = &WorkerId> {
+        let workers = self.tenure.image.workers.iter();
+        workers.filter(|(_, image)| image.data_address.is_none()).map(|(worker, _)| worker)
+    }
+
+    /// The hosts that the former driver had.
+    pub(super) fn known_hosts(&self) -> Vec<KnownHost> {
+        let known = self.tenure.image.hosts.iter().map(|host| KnownHost {
+            host: HostSlots { name: host.name.clone(), slots: host.slots },
+            is_blacklisted: host.is_blacklisted,
+        });
+        known.collect()
+    }
+}
+
+/// Timeout for closing the journal: a hanging disk must not hold up the end of the process.
+const CLOSED_WITHIN: Duration = Duration::from_secs(1);
+
+/// A journal that a thread of its own closes, since closing writes to the disk.
+struct ClosedAside(Option<Box<dyn Journal>>);
+
+impl Journal for ClosedAside {
+    fn load(&mut self) -> Result<LoadedJournal, JournalError> {
+        self.inner()?.load()
+    }
+
+    fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError> {
+        self.inner()?.append(batch)
+    }
+}
+
+impl ClosedAside {
+    fn inner(&mut self) -> Result<&mut (dyn Journal + 'static), JournalError> {
+        self.0.as_deref_mut().ok_or_else(|| JournalError::Fenced("it is closed".to_owned()))
+    }
+}
+
+impl Drop for ClosedAside {
+    fn drop(&mut self) {
+        let (closed, is_closed) = sync_channel::<()>(1);
+        let journal = self.0.take();
+        let close = move || {
+            drop(journal);
+            drop(closed);
+        };
+        // Without a thread the journal is closed right here.
+        if thread::Builder::new().name("close journal".to_owned()).spawn(close).is_ok() {
+            let _ = is_closed.recv_timeout(CLOSED_WITHIN);
+        }
+    }
+}
+
+fn unusable(name: &str, error: JournalError) -> CommandFailure {
+    let hint = error.hint();
+    CommandFailure::new(format!("the journal {name} cannot be used")).source(error).hint(hint)
+}

@@ -1,0 +1,421 @@
+//! `--role driver` and `run`: the process of the one authority of a job. Called by `main` and by `node`.
+
+mod durable;
+mod listening;
+mod reach;
+mod standing;
+
+use std::io::IsTerminal as _;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use elastic_driver::{Driver, DriverCore, DriverParts, StopJob};
+use elastic_host_manager::{Discovery, DnsDiscovery, HostFileDiscovery, ScriptDiscovery};
+use elastic_journal::etcd::{EtcdAddress, StoreRevision};
+use elastic_protocol::{JobId, JobOutcome, JobResult, Term, WorkerFailure};
+use elastic_runtime::{NodeHandle, Pulse, spawn_child, system, wall_clock};
+use elastic_store::actor::StoreActor;
+use elastic_transport::ReservedAddress;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use self::durable::{Durable, Unusable};
+use self::listening::{Listening, SharedCredentials, not_listening};
+use self::reach::{reached_at, tell_how_to_join};
+use self::standing::{LeaderSeat, Stood, finish, resign, stand};
+use super::boot_time;
+use super::event_log::EventLog;
+use super::launcher::{AgentCommand, LaunchMethod, Launcher};
+use super::node::Beside;
+use super::observer::{DriverEnd, Observer};
+use super::progress::show;
+use super::random::system_rng;
+use super::signals::{Heard, Signals, tick};
+use super::state_dir::{DriverStateDir, EVENTS_FILE, default_state_dir};
+use super::watch::{Lanes, Watch};
+use crate::command_line::{
+    CommandFailure, DiscoveryPlan, DriverPlan, LauncherKind, ResultExt, stderr_lane,
+};
+
+/// Timeout for the last messages to agents.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Grace period after the job's end for agents that the driver started.
+const AGENTS_GO_WITHIN: Duration = Duration::from_secs(2);
+
+/// Runs a job to its end, or until another driver continues it.
+///
+/// `beside` is the agent of this node, where the driver runs on one of several equal nodes.
+pub(crate) fn run_driver(
+    mut plan: DriverPlan,
+    log: &str,
+    beside: Option<Rc<Beside>>,
+) -> Result<(), CommandFailure> {
+    let mut since = None;
+    let pulse = Pulse::new(boot_time());
+    let signals = Signals::start(pulse.clone()).failed("signals cannot be heard")?;
+    loop {
+        let life = async {
+            tokio::task::spawn_local(tick(pulse.clone()));
+            drive(&mut plan, log, beside.as_deref(), &mut since, &signals).await
+        };
+        let end = system::run(life);
+        match end.failed("the system refuses what the driver needs")?? {
+            DriverLifeEnd::Over(JobResult { outcome: JobOutcome::Succeeded, .. })
+            | DriverLifeEnd::HandedOver => {
+                return Ok(());
+            }
+            DriverLifeEnd::Over(result) => return Err(tell(result)),
+            DriverLifeEnd::Asked(heard) => {
+                let message = format!("stopped by signal {} while standing by", heard.number);
+                return Err(CommandFailure::new(message).with_code(heard.code()));
+            }
+            // Everything of the old term is gone with its system of actors: the driver is as if just started.
+            DriverLifeEnd::Deposed(reason) => {
+                tracing::warn!(reason, "this driver goes back to standing by")
+            }
+        }
+    }
+}
+
+/// The way in which a life of a driver ends.
+#[derive(Debug)]
+enum DriverLifeEnd {
+    /// The job is over.
+    Over(JobResult),
+    /// The driver was asked to go, and another driver continues the job.
+    HandedOver,
+    /// The driver was asked to go while it stood by.
+    Asked(Heard),
+    /// The driver may not act any more, or not yet.
+    Deposed(String),
+}
+
+async fn drive(
+    plan: &mut DriverPlan,
+    log: &str,
+    beside: Option<&Beside>,
+    since: &mut Option<StoreRevision>,
+    signals: &Signals,
+) -> Result<DriverLifeEnd, CommandFailure> {
+    // The driver's own log already reports hosts and workers.
+    let log = if log == DEFAULT_LOG { "warn" } else { log };
+    let start_beside = |join: &str| beside.map_or(Ok(()), |beside| beside.start(join, log));
+    let lanes = Lanes::new();
+    let opened = match plan.store.clone() {
+        None => open(plan, &lanes, beside.and_then(Beside::take_socket))?,
+        Some(store) => {
+            match open_store(plan, &store.address, since, signals, &lanes, &start_beside).await? {
+                Ok(opened) => opened,
+                Err(end) => return Ok(end),
+            }
+        }
+    };
+    let OpenedDriver { state, listening, durable, seat } = opened;
+    let Listening { job, term, node, transport, credentials, address } = &listening;
+    let reached_at = reached_at(plan, *address);
+    let events_path = state.path().join(EVENTS_FILE);
+    let events =
+        EventLog::open(events_path.clone(), wall_clock(), term.0, &job.to_string(), &reached_at)
+            .failed("the event log cannot be written")?;
+    let token = credentials.borrow().join_token();
+    let token_file = state.publish(&token, *address)?;
+    tracing::info!(%job, %address, %term, events = %events_path.display(), "the driver listens");
+    tracing::debug!(?plan, "configuration");
+
+    let command = AgentCommand {
+        program: std::env::current_exe().failed("this program does not find itself")?,
+        driver: reached_at.clone(),
+        token_file,
+        token: token.to_line(),
+        outlives_driver: plan.keeps_journal,
+        role: plan.role.clone(),
+        interface: plan.interface.clone(),
+        log: log.to_owned(),
+    };
+    start_beside(&reached_at)?;
+    let launcher = launcher(plan, command, node, beside.is_some());
+    if let (Some(launcher), Some(durable)) = (&launcher, &durable) {
+        launcher.adopt(durable.tenure.image.hosts.iter().map(|host| host.name.clone()));
+    }
+    let (tell_end, ended) = oneshot::channel();
+    let words = stderr_lane().into_iter().chain([events.words()]).collect();
+    let stalls_after = seat.as_ref().map(LeaderSeat::stalls_after);
+    let watch = Watch::new(lanes.clone(), words, stalls_after);
+    tokio::task::spawn_local(watch.clone().tell());
+    let observer = Observer::new(events, launcher.clone(), watch, tell_end);
+    let mut config = plan.config.clone();
+    config.driver_address = reached_at;
+    if let Some(folder) = &plan.log_dir {
+        config.output.directory = Some(log_folder(folder, config.run_id.as_deref(), *job)?);
+    }
+    let (core, journal) = match durable {
+        Some(Durable { tenure, port, .. }) => {
+            (DriverCore::with_journal(config, tenure, system_rng(), node.now()), Some(port))
+        }
+        None => (DriverCore::new(config, *job, *term, system_rng(), node.now()), None),
+    };
+    let is_durable = journal.is_some();
+    let permit = seat.as_ref().map(LeaderSeat::permit);
+    let parts = DriverParts {
+        core,
+        journal,
+        host_manager: plan.hosts.clone(),
+        discovery: discovery(&plan.discovery, node, &lanes),
+        credentials: Rc::new(SharedCredentials(Rc::clone(credentials))),
+        observer: Box::new(observer),
+        permit: Box::new(move || permit.as_ref().is_none_or(|it| it.is_valid(boot_time()))),
+    };
+    let (tell_fault, fault) = oneshot::channel();
+    // The channel loses its reader once this function has returned.
+    let driver = Driver::start(node, parts, move |exit| drop(tell_fault.send(exit)));
+    if let Some(launcher) = &launcher {
+        launcher.report_to(driver.clone());
+    }
+    // Over ssh, agents cannot know that their output goes to a terminal.
+    let is_live = std::io::stderr().is_terminal() && plan.launcher != LauncherKind::Ssh;
+    tokio::task::spawn_local(show(node.clone(), driver.clone(), is_live));
+    let keeper = seat.map(|seat| seat.serve(driver.clone()));
+    tokio::task::spawn_local(forward(signals.clone(), driver));
+    let store = StoreActor::new(node.clone());
+    let _store =
+        spawn_child(|_| store, |exit| tracing::error!("a fault in the driver: the store {exit}"));
+
+    let result = match (ended.await, keeper) {
+        (Ok(DriverEnd::Over(result)), keeper) => {
+            if let Some(keeper) = keeper {
+                finish(keeper, &result, &lanes.journal).await;
+            }
+            Ok(DriverLifeEnd::Over(result))
+        }
+        (Ok(DriverEnd::HandedOver), keeper) => {
+            if let Some(keeper) = keeper {
+                resign(keeper, &lanes.journal).await;
+            }
+            transport.shutdown("another driver goes on with the job", GOODBYE).await;
+            return Ok(DriverLifeEnd::HandedOver);
+        }
+        (Ok(DriverEnd::Abandoned(reason)), Some(_keeper)) => {
+            // Messages still on their way come from a driver that may not act: they are dropped.
+            transport.shutdown("the driver may not act any more", Duration::ZERO).await;
+            return Ok(DriverLifeEnd::Deposed(reason));
+        }
+        (Ok(DriverEnd::Abandoned(reason)), None) => {
+            Err(CommandFailure::new("this driver acts no more; the job goes on without it")
+                .source(Abandoned(reason))
+                .hint("start it again when the cause is mended"))
+        }
+        (Err(_dropped), _) => {
+            Err(CommandFailure::new("a fault in the driver ended it").hint(match fault.await {
+                Ok(exit) => format!("please report this: it {exit}"),
+                Err(_) => "please report this".to_owned(),
+            }))
+        }
+    };
+    if result.is_err() && is_durable {
+        // A restarted driver finds the job as it is.
+        transport.shutdown("the driver has ended", GOODBYE).await;
+        return result;
+    }
+    let withdrawn = lanes.state.run("withdrawal", move || state.withdraw());
+    if timeout(GOODBYE, withdrawn).await.is_err() {
+        tracing::warn!("the state directory does not answer: token and journal are left there");
+    }
+    transport.shutdown("the job is over", GOODBYE).await;
+    if let Some(launcher) = launcher {
+        launcher.close(AGENTS_GO_WITHIN).await;
+    }
+    result
+}
+
+/// The parts of a driver that exist before its actors.
+struct OpenedDriver {
+    state: DriverStateDir,
+    listening: Listening,
+    /// The journal; none where no successor could find it.
+    durable: Option<Durable>,
+    /// The right to act, where other drivers compete for it.
+    seat: Option<LeaderSeat>,
+}
+
+fn open(
+    plan: &mut DriverPlan,
+    lanes: &Lanes,
+    socket: Option<UdpSocket>,
+) -> Result<OpenedDriver, CommandFailure> {
+    if !plan.keeps_journal {
+        let secrets =
+            Listening::new_job(plan.shared.as_ref()).failed("the job's secrets cannot be made")?;
+        let listening = Listening::start(plan, socket.map(Rc::new), secrets, Term(1))?;
+        let state = DriverStateDir::open(&state_dir(plan, listening.address)?)?;
+        // No successor will come for orphaned workers, so training ones get the same timeout as idle ones.
+        plan.config.deadlines.orphan_training.get_or_insert(plan.config.deadlines.orphan);
+        return Ok(OpenedDriver { state, listening, durable: None, seat: None });
+    }
+    let state = DriverStateDir::open(&state_dir(plan, plan.bind)?)?;
+    let durable = Durable::open(state.path(), plan, &lanes.journal)?;
+    if durable.tenure.is_takeover() {
+        listen_where_it_did(plan, &state);
+    }
+    let listening = listen(plan, socket.map(Rc::new), &durable)?;
+    Ok(OpenedDriver { state, listening, durable: Some(durable), seat: None })
+}
+
+/// Opens a driver with a store that several drivers share: returns when this one may act, or its end.
+async fn open_store(
+    plan: &mut DriverPlan,
+    store: &EtcdAddress,
+    since: &mut Option<StoreRevision>,
+    signals: &Signals,
+    lanes: &Lanes,
+    start_beside: &dyn Fn(&str) -> Result<(), CommandFailure>,
+) -> Result<Result<OpenedDriver, DriverLifeEnd>, CommandFailure> {
+    let state = DriverStateDir::open(&state_dir(plan, plan.bind)?)?;
+    listen_where_it_did(plan, &state);
+    let reserved = ReservedAddress::bind(plan.bind, wall_clock).map_err(not_listening)?;
+    let address = reserved.local_address().failed("the driver cannot listen")?;
+    // The driver's next life must be reachable at the same address.
+    plan.bind = address;
+    let reached_at = reached_at(plan, address);
+    let tell_acting = |acting: &str| start_beside(&format!("{acting},{reached_at}"));
+    let seat = match stand(store, plan, &reached_at, since, signals, &lanes.journal, &tell_acting)
+        .await?
+    {
+        Stood::Acts(seat) => *seat,
+        Stood::Over(result) => return Ok(Err(DriverLifeEnd::Over(result))),
+        Stood::Asked(heard) => return Ok(Err(DriverLifeEnd::Asked(heard))),
+    };
+    let way_out = format!(
+        "give this job a place of its own (--store etcd://HOST:PORT/NAME); or delete the keys below \
+         {store} to give that one up"
+    );
+    let journal = Box::new(seat.journal());
+    let name = store.to_string();
+    let durable = match Durable::begin(journal, &name, plan, way_out, &lanes.journal) {
+        Ok(durable) => durable,
+        Err(Unusable::Now(error)) => return Ok(Err(DriverLifeEnd::Deposed(error.to_string()))),
+        Err(Unusable::Lasting(failure)) => return Err(failure),
+    };
+    let listening = listen(plan, Some(reserved.into_socket()), &durable)?;
+    Ok(Ok(OpenedDriver { state, listening, durable: Some(durable), seat: Some(seat) }))
+}
+
+/// With any free port allowed, a driver takes the port at which its agents and workers look for it.
+fn listen_where_it_did(plan: &mut DriverPlan, state: &DriverStateDir) {
+    if let Some(former) = state.address().filter(|_| plan.bind.port() == 0) {
+        plan.bind.set_port(former.port());
+    }
+}
+
+fn listen(
+    plan: &mut DriverPlan,
+    socket: Option<Rc<UdpSocket>>,
+    durable: &Durable,
+) -> Result<Listening, CommandFailure> {
+    plan.hosts.known = durable.known_hosts();
+    let term = durable.tenure.image.term;
+    let listening = Listening::start(plan, socket, durable.secrets.clone(), term)?;
+    for worker in durable.expected_workers() {
+        listening.credentials.borrow_mut().issue_worker(worker);
+    }
+    Ok(listening)
+}
+
+/// The job's folder below `--log-dir`: its name and the beginning of its id, so that no two jobs share a folder.
+fn log_folder(folder: &Path, run_id: Option<&str>, job: JobId) -> Result<String, CommandFailure> {
+    let name: String = run_id
+        .unwrap_or("none")
+        .chars()
+        .map(|it| if it.is_alphanumeric() { it } else { '_' })
+        .collect();
+    let id: String = job.to_string().chars().take(8).collect();
+    let folder = std::path::absolute(folder.join(format!("{name}_{id}")));
+    let folder = folder.failed("--log-dir is no folder")?;
+    folder.to_str().map(ToOwned::to_owned).ok_or_else(|| {
+        CommandFailure::usage(format!("--log-dir {} is not UTF-8", folder.display()))
+    })
+}
+
+fn state_dir(plan: &DriverPlan, address: SocketAddr) -> Result<PathBuf, CommandFailure> {
+    if let Some(folder) = &plan.state_dir {
+        return Ok(folder.clone());
+    }
+    default_state_dir(address).ok_or_else(|| {
+        CommandFailure::new("there is no folder for the driver's state: HOME is not set")
+            .hint("give one with --state-dir")
+    })
+}
+
+/// Prepares the way in which agents join: a launcher starts them, or people do, who are told how unless they know.
+fn launcher(
+    plan: &DriverPlan,
+    command: AgentCommand,
+    node: &NodeHandle,
+    is_told: bool,
+) -> Option<Rc<Launcher>> {
+    let way = match plan.launcher {
+        LauncherKind::Join if is_told => return None,
+        LauncherKind::Join => {
+            tell_how_to_join(plan, &command.driver, &command.token_file);
+            return None;
+        }
+        LauncherKind::Local => LaunchMethod::Local,
+        LauncherKind::Ssh => LaunchMethod::Ssh { failures_max: plan.config.max_restarts },
+    };
+    Some(Launcher::start(command, way, node))
+}
+
+/// Default of `--log`.
+const DEFAULT_LOG: &str = "info";
+
+fn discovery(plan: &DiscoveryPlan, node: &NodeHandle, lanes: &Lanes) -> Box<dyn Discovery> {
+    match plan {
+        DiscoveryPlan::Script(path) => Box::new(ScriptDiscovery::new(path)),
+        // A placeholder: without discovery the script is never run.
+        DiscoveryPlan::None => Box::new(ScriptDiscovery::new(Path::new(""))),
+        DiscoveryPlan::Dns(target) => {
+            Box::new(DnsDiscovery::new(target.clone(), node.random("discovery: DNS", 0)))
+        }
+        DiscoveryPlan::File(path) => {
+            Box::new(HostFileDiscovery::new(path, lanes.discovery.clone()))
+        }
+    }
+}
+
+async fn forward(signals: Signals, driver: actix::Addr<Driver>) {
+    loop {
+        let heard = signals.next().await;
+        tracing::info!("{}: asked to end", heard.name);
+        driver.do_send(StopJob { signal: heard.number });
+    }
+}
+
+/// The reason why a driver stopped acting.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Abandoned(String);
+
+/// The reason why the job did not succeed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct FirstFailure(String);
+
+fn tell(result: JobResult) -> CommandFailure {
+    let mut failure = CommandFailure::new(result.reason.clone()).with_code(result.code);
+    // A reason that names the worker already reports its failure.
+    let untold =
+        result.first_failure.filter(|failure| !result.reason.contains(&failure.worker.to_string()));
+    if let Some(WorkerFailure { worker, rank, status, message }) = untold {
+        let rank = rank.map_or_else(String::new, |rank| format!(" (rank {rank})"));
+        let status = status.map_or_else(String::new, |status| format!(": {status}"));
+        let message = message.trim();
+        let said = if message.is_empty() { String::new() } else { format!(": {message}") };
+        failure = failure.source(FirstFailure(format!("{worker}{rank} failed{status}{said}")));
+    }
+    match result.hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}

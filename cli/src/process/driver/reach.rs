@@ -1,0 +1,38 @@
+//! The address at which a driver is reached, and how its operator is told. Used by the driver's process.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use crate::command_line::{DriverPlan, LauncherKind, say};
+
+/// The address at which workers and agents reach the driver.
+pub(super) fn reached_at(plan: &DriverPlan, address: SocketAddr) -> String {
+    if let Some(advertise) = &plan.advertise {
+        return advertise.clone();
+    }
+    if !address.ip().is_unspecified() {
+        return address.to_string();
+    }
+    let loopback = match address {
+        SocketAddr::V4(_) => SocketAddr::from(([127, 0, 0, 1], address.port())),
+        SocketAddr::V6(_) => SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], address.port())),
+    };
+    match (plan.launcher, nix::unistd::gethostname()) {
+        (LauncherKind::Join | LauncherKind::Ssh, Ok(name)) => {
+            format!("{}:{}", name.to_string_lossy(), address.port())
+        }
+        _ => loopback.to_string(),
+    }
+}
+
+/// Prints the join command to stderr, whatever the log level: the operator needs it in the next shell.
+pub(super) fn tell_how_to_join(plan: &DriverPlan, reached_at: &str, token_file: &Path) {
+    let token_file = token_file.display();
+    let mut text = format!(
+        "join with: elastic-node --role worker --join {reached_at} --token-file {token_file}\n"
+    );
+    if !plan.bind.ip().is_loopback() {
+        text.push_str("on other machines, give a copy of that file (mode 0600): it lets them in\n");
+    }
+    say(&text);
+}

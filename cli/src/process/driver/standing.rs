@@ -1,0 +1,231 @@
+//! A driver with `--store`: it stands by until it may act, and acts for as long as its lease lasts. Used by the
+//! driver's process.
+
+use std::time::Duration;
+
+use elastic_driver::{Abandon, Driver, StandbysChanged};
+use elastic_journal::JournalError;
+use elastic_journal::etcd::{
+    Campaign, Candidate, DriverCard, EtcdAddress, EtcdJournal, Keeper, KeeperMessage, Permit,
+    StoreRevision,
+};
+use elastic_protocol::JobResult;
+use elastic_protocol::messages::DriverStatus;
+use elastic_runtime::{OffloadPort, Pulse};
+use futures_util::future::{Either, select};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use crate::command_line::{CommandFailure, DriverPlan, ResultExt};
+use crate::process::boot_time;
+use crate::process::signals::{Heard, Signals, tick};
+
+/// Interval between two campaigns of a driver that stands by.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Timeout for etcd's first answer.
+const FIRST_ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// Timeout for a driver that has just won until its actors run: it reads the journal first.
+const BEGINS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Most messages of the keeper that wait to be received.
+const TOLD_MAX: usize = 16;
+
+/// The right to act, while the lease lasts.
+#[derive(Debug)]
+pub(super) struct LeaderSeat {
+    journal: EtcdJournal,
+    keeper: Keeper,
+    told: mpsc::Receiver<KeeperMessage>,
+    /// The heartbeat of the actors, without which the lease is not renewed.
+    pulse: Pulse,
+}
+
+/// The way in which standing by ends.
+#[derive(Debug)]
+pub(super) enum Stood {
+    /// This driver may act.
+    Acts(Box<LeaderSeat>),
+    /// The acting driver has ended the job.
+    Over(JobResult),
+    /// A signal asked the driver to end.
+    Asked(Heard),
+}
+
+/// Stands by until this driver may act. `since` is when the process first stood by; `tell_acting` receives the address
+/// of the acting driver.
+pub(super) async fn stand(
+    store: &EtcdAddress,
+    plan: &DriverPlan,
+    reached_at: &str,
+    since: &mut Option<StoreRevision>,
+    signals: &Signals,
+    lane: &OffloadPort,
+    tell_acting: &dyn Fn(&str) -> Result<(), CommandFailure>,
+) -> Result<Stood, CommandFailure> {
+    let card = DriverCard {
+        address: reached_at.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        program: plan.config.program.argv.join(" "),
+    };
+    let program = card.program.clone();
+    let mut candidate =
+        Candidate::new(store.clone(), card, plan.lease, plan.is_standby).standing_since(*since);
+    let begun = Instant::now();
+    let (mut said, mut failing) = (None, None);
+    loop {
+        let campaigned = lane.run("campaign", move || {
+            let campaign = candidate.campaign(&boot_time);
+            (candidate, campaign)
+        });
+        let campaign;
+        (candidate, campaign) = campaigned.await.failed("this driver cannot stand by")?;
+        *since = candidate.since().or(*since);
+        let now = match campaign {
+            Ok(Campaign::Won(leadership)) => {
+                let journal = leadership.journal();
+                let (tell, told) = mpsc::channel(TOLD_MAX);
+                let pulse = Pulse::new(boot_time() + BEGINS_WITHIN);
+                let of_keeper = pulse.clone();
+                let ticked_at = move || of_keeper.last();
+                let keeper = Keeper::start(*leadership, boot_time, ticked_at, move |what| {
+                    tell.try_send(what).is_ok()
+                });
+                let keeper = keeper.failed("the lease cannot be kept")?;
+                return Ok(Stood::Acts(Box::new(LeaderSeat { journal, keeper, told, pulse })));
+            }
+            Ok(Campaign::Over(last_words)) => {
+                let result = serde_json::from_slice(&last_words);
+                let result = result.failed("the job is over, and its result cannot be read")?;
+                return Ok(Stood::Over(result));
+            }
+            Ok(Campaign::StandsBy(Some(card)))
+                if !card.program.is_empty() && card.program != program =>
+            {
+                return Err(of_another_job(store, &card));
+            }
+            Ok(Campaign::StandsBy(Some(card))) => {
+                tell_acting(&card.address)?;
+                format!("stands by: {} acts", card.address)
+            }
+            Ok(Campaign::StandsBy(None)) => {
+                "stands by: there is no job to take over yet".to_owned()
+            }
+            Err(error) if since.is_none() && begun.elapsed() > FIRST_ANSWER_WITHIN => {
+                return Err(unreachable(store, error));
+            }
+            Err(error) => {
+                let reason = with_cause(&error);
+                if failing.as_ref() != Some(&reason) {
+                    let gives_up_in = since.is_none().then_some(FIRST_ANSWER_WITHIN);
+                    tracing::warn!(%store, reason, ?gives_up_in, "the store does not answer");
+                    failing = Some(reason);
+                }
+                String::new()
+            }
+        };
+        if !now.is_empty() {
+            failing = None;
+            if said.as_ref() != Some(&now) {
+                tracing::info!(%store, "{now}");
+                said = Some(now);
+            }
+        }
+        let heard = std::pin::pin!(signals.next());
+        let waited = std::pin::pin!(sleep(LOOK_EVERY));
+        if let Either::Left((heard, _)) = select(heard, waited).await {
+            let withdrawn = lane.run("withdrawal", move || candidate.withdraw()).await;
+            // A failure is harmless: the candidate's own lease then expires by itself.
+            drop(withdrawn);
+            return Ok(Stood::Asked(heard));
+        }
+    }
+}
+
+fn with_cause(error: &JournalError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => cause.to_string(),
+        None => error.to_string(),
+    }
+}
+
+fn unreachable(store: &EtcdAddress, error: JournalError) -> CommandFailure {
+    CommandFailure::new(format!("the store {store} cannot be used"))
+        .source(error)
+        .hint(
+            "is etcd running there, and does it let this machine in? Over TLS it takes --store-ca, and where it asks for \
+             a certificate --store-cert with --store-key",
+        )
+}
+
+fn of_another_job(store: &EtcdAddress, card: &DriverCard) -> CommandFailure {
+    let message = format!(
+        "{store} is the place of another job: the driver at {} runs `{}` there",
+        card.address, card.program
+    );
+    CommandFailure::usage(message)
+        .hint("give this job a place of its own: --store etcd://HOST:PORT/NAME")
+}
+
+impl LeaderSeat {
+    /// The job's journal, which only this driver writes.
+    pub(super) fn journal(&self) -> EtcdJournal {
+        self.journal.clone()
+    }
+
+    /// Whether this driver may act.
+    pub(super) fn permit(&self) -> Permit {
+        self.keeper.permit()
+    }
+
+    /// The longest stall of the actors after which the lease is still renewed.
+    pub(super) const fn stalls_after(&self) -> Duration {
+        self.keeper.stalls_after()
+    }
+
+    /// Passes the keeper's messages to the driver, until its lease is over or given back.
+    pub(super) fn serve(self, driver: actix::Addr<Driver>) -> Keeper {
+        let Self { keeper, mut told, pulse, .. } = self;
+        tokio::task::spawn_local(tick(pulse));
+        tokio::task::spawn_local(async move {
+            while let Some(told) = told.recv().await {
+                match told {
+                    KeeperMessage::Standbys(cards) => {
+                        let standbys = cards.into_iter().map(|card| DriverStatus {
+                            address: card.address,
+                            version: card.version,
+                        });
+                        driver.do_send(StandbysChanged(standbys.collect()));
+                    }
+                    KeeperMessage::Ended(end) => {
+                        driver.do_send(Abandon { reason: end.to_string() })
+                    }
+                }
+            }
+        });
+        keeper
+    }
+}
+
+/// Tells the standbys through the store that the job is over.
+pub(super) async fn finish(keeper: Keeper, result: &JobResult, lane: &OffloadPort) {
+    let last_words = serde_json::to_vec(result).expect("a result has no part that can fail");
+    let error = match lane.run("last words", move || keeper.finish(last_words)).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => with_cause(&error),
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!(
+        error,
+        "the store does not say that the job is over: who stands by will see to it"
+    );
+}
+
+/// Gives up the right to act, so that another driver need not wait for the lease to end.
+pub(super) async fn resign(keeper: Keeper, lane: &OffloadPort) {
+    let resigned = lane.run("resignation", move || drop(keeper)).await;
+    if let Err(error) = resigned {
+        tracing::warn!(%error, "the lease was not given back, and ends by itself");
+    }
+}

@@ -1,0 +1,229 @@
+//! The event log: one JSON object a line, `{t, term, generation, kind, …}`. Written by the driver's process.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use elastic_driver::DriverEvent;
+use elastic_runtime::{DroppingWriter, DroppingWriterLane, wall_clock};
+use serde::Serialize;
+
+/// Size limit in bytes (64 MiB): past it the log is renamed to `events.jsonl.1`, which replaces the previous one.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// Timeout for writing the last lines when the driver ends.
+const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
+
+/// Writes `events.jsonl`: the lines of later jobs follow those of earlier ones. The file is written in a lane of its
+/// own, so that a hanging disk blocks no other work: lines that do not fit are dropped, and counted in the log itself.
+#[derive(Debug)]
+pub(crate) struct EventLog {
+    words: DroppingWriter,
+}
+
+/// One line of the log.
+#[derive(Serialize)]
+struct EventLine<'a> {
+    /// Time of the event: RFC 3339, with milliseconds.
+    t: String,
+    #[serde(flatten)]
+    event: &'a DriverEvent,
+}
+
+/// The first line of a job.
+#[derive(Serialize)]
+struct JobStartLine<'a> {
+    t: String,
+    term: u64,
+    generation: u64,
+    kind: &'static str,
+    job: &'a str,
+    address: &'a str,
+    version: &'static str,
+    pid: u32,
+}
+
+/// The line in place of dropped ones.
+#[derive(Serialize)]
+struct Dropped {
+    t: String,
+    term: u64,
+    generation: u64,
+    kind: &'static str,
+    lines: u64,
+}
+
+impl EventLog {
+    /// Opens the log and writes its first line, which names the job.
+    pub(crate) fn open(
+        path: PathBuf,
+        at: SystemTime,
+        term: u64,
+        job: &str,
+        address: &str,
+    ) -> io::Result<Self> {
+        let file = EventFile::open(path)?;
+        let dropped = move |lines| {
+            let (t, kind) = (rfc_3339(wall_clock()), "lines_dropped");
+            let dropped = Dropped { t, term, generation: 0, kind, lines };
+            serde_json::to_string(&dropped).map(|line| line + "\n").unwrap_or_default()
+        };
+        let words = DroppingWriter::new(
+            DroppingWriterLane::kept("event log"),
+            Box::new(file),
+            Box::new(dropped),
+        )?;
+        let log = Self { words };
+        let version = env!("CARGO_PKG_VERSION");
+        let kind = "driver_started";
+        let pid = std::process::id();
+        let start =
+            JobStartLine { t: rfc_3339(at), term, generation: 0, kind, job, address, version, pid };
+        log.write(&start);
+        Ok(log)
+    }
+
+    /// The log's lane, for the watchdog.
+    pub(crate) fn words(&self) -> DroppingWriter {
+        self.words.clone()
+    }
+
+    /// Adds a line. A line that cannot be written is left out, and the first such failure is logged; the job goes on,
+    /// and the log continues once there is room.
+    pub(crate) fn add(&self, at: SystemTime, event: &DriverEvent) {
+        self.write(&EventLine { t: rfc_3339(at), event });
+    }
+
+    fn write(&self, line: &impl Serialize) {
+        match serde_json::to_vec(line) {
+            Ok(line) => self.words.push(&[&line, b"\n"]),
+            Err(error) => tracing::error!(%error, "an event cannot be written as JSON"),
+        }
+    }
+}
+
+impl Drop for EventLog {
+    fn drop(&mut self) {
+        if !self.words.flush(LAST_LINES_WITHIN) {
+            tracing::warn!("the last events were not written in time");
+        }
+    }
+}
+
+/// The file, used on the lane's thread. No error of the disk ends the lane.
+#[derive(Debug)]
+struct EventFile {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    /// Whether the last write failed, which may have left part of a line.
+    is_failing: bool,
+}
+
+impl EventFile {
+    fn open(path: PathBuf) -> io::Result<Self> {
+        let file = open_private(&path)?;
+        let bytes = file.metadata()?.len();
+        Ok(Self { path, file, bytes, is_failing: false })
+    }
+
+    /// Renames a log that has become too long.
+    fn rotate(&mut self) -> io::Result<()> {
+        let mut aside = self.path.clone().into_os_string();
+        aside.push(".1");
+        fs::rename(&self.path, aside)?;
+        self.file = open_private(&self.path)?;
+        self.bytes = 0;
+        Ok(())
+    }
+
+    fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.bytes > 0 && self.bytes + lines.len() as u64 > FILE_BYTES_MAX {
+            self.rotate()?;
+        }
+        if self.is_failing {
+            self.file.write_all(b"\n")?;
+        }
+        // A single write: a reader of the growing file sees whole lines.
+        self.file.write_all(lines)?;
+        self.bytes += lines.len() as u64;
+        Ok(())
+    }
+}
+
+impl Write for EventFile {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        let written = self.write_lines(lines);
+        let was_failing = std::mem::replace(&mut self.is_failing, written.is_err());
+        let path = self.path.display();
+        match written {
+            Err(error) if !was_failing => {
+                tracing::error!(%path, %error, "the event log cannot be written");
+            }
+            Ok(()) if was_failing => tracing::info!(%path, "the event log is written again"),
+            _ => {}
+        }
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Opens the file for this user alone: events contain the last output of workers.
+fn open_private(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    // An older version created the file readable for everybody.
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    Ok(file)
+}
+
+fn rfc_3339(at: SystemTime) -> String {
+    humantime::format_rfc3339_millis(at).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use elastic_driver::EventKind;
+    use elastic_protocol::{GenerationId, Term};
+
+    use super::*;
+
+    #[test]
+    fn a_line_has_its_time_term_generation_and_kind() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("events.jsonl");
+        let at = SystemTime::UNIX_EPOCH;
+        let log = EventLog::open(path.clone(), at, 1, "j", "127.0.0.1:1").expect("made");
+        let kind = EventKind::Warning { message: "m".to_owned() };
+        log.add(at, &DriverEvent { term: Term(1), generation: GenerationId(2), kind });
+        drop(log);
+        let mode = fs::metadata(&path).expect("there").permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600);
+        let text = fs::read_to_string(path).expect("written");
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+        assert_eq!(lines[0]["kind"], "driver_started");
+        let expected = serde_json::json!({
+            "t": "1970-01-01T00:00:00.000Z", "term": 1, "generation": 2,
+            "kind": "warning", "message": "m",
+        });
+        assert_eq!(lines[1], expected);
+    }
+
+    #[test]
+    fn s_12_a_log_that_has_become_too_long_is_put_aside() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("events.jsonl");
+        let mut file = EventFile::open(path.clone()).expect("made");
+        let line = [vec![b'x'; (FILE_BYTES_MAX / 4) as usize - 1], vec![b'\n']].concat();
+        for _ in 0..9 {
+            file.write_all(&line).expect("never fails");
+        }
+        let length = |name: &str| fs::metadata(folder.path().join(name)).expect("there").len();
+        assert_eq!((length("events.jsonl.1"), length("events.jsonl")), (64 << 20, 16 << 20));
+    }
+}

@@ -1,0 +1,274 @@
+//! The launcher: starts the agents of hosts, asks them to leave and ends them, for a driver with `--launcher`. `core`
+//! decides; `local` and `ssh` are the two ways to an agent. Called by the driver's process and its observer.
+
+mod command;
+mod core;
+mod local;
+mod ssh;
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::rc::Rc;
+use std::time::Duration;
+
+use actix::Addr;
+use elastic_driver::{Driver, LaunchFailed};
+use elastic_protocol::{HostName, Time};
+use elastic_runtime::NodeHandle;
+use elastic_runtime::restart::RestartBackoff;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::NamedTempFile;
+use tokio::process::Child;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+pub(super) use self::command::AgentCommand;
+use self::core::{
+    AgentProcessEnd, EndKind, LauncherCore, LauncherOutput, LauncherRules, RemoteRules,
+};
+use super::leash::LEAVE;
+
+/// The way in which agents are reached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum LaunchMethod {
+    /// Agents are processes of this machine.
+    Local,
+    /// Agents are processes of other machines, reached over ssh.
+    Ssh {
+        /// Most failures in a row of an agent to join; one more, and its host is reported as failing.
+        failures_max: u32,
+    },
+}
+
+impl LaunchMethod {
+    fn rules(self) -> LauncherRules {
+        match self {
+            Self::Local => LauncherRules {
+                backoff: RestartBackoff {
+                    base: Duration::from_millis(100),
+                    cap: Duration::from_secs(10),
+                },
+                remote: None,
+            },
+            Self::Ssh { failures_max } => LauncherRules {
+                backoff: RestartBackoff {
+                    base: Duration::from_secs(1),
+                    cap: Duration::from_secs(30),
+                },
+                remote: Some(RemoteRules {
+                    failures_max,
+                    // Twice as long as an agent looks for its driver.
+                    join_within: Duration::from_secs(60),
+                    back_within: Duration::from_secs(5),
+                }),
+            },
+        }
+    }
+}
+
+/// The process started for a host.
+#[derive(Debug)]
+struct StartedAgent {
+    pid: Option<Pid>,
+    /// Over ssh: the leash, which is ssh's stdin.
+    stdin: Option<File>,
+}
+
+/// The agents that a driver starts.
+pub(crate) struct Launcher {
+    command: AgentCommand,
+    way: LaunchMethod,
+    node: NodeHandle,
+    core: RefCell<LauncherCore>,
+    held: RefCell<BTreeMap<HostName, StartedAgent>>,
+    driver: OnceCell<Addr<Driver>>,
+    changed: Notify,
+    one_ended: Notify,
+}
+
+impl Launcher {
+    /// A launcher without agents.
+    pub(super) fn start(command: AgentCommand, way: LaunchMethod, node: &NodeHandle) -> Rc<Self> {
+        let core = LauncherCore::new(way.rules(), node.random("launcher", 0));
+        let launcher = Rc::new(Self {
+            command,
+            way,
+            node: node.clone(),
+            core: RefCell::new(core),
+            held: RefCell::default(),
+            driver: OnceCell::new(),
+            changed: Notify::new(),
+            one_ended: Notify::new(),
+        });
+        tokio::task::spawn_local(Rc::clone(&launcher).keep_time());
+        launcher
+    }
+
+    /// Sets the driver to which failing hosts are reported.
+    pub(super) fn report_to(&self, driver: Addr<Driver>) {
+        // Cannot fail: this function is called once.
+        let _ = self.driver.set(driver);
+    }
+
+    /// The host list has changed: each host with whether the job may use it now.
+    pub(super) fn set_hosts(self: &Rc<Self>, listed: &BTreeMap<HostName, bool>) {
+        self.with_core(|core, now| core.handle_hosts(now, listed));
+    }
+
+    /// A host now has worker processes, or none.
+    pub(super) fn set_busy(self: &Rc<Self>, name: &HostName, is_busy: bool) {
+        self.with_core(|core, now| core.handle_busy(now, name, is_busy));
+    }
+
+    /// These hosts may have agents that a former driver started. Those agents get time to come back before others are
+    /// started in their place.
+    pub(super) fn adopt(self: &Rc<Self>, hosts: impl Iterator<Item = HostName>) {
+        self.with_core(|core, now| core.adopt(now, hosts));
+    }
+
+    /// A host's agent has joined, or is lost.
+    pub(super) fn set_joined(self: &Rc<Self>, name: &HostName, is_joined: bool) {
+        self.with_core(|core, now| core.handle_joined(now, name, is_joined));
+    }
+
+    /// The job is over: no further agent is started.
+    pub(super) fn start_no_more(&self) {
+        self.core.borrow_mut().start_no_more();
+    }
+
+    /// Waits for agents to leave by themselves, then kills them.
+    pub(super) async fn close(self: &Rc<Self>, within: Duration) {
+        self.start_no_more();
+        if timeout(within, self.all_gone()).await.is_ok() {
+            return;
+        }
+        tracing::warn!("{} agents did not end in time and are killed", self.running());
+        self.with_core(|core, _now| core.kill_all());
+        // An agent that cannot be killed is not waited for.
+        let _ = timeout(within, self.all_gone()).await;
+    }
+
+    async fn all_gone(&self) {
+        while self.running() > 0 {
+            self.one_ended.notified().await;
+        }
+    }
+
+    fn running(&self) -> usize {
+        self.core.borrow().running()
+    }
+
+    /// Gives the core an input, and carries out its outputs.
+    fn with_core(self: &Rc<Self>, input: impl FnOnce(&mut LauncherCore, Time)) {
+        self.give(input);
+        self.changed.notify_one();
+    }
+
+    /// Like [`Self::with_core`], for the task that keeps the timer.
+    fn give(self: &Rc<Self>, input: impl FnOnce(&mut LauncherCore, Time)) {
+        input(&mut self.core.borrow_mut(), self.node.now());
+        loop {
+            let output = self.core.borrow_mut().poll_output();
+            let Some(output) = output else { break };
+            self.carry_out(output);
+        }
+    }
+
+    async fn keep_time(self: Rc<Self>) {
+        loop {
+            let at = self.core.borrow().poll_timeout();
+            let changed = self.changed.notified();
+            match at {
+                None => changed.await,
+                Some(at) => {
+                    // The core sees whether the timer or a change ended the wait.
+                    let _ = timeout(at.since(self.node.now()), changed).await;
+                    self.give(|core, now| core.handle_timeout(now));
+                }
+            }
+        }
+    }
+
+    fn carry_out(self: &Rc<Self>, output: LauncherOutput) {
+        match output {
+            LauncherOutput::Start(name) => self.start_agent(name),
+            LauncherOutput::AskToGo(name) => self.ask_to_go(&name),
+            LauncherOutput::Kill(name) => self.signal(&name, Signal::SIGKILL),
+            LauncherOutput::Again { host, reason } => {
+                tracing::warn!(%host, reason, "its agent ended and is started again");
+            }
+            LauncherOutput::Failed { host, reason } => match self.driver.get() {
+                Some(driver) => driver.do_send(LaunchFailed { host, reason }),
+                None => tracing::warn!(%host, reason, "no agent can be started"),
+            },
+        }
+    }
+
+    fn start_agent(self: &Rc<Self>, name: HostName) {
+        match self.spawn(&name) {
+            Ok((child, said, held)) => {
+                self.held.borrow_mut().insert(name.clone(), held);
+                tokio::task::spawn_local(Rc::clone(self).watch(name, child, said));
+            }
+            Err(error) => {
+                let reason = format!("it could not be started: {error}");
+                self.ended(&name, AgentProcessEnd { kind: EndKind::Refused, reason });
+            }
+        }
+    }
+
+    fn spawn(&self, name: &HostName) -> io::Result<(Child, Option<NamedTempFile>, StartedAgent)> {
+        let (mut child, said) = match self.way {
+            LaunchMethod::Local => (local::start(&self.command, name)?, None),
+            LaunchMethod::Ssh { .. } => {
+                let (child, said) = ssh::start(&self.command, name)?;
+                (child, Some(said))
+            }
+        };
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw);
+        // Waiting for the child would close its stdin.
+        let stdin = child.stdin.take().map(tokio::process::ChildStdin::into_owned_fd);
+        let mut stdin = stdin.transpose()?.map(File::from);
+        if let Some(stdin) = &mut stdin {
+            // The pipe has room for the token; if ssh has ended already, its end is reported.
+            let _ = ssh::greet(&self.command, stdin);
+        }
+        Ok((child, said, StartedAgent { pid, stdin }))
+    }
+
+    async fn watch(self: Rc<Self>, name: HostName, mut child: Child, said: Option<NamedTempFile>) {
+        let ended = child.wait().await;
+        self.held.borrow_mut().remove(&name);
+        let end = match (ended, said) {
+            (Ok(status), Some(mut said)) => ssh::end(status, &self.command.program, &mut said),
+            (Ok(status), None) => local::end(status),
+            (Err(error), _) => AgentProcessEnd { kind: EndKind::Ended, reason: error.to_string() },
+        };
+        tracing::debug!(host = %name, reason = end.reason, "its agent ended");
+        self.ended(&name, end);
+    }
+
+    fn ended(self: &Rc<Self>, name: &HostName, end: AgentProcessEnd) {
+        self.with_core(|core, now| core.handle_ended(now, name, end));
+        self.one_ended.notify_one();
+    }
+
+    fn ask_to_go(&self, name: &HostName) {
+        let leash = self.held.borrow_mut().get_mut(name).and_then(|held| held.stdin.take());
+        match leash {
+            // A failure means that the agent has just ended.
+            Some(mut leash) => drop(leash.write_all(format!("{LEAVE}\n").as_bytes())),
+            None => self.signal(name, Signal::SIGTERM),
+        }
+    }
+
+    fn signal(&self, name: &HostName, signal: Signal) {
+        if let Some(pid) = self.held.borrow().get(name).and_then(|held| held.pid) {
+            // The process may have ended just now; until it is waited for, its process id is not reused.
+            let _ = kill(pid, signal);
+        }
+    }
+}

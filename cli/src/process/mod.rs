@@ -1,0 +1,41 @@
+//! Puts the processes of a driver, an agent, a node and a client together from the actors, the runtime and the
+//! transport. Called by `main` and by the commands.
+
+mod agent;
+mod driver;
+mod driver_address;
+mod event_log;
+mod event_text;
+mod host_watch;
+mod launcher;
+mod leash;
+mod network;
+mod node;
+mod observer;
+mod progress;
+mod random;
+mod signals;
+mod state_dir;
+mod status_client;
+mod store_access;
+mod store_service;
+mod token_source;
+mod watch;
+
+pub(crate) use agent::run_agent;
+pub(crate) use driver::run_driver;
+pub(crate) use leash::read_token as read_token_from_launcher;
+pub(crate) use node::{read_secret_file, run_node};
+pub(crate) use signals::{Heard, Signals, tick};
+pub(crate) use state_dir::{ADDRESS_FILE, EVENTS_FILE};
+pub(crate) use status_client::StatusClient;
+pub(crate) use token_source::TokenSource;
+
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Time since the machine started, its sleep included: etcd's leases run on while this machine or this process sleeps.
+pub(crate) fn boot_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or(Duration::MAX)
+}

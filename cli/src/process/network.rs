@@ -1,0 +1,137 @@
+//! This host's place in the network: its address for other hosts, the interface to them, and a port for what workers
+//! open. Called by [`agent`](super::agent) and [`driver_address`](super::driver_address).
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket,
+};
+use std::ops::Range;
+
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{SockaddrStorage, getsockopt, sockopt};
+use rand::Rng;
+
+use crate::command_line::CommandFailure;
+
+/// Ports for what workers open: below the system's default range of ephemeral ports.
+const PORTS: Range<u16> = 20_000..32_768;
+
+/// Most ports that are tried.
+const TRIES_MAX: u32 = 64;
+
+/// This machine's address on the route to a peer.
+pub(super) fn ip_towards(peer: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // Connecting a datagram socket sends nothing: it only asks for the route.
+    socket.connect(peer).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// The address of an interface: its IPv4 address if it has one.
+pub(super) fn ip_of(interface: &str) -> Option<IpAddr> {
+    let mut all: Vec<IpAddr> =
+        addresses().into_iter().filter(|(name, _)| name == interface).map(|(_, ip)| ip).collect();
+    // A link-local address needs its scope with it, which workers are not told.
+    all.retain(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()));
+    all.sort_by_key(IpAddr::is_ipv6);
+    all.first().copied()
+}
+
+/// The interface that has this address.
+pub(super) fn interface_of(ip: IpAddr) -> Option<String> {
+    addresses().into_iter().find(|(_, it)| *it == ip).map(|(name, _)| name)
+}
+
+/// Length of the packet with which QUIC begins: 1,200 bytes (RFC 9000, section 14) in a datagram over IPv4.
+const PACKET_BYTES: i32 = 1_228;
+
+/// Advice, if packets towards the driver are too short for QUIC, as far as this host knows.
+pub(super) fn short_packets_towards(driver: &str) -> Option<String> {
+    let address = driver.split(',').find_map(|it| it.to_socket_addrs().ok()?.next())?;
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect(address).ok()?;
+    // Of the route, or of the path where a router has told.
+    let mtu = getsockopt(&socket, sockopt::IpMtu).ok()?;
+    (mtu < PACKET_BYTES).then(|| {
+        format!("the way there has an MTU of {mtu}; a connection with the driver needs {PACKET_BYTES}, as QUIC does")
+    })
+}
+
+/// Refuses an interface that has no usable address.
+pub(super) fn check_interface(name: &str) -> Result<(), CommandFailure> {
+    if ip_of(name).is_some() {
+        return Ok(());
+    }
+    let known: BTreeSet<String> = addresses().into_iter().map(|(name, _)| name).collect();
+    let known: Vec<String> = known.into_iter().collect();
+    Err(CommandFailure::usage(format!(
+        "--interface {name}: this host has no address of that interface"
+    ))
+    .hint(format!("it has {}", known.join(", "))))
+}
+
+fn addresses() -> Vec<(String, IpAddr)> {
+    let ip = |address: SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip())))
+    };
+    let Ok(all) = getifaddrs() else { return Vec::new() };
+    all.filter_map(|it| Some((it.interface_name, ip(it.address?)?))).collect()
+}
+
+/// A free port of this address, outside the system's range of ephemeral ports if possible.
+pub(super) fn free_port(ip: IpAddr, rng: &mut impl Rng) -> Option<u16> {
+    let given_by_chance = ports_of_the_system();
+    let candidates = PORTS.start..PORTS.end.min(given_by_chance).max(PORTS.start + 1);
+    let is_free = |port: &u16| TcpListener::bind((ip, *port)).is_ok();
+    let mut tried = (0..TRIES_MAX).map(|_| rng.random_range(candidates.clone()));
+    tried.find(is_free).or_else(|| {
+        let any = TcpListener::bind((ip, 0)).ok()?;
+        Some(any.local_addr().ok()?.port())
+    })
+}
+
+/// The lowest ephemeral port of the system.
+fn ports_of_the_system() -> u16 {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    text.split_whitespace().next().and_then(|it| it.parse().ok()).unwrap_or(PORTS.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng as _;
+
+    use super::*;
+
+    #[test]
+    fn the_way_to_oneself_is_the_loopback() {
+        let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
+        assert_eq!(ip_towards((loopback, 9).into()), Some(loopback));
+        let name = interface_of(loopback).expect("a machine has a loopback");
+        assert_eq!(ip_of(&name), Some(loopback));
+        assert!(check_interface(&name).is_ok());
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_refused_with_those_that_are() {
+        let refused = check_interface("nowhere7").expect_err("no such interface");
+        assert!(refused.to_string().contains("nowhere7"), "{refused}");
+    }
+
+    #[test]
+    fn a_port_is_free_and_none_that_the_system_gives_out() {
+        let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+        let port = free_port(loopback, &mut rng).expect("a port");
+        assert!(PORTS.contains(&port));
+        let held = TcpListener::bind((loopback, port)).expect("it is free");
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+        let other = free_port(loopback, &mut rng).expect("another port");
+        assert_ne!(held.local_addr().expect("bound").port(), other);
+    }
+}

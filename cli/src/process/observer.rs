@@ -1,0 +1,126 @@
+//! Handles the outputs of the Driver in its process: event log, log, launcher, end. Used by the driver's process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use elastic_driver::{DriverEvent, DriverObserver, EventKind};
+use elastic_host_manager::{HostState, HostsSnapshot};
+use elastic_protocol::messages::LaneStatus;
+use elastic_protocol::{HostName, JobResult, WorkerId};
+use tokio::sync::oneshot;
+
+use super::event_log::EventLog;
+use super::event_text::log_event;
+use super::launcher::Launcher;
+use super::watch::Watch;
+
+/// The observer of a driver's process.
+pub(crate) struct Observer {
+    log: EventLog,
+    launcher: Option<Rc<Launcher>>,
+    watch: Watch,
+    /// The worker processes of each host, counted from the events.
+    processes: BTreeMap<HostName, BTreeSet<WorkerId>>,
+    /// Receives the end of the driver.
+    ended: Option<oneshot::Sender<DriverEnd>>,
+}
+
+/// The way in which a driver ends.
+#[derive(Debug)]
+pub(crate) enum DriverEnd {
+    /// The job is over.
+    Over(JobResult),
+    /// The driver may not act any more, for this reason; the job goes on.
+    Abandoned(String),
+    /// The driver was asked to go, and another driver continues the job.
+    HandedOver,
+}
+
+impl Observer {
+    /// An observer that writes to `log`, tells `launcher` of hosts, and sends the driver's end to `ended`.
+    pub(crate) fn new(
+        log: EventLog,
+        launcher: Option<Rc<Launcher>>,
+        watch: Watch,
+        ended: oneshot::Sender<DriverEnd>,
+    ) -> Self {
+        Self { log, launcher, watch, processes: BTreeMap::new(), ended: Some(ended) }
+    }
+
+    fn end(&mut self, end: DriverEnd) {
+        if let Some(ended) = self.ended.take() {
+            // The channel has no reader if the process is ending for another reason.
+            let _ = ended.send(end);
+        }
+    }
+
+    /// Counts the processes of hosts, so that the agent of a host that has left is asked to go after the last of them.
+    fn count(&mut self, worker: &WorkerId, is_there: bool) {
+        let Some(launcher) = &self.launcher else { return };
+        let processes = self.processes.entry(worker.host.clone()).or_default();
+        if is_there {
+            processes.insert(worker.clone());
+        } else {
+            processes.remove(worker);
+        }
+        launcher.set_busy(&worker.host, !processes.is_empty());
+    }
+}
+
+impl DriverObserver for Observer {
+    fn event(&mut self, at: SystemTime, event: &DriverEvent) {
+        self.log.add(at, event);
+        log_event(event.generation, &event.kind);
+        match &event.kind {
+            EventKind::HostJoined { host, .. } => {
+                if let Some(launcher) = &self.launcher {
+                    launcher.set_joined(host, true);
+                }
+            }
+            EventKind::HostLost { host, .. } => {
+                if let Some(launcher) = &self.launcher {
+                    launcher.set_joined(host, false);
+                }
+            }
+            EventKind::WorkerStarted { worker } => self.count(worker, true),
+            EventKind::WorkerExited { worker, .. } => self.count(worker, false),
+            EventKind::JobEnded { .. } => {
+                if let Some(launcher) = &self.launcher {
+                    launcher.start_no_more();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hosts(&mut self, hosts: &HostsSnapshot) {
+        if let Some(launcher) = &self.launcher {
+            let listed = hosts
+                .hosts
+                .iter()
+                .map(|entry| (entry.name.clone(), entry.state == HostState::Listed));
+            launcher.set_hosts(&listed.collect());
+        }
+    }
+
+    fn ended(&mut self, result: &JobResult) {
+        self.end(DriverEnd::Over(result.clone()));
+    }
+
+    fn abandoned(&mut self, reason: &str) {
+        self.end(DriverEnd::Abandoned(reason.to_owned()));
+    }
+
+    fn handed_over(&mut self) {
+        self.end(DriverEnd::HandedOver);
+    }
+
+    fn lanes(&self) -> Vec<LaneStatus> {
+        self.watch.lanes()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.watch.warnings()
+    }
+}

@@ -1,0 +1,109 @@
+//! The progress of a job for the operator: one live line where stderr is a terminal, else a line of the log now and
+//! then. Called by the driver's process.
+//!
+//! Other writers share the terminal: the log, and agents of this machine with their workers' output. Each clears the
+//! line on which it begins (see `FreshLine`), so that no rest of the live line stands before its text.
+
+use std::time::Duration;
+
+use actix::Addr;
+use elastic_driver::{AskGlance, Driver, Glance};
+use elastic_protocol::Time;
+use elastic_runtime::{BlockingLane, NodeHandle, OffloadPort};
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::time::{sleep, timeout};
+
+/// Interval between two updates of the live line.
+const LIVE_EVERY: Duration = Duration::from_millis(500);
+
+/// Timeout for clearing the live line.
+const CLEARED_WITHIN: Duration = Duration::from_millis(100);
+
+/// Interval between two lines of the log; events have lines of their own.
+const PLAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// Shows the progress until the driver is gone.
+pub(super) async fn show(node: NodeHandle, driver: Addr<Driver>, is_live: bool) {
+    let lane = OffloadPort::lane(BlockingLane::TERMINAL);
+    let line = is_live.then(live_line);
+    let mut plain = PlainLines::new(node.now());
+    while let Ok(glance) = driver.send(AskGlance).await {
+        match &line {
+            Some(line) => {
+                let line = line.clone();
+                // A terminal that hangs keeps the old line.
+                drop(lane.run("draw", move || line.set_message(text(&glance))));
+            }
+            None if plain.is_due(node.now(), glance.step) => tracing::info!("{}", text(&glance)),
+            None => {}
+        }
+        sleep(LIVE_EVERY).await;
+    }
+    if let Some(line) = line {
+        let cleared = lane.run("clear", move || line.finish_and_clear());
+        // A terminal that hangs keeps the old line.
+        drop(timeout(CLEARED_WITHIN, cleared).await);
+    }
+}
+
+/// The live line, which clears itself when dropped.
+fn live_line() -> ProgressBar {
+    let line = ProgressBar::new_spinner();
+    // The template is a literal; if it were wrong, the default style would do.
+    if let Ok(style) = ProgressStyle::with_template("{msg}") {
+        line.set_style(style);
+    }
+    line
+}
+
+fn text(glance: &Glance) -> String {
+    let Glance { phase, generation, world_size, step, resets } = glance;
+    format!("{phase}: generation {generation}, {world_size} workers, step {step}, {resets} resets")
+}
+
+/// The schedule of the lines of the log.
+#[derive(Debug)]
+struct PlainLines {
+    next_at: Time,
+    last_step: u64,
+}
+
+impl PlainLines {
+    fn new(now: Time) -> Self {
+        Self { next_at: now + PLAIN_EVERY, last_step: 0 }
+    }
+
+    /// Whether a line is due: after the interval, if training has made progress.
+    fn is_due(&mut self, now: Time, step: u64) -> bool {
+        let is_due = now >= self.next_at && step != self.last_step;
+        if is_due {
+            *self = Self { next_at: now + PLAIN_EVERY, last_step: step };
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elastic_protocol::messages::JobPhase;
+
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_log_comes_now_and_then_and_only_when_training_has_come_further() {
+        let at = |seconds: u64| Time::from_ms(seconds * 1000);
+        let mut lines = PlainLines::new(at(0));
+        assert!(!lines.is_due(at(59), 10));
+        assert!(lines.is_due(at(60), 10));
+        assert!(!lines.is_due(at(119), 20));
+        assert!(!lines.is_due(at(500), 10), "it stands still");
+        assert!(lines.is_due(at(501), 11));
+    }
+
+    #[test]
+    fn it_says_where_training_is() {
+        let phase = JobPhase::Run;
+        let glance = Glance { phase, generation: 3, world_size: 4, step: 120, resets: 2 };
+        assert_eq!(text(&glance), "run: generation 3, 4 workers, step 120, 2 resets");
+    }
+}

@@ -1,0 +1,194 @@
+//! Signals that ask a process to end: Ctrl-C (SIGINT), SIGTERM, and SIGHUP of a terminal that is closed. A separate
+//! thread receives them, so that a second signal ends the process even where the actors hang. Used by every process
+//! that runs until it is asked to end.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use elastic_runtime::Pulse;
+use elastic_runtime::pulse::TICK_EVERY;
+use futures_util::future::select;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+
+use super::boot_time;
+
+/// Timeout for the actors to end the process in order after a second signal.
+const AT_ONCE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Age of the last tick from which the actors count as hanging and are not waited for.
+const STANDS_STILL_AFTER: Duration = Duration::from_millis(500);
+
+/// Most signals that wait to be taken.
+const WAITING_MAX: usize = 16;
+
+/// The received signals. Clones share the queue; each signal is taken once.
+#[derive(Clone, Debug)]
+pub(crate) struct Signals(Arc<SignalQueue>);
+
+#[derive(Debug)]
+struct SignalQueue {
+    waiting: Mutex<VecDeque<Heard>>,
+    came: Notify,
+    pulse: Pulse,
+}
+
+/// A received signal.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Heard {
+    /// The signal's number.
+    pub(crate) number: i32,
+    /// The signal's name.
+    pub(crate) name: &'static str,
+}
+
+impl Heard {
+    /// The exit code that a shell gives for the signal.
+    pub(crate) const fn code(self) -> i32 {
+        128 + self.number
+    }
+}
+
+impl Signals {
+    /// Starts to receive signals, once per process; from here on they do not end the process by themselves. `pulse`
+    /// tells whether the actors run.
+    pub(crate) fn start(pulse: Pulse) -> io::Result<Self> {
+        let shared =
+            Arc::new(SignalQueue { waiting: Mutex::default(), came: Notify::new(), pulse });
+        let (told, started) = sync_channel(1);
+        let of_thread = Arc::clone(&shared);
+        let hear = move || hear_in_runtime(&of_thread, &told);
+        thread::Builder::new().name("signals".to_owned()).spawn(hear)?;
+        started.recv().map_err(io::Error::other)??;
+        Ok(Self(shared))
+    }
+
+    /// Waits for the next signal.
+    pub(crate) async fn next(&self) -> Heard {
+        loop {
+            if let Some(heard) = self.0.lock().pop_front() {
+                return heard;
+            }
+            self.0.came.notified().await;
+        }
+    }
+}
+
+impl SignalQueue {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Heard>> {
+        // The queue is consistent between any two statements, so a panic elsewhere does not spoil it.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes a signal on to the actors.
+    fn tell(&self, heard: Heard) {
+        let mut waiting = self.lock();
+        if waiting.len() < WAITING_MAX {
+            waiting.push_back(heard);
+        }
+        drop(waiting);
+        self.came.notify_one();
+    }
+}
+
+/// Ticks the pulse for as long as the actors' thread runs.
+pub(crate) async fn tick(pulse: Pulse) {
+    loop {
+        pulse.tick(boot_time());
+        tokio::time::sleep(TICK_EVERY).await;
+    }
+}
+
+fn hear_in_runtime(shared: &SignalQueue, told: &SyncSender<io::Result<()>>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let failed = match runtime {
+        Ok(runtime) => runtime.block_on(async {
+            let sources = Sources::new()?;
+            // The starter may be gone if the process is ending already.
+            let _ = told.send(Ok(()));
+            hear(shared, sources).await;
+            Ok(())
+        }),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = failed {
+        let _ = told.send(Err(error));
+    }
+}
+
+/// Passes the first signal to the actors; after the second the process ends, with them or without.
+async fn hear(shared: &SignalQueue, mut sources: Sources) {
+    shared.tell(sources.next().await);
+    let second = sources.next().await;
+    shared.tell(second);
+    let third = std::pin::pin!(sources.next());
+    let waited = std::pin::pin!(while_actors_run(&shared.pulse));
+    select(third, waited).await;
+    end_process(second.code());
+}
+
+/// Returns when the actors hang, or after their timeout.
+async fn while_actors_run(pulse: &Pulse) {
+    let until = boot_time() + AT_ONCE_WITHIN;
+    while boot_time() < until && pulse.age(boot_time()) <= STANDS_STILL_AFTER {
+        tokio::time::sleep(TICK_EVERY).await;
+    }
+}
+
+/// Ends the process at once: destructors and buffered output could wait for whatever hangs.
+#[expect(unsafe_code, reason = "the standard library's exit may wait for stdout's lock")]
+fn end_process(code: i32) -> ! {
+    // SAFETY: _exit takes a number and touches no memory of this process.
+    unsafe { libc::_exit(code) }
+}
+
+/// The sources of signals.
+struct Sources {
+    /// Held so that writing beyond the file size limit (SIGXFSZ) is a write error, as on a full disk, and does not end
+    /// the process.
+    _file_size: Signal,
+    heard: Vec<(i32, &'static str, Signal)>,
+}
+
+impl Sources {
+    fn new() -> io::Result<Self> {
+        let mut kinds =
+            vec![(SignalKind::interrupt(), "SIGINT"), (SignalKind::terminate(), "SIGTERM")];
+        if !is_ignored(SignalKind::hangup()) {
+            kinds.push((SignalKind::hangup(), "SIGHUP"));
+        }
+        let hear = |(kind, name): (SignalKind, &'static str)| {
+            Ok((kind.as_raw_value(), name, signal(kind)?))
+        };
+        let file_size = signal(SignalKind::from_raw(nix::sys::signal::Signal::SIGXFSZ as i32))?;
+        Ok(Self {
+            _file_size: file_size,
+            heard: kinds.into_iter().map(hear).collect::<io::Result<_>>()?,
+        })
+    }
+
+    async fn next(&mut self) -> Heard {
+        std::future::poll_fn(|context| {
+            for (number, name, signal) in &mut self.heard {
+                if signal.poll_recv(context).is_ready() {
+                    return Poll::Ready(Heard { number: *number, name });
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Whether a signal was ignored when this process started, as `nohup` has SIGHUP.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    mask & 1 << (kind.as_raw_value() - 1) != 0
+}

@@ -1,0 +1,49 @@
+//! A client of the driver: asks for its status. Used by `status` and `demo`.
+
+use std::time::Duration;
+
+use elastic_protocol::messages::{ClientRequest, ClientResponse, StatusReport};
+use elastic_protocol::{ActorId, ActorName, NodeName};
+use elastic_runtime::ActorRef;
+use elastic_transport::{ConnectOptions, JoinedNode, join};
+
+use super::TokenSource;
+use crate::command_line::{CommandFailure, ResultExt};
+
+/// Timeout for an answer of the driver.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Timeout for closing the connection.
+const GOODBYE: Duration = Duration::from_millis(100);
+
+/// A connection for requests.
+pub(crate) struct StatusClient {
+    joined: JoinedNode,
+    driver: ActorRef<ClientRequest>,
+}
+
+impl StatusClient {
+    /// Connects with the driver at `HOST:PORT`.
+    pub(crate) async fn connect(driver: &str, token: &TokenSource) -> Result<Self, CommandFailure> {
+        let mut options = ConnectOptions::new(driver, token.read()?, NodeName::Client);
+        options.patience = PATIENCE;
+        let joined =
+            join(options).await.failed("the driver cannot be asked").map_err(|failure| {
+                failure.hint("does the job still run there? `--driver HOST:PORT` says which to ask")
+            })?;
+        let driver = joined.node.reference(ActorId::new(joined.driver.clone(), ActorName::STATUS));
+        Ok(Self { joined, driver })
+    }
+
+    /// Asks for the status once.
+    pub(crate) async fn ask(&self) -> Result<StatusReport, CommandFailure> {
+        let answer = self.driver.ask(ClientRequest::Status, PATIENCE).await;
+        let ClientResponse::Status(status) = answer.failed("the driver did not answer")?;
+        Ok(*status)
+    }
+
+    /// Closes the connection.
+    pub(crate) async fn close(self) {
+        self.joined.transport.shutdown("the client has its answer", GOODBYE).await;
+    }
+}

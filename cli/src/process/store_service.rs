@@ -1,0 +1,183 @@
+//! The store that an agent serves to its workers: every process learns its address, and asks in the namespace of its
+//! own generation. Used by [`agent`](super::agent).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+
+use actix::{Addr, Recipient};
+use elastic_agent::core::{SpawnOrder, StopSignal};
+use elastic_agent::{ProcessEvent, ProcessPort, SystemProcesses};
+use elastic_protocol::environment::STORE_ADDRESS;
+use elastic_protocol::{NodeId, Stamp, WorkerId};
+use elastic_runtime::{DroppingWriterTrouble, NodeHandle, OffloadPort, spawn_child};
+use elastic_store::relay::actor::{GenerationEnded, Relay};
+use elastic_store::relay::core::ConnectionOwner;
+use elastic_store::relay::listener::{ClientAdmission, listen};
+
+use super::store_access::Owners;
+
+/// A process port that tells processes the store's address.
+pub(crate) struct StoreService {
+    processes: SystemProcesses,
+    relay: Addr<Relay>,
+    address: SocketAddr,
+    generations: Generations,
+    admission_lane: OffloadPort,
+}
+
+/// The generation of each process that belongs to one.
+type Generations = Rc<RefCell<BTreeMap<WorkerId, Stamp>>>;
+
+impl StoreService {
+    /// Serves the store of `driver` on the loopback.
+    ///
+    /// # Errors
+    /// If the system gives no port.
+    pub(crate) fn start(
+        processes: SystemProcesses,
+        node: &NodeHandle,
+        driver: Option<NodeId>,
+    ) -> io::Result<Self> {
+        let relay = Relay::new(node.clone(), driver);
+        let on_exit = |exit| tracing::warn!("a fault in the agent: the relay of the store {exit}");
+        let relay = spawn_child(|_| relay, on_exit);
+        let generations = Generations::default();
+        let owners = Owners::new(processes.leaders());
+        let admission_lane = owners.lane().clone();
+        let admission = admission(owners, Rc::clone(&generations));
+        let address = listen(relay.clone(), admission)?;
+        tracing::debug!(%address, "serves the store");
+        Ok(Self { processes, relay, address, generations, admission_lane })
+    }
+
+    /// The lane that starts processes.
+    pub(crate) fn lane(&self) -> OffloadPort {
+        self.processes.lane()
+    }
+
+    /// The lane that finds the owners of connections.
+    pub(crate) fn admission_lane(&self) -> OffloadPort {
+        self.admission_lane.clone()
+    }
+
+    /// See [`SystemProcesses::output_files`].
+    pub(crate) fn output_files(&self) -> Box<dyn Fn() -> Option<DroppingWriterTrouble>> {
+        Box::new(self.processes.output_files())
+    }
+}
+
+fn admission(owners: Owners, generations: Generations) -> ClientAdmission {
+    Rc::new(move |ends| {
+        let (owners, generations) = (owners.clone(), Rc::clone(&generations));
+        Box::pin(async move {
+            let worker = owners.find(ends).await?;
+            let stamp = generations.borrow().get(&worker).copied().unwrap_or_default();
+            Ok(ConnectionOwner { worker, stamp })
+        })
+    })
+}
+
+/// Adds the variables that torchrun sets for its workers unless the user has.
+fn add_defaults(environment: &mut Vec<(String, String)>) {
+    let has_neighbours =
+        environment.iter().any(|(name, value)| name == "LOCAL_WORLD_SIZE" && value != "1");
+    let of_torch = [("TORCH_NCCL_ASYNC_ERROR_HANDLING", true), ("OMP_NUM_THREADS", has_neighbours)];
+    for (name, is_set) in of_torch {
+        if is_set && std::env::var_os(name).is_none() {
+            environment.push((name.to_owned(), "1".to_owned()));
+        }
+    }
+}
+
+/// torchrun's switch for a `MASTER_PORT` that rank 0 itself opens.
+const NO_AGENT_STORE: &str = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
+
+/// The addresses of the store, and of the meeting point of stock torch.
+///
+/// Where all ranks are on this machine, `MASTER_ADDR:MASTER_PORT` is the store itself. Across machines it is the
+/// address from the driver: rank 0's host with a free port, for whatever rank 0 opens there, such as torch's own
+/// store. Our store would have to admit clients of other machines, which show no credential.
+fn where_to_meet(store: SocketAddr, environment: &[(String, String)]) -> Vec<(String, String)> {
+    let master = environment.iter().rev().find(|(name, _)| name == "MASTER_ADDR");
+    let is_here = master.is_none_or(|(_, master)| {
+        master == "localhost" || master.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    });
+    let serves_torch = is_here && std::env::var(NO_AGENT_STORE).as_deref() != Ok("1");
+    let mut told = vec![
+        (STORE_ADDRESS, store.to_string()),
+        // Spelled as Python prints it.
+        ("TORCHELASTIC_USE_AGENT_STORE", if serves_torch { "True" } else { "False" }.to_owned()),
+    ];
+    if serves_torch {
+        told.push(("MASTER_ADDR", store.ip().to_string()));
+        told.push(("MASTER_PORT", store.port().to_string()));
+    }
+    told.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+impl ProcessPort for StoreService {
+    fn spawn(&mut self, mut order: SpawnOrder, events: Recipient<ProcessEvent>) {
+        if let Some(place) = &order.place {
+            let local_rank = place.local_rank.to_string();
+            for argument in &mut order.program.argv {
+                // Replaced as torchrun does.
+                *argument = argument.replace("${local_rank}", &local_rank);
+            }
+        }
+        // The last entry for a variable wins.
+        order.environment.extend(where_to_meet(self.address, &order.environment));
+        if order.place.is_some() {
+            add_defaults(&mut order.environment);
+        }
+        if let Some(place) = &order.place {
+            let mut generations = self.generations.borrow_mut();
+            let alive = self.processes.leaders().all();
+            // Processes of this generation may be waiting for their start in the lane of processes.
+            generations.retain(|worker, of| {
+                *of == place.stamp || alive.iter().any(|(other, _)| other == worker)
+            });
+            generations.insert(order.worker.clone(), place.stamp);
+        }
+        self.processes.spawn(order, events);
+    }
+
+    fn signal(&mut self, worker: &WorkerId, signal: StopSignal) {
+        self.processes.signal(worker, signal);
+        if self.generations.borrow().contains_key(worker) {
+            self.relay.do_send(GenerationEnded(worker.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(master: &str) -> Vec<(String, String)> {
+        let environment = [("MASTER_ADDR".to_owned(), master.to_owned())];
+        where_to_meet(([127, 0, 0, 1], 4).into(), &environment)
+    }
+
+    fn of<'a>(told: &'a [(String, String)], name: &str) -> Option<&'a str> {
+        told.iter().find(|(it, _)| it == name).map(|(_, value)| value.as_str())
+    }
+
+    #[test]
+    fn on_one_machine_torch_meets_at_our_store_and_across_machines_at_rank_0_s() {
+        let here = told("127.0.0.1");
+        assert_eq!(
+            (of(&here, "MASTER_ADDR"), of(&here, "MASTER_PORT")),
+            (Some("127.0.0.1"), Some("4"))
+        );
+        assert_eq!(of(&here, "TORCHELASTIC_USE_AGENT_STORE"), Some("True"));
+        let across = told("192.0.2.7");
+        assert_eq!((of(&across, "MASTER_ADDR"), of(&across, "MASTER_PORT")), (None, None));
+        assert_eq!(of(&across, "TORCHELASTIC_USE_AGENT_STORE"), Some("False"));
+        for told in [here, across] {
+            assert_eq!(of(&told, STORE_ADDRESS), Some("127.0.0.1:4"));
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Negotiation: ranks agree on calls by name before they run, as Horovod does. Calls may come in any order; all
+//! that must be the same on all ranks is checked. The bindings of other languages offer Horovod's API through this
+//! module.
+//!
+//! Each call costs one round: an all-gather of 24 bytes from each rank. A call runs, on every rank, in the round in
+//! which the last rank has announced it. A rank with incomplete calls goes on with rounds, in which it announces
+//! the calls that were submitted meanwhile. With nothing to announce it waits a little before each round, unless it
+//! is stuck. Where all ranks are stuck, and none of their calls is complete, the calls fail instead of waiting for
+//! ever.
+
+mod absent;
+mod core;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use self::core::{NegotiationCore, RankWord, RoundVerdict};
+use crate::communicator::{Communicator, CommunicatorExt};
+use crate::element::DataType;
+use crate::error::CollectiveError;
+use crate::reduce::ReduceOp;
+
+/// Back-off of a rank that has nothing to announce, in milliseconds: the increase for each further round, and the
+/// maximum.
+const PACE_MS: u64 = 1;
+const PACE_MAX_MS: u64 = 10;
+
+/// Longest text of one rank in an error message, in bytes.
+const TEXT_BYTES: usize = 240;
+
+/// The function of a call, run once all ranks have made the call.
+pub type CallWork = Box<dyn FnOnce(&mut dyn Communicator) -> Result<(), CollectiveError> + Send>;
+
+/// A submitted call.
+pub struct NegotiatedCall {
+    /// The kind of call, such as `allreduce`; names are unique within a kind.
+    pub kind: String,
+    /// The name; a call without one is identified by its number among the nameless calls of its kind.
+    pub name: Option<String>,
+    /// All that must be the same on all ranks, as text for people.
+    pub what: String,
+    /// The reduction, if the call does nothing else: ranks that have joined take part in it with zeros.
+    pub reduces: Option<(ReduceOp, Vec<(DataType, usize)>)>,
+    /// The function that carries out the call.
+    pub work: CallWork,
+}
+
+/// The ticket of a submitted call, or of a join.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct CallTicket(u64);
+
+/// The outcome of a call.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Settled {
+    /// The call ran on every rank.
+    Done,
+    /// All ranks have joined.
+    Joined {
+        /// The rank that joined last.
+        last: u32,
+    },
+    /// The call ran on no rank, for this reason.
+    Refused(String),
+}
+
+/// The reason why a call was not submitted.
+#[derive(Clone, Debug, Error, Eq, PartialEq)]
+pub enum SubmitError {
+    /// A call of the same name is not done.
+    #[error("{0} is in progress: wait for it, or give this call another name")]
+    Duplicate(String),
+}
+
+/// The negotiation of one group. The training thread submits calls and waits; the thread of launched operations
+/// runs rounds.
+#[derive(Debug)]
+pub struct Negotiation {
+    inner: Mutex<NegotiationState>,
+    changed: Condvar,
+}
+
+struct PendingCall {
+    ticket: CallTicket,
+    label: String,
+    call: NegotiatedCall,
+}
+
+struct NegotiationState {
+    core: NegotiationCore,
+    /// Calls submitted, and not announced.
+    queue: VecDeque<PendingCall>,
+    /// Calls announced, and not complete, by key.
+    pending: BTreeMap<u64, PendingCall>,
+    settled: BTreeMap<CallTicket, Result<Settled, CollectiveError>>,
+    /// The tickets for which the training thread waits.
+    awaited: BTreeSet<CallTicket>,
+    joining: Option<CallTicket>,
+    is_closing: bool,
+    tickets: u64,
+    nameless: BTreeMap<String, u64>,
+}
+
+impl std::fmt::Debug for NegotiationState {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Inner").field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
+impl Negotiation {
+    /// A negotiation among `world_size` ranks.
+    pub fn new(world_size: u32) -> Negotiation {
+        let inner = NegotiationState {
+            core: NegotiationCore::new(world_size),
+            queue: VecDeque::new(),
+            pending: BTreeMap::new(),
+            settled: BTreeMap::new(),
+            awaited: BTreeSet::new(),
+            joining: None,
+            is_closing: false,
+            tickets: 0,
+            nameless: BTreeMap::new(),
+        };
+        Negotiation { inner: Mutex::new(inner), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, NegotiationState> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Submits a call; launch [`Negotiation::run`] with its ticket.
+    ///
+    /// # Errors
+    /// `SubmitError::Duplicate`: a call of that name is not done.
+    pub fn submit(&self, call: NegotiatedCall) -> Result<CallTicket, SubmitError> {
+        let mut inner = self.lock();
+        let label = match &call.name {
+            Some(name) => format!("{}.{name}", call.kind),
+            None => {
+                let number = inner.nameless.entry(call.kind.clone()).or_default();
+                *number += 1;
+                format!("{}.noname.{number}", call.kind)
+            }
+        };
+        let others = inner.queue.iter().chain(inner.pending.values());
+        if others.into_iter().any(|other| other.label == label) {
+            return Err(SubmitError::Duplicate(label));
+        }
+        let ticket = inner.next_ticket();
+        inner.queue.push_back(PendingCall { ticket, label, call });
+        self.changed.notify_all();
+        Ok(ticket)
+    }
+
+    /// Announces that this rank has no more data. Like [`Negotiation::submit`], it returns a ticket to run.
+    pub fn join(&self) -> CallTicket {
+        let mut inner = self.lock();
+        let ticket = inner.next_ticket();
+        inner.joining = Some(ticket);
+        self.changed.notify_all();
+        ticket
+    }
+
+    /// Records that the training thread waits for this ticket, and submits nothing before it is settled.
+    pub fn wait_begins(&self, ticket: CallTicket) {
+        let mut inner = self.lock();
+        if !inner.settled.contains_key(&ticket) {
+            inner.awaited.insert(ticket);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Declares that no further call will be submitted.
+    pub fn close(&self) {
+        self.lock().is_closing = true;
+        self.changed.notify_all();
+    }
+
+    /// Runs rounds until a ticket is settled.
+    ///
+    /// # Errors
+    /// Any [`CollectiveError`]; after one, no call of the group completes.
+    pub fn run(
+        &self,
+        ticket: CallTicket,
+        group: &mut dyn Communicator,
+    ) -> Result<Settled, CollectiveError> {
+        let mut silent_rounds = 0;
+        loop {
+            if let Some(settled) = self.lock().settled.remove(&ticket) {
+                return settled;
+            }
+            let word = self.next_word(silent_rounds);
+            silent_rounds =
+                if matches!(word, RankWord::Nothing { .. }) { silent_rounds + 1 } else { 0 };
+            if let Err(error) = self.run_round(word, group) {
+                // The other ranks' rounds fail likewise, each by itself. The names of the dropped calls are free
+                // again.
+                let mut inner = self.lock();
+                let ended = (std::mem::take(&mut inner.queue), std::mem::take(&mut inner.pending));
+                inner.awaited.clear();
+                drop(inner);
+                drop(ended);
+                return Err(error);
+            }
+        }
+    }
+
+    fn run_round(
+        &self,
+        word: RankWord,
+        group: &mut dyn Communicator,
+    ) -> Result<(), CollectiveError> {
+        let words = exchange(word, group)?;
+        let verdicts = self.lock().core.handle_round(&words);
+        verdicts.iter().try_for_each(|verdict| self.carry_out(verdict, group))
+    }
+
+    /// The next word of this rank.
+    fn next_word(&self, silent_rounds: u64) -> RankWord {
+        let pace = Duration::from_millis((PACE_MS * silent_rounds).min(PACE_MAX_MS));
+        let mut inner = self.lock();
+        if inner.queue.is_empty() && !inner.is_stuck() && inner.joining.is_none() {
+            let is_silent = |inner: &mut NegotiationState| {
+                inner.queue.is_empty() && !inner.is_stuck() && inner.joining.is_none()
+            };
+            let waited = self.changed.wait_timeout_while(inner, pace, is_silent);
+            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if let Some(next) = inner.queue.pop_front() {
+            let takes_absent =
+                next.call.reduces.as_ref().is_some_and(|(op, _)| absent::is_neutral(*op));
+            let (key, digest) = (digest(&[&next.label]), next.call.digest());
+            inner.pending.insert(key, next);
+            return RankWord::Call { key, digest, takes_absent };
+        }
+        if inner.joining.is_some() {
+            RankWord::Joined
+        } else {
+            RankWord::Nothing { is_stuck: inner.is_stuck() }
+        }
+    }
+
+    fn carry_out(
+        &self,
+        verdict: &RoundVerdict,
+        group: &mut dyn Communicator,
+    ) -> Result<(), CollectiveError> {
+        match verdict {
+            RoundVerdict::Run { key, lead, absent } => {
+                let pending = self.lock().pending.remove(key);
+                if !absent.is_empty() {
+                    let own = pending.as_ref().and_then(|pending| pending.call.reduces.as_ref());
+                    let reduction = absent::tell(own, *lead, group)?;
+                    if pending.is_none() {
+                        absent::reduce_zeros(&reduction, group)?;
+                    }
+                }
+                if let Some(PendingCall { ticket, call, .. }) = pending {
+                    let result = (call.work)(group).map(|()| Settled::Done);
+                    self.lock().settle(ticket, result);
+                }
+            }
+            RoundVerdict::Differs { key } => {
+                let own = self.lock().pending.get(key).map(|pending| pending.call.what.clone());
+                let texts = gather_texts(&own.unwrap_or_default(), group)?;
+                let label = self.lock().pending.get(key).map(|pending| pending.label.clone());
+                let why =
+                    format!("ranks differ in {}: {}", label.unwrap_or_default(), by_rank(&texts));
+                // Refused calls are dropped without the lock: their drop may wait for a thread that wants the lock.
+                let _refused = { self.lock().refuse(*key, &why) };
+            }
+            RoundVerdict::NeedsAll { key, absent } => {
+                let why = format!(
+                    "ranks {absent:?} have joined, and can take part in sums and averages only"
+                );
+                let _refused = { self.lock().refuse(*key, &why) };
+            }
+            RoundVerdict::AllJoined { last } => {
+                let mut inner = self.lock();
+                // Some ranks have made calls that others have not: all restart the numbers of their nameless calls.
+                inner.nameless.clear();
+                if let Some(ticket) = inner.joining.take() {
+                    inner.settle(ticket, Ok(Settled::Joined { last: *last }));
+                }
+            }
+            RoundVerdict::Stuck => {
+                let own = self.lock().waits_for();
+                let texts = gather_texts(&own, group)?;
+                let why = format!("ranks wait for each other's calls: {}", by_rank(&texts));
+                let _refused = { self.lock().give_up(&why) };
+            }
+        }
+        Ok(())
+    }
+}
+
+impl NegotiationState {
+    fn next_ticket(&mut self) -> CallTicket {
+        self.tickets += 1;
+        CallTicket(self.tickets)
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.is_closing || !self.awaited.is_empty()
+    }
+
+    fn settle(&mut self, ticket: CallTicket, result: Result<Settled, CollectiveError>) {
+        self.awaited.remove(&ticket);
+        self.settled.insert(ticket, result);
+    }
+
+    fn refuse(&mut self, key: u64, why: &str) -> Option<PendingCall> {
+        let refused = self.pending.remove(&key)?;
+        self.settle(refused.ticket, Ok(Settled::Refused(why.to_owned())));
+        Some(refused)
+    }
+
+    /// The calls that this rank waits for, as text for people.
+    fn waits_for(&self) -> String {
+        let mut labels: Vec<&str> =
+            self.pending.values().map(|pending| pending.label.as_str()).collect();
+        labels.extend(self.joining.map(|_| "join"));
+        labels.join(", ")
+    }
+
+    fn give_up(&mut self, why: &str) -> Vec<PendingCall> {
+        let keys: Vec<u64> = self.pending.keys().copied().collect();
+        let refused = keys.into_iter().filter_map(|key| self.refuse(key, why)).collect();
+        if let Some(ticket) = self.joining.take() {
+            self.settle(ticket, Ok(Settled::Refused(why.to_owned())));
+        }
+        // The ranks' numbers of nameless calls may differ now: all ranks restart them together.
+        self.nameless.clear();
+        refused
+    }
+}
+
+impl NegotiatedCall {
+    fn digest(&self) -> u64 {
+        let layout = self.reduces.as_ref().map(|(op, layout)| format!("{op} {layout:?}"));
+        digest(&[&self.kind, &self.what, &layout.unwrap_or_default()])
+    }
+}
+
+/// FNV-1a hash of 64 bits: the same on every machine and in every build.
+fn digest(texts: &[&str]) -> u64 {
+    let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The wire form of a word: tag, key, digest.
+type Coded = [u64; 3];
+
+const NOTHING: u64 = 0;
+const STUCK: u64 = 1;
+const JOINED: u64 = 2;
+const CALL: u64 = 3;
+const CALL_WITH_ABSENT: u64 = 4;
+
+/// Exchanges the words of one round: sends this rank's word, and returns all ranks' words, by rank.
+fn exchange(
+    word: RankWord,
+    group: &mut dyn Communicator,
+) -> Result<Vec<RankWord>, CollectiveError> {
+    let own: Coded = match word {
+        RankWord::Nothing { is_stuck: false } => [NOTHING, 0, 0],
+        RankWord::Nothing { is_stuck: true } => [STUCK, 0, 0],
+        RankWord::Joined => [JOINED, 0, 0],
+        RankWord::Call { key, digest, takes_absent: false } => [CALL, key, digest],
+        RankWord::Call { key, digest, takes_absent: true } => [CALL_WITH_ABSENT, key, digest],
+    };
+    let mut all = vec![0_u64; own.len() * group.world_size() as usize];
+    group.all_gather(&own, &mut all)?;
+    let (coded, _) = all.as_chunks::<3>();
+    Ok(coded.iter().map(word_of).collect())
+}
+
+fn word_of([tag, key, digest]: &Coded) -> RankWord {
+    let (key, digest) = (*key, *digest);
+    match *tag {
+        CALL => RankWord::Call { key, digest, takes_absent: false },
+        CALL_WITH_ABSENT => RankWord::Call { key, digest, takes_absent: true },
+        JOINED => RankWord::Joined,
+        tag => RankWord::Nothing { is_stuck: tag == STUCK },
+    }
+}
+
+fn gather_texts(own: &str, group: &mut dyn Communicator) -> Result<Vec<String>, CollectiveError> {
+    let mut fixed = [0_u8; TEXT_BYTES];
+    let shown = own.len().min(TEXT_BYTES);
+    fixed[..shown].copy_from_slice(&own.as_bytes()[..shown]);
+    let mut all = vec![0_u8; TEXT_BYTES * group.world_size() as usize];
+    group.all_gather(&fixed, &mut all)?;
+    let texts = all.chunks(TEXT_BYTES).map(|text| String::from_utf8_lossy(text));
+    Ok(texts.map(|text| text.trim_end_matches('\0').to_owned()).collect())
+}
+
+fn by_rank(texts: &[String]) -> String {
+    let lines: Vec<String> = (0_u32..)
+        .zip(texts)
+        .map(|(rank, text)| format!("rank {rank}: {}", if text.is_empty() { "none" } else { text }))
+        .collect();
+    lines.join("; ")
+}

@@ -1,0 +1,184 @@
+//! Detects a TCP connection whose path no longer carries data. Called by the engine while it waits.
+//!
+//! The kernel retransmits unacknowledged data for a quarter of an hour before it gives a connection up. Its own
+//! remedy, TCP_USER_TIMEOUT, also ends a connection whose peer is alive and only does not read (a window that stays
+//! closed, tcp(7), since Linux 5.11). A rank that computes for long while others have sent it their part looks like
+//! that. So this module checks the acknowledgements itself, and counts only the time with an open window.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use socket2::{SockRef, Socket, TcpKeepalive};
+
+/// Unanswered probes of an idle connection before the kernel gives it up.
+const PROBES: u32 = 3;
+/// The unit of the kernel's keepalive settings.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Enables the kernel's probes on an idle connection, so that it ends within the deadline: after silence for two
+/// fifths of that, three probes.
+pub(super) fn keep_alive(socket: &Socket, deadline: Duration) -> io::Result<()> {
+    let part = (deadline / 5).max(SECOND);
+    let keepalive =
+        TcpKeepalive::new().with_time(part * 2).with_interval(part).with_retries(PROBES);
+    SockRef::from(socket).set_tcp_keepalive(&keepalive)
+}
+
+/// The error of a path on which nothing was acknowledged for the deadline.
+pub(super) fn silent(deadline: Duration) -> io::Error {
+    let seconds = deadline.as_secs_f64();
+    let why = format!("the path to it is silent: nothing was acknowledged for {seconds} s");
+    io::Error::new(io::ErrorKind::TimedOut, why)
+}
+
+/// A socket's error. The kernel's own end of a silent connection, after [`keep_alive`]'s probes, has the same bound as
+/// [`PathWatch`] and may be first: it is told in the same words.
+pub(super) fn told_alike(error: io::Error, deadline: Duration) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ETIMEDOUT) => silent(deadline),
+        _ => error,
+    }
+}
+
+/// Progress of the peer's acknowledgements on one connection.
+#[derive(Debug, Default)]
+pub(super) struct PathWatch {
+    acknowledged: u64,
+    /// The time since which data is due and nothing more is acknowledged.
+    since: Option<Instant>,
+}
+
+impl PathWatch {
+    /// Whether data has been due for at least `deadline` while the peer acknowledged nothing.
+    pub(super) fn is_dead(&mut self, socket: &Socket, now: Instant, deadline: Duration) -> bool {
+        // Without an answer from the kernel the path counts as alive.
+        UnackedBytes::of(socket).is_some_and(|flight| self.judge(flight, now, deadline))
+    }
+
+    fn judge(&mut self, flight: UnackedBytes, now: Instant, deadline: Duration) -> bool {
+        let UnackedBytes { unacknowledged, acknowledged, window_is_closed } = flight;
+        if unacknowledged == 0 || window_is_closed {
+            self.since = None;
+            return false;
+        }
+        if self.since.is_none() || acknowledged != self.acknowledged {
+            (self.acknowledged, self.since) = (acknowledged, Some(now));
+        }
+        self.since.is_some_and(|since| now.saturating_duration_since(since) >= deadline)
+    }
+}
+
+/// The kernel's counts of a connection's data in flight.
+#[derive(Clone, Copy, Debug)]
+struct UnackedBytes {
+    /// Unacknowledged segments.
+    unacknowledged: u32,
+    /// Acknowledged bytes, since the connection began.
+    acknowledged: u64,
+    window_is_closed: bool,
+}
+
+/// Offsets of these fields in `struct tcp_info` of `linux/tcp.h`; the kernel only ever appends to it.
+const UNACKED_AT: usize = 24;
+const BYTES_ACKED_AT: usize = 120;
+const SND_WND_AT: usize = 228;
+const INFO_LENGTH: usize = 232;
+
+impl UnackedBytes {
+    #[expect(unsafe_code, reason = "TCP_INFO has no safe wrapper")]
+    fn of(socket: &Socket) -> Option<UnackedBytes> {
+        let mut info = [0_u8; INFO_LENGTH];
+        let mut length = INFO_LENGTH as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes to `info`, and how many there are to `length`.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        let length = length as usize;
+        if result != 0 || length < BYTES_ACKED_AT + 8 {
+            return None;
+        }
+        let u32_at =
+            |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+        let low_and_high = [u32_at(BYTES_ACKED_AT), u32_at(BYTES_ACKED_AT + 4)];
+        let acknowledged: u64 = bytemuck::cast(low_and_high);
+        // A kernel that does not report the window (before 5.4) is assumed to have it open.
+        let window_is_closed = length >= INFO_LENGTH && u32_at(SND_WND_AT) == 0;
+        Some(UnackedBytes { unacknowledged: u32_at(UNACKED_AT), acknowledged, window_is_closed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::clock;
+
+    const DEADLINE: Duration = Duration::from_secs(10);
+
+    fn flight(unacknowledged: u32, acknowledged: u64) -> UnackedBytes {
+        UnackedBytes { unacknowledged, acknowledged, window_is_closed: false }
+    }
+
+    #[test]
+    fn a_path_is_dead_when_nothing_is_acknowledged_for_the_deadline() {
+        let (mut watch, start) = (PathWatch::default(), clock::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(!watch.judge(flight(3, 100), start, DEADLINE));
+        assert!(!watch.judge(flight(3, 100), after(9), DEADLINE));
+        assert!(!watch.judge(flight(2, 101), after(9), DEADLINE), "a byte got through");
+        assert!(!watch.judge(flight(2, 101), after(18), DEADLINE));
+        assert!(watch.judge(flight(2, 101), after(19), DEADLINE));
+    }
+
+    #[test]
+    fn s_3_the_kernel_s_end_of_a_silent_path_is_told_in_the_same_words() {
+        let of_kernel = io::Error::from_raw_os_error(libc::ETIMEDOUT);
+        let told = told_alike(of_kernel, DEADLINE).to_string();
+        assert_eq!(told, "the path to it is silent: nothing was acknowledged for 10 s");
+        assert_eq!(told, silent(DEADLINE).to_string());
+        let reset = io::Error::from_raw_os_error(libc::ECONNRESET);
+        assert_eq!(told_alike(reset, DEADLINE).kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn nothing_on_its_way_and_a_closed_window_are_no_silence() {
+        let (mut watch, start) = (PathWatch::default(), clock::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        watch.judge(flight(1, 5), start, DEADLINE);
+        assert!(!watch.judge(flight(0, 6), after(60), DEADLINE));
+        assert!(!watch.judge(flight(1, 6), after(61), DEADLINE));
+        let closed = UnackedBytes { window_is_closed: true, ..flight(1, 6) };
+        assert!(!watch.judge(closed, after(100), DEADLINE));
+        assert!(!watch.judge(flight(1, 6), after(101), DEADLINE));
+    }
+
+    #[test]
+    fn the_kernel_tells_what_is_acknowledged_and_when_the_window_closes() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut receiver, _) = listener.accept().unwrap();
+        sender.write_all(&[1; 1000]).unwrap();
+        receiver.read_exact(&mut [0; 1000]).unwrap();
+        sender.set_nonblocking(true).unwrap();
+        let socket = Socket::from(sender.try_clone().unwrap());
+        let flight = UnackedBytes::of(&socket).unwrap();
+        assert!((1000..=1001).contains(&flight.acknowledged), "{flight:?}");
+        assert!(!flight.window_is_closed);
+        while sender.write(&[1; 65536]).is_ok() {}
+        let deadline = clock::now() + DEADLINE;
+        while UnackedBytes::of(&socket).unwrap().unacknowledged > 0 && clock::now() < deadline {
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        // The reader does not read, but its kernel answers: TCP_USER_TIMEOUT would end the connection.
+        assert!(!PathWatch::default().is_dead(&socket, clock::now(), Duration::ZERO));
+    }
+}

@@ -1,0 +1,105 @@
+//! [`JournalPlace`]: the location of a journal's file. [`FileJournal`](crate::FileJournal) reads the file, writes a
+//! new file beside it, and replaces the old one. [`Folder`] is a place in the system's file system; the
+//! simulation has a place that fails and loses power.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use redb::StorageBackend;
+use redb::backends::FileBackend;
+
+use crate::JournalError;
+
+/// The bytes that were read at a place, with the hold that excludes other drivers; `None` if there is no
+/// journal.
+pub type JournalBytes<H> = Option<(Vec<u8>, H)>;
+
+/// The location of a journal's file.
+pub trait JournalPlace: Send + 'static {
+    /// A file that can be written.
+    type File: StorageBackend;
+    /// A lock that excludes other drivers from the journal that was read, until it is dropped.
+    type Hold;
+
+    /// The bytes of the journal at this place; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    fn read(&self) -> Result<JournalBytes<Self::Hold>, JournalError>;
+
+    /// Makes a new, empty file beside the journal. A leftover of an earlier attempt is removed.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    fn draft(&self) -> Result<Self::File, JournalError>;
+
+    /// Syncs the draft and durably renames it to the journal.
+    ///
+    /// # Errors
+    /// [`JournalError`]; the journal is then the previous one or the draft.
+    fn install(&self) -> Result<(), JournalError>;
+}
+
+/// A path in the system's file system.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    fn draft_path(&self) -> PathBuf {
+        PathBuf::from(format!("{}.draft", self.path.display()))
+    }
+}
+
+impl JournalPlace for Folder {
+    type File = FileBackend;
+    type Hold = File;
+
+    fn read(&self) -> Result<JournalBytes<File>, JournalError> {
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(JournalError::InUse),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        // Another driver may have replaced the file between the opening and the lock.
+        if fs::metadata(&self.path)?.ino() != file.metadata()?.ino() {
+            return Err(JournalError::InUse);
+        }
+        Ok(Some((fs::read(&self.path)?, file)))
+    }
+
+    fn draft(&self) -> Result<FileBackend, JournalError> {
+        let draft = self.draft_path();
+        match fs::remove_file(&draft) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Only this user may read the file: it holds a job's secrets.
+        let file =
+            File::options().read(true).write(true).create_new(true).mode(0o600).open(&draft)?;
+        Ok(FileBackend::new(file)?)
+    }
+
+    fn install(&self) -> Result<(), JournalError> {
+        let draft = self.draft_path();
+        File::open(&draft)?.sync_all()?;
+        fs::rename(&draft, &self.path)?;
+        if let Some(folder) = self.path.parent() {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(())
+    }
+}

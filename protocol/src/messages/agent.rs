@@ -1,0 +1,180 @@
+//! Messages between an agent and the driver.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::client::LaneStatus;
+use crate::deadlines::Deadlines;
+use crate::ids::{HostName, JobId, Stamp, Term, WorkerId};
+use crate::job::{ExitStatus, ProgramSpec};
+use crate::output::OutputSettings;
+
+/// A live process of an agent.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LiveWorker {
+    /// The worker that runs in it.
+    pub worker: WorkerId,
+    /// Its process id.
+    pub pid: u32,
+}
+
+/// A program's own report of its failure, as torch's `@record` writes it.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ProgramError {
+    /// The error, with its traceback; at most [`AgentToDriver::TAIL_BYTES_MAX`] bytes.
+    pub message: String,
+    /// Time of the report, in seconds of its host's wall clock.
+    pub at: Option<u64>,
+}
+
+/// Messages from an agent to the driver.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum AgentToDriver {
+    /// First message on every new connection: the host is present, with these processes.
+    Join {
+        /// The host's name.
+        host: HostName,
+        /// Most workers that the host can run at once.
+        slots: u32,
+        /// The role of the host's workers, for torch scripts with several roles; `default` where there is one.
+        role: String,
+        /// An address at which others can reach what a program of this host opens: the host's data address,
+        /// with a free port. A loopback address if the agent reached the driver over loopback.
+        meeting: Option<SocketAddr>,
+        /// Processes that still live; empty on first contact.
+        live: Vec<LiveWorker>,
+    },
+    /// A process was started.
+    Started {
+        /// The worker.
+        worker: WorkerId,
+        /// Its process id.
+        pid: u32,
+    },
+    /// A process could not be started.
+    StartFailed {
+        /// The worker.
+        worker: WorkerId,
+        /// The system's error, and the program that it is about.
+        reason: String,
+    },
+    /// A process ended. Sent at once; [`AgentToDriver::LastWords`] follows.
+    Exited {
+        /// The worker.
+        worker: WorkerId,
+        /// Its exit status.
+        status: ExitStatus,
+        /// The first to have the process stopped; `None` if it ended by itself.
+        stopped_by: Option<StoppedBy>,
+        /// Whether the agent was stopping the process, and had to use SIGKILL after the grace period.
+        killed_after_grace: bool,
+    },
+    /// The host wants to leave (SIGTERM, spot notice): its workers are to be taken out without loss.
+    Drain {
+        /// The reason.
+        reason: String,
+    },
+    /// The last output of a process that has ended. Follows each [`AgentToDriver::Exited`] within
+    /// [`AgentToDriver::LAST_WORDS_WITHIN`].
+    LastWords {
+        /// The worker.
+        worker: WorkerId,
+        /// The last lines of its stderr; at most [`AgentToDriver::TAIL_BYTES_MAX`] bytes.
+        tail: String,
+        /// The program's own report of its failure, if it wrote one.
+        error: Option<ProgramError>,
+    },
+    /// What is true of the host now, and was not when it joined. Sent when it changes, and after each `Welcome`.
+    HostChanged {
+        /// As in [`AgentToDriver::Join`]: another address where the host was renumbered.
+        meeting: Option<SocketAddr>,
+        /// The lanes of the agent's process that do not answer; at most [`AgentToDriver::LANES_MAX`].
+        hanging: Vec<LaneStatus>,
+    },
+}
+
+impl AgentToDriver {
+    /// Most lanes that an agent names.
+    pub const LANES_MAX: usize = 8;
+
+    /// Most bytes of a process's stderr in its last words.
+    pub const TAIL_BYTES_MAX: usize = 4096;
+
+    /// How long after the end of a process its output is read. The output is in the pipe already: only a slow
+    /// disk or an overloaded machine needs this time.
+    pub const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
+}
+
+/// The first to have a process stopped by its agent.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum StoppedBy {
+    /// The driver of this term.
+    Driver(Term),
+    /// The agent itself, because it leaves: its driver is gone, or its operator wants it to leave.
+    Agent,
+}
+
+/// The place of a process that lives for one generation (`--mode restart`).
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ProcessPlace {
+    /// The generation.
+    pub stamp: Stamp,
+    /// Its rank in that generation.
+    pub rank: u32,
+    /// Its number among that generation's processes on its host, from 0.
+    pub local_rank: u32,
+}
+
+/// Messages from the driver to an agent.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum DriverToAgent {
+    /// The answer to `Join`.
+    Welcome {
+        /// The job's id.
+        job: JobId,
+        /// The driver's term.
+        term: Term,
+        /// The program of the workers.
+        program: ProgramSpec,
+        /// The limits on waits.
+        deadlines: Deadlines,
+        /// How the workers' output is stored and shown.
+        output: Box<OutputSettings>,
+    },
+    /// The answer to a `Join` that is refused: the agent ends with this reason.
+    Refused {
+        /// The reason.
+        reason: String,
+    },
+    /// Start a worker. Repeating the message for a started worker changes nothing.
+    Start {
+        /// The worker.
+        worker: WorkerId,
+        /// Its environment in addition to the program's (RANK, MASTER_ADDR, ELASTIC_WORKER, …).
+        environment: Vec<(String, String)>,
+        /// Its place, for a process that lives for one generation; `None` for a worker that lives through
+        /// several.
+        place: Option<ProcessPlace>,
+        /// The secret with which the worker joins. The agent puts it into the worker's environment and nowhere
+        /// else.
+        credential: String,
+    },
+    /// Stop a worker: SIGTERM, then SIGKILL after the grace period.
+    Stop {
+        /// The worker.
+        worker: WorkerId,
+        /// Grace period between SIGTERM and SIGKILL, in milliseconds; 0 means SIGKILL at once.
+        grace_ms: u64,
+        /// The reason.
+        reason: String,
+    },
+    /// The job is over, or the host is out of it: stop the processes that still run, then end with this code.
+    Leave {
+        /// Exit code of the agent.
+        code: i32,
+        /// The reason.
+        reason: String,
+    },
+}

@@ -1,0 +1,184 @@
+//! Messages between a client, such as `elastic-node status`, and the driver; and the object of `status --json`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::condition::{HostCondition, JobPhase, WorkerCondition};
+use super::drivers::DriverStatus;
+use crate::job::JobResult;
+
+/// Questions of a client.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum ClientRequest {
+    /// The status, once.
+    Status,
+}
+
+/// Answers of the driver.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub enum ClientResponse {
+    /// The status.
+    Status(Box<StatusReport>),
+}
+
+/// The job at a glance: the object that `status --json` prints.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct StatusReport {
+    /// The job's id.
+    pub job: String,
+    /// The driver's term.
+    pub term: u64,
+    /// The driver that acts.
+    #[serde(default)]
+    pub driver: DriverStatus,
+    /// The drivers that stand by for it.
+    #[serde(default)]
+    pub standbys: Vec<DriverStatus>,
+    /// The current, or last, generation.
+    pub generation: u64,
+    /// The phase of the job.
+    pub phase: JobPhase,
+    /// Members of the current generation.
+    pub world_size: u32,
+    /// Fewest workers with which the job goes on.
+    pub min_np: u32,
+    /// Most workers; `None` without a cap.
+    pub max_np: Option<u32>,
+    /// Resets so far.
+    pub resets: u64,
+    /// Steps that they have lost, as far as is known.
+    #[serde(default)]
+    pub steps_lost: u64,
+    /// Hosts in order, the oldest first.
+    pub hosts: Vec<HostStatus>,
+    /// Workers, members by rank first.
+    pub workers: Vec<WorkerStatus>,
+    /// The last reset.
+    pub last_reset: Option<ResetStatus>,
+    /// The workers that the job waits for, and why, when it stands still (G-9).
+    pub waiting_for: Option<String>,
+    /// Troubles that only a person can mend, such as a failing discovery script.
+    pub warnings: Vec<String>,
+    /// Hosts that do not reach each other, although the driver hears both: the last generation broke between them.
+    #[serde(default)]
+    pub unreachable: Vec<UnreachableHost>,
+    /// The lanes of the driver's process: threads for work that may block.
+    #[serde(default)]
+    pub lanes: Vec<LaneStatus>,
+    /// Messages of old generations or dead incarnations that were dropped (G-2).
+    pub dropped_messages: u64,
+    /// The job's result, once the job has ended.
+    #[serde(default)]
+    pub result: Option<JobResult>,
+}
+
+/// One line: the job's phase, and what it waits for.
+impl fmt::Display for StatusReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waited_for = self.waiting_for.as_deref().unwrap_or("nobody");
+        let Self { phase, generation, .. } = self;
+        write!(formatter, "phase {phase}, generation {generation}, waiting for {waited_for}")?;
+        for (index, worker) in self.workers.iter().enumerate() {
+            let lead = if index == 0 { "; workers: " } else { ", " };
+            write!(formatter, "{lead}{}[{}] {}", worker.host, worker.slot, worker.state)?;
+        }
+        for (index, host) in self.hosts.iter().enumerate() {
+            let lead = if index == 0 { "; hosts: " } else { ", " };
+            write!(formatter, "{lead}{} {}", host.name, host.state)?;
+        }
+        Ok(())
+    }
+}
+
+/// A lane: a thread for work that may block, apart from all other work.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LaneStatus {
+    /// `journal`, `discovery`, `event log` and so on; `actors` is the thread that decides and renews the lease.
+    pub name: String,
+    /// Time limit of one piece of work, in milliseconds; a longer one is named among the warnings.
+    pub answers_within_ms: u64,
+    /// Age of the current piece of work, in milliseconds, if it is past the limit.
+    pub hanging_ms: Option<u64>,
+    /// Lines dropped because the writer did not keep up.
+    pub dropped_lines: u64,
+}
+
+/// A host that another one does not reach.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct UnreachableHost {
+    /// The host whose workers reported it.
+    pub from: String,
+    /// The host that they do not reach.
+    pub to: String,
+    /// Generations in a row that have broken between the two, in either direction.
+    pub breaks: u32,
+    /// The last report.
+    pub error: String,
+}
+
+/// One host.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct HostStatus {
+    /// Its name.
+    pub name: String,
+    /// Its slots.
+    pub slots: u32,
+    /// Its condition.
+    pub state: HostCondition,
+    /// When a blacklisted host may come back, as RFC 3339; absent: never.
+    #[serde(default)]
+    pub until: Option<String>,
+    /// The lanes of its agent that do not answer.
+    #[serde(default)]
+    pub lanes: Vec<LaneStatus>,
+}
+
+/// One worker, or one slot without a worker.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct WorkerStatus {
+    /// Its rank, if it is a member of the current generation.
+    pub rank: Option<u32>,
+    /// Its host.
+    pub host: String,
+    /// Its slot.
+    pub slot: u32,
+    /// Its process id, once known.
+    pub pid: Option<u32>,
+    /// Its condition.
+    pub state: WorkerCondition,
+    /// Its last commit.
+    pub step: u64,
+    /// Text that the program wants shown.
+    #[serde(default)]
+    pub note: String,
+}
+
+/// One reset.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct ResetStatus {
+    /// The generation that it led to; until that one stands, the generation that ended.
+    pub generation: u64,
+    /// The cause.
+    pub cause: String,
+    /// Time of the decision, as RFC 3339.
+    pub at: String,
+    /// Duration of each phase.
+    pub ms: PhaseMs,
+    /// Steps that it has lost, as far as is known.
+    #[serde(default)]
+    pub steps_lost: u64,
+}
+
+/// Phases of a reset, in milliseconds; a phase that has not ended is absent.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct PhaseMs {
+    /// From the first sign (a notice of death, or a silent node's last sign of life) to the decision.
+    pub detect: f64,
+    /// From the decision to READY from all.
+    pub form: Option<f64>,
+    /// From READY to SYNCED from all.
+    pub sync: Option<f64>,
+    /// Sum of the three phases.
+    pub total: Option<f64>,
+}

@@ -1,0 +1,24 @@
+//! Every wire message, by who speaks to whom. Encoded by `codec`.
+//!
+//! A message about a generation carries its [`Stamp`](crate::Stamp); whoever holds a newer one drops the
+//! message and counts it (G-2).
+
+mod agent;
+mod client;
+mod condition;
+mod drivers;
+mod vote;
+mod worker;
+
+pub use crate::output::OutputSettings;
+pub use agent::{AgentToDriver, DriverToAgent, LiveWorker, ProcessPlace, ProgramError, StoppedBy};
+pub use client::{
+    ClientRequest, ClientResponse, HostStatus, LaneStatus, PhaseMs, ResetStatus, StatusReport,
+    UnreachableHost, WorkerStatus,
+};
+pub use condition::{HostCondition, JobPhase, WorkerCondition};
+pub use drivers::{DRIVERS_MAX, DriverStatus, KnownDrivers};
+pub use vote::{Ballot, Vote};
+pub use worker::{
+    DriverToWorker, Formation, FormationTable, GroupKey, Placement, SyncPlan, WorkerToDriver,
+};

@@ -1,0 +1,214 @@
+//! Messages between a worker's State and the driver.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::DataPlane;
+use crate::assignment::{Assignment, AssignmentDelta};
+use crate::commit::{CommitId, Step};
+use crate::deadlines::Deadlines;
+use crate::ids::{JobId, Stamp, Term};
+use crate::job::{JobResult, ResetCause};
+
+/// Messages from a worker to the driver. Votes go to the registry as [`Vote`](super::Vote).
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum WorkerToDriver {
+    /// First message on every new connection. Sent again when the worker's data address has changed.
+    Attach {
+        /// Its process id.
+        pid: u32,
+        /// The address of its collectives.
+        data_address: SocketAddr,
+        /// The generation that the worker is in, or the last one that ended here; the default before the first.
+        stamp: Stamp,
+        /// Whether the worker still takes part in that generation: it re-attaches, and nothing has ended here.
+        active: bool,
+        /// The commit that the worker holds.
+        commit: Option<CommitId>,
+    },
+    /// The generation has ended here: the training thread is at rest and waits for the next one. Before the
+    /// first generation: the worker is ready to take part.
+    Arrived {
+        /// The generation that ended; the default before the first.
+        stamp: Stamp,
+        /// The commit that the worker holds now: live state after an interrupt, the last commit after an abort.
+        commit: Option<CommitId>,
+        /// Steps beyond that commit, undone by an abort.
+        steps_lost: u64,
+    },
+    /// The answer to `Pause`, and a promise: the worker has passed no boundary beyond this one. It will pass at
+    /// most the next one before it hears `StopAt` or `Resume`.
+    Paused {
+        /// The generation.
+        stamp: Stamp,
+        /// Boundaries (commits and checks for host updates) that the worker has passed in this generation.
+        boundary: u64,
+    },
+    /// A collective failed here (G-12): the driver ends the generation.
+    CollectiveFailed {
+        /// The generation.
+        stamp: Stamp,
+        /// The rank whose link broke, where one is known. The worker's own rank if its system refused what a
+        /// communicator needs.
+        peer: Option<u32>,
+        /// The communicator's error.
+        error: String,
+    },
+    /// The worker's progress; sent after a change, at most once a beat.
+    Progress {
+        /// The generation.
+        stamp: Stamp,
+        /// Its last commit.
+        step: Step,
+        /// Text that the program wants shown, such as its loss; at most [`WorkerToDriver::NOTE_BYTES_MAX`]
+        /// bytes.
+        note: String,
+    },
+    /// The worker wants to leave (SIGTERM, spot notice) after its current step.
+    Leaving {
+        /// The reason.
+        reason: String,
+    },
+    /// The delta of the assignment does not fit the table that the worker holds: the worker asks for the full
+    /// table.
+    TableWanted {
+        /// The generation.
+        stamp: Stamp,
+    },
+}
+
+impl WorkerToDriver {
+    /// Longest progress note, in bytes.
+    pub const NOTE_BYTES_MAX: usize = 256;
+}
+
+/// The key of a generation's collectives. Known to the generation's members only, and never printed.
+#[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
+pub struct GroupKey(pub [u8; 32]);
+
+impl fmt::Debug for GroupKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("GroupKey(..)")
+    }
+}
+
+/// How the members of a new generation come to hold the same state.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum SyncPlan {
+    /// Every member proved the same step and digest (G-6): no state is sent.
+    Skip,
+    /// Every member takes over this rank's commit, or before the first commit its initial state.
+    FromRoot {
+        /// The root (G-8).
+        root: u32,
+    },
+}
+
+/// How a member learns the table of a generation.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum FormationTable {
+    /// The whole table.
+    Full(Arc<Assignment>),
+    /// A change of the table that the member was told last. A member that holds another table asks for the full
+    /// one with [`WorkerToDriver::TableWanted`].
+    Delta(Arc<AssignmentDelta>),
+}
+
+/// The driver's description of a new generation. Equal for all members that get the same [`FormationTable`], so it is
+/// encoded once. A member finds its rank in the table.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Formation {
+    /// The generation.
+    pub stamp: Stamp,
+    /// Its table.
+    pub table: FormationTable,
+    /// How the members come to hold the same state.
+    pub sync: SyncPlan,
+    /// The step at which the generation begins.
+    pub step: Step,
+    /// Key of its collectives.
+    pub key: GroupKey,
+    /// Whether the collectives encrypt data between hosts.
+    pub encrypts: bool,
+    /// The paths that carry the data of collectives.
+    pub data_plane: DataPlane,
+}
+
+/// A [`Formation`] as one member sees it: all that the member needs to take part.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Placement {
+    /// The generation.
+    pub stamp: Stamp,
+    /// Its table.
+    pub assignment: Arc<Assignment>,
+    /// The member's own rank.
+    pub rank: u32,
+    /// How the members come to hold the same state.
+    pub sync: SyncPlan,
+    /// The step at which the generation begins.
+    pub step: Step,
+    /// Key of its collectives.
+    pub key: GroupKey,
+    /// Whether the collectives encrypt data between hosts.
+    pub encrypts: bool,
+    /// The paths that carry the data of collectives.
+    pub data_plane: DataPlane,
+}
+
+/// Messages from the driver to a worker.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum DriverToWorker {
+    /// The answer to `Attach`.
+    Welcome {
+        /// The job's id.
+        job: JobId,
+        /// The driver's term.
+        term: Term,
+        /// The limits on waits.
+        deadlines: Deadlines,
+    },
+    /// Form this generation's communicator, then vote READY.
+    Assign(Formation),
+    /// All members are READY: sync, vote SYNCED, train.
+    Go {
+        /// The generation.
+        stamp: Stamp,
+    },
+    /// An interrupt is wanted: answer `Paused`.
+    Pause {
+        /// The generation.
+        stamp: Stamp,
+    },
+    /// Stop at this boundary, keeping live state, and arrive.
+    StopAt {
+        /// The generation.
+        stamp: Stamp,
+        /// The boundary; no member has passed a later one.
+        boundary: u64,
+    },
+    /// The change behind the interrupt was undone: go on (H-19).
+    Resume {
+        /// The generation.
+        stamp: Stamp,
+    },
+    /// The generation is over: roll back to the last commit, and arrive.
+    Abort {
+        /// The generation.
+        stamp: Stamp,
+        /// The cause.
+        cause: ResetCause,
+    },
+    /// The worker takes part no more: end cleanly with code 0 (G-11).
+    Leave {
+        /// The reason.
+        reason: String,
+    },
+    /// The job is over.
+    Finished {
+        /// The job's result.
+        result: JobResult,
+    },
+}

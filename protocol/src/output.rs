@@ -1,0 +1,69 @@
+//! Where workers' output goes: set on the command line, sent to agents, carried out by them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+/// A selection of a process's two streams.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Streams {
+    /// Whether stdout is selected.
+    pub stdout: bool,
+    /// Whether stderr is selected.
+    pub stderr: bool,
+}
+
+impl Streams {
+    /// Neither stream.
+    pub const NONE: Self = Self { stdout: false, stderr: false };
+
+    /// A selection by torch's number: 0 none, 1 stdout, 2 stderr, 3 both.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            0..=3 => Some(Self { stdout: number & 1 != 0, stderr: number & 2 != 0 }),
+            _ => None,
+        }
+    }
+}
+
+/// A selection of streams for each local rank.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct StreamMap {
+    /// Selection for the local ranks that are not named.
+    pub others: Streams,
+    /// Selections by local rank.
+    pub named: BTreeMap<u32, Streams>,
+}
+
+impl StreamMap {
+    /// The selection for a local rank.
+    pub fn of(&self, local_rank: u32) -> Streams {
+        self.named.get(&local_rank).copied().unwrap_or(self.others)
+    }
+
+    /// Whether no stream is selected for any local rank.
+    pub fn is_empty(&self) -> bool {
+        self.others == Streams::NONE && self.named.values().all(|it| *it == Streams::NONE)
+    }
+}
+
+/// Where and how an agent stores and shows its workers' output.
+///
+/// With a folder and without redirects or tees, everything is stored and shown. Redirects, tees and filters go
+/// by local rank: they are meant for processes that live for one generation.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct OutputSettings {
+    /// A folder on the agent's host. It gets one file per worker and incarnation, or
+    /// `generation_G/RANK/stdout.log` where a process lives for one generation. Default: `None`, nothing is
+    /// stored.
+    pub directory: Option<String>,
+    /// Streams that are stored and not shown.
+    pub redirects: StreamMap,
+    /// Streams that are stored and shown.
+    pub tee: StreamMap,
+    /// Local ranks whose output is shown. Default: `None`, all.
+    pub shown: Option<BTreeSet<u32>>,
+    /// Prefix of a shown line, with `${role_name}`, `${rank}`, `${local_rank}` and `${hostname}`. Default:
+    /// `[host:slot] `; where a process lives for one generation `[${role_name}${rank}]: `.
+    pub prefix: Option<String>,
+}

@@ -1,0 +1,206 @@
+//! Planted bugs: the proof that the simulation can fail. A core asks [`is_planted`] at the place of the
+//! mistake. Without the feature `planted-bugs` the answer is a constant `false`, and the compiler removes the
+//! place. With the feature, `sim bugs` plants one bug at a time, on a thread of its own.
+
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $bug:ident = $name:literal, $room:literal;)*) => {
+        /// A bug that can be planted.
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        pub enum Bug {
+            $($(#[$doc])* $bug,)*
+        }
+
+        impl Bug {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$bug,)*];
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$bug => $name,)*
+                }
+            }
+
+            /// The room in which it is planted.
+            pub const fn room(self) -> &'static str {
+                match self {
+                    $(Self::$bug => $room,)*
+                }
+            }
+
+            /// Whether the bug shows only in a job that restarts its processes for each generation.
+            pub const fn is_by_restart(self) -> bool {
+                matches!(
+                    self,
+                    Self::ProcessesOutliveGeneration
+                        | Self::ProcessesNotTakenOver
+                        | Self::RankOfAnother
+                )
+            }
+        }
+    };
+}
+
+bugs! {
+    /// The driver still waits for a worker that was lost with its host.
+    LostStillWaitedFor = "who is lost is still waited for", "driver";
+    /// The root is rank 0, whatever it holds (G-8).
+    RootIsRankZero = "the root is rank 0 whatever it holds", "driver";
+    /// Sync is skipped although a newcomer proved nothing (G-6; Horovod #3494).
+    SkipWithoutProof = "sync is skipped although a newcomer has no commit", "driver";
+    /// A change of hosts is forgotten if it comes while a generation forms (G-7).
+    ChangeWhileFormingIsLost = "a change of hosts while a generation forms is lost", "driver";
+    /// A slot in back-off is never looked at again.
+    BackOffNeverEnds = "a slot's back-off never ends", "driver";
+    /// The end of a member's process does not end its generation (G-12).
+    DeathIgnored = "the death of a member does not end its generation", "driver";
+    /// The driver waits without end for a process that never comes to the library (G-9, X-14).
+    StartHasNoDeadline = "a start has no deadline", "driver";
+    /// The elastic timeout passes unnoticed (G-9).
+    ElasticTimeoutIgnored = "the elastic timeout ends nothing", "driver";
+    /// One member is not asked to pause, so the others wait for it.
+    PauseNotToldToAll = "one member is not asked to pause", "driver";
+    /// One more reset than the limit allows.
+    ResetLimitOneMore = "one reset more than the limit is allowed", "registry";
+    /// A host is blacklisted one failure too early.
+    BlamedTooEarly = "a host is blamed one failure too early", "driver";
+    /// All members are told to stop at a boundary that some have passed.
+    StopsInThePast = "the agreed boundary is one that was passed", "driver";
+    /// A newcomer is sent the delta of a table that it never got.
+    DeltaToNewcomer = "a newcomer is told the change of a table that it does not have", "driver";
+    /// A new generation has the number of the one before (G-2).
+    GenerationNumberReused = "a generation's number is used again", "driver";
+    /// Members are told in the order of a hash map, which differs in each run.
+    RandomOrder = "members are told in the order of a hash map", "driver";
+    /// Members stay paused after the change that asked for the pause was undone.
+    ResumeNotSent = "nobody is told to go on when a change is undone", "driver";
+    /// By restart, the processes of a generation are not stopped when it ends.
+    ProcessesOutliveGeneration = "by restart, a generation's processes are not stopped", "driver";
+    /// By restart, a new driver waits for processes to attach (D-3).
+    ProcessesNotTakenOver = "by restart, a new driver waits for processes to attach", "driver";
+    /// By restart, a process is started with the rank of the one after it (G-3).
+    RankOfAnother = "by restart, a process has the rank of another", "driver";
+    /// A worker that comes back with its host, and is not at rest yet, is not waited for (G-5).
+    HolderBackForgotten = "a holder that is just back is not waited for", "driver";
+    /// A worker that comes back with its host is stopped because its slot is unused, whatever commit it holds
+    /// (G-5).
+    HolderBackStopped = "a holder that is just back is stopped with its slot", "driver";
+    /// A driver that takes over gives workers incarnations that its predecessor has given out (D-1).
+    IncarnationsBeginAnew = "a new driver gives incarnations out from the beginning", "driver";
+    /// A driver that takes over acts under its predecessor's term (D-1).
+    TermKept = "a new driver keeps its predecessor's term", "driver";
+    /// A driver that takes over leaves agents and workers no time to come back (D-3).
+    TakeoverDoesNotWait = "a new driver does not wait for those who were there", "driver";
+    /// A driver that takes over ends the generation that it finds (D-3).
+    TakeoverResets = "a new driver ends the generation that it finds", "driver";
+    /// A message that depends on a record leaves before the record is stored (D-4).
+    RecordNotWaitedFor = "what depends on a record does not wait for it", "driver";
+    /// A batch of records that could not be stored counts as stored (D-4).
+    FailedBatchCountsAsStored = "a batch that could not be stored counts as stored", "driver";
+    /// One member is not told the agreed boundary, and trains on (G-9).
+    StopNotToldToAll = "one member is not told where to stop", "driver";
+    /// A driver that takes over counts resets from zero (D-4).
+    ResetsCountedAnew = "a new driver counts resets from zero", "driver";
+    /// The host manager is not told that a host is lost, and keeps it (G-7).
+    LostHostNotTold = "the host manager is not told that a host is lost", "driver";
+    /// A batch of records is given while another is being stored (D-4).
+    TwoBatchesAtOnce = "a batch is given while another is being stored", "driver";
+    /// The status names the process of a worker only until the worker attaches.
+    ProcessNotNamed = "the status does not name the process of a worker", "driver";
+    /// Generations that break again and again are formed without a pause between them.
+    NoPauseBetweenResets = "resets without progress follow each other without a pause", "driver";
+    /// Training begins again from the start, and nothing says so (G-10).
+    LossNotTold = "the loss of the training state is not told", "driver";
+    /// A job that must fail at the loss of its training state begins again from the start.
+    TotalLossTolerated = "a job begins again from the start although it may not", "driver";
+    /// A node that was paused counts the pause as its peers' silence (D-3).
+    PauseNotExcused = "a node judges its peers by time in which it stood still", "transport";
+    /// The session with a silent driver is given up as soon as any other session (D-3).
+    SilentDriverForgotten = "the session with a driver that is paused is given up", "transport";
+    /// Frames in flight when a connection broke are not sent again (TR-1).
+    InFlightForgotten = "what was on its way is not sent again over the next connection", "session";
+    /// A READY is lost.
+    LostVote = "a READY of rank 1 is lost", "registry";
+    /// The barrier opens when all but one are READY.
+    BarrierOneShort = "the barrier opens one short", "registry";
+    /// A repeated vote counts for another worker.
+    RepeatedVoteCountsTwice = "a repeated vote counts twice", "registry";
+    /// A blacklisted host never comes back.
+    BlacklistNeverEnds = "a blacklisting never ends", "host manager";
+    /// A failed discovery empties the list of hosts (H-15).
+    FailedDiscoveryEmptiesList = "a failed discovery empties the list", "host manager";
+    /// After a failed discovery there is no further one.
+    PollingStops = "polling stops at the first failure", "host manager";
+    /// A host whose slots cannot be read leaves the list (H-15).
+    UnclearHostLeaves = "a host whose slots cannot be read leaves the list", "host manager";
+    /// Every cooldown of a blacklisted host is as long as its first.
+    CooldownNotDoubled = "a cooldown does not double", "host manager";
+    /// A host that returns keeps its old place (H-17).
+    AbsentHostKept = "a host that left the list is kept", "host manager";
+    /// Two workers take one rank (G-3).
+    RankGivenTwice = "a rank is taken twice", "state";
+    /// A delta is applied, unchecked, to the table of the last generation that passed its barrier.
+    ChangeOfWrongTable = "the change of a table is applied to another one", "state";
+    /// On arrival the worker does not tell the commit that it holds (G-8).
+    CommitNotTold = "the commit is not told on arrival", "state";
+    /// The pause of one generation goes on in the next.
+    PauseOutlivesGeneration = "a pause outlives its generation", "state";
+    /// On a new connection the worker does not repeat what the driver missed.
+    NothingAnnounced = "nothing is announced on a new connection", "state";
+    /// A worker listens to a driver that has a successor (D-2).
+    FormerDriverHeeded = "a driver that was succeeded is heeded", "state";
+    /// A worker passes a boundary in spite of its promise.
+    PromiseBroken = "a boundary is passed in spite of the promise", "state";
+    /// On arrival the worker tells its first commit.
+    OldCommitTold = "an old commit is told on arrival", "state";
+    /// The driver is not told of processes that were killed by a signal.
+    DeathNotReported = "a death by signal is not reported", "agent";
+    /// An agent obeys a driver that has a successor (D-2).
+    FormerDriverObeyed = "a driver that was succeeded is obeyed", "agent";
+    /// A process that ignores SIGTERM is never killed.
+    NeverKills = "SIGKILL is never sent", "agent";
+    /// An agent without a driver stays for ever.
+    NeverAlone = "an agent outlives its driver without end", "agent";
+    /// Data of a generation that has ended is delivered (G-4).
+    LateDataDelivered = "late data of an ended generation is delivered", "collectives";
+    /// A contribution that was delayed counts twice.
+    ContributionTwice = "a contribution that was delayed counts twice", "collectives";
+    /// A collective does not watch the abort word.
+    AbortWordIgnored = "a blocked collective ignores the abort word", "collectives";
+    /// A rollback restores the counters and not the weights (H-22).
+    RollbackKeepsWeights = "a rollback keeps the weights", "program";
+    /// The sampler uses the world size of the previous generation (H-23).
+    SamplerKeepsWorldSize = "the sampler keeps the old world size", "program";
+}
+
+#[cfg(feature = "planted-bugs")]
+mod selected {
+    use std::cell::Cell;
+
+    use super::Bug;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Whether this bug is planted on this thread.
+    #[inline]
+    pub fn is_planted(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+
+    /// Plants a bug on this thread in place of the previous one; `None` removes it.
+    pub fn plant(bug: Option<Bug>) {
+        PLANTED.set(bug);
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+pub use selected::{is_planted, plant};
+
+/// Whether this bug is planted on this thread: always false without the feature.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub const fn is_planted(_: Bug) -> bool {
+    false
+}

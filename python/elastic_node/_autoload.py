@@ -1,0 +1,19 @@
+"""torch calls `load` at the end of `import torch`, by the entry point `torch.backends`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+#: The variable with names of torch's backends, separated by commas, that this package takes over.
+BACKENDS = "ELASTIC_BACKEND_FOR"
+
+#: The package that registers itself when it is imported, and may be the one that imports torch.
+_FOR_TORCH = "elastic_node.torch"
+
+
+def load() -> None:
+    """Makes the names in `ELASTIC_BACKEND_FOR` ours before the script asks for them. Without the variable it does nothing."""
+    if os.environ.get(BACKENDS) and _FOR_TORCH not in sys.modules:
+        importlib.import_module(_FOR_TORCH)

@@ -1,0 +1,234 @@
+"""Gradients on their way: in buckets, launched in one order on all ranks as the backward pass yields them.
+`DistributedOptimizer` has one `Reducer`."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+
+import torch
+
+from .. import _context, _reductions
+from .._compression import Compressor
+from .._handle import Handle
+from .._process_sets import ProcessSet
+from .._reduce_op import ReduceOp
+from ._sparse import sparse_allreduce_async
+
+#: Size of a bucket: bytes of gradients that are sent together.
+BUCKET_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How gradients are reduced."""
+
+    op: ReduceOp
+    process_set: ProcessSet
+    compression: Compressor
+    predivide_factor: float
+    sparse_as_dense: bool
+    names: Dict[torch.Tensor, str]
+
+
+class Bucket:
+    """Gradients that travel together: of one type, on one device, in one buffer."""
+
+    def __init__(self, parameters: List[torch.Tensor], settings: Settings) -> None:
+        self.parameters, self.settings = parameters, settings
+        self.missing = len(parameters)
+        self.is_launched = False
+        #: The buffer, its part for each parameter, and the parameters whose gradients are sparse: known at the first
+        #: launch.
+        self.flat: Optional[torch.Tensor] = None
+        self.parts: Dict[torch.Tensor, torch.Tensor] = {}
+        self.handle: Optional[Handle[torch.Tensor]] = None
+        self.context: Any = None
+        self.sparse: Dict[torch.Tensor, Callable[[], torch.Tensor]] = {}
+
+    def launch(self) -> None:
+        if self.flat is None:
+            self.flat = self._divide()
+        for parameter, part in self.parts.items():
+            if parameter.grad is None:
+                part.zero_()
+            else:
+                gradient = parameter.grad
+                part.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+        settings = self.settings
+        if self.parts:
+            compressed, self.context = settings.compression.compress(self.flat)
+            factor = settings.predivide_factor
+            self.handle = _reductions.allreduce_async_(
+                compressed,
+                op=settings.op,
+                prescale_factor=1.0 / factor,
+                postscale_factor=factor,
+                process_set=settings.process_set,
+            )
+        for parameter in self.parameters:
+            if parameter not in self.parts:
+                self.sparse[parameter] = self._launch_sparse(parameter)
+        self.is_launched = True
+
+    def _divide(self) -> torch.Tensor:
+        def is_dense(parameter: torch.Tensor) -> bool:
+            return parameter.grad is None or not parameter.grad.is_sparse or self.settings.sparse_as_dense
+
+        dense = [parameter for parameter in self.parameters if is_dense(parameter)]
+        first = self.parameters[0]
+        flat = first.new_zeros(sum(parameter.numel() for parameter in dense))
+        start = 0
+        for parameter in dense:
+            end = start + parameter.numel()
+            self.parts[parameter] = flat[start:end].view(parameter.shape)
+            start = end
+        return flat
+
+    def _launch_sparse(self, parameter: torch.Tensor) -> Callable[[], torch.Tensor]:
+        gradient, settings = parameter.grad, self.settings
+        if gradient is None:
+            gradient = torch.sparse_coo_tensor(
+                torch.empty((1, 0), dtype=torch.int64),
+                parameter.new_empty((0, *parameter.shape[1:])),
+                parameter.shape,
+            )
+        name = settings.names.get(parameter)
+        return sparse_allreduce_async(gradient, name, settings.op, settings.process_set)
+
+    def land(self) -> None:
+        if self.handle is not None:
+            flat = self.settings.compression.decompress(self.handle.wait(), self.context)
+            if self.flat is not None and flat is not self.flat:
+                self.flat.copy_(flat)
+        for parameter, part in self.parts.items():
+            if parameter.grad is None:
+                # A frozen parameter has no gradient, as in one process; others take the gradients of other ranks.
+                parameter.grad = part.clone() if parameter.requires_grad else None
+            elif parameter.grad.is_sparse:
+                parameter.grad = part.to_sparse(parameter.grad.sparse_dim())
+            else:
+                parameter.grad.copy_(part)
+        for parameter, wait in self.sparse.items():
+            parameter.grad = wait()
+
+    def reset(self, passes: int) -> None:
+        self.handle = None
+        self.sparse = {}
+        self.is_launched = False
+        self.missing = len(self.parameters) * passes
+
+
+class Reducer:
+    """Buckets of an optimiser's parameters. They are launched in one order on all ranks: the last parameters first,
+    whose gradients are there first."""
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.Tensor],
+        groups: Sequence[Sequence[torch.Tensor]],
+        passes: int,
+        settings: Settings,
+    ) -> None:
+        self.settings, self.passes = settings, passes
+        self.buckets: List[Bucket] = []
+        self.of: Dict[torch.Tensor, Bucket] = {}
+        #: Backward passes that are left to each parameter before a step.
+        self.left: Dict[torch.Tensor, int] = {}
+        self.launched = 0
+        self.hooks: List[Any] = []
+        in_groups = {parameter for group in groups for parameter in group}
+        for group in groups:
+            self._add([parameter for parameter in group if parameter.requires_grad], bucket_bytes=None)
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        self._add([parameter for parameter in reversed(trained) if parameter not in in_groups], BUCKET_BYTES)
+        reference = weakref.ref(self)
+
+        def ended() -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer.reset()
+
+        # Operations that an aborted step launched do not count for the next step.
+        _context.on_generation_end(ended)
+
+    def _add(self, parameters: List[torch.Tensor], bucket_bytes: Optional[int]) -> None:
+        reference = weakref.ref(self)
+
+        def ready(parameter: torch.Tensor) -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer.ready(parameter)
+
+        for parameters_of_bucket in divide(parameters, bucket_bytes):
+            bucket = Bucket(parameters_of_bucket, self.settings)
+            bucket.reset(self.passes)
+            self.buckets.append(bucket)
+            for parameter in parameters_of_bucket:
+                self.of[parameter] = bucket
+                self.left[parameter] = self.passes
+                self.hooks.append(parameter.register_post_accumulate_grad_hook(ready))
+
+    def include(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Takes in parameters that were added or unfrozen since: at the same step on all ranks."""
+        new = [parameter for parameter in parameters if parameter.requires_grad and parameter not in self.of]
+        self._add(new, BUCKET_BYTES)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a gradient has come since the last step."""
+        return any(left != self.passes for left in self.left.values())
+
+    def set_passes(self, passes: int) -> None:
+        self.passes = passes
+        self.reset()
+
+    def reset(self) -> None:
+        self.launched = 0
+        self.left = dict.fromkeys(self.left, self.passes)
+        for bucket in self.buckets:
+            bucket.reset(self.passes)
+
+    def ready(self, parameter: torch.Tensor) -> None:
+        """A gradient is there."""
+        if self.left[parameter] <= 0:
+            raise AssertionError(
+                "gradients were computed more than backward_passes_per_step times before step(): the ones beyond "
+                "would be lost. Give DistributedOptimizer a higher backward_passes_per_step"
+            )
+        self.left[parameter] -= 1
+        self.of[parameter].missing -= 1
+        while self.launched < len(self.buckets) and self.buckets[self.launched].missing <= 0:
+            self.launch_next()
+
+    def launch_next(self) -> None:
+        self.buckets[self.launched].launch()
+        self.launched += 1
+
+    def finish(self) -> None:
+        """Launches what is left, and waits for all."""
+        try:
+            while self.launched < len(self.buckets):
+                self.launch_next()
+            for bucket in self.buckets:
+                bucket.land()
+        finally:
+            self.reset()
+
+
+def divide(parameters: Sequence[torch.Tensor], bucket_bytes: Optional[int]) -> List[List[torch.Tensor]]:
+    """In order, into buckets of one type, on one device, and of about `bucket_bytes`, or of any size."""
+    buckets: List[List[torch.Tensor]] = []
+    size = 0
+    for parameter in parameters:
+        size_bytes = parameter.numel() * parameter.element_size()
+        last = buckets[-1][0] if buckets else None
+        is_like = last is not None and (last.dtype, last.device) == (parameter.dtype, parameter.device)
+        if is_like and (bucket_bytes is None or size + size_bytes <= bucket_bytes):
+            buckets[-1].append(parameter)
+            size += size_bytes
+        else:
+            buckets.append([parameter])
+            size = size_bytes
+    return buckets

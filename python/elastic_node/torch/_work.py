@@ -1,0 +1,139 @@
+"""`Work`: an operation that was launched, as torch knows it. Made by `_process_group` and `_mail`."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Callable, List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+from torch._C._profiler import _RecordFunctionFast
+from torch.futures import Future
+
+from .. import _native
+from ._landings import landings
+
+
+class Work(dist.Work):
+    """An operation that was launched."""
+
+    def __init__(self, result: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._landing: Future[None] = Future()
+        # A future that Python fails has an exception as its value, which DDP's C++ takes for tensors. A future that
+        # depends on another fails in the way that C++ expects.
+        self._future: Future[List[torch.Tensor]] = self._landing.then(self._outcome)
+        self._result = list(result)
+        self._after: Optional[Callable[[], None]] = None
+        self._error: Optional[BaseException] = None
+        self._handle: Optional[_native.Handle] = None
+        self._lock = threading.Lock()
+        # Not the future's state: that is set by another thread, after a `wait` may have returned.
+        self._is_done = False
+        self._event: Optional[_RecordFunctionFast] = None
+        self._began_on = 0
+
+    def record(self, title: str, inputs: Sequence[torch.Tensor]) -> None:
+        """Makes it an event in torch's profiler, if that runs: from here until it has landed."""
+        if torch._C._autograd._profiler_enabled():  # pyright: ignore[reportAttributeAccessIssue]  # torch has no types for it.
+            self._event = _RecordFunctionFast(title, list(inputs))
+            self._event.__enter__()
+            self._began_on = threading.get_ident()
+
+    def began_here(self) -> bool:
+        """Whether its event in the profiler has begun on this thread."""
+        return self._event is not None and self._began_on == threading.get_ident()
+
+    def landed(self, error: Optional[BaseException]) -> None:
+        """Called on the collectives' thread when the operation is done."""
+        event, self._event = self._event, None
+        if event is not None:
+            event.__exit__(None, None, None)
+        self._error = error
+        landings.put(self._land)
+
+    def _land(self) -> None:
+        self._finish()
+        self._landing.set_result(None)
+
+    def _finish(self) -> None:
+        """What comes after the operation, once, whoever is there first."""
+        with self._lock:
+            after, self._after = self._after, None
+            if after is not None and self._error is None:
+                try:
+                    with torch.no_grad():
+                        after()
+                except Exception as error:
+                    self._error = error
+            self._is_done = True
+
+    def _outcome(self, _landing: Future[None]) -> List[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _await(self, timeout_s: Optional[float]) -> None:
+        """Waits until the operation has landed; its own deadline is that of its group."""
+        if self._handle is not None:
+            self._handle.wait()
+
+    def wait(self, timeout: Optional[timedelta] = None) -> bool:
+        # Torch passes a timeout of zero for none.
+        self._await(timeout.total_seconds() if timeout else None)
+        self._finish()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        return self._is_done
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Optional[BaseException]:
+        return self._error
+
+    def result(self) -> List[torch.Tensor]:
+        return self._result
+
+    def get_future(self) -> "Future[List[torch.Tensor]]":
+        return self._future
+
+
+class AllOf(Work):
+    """Several operations, as one that has landed when all of them are finished."""
+
+    def __init__(self, works: Sequence[Work], result: Sequence[torch.Tensor] = ()) -> None:
+        super().__init__(result)
+        self._works, self._missing = works, len(works)
+        self._over = threading.Event()
+
+    def begin(self) -> None:
+        """Begins to count; after `record`."""
+        for work in self._works:
+            work.get_future().add_done_callback(lambda _future: self._one_more())
+        if not self._works:
+            self.landed(None)
+
+    def landed(self, error: Optional[BaseException]) -> None:
+        if self.began_here():
+            # All parts were done already. Torch's profiler wants an operation's end on another thread.
+            landings.put(lambda: self.landed(error))
+            return
+        super().landed(error)
+        self._over.set()
+
+    def _one_more(self) -> None:
+        with self._lock:
+            self._missing -= 1
+            is_last = not self._missing
+        if is_last:
+            self.landed(next((work.exception() for work in self._works if work.exception()), None))
+
+    def _await(self, timeout_s: Optional[float]) -> None:
+        for work in self._works:
+            work.wait(None if timeout_s is None else timedelta(seconds=timeout_s))
+        self._over.wait()

@@ -1,0 +1,30 @@
+"""What trained wrong without a word, as other libraries' users write it: each case raises now, or is right."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+CASES = [
+    "scheduler_made_before",
+    "scheduler_made_after",
+    "step_replaced_on_the_plain_one",
+    "unfrozen_after_wrapping",
+    "added_after_wrapping",
+    "closures",
+    "two_backward_passes",
+    "zero_grad_under_way",
+    "gradients_of_collectives",
+    "positional_arguments",
+    "aliases",
+    "wrapped_twice",
+    "calls_that_do_not_match",
+    "sync_batch_norm",
+    "settings_of_the_optimizer",
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_right_or_raises(job, case):
+    done = job("silently_wrong.py", case, workers=2, flags=["--max-restarts", "0"])
+    assert done.code == 0, done.output
+    assert [said["difference"] for said in done.said()] == [0.0, 0.0], done.output

@@ -1,0 +1,40 @@
+//! Recorded decisions: what driver, registry, host manager, agents and States decide in runs of committed seeds, with
+//! times and reasons. A run is deterministic, so a change of behaviour changes its decisions, whether or not a rule of
+//! the oracle is about it. `sim decisions` compares them with the committed ones (`record`).
+
+pub mod record;
+pub(crate) mod words;
+
+use crate::trace::TracePlace;
+
+/// Whether, and which decisions of a run are kept, in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DecisionLog(Option<Vec<String>>);
+
+impl DecisionLog {
+    pub(crate) fn new(is_wanted: bool) -> Self {
+        Self(is_wanted.then(Vec::new))
+    }
+
+    pub(crate) const fn is_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Notes a decision of a node at a world time in nanoseconds; `words` is called only where decisions are wanted.
+    #[inline]
+    pub(crate) fn note(&mut self, at: u64, place: TracePlace, words: impl FnOnce() -> String) {
+        if let Some(lines) = &mut self.0 {
+            lines.push(format!(
+                "{:>6}.{:06} {:8} {}",
+                at / 1_000_000_000,
+                at / 1_000 % 1_000_000,
+                place.label(),
+                words().replace('\n', " ")
+            ));
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<String> {
+        self.0.take().unwrap_or_default()
+    }
+}

@@ -1,0 +1,394 @@
+//! Decisions in words: what each message, command, verdict and event of the nodes says, for the recorded decisions.
+//! Called where the world carries an output out.
+//!
+//! The words are written here, and not taken from `Debug` or the codec: a renamed field or another encoding is no other
+//! decision. Ids of sessions, keys, digests and credentials are left out.
+
+use std::fmt::Display;
+
+use elastic_agent::core::SpawnOrder;
+use elastic_driver::EventKind;
+use elastic_host_manager::{HostEntry, HostState, HostUpdate, HostsSnapshot};
+use elastic_protocol::messages::{
+    AgentToDriver, Ballot, DriverToAgent, DriverToWorker, Formation, FormationTable, LiveWorker,
+    Placement, ProcessPlace, StatusReport, StoppedBy, SyncPlan, Vote, WorkerToDriver,
+};
+use elastic_protocol::{Assignment, CommitId, JobOutcome, JobResult, Stamp};
+use elastic_registry::{GenerationVerdict, Incident, RestartBudget};
+use elastic_runtime::transport::LinkEvent;
+use elastic_worker::state::core::{RunExit, TrainingCommand};
+
+/// A generation with its term.
+pub(crate) fn stamp(stamp: Stamp) -> String {
+    format!("{}.{}", stamp.term, stamp.generation)
+}
+
+fn or_none<T: Display>(value: Option<T>) -> String {
+    value.map_or_else(|| "none".to_owned(), |value| value.to_string())
+}
+
+/// Names in their order.
+pub(crate) fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    let names: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(" ") }
+}
+
+fn commit(commit: Option<CommitId>) -> String {
+    or_none(commit)
+}
+
+fn place(place: Option<ProcessPlace>) -> String {
+    match place {
+        None => "for any generation".to_owned(),
+        Some(ProcessPlace { stamp: of, rank, local_rank }) => {
+            format!("rank {rank} (local {local_rank}) of {}", stamp(of))
+        }
+    }
+}
+
+fn sync(plan: SyncPlan) -> String {
+    match plan {
+        SyncPlan::Skip => "without a sync".to_owned(),
+        SyncPlan::FromRoot { root } => format!("synced from rank {root}"),
+    }
+}
+
+fn table(assignment: &Assignment) -> String {
+    list(
+        assignment
+            .members()
+            .map(|member| format!("{}:{}:{}", member.worker, member.local_rank, member.cross_rank)),
+    )
+}
+
+fn formation(formation: &Formation) -> String {
+    let Formation { stamp: of, table: told, sync: plan, step, encrypts, .. } = formation;
+    let told = match told {
+        FormationTable::Full(assignment) => format!("table {}", table(assignment)),
+        FormationTable::Delta(delta) => {
+            format!("a change of the table that names {}", delta.members_named())
+        }
+    };
+    let encrypts = if *encrypts { ", encrypted" } else { "" };
+    format!("assign {} at step {step}, {}{encrypts}, {told}", stamp(*of), sync(*plan))
+}
+
+fn placement(placement: &Placement) -> String {
+    let Placement { stamp: of, assignment, rank, sync: plan, step, .. } = placement;
+    let size = assignment.world_size();
+    format!("form {} as rank {rank} of {size} at step {step}, {}", stamp(*of), sync(*plan))
+}
+
+fn result(result: &JobResult) -> String {
+    let outcome = match result.outcome {
+        JobOutcome::Succeeded => "succeeded",
+        JobOutcome::Failed => "failed",
+        JobOutcome::Stopped => "stopped",
+    };
+    let first = result.first_failure.as_ref().map(|failure| {
+        let (rank, status) = (or_none(failure.rank), or_none(failure.status));
+        format!("{} of rank {rank} ended with {status}: {}", failure.worker, failure.message)
+    });
+    format!(
+        "{outcome} with code {} in generation {}: {}; first failure: {}; hint: {}",
+        result.code,
+        result.generation,
+        result.reason,
+        or_none(first),
+        or_none(result.hint.as_deref())
+    )
+}
+
+/// A job's result.
+pub(crate) fn ended(of: &JobResult) -> String {
+    format!("the job {}", result(of))
+}
+
+/// An agent's message to the driver.
+pub(crate) fn from_agent(message: &AgentToDriver) -> String {
+    match message {
+        AgentToDriver::Join { slots, live, .. } => {
+            let live =
+                list(live.iter().map(|LiveWorker { worker, pid }| format!("{worker}:{pid}")));
+            format!("join with {slots} slots, alive: {live}")
+        }
+        AgentToDriver::Started { worker, pid } => format!("{worker} has started as process {pid}"),
+        AgentToDriver::StartFailed { worker, reason } => {
+            format!("{worker} was not started: {reason}")
+        }
+        AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace } => {
+            let by = stopped_by.map(|by| match by {
+                StoppedBy::Driver(term) => format!("the driver of term {term}"),
+                StoppedBy::Agent => "the agent".to_owned(),
+            });
+            let killed = if *killed_after_grace { ", killed after its grace" } else { "" };
+            format!("{worker} has ended: {status}, stopped by {}{killed}", or_none(by))
+        }
+        AgentToDriver::Drain { reason } => format!("the host leaves: {reason}"),
+        AgentToDriver::LastWords { worker, tail, error } => {
+            let error = error.as_ref().map(|error| error.message.as_str());
+            format!("last words of {worker}: {tail:?}, error {}", or_none(error))
+        }
+        AgentToDriver::HostChanged { meeting, hanging } => {
+            let lanes = list(hanging.iter().map(|lane| &lane.name));
+            format!("the host changed: met at {}, hanging: {lanes}", or_none(*meeting))
+        }
+    }
+}
+
+/// A worker's message to the driver.
+pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
+    match message {
+        WorkerToDriver::Attach { pid, stamp: of, active, commit: held, .. } => {
+            let active = if *active { "active" } else { "not active" };
+            format!("attach process {pid}, {active} in {}, holds {}", stamp(*of), commit(*held))
+        }
+        WorkerToDriver::Arrived { stamp: of, commit: held, steps_lost } => {
+            format!("arrived from {} with {}, {steps_lost} steps lost", stamp(*of), commit(*held))
+        }
+        WorkerToDriver::Paused { stamp: of, boundary } => {
+            format!("paused in {} at boundary {boundary}", stamp(*of))
+        }
+        WorkerToDriver::CollectiveFailed { stamp: of, peer, error } => {
+            format!("a collective of {} failed with rank {}: {error}", stamp(*of), or_none(*peer))
+        }
+        WorkerToDriver::Progress { stamp: of, step, note } => {
+            format!("{PROGRESS} {} is at step {step} {note}", stamp(*of)).trim_end().to_owned()
+        }
+        WorkerToDriver::Leaving { reason } => format!("wants to leave: {reason}"),
+        WorkerToDriver::TableWanted { stamp: of } => {
+            format!("wants the whole table of {}", stamp(*of))
+        }
+    }
+}
+
+/// How reports of progress begin. They are hashed, and left out of logs that are kept whole.
+pub(crate) const PROGRESS: &str = "progress:";
+
+/// A vote.
+pub(crate) fn vote(vote: &Vote) -> String {
+    let ballot = match &vote.ballot {
+        Ballot::Ready => "READY".to_owned(),
+        Ballot::Synced => "SYNCED".to_owned(),
+        Ballot::Success => "success".to_owned(),
+        Ballot::Failure { status, message } => {
+            format!("failure with {}: {message}", or_none(*status))
+        }
+    };
+    format!("vote of {} in {}: {ballot}", vote.worker, stamp(vote.stamp))
+}
+
+fn environment(variables: &[(String, String)]) -> String {
+    list(variables.iter().map(|(name, value)| format!("{name}={value}")))
+}
+
+/// The driver's message to an agent.
+pub(crate) fn to_agent(message: &DriverToAgent) -> String {
+    match message {
+        DriverToAgent::Welcome { term, .. } => format!("welcome by term {term}"),
+        DriverToAgent::Refused { reason } => format!("refused: {reason}"),
+        DriverToAgent::Start { worker, environment: variables, place: at, .. } => {
+            format!("start {worker}, {}, {}", place(*at), environment(variables))
+        }
+        DriverToAgent::Stop { worker, grace_ms, reason } => {
+            format!("stop {worker} with {grace_ms} ms of grace: {reason}")
+        }
+        DriverToAgent::Leave { code, reason } => format!("leave with code {code}: {reason}"),
+    }
+}
+
+/// The driver's message to a worker.
+pub(crate) fn to_worker(message: &DriverToWorker) -> String {
+    match message {
+        DriverToWorker::Welcome { term, .. } => format!("welcome by term {term}"),
+        DriverToWorker::Assign(told) => formation(told),
+        DriverToWorker::Go { stamp: of } => format!("go with {}", stamp(*of)),
+        DriverToWorker::Pause { stamp: of } => format!("pause {}", stamp(*of)),
+        DriverToWorker::StopAt { stamp: of, boundary } => {
+            format!("stop {} at boundary {boundary}", stamp(*of))
+        }
+        DriverToWorker::Resume { stamp: of } => format!("resume {}", stamp(*of)),
+        DriverToWorker::Abort { stamp: of, cause } => format!("abort {}: {cause}", stamp(*of)),
+        DriverToWorker::Leave { reason } => format!("leave: {reason}"),
+        DriverToWorker::Finished { result: of } => format!("finished: {}", result(of)),
+    }
+}
+
+/// The State's command to the training thread.
+pub(crate) fn training(command: &TrainingCommand) -> String {
+    match command {
+        TrainingCommand::Form(told) => placement(told),
+        TrainingCommand::Sync { stamp: of, plan } => {
+            format!("sync {}, {}", stamp(*of), sync(*plan))
+        }
+        TrainingCommand::Pass => "pass the boundary".to_owned(),
+        TrainingCommand::Stop => "stop at the boundary".to_owned(),
+        TrainingCommand::End => "end the generation".to_owned(),
+        TrainingCommand::Exit(exit) => match exit {
+            RunExit::Left { reason } => format!("exit: {reason}"),
+            RunExit::Finished { result: of } => format!("exit: {}", result(of)),
+            RunExit::Failed => "exit with the program's own error".to_owned(),
+            RunExit::Orphaned { gone_ms } => format!("exit: the driver was gone for {gone_ms} ms"),
+            RunExit::WrongJob { .. } => "exit: the driver runs another job".to_owned(),
+        },
+    }
+}
+
+/// The agent starts a process.
+pub(crate) fn spawn(order: &SpawnOrder) -> String {
+    format!("spawn {}, {}", order.worker, place(order.place))
+}
+
+/// An event of a session, at one of its ends.
+pub(crate) fn link(end: &str, event: &LinkEvent) -> String {
+    match event {
+        LinkEvent::Up => format!("session up at the {end}"),
+        LinkEvent::Silent { silent_ms } => {
+            format!("session silent at the {end} for {silent_ms} ms")
+        }
+        LinkEvent::Heard => format!("session heard again at the {end}"),
+        LinkEvent::Lost { reason, silent_ms } => {
+            format!("session lost at the {end} after {silent_ms} ms of silence: {reason}")
+        }
+    }
+}
+
+/// The restart budget of a generation.
+pub(crate) fn budget(budget: &RestartBudget) -> String {
+    let RestartBudget { resets, resets_max, restarts, restarts_max, .. } = budget;
+    let (resets_max, restarts_max) = (or_none(*resets_max), or_none(*restarts_max));
+    format!("{resets} of {resets_max} resets, {restarts} of {restarts_max} restarts")
+}
+
+/// The driver's report of a loss to its registry.
+pub(crate) fn incident(incident: &Incident) -> String {
+    let Incident { stamp: of, lost, failure, cause, evidence } = incident;
+    let (lost, failure) = (or_none(lost.as_ref()), or_none(*failure));
+    format!("incident in {}: lost {lost}, failure {failure}, since {evidence}: {cause}", stamp(*of))
+}
+
+/// The registry's verdict.
+pub(crate) fn verdict(verdict: &GenerationVerdict) -> String {
+    match verdict {
+        GenerationVerdict::AllReady { stamp: of } => format!("all are READY in {}", stamp(*of)),
+        GenerationVerdict::AllSynced { stamp: of } => format!("all are SYNCED in {}", stamp(*of)),
+        GenerationVerdict::Failed { stamp: of, failure } => {
+            format!("{} failed in {}: {}", failure.worker, stamp(*of), failure.message)
+        }
+        GenerationVerdict::Succeeded { stamp: of, worker } => {
+            format!("{worker} succeeded in {}", stamp(*of))
+        }
+        GenerationVerdict::Broken { stamp: of, cause, evidence, spent } => {
+            let spent = or_none(spent.as_ref());
+            format!("{} is broken since {evidence}, budget spent: {spent}: {cause}", stamp(*of))
+        }
+        GenerationVerdict::CauseKnown { stamp: of, cause } => {
+            format!("the cause in {} is {cause}", stamp(*of))
+        }
+        GenerationVerdict::AllSucceeded { stamp: of } => {
+            format!("all have succeeded in {}", stamp(*of))
+        }
+        GenerationVerdict::AllFailed { stamp: of, first } => {
+            format!("all have failed in {}, {} first: {}", stamp(*of), first.worker, first.message)
+        }
+    }
+}
+
+/// The hosts as the host manager sees them.
+pub(crate) fn hosts(snapshot: &HostsSnapshot) -> String {
+    let update = match snapshot.update {
+        HostUpdate::None => "none",
+        HostUpdate::Added => "added",
+        HostUpdate::Removed => "removed",
+        HostUpdate::Mixed => "mixed",
+    };
+    let hosts = list(snapshot.hosts.iter().map(|HostEntry { name, slots, state }| match state {
+        HostState::Listed => format!("{name}:{slots}"),
+        HostState::Blacklisted { until } => format!("({name}:{slots} until {})", or_none(*until)),
+    }));
+    format!("hosts, update {update}: {hosts}; warnings: {}", list(&snapshot.warnings))
+}
+
+/// An event of the driver; none for what another line says already.
+pub(crate) fn event(kind: &EventKind) -> Option<String> {
+    Some(match kind {
+        EventKind::HostJoined { host, slots } => format!("host {host} joined with {slots} slots"),
+        EventKind::HostRefused { host, reason } => format!("host {host} is refused: {reason}"),
+        EventKind::HostLost { host, reason } => format!("host {host} is lost: {reason}"),
+        EventKind::HostsChanged { hosts } => format!("hosts changed: {}", list(hosts)),
+        // A member's message says so.
+        EventKind::HostUnreachable(_) => return None,
+        EventKind::WorkerStarted { .. } => return None,
+        EventKind::WorkerAttached { worker, pid } => format!("{worker} attached as process {pid}"),
+        EventKind::WorkerExited { worker, status, expected, killed_after_grace } => {
+            let expected = if *expected { "expected" } else { "not expected" };
+            let killed = if *killed_after_grace { ", killed after its grace" } else { "" };
+            format!("{worker} ended: {status}, {expected}{killed}")
+        }
+        EventKind::WorkerStopped { worker, reason } => format!("{worker} is stopped: {reason}"),
+        EventKind::GenerationFormed { members, root, step } => {
+            format!("formed of {} at step {step}, root {}", list(members), or_none(*root))
+        }
+        EventKind::GenerationRunning { world_size } => format!("{world_size} train"),
+        EventKind::ResetDecided { cause, way } => format!("reset by {}: {cause}", way.name()),
+        EventKind::ResetCalledOff { reason } => format!("reset called off: {reason}"),
+        EventKind::GenerationTakenBack { worker } => format!("taken back: {worker} attached"),
+        EventKind::ResetDone { cause, from, ms, steps_lost } => format!(
+            "reset done in {:.3} ms (form {}, sync {}, all {}) from generation {from}, {steps_lost} steps lost: {cause}",
+            ms.detect,
+            or_none(ms.form.map(|ms| format!("{ms:.3}"))),
+            or_none(ms.sync.map(|ms| format!("{ms:.3}"))),
+            or_none(ms.total.map(|ms| format!("{ms:.3}")))
+        ),
+        EventKind::StateLost { committed, begins_at, steps_lost } => format!(
+            "steps lost: {committed} was committed, training begins at {begins_at}, {steps_lost} are lost"
+        ),
+        EventKind::TakeoverBegun { hosts, workers } => {
+            format!("takeover begun with {hosts} hosts and {workers} workers")
+        }
+        EventKind::TakeoverDone { lost, ms } => format!("takeover done in {ms:.3} ms, {lost} lost"),
+        EventKind::StandbysChanged { standbys } => format!("standbys: {}", list(standbys)),
+        EventKind::HandedOver { to } => format!("handed over to {}", list(to)),
+        EventKind::Abandoned { reason } => format!("abandoned: {reason}"),
+        EventKind::Warning { message } => format!("warning: {message}"),
+        EventKind::JobEnded { result: of } => format!("ended: the job {}", result(of)),
+    })
+}
+
+/// The driver's answer to `status`.
+pub(crate) fn status(report: &StatusReport) -> String {
+    let hosts = list(report.hosts.iter().map(|host| {
+        format!(
+            "{}:{} {} until {}",
+            host.name,
+            host.slots,
+            host.state,
+            or_none(host.until.as_ref())
+        )
+    }));
+    let workers = list(report.workers.iter().map(|worker| {
+        let (rank, pid) = (or_none(worker.rank), or_none(worker.pid));
+        let (host, slot, state, step) = (&worker.host, worker.slot, worker.state, worker.step);
+        format!("{host}[{slot}] {state} rank {rank} pid {pid} step {step};")
+    }));
+    let reset = report.last_reset.as_ref().map(|reset| {
+        let total = or_none(reset.ms.total.map(|ms| format!("{ms:.3}")));
+        format!("of {} at {} within {total} ms: {}", reset.generation, reset.at, reset.cause)
+    });
+    format!(
+        "status: phase {}, {}.{}, {} of {} to {}, {} resets, last {}; waits for {}; hosts {hosts}; workers {workers} \
+         warnings {}; dropped {}; result {}",
+        report.phase,
+        report.term,
+        report.generation,
+        report.world_size,
+        report.min_np,
+        or_none(report.max_np),
+        report.resets,
+        or_none(reset),
+        or_none(report.waiting_for.as_ref()),
+        list(&report.warnings),
+        report.dropped_messages,
+        or_none(report.result.as_ref().map(result))
+    )
+}

@@ -1,0 +1,107 @@
+//! The network address at which other workers reach this one: found at the start, and found anew when the host has
+//! lost it (a new DHCP lease, a renumbered network). Called by `start`.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use elastic_protocol::environment::DATA_ADDRESS;
+use elastic_worker::state::environment::WorkerEnvironment;
+use elastic_worker::state::training::{Error, NewIp, Result};
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
+
+/// The agent's choice, or else the local address of the route to the driver.
+pub(super) fn data_ip(environment: &WorkerEnvironment) -> Result<IpAddr> {
+    let Ok(told) = std::env::var(DATA_ADDRESS) else {
+        return ip_towards_driver(environment).map_err(|source| Error::Start {
+            what: format!("finding the way to the driver at {}", environment.driver),
+            source: source.into(),
+        });
+    };
+    told.parse().map_err(|error: std::net::AddrParseError| Error::Start {
+        what: format!("reading {DATA_ADDRESS}"),
+        source: error.into(),
+    })
+}
+
+/// Where to listen once this host has lost the address: at the new address of the interface that had it, or else at
+/// that of the route to the driver.
+pub(super) fn follow(first: IpAddr, environment: WorkerEnvironment) -> NewIp {
+    let interface = addresses().into_iter().find(|(_, ip)| *ip == first).map(|(name, _)| name);
+    Box::new(move |old| {
+        if is_here(old) {
+            return None;
+        }
+        let of_interface = || {
+            let all = addresses().into_iter().filter(|(name, _)| Some(name) == interface.as_ref());
+            all.map(|(_, ip)| ip).find(|ip| ip.is_ipv4() == old.is_ipv4() && !is_link_local(ip))
+        };
+        let new = of_interface().or_else(|| ip_towards_driver(&environment).ok());
+        new.filter(|new| *new != old && !new.is_loopback())
+    })
+}
+
+/// Whether this host has the address. Other errors than its absence say nothing about it.
+fn is_here(ip: IpAddr) -> bool {
+    let bound = UdpSocket::bind((ip, 0));
+    !bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
+}
+
+/// A link-local address needs its scope with it, which other workers are not told.
+fn is_link_local(ip: &IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// The local address of the route to the driver: other workers can reach it too.
+fn ip_towards_driver(environment: &WorkerEnvironment) -> std::io::Result<IpAddr> {
+    let driver = environment.driver_address()?;
+    let any: IpAddr = match driver {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Connecting a datagram socket sends nothing: it only looks up the route.
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(driver)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// The addresses of this host, each with the name of its interface.
+fn addresses() -> Vec<(String, IpAddr)> {
+    let ip = |address: SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip())))
+    };
+    let Ok(all) = getifaddrs() else { return Vec::new() };
+    all.filter_map(|it| Some((it.interface_name, ip(it.address?)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use elastic_protocol::JobId;
+    use elastic_worker::state::environment::parse_worker;
+
+    use super::*;
+
+    fn environment() -> WorkerEnvironment {
+        WorkerEnvironment {
+            driver: "127.0.0.1:7070".to_owned(),
+            job: JobId(uuid::Uuid::nil()),
+            worker: parse_worker("a[0]#1").expect("a literal"),
+            credential: String::new(),
+        }
+    }
+
+    #[test]
+    fn an_address_that_the_host_still_has_is_kept() {
+        let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
+        assert_eq!(follow(loopback, environment())(loopback), None);
+    }
+
+    #[test]
+    fn an_address_that_the_host_does_not_have_is_noticed() {
+        let elsewhere: IpAddr = Ipv4Addr::new(192, 0, 2, 7).into();
+        assert!(!is_here(elsewhere), "TEST-NET-1 is on no host");
+        // The route to this driver leads over the loopback, at which other hosts reach nobody.
+        assert_eq!(follow(elsewhere, environment())(elsewhere), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! A path between workers that carries no data, while both workers are well and the driver hears them (section S-3).
+
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+use crate::network::{Network, Place};
+use crate::support::{Job, binary};
+
+/// Starts an agent of one slot at a place.
+pub(crate) fn agent_at(job: &mut Job, host: &str, place: &Place) {
+    let command = job.agent_command(host, 1);
+    let wrapper = place.wrapper();
+    let mut wrapped = Command::new(&wrapper[0]);
+    let child = wrapped.args(&wrapper[1..]).arg(binary()).args(command.get_args()).spawn();
+    job.agents.insert(host.to_owned(), child.expect("the agent starts"));
+}
+
+/// Two workers at two places, and the driver at a third.
+fn job(network: &Network, samples: &str) -> Job {
+    let flags = ["-n", "2", "--min-np", "1"];
+    let mut job = Job::start_trainer_at(network.place(0), &flags, &["--samples", samples]);
+    agent_at(&mut job, "a", network.place(1));
+    agent_at(&mut job, "b", network.place(2));
+    job.wait_for_sizes(&[2]);
+    // A path that is cut while the group still forms ends the generation for another cause.
+    job.wait_for_steps();
+    job
+}
+
+/// Waits until one end has told that it ended the generation for the silence. The engine and the kernel's probes have the
+/// same bound; whichever is first is told in the same words. The reset's own cause may be the other end's, whose
+/// connection is reset by that.
+fn wait_for_silence_to_be_told(job: &mut Job) {
+    job.wait("the end of the generation whose path is silent", |job| {
+        let told = "the path to it is silent: nothing was acknowledged for 10 s";
+        let of_kind = |kind, field: &str| {
+            let events = job.events_of(kind);
+            events.iter().any(|event| event[field].as_str().is_some_and(|it| it.contains(told)))
+        };
+        let is_told = of_kind("reset_decided", "cause") || of_kind("host_unreachable", "error");
+        is_told.then_some(())
+    })
+}
+
+#[test]
+fn s_3_a_cut_of_the_data_alone_ends_the_generation_within_its_deadline() {
+    let Some(network) = Network::enter(3) else { return };
+    let mut job = job(&network, "96");
+    network.place(2).silence_tcp();
+    wait_for_silence_to_be_told(&mut job);
+    let told = job.wait("who does not reach whom", |job| {
+        let told = job.status()?["unreachable"].as_array()?.first()?.clone();
+        Some([told["from"].as_str()?.to_owned(), told["to"].as_str()?.to_owned()])
+    });
+    assert!([["a", "b"], ["b", "a"]].contains(&[&*told[0], &*told[1]]), "{told:?}");
+    assert!(!job.events_of("host_unreachable").is_empty());
+    network.place(2).hear_tcp();
+    job.wait("both train again", |job| {
+        let status = job.status()?;
+        (status["phase"] == "run" && status["world_size"] == 2).then_some(())
+    });
+    job.wait_for_steps();
+    job.wait("all reach each other", |job| {
+        job.status()?["unreachable"].as_array()?.is_empty().then_some(())
+    });
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn s_3_a_path_that_drops_long_packets_ends_the_generation_within_its_deadline() {
+    let Some(network) = Network::enter(3) else { return };
+    let mut job = job(&network, "8192");
+    network.place(1).drop_longer_than(1_300);
+    network.place(2).drop_longer_than(1_300);
+    wait_for_silence_to_be_told(&mut job);
+}
+
+#[test]
+fn s_3_a_host_that_was_renumbered_is_taken_with_its_new_address() {
+    let Some(network) = Network::enter(3) else { return };
+    let mut job = job(&network, "96");
+    let pids = [job.pid("a", 0), job.pid("b", 0)];
+    network.place(2).renumber(Ipv4Addr::new(10, 231, 78, 99));
+    wait_for_silence_to_be_told(&mut job);
+    job.wait_for_sizes(&[2, 2]);
+    job.wait_for_steps();
+    assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "no worker was started again");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+    let log = std::fs::read_to_string(job.path("agent.b.stderr")).unwrap_or_default();
+    assert!(!log.contains("blacklisted"), "{log}");
+}

@@ -1,0 +1,80 @@
+//! Processes that pause and continue (SIGSTOP, a suspended machine, a disk that hangs): a process that was paused
+//! itself must not count that time against others (D-3).
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Job, signal};
+
+fn job() -> Job {
+    let mut job = Job::start(&["-n", "2"], &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    job
+}
+
+fn driver_pid(job: &Job) -> i32 {
+    i32::try_from(job.driver.id()).expect("a pid")
+}
+
+fn agent_pids(job: &Job) -> Vec<i32> {
+    job.agents.values().map(|agent| i32::try_from(agent.id()).expect("a pid")).collect()
+}
+
+fn assert_undisturbed(mut job: Job, pids: [i32; 2]) {
+    job.wait_for_steps();
+    assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "no worker was started again");
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [2], "D-3: no generation but the first; {}", job.stderr());
+    assert!(job.events_of("reset_decided").is_empty(), "D-3");
+    for host in ["a", "b"] {
+        assert_eq!(job.agent_end(host).code(), Some(0), "agent {host}");
+    }
+    job.assert_exact();
+}
+
+fn a_paused_driver_resets_nobody(pause_ms: u64) {
+    let mut job = job();
+    let pids = [job.pid("a", 0), job.pid("b", 0)];
+    signal(driver_pid(&job), Signal::SIGSTOP);
+    job.pass_ms(pause_ms);
+    signal(driver_pid(&job), Signal::SIGCONT);
+    assert_undisturbed(job, pids);
+}
+
+#[test]
+fn d_3_a_driver_that_was_paused_for_5_s_resets_nobody() {
+    a_paused_driver_resets_nobody(5_000);
+}
+
+#[test]
+fn d_3_a_driver_that_was_paused_for_20_s_resets_nobody() {
+    a_paused_driver_resets_nobody(20_000);
+}
+
+#[test]
+fn d_3_a_machine_that_was_suspended_goes_on_with_everything() {
+    let mut job = job();
+    let pids = [job.pid("a", 0), job.pid("b", 0)];
+    let mut all = agent_pids(&job);
+    all.extend(pids);
+    all.push(driver_pid(&job));
+    all.iter().for_each(|pid| signal(*pid, Signal::SIGSTOP));
+    job.pass_ms(5_000);
+    all.iter().for_each(|pid| signal(*pid, Signal::SIGCONT));
+    assert_undisturbed(job, pids);
+}
+
+#[test]
+fn a_host_that_freezes_while_its_driver_is_paused_is_lost_all_the_same() {
+    let mut job = job();
+    let (frozen, worker) = (agent_pids(&job)[1], job.pid("b", 0));
+    signal(driver_pid(&job), Signal::SIGSTOP);
+    signal(frozen, Signal::SIGSTOP);
+    signal(worker, Signal::SIGSTOP);
+    job.pass_ms(4_000);
+    signal(driver_pid(&job), Signal::SIGCONT);
+    job.wait("a reset", |job| (!job.events_of("reset_decided").is_empty()).then_some(()));
+    signal(worker, Signal::SIGKILL);
+    signal(frozen, Signal::SIGKILL);
+}

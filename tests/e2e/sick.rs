@@ -1,0 +1,297 @@
+//! Faults without a death: a component that hangs, fills up or goes silent takes no other one with it (S-n, see
+//! docs/faults.md).
+
+use std::io::ErrorKind::ConnectionReset;
+use std::io::Read as _;
+use std::net::{Ipv4Addr, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::etcd::Etcd;
+use crate::sickness::{Disk, Sickness, StoodStill, small_pipe};
+use crate::support::{Job, PATIENCE, binary, is_running, now, signal};
+
+/// Tolerance for slow test machines, added to the times that the product promises.
+const SLOW_MACHINE: Duration = Duration::from_secs(2);
+
+fn with_two_agents(mut job: Job) -> Job {
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    job
+}
+
+fn pid_of_driver(job: &Job) -> i32 {
+    i32::try_from(job.driver.id()).expect("a process id")
+}
+
+fn wait_for_warning(job: &mut Job, of: &str) {
+    job.wait(&format!("the warning of {of}"), |job| {
+        job.status()?["warnings"].to_string().contains(of).then_some(())
+    });
+}
+
+/// Waits until another generation of two trains.
+fn wait_for_another_generation(job: &mut Job) {
+    let before = job.generation();
+    job.wait("two workers of another generation", |job| {
+        let status = job.status()?;
+        let is_back = status["world_size"] == 2 && status["phase"] == "run";
+        (is_back && status["generation"].as_u64() > Some(before)).then_some(())
+    });
+    job.wait_for_steps();
+}
+
+#[test]
+fn s_1_a_frozen_state_directory_stops_neither_training_nor_status() {
+    let Some(disk) = Disk::make("state") else { return };
+    let sickness = Sickness { disk: Some(disk), ..Sickness::default() };
+    let mut job = with_two_agents(Job::start_sick(sickness, &["-n", "2", "--min-np", "1"]));
+    let (address, victim) = (job.address.clone(), job.pid("b", 0));
+    job.disk.as_ref().expect("it has one").freeze();
+    signal(victim, Signal::SIGKILL);
+    // The next decisions wait for the journal, which `status` reports; no node leaves for it.
+    wait_for_warning(&mut job, "journal: not answered for");
+    let status = job.status().expect("a status");
+    let lanes = status["lanes"].as_array().expect("a list");
+    let journal = lanes.iter().find(|lane| lane["name"] == "journal").expect("it is one");
+    assert!(journal["hanging_ms"].as_u64() > journal["answers_within_ms"].as_u64(), "{journal}");
+    for agent in job.agents.values_mut() {
+        assert!(agent.try_wait().expect("it is ours").is_none(), "an agent has left");
+    }
+    job.disk.as_ref().expect("it has one").thaw();
+    job.wait("two workers again", |job| {
+        let status = job.status()?;
+        (status["world_size"] == 2 && status["generation"].as_u64() > Some(1)).then_some(())
+    });
+    assert_eq!(job.address, address);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn s_1_with_the_journal_in_etcd_a_frozen_state_directory_costs_events_only() {
+    let (Some(etcd), Some(disk)) = (Etcd::start(), Disk::make("state")) else { return };
+    let store = etcd.address().to_string();
+    let sickness = Sickness { disk: Some(disk), ..Sickness::default() };
+    let flags = ["-n", "2", "--lease-timeout", "3", "--store", &store];
+    let mut job = with_two_agents(Job::start_sick(sickness, &flags));
+    let victim = job.pid("b", 0);
+    job.disk.as_ref().expect("it has one").freeze();
+    signal(victim, Signal::SIGKILL);
+    wait_for_another_generation(&mut job);
+    wait_for_warning(&mut job, "event log: not written for");
+    assert_eq!(job.status().expect("a status")["term"], 1, "the same driver leads");
+    job.disk.as_ref().expect("it has one").thaw();
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn s_1_a_driver_whose_actors_stand_still_loses_its_lease() {
+    const LEASE: Duration = Duration::from_secs(3);
+    let Some(etcd) = Etcd::start() else { return };
+    let store = etcd.address().to_string();
+    let flags = ["-n", "2", "--lease-timeout", "3", "--store", &store];
+    let mut job = with_two_agents(Job::start(&flags, &[]));
+    job.standby("second", &[]);
+    let status = job.status().expect("a status");
+    let actors = &status["lanes"][0];
+    assert_eq!((&actors["name"], &actors["answers_within_ms"]), (&"actors".into(), &375.into()));
+    let stood_still = StoodStill::main_thread_of(job.driver.id());
+    let begun = now();
+    job.wait("the event of the second driver", |job| {
+        job.events_in("state-second").into_iter().find(|event| event["kind"] == "driver_started")
+    });
+    let took = begun.elapsed();
+    assert!(took < LEASE + Duration::from_secs(1) + SLOW_MACHINE, "{took:?}");
+    job.wait_for_term(2);
+    job.wait_for_steps();
+    drop(stood_still);
+    job.wait("the end of the former driver's term", |job| job.events_of("abandoned").pop());
+    assert_eq!(job.sizes(), [2], "D-3");
+    job.control("finish");
+    assert_eq!((job.standby_end("second"), job.end()), (0, 0));
+}
+
+#[test]
+fn s_1_a_stderr_that_nobody_reads_stops_nothing() {
+    let (reader, writer) = small_pipe();
+    let sickness = Sickness { stderr: Some(writer.into()), ..Sickness::default() };
+    let flags = ["-n", "2", "--log", "debug"];
+    let mut job = with_two_agents(Job::start_sick(sickness, &flags));
+    wait_for_warning(&mut job, "log: not written for");
+    let victim = job.pid("b", 0);
+    signal(victim, Signal::SIGKILL);
+    wait_for_another_generation(&mut job);
+    // The last log lines are not read either: their timeout costs 1 s.
+    let begun = now();
+    assert_eq!(job.finish(), 0);
+    assert!(begun.elapsed() < Duration::from_secs(5) + SLOW_MACHINE);
+    job.assert_exact();
+    drop(reader);
+}
+
+#[test]
+fn s_1_a_second_signal_ends_a_driver_whose_actors_stand_still() {
+    let mut job = with_two_agents(Job::start(&["-n", "2"], &[]));
+    let stood_still = StoodStill::main_thread_of(job.driver.id());
+    let driver = pid_of_driver(&job);
+    signal(driver, Signal::SIGINT);
+    // Two signals that are pending together count as one: the first must be taken before.
+    job.wait("the first signal to be taken", |_| is_taken(driver, Signal::SIGINT).then_some(()));
+    job.pass_ms(50);
+    let begun = now();
+    signal(driver, Signal::SIGINT);
+    assert_eq!(job.end(), 128 + 2);
+    assert!(begun.elapsed() < SLOW_MACHINE, "{:?}", begun.elapsed());
+    drop(stood_still);
+}
+
+#[test]
+fn s_4_a_stranger_with_a_hundred_connections_to_the_store_costs_nobody_a_host() {
+    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/script.py");
+    let program = [SCRIPT, "CONTROL", "LOG"].map(ToOwned::to_owned);
+    let mut job = Job::start_program(&["-n", "1", "--mode", "restart"], &program);
+    job.agent("a", 1);
+    let port = job.wait("the store's port", |job| {
+        let log = job.log();
+        log.iter().find(|line| line["event"] == "met")?;
+        let start = log.iter().find(|line| line["event"] == "start")?;
+        start["environment"]["MASTER_PORT"].as_str()?.parse::<u16>().ok()
+    });
+    let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("it listens");
+    let strangers: Vec<TcpStream> = (0..100).map(|_| connect()).collect();
+    // Each stranger is disconnected, and the agent goes on meanwhile.
+    for mut stranger in strangers {
+        stranger.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        let read = stranger.read(&mut [0]);
+        assert!(!matches!(&read, Ok(1..)), "{read:?}");
+        let is_closed =
+            read.as_ref().map_or_else(|error| error.kind() == ConnectionReset, |_| true);
+        assert!(is_closed, "{read:?}");
+    }
+    assert_eq!(job.events_of("host_lost").len(), 0);
+    assert_eq!(job.finish(), 0);
+}
+
+#[test]
+fn s_5_a_host_file_that_hangs_stops_neither_forming_nor_the_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let hosts = folder.path().join("hosts");
+    std::fs::write(&hosts, "a:1\nb:1\n").expect("a file");
+    let flags = ["-n", "2", "--hostfile", &hosts.display().to_string()];
+    let mut job = with_two_agents(Job::start(&flags, &[]));
+    // Opening a pipe for reading waits for a writer, and so hangs like a mount.
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    std::fs::rename(&pipe, &hosts).expect("it takes the file's place");
+    wait_for_warning(&mut job, "discovery: not answered for");
+    let victim = job.pid("b", 0);
+    signal(victim, Signal::SIGKILL);
+    wait_for_another_generation(&mut job);
+    assert_eq!(reads_under_way(&job), 1, "a second read was started");
+    let begun = now();
+    assert_eq!(job.finish(), 0);
+    assert!(begun.elapsed() < Duration::from_secs(5) + SLOW_MACHINE, "{:?}", begun.elapsed());
+    job.assert_exact();
+}
+
+/// The number of threads in the driver's lane of discovery.
+fn reads_under_way(job: &Job) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", job.driver.id())).expect("it runs");
+    let names =
+        tasks.flatten().filter_map(|it| std::fs::read_to_string(it.path().join("comm")).ok());
+    names.filter(|name| name.trim() == "discovery").count()
+}
+
+#[test]
+fn s_6_a_frozen_output_directory_loses_no_host() {
+    let Some(disk) = Disk::make("out") else { return };
+    let sickness = Sickness { disk: Some(disk), ..Sickness::default() };
+    let flags = ["-n", "2", "--output-dir", "DIR/out"];
+    let mut job = with_two_agents(Job::start_sick(sickness, &flags));
+    let (victim, healthy) = (job.pid("b", 0), job.pid("a", 0));
+    job.disk.as_ref().expect("it has one").freeze();
+    signal(victim, Signal::SIGKILL);
+    wait_for_another_generation(&mut job);
+    assert_eq!(job.pid("a", 0), healthy, "the healthy worker was lost");
+    assert_eq!(job.events_of("host_lost").len(), 0);
+    let hanging = |job: &mut Job| {
+        let hosts = job.status()?["hosts"].as_array()?.clone();
+        let lanes = |host: &Value| host["lanes"].as_array().is_some_and(|it| !it.is_empty());
+        Some(hosts.iter().filter(|host| lanes(host)).count())
+    };
+    job.wait("the agents' lanes that hang in the status", |job| (hanging(job)? > 0).then_some(()));
+    job.disk.as_ref().expect("it has one").thaw();
+    job.wait("lanes that answer", |job| (hanging(job)? == 0).then_some(()));
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn s_10_orphans_are_reaped_and_end_with_their_worker() {
+    let script = "for i in 1 2 3 4 5; do (setsid sh -c 'exit 0' &) ; done; \
+                  setsid sh -c 'sleep 1000 & echo $! > DIR/orphan; wait' & \
+                  while [ ! -e CONTROL/finish ]; do sleep 0.05; done";
+    let program = ["/bin/sh", "-c", script].map(ToOwned::to_owned);
+    let mut job = Job::start_program(&["-n", "1"], &program);
+    job.agent("a", 1);
+    let file = job.path("orphan");
+    let orphan = |_: &mut Job| std::fs::read_to_string(&file).ok()?.trim().parse::<i32>().ok();
+    let pid = job.wait("an orphan", orphan);
+    let agent = job.agents["a"].id();
+    job.wait("no zombies", |_| (zombies_of(agent) == 0).then_some(()));
+    assert!(is_running(pid));
+    std::fs::remove_file(&file).expect("it is there");
+    let worker = job.wait("the worker", |job| {
+        job.status()?["workers"].as_array()?.iter().find_map(|it| it["pid"].as_i64())
+    });
+    signal(i32::try_from(worker).expect("a process id"), Signal::SIGKILL);
+    job.wait("the end of the orphan", |_| (!is_running(pid)).then_some(()));
+    job.wait("the next worker's orphan", orphan);
+    assert_eq!(job.finish(), 0);
+}
+
+#[test]
+fn s_12_a_token_from_the_environment_does_not_stand_in_proc() {
+    let mut job = Job::start(&["-n", "1"], &[]);
+    let file = job.path("state/token");
+    let written = |_: &mut Job| std::fs::read_to_string(&file).ok().filter(|it| !it.is_empty());
+    let token = job.wait("the token", written);
+    let agent = Command::new(binary())
+        .args(["--role", "worker", "--join", &job.address, "--host", "a", "--slots", "1"])
+        .env("ELASTIC_TOKEN", token.trim())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    job.agents.insert("a".to_owned(), agent.expect("the agent starts"));
+    job.wait_for_sizes(&[1]);
+    let secret = token.trim().as_bytes();
+    let environment = std::fs::read(format!("/proc/{}/environ", job.agents["a"].id()));
+    let environment = environment.expect("it runs");
+    assert!(!environment.windows(secret.len()).any(|part| part == secret));
+    assert_eq!(job.finish(), 0);
+}
+
+pub(crate) fn zombies_of(parent: u32) -> usize {
+    let processes = std::fs::read_dir("/proc").expect("Linux").flatten();
+    let stats = processes.filter_map(|it| std::fs::read_to_string(it.path().join("stat")).ok());
+    let is_zombie = |stat: &String| {
+        let mut words = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        words.next() == Some("Z") && words.next() == Some(&parent.to_string())
+    };
+    stats.filter(is_zombie).count()
+}
+
+/// Whether the process has taken the signal: it is not pending any more.
+fn is_taken(pid: i32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let mask = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 << (signal as i32 - 1) == 0)
+}

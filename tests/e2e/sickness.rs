@@ -1,0 +1,113 @@
+//! Faults of a machine that kill no process: a disk that hangs, a pipe that is never read, a thread that hangs. Used
+//! by the tests of `sick`.
+
+use std::fs::{self, File};
+use std::io::{PipeReader, PipeWriter};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Command;
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+/// The faulty parts with which a job is started.
+#[derive(Default)]
+pub(crate) struct Sickness {
+    /// The disk of one of the job's folders.
+    pub(crate) disk: Option<Disk>,
+    /// The stderr of the driver.
+    pub(crate) stderr: Option<OwnedFd>,
+}
+
+/// A file system of the test's own, on a loop device: while it is frozen, writers block and cannot be killed.
+pub(crate) struct Disk {
+    folder: TempDir,
+    /// The job's folder that lies on this disk.
+    pub(crate) holds: &'static str,
+}
+
+impl Disk {
+    /// Makes the disk; none without root, or without loop devices.
+    #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
+    pub(crate) fn make(holds: &'static str) -> Option<Self> {
+        let disk = Self { folder: TempDir::new().expect("a temporary folder"), holds };
+        match disk.mount() {
+            Ok(()) => Some(disk),
+            Err(error) => {
+                let hint = format!("no disk can be made ({error}): that needs root");
+                assert!(std::env::var_os("ELASTIC_REQUIRE_NETWORK").is_none(), "{hint}");
+                eprintln!("not shown: {hint}");
+                None
+            }
+        }
+    }
+
+    fn mount(&self) -> Result<(), String> {
+        let image = self.folder.path().join("image");
+        let made = File::create(&image).and_then(|file| file.set_len(24 << 20));
+        made.map_err(|error| error.to_string())?;
+        fs::create_dir(self.path()).map_err(|error| error.to_string())?;
+        run("mkfs.ext4", &["-q"], &image)?;
+        let target = self.path().display().to_string();
+        run("mount", &["-o", "loop", &image.display().to_string()], Path::new(&target))?;
+        fs::remove_dir_all(self.path().join("lost+found")).map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn path(&self) -> std::path::PathBuf {
+        self.folder.path().join("disk")
+    }
+
+    /// Freezes the disk: from here on writers block.
+    pub(crate) fn freeze(&self) {
+        run("fsfreeze", &["-f"], &self.path()).expect("it is mounted");
+    }
+
+    /// Thaws the disk; does nothing if it is not frozen.
+    pub(crate) fn thaw(&self) {
+        let _ = run("fsfreeze", &["-u"], &self.path());
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.thaw();
+        let _ = run("umount", &["-l"], &self.path());
+    }
+}
+
+fn run(program: &str, arguments: &[&str], last: &Path) -> Result<(), String> {
+    let output = Command::new(program).args(arguments).arg(last).output();
+    let output = output.map_err(|error| format!("`{program}` cannot be run: {error}"))?;
+    let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    output.status.success().then_some(()).ok_or_else(|| format!("`{program}`: {stderr}"))
+}
+
+/// A pipe with a buffer of one page, for a reader that does not read.
+pub(crate) fn small_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).expect("its size can be set");
+    (reader, writer)
+}
+
+/// The stopped main thread of a process whose other threads run; it continues when this is dropped.
+pub(crate) struct StoodStill(Pid);
+
+impl StoodStill {
+    pub(crate) fn main_thread_of(pid: u32) -> Self {
+        let pid = Pid::from_raw(i32::try_from(pid).expect("a process id"));
+        ptrace::seize(pid, ptrace::Options::empty()).expect("it is ours");
+        ptrace::interrupt(pid).expect("it runs");
+        waitpid(pid, Some(WaitPidFlag::WUNTRACED)).expect("it stops");
+        Self(pid)
+    }
+}
+
+impl Drop for StoodStill {
+    fn drop(&mut self) {
+        // The process may have ended meanwhile.
+        let _ = ptrace::detach(self.0, None);
+    }
+}

@@ -1,0 +1,93 @@
+//! [`DriverAddresses`]: the drivers that a node knows, by its start parameters and from the driver. The dialer
+//! tries them all.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use elastic_protocol::Incarnation;
+use elastic_protocol::messages::DRIVERS_MAX;
+
+/// Addresses of drivers that a node's process finds out by itself, after its start. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct FoundDrivers(Rc<RefCell<Vec<String>>>);
+
+impl FoundDrivers {
+    /// Replaces the found addresses by these: one `HOST:PORT`, or several with commas between them.
+    pub fn set(&self, addresses: &str) {
+        *self.0.borrow_mut() = split(addresses).take(DRIVERS_MAX).collect();
+    }
+}
+
+fn split(addresses: &str) -> impl Iterator<Item = String> {
+    addresses.split(',').map(|name| name.trim().to_owned())
+}
+
+/// Addresses of drivers, as `HOST:PORT`.
+#[derive(Debug, Default)]
+pub(crate) struct DriverAddresses {
+    /// The addresses that the node was started with.
+    given: Vec<String>,
+    /// The addresses that the node's process has found out since.
+    found: FoundDrivers,
+    /// The addresses that the driver of the highest term sent last.
+    told: RefCell<(Incarnation, Vec<String>)>,
+}
+
+impl DriverAddresses {
+    /// From one `HOST:PORT`, or several with commas between them, and those that are found later.
+    pub(crate) fn new(given: &str, found: FoundDrivers) -> Rc<Self> {
+        Rc::new(Self { given: split(given).collect(), found, told: RefCell::default() })
+    }
+
+    /// All addresses, each once; those from the driver first, as they are newer.
+    pub(crate) fn all(&self) -> Vec<String> {
+        let mut all = self.told.borrow().1.clone();
+        for name in self.found.0.borrow().iter().chain(&self.given) {
+            if !all.contains(name) {
+                all.push(name.clone());
+            }
+        }
+        all
+    }
+
+    /// Takes the addresses that a driver of this term sends; those of an earlier term are ignored (G-2).
+    pub(crate) fn handle_told(&self, term: Incarnation, mut addresses: Vec<String>) {
+        let mut told = self.told.borrow_mut();
+        if term >= told.0 {
+            addresses.truncate(DRIVERS_MAX);
+            *told = (term, addresses);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_is_never_forgotten_and_a_former_driver_not_listened_to() {
+        let addresses = DriverAddresses::new("a:1, b:1", FoundDrivers::default());
+        assert_eq!(addresses.all(), ["a:1", "b:1"]);
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        addresses.handle_told(Incarnation(2), names(&["c:1", "b:1"]));
+        assert_eq!(addresses.all(), ["c:1", "b:1", "a:1"]);
+        addresses.handle_told(Incarnation(1), names(&["d:1"]));
+        assert_eq!(addresses.all(), ["c:1", "b:1", "a:1"], "G-2");
+        addresses.handle_told(Incarnation(3), vec!["x:1".to_owned(); 1000]);
+        assert_eq!(addresses.all().len(), DRIVERS_MAX + 2);
+    }
+
+    #[test]
+    fn drivers_that_the_process_finds_are_tried_without_a_word_from_any_driver() {
+        let found = FoundDrivers::default();
+        let addresses = DriverAddresses::new("a:1,b:1", found.clone());
+        found.set("c:1, b:1");
+        assert_eq!(addresses.all(), ["c:1", "b:1", "a:1"]);
+        found.set("d:1");
+        assert_eq!(
+            addresses.all(),
+            ["d:1", "a:1", "b:1"],
+            "the latest, and those it was started with"
+        );
+    }
+}

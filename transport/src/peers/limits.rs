@@ -1,0 +1,32 @@
+//! The bounds of the core of peers, each with its reason.
+
+use std::time::Duration;
+
+use elastic_protocol::Deadlines;
+
+/// Most peers of a node.
+pub const PEERS_MAX: usize = 4096;
+
+/// How long `close` waits for the acknowledgement of what is queued.
+pub const CLOSE_GRACE: Duration = Duration::from_millis(250);
+
+/// How long the end that makes the connections keeps a session with a silent peer. The peer may be a driver
+/// that was stopped, swapped out or suspended: within this time the session continues as if nothing had
+/// happened.
+pub const RESUME_WITHIN: Duration = Duration::from_secs(30);
+
+/// Time after a node's own pause in which it judges no silence: its peers have to notice that the connection is
+/// gone, and make another. As long as the time that a new driver gives to the nodes of its predecessor.
+pub(crate) fn return_grace(deadlines: &Deadlines) -> Duration {
+    deadlines.lost * 2 + Duration::from_secs(2)
+}
+
+/// Delay of a timer beyond which this process was paused, rather than busy for a moment.
+pub(crate) fn pause_min(deadlines: &Deadlines) -> Duration {
+    deadlines.suspect / 2
+}
+
+/// Length of a pause during which the other ends may have given up their connections.
+pub(crate) fn breaking_pause(deadlines: &Deadlines) -> Duration {
+    deadlines.lost.saturating_sub(deadlines.suspect)
+}

@@ -1,0 +1,139 @@
+//! [`Liveness`]: decides when a peer counts as silent, and when as lost (TR-5). Called by the core of peers.
+
+use std::time::Duration;
+
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{Deadlines, Time};
+
+use super::limits::RESUME_WITHIN;
+
+/// A change in the judgement of a peer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum PeerChange {
+    /// The peer was silent for `Deadlines::suspect`. Where the session is kept for longer than
+    /// `Deadlines::lost`, reported once more at `Deadlines::lost`.
+    Silent,
+    /// The peer was silent for as long as the session is kept.
+    Lost,
+}
+
+/// The time at which a peer was last heard, and the verdicts on its silence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Liveness {
+    suspect: Duration,
+    lost: Duration,
+    /// How long the session is kept: `lost`, or longer at the end that makes the connections.
+    keep: Duration,
+    heard_at: Time,
+    /// End of excused time: silence before it does not count, because this process was paused.
+    excused_until: Time,
+    /// Number of verdicts on the current silence.
+    told: u8,
+}
+
+impl Liveness {
+    /// A peer that is heard now. `dialled`: whether this end makes the connections.
+    pub(crate) fn new(deadlines: &Deadlines, now: Time, dialled: bool) -> Self {
+        let Deadlines { suspect, lost, .. } = *deadlines;
+        let is_kept = dialled && !is_planted(Bug::SilentDriverForgotten);
+        let keep = if is_kept { lost.max(RESUME_WITHIN) } else { lost };
+        Self { suspect, lost, keep, heard_at: now, excused_until: Time::ZERO, told: 0 }
+    }
+
+    /// Milliseconds since the peer was last heard.
+    pub(crate) fn silent_ms(&self, now: Time) -> u64 {
+        u64::try_from(now.since(self.heard_at).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Starts anew for a new session: earlier silence does not count.
+    pub(crate) fn handle_session(&mut self, now: Time) {
+        self.told = 0;
+        self.heard_at = now;
+    }
+
+    /// Takes note that the peer was heard at this moment, which may be past. Returns whether it had counted as
+    /// silent.
+    pub(crate) fn handle_heard(&mut self, at: Time) -> bool {
+        if at < self.heard_at {
+            return false;
+        }
+        self.heard_at = at;
+        std::mem::take(&mut self.told) > 0
+    }
+
+    /// Takes note of a pause of this process of this length, up to now, in which it did not listen.
+    pub(crate) fn handle_pause(&mut self, now: Time, pause: Duration, grace: Duration) {
+        if is_planted(Bug::PauseNotExcused) {
+            return;
+        }
+        let counted = (self.counted_from() + pause).min(now) + grace;
+        self.excused_until = self.excused_until.max(counted);
+    }
+
+    fn counted_from(&self) -> Time {
+        self.heard_at.max(self.excused_until)
+    }
+
+    /// Time of the next verdict by [`Self::handle_timeout`], if the peer is not heard until then.
+    pub(crate) fn due(&self) -> Time {
+        let after = match self.told {
+            0 => self.suspect,
+            1 if self.lost < self.keep => self.lost,
+            _ => self.keep,
+        };
+        self.counted_from() + after
+    }
+
+    /// Judges the silence.
+    pub(crate) fn handle_timeout(&mut self, now: Time) -> Option<PeerChange> {
+        if now < self.due() {
+            return None;
+        }
+        if self.counted_from() + self.keep <= now {
+            return Some(PeerChange::Lost);
+        }
+        // If two verdicts are due at once, only the later one is reported.
+        self.told = if self.counted_from() + self.lost <= now { 2 } else { 1 };
+        Some(PeerChange::Silent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::from_ms(ms)
+    }
+
+    #[test]
+    fn silence_is_suspected_and_then_a_loss() {
+        let mut liveness = Liveness::new(&Deadlines::default(), Time::ZERO, false);
+        assert!(!liveness.handle_heard(at(100)));
+        assert_eq!(liveness.handle_timeout(at(1099)), None);
+        assert_eq!(liveness.handle_timeout(at(1100)), Some(PeerChange::Silent));
+        assert_eq!(liveness.handle_timeout(at(1200)), None, "once");
+        assert!(liveness.handle_heard(at(1300)));
+        assert_eq!(liveness.handle_timeout(at(2300)), Some(PeerChange::Silent));
+        assert_eq!(liveness.handle_timeout(at(3300)), Some(PeerChange::Lost));
+        assert_eq!(liveness.silent_ms(at(3300)), 2000);
+    }
+
+    #[test]
+    fn the_end_that_dials_keeps_the_session_for_a_driver_that_may_come_back() {
+        let mut liveness = Liveness::new(&Deadlines::default(), Time::ZERO, true);
+        assert_eq!(liveness.handle_timeout(at(1000)), Some(PeerChange::Silent));
+        assert_eq!(liveness.handle_timeout(at(1999)), None);
+        assert_eq!(liveness.handle_timeout(at(2000)), Some(PeerChange::Silent), "as good as gone");
+        assert_eq!(liveness.handle_timeout(at(29_999)), None);
+        assert_eq!(liveness.handle_timeout(at(30_000)), Some(PeerChange::Lost));
+    }
+
+    #[test]
+    fn a_process_that_was_paused_accuses_nobody() {
+        let mut liveness = Liveness::new(&Deadlines::default(), Time::ZERO, false);
+        liveness.handle_pause(at(10_500), Duration::from_secs(10), Duration::from_secs(6));
+        assert_eq!(liveness.handle_timeout(at(10_500)), None);
+        assert_eq!(liveness.due(), at(10_000 + 6_000 + 1_000), "pause, grace, suspicion");
+    }
+}

@@ -1,0 +1,23 @@
+//! `cargo xtask check`: the checks that need no test to run. Called by `main`, and first by the two tiers of tests.
+
+use xshell::cmd;
+
+use crate::steps::{shell, step};
+use crate::{direction, features, homonyms, unused};
+
+/// Checks the format, the dependencies, the names of types, and the lints.
+///
+/// # Errors
+/// A check failed, and has printed its findings.
+pub(crate) fn check() -> anyhow::Result<()> {
+    let shell = shell()?;
+    step("format", || Ok(cmd!(shell, "cargo fmt --all --check").run()?))?;
+    step("direction of dependencies", direction::check)?;
+    step("unused dependencies", unused::check)?;
+    step("one set of features", features::check)?;
+    step("one name, one type", homonyms::check)?;
+    step("lints", || {
+        let clippy = cmd!(shell, "cargo clippy --locked --workspace --all-targets -- -D warnings");
+        Ok(clippy.run()?)
+    })
+}

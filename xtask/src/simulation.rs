@@ -1,0 +1,68 @@
+//! Sweeps of simulated clusters, and the planted bugs. Called by `test` and `ci`.
+
+use xshell::{Shell, cmd};
+
+use crate::steps::{seed_of_commit, step};
+
+/// The seeds that are run, by what is simulated. All draws are on: without them no elastic timeout passes, and no bound in
+/// time is checked.
+const SEEDS: [(&str, &[&str], &str); 3] = [
+    ("cores", &["--mode", "cores", "--draws", "1"], "0..1000"),
+    ("by restart", &["--mode", "cores", "--job", "restart", "--draws", "1"], "0..500"),
+    ("actors", &["--mode", "actors", "--draws", "1"], "0..200"),
+];
+
+/// The seeds of the tier for a fresh checkout.
+const SEEDS_BRIEFLY: &str = "0..200";
+
+/// The number of seeds that are run twice and compared.
+const TWICE: &str = "20";
+
+/// Sweeps a few seeds of the cores, and compares recorded decisions.
+///
+/// # Errors
+/// A seed failed, or a decision differs; the simulation has printed which.
+pub(crate) fn sweep_briefly(shell: &Shell) -> anyhow::Result<()> {
+    sweep(shell, &["--mode", "cores", "--draws", "1"], SEEDS_BRIEFLY, "1")?;
+    decisions(shell, false)
+}
+
+/// Compares what the recorded runs decide with what is committed; with `accept`, records it anew.
+///
+/// # Errors
+/// A decision differs; the simulation has printed which.
+pub(crate) fn decisions(shell: &Shell, accept: bool) -> anyhow::Result<()> {
+    let jobs = jobs()?;
+    let compare =
+        cmd!(shell, "cargo run --locked --release --package sim -- decisions --jobs {jobs}");
+    Ok(compare.args(accept.then_some("--accept")).run()?)
+}
+
+/// Sweeps every kind of cluster and the commit's own seed, and looks for the planted bugs.
+///
+/// # Errors
+/// A seed failed, or a planted bug was not found.
+pub(crate) fn sweep_all(shell: &Shell) -> anyhow::Result<()> {
+    for (name, what, seeds) in SEEDS {
+        step(&format!("simulation: {name}"), || sweep(shell, what, seeds, TWICE))?;
+    }
+    step("simulation: recorded decisions", || decisions(shell, false))?;
+    if let Some(seed) = seed_of_commit(shell) {
+        let seeds = format!("{seed}..{}", seed + 1);
+        step("simulation: the commit's own seed", || sweep(shell, &[], &seeds, "1"))?;
+    }
+    step("the simulation finds planted bugs", || {
+        let jobs = jobs()?;
+        Ok(cmd!(shell, "cargo run --locked --release --package sim -- bugs --jobs {jobs}").run()?)
+    })
+}
+
+fn sweep(shell: &Shell, what: &[&str], seeds: &str, twice: &str) -> anyhow::Result<()> {
+    let jobs = jobs()?;
+    let sweep = cmd!(shell, "cargo run --locked --release --package sim -- sweep {what...}");
+    Ok(sweep.args(["--seeds", seeds, "--twice", twice, "--jobs", &jobs]).run()?)
+}
+
+fn jobs() -> anyhow::Result<String> {
+    Ok(std::thread::available_parallelism()?.get().to_string())
+}

@@ -1,0 +1,55 @@
+//! The rows of docs/waits.md. Used by `waits`.
+
+/// What a duration is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum WaitKind {
+    /// A wait ends at this time, whatever was waited for.
+    Deadline,
+    /// The same, and no test has made it wait yet.
+    Untested,
+    /// Something is done this often, or put off for this long: what is waited for is the time itself.
+    Interval,
+    /// A span that a decision looks at; nothing waits for its end.
+    Span,
+}
+
+/// A row of the page.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) file: String,
+    pub(super) name: String,
+    pub(super) value: String,
+    /// None if the page says something else.
+    pub(super) kind: Option<WaitKind>,
+    pub(super) says: String,
+    /// `module::name` of tests.
+    pub(super) tests: Vec<String>,
+}
+
+/// The rows of all tables of a page that have the columns of [`Row`].
+pub(super) fn rows(page: &str) -> Vec<Row> {
+    page.lines().filter_map(row).collect()
+}
+
+fn row(line: &str) -> Option<Row> {
+    let cells: Vec<&str> = line.strip_prefix('|')?.split('|').map(str::trim).collect();
+    let [file, name, value, kind, says, tests, _end] = cells[..] else { return None };
+    Some(Row {
+        file: code(file)?.to_owned(),
+        name: code(name)?.to_owned(),
+        value: value.to_owned(),
+        kind: match kind {
+            "deadline" => Some(WaitKind::Deadline),
+            "untested" => Some(WaitKind::Untested),
+            "interval" => Some(WaitKind::Interval),
+            "span" => Some(WaitKind::Span),
+            _ => None,
+        },
+        says: says.to_owned(),
+        tests: tests.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect(),
+    })
+}
+
+fn code(cell: &str) -> Option<&str> {
+    cell.strip_prefix('`')?.strip_suffix('`')
+}
