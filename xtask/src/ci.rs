@@ -46,6 +46,7 @@ pub(crate) fn ci() -> anyhow::Result<()> {
         let _network =
             may_make_networks(&shell).then(|| shell.push_env("ELASTIC_REQUIRE_NETWORK", "1"));
         let _python = shell.push_env(python::TEST_PYTHON, &interpreter);
+        let _stacks = shell.push_env(python::STACKS, "1");
         test::workspace(&shell)
     })?;
     step("tests in Python", || python::test_package(&shell, &interpreter, &binary))?;

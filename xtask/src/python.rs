@@ -12,6 +12,9 @@ use crate::steps::root;
 /// The variable that names the interpreter for tests of unmodified torch scripts (`tests/e2e/torch.rs`).
 pub(crate) const TEST_PYTHON: &str = "ELASTIC_TEST_PYTHON";
 
+/// The variable with which an interpreter that a signal ends prints the stacks of its threads.
+pub(crate) const STACKS: &str = "PYTHONFAULTHANDLER";
+
 /// Creates the virtual environment if it is missing, and installs what is missing there, except for the package
 /// itself. Returns the path of its interpreter. `torch` is the release to test with: the newest, if none is named.
 ///
@@ -80,7 +83,7 @@ pub(crate) fn run_suites(
 /// A test failed.
 pub(crate) fn test_package(shell: &Shell, python: &PathBuf, binary: &Path) -> anyhow::Result<()> {
     let tests = cmd!(shell, "{python} -m pytest --quiet -p no:cacheprovider python/tests");
-    Ok(tests.env("ELASTIC_NODE_BINARY", binary).run()?)
+    Ok(tests.env("ELASTIC_NODE_BINARY", binary).env(STACKS, "1").run()?)
 }
 
 /// PATH with the programs of this interpreter's environment first.

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Set, Tuple, TypedDict
 import torch
 import torch.distributed as dist
 
-from .. import _autoload, _context, _native, _objects
+from elastic_node_autoload import BACKENDS
+
+from .. import _context, _native, _objects
 from ._meeting import NAME_BYTES, STORE_ADDRESS, MeetingPlace, store_of_job
 from ._process_group import ProcessGroupElastic
 
@@ -48,11 +50,11 @@ def register() -> None:
     recording: Set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
     recording.add(NAME)
     _meet_within_generations()
-    for name in filter(None, os.environ.get(_autoload.BACKENDS, "").split(",")):
+    for name in filter(None, os.environ.get(BACKENDS, "").split(",")):
         if name == _GLOO:
             _take_over_gloo()
         elif name != NAME:
-            raise ValueError(f"{_autoload.BACKENDS} has {name!r}: only gloo can be taken over")
+            raise ValueError(f"{BACKENDS} has {name!r}: only gloo can be taken over")
 
 
 def _take_over_gloo() -> None:
@@ -60,14 +62,14 @@ def _take_over_gloo() -> None:
     getattr(dist.Backend, "_ensure_backend_registered", lambda _name: None)(_GLOO)
     plugin = dist.Backend._plugins.get(_GLOO.upper())
     if plugin is None:
-        raise RuntimeError(f"{_autoload.BACKENDS}={_GLOO} needs torch 2.14 or later, this is {torch.__version__}")
+        raise RuntimeError(f"{BACKENDS}={_GLOO} needs torch 2.14 or later, this is {torch.__version__}")
     of_torch: Callable[..., Any] = plugin.creator_fn
     kind = dist.Backend.backend_type_map[_GLOO]
 
     def create(options: Any, backend_options: Any) -> Any:
         if torch.accelerator.is_available():
             # The group may have another backend for the accelerator, beside which torch takes no backend in Python.
-            warnings.warn(f"{_autoload.BACKENDS}={_GLOO} is for machines without an accelerator: this gloo is torch's")
+            warnings.warn(f"{BACKENDS}={_GLOO} is for machines without an accelerator: this gloo is torch's")
             return of_torch(options, backend_options)
         return _create(options.store, options.group_rank, options.group_size, options.timeout, _GLOO)
 

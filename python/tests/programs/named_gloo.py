@@ -71,5 +71,10 @@ def trainer():
 torch.manual_seed(0)
 loss = globals()[sys.argv[1]]()
 assert dist.get_backend() == "gloo"
-print(type(dist.group.WORLD).__name__, loss)
+kind = type(dist.group.WORLD).__name__
+print(kind, loss, flush=True)
 dist.destroy_process_group()
+if kind == "ProcessGroup":
+    # Threads of torch's own gloo may abort the process while the interpreter is finalized ("terminate called without an
+    # active exception", seen with stock torch 2.15 on busy machines). What is compared has been printed.
+    os._exit(0)

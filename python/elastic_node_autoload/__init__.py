@@ -1,4 +1,5 @@
-"""torch calls `load` at the end of `import torch`, by the entry point `torch.backends`."""
+"""torch calls `load` at the end of `import torch`, by the entry point `torch.backends`. It is a package of its own, because
+every program that imports torch runs it: `elastic_node` loads native code and NumPy, which such a program may not want."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import importlib
 import os
 import sys
 
-#: The variable with names of torch's backends, separated by commas, that this package takes over.
+#: The variable with names of torch's backends, separated by commas, that `elastic_node` takes over.
 BACKENDS = "ELASTIC_BACKEND_FOR"
 
 #: The package that registers itself when it is imported, and may be the one that imports torch.
