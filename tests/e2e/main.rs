@@ -36,4 +36,5 @@ mod strangers;
 mod support;
 mod torch;
 mod torchrun;
+mod total_loss;
 mod wrong_use;
