@@ -117,6 +117,8 @@ bugs! {
     PauseNotExcused = "a node judges its peers by time in which it stood still", "transport";
     /// The session with a silent driver is given up as soon as any other session (D-3).
     SilentDriverForgotten = "the session with a driver that is paused is given up", "transport";
+    /// A message that a peer's port is closed ends its session, whoever sent it.
+    RefusalBelieved = "a peer is lost as soon as a port is said to be closed", "transport";
     /// Frames in flight when a connection broke are not sent again (TR-1).
     InFlightForgotten = "what was on its way is not sent again over the next connection", "session";
     /// A READY is lost.

@@ -66,6 +66,12 @@ pub enum LossReason {
         /// Milliseconds since the peer was last heard.
         silent_ms: u64,
     },
+    /// Nothing receives at the peer's port any more, and the peer was silent since its host said so.
+    #[error("its port is closed, and it was not heard for {silent_ms} ms")]
+    Refused {
+        /// Milliseconds since the peer was last heard.
+        silent_ms: u64,
+    },
     /// The other end closed the session, with this reason.
     #[error("closed by the other end: {0}")]
     Closed(String),

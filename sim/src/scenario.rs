@@ -49,6 +49,8 @@ pub(crate) struct Scenario {
     pub(crate) local_ns: u64,
     /// Whether the death of a process makes its links end at once.
     pub(crate) death_is_told: bool,
+    /// Whether the ports of ended processes are said to be closed by their hosts.
+    pub(crate) deaths_are_refused: bool,
     /// Whether programs ignore SIGTERM.
     pub(crate) stubborn: bool,
     /// Largest deviation of a clock, in millionths.
@@ -182,6 +184,8 @@ impl Scenario {
             hop_ns: random.random_range(1..100) * 1_000,
             local_ns: [0, 20_000, 90_000][random.random_range(0..3)],
             death_is_told: random.random_bool(0.5),
+            deaths_are_refused: options.draws >= 3
+                && stream(options.seed, "refusals", 0).random_bool(0.7),
             stubborn: random.random_bool(0.1),
             sync_ns: (20_000.0 * 1_000_f64.powf(durable.random_range(0.0..1.0))) as u64,
             turns_away: durable.random_bool(0.5),

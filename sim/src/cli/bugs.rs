@@ -59,6 +59,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::LostHostNotTold
         | Bug::ProcessNotNamed => 1,
         Bug::TotalLossTolerated => 2,
+        Bug::RefusalBelieved => 3,
         _ => 0,
     }
 }

@@ -26,6 +26,11 @@ pub(super) enum Happening {
         end: LinkSide,
         epoch: u32,
     },
+    /// A message that a node's port is closed.
+    Refused {
+        link: u32,
+        is_forged: bool,
+    },
     /// Deadline for the answer to a hello.
     GreetingDue {
         link: u32,
@@ -194,6 +199,7 @@ impl World {
             Happening::Idle { link, connection, end, epoch } => {
                 self.handle_idle(link, connection, end, epoch);
             }
+            Happening::Refused { link, is_forged } => self.handle_refused(link, is_forged),
             Happening::GreetingDue { link, connection } => {
                 self.handle_greeting_due(link, connection);
             }

@@ -113,7 +113,7 @@ pub(crate) fn from_agent(message: &AgentToDriver) -> String {
             format!("join with {slots} slots, alive: {live}")
         }
         AgentToDriver::Started { worker, pid } => format!("{worker} has started as process {pid}"),
-        AgentToDriver::StartFailed { worker, reason } => {
+        AgentToDriver::StartFailed { worker, reason, .. } => {
             format!("{worker} was not started: {reason}")
         }
         AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace } => {

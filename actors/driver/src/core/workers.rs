@@ -89,9 +89,10 @@ impl DriverCore {
     /// Checks a worker that was silent a moment ago while its host was heard.
     pub(crate) fn handle_silence_deadline(&mut self, now: Time, worker: &WorkerId) {
         let agent_is_heard = self.roster.is_host_heard(&worker.host);
-        let is_silent =
-            self.roster.workers.get(worker).is_some_and(|record| record.link == PeerLink::Silent);
-        if agent_is_heard && is_silent {
+        let Some(record) = self.roster.workers.get(worker) else { return };
+        let is_silent = record.link == PeerLink::Silent;
+        // Where the host fell silent meanwhile, a peer that has seen the link break is evidence enough.
+        if is_silent && (agent_is_heard || record.accused) {
             let waited_ms = (self.config.deadlines.beat * 2).as_millis() as u64;
             self.handle_silent_worker(now, worker, self.silent_ms() + waited_ms);
         }

@@ -4,7 +4,7 @@
 mod shell;
 
 use elastic_agent::ProcessEvent;
-use elastic_agent::core::{AgentCore, AgentSettings, LastWords, SpawnOrder};
+use elastic_agent::core::{AgentCore, AgentSettings, LastWords, SpawnOrder, StartFailure};
 use elastic_protocol::{ExitStatus, HostName};
 
 use super::network::LinkOwner;
@@ -231,7 +231,7 @@ impl World {
         let job = self.job_of_agent(host);
         let SpawnOrder { worker, place, environment, .. } = order;
         let result = if no_spawn {
-            Err("simulated: no such file".to_owned())
+            Err(StartFailure::from("simulated: no such file".to_owned()))
         } else {
             let is_script = place.is_some();
             let (process, pid) = self.start_process(host, (life, job), worker.clone(), is_script);

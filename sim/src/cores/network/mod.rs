@@ -9,6 +9,7 @@ mod dialling;
 mod ends;
 mod frame;
 mod hearing;
+mod refusals;
 mod sessions;
 
 use std::collections::{BTreeMap, VecDeque};
