@@ -49,6 +49,11 @@ impl Pacing {
         self.running_since = Some(now);
     }
 
+    /// Whether the generation formed last has trained.
+    pub(crate) const fn has_run(&self) -> bool {
+        self.running_since.is_some()
+    }
+
     /// Text for `status` while the next generation is paused; none without a pause.
     pub(crate) fn put_off(&self, now: Time) -> Option<String> {
         (self.not_before > now).then(|| {

@@ -3,7 +3,8 @@
 //! A member that reports a broken link may be right about its peer. Then the peer's process, host or connection to
 //! the driver shows it, and the loss is handled elsewhere. If neither has another fault, the network between their
 //! hosts has, and every generation with both breaks again. So accusations between two hosts are remembered until a
-//! generation with both makes progress. After several breaks one of the two hosts is left out (G-9).
+//! generation with both makes progress. After several breaks, or one and a generation that could not form, one of the
+//! two hosts is left out (G-9).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,6 +40,17 @@ struct BrokenPath {
     reports: BTreeMap<HostName, String>,
 }
 
+/// How far a generation had come that ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum BrokenOutcome {
+    /// Not all of its members were connected.
+    NotFormed,
+    /// It trained, and got no further than where it began.
+    Trained,
+    /// It got further.
+    GotOn,
+}
+
 impl Quarrels {
     /// Notes that a member could not reach a peer.
     pub(crate) fn note(&mut self, reporter: &WorkerId, peer: &WorkerId, error: &str) {
@@ -52,10 +64,10 @@ impl Quarrels {
     fn count(
         &mut self,
         ended: &FormedGeneration,
-        got_on: bool,
+        outcome: BrokenOutcome,
         members: &[WorkerId],
     ) -> BTreeSet<HostPair> {
-        if got_on {
+        if outcome == BrokenOutcome::GotOn {
             let hosts = hosts_of(ended);
             self.breaks.retain(|(one, other), _| !hosts.contains(one) || !hosts.contains(other));
         }
@@ -67,7 +79,12 @@ impl Quarrels {
                 continue;
             }
             let path = self.breaks.entry(pair.clone()).or_default();
-            path.breaks += u32::from(counted.insert(pair));
+            if counted.insert(pair) {
+                // Two hosts between which a generation broke and the next one did not even form: each further
+                // attempt would take as long as this one.
+                let is_hopeless = outcome == BrokenOutcome::NotFormed && path.breaks > 0;
+                path.breaks = if is_hopeless { BREAKS_MAX } else { path.breaks + 1 };
+            }
             path.reports.insert(reporter.host, error);
         }
         counted
@@ -115,8 +132,14 @@ impl DriverCore {
     /// it and others again and again. The host manager is told, and its answer removes the host's workers.
     pub(crate) fn leaves_a_quarreller_out(&mut self, members: &[WorkerId]) -> bool {
         let Some(ended) = self.round.current() else { return false };
-        let got_on = self.roster.best_step(members) > Some(ended.formation.step);
-        let counted = self.quarrels.count(ended, got_on, members);
+        let outcome = if self.roster.best_step(members) > Some(ended.formation.step) {
+            BrokenOutcome::GotOn
+        } else if self.pacing.has_run() {
+            BrokenOutcome::Trained
+        } else {
+            BrokenOutcome::NotFormed
+        };
+        let counted = self.quarrels.count(ended, outcome, members);
         let reports = self.quarrels.reports().filter(|(pair, _)| counted.contains(*pair));
         let told: Vec<UnreachableHost> = reports.map(|(_, report)| report).collect();
         for report in told {
@@ -136,7 +159,7 @@ impl DriverCore {
             .map(|(one, other)| if *one == host { other.as_str() } else { one.as_str() })
             .collect();
         let reason = format!(
-            "its workers and those of {} do not reach each other: {BREAKS_MAX} generations in a row have broken there",
+            "its workers and those of {} do not reach each other: one generation after the other has broken there",
             others.join(", ")
         );
         self.quarrels.settled(&host);

@@ -57,6 +57,8 @@ pub(super) struct Cluster {
     next_agent: u64,
     /// Workers that answer nothing.
     pub(super) deaf: BTreeSet<WorkerId>,
+    /// Workers that are never connected with the others: their generations do not form.
+    pub(super) unconnected: BTreeSet<WorkerId>,
     /// Whether new processes do not attach by themselves.
     pub(super) slow_start: bool,
     pub(super) hosts: Vec<HostEntry>,
@@ -125,6 +127,7 @@ impl Cluster {
             agents: BTreeMap::new(),
             next_agent: 1,
             deaf: BTreeSet::new(),
+            unconnected: BTreeSet::new(),
             slow_start: false,
             hosts: Vec::new(),
             told_of_drivers: Vec::new(),
@@ -581,7 +584,9 @@ impl Cluster {
                 });
                 worker.active = true;
                 worker.boundary = 0;
-                self.vote_quietly(to, Ballot::Ready);
+                if !self.unconnected.contains(to) {
+                    self.vote_quietly(to, Ballot::Ready);
+                }
             }
             DriverToWorker::Go { stamp: of } if stamp == Some(of) => {
                 let step = worker.placement.as_ref().map(|p| p.step).unwrap_or_default();

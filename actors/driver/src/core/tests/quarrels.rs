@@ -49,6 +49,18 @@ fn g_9_generations_that_break_between_two_hosts_go_on_without_the_younger_one() 
 }
 
 #[test]
+fn g_9_two_hosts_whose_generation_broke_and_whose_next_one_does_not_form_are_parted_at_once() {
+    let mut cluster = of(&["a", "b", "c"], 2);
+    let cut_off = cluster.worker("c", 0);
+    cluster.unconnected.insert(cut_off);
+    cluster.break_between("c", "b");
+    assert!(cluster.failed_hosts.is_empty(), "a path may fail once");
+    cluster.break_between("c", "b");
+    assert_eq!(cluster.failed_hosts, [host("c")]);
+    assert_eq!(cluster.sizes, [6, 4]);
+}
+
+#[test]
 fn who_quarrels_with_most_is_left_out() {
     let mut cluster = of(&["a", "b", "c", "d"], 2);
     for _ in 0..3 {
