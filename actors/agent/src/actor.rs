@@ -217,7 +217,7 @@ impl Handler<ProcessEvent> for AgentActor {
             ProcessEvent::Spawned { worker, result } => {
                 match &result {
                     Ok(pid) => info!(%worker, pid, "started"),
-                    Err(reason) => warn!(%worker, reason, "not started"),
+                    Err(failure) => warn!(%worker, reason = failure.reason, "not started"),
                 }
                 self.with_core(ctx, |core, now| core.handle_spawned(now, &worker, result));
             }

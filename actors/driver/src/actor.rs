@@ -321,7 +321,7 @@ impl Driver {
                 self.tell(agent, ActorName::AGENT, message);
             }
             Err(reason) => {
-                let failed = AgentToDriver::StartFailed { worker, reason };
+                let failed = AgentToDriver::StartFailed { worker, reason, is_programs: false };
                 self.core.handle_agent(self.now(), &agent, failed);
             }
         }

@@ -59,6 +59,8 @@ pub enum AgentToDriver {
         worker: WorkerId,
         /// The system's error, and the program that it is about.
         reason: String,
+        /// Whether the program itself is at fault on this host: it is missing there, or nothing that can be executed.
+        is_programs: bool,
     },
     /// A process ended. Sent at once; [`AgentToDriver::LastWords`] follows.
     Exited {

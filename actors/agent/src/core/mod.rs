@@ -29,7 +29,8 @@ use elastic_protocol::{Deadlines, ExitStatus, HostName, JobId, ProgramSpec, Term
 use elastic_protocol::planted::{Bug, is_planted};
 
 pub use output::{
-    AgentOutput, AgentWarning, DriverLink, LastWords, SpawnOrder, StopSignal, WorkerCredential,
+    AgentOutput, AgentWarning, DriverLink, LastWords, SpawnOrder, StartFailure, StopSignal,
+    WorkerCredential,
 };
 use reports::Reports;
 use slot::{AgentSlot, OrderedStop, SlotProcess};
@@ -287,7 +288,12 @@ impl AgentCore {
     }
 
     /// The result of a spawn: the process id, or why the process could not be started.
-    pub fn handle_spawned(&mut self, now: Time, worker: &WorkerId, result: Result<u32, String>) {
+    pub fn handle_spawned(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        result: Result<u32, StartFailure>,
+    ) {
         let Some(process) = self.process_mut(worker).filter(|process| process.pid.is_none()) else {
             self.warn(AgentWarning::UnknownProcess { worker: worker.clone() });
             return;
@@ -300,8 +306,9 @@ impl AgentCore {
                 }
                 self.carry_out_stop(now, worker);
             }
-            Err(reason) => {
-                self.report(AgentToDriver::StartFailed { worker: worker.clone(), reason });
+            Err(StartFailure { reason, is_programs }) => {
+                let worker_id = worker.clone();
+                self.report(AgentToDriver::StartFailed { worker: worker_id, reason, is_programs });
                 self.vacate(worker);
             }
         }

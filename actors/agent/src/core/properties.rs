@@ -244,7 +244,7 @@ impl Model {
         {
             self.spawning.remove(&worker);
             if nature.spawn_fails {
-                return self.core.handle_spawned(now, &worker, Err("no such program".to_owned()));
+                return self.core.handle_spawned(now, &worker, Err("no such program".to_owned().into()));
             }
             assert!(
                 self.live.keys().all(|other| other.slot != worker.slot),

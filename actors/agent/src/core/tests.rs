@@ -132,7 +132,7 @@ fn a_start_that_cannot_be_is_answered_with_the_reason() {
     let elsewhere = WorkerId { host: HostName::new("b").expect("a literal"), ..worker(0, 1) };
     core.handle_driver(T0, start(elsewhere));
     core.handle_driver(T0, start(worker(1, 1)));
-    core.handle_spawned(T0, &worker(1, 1), Err("no such program: train".to_owned()));
+    core.handle_spawned(T0, &worker(1, 1), Err("no such program: train".to_owned().into()));
     let reasons: Vec<_> = drain(&mut core)
         .into_iter()
         .filter_map(|output| match output {
@@ -248,7 +248,8 @@ fn an_older_life_that_is_being_stopped_keeps_its_grace() {
     assert_eq!(drain(&mut core), [signal(worker(0, 1), StopSignal::Terminate, "test")]);
     core.handle_driver(T0, stop(worker(0, 2), 0));
     let reason = "it was stopped before it was started: test".to_owned();
-    let failed = AgentToDriver::StartFailed { worker: worker(0, 2), reason };
+    let failed =
+        AgentToDriver::StartFailed { worker: worker(0, 2), reason, is_programs: false };
     assert_eq!(drain(&mut core), [AgentOutput::ToDriver(failed)]);
 }
 

@@ -11,7 +11,7 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, getppid, setsid};
 
-use crate::core::SpawnOrder;
+use crate::core::{SpawnOrder, StartFailure};
 use crate::output::Pipes;
 
 /// The environment variable with a worker's secret.
@@ -58,9 +58,9 @@ pub(super) fn start(
     order: &SpawnOrder,
     pipes: Pipes,
     error_file: Option<&Path>,
-) -> Result<Child, String> {
+) -> Result<Child, StartFailure> {
     let Some((program, arguments)) = order.program.argv.split_first() else {
-        return Err("the job names no program to run".to_owned());
+        return Err(StartFailure::from("the job names no program to run".to_owned()));
     };
     let mut command = Command::new(program);
     without_the_agents_task(&mut command);
@@ -105,7 +105,7 @@ pub(super) fn in_own_session(command: &mut Command, dies_with: Option<Pid>) {
 }
 
 /// The message for a program that could not be started: the cause, and what to do about it.
-fn explain(program: &str, error: &io::Error) -> String {
+fn explain(program: &str, error: &io::Error) -> StartFailure {
     let hint = match error.kind() {
         io::ErrorKind::NotFound if program.contains('/') => {
             "there is no such file, or the interpreter that its first line names is missing"
@@ -117,9 +117,10 @@ fn explain(program: &str, error: &io::Error) -> String {
         _ if error.raw_os_error() == Some(libc::ENOEXEC) => {
             "it is neither a binary of this machine nor a script with a first line like #!/bin/sh"
         }
-        _ => return format!("cannot start {program:?}: {error}"),
+        _ => return StartFailure::from(format!("cannot start {program:?}: {error}")),
     };
-    format!("cannot start {program:?}: {hint} ({error})")
+    let reason = format!("cannot start {program:?}: {hint} ({error})");
+    StartFailure { reason, is_programs: true }
 }
 
 #[cfg(test)]

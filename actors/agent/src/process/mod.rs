@@ -29,7 +29,7 @@ mod tests;
 use actix::{Message, Recipient};
 use elastic_protocol::{ExitStatus, WorkerId};
 
-use super::core::{LastWords, SpawnOrder, StopSignal};
+use super::core::{LastWords, SpawnOrder, StartFailure, StopSignal};
 pub use system::{Leaders, SystemProcesses};
 
 /// Events of a process.
@@ -40,7 +40,7 @@ pub enum ProcessEvent {
         /// The worker.
         worker: WorkerId,
         /// The process id, or why there is no process; the error names the program.
-        result: Result<u32, String>,
+        result: Result<u32, StartFailure>,
     },
     /// A process ended. Sent once for each started process, after `Spawned`.
     Exited {

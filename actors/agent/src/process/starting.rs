@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::unistd::Pid;
 
-use super::super::core::SpawnOrder;
+use super::super::core::{SpawnOrder, StartFailure};
 use super::super::output::{Attached, OutputFiles, OutputPlan, OutputSink, attach};
 use super::command::start;
 use super::guard::Guard;
@@ -56,7 +56,7 @@ impl Starter {
     }
 
     /// Starts a process.
-    pub(super) fn start(&self, order: &SpawnOrder) -> Result<Spawned, String> {
+    pub(super) fn start(&self, order: &SpawnOrder) -> Result<Spawned, StartFailure> {
         let sink = Arc::clone(&self.sink);
         let plan = OutputPlan::new(order, self.scratch(order)?);
         let (pipes, output) =

@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::super::core::{LastWords, SpawnOrder, StopSignal};
+use super::super::core::{LastWords, SpawnOrder, StartFailure, StopSignal};
 use super::super::output::{OutputSink, TAIL_PATIENCE};
 use super::exit_watch::ExitWatch;
 use super::starting::{Spawned, Starter};
@@ -112,14 +112,15 @@ struct StartedProcess {
 }
 
 impl StartedProcess {
-    fn watch(mut spawned: Spawned) -> Result<Self, String> {
+    fn watch(mut spawned: Spawned) -> Result<Self, StartFailure> {
         match ExitWatch::new(spawned.pid) {
             Ok(watch) => Ok(Self { spawned, watch }),
             Err(error) => {
                 // The end of this process could not be seen, so it must not live.
                 kill_group(spawned.pid);
                 let _ = spawned.child.wait();
-                Err(format!("the end of a process cannot be watched: {error}"))
+                let reason = format!("the end of a process cannot be watched: {error}");
+                Err(StartFailure::from(reason))
             }
         }
     }
@@ -141,11 +142,12 @@ impl ProcessContext {
     async fn run(self, order: SpawnOrder) {
         let starter = self.starter.clone();
         let spawned = self.lane.run("start", move || starter.start(&order)).await;
-        let spawned = spawned.map_err(|error| error.to_string()).and_then(|spawned| spawned);
+        let spawned = spawned.map_err(|error| StartFailure::from(error.to_string()));
+        let spawned = spawned.and_then(|spawned| spawned);
         let started = spawned.and_then(StartedProcess::watch);
         let result = match &started {
             Ok(started) => Ok(started.spawned.pid.as_raw().unsigned_abs()),
-            Err(reason) => Err(reason.clone()),
+            Err(failure) => Err(failure.clone()),
         };
         let worker = self.worker.clone();
         if let Ok(StartedProcess { spawned, .. }) = &started {

@@ -44,13 +44,14 @@ impl DriverCore {
         match message {
             AgentToDriver::Join { .. } => {}
             AgentToDriver::Started { worker, pid } => {
+                self.roster.program_starts = true;
                 if let Some(record) = self.roster.workers.get_mut_untouched(&worker) {
                     record.pid = Some(pid);
                 }
                 self.process_started(&worker);
             }
-            AgentToDriver::StartFailed { worker, reason } => {
-                self.handle_start_failed(now, &worker, &reason);
+            AgentToDriver::StartFailed { worker, reason, is_programs } => {
+                self.handle_start_failed(now, &worker, &reason, is_programs);
             }
             AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace } => {
                 let exit = ProcessExit { status, stopped_by, killed_after_grace };
@@ -165,6 +166,7 @@ impl DriverCore {
         host: &HostName,
         live: &[LiveWorker],
     ) {
+        self.roster.program_starts |= !live.is_empty();
         for process in live {
             self.stop_if_left_behind(now, &process.worker);
             let wanted = self.roster.workers.get_mut(&process.worker).is_some_and(|record| {

@@ -167,7 +167,13 @@ impl DriverCore {
         }
     }
 
-    pub(crate) fn handle_start_failed(&mut self, now: Time, worker: &WorkerId, reason: &str) {
+    pub(crate) fn handle_start_failed(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        reason: &str,
+        is_programs: bool,
+    ) {
         if !self.roster.workers.contains_key(worker) {
             return self.drop_message();
         }
@@ -176,6 +182,9 @@ impl DriverCore {
         let cause = ResetCause::WorkerFailed { worker: worker.clone(), error: shorten(reason) };
         self.lose_member(now, worker, &cause, now);
         self.forget_worker(worker);
+        if is_programs {
+            self.judge_missing_program(now, worker);
+        }
         self.count_failure(now, worker, reason);
         self.agenda.ask_review(now);
     }

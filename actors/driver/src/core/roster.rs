@@ -1,7 +1,7 @@
 //! [`Roster`]: the listed hosts, their agents, slots and workers, and the seating derived from these (see
 //! `membership`). A part of the core; only the core's handlers change it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_host_manager::{HostState, HostsSnapshot};
 use elastic_protocol::{HostName, Incarnation, NodeId, Step, WorkerId};
@@ -24,6 +24,10 @@ pub(crate) struct Roster {
     pub(crate) seating: Seating,
     /// Last incarnation number given to a worker.
     pub(crate) incarnation: Incarnation,
+    /// Whether the program could be started anywhere, under this driver.
+    pub(crate) program_starts: bool,
+    /// Slots on whose hosts the program cannot be started.
+    pub(crate) programless: BTreeSet<SlotId>,
 }
 
 impl Roster {
@@ -37,6 +41,8 @@ impl Roster {
             workers: Touched::default(),
             seating: Seating::new(workers_max),
             incarnation: Incarnation::default(),
+            program_starts: false,
+            programless: BTreeSet::new(),
         }
     }
 

@@ -88,6 +88,24 @@ impl DriverCore {
         }
     }
 
+    /// Fails the job at once if its program can be started on no slot that there is: it is missing on every host, or
+    /// nothing that can be executed, and would be at the next attempt. A job that hosts may join at will waits for
+    /// as many of them as it needs.
+    pub(crate) fn judge_missing_program(&mut self, now: Time, worker: &WorkerId) {
+        self.roster.programless.insert((worker.host.clone(), worker.slot));
+        if self.roster.program_starts || self.round.phase().is_over() {
+            return;
+        }
+        let hosts = &self.roster.snapshot.hosts;
+        self.roster.programless.retain(|(host, _)| hosts.iter().any(|entry| entry.name == *host));
+        let listed: usize = hosts.iter().map(|entry| entry.slots as usize).sum();
+        let usable = listed.min(self.config.max_np.map_or(usize::MAX, |max| max as usize));
+        let joined = if self.config.hosts_join { self.workers_needed() as usize } else { 0 };
+        if self.roster.programless.len() >= usable.max(joined) {
+            self.fail_with_first_cause(now, "the program cannot be started on any host");
+        }
+    }
+
     /// Begins to watch members whose slots have failed before, since their generation trains.
     pub(crate) fn watch_failed_slots(&mut self, now: Time) {
         let alive = self.round.current().into_iter().flat_map(|current| &current.alive);
