@@ -47,7 +47,7 @@ fn s_3_a_cut_of_the_data_alone_ends_the_generation_within_its_deadline() {
     let Some(network) = Network::enter(3) else { return };
     // Neither host can be spared, so both train again once the path is whole.
     let mut job = job(&network, "2", "96");
-    network.place(2).silence_tcp();
+    network.place(2).silence("tcp");
     wait_for_silence_to_be_told(&mut job);
     let told = job.wait("who does not reach whom", |job| {
         let told = job.status()?["unreachable"].as_array()?.first()?.clone();
@@ -55,7 +55,7 @@ fn s_3_a_cut_of_the_data_alone_ends_the_generation_within_its_deadline() {
     });
     assert!([["a", "b"], ["b", "a"]].contains(&[&*told[0], &*told[1]]), "{told:?}");
     assert!(!job.events_of("host_unreachable").is_empty());
-    network.place(2).hear_tcp();
+    network.place(2).hear("tcp");
     job.wait("both train again", |job| {
         let status = job.status()?;
         (status["phase"] == "run" && status["world_size"] == 2).then_some(())
@@ -72,13 +72,13 @@ fn s_3_a_cut_of_the_data_alone_ends_the_generation_within_its_deadline() {
 fn s_3_a_host_whose_data_path_stays_cut_is_left_out_after_one_more_attempt() {
     let Some(network) = Network::enter(3) else { return };
     let mut job = job(&network, "1", "96");
-    network.place(2).silence_tcp();
+    network.place(2).silence("tcp");
     job.wait("the other host trains alone", |job| (job.sizes() == [2, 1]).then_some(()));
     job.wait_for_steps();
     let formed = job.events_of("generation_formed");
     assert_eq!(formed.len(), 3, "the second did not form, and there was none besides: {formed:?}");
     assert!(job.stderr().contains("do not reach each other"), "{}", job.stderr());
-    network.place(2).hear_tcp();
+    network.place(2).hear("tcp");
     assert_eq!(job.finish(), 0);
     job.assert_exact();
 }

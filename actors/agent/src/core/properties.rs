@@ -244,7 +244,11 @@ impl Model {
         {
             self.spawning.remove(&worker);
             if nature.spawn_fails {
-                return self.core.handle_spawned(now, &worker, Err("no such program".to_owned().into()));
+                return self.core.handle_spawned(
+                    now,
+                    &worker,
+                    Err("no such program".to_owned().into()),
+                );
             }
             assert!(
                 self.live.keys().all(|other| other.slot != worker.slot),

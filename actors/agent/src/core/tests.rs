@@ -248,8 +248,7 @@ fn an_older_life_that_is_being_stopped_keeps_its_grace() {
     assert_eq!(drain(&mut core), [signal(worker(0, 1), StopSignal::Terminate, "test")]);
     core.handle_driver(T0, stop(worker(0, 2), 0));
     let reason = "it was stopped before it was started: test".to_owned();
-    let failed =
-        AgentToDriver::StartFailed { worker: worker(0, 2), reason, is_programs: false };
+    let failed = AgentToDriver::StartFailed { worker: worker(0, 2), reason, is_programs: false };
     assert_eq!(drain(&mut core), [AgentOutput::ToDriver(failed)]);
 }
 

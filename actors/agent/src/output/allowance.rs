@@ -1,7 +1,5 @@
 //! [`OutputAllowance`]: how much output may be shown in the long run, and at once. Without I/O; used by `standard`.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 /// Bounds of the output that an agent shows.
@@ -63,7 +61,7 @@ impl OutputAllowance {
     }
 
     fn refill(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.at).min(Duration::from_secs(3600));
+        let passed = now.saturating_duration_since(self.at);
         let earned = passed.as_micros() * u128::from(self.rate.bytes_per_s) / 1_000_000;
         let earned = u64::try_from(earned).unwrap_or(u64::MAX);
         if earned > 0 {
@@ -75,12 +73,15 @@ impl OutputAllowance {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const RATE: ShownRate = ShownRate { bytes_per_s: 1_000, burst_bytes: 8_000 };
 
     #[test]
-    fn s_12_a_flood_is_shown_up_to_the_burst_and_then_at_the_rate_with_the_count_of_what_is_missing() {
+    fn s_12_a_flood_is_shown_up_to_the_burst_and_then_at_the_rate_with_the_count_of_what_is_missing()
+     {
         let start = Instant::now();
         let mut allowance = OutputAllowance::new(RATE, start);
         let (mut shown, mut gaps, mut missed_in_all) = (0, 0, 0);

@@ -1,6 +1,7 @@
 //! Start of a worker's process: its environment, its set-up between fork and exec, and the error message if
 //! that fails. Called by `starting`.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -11,6 +12,7 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, getppid, setsid};
 
+use super::cgroup::WorkerGroup;
 use crate::core::{SpawnOrder, StartFailure};
 use crate::output::Pipes;
 
@@ -58,6 +60,7 @@ pub(super) fn start(
     order: &SpawnOrder,
     pipes: Pipes,
     error_file: Option<&Path>,
+    group: Option<&WorkerGroup>,
 ) -> Result<Child, StartFailure> {
     let Some((program, arguments)) = order.program.argv.split_first() else {
         return Err(StartFailure::from("the job names no program to run".to_owned()));
@@ -76,7 +79,23 @@ pub(super) fn start(
         command.env(ERROR_FILE_VARIABLE, path);
     }
     in_own_session(&mut command, Some(getpid()));
+    if let Some(entry) = group.and_then(|group| group.entry().ok()) {
+        in_group(&mut command, entry);
+    }
     command.spawn().map_err(|error| explain(program, &error))
+}
+
+/// Makes the process enter a control group, through this file.
+#[expect(unsafe_code, reason = "nothing else runs code between fork and exec")]
+fn in_group(command: &mut Command, entry: File) {
+    // A process that cannot enter runs all the same: what it leaves behind is looked for as without a group.
+    let enter = move || {
+        let _ = nix::unistd::write(&entry, b"0");
+        Ok(())
+    };
+    // SAFETY: `enter` makes one system call. It neither allocates nor takes a lock, so it may run in the forked
+    // child of a process with threads.
+    unsafe { command.pre_exec(enter) };
 }
 
 fn without_the_agents_task(command: &mut Command) {

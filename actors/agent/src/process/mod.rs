@@ -15,6 +15,7 @@
 //!   recognises them by their environment. Such a descendant survives only if it clears its environment, or if
 //!   the agent is killed.
 
+mod cgroup;
 mod command;
 mod error_file;
 mod exit_watch;

@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 
 use super::super::core::{SpawnOrder, StartFailure};
 use super::super::output::{Attached, OutputFiles, OutputPlan, OutputSink, attach};
+use super::cgroup::{AgentGroup, WorkerGroup};
 use super::command::start;
 use super::guard::Guard;
 
@@ -23,6 +24,8 @@ pub(super) struct Starter {
     sink: Arc<dyn OutputSink>,
     /// A folder for error files where none is given; removed with the agent.
     scratch: Arc<OnceLock<tempfile::TempDir>>,
+    /// The control group of this agent, made with the first process where that is allowed.
+    group: Arc<OnceLock<Option<AgentGroup>>>,
     pub(super) files: OutputFiles,
     pub(super) children: Arc<Mutex<ChildProcesses>>,
 }
@@ -31,7 +34,8 @@ pub(super) struct Starter {
 #[derive(Debug, Default)]
 pub(super) struct ChildProcesses {
     pub(super) pids: BTreeSet<i32>,
-    groups: BTreeSet<Pid>,
+    /// The groups that the guard kills if the agent dies: process groups by their ids, control groups by their folders.
+    groups: BTreeSet<String>,
     guard: Option<Guard>,
 }
 
@@ -42,12 +46,14 @@ pub(super) struct Spawned {
     pub(super) pid: Pid,
     pub(super) output: Attached,
     pub(super) error_file: Option<PathBuf>,
+    /// The control group of the process and of all that it starts.
+    pub(super) group: Option<WorkerGroup>,
 }
 
 impl Starter {
     pub(super) fn new(sink: Arc<dyn OutputSink>) -> Self {
         let (scratch, files, children) = (Arc::default(), OutputFiles::default(), Arc::default());
-        Self { sink, scratch, files, children }
+        Self { sink, scratch, group: Arc::default(), files, children }
     }
 
     pub(super) fn children(&self) -> MutexGuard<'_, ChildProcesses> {
@@ -62,10 +68,31 @@ impl Starter {
         let (pipes, output) =
             attach(&order.worker, &plan, sink, &self.files).map_err(|error| error.to_string())?;
         let error_file = plan.error_file;
-        let child = start(order, pipes, error_file.as_deref())?;
+        let worker = &order.worker;
+        let name = format!("{}-{}", worker.slot, worker.incarnation.0);
+        let group = self.group.get_or_init(AgentGroup::make).as_ref();
+        let group = group.and_then(|group| group.worker(&name));
+        if let Some(group) = &group {
+            self.children().add_group(group);
+        }
+        let child = match start(order, pipes, error_file.as_deref(), group.as_ref()) {
+            Ok(child) => child,
+            Err(failure) => {
+                self.end_group(group);
+                return Err(failure);
+            }
+        };
         let pid = Pid::from_raw(child.id().cast_signed());
         self.children().add(pid);
-        Ok(Spawned { child, pid, output, error_file })
+        Ok(Spawned { child, pid, output, error_file, group })
+    }
+
+    /// Kills what is left of a worker's control group.
+    pub(super) fn end_group(&self, group: Option<WorkerGroup>) {
+        let Some(group) = group else { return };
+        let folder = group.folder().to_owned();
+        drop(group);
+        self.children().forget_group(&folder);
     }
 
     /// The agent's folder for error files, made if the process needs it.
@@ -86,22 +113,41 @@ impl Starter {
 impl ChildProcesses {
     fn add(&mut self, pid: Pid) {
         self.pids.insert(pid.as_raw());
-        self.groups.insert(pid);
+        self.guard(pid.to_string(), None);
+    }
+
+    /// Adds a control group. To be called before the process is started that enters it.
+    fn add_group(&mut self, group: &WorkerGroup) {
+        self.guard(group.folder().display().to_string(), group.folder().parent());
+    }
+
+    /// Has the guard kill a group if the agent dies.
+    fn guard(&mut self, group: String, agents: Option<&Path>) {
+        self.groups.insert(group.clone());
         if self.guard.is_some() {
-            return self.tell_guard(|guard| guard.add(pid));
+            return self.tell_guard(|guard| guard.add(&group));
         }
-        self.guard =
-            Guard::start().inspect_err(|error| tracing::warn!(%error, "{GUARD_LESS}")).ok();
+        let guard = Guard::start(agents);
+        self.guard = guard.inspect_err(|error| tracing::warn!(%error, "{GUARD_LESS}")).ok();
         self.pids.extend(self.guard.as_ref().map(Guard::pid));
         for group in self.groups.clone() {
-            self.tell_guard(|guard| guard.add(group));
+            self.tell_guard(|guard| guard.add(&group));
         }
     }
 
-    /// Removes a group. To be called before the leader of the group is reaped, since the system may reuse its
-    /// id afterwards.
+    /// Removes a process group. To be called before the leader of the group is reaped, since the system may
+    /// reuse its id afterwards.
     pub(super) fn forget(&mut self, group: Pid) {
-        self.groups.remove(&group);
+        self.leave(&group.to_string());
+    }
+
+    /// Removes a control group that is gone.
+    pub(super) fn forget_group(&mut self, folder: &Path) {
+        self.leave(&folder.display().to_string());
+    }
+
+    fn leave(&mut self, group: &str) {
+        self.groups.remove(group);
         self.tell_guard(|guard| guard.forget(group));
     }
 

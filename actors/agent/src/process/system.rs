@@ -160,10 +160,15 @@ impl ProcessContext {
     }
 
     async fn see_to_its_end(self, started: StartedProcess) {
-        let StartedProcess { spawned: Spawned { child, pid, output, error_file }, watch } = started;
+        let StartedProcess { spawned, watch } = started;
+        let Spawned { child, pid, output, error_file, group } = spawned;
         watch.ended().await;
         let Self { worker, starter, lane, live, events, .. } = self;
         let status = live.borrow_mut().bury(&worker, pid, child, &starter);
+        if group.is_some() {
+            let starter = starter.clone();
+            drop(lane.run("end group", move || starter.end_group(group)));
+        }
         if let Some(mark) = self.mark.filter(|_| self.adopts.get()) {
             let starter = starter.clone();
             drop(lane.run("end orphans", move || orphans::end_orphans(&starter, &mark)));

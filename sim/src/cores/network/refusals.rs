@@ -33,7 +33,9 @@ impl World {
         let lost = self.scenario.driver.deadlines.lost.as_nanos() as u64;
         if is_alive && !self.was_deaf(index, lost) {
             let who = place.label();
-            self.fail_safety(format!("TR-5: {who} is lost for a refusal, and was heard all the time"));
+            self.fail_safety(format!(
+                "TR-5: {who} is lost for a refusal, and was heard all the time"
+            ));
         }
     }
 

@@ -124,7 +124,7 @@ mod tests {
     }
 
     async fn ask_silent_servers() {
-        let silent = || std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let silent = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let servers = [silent(), silent()];
         let addresses: Vec<_> = servers.iter().filter_map(|it| it.local_addr().ok()).collect();
         let resolver =
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(begun.elapsed().as_millis(), 2 * ANSWER_WITHIN.as_millis());
         for server in servers {
             server.set_nonblocking(true).expect("a socket");
-            assert!(server.recv_from(&mut [0; 512]).is_ok(), "each was asked");
+            assert!(server.accept().is_ok(), "each was asked");
         }
     }
 
