@@ -39,7 +39,7 @@ def test_lightning_goes_on_in_process(job):
 
 @pytest.mark.parametrize("workers", [3, 2])
 def test_accelerate_goes_on_in_process(job, workers):
-    """Of two workers one is left: accelerate treats a world of one rank in another way."""
+    """Of two workers one is left: a world of one rank, and of two again."""
     needs("accelerate")
     end = ends_of(job("accelerate_survivor.py", workers=workers, flags=["--min-np", "1"]), workers)[0]
     assert end["epochs"] == 3 and end["seen"] == [240] * 3, "each sample once an epoch"

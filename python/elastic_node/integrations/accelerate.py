@@ -52,8 +52,8 @@ class Remaining(Sampler[int]):
 
 
 def as_given(model: torch.nn.Module) -> torch.nn.Module:
-    """A module without what an accelerator of a former generation has made of it: in a world of one rank it changes the module
-    itself, which would then not be distributed in a larger world."""
+    """A module without what the accelerator of a former generation has made of it: its forward in mixed precision, around which
+    the next one would put another, and the mark that it is prepared."""
     model = extract_model_from_parallel(model, keep_fp32_wrapper=False)
     model.__dict__.pop("_is_accelerate_prepared", None)
     return model
