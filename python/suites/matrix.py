@@ -46,7 +46,7 @@ def command(framework: str, launcher: str) -> List[str]:
     job = [str(HERE / "matrix_job.py"), framework]
     ours = os.environ.get("ELASTIC_NODE_BINARY", str(ROOT / "target" / "debug" / "elastic-node"))
     if launcher == "torchrun":
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
         return [*torchrun, "--max-restarts", "1", *job, "restart"]
     if launcher == "restart":
         return [ours, "run", "--nproc-per-node", str(RANKS), "--max-restarts", "1", *job, "restart"]
