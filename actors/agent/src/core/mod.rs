@@ -6,6 +6,7 @@
 //! driver is obeyed until its session ends. Exits of processes are reported to an accepted driver only; until
 //! there is one the reports are kept.
 
+mod invariants;
 mod output;
 mod reports;
 mod slot;
@@ -136,7 +137,11 @@ impl AgentCore {
 
     /// The next output; `None` until the next input.
     pub fn poll_output(&mut self) -> Option<AgentOutput> {
-        self.outputs.pop_front()
+        let output = self.outputs.pop_front();
+        if output.is_none() {
+            debug_assert_eq!(self.check(), Ok(()));
+        }
+        output
     }
 
     /// The time at which `handle_timeout` is due, unless another input comes first.

@@ -12,7 +12,7 @@ use rand::RngCore;
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
 use super::phase::{FormedGeneration, RoundPhase};
-use super::seating::CommitOrder;
+use super::roster::CommitOrder;
 use super::standing::{Until, WorkerStanding};
 use super::table::{PeerLink, Stance, WorkerRecord};
 use super::timers::Timer;
@@ -29,7 +29,7 @@ impl DriverCore {
         let changed_at = gather.changed_at;
         self.roster.refresh_seating(now, &self.round);
         let needed = self.workers_needed() as usize;
-        if self.roster.seating.ready().len() < needed {
+        if self.roster.seating().ready().len() < needed {
             return;
         }
         if self.is_last_call_open(now, needed) {
@@ -43,7 +43,7 @@ impl DriverCore {
         if self.is_holder_coming_back(now, invited.as_ref()) {
             return;
         }
-        let mut members: Vec<WorkerId> = self.roster.seating.ready().cloned().collect();
+        let mut members: Vec<WorkerId> = self.roster.seating().ready().cloned().collect();
         if let Some(invited) = invited {
             self.invite(invited, &mut members);
         }
@@ -58,7 +58,7 @@ impl DriverCore {
     /// a holder lives (G-5). If only its agent is out of reach, the wait has no such end.
     fn is_holder_coming_back(&mut self, now: Time, invited: Option<&WorkerId>) -> bool {
         let best_outside = invited.and_then(|worker| self.roster.commit_order_of(worker));
-        let best_inside = self.roster.seating.best_ready_commit().max(best_outside);
+        let best_inside = self.roster.seating().best_ready_commit().max(best_outside);
         let deadlines = &self.config.deadlines;
         let alone = deadlines.orphan.max(deadlines.orphan_training.unwrap_or_default());
         let patience = alone + deadlines.grace + deadlines.lost * 2;
@@ -78,7 +78,7 @@ impl DriverCore {
             }
         };
         let away =
-            self.roster.seating.away().iter().filter_map(|worker| self.roster.workers.get(worker));
+            self.roster.seating().away().iter().filter_map(|worker| self.roster.worker(worker));
         let is_later = |record: &&WorkerRecord| self.order_outside(record) > best_inside;
         let holders = away.filter(|record| until(record) > now).filter(is_later);
         let Some(until) = holders.map(until).max() else { return false };
@@ -95,7 +95,7 @@ impl DriverCore {
     fn order_outside(&self, record: &WorkerRecord) -> CommitOrder {
         let order = record.commit_order();
         match self.round.current() {
-            Some(current) if self.roster.seating.ready_members() > 0 => {
+            Some(current) if self.roster.seating().ready_members() > 0 => {
                 let begun = (current.stamp.generation, current.formation.step);
                 if order == Some(begun) { current.began_from } else { order }
             }
@@ -105,26 +105,25 @@ impl DriverCore {
 
     /// Whether more workers are worth a short wait. Never if the survivors are enough by themselves.
     fn is_last_call_open(&self, now: Time, needed: usize) -> bool {
-        if self.round.current().is_some() && self.roster.seating.ready_members() >= needed {
+        if self.round.current().is_some() && self.roster.seating().ready_members() >= needed {
             return false;
         }
-        let ready = self.roster.seating.ready().len();
+        let ready = self.roster.seating().ready().len();
         let has_room = self.config.max_np.is_none_or(|max| ready < max as usize);
         let is_open = self.config.np.is_none() && self.config.hosts_join && has_room;
         let more_hosts_may_join = self.round.current().is_none() && is_open;
-        let more_are_coming = self.roster.seating.wanted() > ready;
+        let more_are_coming = self.roster.seating().wanted() > ready;
         more_are_coming || more_hosts_may_join || self.is_room_coming(now)
     }
 
     /// The holder of the highest commit, if only a worker holds it whose slot is not wanted any more. It takes part
     /// once more so that the others can take the commit over (G-5, G-8).
     fn best_holder_outside(&self) -> Option<WorkerId> {
-        let is_eligible = |worker: &&WorkerId| {
-            self.roster.workers.get(worker).is_some_and(WorkerRecord::is_eligible)
-        };
-        let outside = self.roster.seating.unwanted().iter().filter(is_eligible);
+        let is_eligible =
+            |worker: &&WorkerId| self.roster.worker(worker).is_some_and(WorkerRecord::is_eligible);
+        let outside = self.roster.seating().unwanted().iter().filter(is_eligible);
         let best = outside.max_by_key(|worker| self.roster.commit_order_of(worker))?;
-        (self.roster.commit_order_of(best) > self.roster.seating.best_ready_commit())
+        (self.roster.commit_order_of(best) > self.roster.seating().best_ready_commit())
             .then(|| best.clone())
     }
 
@@ -147,14 +146,14 @@ impl DriverCore {
 
     fn form(&mut self, now: Time, members: Vec<WorkerId>) {
         let stamp = Stamp { term: self.term, generation: self.round.next_generation() };
-        let table = members.iter().filter_map(|worker| {
-            Some((worker.clone(), self.roster.workers.get(worker)?.data_address?))
-        });
+        let table = members
+            .iter()
+            .filter_map(|worker| Some((worker.clone(), self.roster.worker(worker)?.data_address?)));
         let assignment = Arc::new(Assignment::new(table));
         let members: Vec<WorkerId> = assignment.members().map(|member| member.worker).collect();
         let commits: Vec<Option<CommitId>> = members
             .iter()
-            .map(|worker| self.roster.workers.get(worker).and_then(|record| record.commit))
+            .map(|worker| self.roster.worker(worker).and_then(|record| record.commit))
             .collect();
         let (sync, step) = sync_plan(&commits);
         self.tell_of_lost_steps(now, stamp.generation, step, &commits);
@@ -169,11 +168,7 @@ impl DriverCore {
         let (of_table, budget) = (members.clone(), self.restart_budget());
         self.output(DriverOutput::OpenGeneration { stamp, members: of_table, budget });
         for worker in &members {
-            if let Some(record) = self.roster.workers.get_mut(worker) {
-                record.take_stance(now, Stance::Member);
-                record.accused = false;
-                record.at_rest = false;
-            }
+            self.roster.join_generation(now, worker);
         }
         self.tell_formation(&members, &assignment, &formation);
         let root = match sync {
@@ -253,14 +248,9 @@ impl DriverCore {
         if !by_restart {
             self.state.shared(current.formation.step);
         }
-        let generation = current.stamp.generation;
+        let (generation, step) = (current.stamp.generation, current.formation.step);
         for worker in &current.alive {
-            if let Some(record) = self.roster.workers.get_mut(worker)
-                && record.stage.is_none()
-            {
-                record.commit =
-                    Some(CommitId { generation, step: current.formation.step, digest: 0 });
-            }
+            self.roster.share_commit(worker, CommitId { generation, step, digest: 0 });
         }
     }
 
@@ -310,10 +300,10 @@ impl DriverCore {
         let missing: BTreeSet<&WorkerId> = missing.iter().collect();
         // A commit does not count whose holder is about to leave, or silent: it may be gone already.
         let is_heard = |worker: &WorkerId| {
-            self.roster.workers.get(worker).is_some_and(|record| record.link != PeerLink::Silent)
+            self.roster.worker(worker).is_some_and(|record| record.link != PeerLink::Silent)
         };
         let stays = |worker: &&WorkerId| {
-            !self.roster.seating.unwanted().contains(*worker) && is_heard(worker)
+            !self.roster.seating().unwanted().contains(*worker) && is_heard(worker)
         };
         let (late, others): (Vec<_>, Vec<_>) =
             current.alive.iter().partition(|worker| missing.contains(worker));
@@ -386,8 +376,7 @@ impl DriverCore {
         let RoundPhase::Gather(_) = self.round.phase() else { return };
         let there: BTreeSet<&WorkerId> = self
             .roster
-            .workers
-            .iter()
+            .workers()
             .filter(|(_, record)| record.is_eligible())
             .map(|(worker, _)| worker)
             .collect();
@@ -406,7 +395,7 @@ impl DriverCore {
     pub(crate) fn who_is_missing(&self, now: Time, late: &[WorkerId]) -> Vec<String> {
         let mut missing: Vec<String> =
             late.iter().map(|worker| format!("{worker} (has not arrived)")).collect();
-        for (worker, record) in self.roster.workers.iter() {
+        for (worker, record) in self.roster.workers() {
             match record.stance {
                 Stance::Starting => missing.push(format!("{worker} (starting)")),
                 Stance::Attached => missing.push(format!("{worker} (not at rest)")),
@@ -414,13 +403,13 @@ impl DriverCore {
                 _ => {}
             }
         }
-        for ((host, number), slot) in self.roster.slots.iter() {
+        for ((host, number), slot) in self.roster.slots() {
             if slot.worker.is_none() && slot.backoff_until.is_some_and(|until| until > now) {
                 missing.push(format!("{host}[{number}] (in back-off)"));
             }
         }
-        for entry in &self.roster.snapshot.hosts {
-            match (&entry.state, self.roster.agents.get(&entry.name)) {
+        for entry in self.roster.hosts() {
+            match (&entry.state, self.roster.agent(&entry.name)) {
                 (elastic_host_manager::HostState::Blacklisted { .. }, _) => {
                     missing.push(format!("host {} (blacklisted)", entry.name));
                 }

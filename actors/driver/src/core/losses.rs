@@ -30,11 +30,7 @@ impl DriverCore {
             GenerationVerdict::AllReady { stamp } => self.handle_all_ready(now, stamp),
             GenerationVerdict::AllSynced { stamp } => self.handle_all_synced(now, stamp),
             GenerationVerdict::Succeeded { stamp, worker } => {
-                if self.round.stamp() == Some(stamp)
-                    && let Some(record) = self.roster.workers.get_mut(&worker)
-                    && record.stance == Stance::Member
-                {
-                    record.take_stance(now, Stance::Finished);
+                if self.round.stamp() == Some(stamp) && self.roster.finish(now, &worker) {
                     self.finished_during_interrupt(now, &worker);
                 }
             }
@@ -85,8 +81,7 @@ impl DriverCore {
     fn handle_error_vote(&mut self, now: Time, worker: &WorkerId, message: &str) {
         let is_known = self
             .roster
-            .workers
-            .get(worker)
+            .worker(worker)
             .is_some_and(|record| !matches!(record.stance, Stance::Leaving | Stance::Lost));
         if !is_known {
             return;
@@ -94,9 +89,7 @@ impl DriverCore {
         self.note_failure(worker, None, message);
         self.note_committed_step();
         self.round.lose(worker);
-        if let Some(record) = self.roster.workers.get_mut(worker) {
-            record.take_stance(now, Stance::Leaving);
-        }
+        self.roster.set_stance(now, worker, Stance::Leaving);
         self.not_awaited_in_gather(now, worker);
         let deadline = now + self.config.deadlines.grace;
         self.agenda.set(deadline, Timer::Departure(worker.clone()));
@@ -107,7 +100,7 @@ impl DriverCore {
     pub(crate) fn handle_exit(&mut self, now: Time, worker: &WorkerId, exit: &ProcessExit) {
         let ProcessExit { status, stopped_by, killed_after_grace } = exit;
         let (status, killed_after_grace) = (*status, *killed_after_grace);
-        let Some(record) = self.roster.workers.get(worker) else { return self.drop_message() };
+        let Some(record) = self.roster.worker(worker) else { return self.drop_message() };
         let rank = self.round.rank_of(worker);
         self.first_cause.process_ended(now, worker, (status, rank), &self.config.deadlines);
         let stance = record.stance;
@@ -174,7 +167,7 @@ impl DriverCore {
         reason: &str,
         is_programs: bool,
     ) {
-        if !self.roster.workers.contains_key(worker) {
+        if !self.roster.has_worker(worker) {
             return self.drop_message();
         }
         self.event(EventKind::Warning { message: format!("{worker} could not start: {reason}") });
@@ -213,8 +206,7 @@ impl DriverCore {
     pub(crate) fn handle_silent_worker(&mut self, now: Time, worker: &WorkerId, silent_ms: u64) {
         let gone = self
             .roster
-            .workers
-            .get(worker)
+            .worker(worker)
             .is_none_or(|record| matches!(record.stance, Stance::Leaving | Stance::Lost));
         if gone {
             return;
@@ -249,9 +241,7 @@ impl DriverCore {
         let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
         // The stance comes first, before the loss has effects such as a new generation of the others: the worker may
         // come back with its commit. If its process has ended, its agent tells.
-        if let Some(record) = self.roster.workers.get_mut(worker) {
-            record.take_stance(now, Stance::Lost);
-        }
+        self.roster.set_stance(now, worker, Stance::Lost);
         self.lose_member(now, worker, &cause, evidence);
         let deadline = now + self.config.deadlines.grace;
         self.agenda.set(deadline, Timer::Departure(worker.clone()));
@@ -261,18 +251,17 @@ impl DriverCore {
     pub(crate) fn expel_blacklisted(&mut self, now: Time) {
         let out: Vec<_> = self
             .roster
-            .snapshot
-            .hosts
+            .hosts()
             .iter()
             .filter(|entry| matches!(entry.state, HostState::Blacklisted { .. }))
             .map(|entry| entry.name.clone())
             .collect();
         for host in out {
             for worker in self.roster.workers_of(&host) {
-                let stays =
-                    self.roster.workers.get(&worker).is_some_and(|record| {
-                        !matches!(record.stance, Stance::Leaving | Stance::Lost)
-                    });
+                let stays = self
+                    .roster
+                    .worker(&worker)
+                    .is_some_and(|record| !matches!(record.stance, Stance::Leaving | Stance::Lost));
                 if stays {
                     let cause = ResetCause::HostBlacklisted { host: host.clone() };
                     self.lose_member(now, &worker, &cause, now);
@@ -282,7 +271,7 @@ impl DriverCore {
         }
         if self.roster.every_host_is_out() && !self.round.phase().is_over() {
             let names: Vec<String> =
-                self.roster.snapshot.hosts.iter().map(|entry| entry.name.to_string()).collect();
+                self.roster.hosts().iter().map(|entry| entry.name.to_string()).collect();
             let reason = format!("every host is blacklisted: {}", names.join(", "));
             self.fail_with_first_cause(now, &reason);
         }
@@ -313,7 +302,7 @@ impl DriverCore {
         }
         self.note_committed_step();
         self.round.lose(worker);
-        self.roster.workers.touch(&worker.host);
+        self.roster.membership_changed(worker);
         self.report_incident(Some(worker.clone()), failure, cause.clone(), evidence);
         self.not_awaited_in_gather(now, worker);
     }
@@ -353,7 +342,7 @@ impl DriverCore {
         let waiting_for = survivors
             .iter()
             .filter(|worker| {
-                let rests_soon = self.roster.workers.get(worker).is_some_and(|record| {
+                let rests_soon = self.roster.worker(worker).is_some_and(|record| {
                     matches!(record.stance, Stance::Member | Stance::Finished)
                 });
                 rests_soon || self.roster.is_ending(worker)

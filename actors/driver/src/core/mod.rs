@@ -27,10 +27,8 @@ mod restored;
 mod review;
 mod roster;
 mod round;
-mod seating;
-mod selection;
+mod slot_closing;
 mod slot_failures;
-mod slots;
 mod standing;
 mod status;
 mod table;
@@ -39,14 +37,13 @@ mod tell;
 #[cfg(test)]
 mod tests;
 mod timers;
-mod touched;
 mod trained_state;
 mod workers;
 
-use elastic_host_manager::HostsSnapshot;
+use elastic_host_manager::{HostEntry, HostsSnapshot};
 use elastic_protocol::messages::DriverStatus;
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{JobId, Term, Time, WorkerId};
+use elastic_protocol::{JobId, Term, Time};
 use rand_chacha::ChaCha8Rng;
 
 use self::agenda::Timetable;
@@ -150,9 +147,42 @@ impl DriverCore {
     /// The first invariant that does not hold.
     pub fn check(&self) -> Result<(), String> {
         self.roster.check()?;
+        self.roster.check_seating(&self.round)?;
         self.round.check()?;
+        self.quarrels.check()?;
+        self.pacing.check()?;
         self.outbox.check()?;
         self.check_state()?;
+        self.check_members()?;
+        self.check_timers()
+    }
+
+    /// Checks that the roster and the generation formed last agree.
+    fn check_members(&self) -> Result<(), String> {
+        if self.takeover.is_none()
+            && self.round.phase().is_generation_active()
+            && let Some(worker) = self.round.alive().find(|worker| !self.roster.has_worker(worker))
+        {
+            return Err(format!("{worker} is alive in its generation and not on the roster"));
+        }
+        for (worker, record) in self.roster.workers() {
+            let takes_part = matches!(record.stance, Stance::Member | Stance::Finished);
+            if takes_part && self.round.rank_of(worker).is_none() {
+                return Err(format!("{worker} is a member and has no rank"));
+            }
+        }
+        let awaited = self.round.phase().waiting_for().into_iter().flatten();
+        for worker in awaited {
+            let record = self.roster.worker(worker);
+            if record.is_some_and(|record| record.stance == Stance::Arrived) {
+                return Err(format!("{worker} is waited for and has arrived"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that every wait has its timer (G-9).
+    fn check_timers(&self) -> Result<(), String> {
         if let Some(deadline) = self.round.phase().deadline()
             && !self.agenda.covers(deadline, Timer::Phase)
         {
@@ -163,26 +193,20 @@ impl DriverCore {
         {
             return Err("G-9: the takeover has no timer".to_owned());
         }
-        for (host, join) in &self.roster.pending_joins {
+        for (host, join) in self.roster.pending_joins() {
             if !self.agenda.covers(join.deadline, Timer::Join(host.clone())) {
                 return Err(format!("G-9: the pending join of {host} has no timer"));
             }
         }
-        if self.takeover.is_none() && self.round.phase().is_generation_active() {
-            let is_known = |worker: &&WorkerId| self.roster.workers.contains_key(*worker);
-            if let Some(worker) = self.round.alive().find(|worker| !is_known(worker)) {
-                return Err(format!("{worker} is alive in its generation and not on the roster"));
-            }
-        }
         let start = self.config.deadlines.start;
-        for (worker, record) in self.roster.workers.iter() {
+        for (worker, record) in self.roster.workers() {
             let is_awaited = record.stance == Stance::Starting && record.stage.is_none();
             let timer = Timer::Start(worker.clone());
             if is_awaited && !self.agenda.covers(record.since + start, timer) {
                 return Err(format!("G-9: the start of {worker} has no timer"));
             }
         }
-        for (slot, record) in self.roster.slots.iter() {
+        for (slot, record) in self.roster.slots() {
             let until = record.backoff_until;
             if until.is_some_and(|until| !self.agenda.covers(until, Timer::Slot(slot.clone()))) {
                 return Err(format!("G-9: the back-off of {}[{}] has no timer", slot.0, slot.1));
@@ -197,18 +221,17 @@ impl DriverCore {
         if forms && is_planted(Bug::ChangeWhileFormingIsLost) {
             return;
         }
-        let described = |snapshot: &HostsSnapshot| -> Vec<String> {
-            snapshot.hosts.iter().map(environment::describe_host).collect()
+        let described = |hosts: &[HostEntry]| -> Vec<String> {
+            hosts.iter().map(environment::describe_host).collect()
         };
-        let hosts = described(&snapshot);
-        let changed = hosts != described(&self.roster.snapshot);
+        let hosts = described(&snapshot.hosts);
+        let changed = hosts != described(self.roster.hosts());
         for warning in &snapshot.warnings {
-            if !self.roster.snapshot.warnings.contains(warning) {
+            if !self.roster.host_warnings().contains(warning) {
                 self.event(EventKind::Warning { message: warning.clone() });
             }
         }
-        self.roster.seating.set_list(&snapshot.hosts);
-        self.roster.snapshot = snapshot;
+        self.roster.set_hosts(snapshot);
         if !changed {
             return;
         }

@@ -54,6 +54,21 @@ impl Pacing {
         self.running_since.is_some()
     }
 
+    /// Checks that pauses come from fruitless resets.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let fruitless = self.fruitless;
+        if fruitless > 0 && self.counted.is_none() {
+            return Err(format!("{fruitless} fruitless resets and no ended generation"));
+        }
+        if fruitless > 0 && self.not_before < self.since {
+            return Err("the pause between generations ends before the first reset".to_owned());
+        }
+        Ok(())
+    }
+
     /// Text for `status` while the next generation is paused; none without a pause.
     pub(crate) fn put_off(&self, now: Time) -> Option<String> {
         (self.not_before > now).then(|| {

@@ -9,7 +9,7 @@ use elastic_protocol::{
     Assignment, GenerationId, JobOutcome, JobResult, ResetCause, Stamp, Time, WorkerId,
 };
 
-use super::seating::CommitOrder;
+use super::roster::CommitOrder;
 
 /// The generation that was formed last.
 #[derive(Clone, Debug)]

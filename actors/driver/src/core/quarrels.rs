@@ -107,6 +107,23 @@ impl Quarrels {
         })
     }
 
+    /// Checks that pairs are of two hosts in order, have broken and been reported, and are bounded.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.accusations.len() > REMEMBERED_MAX || self.breaks.len() > REMEMBERED_MAX {
+            return Err(format!("more than {REMEMBERED_MAX} quarrels are remembered"));
+        }
+        for ((one, other), path) in &self.breaks {
+            let is_reported = path.reports.keys().all(|from| from == one || from == other);
+            if one >= other || path.breaks == 0 || path.reports.is_empty() || !is_reported {
+                return Err(format!("the quarrel of {one} and {other} is {path:?}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Lowers the counts of a host that was left out: once it is back, its next break is enough.
     fn settled(&mut self, host: &HostName) {
         for ((one, other), path) in &mut self.breaks {
@@ -171,9 +188,10 @@ impl DriverCore {
     pub(crate) fn unreachable(&self) -> Vec<UnreachableHost> {
         let trains = self.round.current().filter(|current| {
             let begins_at = current.formation.step;
-            let steps = current.assignment.members().filter_map(|member| {
-                self.roster.workers.get(&member.worker).map(|record| record.step)
-            });
+            let steps = current
+                .assignment
+                .members()
+                .filter_map(|member| self.roster.worker(&member.worker).map(|record| record.step));
             self.round.phase().is_generation_active() && steps.max() > Some(begins_at)
         });
         let reached = trains.map(hosts_of).unwrap_or_default();

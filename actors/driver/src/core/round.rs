@@ -355,6 +355,14 @@ impl Round {
     /// # Errors
     /// The first invariant that does not hold.
     pub(crate) fn check(&self) -> Result<(), String> {
+        if let Some(reset) = &self.reset
+            && (reset.from > reset.to || reset.to > self.generation)
+        {
+            let (from, to, last) = (reset.from, reset.to, self.generation);
+            return Err(format!(
+                "G-2: a reset from {from} to {to}, and the last generation is {last}"
+            ));
+        }
         let Some(current) = &self.current else {
             let is_active = self.phase.is_generation_active();
             return if is_active { Err("a phase without a generation".to_owned()) } else { Ok(()) };
@@ -364,6 +372,13 @@ impl Round {
         let members: BTreeSet<&WorkerId> = table.iter().collect();
         if members.len() != table.len() {
             return Err("G-3: a worker has two ranks".to_owned());
+        }
+        let (formed, told) = (current.stamp, current.formation.stamp);
+        if formed != told || formed.generation > self.generation {
+            let last = self.generation;
+            return Err(format!(
+                "G-2: {formed:?} was told as {told:?}, and the last number is {last}"
+            ));
         }
         if let Some(worker) = current.alive.iter().find(|worker| !members.contains(*worker)) {
             return Err(format!("{worker} is alive in a generation of which it is no member"));

@@ -36,7 +36,13 @@ impl DriverCore {
             phase: self.round.phase().name(),
             generation: self.round.generation().0,
             world_size: current.map_or(0, |current| current.assignment.world_size()),
-            step: self.roster.workers.values().map(|record| record.step.0).max().unwrap_or(0),
+            step: self
+                .roster
+                .workers()
+                .map(|(_, record)| record)
+                .map(|record| record.step.0)
+                .max()
+                .unwrap_or(0),
             resets: self.round.resets(),
         }
     }
@@ -75,8 +81,7 @@ impl DriverCore {
     fn warnings(&self) -> Vec<String> {
         let trouble = self.outbox.trouble();
         self.roster
-            .snapshot
-            .warnings
+            .host_warnings()
             .iter()
             .cloned()
             .chain(trouble.map(ToOwned::to_owned))
@@ -85,8 +90,8 @@ impl DriverCore {
     }
 
     fn host_statuses(&self, now: Time, wall_clock: &dyn Fn(Time) -> String) -> Vec<HostStatus> {
-        let of_list = self.roster.snapshot.hosts.iter().map(|entry| {
-            let agent = self.roster.agents.get(&entry.name);
+        let of_list = self.roster.hosts().iter().map(|entry| {
+            let agent = self.roster.agent(&entry.name);
             let (state, until) = match (&entry.state, agent) {
                 (HostState::Blacklisted { until }, _) => {
                     (HostCondition::Blacklisted, until.map(wall_clock))
@@ -105,11 +110,8 @@ impl DriverCore {
             let lanes = agent.map(|agent| agent.hanging_at(now)).unwrap_or_default();
             HostStatus { name, slots: entry.slots, state, until, lanes }
         });
-        let others = self
-            .roster
-            .agents
-            .iter()
-            .filter(|(host, _)| self.roster.seating.listing(host).is_none());
+        let others =
+            self.roster.agents().filter(|(host, _)| self.roster.seating().listing(host).is_none());
         let of_agents = others.map(|(host, agent)| HostStatus {
             name: host.to_string(),
             slots: agent.slots,
@@ -130,8 +132,7 @@ impl DriverCore {
             table.into_iter().flatten().map(|member| member.worker).zip(0..).collect();
         let mut statuses: Vec<WorkerStatus> = self
             .roster
-            .workers
-            .iter()
+            .workers()
             .map(|(worker, record)| self.worker_status(worker, record, ranks.get(worker)))
             .collect();
         statuses.extend(self.empty_slots(now));
@@ -176,12 +177,11 @@ impl DriverCore {
 
     /// Slots without a process: spare, or in back-off.
     fn empty_slots(&self, now: Time) -> impl Iterator<Item = WorkerStatus> {
-        let listed =
-            self.roster.snapshot.hosts.iter().filter(|entry| entry.state == HostState::Listed);
+        let listed = self.roster.hosts().iter().filter(|entry| entry.state == HostState::Listed);
         let slots =
             listed.flat_map(|entry| (0..entry.slots).map(|slot| (entry.name.clone(), slot)));
         slots.filter_map(move |slot: SlotId| {
-            let record = self.roster.slots.get(&slot);
+            let record = self.roster.slot(&slot);
             if record.is_some_and(|record| record.worker.is_some()) {
                 return None;
             }

@@ -7,6 +7,7 @@ use elastic_protocol::messages::LaneStatus;
 use elastic_protocol::{
     CommitId, GenerationId, HostName, Incarnation, NodeId, Step, Time, WorkerId,
 };
+use elastic_runtime::transport::LinkEvent;
 
 use super::restart::ProcessStage;
 use super::standing::WorkerStanding;
@@ -73,6 +74,17 @@ pub(crate) enum PeerLink {
     Up,
     /// The peer has not been heard for `suspect`.
     Silent,
+}
+
+impl PeerLink {
+    /// State of a link after an event.
+    pub(crate) const fn after(event: &LinkEvent) -> Self {
+        match event {
+            LinkEvent::Up | LinkEvent::Heard => Self::Up,
+            LinkEvent::Silent { .. } => Self::Silent,
+            LinkEvent::Lost { .. } => Self::Down,
+        }
+    }
 }
 
 /// A slot's history.

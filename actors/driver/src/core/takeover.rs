@@ -18,7 +18,7 @@ use super::DriverCore;
 use super::config::DriverConfig;
 use super::output::{DriverOutput, EventKind};
 use super::phase::{FormedGeneration, Gather, RoundPhase};
-use super::table::{PeerLink, SlotRecord, Stance, WorkerRecord};
+use super::table::{PeerLink, Stance, WorkerRecord};
 use super::timers::Timer;
 use super::trained_state::TrainedState;
 use crate::journal::{GenerationImage, GenerationProgress, RecordLedger, Tenure};
@@ -59,16 +59,12 @@ impl DriverCore {
         let (image, is_fresh) = restored;
         core.round.restore(&image);
         if !is_planted(Bug::IncarnationsBeginAnew) {
-            core.roster.incarnation = image.incarnation;
+            core.roster.restore_incarnation(image.incarnation);
         }
         core.state = TrainedState::restored(&image);
         for ((host, number), slot) in &image.slots {
-            let record = SlotRecord {
-                failures: slot.failures,
-                closed_under: slot.closed_under,
-                ..SlotRecord::default()
-            };
-            core.roster.slots.insert((host.clone(), *number), record);
+            let id = (host.clone(), *number);
+            core.roster.restore_slot(id, slot.failures, slot.closed_under);
         }
         if is_fresh && image.result.is_none() {
             return core;
@@ -97,8 +93,7 @@ impl DriverCore {
                 None => Stance::Starting,
             };
             record.take_stance(now, stance);
-            core.roster.workers.insert(worker.clone(), record);
-            core.roster.hold_slot(worker);
+            core.roster.restore(worker, record);
             let deadline = now + core.config.deadlines.start;
             core.agenda.set(deadline, Timer::Start(worker.clone()));
         }
@@ -167,7 +162,7 @@ impl DriverCore {
             }
             GenerationProgress::Ended { cause } => {
                 self.round.start_reset_record(now, cause, now);
-                let known = |worker: &WorkerId| self.roster.workers.contains_key(worker);
+                let known = |worker: &WorkerId| self.roster.has_worker(worker);
                 let waiting_for = alive.into_iter().filter(known).collect();
                 let gather = Gather { since: now, deadline: elastic, waiting_for, changed_at: now };
                 RoundPhase::Gather(gather)
@@ -258,14 +253,14 @@ impl DriverCore {
     pub(crate) fn is_taking_over(&mut self, now: Time) -> bool {
         let Some(takeover) = &self.takeover else { return false };
         let is_back = |worker: &WorkerId| {
-            self.roster.workers.get(worker).is_none_or(|record| match record.stance {
+            self.roster.worker(worker).is_none_or(|record| match record.stance {
                 Stance::Starting => record.data_address.is_none(),
                 Stance::Lost => false,
                 _ => record.link != PeerLink::Down,
             })
         };
         let (hosts, vanished) = (takeover.hosts.is_empty(), takeover.vanished.is_empty());
-        if hosts && vanished && self.roster.workers.keys().all(is_back) {
+        if hosts && vanished && self.roster.worker_ids().all(is_back) {
             self.end_takeover(now, 0);
         }
         self.takeover.is_some()
@@ -290,8 +285,7 @@ impl DriverCore {
         }
         let missing: Vec<WorkerId> = self
             .roster
-            .workers
-            .iter()
+            .workers()
             .filter(|(_, record)| {
                 record.link == PeerLink::Down
                     && !matches!(record.stance, Stance::Starting | Stance::Leaving | Stance::Lost)

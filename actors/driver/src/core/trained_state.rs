@@ -122,7 +122,7 @@ impl DriverCore {
         if self.is_by_restart() || self.state.trains_since.is_none() {
             return;
         }
-        let step_of = |worker: &WorkerId| self.roster.workers.get(worker).map(|record| record.step);
+        let step_of = |worker: &WorkerId| self.roster.worker(worker).map(|record| record.step);
         let least = current.alive.iter().filter_map(step_of).min();
         let is_whole = current.alive.len() == current.assignment.world_size() as usize;
         if let Some(step) = least.filter(|_| is_whole) {

@@ -9,7 +9,8 @@ use super::super::{Happening, NONE, World};
 use super::{LocalMessage, ObservedPhase};
 use crate::trace::{TraceKind, TracePlace};
 
-/// Largest cluster in which the driver's invariants are checked after every input. The check visits every host.
+/// Largest cluster in which the invariants of driver and registry are checked after every input. The checks visit every
+/// host.
 const CHECKED_HOSTS_MAX: usize = 64;
 
 impl World {
@@ -29,7 +30,7 @@ impl World {
         }
         let (now, life, clock) = (self.now, self.driver.life, self.driver.clock);
         let waits = matches!(self.driver.phase, ObservedPhase::Gather | ObservedPhase::Form);
-        let is_small = self.hosts.len() <= CHECKED_HOSTS_MAX;
+        let is_small = self.is_checked_each_time();
         let Some(cores) = self.driver.cores() else { return };
         let checked = if is_small { cores.driver.check() } else { Ok(()) };
         self.demand(checked);
@@ -43,6 +44,11 @@ impl World {
         } else if waits && cores.local.is_empty() && !cores.journal.is_busy() {
             self.fail_safety("G-9: the driver waits without a deadline".to_owned());
         }
+    }
+
+    /// Whether the cluster is small enough for checks that visit every host after every input.
+    pub(super) fn is_checked_each_time(&self) -> bool {
+        self.hosts.len() <= CHECKED_HOSTS_MAX
     }
 
     fn carry_out(&mut self, output: DriverOutput) {

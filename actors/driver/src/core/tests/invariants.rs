@@ -31,7 +31,7 @@ fn a_member_that_is_in_no_table_is_found() {
 fn a_slot_whose_worker_is_not_there_is_found() {
     let mut cluster = running();
     let worker = cluster.worker("a", 1);
-    cluster.core.roster.workers.remove(&worker);
+    cluster.core.roster.corrupt(|workers, _| drop(workers.remove(&worker)));
     assert_eq!(found(&cluster), format!("slot a[1] has {worker}, which is not there"));
 }
 
@@ -49,8 +49,7 @@ fn g_9_a_phase_without_a_timer_is_found() {
 #[test]
 fn g_9_a_back_off_without_a_timer_is_found() {
     let mut cluster = running();
-    let slot = cluster.core.roster.slots.get_or_default((host("a"), 0));
-    slot.backoff_until = Some(Time(u64::MAX));
+    cluster.core.roster.back_off(&(host("a"), 0), Time(u64::MAX));
     assert_eq!(found(&cluster), "G-9: the back-off of a[0] has no timer");
 }
 

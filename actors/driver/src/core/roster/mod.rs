@@ -1,33 +1,46 @@
-//! [`Roster`]: the listed hosts, their agents, slots and workers, and the seating derived from these (see
-//! `membership`). A part of the core; only the core's handlers change it.
+//! [`Roster`]: the listed hosts, their agents, slots and workers, and the seating derived from these. A part of the
+//! core. Handlers read its records, and change them by the methods of `agents`, `slots` and `workers`, which remember
+//! the changed hosts for the seating.
+
+mod agents;
+mod seating;
+mod selection;
+mod slots;
+mod touched;
+mod wanted;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use elastic_host_manager::{HostState, HostsSnapshot};
-use elastic_protocol::{HostName, Incarnation, NodeId, Step, WorkerId};
+use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
+use elastic_protocol::{HostName, Incarnation, NodeId, Step, Time, WorkerId};
 
+pub(crate) use self::seating::CommitOrder;
+use self::seating::Seating;
+use self::touched::Touched;
+pub(crate) use self::workers::{AttachedAs, WorkerDeparture};
 use super::restart::ProcessStage;
-use super::seating::{CommitOrder, Seating};
 use super::table::{AgentRecord, PeerLink, PendingJoin, SlotId, SlotRecord, Stance, WorkerRecord};
-use super::touched::Touched;
 
 /// Hosts, agents, slots, workers.
 #[derive(Debug)]
 pub(crate) struct Roster {
     /// The listed hosts (copy of the host manager's).
-    pub(crate) snapshot: HostsSnapshot,
-    pub(crate) agents: Touched<HostName, AgentRecord>,
-    pub(crate) pending_joins: BTreeMap<HostName, PendingJoin>,
-    pub(crate) slots: Touched<SlotId, SlotRecord>,
-    pub(crate) workers: Touched<WorkerId, WorkerRecord>,
+    snapshot: HostsSnapshot,
+    agents: Touched<HostName, AgentRecord>,
+    pending_joins: BTreeMap<HostName, PendingJoin>,
+    slots: Touched<SlotId, SlotRecord>,
+    workers: Touched<WorkerId, WorkerRecord>,
     /// View derived from the fields above; see `refresh_seating`.
-    pub(crate) seating: Seating,
+    seating: Seating,
+    /// Time of the last refresh.
+    refreshed_at: Time,
     /// Last incarnation number given to a worker.
-    pub(crate) incarnation: Incarnation,
+    incarnation: Incarnation,
     /// Whether the program could be started anywhere, under this driver.
-    pub(crate) program_starts: bool,
+    program_starts: bool,
     /// Slots on whose hosts the program cannot be started.
-    pub(crate) programless: BTreeSet<SlotId>,
+    programless: BTreeSet<SlotId>,
 }
 
 impl Roster {
@@ -40,10 +53,75 @@ impl Roster {
             slots: Touched::default(),
             workers: Touched::default(),
             seating: Seating::new(workers_max),
+            refreshed_at: Time::ZERO,
             incarnation: Incarnation::default(),
             program_starts: false,
             programless: BTreeSet::new(),
         }
+    }
+
+    /// Takes the new list of hosts.
+    pub(crate) fn set_hosts(&mut self, snapshot: HostsSnapshot) {
+        self.seating.set_list(&snapshot.hosts);
+        self.snapshot = snapshot;
+    }
+
+    /// The listed hosts, the oldest first.
+    pub(crate) fn hosts(&self) -> &[HostEntry] {
+        &self.snapshot.hosts
+    }
+
+    /// Warnings of the host manager about the list.
+    pub(crate) fn host_warnings(&self) -> &[String] {
+        &self.snapshot.warnings
+    }
+
+    /// The agent of a host.
+    pub(crate) fn agent(&self, host: &HostName) -> Option<&AgentRecord> {
+        self.agents.get(host)
+    }
+
+    /// All agents, by host.
+    pub(crate) fn agents(&self) -> impl Iterator<Item = (&HostName, &AgentRecord)> {
+        self.agents.iter()
+    }
+
+    /// New agents that wait until the known one of their host is lost, by host.
+    pub(crate) fn pending_joins(&self) -> impl Iterator<Item = (&HostName, &PendingJoin)> {
+        self.pending_joins.iter()
+    }
+
+    /// The history of a slot; none if it never had a worker.
+    pub(crate) fn slot(&self, slot: &SlotId) -> Option<&SlotRecord> {
+        self.slots.get(slot)
+    }
+
+    /// All slots that ever had a worker.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (&SlotId, &SlotRecord)> {
+        self.slots.iter()
+    }
+
+    /// The record of a worker.
+    pub(crate) fn worker(&self, worker: &WorkerId) -> Option<&WorkerRecord> {
+        self.workers.get(worker)
+    }
+
+    /// All workers on record, by host and slot.
+    pub(crate) fn workers(&self) -> impl Iterator<Item = (&WorkerId, &WorkerRecord)> {
+        self.workers.iter()
+    }
+
+    pub(crate) fn has_worker(&self, worker: &WorkerId) -> bool {
+        self.workers.contains_key(worker)
+    }
+
+    pub(crate) fn worker_ids(&self) -> impl Iterator<Item = &WorkerId> {
+        self.workers.keys()
+    }
+
+    /// The view of the slots as of the last refresh.
+    pub(crate) const fn seating(&self) -> &Seating {
+        &self.seating
     }
 
     pub(crate) fn workers_of(&self, host: &HostName) -> Vec<WorkerId> {
@@ -76,36 +154,6 @@ impl Roster {
     /// The role that a host's agent said its workers have.
     pub(crate) fn role_of(&self, host: &HostName) -> &str {
         self.agents.get(host).map_or("default", |agent| agent.role.as_str())
-    }
-
-    /// Gives an empty slot a new worker with the next incarnation number.
-    pub(crate) fn take_slot(&mut self, slot: &SlotId) -> WorkerId {
-        self.incarnation = self.incarnation.next();
-        let incarnation = self.incarnation;
-        let worker = WorkerId { host: slot.0.clone(), slot: slot.1, incarnation };
-        let record = self.slots.get_or_default(slot.clone());
-        record.worker = Some(worker.clone());
-        record.backoff_until = None;
-        worker
-    }
-
-    /// Notes a worker as its slot's, unless the slot has a newer one.
-    pub(crate) fn hold_slot(&mut self, worker: &WorkerId) {
-        let slot = self.slots.get_or_default((worker.host.clone(), worker.slot));
-        if slot.worker.as_ref().is_none_or(|held| held.incarnation < worker.incarnation) {
-            slot.worker = Some(worker.clone());
-        }
-    }
-
-    /// Removes the record of a worker whose process is gone.
-    pub(crate) fn remove(&mut self, worker: &WorkerId) -> Option<WorkerRecord> {
-        let slot = (worker.host.clone(), worker.slot);
-        if let Some(slot) = self.slots.get_mut(&slot)
-            && slot.worker.as_ref() == Some(worker)
-        {
-            slot.worker = None;
-        }
-        self.workers.remove(worker)
     }
 
     pub(crate) fn commit_order_of(&self, worker: &WorkerId) -> CommitOrder {
@@ -143,25 +191,22 @@ impl Roster {
         !hosts.is_empty() && hosts.iter().all(|entry| is_out(&entry.state))
     }
 
-    /// Checks the roster's invariants.
+    /// Checks the roster's invariants, apart from those of its seating.
     ///
     /// # Errors
     /// The first invariant that does not hold.
     pub(crate) fn check(&self) -> Result<(), String> {
-        for ((host, number), slot) in self.slots.iter() {
-            let Some(worker) = &slot.worker else { continue };
-            if worker.host != *host || worker.slot != *number {
-                return Err(format!("slot {host}[{number}] has {worker}, which is of another"));
-            }
-            if !self.workers.contains_key(worker) {
-                return Err(format!("slot {host}[{number}] has {worker}, which is not there"));
-            }
-        }
-        for (host, agent) in self.agents.iter() {
-            if agent.node.name != elastic_protocol::NodeName::Agent(host.clone()) {
-                return Err(format!("host {host} has the agent {}", agent.node));
-            }
-        }
-        Ok(())
+        self.check_slots()?;
+        self.check_workers()?;
+        self.check_agents()
+    }
+
+    /// Breaks the part's invariants, for tests of its check.
+    #[cfg(test)]
+    pub(crate) fn corrupt(
+        &mut self,
+        change: impl FnOnce(&mut Touched<WorkerId, WorkerRecord>, &mut Touched<SlotId, SlotRecord>),
+    ) {
+        change(&mut self.workers, &mut self.slots);
     }
 }

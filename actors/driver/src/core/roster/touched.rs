@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use elastic_protocol::{HostName, WorkerId};
 
-use super::table::SlotId;
+use crate::core::table::SlotId;
 
 /// A key that belongs to a host.
 pub(crate) trait OfHost: Ord {
@@ -86,6 +86,11 @@ impl<K: OfHost, V> Touched<K, V> {
     {
         self.touch(key.host());
         self.map.entry(key).or_default()
+    }
+
+    /// Hosts that were touched since [`Self::take_hosts`].
+    pub(crate) const fn hosts(&self) -> &BTreeSet<HostName> {
+        &self.hosts
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {

@@ -32,7 +32,6 @@ impl Selection {
         Self { cap, kept: BTreeSet::new(), spare: BTreeSet::new() }
     }
 
-    #[cfg(debug_assertions)]
     pub(crate) const fn cap(&self) -> usize {
         self.cap
     }

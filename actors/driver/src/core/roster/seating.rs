@@ -1,7 +1,7 @@
 //! Incremental view of the slots: wanted, empty, ready, unwanted. It is recomputed for changed hosts only, so the
 //! cost of a review or of forming a generation depends on the number of changes and not of hosts.
 //!
-//! Only the driver's core writes it, from its own records, in `membership`.
+//! Only the roster writes it, from its own records, in `wanted`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -275,7 +275,6 @@ impl Seating {
     }
 
     /// All answers of the view, to compare two seatings.
-    #[cfg(debug_assertions)]
     pub(crate) fn view(&self) -> impl std::fmt::Debug + PartialEq {
         let wanted: Vec<(HostName, Vec<u32>)> =
             self.wanted_by_host().map(|(host, slots)| (host.clone(), slots)).collect();
@@ -288,7 +287,6 @@ impl Seating {
     }
 
     /// A seating without hosts, with the same cap.
-    #[cfg(debug_assertions)]
     pub(crate) fn emptied(&self) -> Self {
         Self::new(self.selection.cap())
     }
