@@ -122,7 +122,8 @@ fn hosts_table(status: &StatusReport) -> Table {
     let mut table = plain_table(&["HOST", "SLOTS", "STATE", "UNTIL"]);
     for host in &status.hosts {
         let until = host.until.clone().unwrap_or_default();
-        table.add_row([host.name.clone(), host.slots.to_string(), host.state.to_string(), until]);
+        let (name, slots) = (host.name.to_string(), host.slots.to_string());
+        table.add_row([name, slots, host.state.to_string(), until]);
     }
     table
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::{HostCondition, JobPhase, WorkerCondition};
 use super::drivers::DriverStatus;
+use crate::ids::{HostName, JobId};
 use crate::job::JobResult;
 
 /// Questions of a client.
@@ -26,7 +27,7 @@ pub enum ClientResponse {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct StatusReport {
     /// The job's id.
-    pub job: String,
+    pub job: JobId,
     /// The driver's term.
     pub term: u64,
     /// The driver that acts.
@@ -108,9 +109,9 @@ pub struct LaneStatus {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct UnreachableHost {
     /// The host whose workers reported it.
-    pub from: String,
+    pub from: HostName,
     /// The host that they do not reach.
-    pub to: String,
+    pub to: HostName,
     /// Generations in a row that have broken between the two, in either direction.
     pub breaks: u32,
     /// The last report.
@@ -121,7 +122,7 @@ pub struct UnreachableHost {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HostStatus {
     /// Its name.
-    pub name: String,
+    pub name: HostName,
     /// Its slots.
     pub slots: u32,
     /// Its condition.
@@ -140,7 +141,7 @@ pub struct WorkerStatus {
     /// Its rank, if it is a member of the current generation.
     pub rank: Option<u32>,
     /// Its host.
-    pub host: String,
+    pub host: HostName,
     /// Its slot.
     pub slot: u32,
     /// Its process id, once known.

@@ -43,7 +43,7 @@ impl World {
                 continue;
             }
             let is_it = |worker: &&elastic_protocol::messages::WorkerStatus| {
-                worker.host == entry.id.host.as_str() && worker.slot == entry.id.slot
+                worker.host == entry.id.host && worker.slot == entry.id.slot
             };
             let Some(worker) = status.workers.iter().find(is_it) else {
                 return Err(format!("status: {} trains, and is not there", entry.id));

@@ -494,3 +494,37 @@ fn s_6_a_change_of_the_host_is_told_now_and_to_the_next_driver() {
     };
     assert_eq!(hanging.len(), AgentToDriver::LANES_MAX);
 }
+
+#[test]
+fn a_broken_invariant_is_found() {
+    type Breaks = fn(&mut AgentCore);
+    fn process(core: &mut AgentCore) -> &mut SlotProcess {
+        core.process_mut(&worker(0, 1)).expect("it runs")
+    }
+    let cases: [(Breaks, &str); 6] = [
+        (|core| core.link_up = false, "a driver is obeyed without a session or a welcome"),
+        (
+            |core| core.accepted = false,
+            "G-9: no driver is there, and the wait for one has no begin",
+        ),
+        (
+            |core| process(core).pid = None,
+            "slot 0 of a has a[0]#1, which is not started and was signalled or announced",
+        ),
+        (
+            |core| process(core).worker.slot = 1,
+            "slot 0 of a has a[1]#1, and the newest is Some(Incarnation(1))",
+        ),
+        (|core| core.settings.slots = 0, "slot 0 of a does not exist"),
+        (
+            |core| core.keep(AgentToDriver::Drain { reason: String::new() }),
+            "G-9: 1 reports are kept, and a driver is there",
+        ),
+    ];
+    for (breaks, expected) in cases {
+        let mut core = running();
+        assert_eq!(core.check(), Ok(()));
+        breaks(&mut core);
+        assert_eq!(core.check(), Err(expected.to_owned()));
+    }
+}

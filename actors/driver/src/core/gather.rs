@@ -246,7 +246,7 @@ impl DriverCore {
         let by_restart = self.is_by_restart();
         let Some(current) = self.round.current() else { return };
         if !by_restart {
-            self.state.shared(current.formation.step);
+            self.state.reached(current.formation.step);
         }
         let (generation, step) = (current.stamp.generation, current.formation.step);
         for worker in &current.alive {

@@ -101,7 +101,7 @@ impl Quarrels {
         self.breaks.iter().flat_map(|(pair, path)| {
             path.reports.iter().map(move |(from, error)| {
                 let to = if *from == pair.0 { &pair.1 } else { &pair.0 };
-                let (from, to) = (from.to_string(), to.to_string());
+                let (from, to) = (from.clone(), to.clone());
                 (pair, UnreachableHost { from, to, breaks: path.breaks, error: error.clone() })
             })
         })

@@ -304,6 +304,12 @@ impl Round {
         change(&mut self.phase, &mut self.current);
     }
 
+    /// Breaks the part's invariants, for tests of its check.
+    #[cfg(test)]
+    pub(crate) const fn forget_last_number(&mut self) {
+        self.generation = GenerationId(self.generation.0 - 1);
+    }
+
     pub(crate) fn stamp(&self) -> Option<Stamp> {
         self.current.as_ref().map(|current| current.stamp)
     }

@@ -52,7 +52,7 @@ impl DriverCore {
         let reset = self.round.reset().or(self.round.last_reset());
         let current = self.round.current().filter(|_| self.round.phase().is_generation_active());
         StatusReport {
-            job: self.job.to_string(),
+            job: self.job,
             term: self.term.0,
             driver: DriverStatus {
                 address: self.config.driver_address.clone(),
@@ -106,14 +106,14 @@ impl DriverCore {
                     PeerLink::Down => (HostCondition::Lost, None),
                 },
             };
-            let name = entry.name.to_string();
+            let name = entry.name.clone();
             let lanes = agent.map(|agent| agent.hanging_at(now)).unwrap_or_default();
             HostStatus { name, slots: entry.slots, state, until, lanes }
         });
         let others =
             self.roster.agents().filter(|(host, _)| self.roster.seating().listing(host).is_none());
         let of_agents = others.map(|(host, agent)| HostStatus {
-            name: host.to_string(),
+            name: host.clone(),
             slots: agent.slots,
             state: if agent.link == PeerLink::Down {
                 HostCondition::Lost
@@ -166,7 +166,7 @@ impl DriverCore {
         };
         WorkerStatus {
             rank,
-            host: worker.host.to_string(),
+            host: worker.host.clone(),
             slot: worker.slot,
             pid: record.pid,
             state,
@@ -190,7 +190,7 @@ impl DriverCore {
             let state = if waits { WorkerCondition::Backoff } else { WorkerCondition::Spare };
             Some(WorkerStatus {
                 rank: None,
-                host: slot.0.to_string(),
+                host: slot.0,
                 slot: slot.1,
                 pid: None,
                 state,

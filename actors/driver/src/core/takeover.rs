@@ -6,7 +6,7 @@
 //! twice. A generation whose members are all still in it is left alone: only a cause that would have ended it under
 //! the former driver ends it (D-3).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use elastic_protocol::messages::{DriverToWorker, FormationTable};
@@ -16,6 +16,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::DriverCore;
 use super::config::DriverConfig;
+use super::former_nodes::Takeover;
 use super::output::{DriverOutput, EventKind};
 use super::phase::{FormedGeneration, Gather, RoundPhase};
 use super::table::{PeerLink, Stance, WorkerRecord};
@@ -28,24 +29,6 @@ const REACHED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Time that an agent that is back may take to report a process that ended meanwhile.
 const REPORTED_WITHIN: Duration = Duration::from_millis(250);
-
-/// State of a takeover: the agents and workers that are still awaited.
-#[derive(Debug)]
-pub(crate) struct Takeover {
-    since: Time,
-    deadline: Time,
-    /// Hosts whose agents have not joined yet.
-    hosts: BTreeSet<HostName>,
-    /// Workers that their agents do not have any more, by host. The agent may yet report how they ended.
-    vanished: BTreeMap<HostName, Vec<WorkerId>>,
-}
-
-impl Takeover {
-    /// End of the wait for all that were there.
-    pub(crate) const fn deadline(&self) -> Time {
-        self.deadline
-    }
-}
 
 impl DriverCore {
     /// A driver with a journal. It goes on from the journal's state, or begins the job if that is new, and records
@@ -98,7 +81,7 @@ impl DriverCore {
             core.agenda.set(deadline, Timer::Start(worker.clone()));
         }
         core.event(EventKind::TakeoverBegun {
-            hosts: core.takeover.as_ref().map_or(0, |takeover| takeover.hosts.len()),
+            hosts: core.takeover.as_ref().map_or(0, |takeover| takeover.hosts()),
             workers: image.workers.len(),
         });
         if let Some(current) = image.current {
@@ -118,7 +101,7 @@ impl DriverCore {
         let elastic = deadline + self.config.deadlines.elastic;
         self.round.gather_until(elastic, &mut self.agenda);
         let hosts = workers.iter().map(|worker| worker.host.clone()).collect();
-        self.takeover = Some(Takeover { since: now, deadline, hosts, vanished: BTreeMap::new() });
+        self.takeover = Some(Takeover::new(now, deadline, hosts));
     }
 
     fn restore_generation(&mut self, now: Time, image: GenerationImage) {
@@ -149,7 +132,7 @@ impl DriverCore {
             .map(|member| member.worker)
             .collect();
         // No decision is made before the takeover window is over.
-        let window = self.takeover.as_ref().map_or(now, |takeover| takeover.deadline);
+        let window = self.takeover.as_ref().map_or(now, Takeover::deadline);
         let elastic = window + self.config.deadlines.elastic;
         let phase = match progress {
             GenerationProgress::Forming => {
@@ -229,19 +212,17 @@ impl DriverCore {
         vanished: &[WorkerId],
     ) -> bool {
         let Some(takeover) = &mut self.takeover else { return false };
-        takeover.hosts.remove(host);
-        if vanished.is_empty() {
-            return true;
+        takeover.agent_is_back(host, vanished);
+        if !vanished.is_empty() {
+            self.agenda.set(now + REPORTED_WITHIN, Timer::Reports(host.clone()));
         }
-        takeover.vanished.insert(host.clone(), vanished.to_vec());
-        self.agenda.set(now + REPORTED_WITHIN, Timer::Reports(host.clone()));
         true
     }
 
     /// Ends the wait for an agent's reports: its vanished workers are lost.
     pub(crate) fn handle_reports_deadline(&mut self, now: Time, host: &HostName) {
         let takeover = self.takeover.as_mut();
-        let vanished = takeover.and_then(|takeover| takeover.vanished.remove(host));
+        let vanished = takeover.map(|takeover| takeover.take_vanished(host));
         for worker in vanished.into_iter().flatten() {
             self.handle_vanished(now, &worker, "its process ended while there was no driver");
         }
@@ -259,8 +240,7 @@ impl DriverCore {
                 _ => record.link != PeerLink::Down,
             })
         };
-        let (hosts, vanished) = (takeover.hosts.is_empty(), takeover.vanished.is_empty());
-        if hosts && vanished && self.roster.worker_ids().all(is_back) {
+        if takeover.has_all_agents() && self.roster.worker_ids().all(is_back) {
             self.end_takeover(now, 0);
         }
         self.takeover.is_some()
@@ -269,13 +249,12 @@ impl DriverCore {
     /// Ends the takeover at its deadline: hosts and workers that are not back are lost.
     pub(crate) fn handle_takeover_deadline(&mut self, now: Time) {
         let Some(takeover) = &mut self.takeover else { return };
-        if takeover.deadline > now {
+        if takeover.deadline() > now {
             return;
         }
-        let waited_ms = u64::try_from(now.since(takeover.since).as_millis()).unwrap_or(u64::MAX);
-        let hosts = std::mem::take(&mut takeover.hosts);
-        let vanished = std::mem::take(&mut takeover.vanished);
-        for worker in vanished.into_values().flatten() {
+        let waited_ms = u64::try_from(now.since(takeover.since()).as_millis()).unwrap_or(u64::MAX);
+        let (hosts, vanished) = takeover.give_up();
+        for worker in vanished {
             self.handle_vanished(now, &worker, "its process ended while there was no driver");
         }
         let mut lost = hosts.len();
@@ -305,7 +284,7 @@ impl DriverCore {
     fn end_takeover(&mut self, now: Time, lost: usize) {
         let Some(takeover) = self.takeover.take() else { return };
         self.round.gather_changed(now);
-        self.event(EventKind::TakeoverDone { lost, ms: now.ms_since(takeover.since) });
+        self.event(EventKind::TakeoverDone { lost, ms: now.ms_since(takeover.since()) });
         self.give_up_the_incomplete(now);
         if is_planted(Bug::TakeoverResets) && self.round.phase().is_generation_active() {
             let phase = "takeover".to_owned();

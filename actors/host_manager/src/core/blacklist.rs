@@ -100,6 +100,14 @@ impl Blacklist {
         Ok(())
     }
 
+    /// A list that breaks its invariants, for tests of the check.
+    #[cfg(test)]
+    pub(super) fn with_endless_stay(cooldown: Option<CooldownRange>, name: &HostName) -> Self {
+        let rng = rand::SeedableRng::seed_from_u64(1);
+        let penalty = Penalty { stays: 1, out: Some(Stay { until: None }) };
+        Self { cooldown, rng, penalties: BTreeMap::from([(name.clone(), penalty)]) }
+    }
+
     fn length(&mut self, range: CooldownRange, stays: u32) -> Duration {
         let doubled = 2_u32.checked_pow(stays).and_then(|factor| range.min.checked_mul(factor));
         let base = doubled.unwrap_or(range.max).min(range.max);

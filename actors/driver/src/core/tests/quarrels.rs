@@ -142,8 +142,11 @@ fn s_3_who_does_not_reach_whom_is_in_the_status_until_both_train_together() {
     assert_eq!(told(&cluster), ["c>b 1 no route to it"]);
     cluster.break_between("b", "c");
     assert_eq!(told(&cluster), ["b>c 2 no route to it", "c>b 2 no route to it"]);
-    let events: Vec<_> =
-        cluster.unreachable.iter().map(|it| (&*it.from, &*it.to, it.breaks)).collect();
+    let events: Vec<_> = cluster
+        .unreachable
+        .iter()
+        .map(|it| (it.from.as_str(), it.to.as_str(), it.breaks))
+        .collect();
     assert_eq!(events, [("c", "b", 1), ("b", "c", 2), ("c", "b", 2)]);
     let (member, stamp) = (cluster.worker("a", 0), cluster.stamp());
     cluster.say(&member, WorkerToDriver::Progress { stamp, step: Step(3), note: String::new() });
