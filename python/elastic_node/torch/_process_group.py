@@ -380,7 +380,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
     def _receive(self, tensors: List[torch.Tensor], source: Optional[int], tag: int, title: str) -> Work:
         work = self._peer_work(tensors, title)
         memory = self._memory(tensors, work)
-        self._mailbox.receive(memory[0], source, tag, work)
+        self._mailbox.recv(memory[0], source, tag, work)
         return work
 
     def _peer_work(self, tensors: List[torch.Tensor], title: str) -> PeerWork:
