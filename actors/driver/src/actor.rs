@@ -16,8 +16,8 @@ use elastic_host_manager::{
 };
 use elastic_journal::{Journal, JournalBatch, JournalError};
 use elastic_protocol::messages::{
-    AgentToDriver, ClientRequest, ClientResponse, DriverStatus, DriverToAgent, LaneStatus,
-    ProcessPlace, WorkerToDriver,
+    AgentToDriver, ClientRequest, ClientResponse, DriverStatus, DriverToAgent, GoodputStatus,
+    LaneStatus, ProcessPlace, StatusReport, WorkerToDriver,
 };
 use elastic_protocol::{
     ActorId, ActorName, HostName, JobResult, NodeId, Time, WireMessage, WorkerId,
@@ -54,6 +54,10 @@ pub trait DriverObserver {
     /// State of the process's lanes (threads for blocking work).
     fn lanes(&self) -> Vec<LaneStatus> {
         Vec::new()
+    }
+    /// What became of the job's slot-seconds, as its events tell; none if the process does not account for them.
+    fn goodput(&self) -> Option<GoodputStatus> {
+        None
     }
     /// Parts of the process that do not answer in time.
     fn warnings(&self) -> Vec<String> {
@@ -165,6 +169,14 @@ impl Message for Abandon {
     type Result = ();
 }
 
+/// Question for the whole status, from the driver's own process.
+#[derive(Clone, Copy, Debug)]
+pub struct AskStatus;
+
+impl Message for AskStatus {
+    type Result = Box<StatusReport>;
+}
+
 /// An actor that the driver supervises ended.
 struct ChildEnded {
     name: &'static str,
@@ -233,6 +245,22 @@ impl Driver {
 
     fn now(&self) -> Time {
         self.node.now()
+    }
+
+    /// The status of the core and of its process.
+    fn status(&self) -> StatusReport {
+        let now = self.now();
+        let wall_clock = self.node.wall_clock();
+        let rfc_3339 = |at: Time| {
+            let moment = if at > now { wall_clock + (at - now) } else { wall_clock - (now - at) };
+            humantime::format_rfc3339_millis(moment).to_string()
+        };
+        let mut status = self.core.status(now, &rfc_3339);
+        status.dropped_messages += self.dropped_votes;
+        status.lanes = self.observer.lanes();
+        status.goodput = self.observer.goodput();
+        status.warnings.extend(self.observer.warnings());
+        status
     }
 
     /// Carries out the core's outputs, and arms the timer.
@@ -442,21 +470,19 @@ impl Handler<Question<ClientRequest>> for Driver {
     type Result = ();
 
     fn handle(&mut self, question: Question<ClientRequest>, _: &mut Context<Self>) {
-        let now = self.now();
-        let wall_clock = self.node.wall_clock();
-        let rfc_3339 = |at: Time| {
-            let moment = if at > now { wall_clock + (at - now) } else { wall_clock - (now - at) };
-            humantime::format_rfc3339_millis(moment).to_string()
-        };
         match question.request {
             ClientRequest::Status => {
-                let mut status = self.core.status(now, &rfc_3339);
-                status.dropped_messages += self.dropped_votes;
-                status.lanes = self.observer.lanes();
-                status.warnings.extend(self.observer.warnings());
-                question.reply.answer(ClientResponse::Status(Box::new(status)));
+                question.reply.answer(ClientResponse::Status(Box::new(self.status())));
             }
         }
+    }
+}
+
+impl Handler<AskStatus> for Driver {
+    type Result = MessageResult<AskStatus>;
+
+    fn handle(&mut self, _: AskStatus, _: &mut Context<Self>) -> Self::Result {
+        MessageResult(Box::new(self.status()))
     }
 }
 

@@ -6,10 +6,11 @@ pub mod core;
 pub mod journal;
 
 pub use self::actor::{
-    Abandon, AskGlance, Driver, DriverObserver, DriverParts, JournalPort, LaunchFailed,
+    Abandon, AskGlance, AskStatus, Driver, DriverObserver, DriverParts, JournalPort, LaunchFailed,
     StandbysChanged, StopJob, WorkerCredentials,
 };
 pub use self::core::{
     DriverConfig, DriverCore, DriverEvent, DriverOutput, ElasticMode, EventKind, Glance,
-    InvalidDriverConfig, OnFailure, OnTotalLoss, ResetWay, Until, WorkerStanding,
+    InvalidDriverConfig, InvalidListedHost, ListedHost, OnFailure, OnTotalLoss, ResetWay, Until,
+    WorkerStanding,
 };

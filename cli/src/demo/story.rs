@@ -122,6 +122,7 @@ mod tests {
             warnings: Vec::new(),
             unreachable: Vec::new(),
             lanes: Vec::new(),
+            goodput: None,
             dropped_messages: 0,
             result: None,
         }

@@ -67,7 +67,7 @@ pub(crate) fn log_event(generation: GenerationId, event: &EventKind) {
              {begins_at}, {steps_lost} steps are lost. More workers on more hosts would have kept them \
              (--on-total-loss fail ends the job instead)"
         ),
-        EventKind::TakeoverBegun { hosts, workers } => {
+        EventKind::TakeoverBegun { hosts, workers, .. } => {
             info!(
                 "a former driver's job goes on: {hosts} hosts with {workers} workers are awaited"
             );

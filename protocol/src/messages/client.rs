@@ -1,5 +1,6 @@
 //! Messages between a client, such as `elastic-node status`, and the driver; and the object of `status --json`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -67,6 +68,9 @@ pub struct StatusReport {
     /// The lanes of the driver's process: threads for work that may block.
     #[serde(default)]
     pub lanes: Vec<LaneStatus>,
+    /// What became of every second of every slot; none from a driver that does not account for it.
+    #[serde(default)]
+    pub goodput: Option<GoodputStatus>,
     /// Messages of old generations or dead incarnations that were dropped (G-2).
     pub dropped_messages: u64,
     /// The job's result, once the job has ended.
@@ -90,6 +94,19 @@ impl fmt::Display for StatusReport {
         }
         Ok(())
     }
+}
+
+/// Goodput: the share of slot-seconds spent in training that was kept.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct GoodputStatus {
+    /// Since the job began; none before a slot was there.
+    pub since_start: Option<f64>,
+    /// In the last ten minutes; none if no slot was there.
+    pub last_10_min: Option<f64>,
+    /// Seconds of all slots since the job began: the sum of `buckets`.
+    pub slot_seconds: f64,
+    /// Slot-seconds by what they went into (docs/observability/goodput.md).
+    pub buckets: BTreeMap<String, f64>,
 }
 
 /// A lane: a thread for work that may block, apart from all other work.

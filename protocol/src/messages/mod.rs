@@ -13,8 +13,8 @@ mod worker;
 pub use crate::output::OutputSettings;
 pub use agent::{AgentToDriver, DriverToAgent, LiveWorker, ProcessPlace, ProgramError, StoppedBy};
 pub use client::{
-    ClientRequest, ClientResponse, HostStatus, LaneStatus, PhaseMs, ResetStatus, StatusReport,
-    UnreachableHost, WorkerStatus,
+    ClientRequest, ClientResponse, GoodputStatus, HostStatus, LaneStatus, PhaseMs, ResetStatus,
+    StatusReport, UnreachableHost, WorkerStatus,
 };
 pub use condition::{HostCondition, JobPhase, WorkerCondition};
 pub use drivers::{DRIVERS_MAX, DriverStatus, KnownDrivers};

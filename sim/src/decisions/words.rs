@@ -343,7 +343,7 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
         EventKind::StateLost { committed, begins_at, steps_lost } => format!(
             "steps lost: {committed} was committed, training begins at {begins_at}, {steps_lost} are lost"
         ),
-        EventKind::TakeoverBegun { hosts, workers } => {
+        EventKind::TakeoverBegun { hosts, workers, .. } => {
             format!("takeover begun with {hosts} hosts and {workers} workers")
         }
         EventKind::TakeoverDone { lost, ms } => format!("takeover done in {ms:.3} ms, {lost} lost"),

@@ -4,21 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::{HostName, WorkerId, environment};
 
 use super::DriverCore;
 
 /// torch's default port.
 const MASTER_PORT: u16 = 29_500;
-
-/// `name:slots`, in parentheses when blacklisted.
-pub(crate) fn describe_host(entry: &HostEntry) -> String {
-    match entry.state {
-        HostState::Listed => format!("{}:{}", entry.name, entry.slots),
-        HostState::Blacklisted { .. } => format!("({}:{})", entry.name, entry.slots),
-    }
-}
 
 /// Ranks that workers would have if every wanted slot took part.
 #[derive(Debug, Default)]

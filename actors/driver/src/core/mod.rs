@@ -11,6 +11,7 @@ mod config;
 mod drivers;
 mod ending;
 mod environment;
+mod event_form;
 mod first_cause;
 mod former_nodes;
 mod fruitless;
@@ -51,6 +52,7 @@ use rand_chacha::ChaCha8Rng;
 
 use self::agenda::Timetable;
 pub use self::config::{DriverConfig, ElasticMode, InvalidDriverConfig, OnFailure, OnTotalLoss};
+pub use self::event_form::{InvalidListedHost, ListedHost};
 use self::first_cause::FirstCause;
 use self::former_nodes::Takeover;
 use self::outbox::DriverOutbox;
@@ -225,8 +227,8 @@ impl DriverCore {
         if forms && is_planted(Bug::ChangeWhileFormingIsLost) {
             return;
         }
-        let described = |hosts: &[HostEntry]| -> Vec<String> {
-            hosts.iter().map(environment::describe_host).collect()
+        let described = |hosts: &[HostEntry]| -> Vec<ListedHost> {
+            hosts.iter().map(ListedHost::new).collect()
         };
         let hosts = described(&snapshot.hosts);
         let changed = hosts != described(self.roster.hosts());

@@ -73,6 +73,7 @@ impl DriverCore {
             warnings: self.warnings(),
             unreachable: self.unreachable(),
             lanes: Vec::new(),
+            goodput: None,
             dropped_messages: self.dropped_messages,
             result: self.result_so_far().cloned(),
         }

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use elastic_protocol::messages::{DriverToWorker, FormationTable};
+use elastic_protocol::messages::{DriverToWorker, FormationTable, JobPhase};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{GenerationId, HostName, ResetCause, Stamp, Step, Time, WorkerId};
 use rand_chacha::ChaCha8Rng;
@@ -83,6 +83,8 @@ impl DriverCore {
         core.event(EventKind::TakeoverBegun {
             hosts: core.takeover.as_ref().map_or(0, |takeover| takeover.hosts()),
             workers: image.workers.len(),
+            members: image.current.as_ref().map(GenerationImage::members).unwrap_or_default(),
+            phase: image.current.as_ref().map_or(JobPhase::Gather, GenerationImage::phase),
         });
         if let Some(current) = image.current {
             core.restore_generation(now, current);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use elastic_protocol::messages::{Formation, FormationTable};
+use elastic_protocol::messages::{Formation, FormationTable, JobPhase};
 use elastic_protocol::{
     CommitId, GenerationId, HostName, Incarnation, JobId, JobResult, ProgramSpec, ResetCause,
     Stamp, Step, Term, WorkerId,
@@ -140,6 +140,27 @@ pub enum GenerationProgress {
         /// The cause of the reset.
         cause: ResetCause,
     },
+}
+
+impl GenerationImage {
+    /// The members, by rank.
+    pub(crate) fn members(&self) -> Vec<WorkerId> {
+        match &self.formation.table {
+            FormationTable::Full(assignment) => {
+                assignment.members().map(|member| member.worker).collect()
+            }
+            FormationTable::Delta(_) => Vec::new(),
+        }
+    }
+
+    /// The job's phase under the former driver.
+    pub(crate) const fn phase(&self) -> JobPhase {
+        match self.progress {
+            GenerationProgress::Forming => JobPhase::Form,
+            GenerationProgress::Running | GenerationProgress::Stopping { .. } => JobPhase::Run,
+            GenerationProgress::Ended { .. } => JobPhase::Gather,
+        }
+    }
 }
 
 impl Image {
