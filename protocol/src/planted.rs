@@ -113,6 +113,8 @@ bugs! {
     LossNotTold = "the loss of the training state is not told", "driver";
     /// A job that must fail at the loss of its training state begins again from the start.
     TotalLossTolerated = "a job begins again from the start although it may not", "driver";
+    /// A slot that is not listed any more is still counted in its bucket.
+    GoneSlotCounted = "the time of a slot that is gone is still counted", "observe";
     /// A node that was paused counts the pause as its peers' silence (D-3).
     PauseNotExcused = "a node judges its peers by time in which it stood still", "transport";
     /// The session with a silent driver is given up as soon as any other session (D-3).

@@ -21,12 +21,13 @@ use page::{Row, WaitKind};
 const PAGE: &str = "docs/waits.md";
 
 /// Folders with code of the product.
-const PRODUCT: [&str; 9] = [
+const PRODUCT: [&str; 10] = [
     "actors/",
     "cli/src/",
     "collectives/src/",
     "gpu/src/",
     "journal/src/",
+    "observe/src/",
     "protocol/src/",
     "python/src/",
     "runtime/src/",

@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::doctor::DoctorFlags;
 use super::driver_flags::DriverFlags;
+use super::explain::ExplainFlags;
 use super::status::StatusFlags;
 use super::torch_flags::TorchFlags;
 use super::worker_flags::WorkerFlags;
@@ -45,6 +46,8 @@ pub(crate) enum ProgramCommand {
     Run(Box<RunFlags>),
     /// Show what a job is doing.
     Status(StatusFlags),
+    /// Say why a generation ended, what it cost, and what would have avoided it; or what a job waits for.
+    Explain(ExplainFlags),
     /// Check this host: what it has, what will be used, and what is wrong.
     Doctor(DoctorFlags),
     /// Run the training program of `demo`.

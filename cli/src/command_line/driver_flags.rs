@@ -115,6 +115,10 @@ pub(crate) struct DriverFlags {
     /// One log file per worker and incarnation, below this folder of each host
     #[arg(long, env = "ELASTIC_OUTPUT_DIR", value_name = "FOLDER")]
     pub(crate) output_dir: Option<PathBuf>,
+    /// Where Prometheus reads the job's metrics: http://ADDR/metrics; port 0 takes any free port. On addresses that are
+    /// not loopback only with the job's token [default: off]
+    #[arg(long, env = "ELASTIC_DASHBOARD", value_name = "ADDR", value_parser = address)]
+    pub(crate) dashboard: Option<SocketAddr>,
     /// The folder of `token`, `address`, `events.jsonl` and the journal, from which a driver that was killed goes on
     /// when it is started again; a worker or `status` looks for them there [default: a folder per address below
     /// ~/.local/state/elastic-node]

@@ -66,6 +66,8 @@ pub(crate) struct DriverPlan {
     pub(crate) is_standby: bool,
     /// Leader lease: delay before a standby takes over after the acting driver has vanished.
     pub(crate) lease: Duration,
+    /// Where the dashboard listens, if there is one.
+    pub(crate) dashboard: Option<SocketAddr>,
     /// The secret that the nodes of the job share beforehand, if there is one.
     pub(crate) shared: Option<SharedSecret>,
 }
@@ -202,6 +204,7 @@ pub(super) fn plan(
         store,
         is_standby,
         lease,
+        dashboard: flags.dashboard,
         shared,
     })
 }

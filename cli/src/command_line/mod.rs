@@ -1,11 +1,12 @@
 //! The command line: the flags (`arguments`, `driver_flags`, `worker_flags`, `torch_flags`), the plans made of them
-//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `status` and `doctor`, and the report of a failure
+//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `status`, `explain` and `doctor`, and the report of a failure
 //! (`failure`). Called by `main`.
 
 mod arguments;
 mod doctor;
 mod driver_flags;
 mod driver_plan;
+mod explain;
 mod failure;
 mod logging;
 mod nearest;
@@ -25,6 +26,7 @@ pub(crate) use arguments::{CommandLine, ProgramCommand, Role};
 pub(crate) use doctor::run_doctor;
 pub(crate) use driver_flags::LauncherKind;
 pub(crate) use driver_plan::{DiscoveryPlan, DriverPlan, RunPlan, plan_driver, plan_run};
+pub(crate) use explain::print_explanation;
 pub(crate) use failure::{CommandFailure, ResultExt};
 pub(crate) use logging::{flush_stderr, say, start_logging, stderr_lane};
 pub(crate) use node_plan::{NodePlan, SecretSource};

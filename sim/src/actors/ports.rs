@@ -142,7 +142,7 @@ impl SimObserver {
 
 impl DriverObserver for SimObserver {
     fn event(&mut self, _at: SystemTime, event: &DriverEvent) {
-        self.tell(|world| world.driver_event(event.kind.clone()));
+        self.tell(|world| world.driver_event(event.clone()));
     }
 
     fn hosts(&mut self, hosts: &HostsSnapshot) {

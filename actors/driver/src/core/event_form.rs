@@ -142,13 +142,13 @@ pub(crate) mod cause {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     #[derive(Serialize)]
-    struct Written<'a> {
+    struct CauseToWrite<'a> {
         cause: String,
         cause_data: &'a ResetCause,
     }
 
     #[derive(Deserialize)]
-    struct Read {
+    struct CauseToRead {
         cause_data: ResetCause,
     }
 
@@ -156,13 +156,13 @@ pub(crate) mod cause {
         value: &ResetCause,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        Written { cause: value.to_string(), cause_data: value }.serialize(serializer)
+        CauseToWrite { cause: value.to_string(), cause_data: value }.serialize(serializer)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<ResetCause, D::Error> {
-        Ok(Read::deserialize(deserializer)?.cause_data)
+        Ok(CauseToRead::deserialize(deserializer)?.cause_data)
     }
 }
 

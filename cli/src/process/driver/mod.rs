@@ -25,7 +25,9 @@ use self::durable::{Durable, Unusable};
 use self::listening::{Listening, SharedCredentials, not_listening};
 use self::reach::{reached_at, tell_how_to_join};
 use self::standing::{LeaderSeat, Stood, finish, resign, stand};
+use super::accounting::Accounting;
 use super::boot_time;
+use super::dashboard::Dashboard;
 use super::event_log::EventLog;
 use super::launcher::{AgentCommand, LaunchMethod, Launcher};
 use super::node::Beside;
@@ -117,12 +119,17 @@ async fn drive(
     let Listening { job, term, node, transport, credentials, address } = &listening;
     let reached_at = reached_at(plan, *address);
     let events_path = state.path().join(EVENTS_FILE);
+    let accounting = Accounting::begin(node, &job.to_string(), &events_path);
     let events =
         EventLog::open(events_path.clone(), wall_clock(), term.0, &job.to_string(), &reached_at)
             .failed("the event log cannot be written")?;
     let token = credentials.borrow().join_token();
     let token_file = state.publish(&token, *address)?;
     tracing::info!(%job, %address, %term, events = %events_path.display(), "the driver listens");
+    let dashboard = plan.dashboard.map(|bind| Dashboard::start(bind, &token)).transpose()?;
+    if let Some(dashboard) = &dashboard {
+        tracing::info!("metrics: http://{}/metrics", dashboard.address);
+    }
     tracing::debug!(?plan, "configuration");
 
     let command = AgentCommand {
@@ -145,7 +152,8 @@ async fn drive(
     let stalls_after = seat.as_ref().map(LeaderSeat::stalls_after);
     let watch = Watch::new(lanes.clone(), words, stalls_after);
     tokio::task::spawn_local(watch.clone().tell());
-    let observer = Observer::new(events, launcher.clone(), watch, tell_end);
+    tokio::task::spawn_local(accounting.clone().mark(events.marker()));
+    let observer = Observer::new(events, accounting.clone(), launcher.clone(), watch, tell_end);
     let mut config = plan.config.clone();
     config.driver_address = reached_at;
     if let Some(folder) = &plan.log_dir {
@@ -177,6 +185,9 @@ async fn drive(
     // Over ssh, agents cannot know that their output goes to a terminal.
     let is_live = std::io::stderr().is_terminal() && plan.launcher != LauncherKind::Ssh;
     tokio::task::spawn_local(show(node.clone(), driver.clone(), is_live));
+    if let Some(dashboard) = dashboard {
+        tokio::task::spawn_local(dashboard.publish(driver.clone(), accounting));
+    }
     let keeper = seat.map(|seat| seat.serve(driver.clone()));
     tokio::task::spawn_local(forward(signals.clone(), driver));
     let store = StoreActor::new(node.clone());

@@ -1,6 +1,6 @@
 //! The driver's events, as the oracle checks them. Called where the driver writes its event log.
 
-use elastic_driver::EventKind;
+use elastic_driver::{DriverEvent, EventKind};
 use elastic_protocol::JobResult;
 
 use super::super::processes::SimulatedProcess;
@@ -17,7 +17,13 @@ const JUDGED_WITHIN_NS: u64 = 5_000 * MS;
 const RESUMPTION_NS: u64 = 5_000 * MS;
 
 impl World {
-    pub(crate) fn driver_event(&mut self, kind: EventKind) {
+    pub(crate) fn driver_event(&mut self, event: DriverEvent) {
+        if self.driver.life == self.newest {
+            let (job, life) = (self.driver.job, self.driver.life);
+            let checked = self.oracle.account(self.now, job, life, &event);
+            self.demand(checked);
+        }
+        let kind = event.kind;
         let words = if self.trace.wants_words() { format!("{kind:?}") } else { String::new() };
         let (code, number) = match &kind {
             EventKind::ResetDecided { way, .. } => (1, way.name().len() as u64),

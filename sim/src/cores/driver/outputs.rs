@@ -93,7 +93,7 @@ impl World {
                 }
                 self.local(LocalMessage::Failed { host, reason });
             }
-            DriverOutput::Event(event) => self.driver_event(event.kind),
+            DriverOutput::Event(event) => self.driver_event(event),
             DriverOutput::Ended(result) => self.driver_ended(result),
             DriverOutput::Abandoned { reason } => self.abandon(&reason),
             DriverOutput::KnownDrivers { .. } | DriverOutput::HandedOver => {
