@@ -75,7 +75,9 @@ impl Liveness {
             return false;
         }
         self.heard_at = at;
-        self.refused_at = self.refused_at.filter(|refused| *refused > at);
+        if !is_planted(Bug::RefusalBelieved) {
+            self.refused_at = self.refused_at.filter(|refused| *refused > at);
+        }
         std::mem::take(&mut self.told) > 0
     }
 

@@ -29,10 +29,9 @@ impl World {
     pub(super) fn check_refusal(&mut self, index: u32, event: &LinkEvent) {
         let LinkEvent::Lost { reason: LossReason::Refused { .. }, .. } = event else { return };
         let link = &self.links[index as usize];
-        let (place, is_alive) = (link.place, link.is_alive);
-        let lost = self.scenario.driver.deadlines.lost.as_nanos() as u64;
-        if is_alive && !self.was_deaf(index, lost) {
-            let who = place.label();
+        // The session is lost at a look, after the driver has taken note of whom it hears.
+        if link.heard_at_look == self.now {
+            let who = link.place.label();
             self.fail_safety(format!(
                 "TR-5: {who} is lost for a refusal, and was heard all the time"
             ));
