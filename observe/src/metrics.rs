@@ -288,7 +288,7 @@ fn of_goodput(
     writer.gauge(
         "goodput",
         "Share of slot-time that went into training that was kept.",
-        Some(Unit::Ratios),
+        Some(Unit::Other("ratio".to_owned())),
         labelled("window", windows),
     )
 }
