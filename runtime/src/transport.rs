@@ -37,7 +37,7 @@ pub enum Conversation {
 }
 
 /// A change of the link with a peer.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum LinkEvent {
     /// A new session: neither end has any history.
     Up,
@@ -58,7 +58,7 @@ pub enum LinkEvent {
 }
 
 /// How the end of a session was noticed.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, thiserror::Error)]
 pub enum LossReason {
     /// The peer was silent for `Deadlines::lost`.
     #[error("not heard for {silent_ms} ms")]

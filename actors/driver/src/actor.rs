@@ -1,4 +1,4 @@
-//! The Driver actor: a thin shell around [`DriverCore`]. It is the parent of the HostManager and the
+//! The Driver actor: a thin shell around [`DriverCore`](crate::DriverCore). It is the parent of the HostManager and the
 //! WorkerStateRegistry, takes what agents and workers say, and carries the core's outputs out. Started by
 //! the driver's process, and by the simulation.
 
@@ -28,7 +28,8 @@ use elastic_runtime::{
     TimedActor, TimerSlot, Undelivered, UndeliveredReason, spawn_child,
 };
 
-use crate::core::{DriverCore, DriverEvent, DriverOutput, Glance};
+use crate::core::{DriverEvent, DriverInput, DriverOutput, Glance};
+use crate::recording::RecordedDriver;
 
 /// Issues the one-time credentials with which workers join.
 pub trait WorkerCredentials {
@@ -67,8 +68,8 @@ pub trait DriverObserver {
 
 /// Parts of a driver.
 pub struct DriverParts {
-    /// The state machine.
-    pub core: DriverCore,
+    /// The state machine, and what records it.
+    pub core: RecordedDriver,
     /// Validated settings of the host manager.
     pub host_manager: HostManagerConfig,
     /// The discovery of hosts.
@@ -194,7 +195,7 @@ struct DriverChildren {
 
 /// The driver's actor.
 pub struct Driver {
-    core: DriverCore,
+    core: RecordedDriver,
     node: NodeHandle,
     timer: TimerSlot,
     to_be_started: Option<(HostManagerConfig, Box<dyn Discovery>)>,
@@ -263,15 +264,21 @@ impl Driver {
         status
     }
 
+    /// Gives the core an input. `drain` must follow.
+    fn take(&mut self, input: DriverInput) {
+        self.core.handle(self.node.now(), input);
+    }
+
     /// Carries out the core's outputs, and arms the timer.
     fn drain(&mut self, ctx: &mut Context<Self>) {
         if !(self.permit)() {
-            self.core.handle_abandon("its lease has ended");
+            self.take(DriverInput::Abandon { reason: "its lease has ended".to_owned() });
         }
         while let Some(output) = self.core.poll_output() {
             self.carry_out(output);
         }
         self.store(ctx);
+        self.core.end_step(self.node.now(), || self.node.wall_clock());
         self.timer.arm(ctx, self.core.poll_timeout());
     }
 
@@ -282,12 +289,10 @@ impl Driver {
         let upto = batch.last();
         let stored = async move { journal.append(batch).await }.into_actor(self);
         ctx.spawn(stored.map(move |stored, driver, ctx| {
-            match stored {
-                Ok(()) => driver.core.handle_journaled(driver.now(), upto),
-                Err((reason, may_pass)) => {
-                    driver.core.handle_journal_failed(driver.now(), &reason, may_pass);
-                }
-            }
+            driver.take(match stored {
+                Ok(()) => DriverInput::Journaled { upto },
+                Err((reason, may_pass)) => DriverInput::JournalFailed { reason, may_pass },
+            });
             driver.drain(ctx);
         }));
     }
@@ -349,8 +354,8 @@ impl Driver {
                 self.tell(agent, ActorName::AGENT, message);
             }
             Err(reason) => {
-                let failed = AgentToDriver::StartFailed { worker, reason, is_programs: false };
-                self.core.handle_agent(self.now(), &agent, failed);
+                let message = AgentToDriver::StartFailed { worker, reason, is_programs: false };
+                self.take(DriverInput::Agent { from: agent, message });
             }
         }
     }
@@ -398,7 +403,7 @@ impl TimedActor for Driver {
     }
 
     fn timer_fired(&mut self, now: Time, ctx: &mut Context<Self>) {
-        self.core.handle_timeout(now);
+        self.core.handle(now, DriverInput::Timeout);
         self.drain(ctx);
     }
 }
@@ -407,7 +412,8 @@ impl Handler<Delivery<AgentToDriver>> for Driver {
     type Result = ();
 
     fn handle(&mut self, delivery: Delivery<AgentToDriver>, ctx: &mut Context<Self>) {
-        self.core.handle_agent(self.now(), &delivery.from, delivery.message);
+        let Delivery { from, message, .. } = delivery;
+        self.take(DriverInput::Agent { from, message });
         self.drain(ctx);
     }
 }
@@ -416,7 +422,8 @@ impl Handler<Delivery<WorkerToDriver>> for Driver {
     type Result = ();
 
     fn handle(&mut self, delivery: Delivery<WorkerToDriver>, ctx: &mut Context<Self>) {
-        self.core.handle_worker(self.now(), &delivery.from, delivery.message);
+        let Delivery { from, message, .. } = delivery;
+        self.take(DriverInput::Worker { from, message });
         self.drain(ctx);
     }
 }
@@ -425,7 +432,8 @@ impl Handler<LinkChanged> for Driver {
     type Result = ();
 
     fn handle(&mut self, link: LinkChanged, ctx: &mut Context<Self>) {
-        self.core.handle_link(self.now(), &link.peer, &link.event);
+        let LinkChanged { peer, event, .. } = link;
+        self.take(DriverInput::Link { peer, event });
         self.drain(ctx);
     }
 }
@@ -435,9 +443,9 @@ impl Handler<RegistryReport> for Driver {
 
     fn handle(&mut self, report: RegistryReport, ctx: &mut Context<Self>) {
         match report {
-            RegistryReport::Verdict(verdict) => self.core.handle_verdict(self.now(), verdict),
+            RegistryReport::Verdict(verdict) => self.take(DriverInput::Verdict(verdict)),
             RegistryReport::Missing { stamp, missing } => {
-                self.core.handle_missing(self.now(), stamp, missing);
+                self.take(DriverInput::Missing { stamp, missing });
             }
             RegistryReport::VoteDropped { total } => self.dropped_votes = total,
         }
@@ -452,11 +460,11 @@ impl Handler<HostReport> for Driver {
         match report {
             HostReport::Changed(snapshot) => {
                 self.observer.hosts(&snapshot);
-                self.core.handle_hosts(self.now(), snapshot);
+                self.take(DriverInput::Hosts(snapshot));
             }
             HostReport::DiscoveryFailed(failure) => {
                 let reason = failure.error.to_string();
-                self.core.handle_fatal(self.now(), &reason, Some(failure.hint));
+                self.take(DriverInput::Fatal { reason, hint: Some(failure.hint.to_owned()) });
             }
             HostReport::Refused { host, reason } => {
                 tracing::warn!(%host, reason, "a host that is not listed waits");
@@ -490,7 +498,7 @@ impl Handler<StopJob> for Driver {
     type Result = ();
 
     fn handle(&mut self, stop: StopJob, ctx: &mut Context<Self>) {
-        self.core.handle_stop(self.now(), stop.signal);
+        self.take(DriverInput::Stop { signal: stop.signal });
         self.drain(ctx);
     }
 }
@@ -507,7 +515,8 @@ impl Handler<LaunchFailed> for Driver {
     type Result = ();
 
     fn handle(&mut self, failed: LaunchFailed, ctx: &mut Context<Self>) {
-        self.core.handle_launch_failed(&failed.host, &failed.reason);
+        let LaunchFailed { host, reason } = failed;
+        self.take(DriverInput::LaunchFailed { host, reason });
         self.drain(ctx);
     }
 }
@@ -516,7 +525,7 @@ impl Handler<StandbysChanged> for Driver {
     type Result = ();
 
     fn handle(&mut self, changed: StandbysChanged, ctx: &mut Context<Self>) {
-        self.core.handle_standbys(self.now(), changed.0);
+        self.take(DriverInput::Standbys(changed.0));
         self.drain(ctx);
     }
 }
@@ -525,7 +534,7 @@ impl Handler<Abandon> for Driver {
     type Result = ();
 
     fn handle(&mut self, abandon: Abandon, ctx: &mut Context<Self>) {
-        self.core.handle_abandon(&abandon.reason);
+        self.take(DriverInput::Abandon { reason: abandon.reason });
         self.drain(ctx);
     }
 }
@@ -537,7 +546,8 @@ impl Handler<ChildEnded> for Driver {
     /// would decide wrongly from then on.
     fn handle(&mut self, ended: ChildEnded, ctx: &mut Context<Self>) {
         let reason = format!("a fault in the driver: its {} {}", ended.name, ended.exit);
-        self.core.handle_fatal(self.now(), &reason, Some("please report this"));
+        let hint = Some("please report this".to_owned());
+        self.take(DriverInput::Fatal { reason, hint });
         self.drain(ctx);
     }
 }

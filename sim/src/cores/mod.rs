@@ -46,6 +46,7 @@ use crate::plan::{DiscoveryFault, DiskFault, PlannedFault, plan};
 use crate::report::{RunFailure, RunReport, RunVerdict};
 use crate::scenario::Scenario;
 use crate::state_dir::SimulatedStateDir;
+use crate::tape::DriverTape;
 use crate::trace::{Recording, RunTrace, TraceKind, TracePlace};
 
 const MS: u64 = 1_000_000;
@@ -70,6 +71,8 @@ pub(crate) struct World {
     now: u64,
     agenda: WorldAgenda<Happening>,
     pub(crate) trace: RunTrace,
+    /// Recordings of the driver's lives.
+    tape: DriverTape,
     oracle: Oracle,
     /// Random stream of frame delays.
     net: ChaCha8Rng,
@@ -153,7 +156,9 @@ impl World {
         let state_dir = SimulatedStateDir::new(seed, hub.is_some());
         let tenancy = Tenancy::begin(&state_dir, &scenario.driver.program, seed, 1)
             .expect("an empty state directory on a sound disk");
-        let driver = DriverLife::new(hub, &scenario, seed, birth, tenancy);
+        let tape = DriverTape::new(recording.drivers);
+        let recorder = tape.recorder(1);
+        let driver = DriverLife::new(hub, &scenario, seed, birth, (tenancy, recorder));
         let mut oracle = Oracle::default();
         let _first = oracle.driver_began(driver.job, driver.term);
         let hosts = (0..options.hosts.max(1))
@@ -170,6 +175,7 @@ impl World {
             now: 0,
             agenda: WorldAgenda::new(),
             trace: RunTrace::new(recording),
+            tape,
             oracle,
             net: stream(seed, "net", 0),
             machine: stream(seed, "machine", 0),
@@ -321,6 +327,7 @@ impl World {
             result: self.driver.result.as_ref().map(|result| result.reason.clone()),
             failure: self.failure.take(),
             decisions: self.trace.decisions.take(),
+            recordings: self.tape.take(),
             last_events: self.trace.columns(),
         }
     }

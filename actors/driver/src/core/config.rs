@@ -5,9 +5,10 @@ use std::time::Duration;
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::OutputSettings;
 use elastic_protocol::{Deadlines, InvalidDeadlines, ProgramSpec};
+use serde::{Deserialize, Serialize};
 
 /// Treatment of a slot whose worker failed.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum OnFailure {
     /// Start it again after a back-off; its host is out after `max_restarts` failures.
@@ -18,7 +19,7 @@ pub enum OnFailure {
 }
 
 /// Treatment of the loss of all workers that held the training state.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum OnTotalLoss {
     /// The job fails.
@@ -28,7 +29,7 @@ pub enum OnTotalLoss {
 }
 
 /// Ways in which workers survive a reset.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum ElasticMode {
     /// By restart, until the first worker attaches: then every worker must.
@@ -41,7 +42,7 @@ pub enum ElasticMode {
 }
 
 /// Settings of the driver.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DriverConfig {
     /// Number of workers to start with; none: all slots known at the start.
     pub np: Option<u32>,
@@ -76,6 +77,7 @@ pub struct DriverConfig {
     /// Limits of all waits.
     pub deadlines: Deadlines,
     /// The program that workers run.
+    #[serde(with = "crate::recording::readable::program")]
     pub program: ProgramSpec,
     /// Treatment of the workers' output.
     pub output: OutputSettings,

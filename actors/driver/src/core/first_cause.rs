@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::AgentToDriver;
 use elastic_protocol::{Deadlines, ExitStatus, Time, WorkerFailure, WorkerId};
+use serde::{Deserialize, Serialize};
 
 /// Last words of a process.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct FailureWords {
     /// The program's error, or the end of its stderr.
     pub(crate) message: String,
@@ -20,7 +21,7 @@ pub(crate) struct FailureWords {
 }
 
 /// A process that has ended, and whose last words are awaited.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct EndedProcess {
     status: ExitStatus,
     /// The rank that the process had.
@@ -29,7 +30,7 @@ struct EndedProcess {
 }
 
 /// The failure that came first.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct First {
     failure: WorkerFailure,
     failed_at: Option<u64>,
@@ -38,11 +39,12 @@ struct First {
 }
 
 /// Failures since a generation last trained.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct FirstCause {
     first: Option<First>,
     /// The earliest of the failures whose programs say when they failed.
     earliest: Option<(u64, WorkerFailure)>,
+    #[serde(with = "crate::recording::readable::pairs")]
     ended: BTreeMap<WorkerId, EndedProcess>,
     /// Reason why no agent could be started, of the first such host.
     launch_failure: Option<String>,

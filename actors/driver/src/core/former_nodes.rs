@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_protocol::{HostName, Time, WorkerId};
+use serde::{Deserialize, Serialize};
 
 /// State of a takeover: the agents and workers that are still awaited.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Takeover {
     since: Time,
     deadline: Time,

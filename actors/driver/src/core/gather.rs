@@ -4,10 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use elastic_protocol::messages::{DriverToWorker, Formation, FormationTable, GroupKey, SyncPlan};
+use elastic_protocol::messages::{DriverToWorker, Formation, FormationTable, SyncPlan};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Assignment, CommitId, ResetCause, Stamp, Step, Time, WorkerId};
-use rand::RngCore;
 
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
@@ -157,9 +156,7 @@ impl DriverCore {
             .collect();
         let (sync, step) = sync_plan(&commits);
         self.tell_of_lost_steps(now, stamp.generation, step, &commits);
-        let mut key = [0; 32];
-        self.rng.fill_bytes(&mut key);
-        let key = GroupKey(key);
+        let key = self.random.key();
         let table = FormationTable::Full(Arc::clone(&assignment));
         let (encrypts, data_plane) = (self.config.encrypt_data, self.config.data_plane);
         let formation = Formation { stamp, table, sync, step, key, encrypts, data_plane };

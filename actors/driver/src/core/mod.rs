@@ -16,6 +16,7 @@ mod first_cause;
 mod former_nodes;
 mod fruitless;
 mod gather;
+mod input;
 mod interrupt;
 mod journaling;
 mod losses;
@@ -25,6 +26,7 @@ mod output;
 mod pacing;
 mod phase;
 mod quarrels;
+mod random;
 mod restart;
 mod restored;
 mod review;
@@ -49,17 +51,20 @@ use elastic_protocol::messages::DriverStatus;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{JobId, Term, Time};
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 
 use self::agenda::Timetable;
 pub use self::config::{DriverConfig, ElasticMode, InvalidDriverConfig, OnFailure, OnTotalLoss};
 pub use self::event_form::{InvalidListedHost, ListedHost};
 use self::first_cause::FirstCause;
 use self::former_nodes::Takeover;
+pub use self::input::DriverInput;
 use self::outbox::DriverOutbox;
 pub use self::output::{DriverEvent, DriverOutput, EventKind, ResetWay};
 use self::pacing::Pacing;
 use self::phase::RoundPhase;
 use self::quarrels::Quarrels;
+use self::random::DriverRandom;
 use self::roster::Roster;
 use self::round::Round;
 pub use self::standing::{Until, WorkerStanding};
@@ -71,13 +76,14 @@ use self::trained_state::TrainedState;
 /// The driver's state machine; one for each job. It routes inputs to its handlers, one file for each topic. The
 /// handlers' state is owned by its parts. Each part checks its own invariants after every input, in debug builds and
 /// in the simulation.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub struct DriverCore {
     config: DriverConfig,
     job: JobId,
     term: Term,
     /// Source of back-off jitter and of the keys of generations.
-    rng: ChaCha8Rng,
+    #[serde(skip)]
+    random: DriverRandom,
     /// Hosts, agents, slots and workers.
     roster: Roster,
     /// The current generation, its phase, and resets.
@@ -113,7 +119,7 @@ impl DriverCore {
             config,
             job,
             term,
-            rng,
+            random: DriverRandom::new(rng),
             roster: Roster::new(workers_max),
             round,
             first_cause: FirstCause::default(),
@@ -144,6 +150,34 @@ impl DriverCore {
             return None;
         }
         [self.agenda.next(), self.outbox.retry_at()].into_iter().flatten().min()
+    }
+
+    /// Whether outputs wait for a record.
+    pub(crate) fn holds_outputs(&self) -> bool {
+        self.outbox.holds_outputs()
+    }
+
+    pub(crate) const fn job(&self) -> JobId {
+        self.job
+    }
+
+    pub(crate) const fn term(&self) -> Term {
+        self.term
+    }
+
+    /// Keeps the numbers that are drawn, for a recording.
+    pub(crate) fn keep_drawn(&mut self) {
+        self.random.keep_drawn();
+    }
+
+    /// The numbers drawn since the last call.
+    pub(crate) fn take_drawn(&mut self) -> Vec<u64> {
+        self.random.take_drawn()
+    }
+
+    /// Gives a core that is replayed the numbers that its next inputs draw.
+    pub(crate) fn give_drawn(&mut self, drawn: Vec<u64>) {
+        self.random.give(drawn);
     }
 
     /// Checks the invariants of the parts, and between them.

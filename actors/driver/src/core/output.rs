@@ -12,13 +12,14 @@ use serde::{Deserialize, Serialize};
 use super::event_form::{self, ListedHost};
 
 /// Outputs of the core. They are carried out in order.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum DriverOutput {
     /// Send a message to an agent.
     ToAgent {
         /// The agent.
         to: NodeId,
         /// The message.
+        #[serde(serialize_with = "crate::recording::readable::to_agent::serialize")]
         message: DriverToAgent,
     },
     /// Tell an agent to start a worker. The shell adds the worker's credential.
@@ -37,6 +38,7 @@ pub enum DriverOutput {
         /// The worker.
         to: WorkerId,
         /// The message.
+        #[serde(serialize_with = "crate::recording::readable::to_worker::serialize")]
         message: DriverToWorker,
     },
     /// Send the same message to many workers, in this order. It is encoded once.
@@ -44,6 +46,7 @@ pub enum DriverOutput {
         /// The workers.
         to: Vec<WorkerId>,
         /// The message.
+        #[serde(serialize_with = "crate::recording::readable::to_worker::serialize")]
         message: DriverToWorker,
     },
     /// Tell agents and workers the addresses of all drivers.

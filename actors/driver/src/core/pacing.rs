@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use elastic_protocol::{Stamp, Time};
+use serde::{Deserialize, Serialize};
 
 /// Fruitless resets in a row without a pause. Two deaths in a row are usual, and cost no delay.
 const FREE: u32 = 2;
@@ -18,7 +19,7 @@ const PAUSE_LONGEST: Duration = Duration::from_secs(10);
 const STEADY: Duration = Duration::from_secs(10);
 
 /// Counter of resets in a row without progress.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Pacing {
     /// The ended generation that was counted last.
     counted: Option<Stamp>,

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::UnreachableHost;
 use elastic_protocol::{HostName, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
@@ -23,16 +24,18 @@ const BREAKS_MAX: u32 = 3;
 const REMEMBERED_MAX: usize = 4096;
 
 /// Accusations between members, and counts of breaks between hosts.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Quarrels {
     /// Reporter and peer of each broken link in the generation formed last, with the report.
+    #[serde(with = "crate::recording::readable::pairs")]
     accusations: BTreeMap<(WorkerId, WorkerId), String>,
     /// Paths between two hosts, the lesser name first, over which generations broke in a row.
+    #[serde(with = "crate::recording::readable::pairs")]
     breaks: BTreeMap<HostPair, BrokenPath>,
 }
 
 /// A path between two hosts over which generations broke.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 struct BrokenPath {
     /// Number of generations in a row.
     breaks: u32,

@@ -15,6 +15,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use elastic_protocol::messages::{Ballot, ProcessPlace};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ExitStatus, HostName, ResetCause, Time, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
 use super::config::ElasticMode;
@@ -29,7 +30,7 @@ pub(crate) const NOWHERE: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Stage of a process that lives for one generation.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum ProcessStage {
     /// Not started yet; the process is started when a generation is formed.
     Planned,

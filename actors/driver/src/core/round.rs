@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{GenerationId, JobResult, ResetCause, Stamp, Time, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use super::agenda::Timetable;
 use super::phase::{FormedGeneration, Gather, ResetRecord, RoundPhase};
@@ -12,7 +13,7 @@ use super::timers::Timer;
 use crate::journal::Image;
 
 /// Progress of the job through its generations.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Round {
     /// Number of the last generation.
     generation: GenerationId,

@@ -53,7 +53,7 @@ impl DriverCore {
         // By restart, the first failure has no back-off: restarting the whole group takes time enough.
         let earlier = if is_by_restart { failures - 1 } else { failures };
         let wait = match earlier.checked_sub(1) {
-            Some(earlier) => BACKOFF.wait(earlier, &mut self.rng),
+            Some(earlier) => BACKOFF.wait(earlier, &mut self.random),
             None => Duration::ZERO,
         };
         let until = now + wait;

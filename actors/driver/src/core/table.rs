@@ -8,6 +8,7 @@ use elastic_protocol::{
     CommitId, GenerationId, HostName, Incarnation, NodeId, Step, Time, WorkerId,
 };
 use elastic_runtime::transport::LinkEvent;
+use serde::{Deserialize, Serialize};
 
 use super::restart::ProcessStage;
 use super::standing::WorkerStanding;
@@ -16,7 +17,7 @@ use super::standing::WorkerStanding;
 pub(crate) type SlotId = (HostName, u32);
 
 /// A host's agent.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct AgentRecord {
     /// The agent's node, with its incarnation.
     pub(crate) node: NodeId,
@@ -55,7 +56,7 @@ impl AgentRecord {
 }
 
 /// A new agent that has the name of a known one, which may still be alive.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct PendingJoin {
     pub(crate) node: NodeId,
     pub(crate) slots: u32,
@@ -66,7 +67,7 @@ pub(crate) struct PendingJoin {
 }
 
 /// State of a link, as the transport reported it last.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum PeerLink {
     /// No session.
     Down,
@@ -88,7 +89,7 @@ impl PeerLink {
 }
 
 /// A slot's history.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct SlotRecord {
     /// The slot's worker, running or to be started.
     pub(crate) worker: Option<WorkerId>,
@@ -104,7 +105,7 @@ pub(crate) struct SlotRecord {
 }
 
 /// One incarnation of a worker.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct WorkerRecord {
     pub(crate) pid: Option<u32>,
     pub(crate) data_address: Option<SocketAddr>,
@@ -178,7 +179,7 @@ impl WorkerRecord {
 }
 
 /// State of a worker, as the driver sees it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum Stance {
     /// Process ordered; not attached yet.
     Starting,

@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 
 use elastic_protocol::{HostName, Time, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use super::table::SlotId;
 
 /// Purpose of a deadline.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(crate) enum Timer {
     /// Deadline of the phase.
     Phase,
@@ -32,7 +33,7 @@ pub(crate) enum Timer {
     Reports(HostName),
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Timers(BTreeSet<(Time, Timer)>);
 
 impl Timers {

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use elastic_protocol::{Step, Time};
+use serde::{Deserialize, Serialize};
 
 use crate::journal::{Image, JournalRecord, StateLossImage};
 
@@ -14,7 +15,7 @@ use crate::journal::{Image, JournalRecord, StateLossImage};
 const RECORDED_EVERY: Duration = Duration::from_secs(10);
 
 /// Progress of the training state, and its losses.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct TrainedState {
     /// Highest step that all members of a generation are known to hold; none until members were told to begin.
     committed: Option<Step>,

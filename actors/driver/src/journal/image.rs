@@ -22,8 +22,10 @@ pub struct Image {
     /// Id of the job; none before the first record.
     pub job: Option<JobId>,
     /// The program that the job runs.
+    #[serde(with = "crate::recording::readable::program")]
     pub program: ProgramSpec,
     /// The job's secrets.
+    #[serde(with = "crate::recording::readable::secrets")]
     pub secrets: JobSecretsBytes,
     /// Number of the driver's last incarnation.
     pub term: Term,
@@ -32,8 +34,10 @@ pub struct Image {
     /// Last incarnation number given to a worker.
     pub incarnation: Incarnation,
     /// Workers' processes that are not known to be gone.
+    #[serde(with = "crate::recording::readable::pairs")]
     pub workers: BTreeMap<WorkerId, WorkerImage>,
     /// State of slots: failures, and whether they are closed.
+    #[serde(with = "crate::recording::readable::pairs")]
     pub slots: BTreeMap<(HostName, u32), SlotImage>,
     /// The listed hosts, the oldest first.
     pub hosts: Vec<HostImage>,
@@ -114,6 +118,7 @@ pub struct SlotImage {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct GenerationImage {
     /// The formation that its members were told, with the full table.
+    #[serde(with = "crate::recording::readable::formation")]
     pub formation: Formation,
     /// Members whose processes are not known to be gone.
     pub alive: BTreeSet<WorkerId>,

@@ -13,9 +13,10 @@ mod succession;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::time::SystemTime;
 
-use elastic_driver::DriverCore;
 use elastic_driver::journal::GenerationProgress;
+use elastic_driver::recording::{DriverRecorder, DriverStart, RecordedDriver};
 use elastic_host_manager::{DiscoveryError, HostManagerCore, HostSource, HostsSnapshot};
 use elastic_protocol::{HostName, JobId, JobResult, Stamp, Term, Time, WorkerId};
 use elastic_registry::{GenerationVerdict, Incident, RegistryCore, RestartBudget};
@@ -101,7 +102,7 @@ pub(super) enum DriverSeat {
 /// The cores of the driver's node.
 #[derive(Debug)]
 pub(super) struct DriverCores {
-    pub(super) driver: DriverCore,
+    pub(super) driver: RecordedDriver,
     pub(super) host_manager: HostManagerCore,
     registry: RegistryCore,
     /// Messages in transit between the cores.
@@ -191,7 +192,7 @@ impl DriverLife {
         scenario: &Scenario,
         seed: u64,
         birth: DriverBirth,
-        tenancy: Tenancy,
+        (tenancy, recorder): (Tenancy, Option<DriverRecorder>),
     ) -> Self {
         let DriverBirth { life, at, ppm } = birth;
         let Tenancy { tenure, handle } = tenancy;
@@ -222,8 +223,10 @@ impl DriverLife {
             None => {
                 let rng = stream(seed, "driver", u64::from(life) - 1);
                 let hosts_rng = stream(seed, "host manager", u64::from(life) - 1);
+                let start = DriverStart::Journal { config, tenure: Box::new(tenure) };
+                let wall = SystemTime::UNIX_EPOCH;
                 DriverSeat::Cores(Box::new(DriverCores {
-                    driver: DriverCore::with_journal(config, tenure, rng, Time::ZERO),
+                    driver: RecordedDriver::begin(start, rng, Time::ZERO, wall, recorder),
                     host_manager: HostManagerCore::new(hosts, hosts_rng, Time::ZERO),
                     registry: RegistryCore::new(),
                     local: VecDeque::new(),
@@ -236,7 +239,7 @@ impl DriverLife {
                 let seed = mix(seed, u64::from(life) - 1);
                 let birth = (life, seed, ppm);
                 DriverSeat::Actors(DriverActors {
-                    node: DriverNode::start(hub, birth, (tenure, handle), config, hosts),
+                    node: DriverNode::start(hub, birth, (tenure, handle, recorder), config, hosts),
                     hosts: HostsSnapshot::default(),
                     hosts_must_stay: false,
                     discovery: None,

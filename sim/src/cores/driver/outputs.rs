@@ -1,5 +1,7 @@
 //! Outputs of the driver's core: how they are carried out, and what the oracle checks at each.
 
+use std::time::SystemTime;
+
 use elastic_driver::{DriverOutput, OnTotalLoss};
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
 use elastic_protocol::{HostName, Incarnation, NodeId, Stamp, WorkerId};
@@ -24,6 +26,10 @@ impl World {
             self.carry_out(output);
         }
         self.store_batch();
+        let now = self.driver_now();
+        if let Some(cores) = self.driver.cores() {
+            cores.driver.end_step(now, || SystemTime::UNIX_EPOCH);
+        }
         let bound = 256 + 64 * (self.hosts.len() * (2 + self.options.slots as usize));
         if outputs > bound {
             self.fail_safety(format!("one input of the driver gave {outputs} outputs"));

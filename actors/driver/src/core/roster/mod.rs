@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::{HostName, Incarnation, NodeId, Step, Time, WorkerId};
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::seating::CommitOrder;
 use self::seating::Seating;
@@ -23,7 +24,7 @@ use super::restart::ProcessStage;
 use super::table::{AgentRecord, PeerLink, PendingJoin, SlotId, SlotRecord, Stance, WorkerRecord};
 
 /// Hosts, agents, slots, workers.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Roster {
     /// The listed hosts (copy of the host manager's).
     snapshot: HostsSnapshot,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use elastic_protocol::{HostName, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use crate::core::table::SlotId;
 
@@ -33,8 +34,13 @@ impl OfHost for WorkerId {
 }
 
 /// An ordered map that remembers changed hosts; it dereferences to the map.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(bound(
+    serialize = "K: Serialize, V: Serialize",
+    deserialize = "K: Deserialize<'de> + Ord, V: Deserialize<'de>"
+))]
 pub(crate) struct Touched<K, V> {
+    #[serde(with = "crate::recording::readable::pairs")]
     map: BTreeMap<K, V>,
     hosts: BTreeSet<HostName>,
 }
