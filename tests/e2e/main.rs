@@ -24,6 +24,7 @@ mod observe;
 mod operation;
 mod pauses;
 mod progress;
+mod recording;
 mod restart;
 mod security;
 mod sick;

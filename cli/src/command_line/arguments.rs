@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::doctor::DoctorFlags;
 use super::driver_flags::DriverFlags;
 use super::explain::ExplainFlags;
+use super::replay::ReplayFlags;
 use super::status::StatusFlags;
 use super::torch_flags::TorchFlags;
 use super::worker_flags::WorkerFlags;
@@ -48,6 +49,8 @@ pub(crate) enum ProgramCommand {
     Status(StatusFlags),
     /// Say why a generation ended, what it cost, and what would have avoided it; or what a job waits for.
     Explain(ExplainFlags),
+    /// Give a recording (`--record`) to the driver's core again: whether it decides the same.
+    Replay(ReplayFlags),
     /// Check this host: what it has, what will be used, and what is wrong.
     Doctor(DoctorFlags),
     /// Run the training program of `demo`.

@@ -124,6 +124,9 @@ pub(crate) struct DriverFlags {
     /// ~/.local/state/elastic-node]
     #[arg(long, env = "ELASTIC_STATE_DIR", value_name = "FOLDER")]
     pub(crate) state_dir: Option<PathBuf>,
+    /// Record the inputs and decisions of the driver in the state directory, at most 64 MiB, for `replay`
+    #[arg(long, env = "ELASTIC_RECORD", value_parser = BoolishValueParser::new())]
+    pub(crate) record: bool,
     /// Where several drivers, of which one acts and the others stand by, share the journal:
     /// etcd://HOST:PORT[,HOST:PORT…][/NAME], with a name of its own for each job [default: the state directory]
     #[arg(long, env = "ELASTIC_STORE", value_name = "ADDR")]

@@ -60,6 +60,8 @@ pub(crate) struct DriverPlan {
     /// Whether the driver writes a journal to the state directory, so that it can be killed and started again. It does
     /// not where a restarted driver could not be found again: on any free port, with no folder named.
     pub(crate) keeps_journal: bool,
+    /// Whether the driver's inputs and decisions are recorded in the state directory.
+    pub(crate) records: bool,
     /// The store in which several drivers share the journal, instead of the state directory.
     pub(crate) store: Option<StorePlan>,
     /// Whether this driver only stands by and never begins a job.
@@ -201,6 +203,7 @@ pub(super) fn plan(
         interface,
         state_dir,
         keeps_journal,
+        records: flags.record,
         store,
         is_standby,
         lease,

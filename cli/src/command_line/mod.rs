@@ -1,6 +1,6 @@
 //! The command line: the flags (`arguments`, `driver_flags`, `worker_flags`, `torch_flags`), the plans made of them
-//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `status`, `explain` and `doctor`, and the report of a failure
-//! (`failure`). Called by `main`.
+//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `status`, `explain`, `replay` and `doctor`, and the report of
+//! a failure (`failure`). Called by `main`.
 
 mod arguments;
 mod doctor;
@@ -14,6 +14,7 @@ mod node_plan;
 mod printable;
 mod program;
 mod reading;
+mod replay;
 mod slurm;
 mod status;
 mod store_plan;
@@ -32,5 +33,6 @@ pub(crate) use logging::{flush_stderr, say, start_logging, stderr_lane};
 pub(crate) use node_plan::{NodePlan, SecretSource};
 pub(crate) use printable::printable;
 pub(crate) use reading::{flag_variables, read, warn_of_misspelt_variables};
+pub(crate) use replay::run_replay;
 pub(crate) use status::{describe_phases, describe_status, print_status};
 pub(crate) use worker_flags::{Leash, TOKEN_VARIABLE, WorkerPlan, plan_worker};

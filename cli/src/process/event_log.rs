@@ -15,7 +15,7 @@ use serde::Serialize;
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Timeout for writing the last lines when the driver ends.
-const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Writes `events.jsonl`: the lines of later jobs follow those of earlier ones. The file is written in a lane of its
 /// own, so that a hanging disk blocks no other work: lines that do not fit are dropped, and counted in the log itself.

@@ -14,6 +14,8 @@ use elastic_driver::recording::{DriverRecorder, HEAD_PREFIX, RecordingSink};
 use elastic_runtime::{DroppingWriter, DroppingWriterLane};
 use elastic_transport::{PROTOCOL_VERSION, alpn};
 
+use super::event_log::LAST_LINES_WITHIN;
+
 /// Name of the folder in the state directory.
 pub(crate) const RECORDING_FOLDER: &str = "recording";
 
@@ -22,9 +24,6 @@ const SEGMENT_BYTES_MAX: u64 = 16 << 20;
 
 /// Most segments that are kept: 64 MiB in all.
 const SEGMENTS_MAX: usize = 4;
-
-/// Timeout for writing the last lines when the driver ends.
-const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
 
 /// The version of the protocol, with the digest of its messages.
 pub(crate) fn messages_known() -> String {

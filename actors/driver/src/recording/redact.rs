@@ -60,18 +60,18 @@ pub fn redact(segments: &[String], protocol: &str) -> Result<String, ReplayError
             let mut without_names: RecordingLine =
                 serde_json::from_value(names.replaced(&value))
                     .map_err(|source| ReplayError::Line { segment, line: number, source })?;
-            // A state that goes on from what the copy has already is that of the copy's core: a text that the core
-            // has cut is cut at another place there.
+            original.line(&line, segment)?;
+            // Where the original's decisions are as recorded, those of the copy are what the core decides about the
+            // copy: a text that the core has cut is cut at another place there.
             if let RecordingLine::Head(head) = &mut without_names
                 && let CoreStart::State(_) = head.core
+                && original.is_same()
                 && let Some(state) = redacted.state_before(head)
             {
                 head.core = CoreStart::State(state);
             }
-            original.line(&line, segment)?;
-            // Where the original's decisions are as recorded, those of the copy are what the core decides about it.
             let line = match redacted.line(&without_names, segment)? {
-                Some(Some(given)) if original.is_same() => RecordingLine::Step(given),
+                Some(given) if original.is_same() => RecordingLine::Step(given),
                 _ => without_names,
             };
             copy.push_str(&serde_json::to_string(&line).unwrap_or_default());

@@ -151,16 +151,16 @@ impl<'a> Walk<'a> {
         self.report.is_same
     }
 
-    /// Takes a line. Returns what the core gives out at a step; none for a step that cannot be replayed, since steps
-    /// before it are missing.
+    /// Takes a line. Returns what the core gives out at a step; none for a head, and for a step that cannot be replayed,
+    /// since steps before it are missing.
     pub(super) fn line(
         &mut self,
         line: &RecordingLine,
         segment: usize,
-    ) -> Result<Option<Option<RecordedStep>>, ReplayError> {
+    ) -> Result<Option<RecordedStep>, ReplayError> {
         match line {
-            RecordingLine::Head(head) => self.head(head, segment).map(|()| Some(None)),
-            RecordingLine::Step(step) => Ok(self.step(step, segment).map(Some)),
+            RecordingLine::Head(head) => self.head(head, segment).map(|()| None),
+            RecordingLine::Step(step) => Ok(self.step(step, segment)),
         }
     }
 
