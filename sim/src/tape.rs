@@ -11,7 +11,7 @@ use elastic_driver::recording::{DriverRecorder, HEAD_PREFIX, RecordingSink};
 pub const SIMULATED_MESSAGES: &str = "simulated";
 
 /// Length of a segment: short, so that segments begin in the middle of jobs.
-const SEGMENT_BYTES: usize = 256 << 10;
+const SEGMENT_BYTES: usize = 48 << 10;
 
 /// The segments of each life.
 type SegmentsOfLives = Rc<RefCell<BTreeMap<u32, Vec<String>>>>;

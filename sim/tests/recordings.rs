@@ -51,7 +51,7 @@ fn the_core_decides_the_same_about_recorded_inputs_from_each_segment_on() {
 #[test]
 fn a_changed_decision_is_found_with_its_input_and_both_decisions() {
     let bugs =
-        [Bug::BlamedTooEarly, Bug::DeathIgnored, Bug::PauseNotToldToAll, Bug::LostHostNotTold];
+        [Bug::RootIsRankZero, Bug::DeltaToNewcomer, Bug::PauseNotToldToAll, Bug::LostHostNotTold];
     let recordings: Vec<Vec<String>> =
         (100..112).flat_map(|seed| recorded(&options(seed)).recordings).collect();
     for bug in bugs {

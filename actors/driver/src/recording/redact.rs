@@ -10,12 +10,10 @@ use serde_json::Value;
 use super::replay::{ReplayError, Walk, parsed_lines};
 use super::{CoreStart, RecordingLine};
 
-/// Fields whose values are texts of programs, of operators, or of a machine.
-const TEXTS: [&str; 20] = [
+/// Fields with texts of programs, of operators, or of a machine.
+const TEXTS: [&str; 16] = [
     "Closed",
     "ClosedHere",
-    "accusations",
-    "argv",
     "because",
     "directory",
     "draining",
@@ -26,13 +24,14 @@ const TEXTS: [&str; 20] = [
     "message",
     "note",
     "reason",
-    "reports",
     "role",
     "run_id",
     "tail",
     "trouble",
-    "warnings",
 ];
+
+/// Fields with lists or maps of such texts.
+const LISTS_OF_TEXTS: [&str; 4] = ["accusations", "argv", "reports", "warnings"];
 
 /// First of the addresses that stand for others: they are reserved for tests (RFC 2544, RFC 3849).
 const FIRST_V4: u32 = u32::from_be_bytes([198, 18, 0, 1]);
@@ -174,7 +173,9 @@ impl Substitutes {
                 let is_node = fields.contains_key("incarnation");
                 let fields = fields.iter().map(|(key, value)| {
                     let is_kept = key == "host" || (key == "name" && is_node);
-                    let is_text = !is_kept && (is_text || TEXTS.contains(&key.as_str()));
+                    let is_own = value.is_string() && TEXTS.contains(&key.as_str());
+                    let is_list = LISTS_OF_TEXTS.contains(&key.as_str());
+                    let is_text = !is_kept && (is_text || is_own || is_list);
                     let key = self.names.get(key).cloned().unwrap_or_else(|| key.clone());
                     (key, self.replaced_in(value, is_text))
                 });
@@ -191,8 +192,8 @@ impl Substitutes {
 
     /// What stands for a text. The same text has the same substitute.
     fn text(&mut self, text: &str) -> String {
-        // `default` is the role of a host that has none.
-        if text.is_empty() || text == "default" {
+        // The role of a host that has none, and the reason of a loss without a text.
+        if text.is_empty() || text == "default" || text == "Forgotten" {
             return text.to_owned();
         }
         let number = self.texts.len() + 1;

@@ -14,7 +14,7 @@ use crate::core::DriverCore;
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// There is no recording.
-    #[error("there is no recorded step")]
+    #[error("there is no recorded driver")]
     Empty,
     /// The recording is of a program with other messages.
     #[error(
@@ -118,7 +118,7 @@ pub fn replay(segments: &[String], protocol: &str) -> Result<ReplayReport, Repla
             }
         }
     }
-    if walk.report.steps == 0 { Err(ReplayError::Empty) } else { Ok(walk.report) }
+    if walk.report.segments == 0 { Err(ReplayError::Empty) } else { Ok(walk.report) }
 }
 
 /// The lines of a segment with their numbers. A last line that was not written to its end does not count.
