@@ -43,8 +43,7 @@ fn the_core_decides_the_same_about_recorded_inputs_from_each_segment_on() {
             }
         }
     }
-    println!("{lives} lives, {segments} segments, {inputs} inputs, {outputs} outputs");
-    assert!(lives > 50 && segments > lives + 20, "{lives} lives, {segments} segments");
+    assert!(lives > 50 && segments > lives + 50, "{lives} lives, {segments} segments");
     assert!(inputs > 10_000 && outputs > 5_000, "{inputs} inputs, {outputs} outputs");
 }
 
@@ -61,7 +60,6 @@ fn a_changed_decision_is_found_with_its_input_and_both_decisions() {
         let found = reports.into_iter().zip(&recordings).find(|(report, _)| !report.is_same);
         let (report, life) = found.unwrap_or_else(|| panic!("{} is not found", bug.name()));
         let difference = report.difference.expect("it is not the same");
-        println!("{}: {difference:?}", bug.name());
         assert_ne!(difference.recorded, difference.replayed, "{}", bug.name());
         assert!(difference.inputs_needed > 0, "{}", bug.name());
         // A copy without names shows the same difference at the same input.
