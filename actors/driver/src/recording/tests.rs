@@ -153,7 +153,8 @@ fn new_job(tape: &Tape) -> RecordedDriver {
         Ok::<_, std::convert::Infallible>(Founding { job, secrets: JobSecretsBytes::default() })
     };
     let tenure = Tenure::begin(&mut journal, &program(), founding).expect("a new journal");
-    let start = DriverStart::Journal { config: DriverConfig::new(program()), tenure: Box::new(tenure) };
+    let start =
+        DriverStart::Journal { config: DriverConfig::new(program()), tenure: Box::new(tenure) };
     begin(start, Some(DriverRecorder::new(Box::new(tape.clone()), "m")))
 }
 
