@@ -2,8 +2,8 @@
 //! writes them while a job runs. [`replay`] gives the inputs to the core again and compares its decisions. [`redact`]
 //! replaces names.
 //!
-//! A recording is a sequence of JSON lines in segments. Each segment begins with a [`RecordingHead`]: the core as it was
-//! then. So a segment can be replayed when those before it are gone. Each further line is a [`RecordedStep`]: inputs,
+//! A recording is a sequence of JSON lines in segments. Each segment begins with a `RecordingHead`: the core as it was
+//! then. So a segment can be replayed when those before it are gone. Each further line is a `RecordedStep`: inputs,
 //! and all that the core gave out before the next ones.
 
 pub(crate) mod readable;
