@@ -206,12 +206,12 @@ fn explain_names_the_failure_that_blacklists_a_host() {
 fn explain_names_why_a_job_failed() {
     let cases = [
         (
-            &["--min-np", "2", "--elastic-timeout", "2", "--max-restarts", "0"][..],
+            &["--min-np", "2", "--elastic-timeout", "10", "--max-restarts", "0"][..],
             "elastic timeout",
             "--elastic-timeout",
         ),
         (
-            &["--on-failure", "blacklist", "--min-np", "2", "--elastic-timeout", "2"],
+            &["--on-failure", "blacklist", "--min-np", "2", "--elastic-timeout", "10"],
             "elastic timeout",
             "--min-np",
         ),
