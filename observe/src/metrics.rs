@@ -94,7 +94,8 @@ impl EventTally {
 /// The kind of a cause, as a label.
 const fn kind_of(cause: &ResetCause) -> &'static str {
     match cause {
-        ResetCause::WorkerExited { .. } => "worker_exited",
+        // A death is the end of a process whose exit status is still to come.
+        ResetCause::WorkerExited { .. } | ResetCause::WorkerDied { .. } => "worker_exited",
         ResetCause::WorkerFailed { .. } => "worker_failed",
         ResetCause::WorkerSilent { .. } => "worker_silent",
         ResetCause::PeerBroken { .. } => "peer_broken",

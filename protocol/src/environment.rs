@@ -11,6 +11,9 @@ pub const JOB: &str = "ELASTIC_JOB";
 pub const WORKER: &str = "ELASTIC_WORKER";
 /// The secret with which the worker joins. Set by the agent, from `DriverToAgent::Start`.
 pub const CREDENTIAL: &str = "ELASTIC_CREDENTIAL";
+/// The robust lock that the worker takes for life, in memory that it shares with its agent: see `robust_lock`. Set by the
+/// agent.
+pub const LOCK: &str = "ELASTIC_LOCK";
 /// The address at which other workers reach this one. Set by the agent if an interface was named; by default
 /// the local address of the route to the driver.
 pub const DATA_ADDRESS: &str = "ELASTIC_DATA_ADDRESS";

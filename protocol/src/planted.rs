@@ -54,6 +54,10 @@ bugs! {
     BackOffNeverEnds = "a slot's back-off never ends", "driver";
     /// The end of a member's process does not end its generation (G-12).
     DeathIgnored = "the death of a member does not end its generation", "driver";
+    /// A death that is known before the exit status counts as two failures of the slot.
+    DeathCountsTwice = "a death counts twice, before and with its exit status", "driver";
+    /// A death whose reset is over when the exit status comes keeps its provisional cause.
+    DeathStaysUnexplained = "the exit status of a death does not reach its reset", "driver";
     /// The driver waits without end for a process that never comes to the library (G-9, X-14).
     StartHasNoDeadline = "a start has no deadline", "driver";
     /// The elastic timeout passes unnoticed (G-9).
@@ -159,6 +163,8 @@ bugs! {
     OldCommitTold = "an old commit is told on arrival", "state";
     /// The driver is not told of processes that were killed by a signal.
     DeathNotReported = "a death by signal is not reported", "agent";
+    /// The end of a process is not reported where its death was.
+    ExitOmittedAfterDeath = "the exit of a process whose death was told is not reported", "agent";
     /// An agent obeys a driver that has a successor (D-2).
     FormerDriverObeyed = "a driver that was succeeded is obeyed", "agent";
     /// A process that ignores SIGTERM is never killed.

@@ -51,6 +51,9 @@ pub(crate) struct Scenario {
     pub(crate) death_is_told: bool,
     /// Whether the ports of ended processes are said to be closed by their hosts.
     pub(crate) deaths_are_refused: bool,
+    /// Longest time that the system takes to clear the memory of a dead process, in nanoseconds: until then it has no exit
+    /// status, and its connections stand. 0: no worker holds a robust lock, and all shows at once.
+    pub(crate) clearing_ns: u64,
     /// Whether programs ignore SIGTERM.
     pub(crate) stubborn: bool,
     /// Largest deviation of a clock, in millionths.
@@ -186,6 +189,7 @@ impl Scenario {
             death_is_told: random.random_bool(0.5),
             deaths_are_refused: options.draws >= 3
                 && stream(options.seed, "refusals", 0).random_bool(0.7),
+            clearing_ns: draw_clearing(options),
             stubborn: random.random_bool(0.1),
             sync_ns: (20_000.0 * 1_000_f64.powf(durable.random_range(0.0..1.0))) as u64,
             turns_away: durable.random_bool(0.5),
@@ -200,6 +204,14 @@ impl Scenario {
         let mut letter = || if is_mixed { random.random_range('a'..='z') } else { 'h' };
         (0..hosts).map(|host| host_name(letter(), host)).collect()
     }
+}
+
+/// Draws the longest time to clear a dead process's memory: logarithmic between 1 ms and 2 s.
+fn draw_clearing(options: &RunOptions) -> u64 {
+    let mut random = stream(options.seed, "clearing", 0);
+    let has_locks = options.draws >= 4 && random.random_bool(0.5);
+    let ns = 1e6 * 2_000_f64.powf(random.random_range(0.0..1.0));
+    if has_locks { ns as u64 } else { 0 }
 }
 
 /// Draws deadlines that the faults can reach, limits that a job can reach, and the interval of the journal's

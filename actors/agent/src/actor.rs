@@ -221,6 +221,10 @@ impl Handler<ProcessEvent> for AgentActor {
                 }
                 self.with_core(ctx, |core, now| core.handle_spawned(now, &worker, result));
             }
+            ProcessEvent::Dying { worker } => {
+                info!(%worker, "has died; its process is ending");
+                self.with_core(ctx, |core, _now| core.handle_dying(&worker));
+            }
             ProcessEvent::Exited { worker, status } => {
                 info!(%worker, %status, "ended");
                 self.with_core(ctx, |core, _now| core.handle_exited(&worker, status));

@@ -34,7 +34,9 @@ impl fmt::Debug for ShmCommunicator {
 
 impl ShmCommunicator {
     pub(crate) fn new(tcp: TcpCommunicator, segment: SharedSegment) -> ShmCommunicator {
-        ShmCommunicator { tcp, lane: SegmentSeat::new(segment) }
+        let lane = SegmentSeat::new(segment);
+        lane.woken_by(&tcp.engine.abort);
+        ShmCommunicator { tcp, lane }
     }
 
     /// Makes a segment that every rank of the group has mapped; `None` where one of them could not.

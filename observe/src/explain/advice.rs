@@ -43,6 +43,9 @@ fn for_cause(cause: &ResetCause) -> Vec<String> {
                  often a slot may fail before its host is blacklisted"
             )
         }
+        ResetCause::WorkerDied { worker } => format!(
+            "the system is still clearing the memory of {worker}: its exit status says more once that is done"
+        ),
         ResetCause::WorkerSilent { worker, .. } => format!(
             "the process of {worker} stood still while its host answered: a stop signal, a debugger, or a machine \
              that swaps"

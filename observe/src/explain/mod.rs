@@ -157,7 +157,8 @@ fn who(cause: &ResetCause) -> (Option<&WorkerId>, Option<String>) {
         ResetCause::WorkerExited { worker, .. }
         | ResetCause::WorkerFailed { worker, .. }
         | ResetCause::WorkerSilent { worker, .. }
-        | ResetCause::WorkerLeaves { worker, .. } => Some(worker),
+        | ResetCause::WorkerLeaves { worker, .. }
+        | ResetCause::WorkerDied { worker } => Some(worker),
         ResetCause::PeerBroken { peer, reporter, .. } => Some(peer.as_ref().unwrap_or(reporter)),
         ResetCause::DeadlinePassed { waiting_for, .. } => waiting_for.first(),
         ResetCause::HostsChanged { added, removed } => removed.first().or(added.first()),

@@ -80,6 +80,7 @@ fn each_cause_names_who_is_at_fault_and_a_planned_end_needs_no_advice() {
     let cases = [
         (ResetCause::WorkerFailed { worker: worker("b"), error: error.clone() }, "--max-restarts"),
         (ResetCause::WorkerSilent { worker: worker("b"), silent_ms: 9 }, "stood still"),
+        (ResetCause::WorkerDied { worker: worker("b") }, "its exit status says more"),
         (ResetCause::PeerBroken { reporter: worker("a"), peer, error }, "--data-plane"),
         (ResetCause::HostLost { host: name("b"), reason: "gone".to_owned() }, "--min-np"),
         (ResetCause::HostBlacklisted { host: name("b") }, "--blacklist-cooldown-range"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use elastic_driver::ResetWay;
 use elastic_protocol::messages::PhaseMs;
-use elastic_protocol::{GenerationId, ResetCause, Time};
+use elastic_protocol::{ExitStatus, GenerationId, ResetCause, Time, WorkerId};
 
 use super::bucket::TimeBucket;
 use super::totals::BucketTotals;
@@ -67,6 +67,14 @@ impl ResetAccounts {
 
     pub(super) fn get_mut(&mut self, from: u64) -> Option<&mut ResetAccount> {
         self.accounts.get_mut(&from)
+    }
+
+    /// Puts the exit status of a worker in the place of its death, in the resets that the death began.
+    pub(super) fn explain_death(&mut self, worker: &WorkerId, status: ExitStatus) {
+        let died = ResetCause::WorkerDied { worker: worker.clone() };
+        for account in self.accounts.values_mut().filter(|account| account.cause == died) {
+            account.cause = ResetCause::WorkerExited { worker: worker.clone(), status };
+        }
     }
 
     pub(super) fn charge(&mut self, from: u64, bucket: TimeBucket, nanos: u128) {

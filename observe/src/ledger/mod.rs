@@ -112,6 +112,7 @@ impl GoodputLedger {
                 self.count_slot(worker);
             }
             EventKind::WorkerExited { worker, status, expected, .. } => {
+                self.resets.explain_death(worker, *status);
                 self.blame(worker);
                 if !expected {
                     self.end_training_of(worker);

@@ -220,6 +220,19 @@ fn any_kind() -> impl Strategy<Value = EventKind> {
     ]
 }
 
+#[test]
+fn the_exit_status_of_a_death_reaches_the_account_of_its_reset() {
+    let mut story = Story::new();
+    let victim = worker("b", 0, 2);
+    let cause = ResetCause::WorkerDied { worker: victim.clone() };
+    story.at(1, [EventKind::ResetDecided { cause, way: ResetWay::Abort }]);
+    let [exited, _decided] = killed(&victim);
+    story.at(2, [exited]);
+    let causes: Vec<_> = story.ledger.resets.all().map(|account| account.cause.clone()).collect();
+    let status = ExitStatus::Signal(9);
+    assert_eq!(causes, [ResetCause::WorkerExited { worker: victim, status }]);
+}
+
 proptest! {
     #[test]
     fn buckets_add_up_to_the_wall_clock_times_the_slots_whatever_happens(

@@ -88,6 +88,13 @@ pub enum AgentToDriver {
         /// The program's own report of its failure, if it wrote one.
         error: Option<ProgramError>,
     },
+    /// The thread of a worker's actors has ended, and has not said goodbye: the worker is lost. Its process is ending, or
+    /// has replaced its program. If it ends, [`AgentToDriver::Exited`] follows, once the system has cleared its memory;
+    /// repeated after each `Welcome` until then.
+    Dying {
+        /// The worker.
+        worker: WorkerId,
+    },
     /// What is true of the host now, and was not when it joined. Sent when it changes, and after each `Welcome`.
     HostChanged {
         /// As in [`AgentToDriver::Join`]: another address where the host was renumbered.

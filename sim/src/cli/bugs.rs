@@ -60,6 +60,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::ProcessNotNamed => 1,
         Bug::TotalLossTolerated => 2,
         Bug::RefusalBelieved => 3,
+        Bug::DeathCountsTwice | Bug::DeathStaysUnexplained | Bug::ExitOmittedAfterDeath => 4,
         _ => 0,
     }
 }

@@ -104,6 +104,18 @@ pub(super) enum Happening {
         process: u32,
         code: i32,
     },
+    /// The lock of a dead worker has lost its owner.
+    Dying {
+        host: u32,
+        life: u32,
+        process: u32,
+    },
+    /// The memory of a dead process is cleared, and its connections end.
+    Cleared {
+        host: u32,
+        life: u32,
+        process: u32,
+    },
     Reaped {
         host: u32,
         life: u32,
@@ -238,6 +250,8 @@ impl World {
             Happening::Booted { process } => self.handle_booted(process),
             Happening::Signalled { process, kills } => self.handle_signalled(process, kills),
             Happening::Exited { process, code } => self.handle_exited(process, code),
+            Happening::Dying { host, life, process } => self.handle_dying(host, life, process),
+            Happening::Cleared { host, life, process } => self.handle_cleared(host, life, process),
             Happening::Reaped { host, life, process } => self.handle_reaped(host, life, process),
             Happening::Read { host, life, process } => {
                 self.handle_last_words(host, life, process);

@@ -116,6 +116,7 @@ pub(crate) fn from_agent(message: &AgentToDriver) -> String {
         AgentToDriver::StartFailed { worker, reason, .. } => {
             format!("{worker} was not started: {reason}")
         }
+        AgentToDriver::Dying { worker } => format!("{worker} has died"),
         AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace } => {
             let by = stopped_by.map(|by| match by {
                 StoppedBy::Driver(term) => format!("the driver of term {term}"),

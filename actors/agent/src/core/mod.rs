@@ -320,6 +320,31 @@ impl AgentCore {
         self.end_if_empty();
     }
 
+    /// The lock of a worker has lost its owner: the worker is dead, and the end of its process follows, unless it has
+    /// replaced its program. The driver is told at once.
+    pub fn handle_dying(&mut self, worker: &WorkerId) {
+        // The two witnesses may come in any order: the end of the process says more.
+        let Some(process) = self.process_mut(worker).filter(|process| !process.is_dying) else {
+            return;
+        };
+        process.is_dying = true;
+        if self.accepted {
+            self.send(AgentToDriver::Dying { worker: worker.clone() });
+        }
+    }
+
+    /// Tells this session's driver of the deaths whose processes have not ended.
+    fn repeat_deaths(&mut self) {
+        let dying: Vec<_> = self
+            .processes()
+            .filter(|process| process.is_dying)
+            .map(|process| AgentToDriver::Dying { worker: process.worker.clone() })
+            .collect();
+        for message in dying {
+            self.send(message);
+        }
+    }
+
     /// A process ended. The driver is told at once; the last words follow through [`Self::handle_last_words`].
     pub fn handle_exited(&mut self, worker: &WorkerId, status: ExitStatus) {
         let Some(process) = self.process_mut(worker) else {
@@ -330,7 +355,9 @@ impl AgentCore {
         let killed_after_grace = process.stop.as_ref().is_some_and(OrderedStop::killed_after_grace);
         let exited = worker.clone();
         let is_signal = matches!(status, ExitStatus::Signal(_));
-        if !(is_signal && is_planted(Bug::DeathNotReported)) {
+        let is_omitted = is_signal && is_planted(Bug::DeathNotReported)
+            || process.is_dying && is_planted(Bug::ExitOmittedAfterDeath);
+        if !is_omitted {
             self.report(AgentToDriver::Exited {
                 worker: exited,
                 status,
@@ -429,6 +456,7 @@ impl AgentCore {
         self.alone_since = None;
         self.announce();
         self.catch_up();
+        self.repeat_deaths();
         if !self.hanging.is_empty() {
             self.say_changed();
         }

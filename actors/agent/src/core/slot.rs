@@ -64,13 +64,15 @@ pub(super) struct SlotProcess {
     pub(super) pid: Option<u32>,
     /// Whether the driver of this session knows the process id.
     pub(super) announced: bool,
+    /// Whether the thread of the worker's actors has died; the process has not ended yet.
+    pub(super) is_dying: bool,
     /// The stop that was ordered, if any.
     pub(super) stop: Option<OrderedStop>,
 }
 
 impl SlotProcess {
     pub(super) const fn starting(worker: WorkerId) -> Self {
-        Self { worker, pid: None, announced: false, stop: None }
+        Self { worker, pid: None, announced: false, is_dying: false, stop: None }
     }
 
     /// The time of its SIGKILL, if the process is being stopped and was not killed yet.

@@ -267,6 +267,28 @@ fn a_host_whose_driver_is_silent_is_alone_although_the_session_is_kept() {
 }
 
 #[test]
+fn g_12_a_death_is_told_before_the_process_has_ended() {
+    let mut core = running();
+    core.handle_dying(&worker(0, 1));
+    let dying = AgentOutput::ToDriver(AgentToDriver::Dying { worker: worker(0, 1) });
+    assert_eq!(drain(&mut core), [dying.clone()]);
+    core.handle_dying(&worker(0, 1));
+    assert_eq!(drain(&mut core), [], "once");
+    core.handle_link(T0, lost());
+    core.handle_link(T0, DriverLink::Up);
+    let joins = drain(&mut core);
+    assert!(
+        matches!(&joins[1], AgentOutput::ToDriver(AgentToDriver::Join { live, .. }) if live.len() == 1)
+    );
+    core.handle_driver(T0, welcome(1, 2));
+    assert_eq!(drain(&mut core), [dying], "the next driver learns of it");
+    core.handle_exited(&worker(0, 1), ExitStatus::Signal(9));
+    assert_eq!(drain(&mut core), [exited(worker(0, 1), ExitStatus::Signal(9))]);
+    core.handle_dying(&worker(0, 1));
+    assert_eq!(drain(&mut core), [], "its end was told");
+}
+
+#[test]
 fn an_end_without_a_link_is_reported_to_the_next_driver() {
     let mut core = running();
     core.handle_link(T0, lost());

@@ -6,7 +6,9 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
+use elastic_robust_lock::LockSeat;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
@@ -18,6 +20,9 @@ use crate::output::Pipes;
 
 /// The environment variable with a worker's secret.
 pub(super) const CREDENTIAL_VARIABLE: &str = elastic_protocol::environment::CREDENTIAL;
+
+/// The environment variable that names a worker's lock.
+const LOCK_VARIABLE: &str = elastic_protocol::environment::LOCK;
 
 /// The environment variable that may hold the agent's join token. It is not passed on to workers.
 const TOKEN_VARIABLE: &str = "ELASTIC_TOKEN";
@@ -61,6 +66,7 @@ pub(super) fn start(
     pipes: Pipes,
     error_file: Option<&Path>,
     group: Option<&WorkerGroup>,
+    seat: Option<&Arc<LockSeat>>,
 ) -> Result<Child, StartFailure> {
     let Some((program, arguments)) = order.program.argv.split_first() else {
         return Err(StartFailure::from("the job names no program to run".to_owned()));
@@ -82,6 +88,12 @@ pub(super) fn start(
     if let Some(entry) = group.and_then(|group| group.entry().ok()) {
         in_group(&mut command, entry);
     }
+    command.env_remove(LOCK_VARIABLE);
+    if let Some((seat, name)) = seat.and_then(|seat| Some((seat, seat.name()?))) {
+        command.env(LOCK_VARIABLE, name);
+        let seat = Arc::clone(seat);
+        inherit_locks(&mut command, seat);
+    }
     command.spawn().map_err(|error| explain(program, &error))
 }
 
@@ -96,6 +108,13 @@ fn in_group(command: &mut Command, entry: File) {
     // SAFETY: `enter` makes one system call. It neither allocates nor takes a lock, so it may run in the forked
     // child of a process with threads.
     unsafe { command.pre_exec(enter) };
+}
+
+/// Passes the table of locks on to the process.
+#[expect(unsafe_code, reason = "nothing else runs code between fork and exec")]
+fn inherit_locks(command: &mut Command, seat: Arc<LockSeat>) {
+    // SAFETY: one system call, which neither allocates nor takes a lock.
+    unsafe { command.pre_exec(move || seat.pass_on()) };
 }
 
 fn without_the_agents_task(command: &mut Command) {

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use elastic_robust_lock::{LockSeat, LockWatch};
 use nix::unistd::Pid;
+use tokio::sync::oneshot;
 
 use super::super::core::{SpawnOrder, StartFailure};
 use super::super::output::{Attached, OutputFiles, OutputPlan, OutputSink, attach};
@@ -28,6 +30,8 @@ pub(super) struct Starter {
     group: Arc<OnceLock<Option<AgentGroup>>>,
     pub(super) files: OutputFiles,
     pub(super) children: Arc<Mutex<ChildProcesses>>,
+    /// The watch over the workers' locks, begun with the first of them; none where it could not be begun.
+    locks: Arc<OnceLock<Option<LockWatch>>>,
 }
 
 /// The agent's own children that were not reaped, and the guard process.
@@ -48,12 +52,15 @@ pub(super) struct Spawned {
     pub(super) error_file: Option<PathBuf>,
     /// The control group of the process and of all that it starts.
     pub(super) group: Option<WorkerGroup>,
+    /// The seat of the worker's lock, kept until the process has ended, and what tells of the owner's death.
+    pub(super) seat: Option<(Arc<LockSeat>, oneshot::Receiver<()>)>,
 }
 
 impl Starter {
     pub(super) fn new(sink: Arc<dyn OutputSink>) -> Self {
         let (scratch, files, children) = (Arc::default(), OutputFiles::default(), Arc::default());
-        Self { sink, scratch, group: Arc::default(), files, children }
+        let (group, locks) = (Arc::default(), Arc::default());
+        Self { sink, scratch, group, files, children, locks }
     }
 
     pub(super) fn children(&self) -> MutexGuard<'_, ChildProcesses> {
@@ -75,7 +82,9 @@ impl Starter {
         if let Some(group) = &group {
             self.children().add_group(group);
         }
-        let child = match start(order, pipes, error_file.as_deref(), group.as_ref()) {
+        let seat = self.seat();
+        let held = seat.as_ref().map(|(seat, _)| seat);
+        let child = match start(order, pipes, error_file.as_deref(), group.as_ref(), held) {
             Ok(child) => child,
             Err(failure) => {
                 self.end_group(group);
@@ -84,7 +93,7 @@ impl Starter {
         };
         let pid = Pid::from_raw(child.id().cast_signed());
         self.children().add(pid);
-        Ok(Spawned { child, pid, output, error_file, group })
+        Ok(Spawned { child, pid, output, error_file, group, seat })
     }
 
     /// Kills what is left of a worker's control group.
@@ -93,6 +102,23 @@ impl Starter {
         let folder = group.folder().to_owned();
         drop(group);
         self.children().forget_group(&folder);
+    }
+
+    /// A seat for a worker's lock, and what tells of its owner's death. Without one the end of the process is seen by
+    /// its pidfd alone.
+    fn seat(&self) -> Option<(Arc<LockSeat>, oneshot::Receiver<()>)> {
+        let begin = || {
+            let begun = LockWatch::new(uuid::Uuid::new_v4().as_u128());
+            let without = "deaths of workers are seen by their pidfds alone";
+            begun.inspect_err(|error| tracing::warn!(%error, "{without}")).ok()
+        };
+        let watch = self.locks.get_or_init(begin).as_ref()?;
+        let (tell, died) = oneshot::channel();
+        let seat = watch.seat(move || {
+            // The receiver is gone if the agent is ending.
+            let _ = tell.send(());
+        })?;
+        Some((Arc::new(seat), died))
     }
 
     /// The agent's folder for error files, made if the process needs it.

@@ -13,6 +13,7 @@ use elastic_runtime::{BlockingLane, DroppingWriterTrouble, OffloadPort};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
@@ -161,8 +162,13 @@ impl ProcessContext {
 
     async fn see_to_its_end(self, started: StartedProcess) {
         let StartedProcess { spawned, watch } = started;
-        let Spawned { child, pid, output, error_file, group } = spawned;
+        let Spawned { child, pid, output, error_file, group, seat } = spawned;
+        let seat = seat.map(|(seat, died)| {
+            spawn_local(tell_of_death(died, self.worker.clone(), self.events.clone()));
+            seat
+        });
         watch.ended().await;
+        drop(seat);
         let Self { worker, starter, lane, live, events, .. } = self;
         let status = live.borrow_mut().bury(&worker, pid, child, &starter);
         if group.is_some() {
@@ -185,6 +191,17 @@ impl ProcessContext {
         };
         let said = LastWords { tail, error };
         events.do_send(ProcessEvent::LastWords { worker, said });
+    }
+}
+
+/// Tells of the death of a lock's owner, if it comes before the end of the process is seen.
+async fn tell_of_death(
+    died: oneshot::Receiver<()>,
+    worker: WorkerId,
+    events: Recipient<ProcessEvent>,
+) {
+    if died.await.is_ok() {
+        events.do_send(ProcessEvent::Dying { worker });
     }
 }
 

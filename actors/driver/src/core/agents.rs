@@ -51,6 +51,7 @@ impl DriverCore {
             AgentToDriver::StartFailed { worker, reason, is_programs } => {
                 self.handle_start_failed(now, &worker, &reason, is_programs);
             }
+            AgentToDriver::Dying { worker } => self.handle_dying(now, &worker),
             AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace } => {
                 let exit = ProcessExit { status, stopped_by, killed_after_grace };
                 self.handle_exit(now, &worker, &exit);

@@ -397,6 +397,7 @@ impl DriverCore {
                 Stance::Starting => missing.push(format!("{worker} (starting)")),
                 Stance::Attached => missing.push(format!("{worker} (not at rest)")),
                 Stance::Lost => missing.push(format!("{worker} (out of reach)")),
+                Stance::Dying => missing.push(format!("{worker} (its process is ending)")),
                 _ => {}
             }
         }

@@ -79,10 +79,7 @@ impl DriverCore {
 
     /// Handles the error of a worker's training function; the process will end by itself.
     fn handle_error_vote(&mut self, now: Time, worker: &WorkerId, message: &str) {
-        let is_known = self
-            .roster
-            .worker(worker)
-            .is_some_and(|record| !matches!(record.stance, Stance::Leaving | Stance::Lost));
+        let is_known = self.roster.worker(worker).is_some_and(|record| !record.stance.is_gone());
         if !is_known {
             return;
         }
@@ -94,6 +91,30 @@ impl DriverCore {
         let deadline = now + self.config.deadlines.grace;
         self.agenda.set(deadline, Timer::Departure(worker.clone()));
         self.count_failure(now, worker, message);
+    }
+
+    /// Handles the death of a worker, as its agent saw it before the process has ended. The loss counts at once. What
+    /// depends on the exit status follows with it: the cause's words, the slot's failure, the slot's next process.
+    pub(crate) fn handle_dying(&mut self, now: Time, worker: &WorkerId) {
+        let Some(record) = self.roster.worker(worker) else { return self.drop_message() };
+        // The exit status of these decides whether their end is a good one.
+        let is_judged_by_status = record.stage.is_some() || record.leaving.is_some();
+        let takes_part =
+            matches!(record.stance, Stance::Attached | Stance::Arrived | Stance::Member);
+        if is_judged_by_status || !takes_part || self.round.phase().is_over() {
+            return;
+        }
+        let rank = self.round.rank_of(worker);
+        self.first_cause.note_death(now, worker, rank, &self.config.deadlines);
+        self.roster.set_stance(now, worker, Stance::Dying);
+        self.lose_member(now, worker, &ResetCause::WorkerDied { worker: worker.clone() }, now);
+        if is_planted(Bug::DeathCountsTwice) {
+            self.count_failure(now, worker, "it died");
+        }
+        // A process that has only replaced its program does not end by itself.
+        let deadline = now + self.config.deadlines.grace;
+        self.agenda.set(deadline, Timer::Departure(worker.clone()));
+        self.agenda.ask_review(now);
     }
 
     /// Handles the end of a worker's process, as its agent saw it.
@@ -136,24 +157,32 @@ impl DriverCore {
         if is_done {
             return;
         }
+        let was_known_dead = stance == Stance::Dying;
         let was_member = self.round.is_member(worker);
         if was_member && !expected {
             self.note_failure(worker, Some(status), "");
         }
         let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
-        if !is_planted(Bug::DeathIgnored) {
-            let failure = (!expected).then_some(status);
+        let failure = (!expected).then_some(status);
+        if was_known_dead {
+            // The loss was counted. If its generation is still the newest, the registry learns how the member ended.
+            self.report_incident(Some(worker.clone()), failure, cause.clone(), now);
+            self.round.explain_death(worker, &cause);
+        } else if !is_planted(Bug::DeathIgnored) {
             self.lose_failed_member(now, worker, failure, &cause, now);
         }
         self.forget_worker(worker);
         if !expected && !self.round.phase().is_over() {
+            // A death was noted when it was known; a generation may have trained since.
+            if !was_known_dead {
+                self.note_failure(worker, Some(status), "");
+            }
             self.handle_unexpected_exit(now, worker, status);
         }
         self.agenda.ask_review(now);
     }
 
     fn handle_unexpected_exit(&mut self, now: Time, worker: &WorkerId, status: ExitStatus) {
-        self.note_failure(worker, Some(status), "");
         self.count_failure(now, worker, &status.to_string());
         if matches!(status, ExitStatus::Code(_)) {
             self.judge_early_failures(now);
@@ -204,10 +233,7 @@ impl DriverCore {
     /// Gives a silent worker up. If its host is heard, the process is at fault and is killed. Else the fault is
     /// unknown, and the worker may come back with its host and its commit (G-5).
     pub(crate) fn handle_silent_worker(&mut self, now: Time, worker: &WorkerId, silent_ms: u64) {
-        let gone = self
-            .roster
-            .worker(worker)
-            .is_none_or(|record| matches!(record.stance, Stance::Leaving | Stance::Lost));
+        let gone = self.roster.worker(worker).is_none_or(|record| record.stance.is_gone());
         if gone {
             return;
         }
@@ -258,10 +284,8 @@ impl DriverCore {
             .collect();
         for host in out {
             for worker in self.roster.workers_of(&host) {
-                let stays = self
-                    .roster
-                    .worker(&worker)
-                    .is_some_and(|record| !matches!(record.stance, Stance::Leaving | Stance::Lost));
+                let stays =
+                    self.roster.worker(&worker).is_some_and(|record| !record.stance.is_gone());
                 if stays {
                     let cause = ResetCause::HostBlacklisted { host: host.clone() };
                     self.lose_member(now, &worker, &cause, now);

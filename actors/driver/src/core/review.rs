@@ -213,6 +213,11 @@ impl DriverCore {
             Stance::Leaving if is_due && self.roster.agent_of(worker).is_some() => {
                 self.stop_process(now, worker, self.grace_ms(), "it did not end by itself");
             }
+            Stance::Dying if is_due && self.roster.agent_of(worker).is_some() => {
+                let message = "it died, and its process did not end";
+                self.stop_process(now, worker, 0, message);
+                self.count_failure(now, worker, message);
+            }
             Stance::Lost if is_due => {
                 match self.roster.agent(&worker.host).map(|agent| agent.link) {
                     Some(PeerLink::Up) => self.stop_process(now, worker, 0, "it did not come back"),

@@ -251,6 +251,17 @@ impl Round {
         }
     }
 
+    /// Puts the exit status of a worker in the place of its death, as the cause of the reset that it began. That reset
+    /// may be over, since the others did not wait for the status.
+    pub(crate) fn explain_death(&mut self, worker: &WorkerId, cause: &ResetCause) {
+        let last = self.last_reset.as_mut().filter(|_| !is_planted(Bug::DeathStaysUnexplained));
+        for reset in self.reset.as_mut().into_iter().chain(last) {
+            if reset.cause == (ResetCause::WorkerDied { worker: worker.clone() }) {
+                reset.cause = cause.clone();
+            }
+        }
+    }
+
     /// Notes that all members of the next generation are READY.
     pub(crate) const fn note_ready(&mut self, now: Time) {
         if let Some(reset) = &mut self.reset {

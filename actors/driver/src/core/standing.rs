@@ -53,7 +53,9 @@ impl WorkerStanding {
                 Stance::Member | Stance::Finished,
                 PeerLink::Down | PeerLink::Up | PeerLink::Silent,
             ) => Self::Engaged,
-            (Stance::Leaving, PeerLink::Down | PeerLink::Up | PeerLink::Silent) => Self::Departing,
+            (Stance::Leaving | Stance::Dying, PeerLink::Down | PeerLink::Up | PeerLink::Silent) => {
+                Self::Departing
+            }
         }
     }
 }

@@ -155,7 +155,7 @@ impl DriverCore {
         let rank = rank.copied().filter(|_| self.round.is_member(worker));
         let state = match (record.stance, self.round.phase()) {
             (Stance::Leaving, _) => WorkerCondition::Leaving,
-            (Stance::Lost, _) => WorkerCondition::Lost,
+            (Stance::Dying | Stance::Lost, _) => WorkerCondition::Lost,
             (_, _) if record.link == PeerLink::Silent => WorkerCondition::Silent,
             (Stance::Starting, _) => WorkerCondition::Starting,
             (Stance::Attached | Stance::Arrived, _) => WorkerCondition::Attached,

@@ -169,7 +169,7 @@ impl WorkerRecord {
 
     /// Whether the worker takes part, or is about to.
     pub(crate) fn is_wanted(&self) -> bool {
-        !matches!(self.stance, Stance::Leaving | Stance::Lost) && self.leaving.is_none()
+        !self.stance.is_gone() && self.leaving.is_none()
     }
 
     /// Whether a generation can be formed with the worker now.
@@ -193,6 +193,15 @@ pub(crate) enum Stance {
     Finished,
     /// Told to end; the process is on its way out.
     Leaving,
+    /// Dead, as its agent has seen; the process has not ended yet, and its exit status is not known.
+    Dying,
     /// Out of reach; the process may be alive on a host that is out of reach, too.
     Lost,
+}
+
+impl Stance {
+    /// Whether the worker takes no part any more: it was told to end, is dead, or is out of reach.
+    pub(crate) const fn is_gone(self) -> bool {
+        matches!(self, Self::Leaving | Self::Dying | Self::Lost)
+    }
 }

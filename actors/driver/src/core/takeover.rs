@@ -239,6 +239,7 @@ impl DriverCore {
             self.roster.worker(worker).is_none_or(|record| match record.stance {
                 Stance::Starting => record.data_address.is_none(),
                 Stance::Lost => false,
+                Stance::Dying => true,
                 _ => record.link != PeerLink::Down,
             })
         };
@@ -269,7 +270,8 @@ impl DriverCore {
             .workers()
             .filter(|(_, record)| {
                 record.link == PeerLink::Down
-                    && !matches!(record.stance, Stance::Starting | Stance::Leaving | Stance::Lost)
+                    && record.stance != Stance::Starting
+                    && !record.stance.is_gone()
             })
             .map(|(worker, _)| worker.clone())
             .collect();

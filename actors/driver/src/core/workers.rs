@@ -69,7 +69,7 @@ impl DriverCore {
                 }
             }
             LinkEvent::Lost { reason, silent_ms } => {
-                if matches!(record.stance, Stance::Starting | Stance::Leaving | Stance::Lost) {
+                if record.stance == Stance::Starting || record.stance.is_gone() {
                     return;
                 }
                 let reason = reason.to_string();
@@ -164,7 +164,7 @@ impl DriverCore {
         }
         self.roster.note_rest(worker, commit);
         self.record_commit(worker, commit);
-        if matches!(stance, Stance::Leaving | Stance::Lost) {
+        if stance.is_gone() {
             // The worker may yet come back with its host, and will not repeat this report.
             return;
         }

@@ -246,6 +246,19 @@ impl World {
         self.with_agent(host, life, |core, now| core.handle_spawned(now, &worker, result));
     }
 
+    /// Reports to the agent that the lock of a worker has lost its owner.
+    pub(super) fn handle_dying(&mut self, host: u32, life: u32, process: u32) {
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        if agent.stopped > 0 {
+            return agent.frozen.push(Happening::Dying { host, life, process });
+        }
+        let worker = self.processes[process as usize].id.clone();
+        if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
+            return node.process_event(ProcessEvent::Dying { worker });
+        }
+        self.with_agent(host, life, |core, _| core.handle_dying(&worker));
+    }
+
     /// Reports the end of a process to the agent.
     pub(super) fn handle_reaped(&mut self, host: u32, life: u32, process: u32) {
         let Some(agent) = self.agent_mut(host, life) else { return };

@@ -1,7 +1,7 @@
 //! The driver's events, as the oracle checks them. Called where the driver writes its event log.
 
 use elastic_driver::{DriverEvent, EventKind};
-use elastic_protocol::JobResult;
+use elastic_protocol::{JobResult, ResetCause};
 
 use super::super::processes::SimulatedProcess;
 use super::super::{Happening, MS, World};
@@ -47,6 +47,7 @@ impl World {
                 let what = format!("a reset is decided ({cause})");
                 let checked = self.check_interregnum(&what).and_then(|()| self.check_stable(&what));
                 self.demand(checked);
+                self.check_death(&cause);
                 self.driver.enter_phase(self.now, ObservedPhase::Gather);
                 self.driver.reset_since.get_or_insert(self.now);
                 if self.driver.life == self.newest {
@@ -106,6 +107,17 @@ impl World {
                 self.driver.result = Some(result);
             }
             _ => {}
+        }
+    }
+
+    /// Checks that the death of a worker ends one generation only: it is told twice, before the exit status and with it.
+    fn check_death(&mut self, cause: &ResetCause) {
+        let (ResetCause::WorkerDied { worker } | ResetCause::WorkerExited { worker, .. }) = cause
+        else {
+            return;
+        };
+        if !self.driver.deaths.insert(worker.incarnation) {
+            self.fail_safety(format!("G-12: the death of {worker} ends a second generation"));
         }
     }
 

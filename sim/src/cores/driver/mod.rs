@@ -11,14 +11,14 @@ mod lives;
 mod outputs;
 mod succession;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::SystemTime;
 
 use elastic_driver::journal::GenerationProgress;
 use elastic_driver::recording::{DriverRecorder, DriverStart, RecordedDriver};
 use elastic_host_manager::{DiscoveryError, HostManagerCore, HostSource, HostsSnapshot};
-use elastic_protocol::{HostName, JobId, JobResult, Stamp, Term, Time, WorkerId};
+use elastic_protocol::{HostName, Incarnation, JobId, JobResult, Stamp, Term, Time, WorkerId};
 use elastic_registry::{GenerationVerdict, Incident, RegistryCore, RestartBudget};
 use elastic_runtime::random::stream;
 use elastic_transport::peers::LinkId;
@@ -163,6 +163,8 @@ pub(super) struct DriverLife {
     pub(super) resets: u32,
     /// The generation that the last of these resets ended.
     last_reset: Option<Stamp>,
+    /// Workers whose death has ended a generation under this driver.
+    deaths: BTreeSet<Incarnation>,
     pub(super) phase: ObservedPhase,
     /// World time at which the phase began.
     pub(super) phase_since: u64,
@@ -266,6 +268,7 @@ impl DriverLife {
             cooldowns: Cooldowns::default(),
             resets: 0,
             last_reset: None,
+            deaths: BTreeSet::new(),
             phase,
             phase_since: at,
             reset_since: Some(at),

@@ -32,6 +32,7 @@ impl LinkFrame {
                         AgentToDriver::Drain { .. } => 4,
                         AgentToDriver::LastWords { .. } => 5,
                         AgentToDriver::HostChanged { .. } => 6,
+                        AgentToDriver::Dying { .. } => 7,
                     }
             }
             Self::FromWorker(message) => {

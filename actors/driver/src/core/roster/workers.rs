@@ -222,7 +222,7 @@ impl Roster {
     /// Notes that a worker's host is out of reach. Returns whether the worker itself may be in reach.
     pub(crate) fn lose_with_host(&mut self, now: Time, worker: &WorkerId) -> bool {
         self.workers.get_mut(worker).is_some_and(|record| {
-            if record.stance != Stance::Leaving {
+            if !matches!(record.stance, Stance::Leaving | Stance::Dying) {
                 record.take_stance(now, Stance::Lost);
             }
             record.link != PeerLink::Down && record.stage.is_none()

@@ -2,6 +2,7 @@
 //! workers that answer at once unless a test holds them back.
 
 mod cluster;
+mod deaths;
 mod drivers;
 mod endings;
 mod failures;
