@@ -66,7 +66,7 @@ fn fork_and_end() {
         // SAFETY: the child makes system calls only.
         match unsafe { fork() }.expect("a child") {
             // SAFETY: as above.
-            ForkResult::Child if ends => unsafe { nix::libc::_exit(0) },
+            ForkResult::Child if ends => unsafe { libc::_exit(0) },
             ForkResult::Child => loop {
                 nix::unistd::pause();
             },

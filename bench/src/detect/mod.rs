@@ -134,14 +134,17 @@ fn measure(job: &mut RecoveryJob) -> anyhow::Result<KillTimes> {
     let returned_ns = job.wait("the return of the blocked one", |job| {
         killed(job).returned.into_iter().find(|(of, _)| *of == generation).map(|(_, ns)| ns)
     })?;
-    let mut logged = |what: &str| {
+    let mut logged = |what: &[&str]| {
         job.wait(&format!("{what:?} in the log"), |job| {
             let log = job.log();
-            let line = log.get(read..)?.lines().find(|line| line.contains(what))?;
+            let is_it = |line: &&str| what.iter().any(|words| line.contains(words));
+            let line = log.get(read..)?.lines().find(is_it)?;
             line.split_whitespace().find_map(|word| humantime::parse_rfc3339(word).ok())
         })
     };
-    let (agent, driver) = (logged("has died")?, logged("ends (abort)")?);
+    // Of a small process the agent may see the end before its lock has told.
+    let agent = logged(&["has died", " ended worker="])?;
+    let driver = logged(&["ends (abort)"])?;
     let ms_since = |at_ns: u64| at_ns.saturating_sub(killed_ns) as f64 / 1e6;
     let wall_ms =
         |at: SystemTime| at.duration_since(killed_at).unwrap_or_default().as_secs_f64() * 1e3;
