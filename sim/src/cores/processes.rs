@@ -27,7 +27,7 @@ pub(super) struct SimulatedProcess {
     /// The job of the worker.
     pub(super) job: u32,
     /// The life of the agent that started the process.
-    pub(super) agent_life: u32,
+    agent_life: u32,
     pub(super) link: u32,
     pub(super) place: TracePlace,
     pub(super) state: StateSeat,

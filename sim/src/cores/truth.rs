@@ -2,11 +2,10 @@
 //! takeover, and its hosts, whose agents may be gone. `bounds` calls this file at each check in time.
 
 use elastic_host_manager::HostState;
-use elastic_protocol::ResetCause;
 use elastic_protocol::messages::{JobPhase, WorkerCondition};
+use elastic_protocol::{ResetCause, WorkerId};
 
 use super::driver::ObservedPhase;
-use super::processes::SimulatedProcess;
 use super::{MS, World};
 
 /// Undisturbed time after which everything that has happened shows in the status.
@@ -39,7 +38,6 @@ impl World {
         if !self.options.job.is_in_process() {
             return Ok(());
         }
-        self.check_last_cause(status.last_reset.as_ref().map(|reset| reset.cause.as_str()))?;
         for (rank, process) in (0..).zip(&self.driver.members) {
             let Some(entry) = self.processes.get(*process as usize) else { continue };
             let in_touch = self.links[entry.link as usize].is_in_touch();
@@ -70,24 +68,19 @@ impl World {
         Ok(())
     }
 
-    /// Checks the cause of the last reset: where a death has begun it, the exit status has long been told, if the agent
-    /// that saw both is still there.
-    fn check_last_cause(&self, cause: Option<&str>) -> Result<(), String> {
-        let is_unexplained = |entry: &&SimulatedProcess| {
-            let died = ResetCause::WorkerDied { worker: entry.id.clone() };
-            cause == Some(died.to_string().as_str())
-        };
-        let died = self.processes.iter().filter(|entry| entry.job == self.driver.job);
-        let Some(entry) = died.rev().find(is_unexplained) else { return Ok(()) };
-        let agent = self.hosts[entry.host as usize].agent.as_ref();
-        let is_same = agent.is_some_and(|agent| {
-            agent.life == entry.agent_life && self.links[agent.link as usize].is_in_touch()
-        });
-        if is_same && self.lives == 1 {
-            return Err(format!(
-                "G-10: {} died long ago, and the last reset lacks its exit status",
-                entry.id
-            ));
+    /// Checks the last reset once the driver has taken a worker's exit status: where the worker's death began the reset,
+    /// the status is its cause now.
+    pub(super) fn check_explained(&mut self, worker: &WorkerId) -> Result<(), String> {
+        let now = self.driver.clock.local(self.now);
+        let Some(cores) = self.driver.cores() else { return Ok(()) };
+        // A report that was dropped, as that of an agent that has a successor, explains nothing.
+        if cores.driver.standings().any(|(known, _)| known == worker) {
+            return Ok(());
+        }
+        let last = cores.driver.status(now, &|time| time.to_string()).last_reset;
+        let died = ResetCause::WorkerDied { worker: worker.clone() }.to_string();
+        if last.is_some_and(|reset| reset.cause == died) {
+            return Err(format!("G-10: {worker} has ended, and its reset lacks the exit status"));
         }
         Ok(())
     }

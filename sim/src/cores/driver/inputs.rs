@@ -31,9 +31,17 @@ impl World {
     }
 
     pub(in crate::cores) fn driver_hears_agent(&mut self, link: u32, message: AgentToDriver) {
+        let ended = match &message {
+            AgentToDriver::Exited { worker, .. } => Some(worker.clone()),
+            _ => None,
+        };
         self.with_driver_of(link, |cores, now, node| {
             cores.driver.handle(now, DriverInput::Agent { from: node.clone(), message });
         });
+        if let Some(worker) = ended {
+            let checked = self.check_explained(&worker);
+            self.demand(checked);
+        }
     }
 
     pub(in crate::cores) fn driver_hears_worker(&mut self, link: u32, message: WorkerToDriver) {
