@@ -24,6 +24,7 @@ const A_WATCH: u64 = 100;
 
 /// Not a test of its own: what an owner does. As in a worker, the lock is with a thread of its own.
 #[test]
+#[expect(clippy::exit, reason = "one of the ways in which an owner ends")]
 fn owner() {
     let Ok(seat) = std::env::var(SEAT) else { return };
     let (release, released) = channel::<()>();
@@ -332,6 +333,7 @@ fn an_owner_that_dumps_its_core_dies_when_the_dump_is_done() {
 }
 
 #[test]
+#[expect(clippy::print_stderr, reason = "a test that was skipped says so")]
 fn an_owner_in_a_namespace_of_its_own_is_seen() {
     let can = Command::new("unshare")
         .args(["--user", "--pid", "--fork", "true"])

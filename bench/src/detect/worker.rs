@@ -58,10 +58,10 @@ pub(crate) fn run(options: &DetectWorkerOptions) -> anyhow::Result<()> {
                 std::hint::black_box(&memory);
             }
         }
-        let result = worker.all_reduce(&mut sum, ReduceOp::Sum);
+        let returned = worker.all_reduce(&mut sum, ReduceOp::Sum);
         let now = now_ns().map_err(std::io::Error::from)?;
         append(&records.join(RETURNED), &format!("{} {now}", worker.generation()))?;
-        Ok(result?)
+        returned
     })?;
     Ok(())
 }

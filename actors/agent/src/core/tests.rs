@@ -271,7 +271,7 @@ fn g_12_a_death_is_told_before_the_process_has_ended() {
     let mut core = running();
     core.handle_dying(&worker(0, 1));
     let dying = AgentOutput::ToDriver(AgentToDriver::Dying { worker: worker(0, 1) });
-    assert_eq!(drain(&mut core), [dying.clone()]);
+    assert_eq!(drain(&mut core), std::slice::from_ref(&dying));
     core.handle_dying(&worker(0, 1));
     assert_eq!(drain(&mut core), [], "once");
     core.handle_link(T0, lost());
