@@ -129,7 +129,7 @@ impl fmt::Display for Damage {
 
 /// Checkpoints cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub enum CheckpointLoadError {
     /// The directory cannot be listed.
     #[error("the directory of checkpoints {path} cannot be listed")]
     List {

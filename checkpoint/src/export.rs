@@ -3,22 +3,22 @@
 
 use std::path::Path;
 
-use crate::error::{LoadError, SaveError};
+use crate::error::{CheckpointLoadError, SaveError};
 use crate::file_system::FileSystem;
 use crate::part::{PacedFile, header};
 use crate::read::LoadedCheckpoint;
-use crate::snapshot::Tensor;
+use crate::snapshot::CheckpointTensor;
 
 /// Writes all arrays of a checkpoint into the file `into`, with safetensors' format. Returns their number.
 ///
 /// # Errors
-/// [`LoadError::Export`].
+/// [`CheckpointLoadError::Export`].
 pub fn export(
     files: &dyn FileSystem,
     loaded: &LoadedCheckpoint,
     into: &Path,
-) -> Result<usize, LoadError> {
-    write(files, loaded, into).map_err(|error| LoadError::Export(Box::new(error)))
+) -> Result<usize, CheckpointLoadError> {
+    write(files, loaded, into).map_err(|error| CheckpointLoadError::Export(Box::new(error)))
 }
 
 fn write(
@@ -27,9 +27,9 @@ fn write(
     into: &Path,
 ) -> Result<usize, SaveError> {
     let records = &loaded.manifest.tensors;
-    let mut tensors: Vec<Tensor> = records
+    let mut tensors: Vec<CheckpointTensor> = records
         .iter()
-        .map(|record| Tensor {
+        .map(|record| CheckpointTensor {
             name: record.name.clone(),
             dtype: record.dtype,
             shape: record.shape.clone(),
@@ -37,7 +37,7 @@ fn write(
         })
         .collect();
     tensors.sort_by_key(|tensor| (std::cmp::Reverse(tensor.dtype), tensor.offset));
-    let named: Vec<&Tensor> = tensors.iter().collect();
+    let named: Vec<&CheckpointTensor> = tensors.iter().collect();
     let directory = into.parent().unwrap_or(Path::new(""));
     let name = into.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut pace = |_| Ok(());

@@ -21,15 +21,15 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use self::error::{Damage, LoadError, SaveError};
+pub use self::error::{CheckpointLoadError, Damage, SaveError};
 pub use self::export::export;
 pub use self::file_system::{FileSystem, LocalFiles, SyncedWrite};
 pub use self::manifest::{FileRecord, Manifest, TensorRecord};
 pub use self::part::{PartSummary, write_part};
-pub use self::read::{Candidate, LoadedCheckpoint, list, load, newest, verify};
+pub use self::read::{CheckpointCandidate, LoadedCheckpoint, list, load, newest, verify};
 pub use self::retain::{clear_partial, set_aside_after};
 pub use self::seal::{SealSummary, seal};
-pub use self::snapshot::{Attempt, Snapshot, Tensor};
+pub use self::snapshot::{CheckpointTensor, SaveAttempt, Snapshot};
 pub use safetensors::Dtype;
 
 /// Name of a step's directory.

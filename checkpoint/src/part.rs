@@ -1,6 +1,5 @@
 //! Writes one writer's part of a checkpoint. Called by every worker, beside training.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -9,8 +8,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::SaveError;
 use crate::file_system::{FileSystem, SyncedWrite};
 use crate::manifest::{CHUNK_BYTES, FileRecord, PartRecord, TensorRecord, text};
-use crate::planted::{Bug, is_planted};
-use crate::snapshot::{Attempt, Snapshot, Tensor, divide, rest};
+use crate::planted::{PlantedBug, is_planted};
+use crate::snapshot::{CheckpointTensor, SaveAttempt, Snapshot, divide, rest};
 use crate::{hex, step_directory};
 
 /// What a part took.
@@ -31,7 +30,7 @@ const PIECE_BYTES: usize = 1 << 20;
 pub fn write_part(
     files: &dyn FileSystem,
     directory: &Path,
-    attempt: &Attempt,
+    attempt: &SaveAttempt,
     rank: u32,
     snapshot: &Snapshot<'_>,
     pace: &mut dyn FnMut(usize) -> Result<(), SaveError>,
@@ -55,7 +54,8 @@ pub fn write_part(
     };
     if !own.is_empty() {
         let name = attempt.file("tensors", rank, "safetensors");
-        let own: Vec<&Tensor> = own.iter().map(|index| &snapshot.tensors[*index]).collect();
+        let own: Vec<&CheckpointTensor> =
+            own.iter().map(|index| &snapshot.tensors[*index]).collect();
         let header = header(&own)?;
         let mut file = PacedFile::create(files, &directory, name.clone(), pace)?;
         file.write(&header)?;
@@ -107,7 +107,7 @@ fn make_root(files: &dyn FileSystem, directory: &Path) -> Result<(), SaveError> 
 
 /// Makes the names in a directory safe.
 pub(crate) fn sync_directory(files: &dyn FileSystem, path: &Path) -> Result<(), SaveError> {
-    if is_planted(Bug::DirectoryNotSynced) {
+    if is_planted(PlantedBug::DirectoryNotSynced) {
         return Ok(());
     }
     files.sync_directory(path).map_err(SaveError::io("syncing the directory", path))
@@ -135,7 +135,7 @@ fn check(snapshot: &Snapshot<'_>) -> Result<(), SaveError> {
 }
 
 /// The header of a safetensors file, with its length in front, padded so that the data is aligned.
-pub(crate) fn header(tensors: &[&Tensor]) -> Result<Vec<u8>, SaveError> {
+pub(crate) fn header(tensors: &[&CheckpointTensor]) -> Result<Vec<u8>, SaveError> {
     let mut at = 0;
     let infos = tensors.iter().map(|tensor| {
         let begin = at;
@@ -144,7 +144,7 @@ pub(crate) fn header(tensors: &[&Tensor]) -> Result<Vec<u8>, SaveError> {
         (tensor.name.clone(), TensorInfo { dtype, shape, data_offsets: (begin, at) })
     });
     // Readers such as transformers ask for this entry.
-    let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let about = std::iter::once(("format".to_owned(), "pt".to_owned())).collect();
     let metadata = Metadata::new(Some(about), infos.collect()).map_err(|error| {
         let name = tensors.first().map_or_else(String::new, |tensor| tensor.name.clone());
         SaveError::Tensor { name, reason: error.to_string() }
@@ -209,7 +209,7 @@ impl<'a> PacedFile<'a> {
         if self.in_chunk > 0 {
             self.end_chunk();
         }
-        if !is_planted(Bug::ManifestBeforeData) {
+        if !is_planted(PlantedBug::ManifestBeforeData) {
             self.file.sync().map_err(SaveError::io("syncing", &self.path))?;
         }
         let Self { name, written: bytes, chunks, .. } = self;

@@ -3,8 +3,7 @@
 
 /// A bug that a test can plant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[cfg_attr(not(test), expect(dead_code, reason = "only tests plant them"))]
-pub(crate) enum Bug {
+pub(crate) enum PlantedBug {
     /// The manifest gets its name before the data is safe.
     ManifestBeforeData,
     /// Directories are not synced.
@@ -19,23 +18,23 @@ pub(crate) enum Bug {
 
 #[cfg(test)]
 thread_local! {
-    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+    static PLANTED: std::cell::Cell<Option<PlantedBug>> = const { std::cell::Cell::new(None) };
 }
 
 /// Whether this bug is planted on this thread.
 #[cfg(test)]
-pub(crate) fn is_planted(bug: Bug) -> bool {
+pub(crate) fn is_planted(bug: PlantedBug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
 /// Whether this bug is planted: never outside of tests.
 #[cfg(not(test))]
-pub(crate) const fn is_planted(_: Bug) -> bool {
+pub(crate) const fn is_planted(_: PlantedBug) -> bool {
     false
 }
 
 /// Plants a bug on this thread in place of the former one.
 #[cfg(test)]
-pub(crate) fn plant(bug: Option<Bug>) {
+pub(crate) fn plant(bug: Option<PlantedBug>) {
     PLANTED.set(bug);
 }

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::error::{Damage, LoadError};
+use crate::error::{CheckpointLoadError, Damage};
 use crate::file_system::FileSystem;
 use crate::manifest::{FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest};
 use crate::retain::steps;
-use crate::snapshot::{Tensor, rest};
+use crate::snapshot::{CheckpointTensor, rest};
 use crate::{checksum, hex, step_directory, step_of};
 
 /// A step's directory.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct CheckpointCandidate {
     /// The step that its name says.
     pub step: u64,
     /// The directory.
@@ -38,16 +38,20 @@ pub struct LoadedCheckpoint {
 /// All steps' directories, the oldest first. A directory that does not exist holds none.
 ///
 /// # Errors
-/// [`LoadError::List`].
-pub fn list(files: &dyn FileSystem, directory: &Path) -> Result<Vec<Candidate>, LoadError> {
+/// [`CheckpointLoadError::List`].
+pub fn list(
+    files: &dyn FileSystem,
+    directory: &Path,
+) -> Result<Vec<CheckpointCandidate>, CheckpointLoadError> {
     let steps = match steps(files, directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        steps => steps.map_err(|source| LoadError::List { path: directory.to_owned(), source })?,
+        steps => steps
+            .map_err(|source| CheckpointLoadError::List { path: directory.to_owned(), source })?,
     };
     let candidate = |step| {
         let path = directory.join(step_directory(step));
         let manifest = read_manifest(files, &path, step);
-        Candidate { step, path, manifest }
+        CheckpointCandidate { step, path, manifest }
     };
     Ok(steps.into_iter().map(candidate).collect())
 }
@@ -81,24 +85,27 @@ pub fn verify(files: &dyn FileSystem, of_step: &Path, manifest: &Manifest) -> Re
     read_commit(files, of_step, manifest).map(|_bytes| ())
 }
 
-/// The newest whole checkpoint, with those that were passed over on the way to it and why. None if there is none at
+/// The newest whole checkpoint that `fits`, with those that were passed over on the way to it and why. None if there is none at
 /// all, or only partial ones.
 ///
 /// # Errors
-/// [`LoadError::NoneWhole`] if there are sealed ones, and none is whole: training from the beginning is nothing to begin
+/// [`CheckpointLoadError::NoneWhole`] if there are sealed ones, and none is whole: training from the beginning is nothing to begin
 /// unasked.
 #[expect(clippy::type_complexity, reason = "two results, and no third place that needs them")]
 pub fn newest(
     files: &dyn FileSystem,
     directory: &Path,
     name: Option<&str>,
-) -> Result<(Option<LoadedCheckpoint>, Vec<(String, Damage)>), LoadError> {
+    fits: &dyn Fn(&LoadedCheckpoint) -> Result<(), Damage>,
+) -> Result<(Option<LoadedCheckpoint>, Vec<(String, Damage)>), CheckpointLoadError> {
     let mut passed_over = Vec::new();
     for candidate in list(files, directory)?.into_iter().rev() {
         let taken = candidate.manifest.and_then(|manifest| {
             of_job(&manifest, name)?;
             let bytes = read_commit(files, &candidate.path, &manifest)?;
-            Ok(LoadedCheckpoint { manifest, path: candidate.path.clone(), bytes })
+            let loaded = LoadedCheckpoint { manifest, path: candidate.path.clone(), bytes };
+            fits(&loaded)?;
+            Ok(loaded)
         });
         match taken {
             Ok(loaded) => return Ok((Some(loaded), passed_over)),
@@ -111,14 +118,17 @@ pub fn newest(
     let damages: Vec<String> =
         passed_over.iter().map(|(name, damage)| format!("{name}: {damage}")).collect();
     let (path, damages) = (directory.to_owned(), damages.join("; "));
-    Err(LoadError::NoneWhole { path, damages })
+    Err(CheckpointLoadError::NoneWhole { path, damages })
 }
 
 /// Reads the checkpoint in this step's directory.
 ///
 /// # Errors
-/// [`LoadError::Damaged`].
-pub fn load(files: &dyn FileSystem, of_step: &Path) -> Result<LoadedCheckpoint, LoadError> {
+/// [`CheckpointLoadError::Damaged`].
+pub fn load(
+    files: &dyn FileSystem,
+    of_step: &Path,
+) -> Result<LoadedCheckpoint, CheckpointLoadError> {
     let step = of_step.file_name().and_then(|name| step_of(name.to_str()?));
     let foreign =
         || Damage::Foreign { reason: "its name is not that of a step's directory".to_owned() };
@@ -127,7 +137,7 @@ pub fn load(files: &dyn FileSystem, of_step: &Path) -> Result<LoadedCheckpoint, 
         let bytes = read_commit(files, of_step, &manifest)?;
         Ok(LoadedCheckpoint { manifest, path: of_step.to_owned(), bytes })
     });
-    loaded.map_err(|damage| LoadError::Damaged { path: of_step.to_owned(), damage })
+    loaded.map_err(|damage| CheckpointLoadError::Damaged { path: of_step.to_owned(), damage })
 }
 
 /// Checks that a checkpoint is of a job of this name.
@@ -168,7 +178,8 @@ fn read_commit(
             .ok_or_else(inconsistent)?;
         into.copy_from_slice(part);
         let (name, shape) = (record.name.clone(), record.shape.clone());
-        let tensor = Tensor { name, dtype: record.dtype, shape, offset: record.offset as usize };
+        let tensor =
+            CheckpointTensor { name, dtype: record.dtype, shape, offset: record.offset as usize };
         if tensor.bytes() as u64 != record.bytes {
             return Err(inconsistent());
         }

@@ -8,9 +8,9 @@ use crate::error::SaveError;
 use crate::file_system::FileSystem;
 use crate::manifest::{MANIFEST, MANIFEST_BYTES_MAX, Manifest, PartRecord, UNSEALED};
 use crate::part::{PacedFile, sync_directory};
-use crate::planted::{Bug, is_planted};
+use crate::planted::{PlantedBug, is_planted};
 use crate::retain::retain;
-use crate::snapshot::Attempt;
+use crate::snapshot::SaveAttempt;
 use crate::step_directory;
 
 /// A checkpoint that is whole.
@@ -30,11 +30,11 @@ pub struct SealSummary {
 pub fn seal(
     files: &dyn FileSystem,
     directory: &Path,
-    attempt: &Attempt,
+    attempt: &SaveAttempt,
     saved_at_ms: u64,
     keep: usize,
 ) -> Result<SealSummary, SaveError> {
-    if is_planted(Bug::OldRemovedFirst) {
+    if is_planted(PlantedBug::OldRemovedFirst) {
         retain(files, directory, 0, attempt.step);
     }
     let of_step = directory.join(step_directory(attempt.step));
@@ -59,7 +59,7 @@ pub fn seal(
 fn collect(
     files: &dyn FileSystem,
     of_step: &Path,
-    attempt: &Attempt,
+    attempt: &SaveAttempt,
 ) -> Result<Manifest, SaveError> {
     let mut manifest: Option<Manifest> = None;
     for rank in 0..attempt.world_size {
@@ -82,7 +82,7 @@ fn collect(
             checksum: String::new(),
         });
         let differ = |what| Err(SaveError::PartsDiffer { rank, what });
-        if !is_planted(Bug::PartsNotCompared) {
+        if !is_planted(PlantedBug::PartsNotCompared) {
             if (&part.job, part.step) != (&manifest.job, manifest.step) {
                 return differ("their jobs or steps");
             }
@@ -109,7 +109,7 @@ fn collect(
 fn read_part(
     files: &dyn FileSystem,
     of_step: &Path,
-    attempt: &Attempt,
+    attempt: &SaveAttempt,
     rank: u32,
 ) -> Result<PartRecord, SaveError> {
     let path = of_step.join(attempt.file("part", rank, "json"));

@@ -113,6 +113,8 @@ bugs! {
     ProcessNotNamed = "the status does not name the process of a worker", "driver";
     /// Generations that break again and again are formed without a pause between them.
     NoPauseBetweenResets = "resets without progress follow each other without a pause", "driver";
+    /// A checkpoint is made whole before all its parts are safe.
+    SealedTooEarly = "a checkpoint is made whole before all its parts are safe", "driver";
     /// Training begins again from the start, and nothing says so (G-10).
     LossNotTold = "the loss of the training state is not told", "driver";
     /// A job that must fail at the loss of its training state begins again from the start.
@@ -179,6 +181,8 @@ bugs! {
     AbortWordIgnored = "a blocked collective ignores the abort word", "collectives";
     /// A rollback restores the counters and not the weights (H-22).
     RollbackKeepsWeights = "a rollback keeps the weights", "program";
+    /// A checkpoint is written with the sampler's ledger of the commit before (H-22).
+    LedgerOfAnotherStep = "a checkpoint has the ledger of another step", "program";
     /// The sampler uses the world size of the previous generation (H-23).
     SamplerKeepsWorldSize = "the sampler keeps the old world size", "program";
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use elastic_driver::{DriverConfig, ElasticMode, OnFailure, OnTotalLoss};
+use elastic_driver::{
+    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, OnFailure, OnTotalLoss,
+    ResumeFrom,
+};
 use elastic_host_manager::{CooldownRange, HostManagerConfig, HostSlots, HostSource};
 use elastic_protocol::{Deadlines, HostName, ProgramSpec};
 use elastic_runtime::random::stream;
@@ -167,6 +170,9 @@ impl Scenario {
             driver.on_total_loss =
                 answers[stream(options.seed, "total loss", 0).random_range(0..3)];
         }
+        if options.draws >= 4 && options.job == JobKind::InProcess {
+            driver.checkpoint = draw_checkpoints(options.seed);
+        }
         Self {
             driver,
             host_manager,
@@ -212,6 +218,23 @@ fn draw_clearing(options: &RunOptions) -> u64 {
     let has_locks = options.draws >= 4 && random.random_bool(0.5);
     let ns = 1e6 * 2_000_f64.powf(random.random_range(0.0..1.0));
     if has_locks { ns as u64 } else { 0 }
+}
+
+/// Whether the job has durable checkpoints, and how often one is saved.
+fn draw_checkpoints(seed: u64) -> Option<CheckpointSettings> {
+    let mut random = stream(seed, "checkpoints", 0);
+    let every = match random.random_range(0..3) {
+        0 => return None,
+        1 => CheckpointEvery::Period(Duration::from_millis(random.random_range(200..8_000))),
+        _ => CheckpointEvery::Steps(random.random_range(1..60)),
+    };
+    Some(CheckpointSettings {
+        directory: "checkpoints".to_owned(),
+        every,
+        keep: 2,
+        bytes_per_s: None,
+        resume: ResumeFrom::Auto,
+    })
 }
 
 /// Draws deadlines that the faults can reach, limits that a job can reach, and the interval of the journal's

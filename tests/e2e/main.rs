@@ -1,6 +1,7 @@
 //! End-to-end tests: real processes, real sockets, real kills, through the binary that a user runs. Tests cite the
 //! scenarios of the design (H-n, X-n).
 
+mod checkpoints;
 mod clock;
 mod containers;
 mod data_path;

@@ -37,7 +37,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("elastic-gpu", &["elastic-collectives", "elastic-protocol", "elastic-runtime"]),
     ("elastic-gpu-stand-in", &[]),
     ("elastic-agent", &["elastic-protocol", "elastic-robust-lock", "elastic-runtime"]),
-    ("elastic-worker", &["elastic-protocol", "elastic-runtime", "elastic-collectives"]),
+    (
+        "elastic-worker",
+        &["elastic-checkpoint", "elastic-collectives", "elastic-protocol", "elastic-runtime"],
+    ),
     (
         "elastic-node",
         &[
@@ -54,6 +57,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "elastic-node-cli",
         &[
             "elastic-agent",
+            "elastic-checkpoint",
             "elastic-driver",
             "elastic-gpu",
             "elastic-host-manager",

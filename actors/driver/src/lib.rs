@@ -11,7 +11,7 @@ pub use self::actor::{
     StandbysChanged, StopJob, WorkerCredentials,
 };
 pub use self::core::{
-    DriverConfig, DriverCore, DriverEvent, DriverInput, DriverOutput, ElasticMode, EventKind,
-    Glance, InvalidDriverConfig, InvalidListedHost, ListedHost, OnFailure, OnTotalLoss, ResetWay,
-    Until, WorkerStanding,
+    CheckpointEvery, CheckpointSettings, DriverConfig, DriverCore, DriverEvent, DriverInput,
+    DriverOutput, ElasticMode, EventKind, Glance, InvalidDriverConfig, InvalidListedHost,
+    ListedHost, OnFailure, OnTotalLoss, ResetWay, ResumeFrom, Until, WorkerStanding,
 };

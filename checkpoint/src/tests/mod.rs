@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::json;
 
 use self::disk::TestDisk;
-use crate::planted::{Bug, plant};
+use crate::planted::{PlantedBug, plant};
 use crate::*;
 
 const DIRECTORY: &str = "checkpoints";
@@ -18,8 +18,8 @@ fn directory() -> &'static Path {
     Path::new(DIRECTORY)
 }
 
-fn attempt(step: u64) -> Attempt {
-    Attempt {
+fn attempt(step: u64) -> SaveAttempt {
+    SaveAttempt {
         job: "9d1f".to_owned(),
         name: None,
         term: 1,
@@ -30,9 +30,9 @@ fn attempt(step: u64) -> Attempt {
 }
 
 /// A commit of this step: 5 bytes, two arrays with a byte between them, 2 bytes.
-fn commit(step: u64) -> (Vec<u8>, Vec<Tensor>) {
+fn commit(step: u64) -> (Vec<u8>, Vec<CheckpointTensor>) {
     let bytes: Vec<u8> = (0..40_u64).map(|n| (n * 7 + step) as u8).collect();
-    let tensor = |name: &str, offset, elements| Tensor {
+    let tensor = |name: &str, offset, elements| CheckpointTensor {
         name: name.to_owned(),
         dtype: Dtype::F32,
         shape: vec![elements],
@@ -54,7 +54,8 @@ fn save(disk: &TestDisk, step: u64) -> Result<(), SaveError> {
 }
 
 fn taken(disk: &TestDisk) -> Option<u64> {
-    let (loaded, _) = newest(disk, directory(), None).expect("some are whole, or none is sealed");
+    let (loaded, _) =
+        newest(disk, directory(), None, &|_| Ok(())).expect("some are whole, or none is sealed");
     let loaded = loaded?;
     assert_eq!(loaded.bytes, commit(loaded.manifest.step).0, "what is taken is what was written");
     Some(loaded.manifest.step)
@@ -85,7 +86,8 @@ fn broken_rule() -> Option<String> {
                     ));
                 }
             }
-            let found = newest(&disk, directory(), None).ok().and_then(|(found, _)| found);
+            let found =
+                newest(&disk, directory(), None, &|_| Ok(())).ok().and_then(|(found, _)| found);
             match found.map(|found| found.manifest.step) {
                 Some(4) => {}
                 Some(3) if !returned => {}
@@ -105,10 +107,10 @@ fn c_1_power_cut_at_any_change_leaves_the_old_one_or_the_new_one() {
 #[test]
 fn planted_bugs_in_the_order_of_writes_are_found() {
     for bug in [
-        Bug::ManifestBeforeData,
-        Bug::DirectoryNotSynced,
-        Bug::OldRemovedFirst,
-        Bug::DataRemovedBeforeManifest,
+        PlantedBug::ManifestBeforeData,
+        PlantedBug::DirectoryNotSynced,
+        PlantedBug::OldRemovedFirst,
+        PlantedBug::DataRemovedBeforeManifest,
     ] {
         plant(Some(bug));
         let broken = broken_rule();
@@ -150,7 +152,8 @@ fn c_3_each_kind_of_damage_is_named_and_the_one_before_is_taken() {
 }
 
 fn named_and_passed_over(disk: &TestDisk, file: &Path, what: &str) {
-    let (found, passed_over) = newest(disk, directory(), None).expect("step 4 is whole");
+    let (found, passed_over) =
+        newest(disk, directory(), None, &|_| Ok(())).expect("step 4 is whole");
     assert_eq!(found.map(|found| found.manifest.step), Some(4), "{} {what}", file.display());
     let [(name, damage)] = &passed_over[..] else { panic!("{passed_over:?}") };
     assert_eq!(name, "step-0000000005");
@@ -179,7 +182,7 @@ fn every_bit_of_a_manifest_counts() {
 fn one_that_was_renamed_or_is_of_another_job_is_not_taken() {
     let disk = TestDisk::new(1);
     save(&disk, 4).expect("the disk is sound");
-    let named = Attempt { name: Some("ours".to_owned()), ..attempt(5) };
+    let named = SaveAttempt { name: Some("ours".to_owned()), ..attempt(5) };
     let (bytes, tensors) = commit(5);
     let position = json!({ "consumed": 5 });
     let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position: &position };
@@ -187,14 +190,15 @@ fn one_that_was_renamed_or_is_of_another_job_is_not_taken() {
         write_part(&disk, directory(), &named, rank, &snapshot, &mut |_| Ok(())).expect("sound");
     }
     seal(&disk, directory(), &named, 0, KEEP).expect("the disk is sound");
-    let (found, _) = newest(&disk, directory(), Some("ours")).expect("it is whole");
+    let (found, _) = newest(&disk, directory(), Some("ours"), &|_| Ok(())).expect("it is whole");
     assert_eq!(found.map(|found| found.manifest.step), Some(5));
-    let (found, passed_over) = newest(&disk, directory(), Some("theirs")).expect("4 is whole");
+    let (found, passed_over) =
+        newest(&disk, directory(), Some("theirs"), &|_| Ok(())).expect("4 is whole");
     assert_eq!(found.map(|found| found.manifest.step), Some(4), "it has no name");
     assert!(passed_over[0].1.to_string().contains("\"ours\""), "{passed_over:?}");
     let (from, to) = ("step-0000000005", "step-0000000009");
     disk.rename(&directory().join(from), &directory().join(to)).expect("it is there");
-    let (found, passed_over) = newest(&disk, directory(), None).expect("4 is whole");
+    let (found, passed_over) = newest(&disk, directory(), None, &|_| Ok(())).expect("4 is whole");
     assert_eq!(found.map(|found| found.manifest.step), Some(4));
     assert!(passed_over[0].1.to_string().contains("is of step 5"), "{passed_over:?}");
 }
@@ -207,7 +211,8 @@ fn damaged_ones_alone_are_an_error_and_partial_ones_alone_are_none() {
     assert_eq!(taken(&disk), None, "one that did not end");
     save(&disk, 6).expect("the disk is sound");
     disk.change(&directory().join("step-0000000006/rest-1.1-00000-of-00003.bin"), Vec::clear);
-    let error = newest(&disk, directory(), None).expect_err("nothing is begun anew unasked");
+    let error =
+        newest(&disk, directory(), None, &|_| Ok(())).expect_err("nothing is begun anew unasked");
     assert!(error.to_string().contains("step-0000000006: rest-1.1-00000"), "{error}");
 }
 
@@ -225,7 +230,7 @@ fn a_part_that_is_missing_or_of_another_commit_is_not_sealed() {
         write_part(&disk, directory(), &attempt(5), 2, &snapshot, &mut |_| Ok(())).expect("sound");
         let error = seal(&disk, directory(), &attempt(5), 0, KEEP).expect_err("it differs");
         assert!(error.to_string().contains(what), "{error}");
-        plant(Some(Bug::PartsNotCompared));
+        plant(Some(PlantedBug::PartsNotCompared));
         let sealed = seal(&disk, directory(), &attempt(5), 0, KEEP);
         plant(None);
         assert!(sealed.is_ok(), "the comparison is what refuses it");
@@ -281,7 +286,7 @@ fn another_reader_of_safetensors_reads_the_arrays() {
             .expect("written");
     }
     seal(&LocalFiles, root.path(), &attempt(5), 0, KEEP).expect("sealed");
-    let (loaded, _) = newest(&LocalFiles, root.path(), None).expect("whole");
+    let (loaded, _) = newest(&LocalFiles, root.path(), None, &|_| Ok(())).expect("whole");
     let loaded = loaded.expect("there is one");
     assert_eq!(loaded.bytes, bytes);
     let path = root.path().join("model.safetensors");

@@ -3,6 +3,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::checkpoint::CheckpointFlags;
 use super::doctor::DoctorFlags;
 use super::driver_flags::DriverFlags;
 use super::explain::ExplainFlags;
@@ -51,6 +52,8 @@ pub(crate) enum ProgramCommand {
     Explain(ExplainFlags),
     /// Give a recording (`--record`) to the driver's core again: whether it decides the same.
     Replay(ReplayFlags),
+    /// List, show, verify and export durable checkpoints.
+    Checkpoint(CheckpointFlags),
     /// Check this host: what it has, what will be used, and what is wrong.
     Doctor(DoctorFlags),
     /// Run the training program of `demo`.

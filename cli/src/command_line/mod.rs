@@ -1,8 +1,9 @@
 //! The command line: the flags (`arguments`, `driver_flags`, `worker_flags`, `torch_flags`), the plans made of them
-//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `status`, `explain`, `replay` and `doctor`, and the report of
-//! a failure (`failure`). Called by `main`.
+//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `status`, `explain`, `replay`, `checkpoint` and `doctor`, and
+//! the report of a failure (`failure`). Called by `main`.
 
 mod arguments;
+mod checkpoint;
 mod doctor;
 mod driver_flags;
 mod driver_plan;
@@ -24,6 +25,7 @@ mod values;
 mod worker_flags;
 
 pub(crate) use arguments::{CommandLine, ProgramCommand, Role};
+pub(crate) use checkpoint::run_checkpoint;
 pub(crate) use doctor::run_doctor;
 pub(crate) use driver_flags::LauncherKind;
 pub(crate) use driver_plan::{DiscoveryPlan, DriverPlan, RunPlan, plan_driver, plan_run};

@@ -99,6 +99,14 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
     if let Some(waiting) = &status.waiting_for {
         text.push_str(&format!("waiting: {waiting}\n"));
     }
+    if let Some(checkpoint) = &status.checkpoint {
+        let last = match (checkpoint.last_step, &checkpoint.at) {
+            (Some(step), Some(at)) => format!("step {step}, saved at {at}"),
+            (Some(step), None) => format!("step {step}"),
+            (None, _) => "none yet".to_owned(),
+        };
+        text.push_str(&format!("checkpoint: {last}, in {}\n", checkpoint.directory));
+    }
     for warning in &status.warnings {
         text.push_str(&format!("warning: {warning}\n"));
     }

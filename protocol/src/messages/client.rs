@@ -71,6 +71,9 @@ pub struct StatusReport {
     /// What became of every second of every slot; none from a driver that does not account for it.
     #[serde(default)]
     pub goodput: Option<GoodputStatus>,
+    /// The durable checkpoints; absent without `--checkpoint`.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointStatus>,
     /// Messages of old generations or dead incarnations that were dropped (G-2).
     pub dropped_messages: u64,
     /// The job's result, once the job has ended.
@@ -107,6 +110,21 @@ pub struct GoodputStatus {
     pub slot_seconds: f64,
     /// Slot-seconds by what they went into (docs/observability/goodput.md).
     pub buckets: BTreeMap<String, f64>,
+}
+
+/// The job's durable checkpoints.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CheckpointStatus {
+    /// Their directory.
+    pub directory: String,
+    /// The step of the last one that is whole and safe.
+    pub last_step: Option<u64>,
+    /// When it became so, as RFC 3339; absent if that was under a former driver.
+    pub at: Option<String>,
+    /// The step that is being saved.
+    pub saving: Option<u64>,
+    /// Why the last save failed, or for whom a slow one waits; absent once a save has succeeded since.
+    pub failed: Option<String>,
 }
 
 /// A lane: a thread for work that may block, apart from all other work.

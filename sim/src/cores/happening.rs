@@ -153,6 +153,13 @@ pub(super) enum Happening {
         operation: u32,
         value: u64,
     },
+    /// The thread that writes checkpoints has written its part, or made one whole.
+    PartWritten {
+        process: u32,
+        stamp: Stamp,
+        step: u64,
+        seals: bool,
+    },
     /// A collective's deadline may have passed.
     Overdue {
         process: u32,
@@ -265,6 +272,9 @@ impl World {
             }
             Happening::Result { process, generation, operation, value } => {
                 self.handle_result(process, generation, operation, value);
+            }
+            Happening::PartWritten { process, stamp, step, seals } => {
+                self.handle_part_written(process, stamp, step, seals);
             }
             Happening::Overdue { process } => self.handle_overdue(process),
             Happening::PeerBroken { process, generation, rank } => {

@@ -7,6 +7,7 @@
 
 mod agents;
 mod bounds;
+mod checkpoints;
 mod collectives;
 mod driver;
 mod faults;
@@ -30,6 +31,7 @@ use rand_chacha::ChaCha8Rng;
 
 use self::agents::{AgentLife, SimulatedHost};
 use self::bounds::{Calm, PACE_NS};
+use self::checkpoints::SharedStorage;
 use self::collectives::CollectiveGroup;
 use self::driver::{DriverBirth, DriverLife, Interregnum, Tenancy};
 use self::happening::Happening;
@@ -120,6 +122,8 @@ pub(crate) struct World {
     data: SampleSet,
     /// Checkpoints that scripts have written to shared storage, by job.
     checkpoints: BTreeMap<JobNumber, TrainedModel>,
+    /// Storage for the checkpoints of programs that use the library.
+    storage: SharedStorage,
     plan: Vec<PlannedFault>,
     /// Faults that wait for a reset: number of the reset, delay after it, number of the fault.
     after_resets: Vec<(u64, u64, u32)>,
@@ -204,6 +208,7 @@ impl World {
             groups: BTreeMap::new(),
             data: SampleSet::new(scenario.length, seed),
             checkpoints: BTreeMap::new(),
+            storage: SharedStorage::new(seed),
             plan,
             after_resets: Vec::new(),
             after_batches: Vec::new(),

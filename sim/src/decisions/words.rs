@@ -156,6 +156,12 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
         WorkerToDriver::Progress { stamp: of, step, note } => {
             format!("{PROGRESS} {} is at step {step} {note}", stamp(*of)).trim_end().to_owned()
         }
+        WorkerToDriver::Checkpoint { stamp: of, step, report } => {
+            format!("step {step} of {}: {report:?}", stamp(*of))
+        }
+        WorkerToDriver::Resumed { stamp: of, step, .. } => {
+            format!("{} begins from the checkpoint of step {}", stamp(*of), or_none(*step))
+        }
         WorkerToDriver::Leaving { reason } => format!("wants to leave: {reason}"),
         WorkerToDriver::TableWanted { stamp: of } => {
             format!("wants the whole table of {}", stamp(*of))
@@ -203,7 +209,16 @@ pub(crate) fn to_worker(message: &DriverToWorker) -> String {
     match message {
         DriverToWorker::Welcome { term, .. } => format!("welcome by term {term}"),
         DriverToWorker::Assign(told) => formation(told),
-        DriverToWorker::Go { stamp: of } => format!("go with {}", stamp(*of)),
+        DriverToWorker::Go { stamp: of, source: None } => format!("go with {}", stamp(*of)),
+        DriverToWorker::Go { stamp: of, source: Some(source) } => {
+            format!("go with {} from a checkpoint in {}", stamp(*of), source.directory)
+        }
+        DriverToWorker::SaveCheckpoint(order) => {
+            format!("save step {} of {}", order.step, stamp(order.stamp))
+        }
+        DriverToWorker::SealCheckpoint { stamp: of, step, keep } => {
+            format!("make step {step} of {} whole, keep {keep}", stamp(*of))
+        }
         DriverToWorker::Pause { stamp: of } => format!("pause {}", stamp(*of)),
         DriverToWorker::StopAt { stamp: of, boundary } => {
             format!("stop {} at boundary {boundary}", stamp(*of))
@@ -219,7 +234,7 @@ pub(crate) fn to_worker(message: &DriverToWorker) -> String {
 pub(crate) fn training(command: &TrainingCommand) -> String {
     match command {
         TrainingCommand::Form(told) => placement(told),
-        TrainingCommand::Sync { stamp: of, plan } => {
+        TrainingCommand::Sync { stamp: of, plan, .. } => {
             format!("sync {}, {}", stamp(*of), sync(*plan))
         }
         TrainingCommand::Pass => "pass the boundary".to_owned(),
@@ -332,6 +347,13 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
         }
         EventKind::GenerationRunning { world_size } => format!("{world_size} train"),
         EventKind::ResetDecided { cause, way } => format!("reset by {}: {cause}", way.name()),
+        EventKind::CheckpointSaved { step, .. } => format!("step {step} is saved"),
+        EventKind::CheckpointFailed { step, reason } => {
+            format!("step {step} is not saved: {reason}")
+        }
+        EventKind::CheckpointLoaded { step, .. } => {
+            format!("the checkpoint of step {} is loaded", or_none(*step))
+        }
         EventKind::ResetCalledOff { reason } => format!("reset called off: {reason}"),
         EventKind::GenerationTakenBack { worker } => format!("taken back: {worker} attached"),
         EventKind::ResetDone { cause, from, ms, steps_lost } => format!(

@@ -41,6 +41,42 @@ pub enum ElasticMode {
     Restart,
 }
 
+/// When a checkpoint is saved.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CheckpointEvery {
+    /// So long after the last save has ended.
+    Period(Duration),
+    /// At steps that are multiples of this.
+    Steps(u64),
+}
+
+/// What a job begins from whose workers hold no commit.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum ResumeFrom {
+    /// The newest checkpoint that is whole; the start if there is none.
+    #[default]
+    Auto,
+    /// The start.
+    Never,
+    /// The checkpoint in this step's directory.
+    Exactly(String),
+}
+
+/// Settings of durable checkpoints.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CheckpointSettings {
+    /// The directory, which all hosts share.
+    pub directory: String,
+    /// When one is saved.
+    pub every: CheckpointEvery,
+    /// Number of checkpoints to keep.
+    pub keep: u32,
+    /// Most bytes a second that one worker writes; none: no bound.
+    pub bytes_per_s: Option<u64>,
+    /// What the job begins from.
+    pub resume: ResumeFrom,
+}
+
 /// Settings of the driver.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DriverConfig {
@@ -66,6 +102,8 @@ pub struct DriverConfig {
     /// Treatment of the loss of all workers that held the training state; none: training begins again from the start
     /// if less than a minute of it is lost, else the job fails.
     pub on_total_loss: Option<OnTotalLoss>,
+    /// Durable checkpoints; none: nothing is written.
+    pub checkpoint: Option<CheckpointSettings>,
     /// Way in which workers survive a reset.
     pub mode: ElasticMode,
     /// Whether hosts may still join by themselves when every known one is out.
@@ -108,6 +146,11 @@ pub enum InvalidDriverConfig {
         /// The option's value.
         larger_value: u32,
     },
+    /// Checkpoints of programs that the library has no state of.
+    #[error(
+        "--checkpoint saves the state of programs that use the library, and --mode restart runs those that do not"
+    )]
+    CheckpointByRestart,
     /// No program.
     #[error("no program was given")]
     NoProgram,
@@ -132,6 +175,7 @@ impl DriverConfig {
             max_job_restarts: None,
             on_failure: OnFailure::default(),
             on_total_loss: None,
+            checkpoint: None,
             mode: ElasticMode::default(),
             hosts_join: true,
             deadlines: Deadlines::default(),
@@ -163,6 +207,9 @@ impl DriverConfig {
                     larger_value: *larger_value,
                 });
             }
+        }
+        if self.checkpoint.is_some() && self.mode == ElasticMode::Restart {
+            return Err(InvalidDriverConfig::CheckpointByRestart);
         }
         if self.program.argv.is_empty() {
             return Err(InvalidDriverConfig::NoProgram);

@@ -199,7 +199,8 @@ impl DriverCore {
             return;
         }
         let members: Vec<WorkerId> = self.round.alive().cloned().collect();
-        self.tell_all(members, DriverToWorker::Go { stamp });
+        let source = self.checkpoint_source();
+        self.tell_all(members, DriverToWorker::Go { stamp, source });
         self.note_shared_commit();
         self.round.note_ready(now);
         let deadline = now + self.config.deadlines.elastic;
@@ -221,6 +222,7 @@ impl DriverCore {
         self.record(&JournalRecord::GenerationRunning { stamp });
         self.first_cause.forget();
         self.watch_failed_slots(now);
+        self.begin_checkpoints(now);
         let world_size = self.round.current().map_or(0, |current| current.assignment.world_size());
         self.event(EventKind::GenerationRunning { world_size });
         self.vote_for_the_done();

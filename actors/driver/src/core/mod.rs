@@ -7,6 +7,7 @@
 
 mod agenda;
 mod agents;
+mod checkpoints;
 mod config;
 mod drivers;
 mod ending;
@@ -54,7 +55,11 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use self::agenda::Timetable;
-pub use self::config::{DriverConfig, ElasticMode, InvalidDriverConfig, OnFailure, OnTotalLoss};
+use self::checkpoints::Checkpoints;
+pub use self::config::{
+    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, InvalidDriverConfig, OnFailure,
+    OnTotalLoss, ResumeFrom,
+};
 pub use self::event_form::{InvalidListedHost, ListedHost};
 use self::first_cause::FirstCause;
 use self::former_nodes::Takeover;
@@ -96,6 +101,8 @@ pub struct DriverCore {
     pacing: Pacing,
     /// How far the training state has come, and how many of its steps are lost.
     state: TrainedState,
+    /// Saves of durable checkpoints.
+    checkpoints: Checkpoints,
     /// Timers, and the pending review.
     agenda: Timetable,
     /// Pending outputs, and the records that they wait for.
@@ -126,6 +133,7 @@ impl DriverCore {
             quarrels: Quarrels::default(),
             pacing: Pacing::default(),
             state: TrainedState::default(),
+            checkpoints: Checkpoints::restored(None),
             agenda,
             outbox: DriverOutbox::default(),
             takeover: None,

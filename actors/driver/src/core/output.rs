@@ -279,6 +279,29 @@ pub enum EventKind {
         /// The reason.
         reason: String,
     },
+    /// A commit is durable on storage.
+    CheckpointSaved {
+        /// The step.
+        step: u64,
+        /// Bytes of all files.
+        bytes: u64,
+        /// Milliseconds since the save was ordered.
+        ms: f64,
+    },
+    /// A commit was not saved, or its save is slow. Training goes on.
+    CheckpointFailed {
+        /// The step.
+        step: u64,
+        /// The reason.
+        reason: String,
+    },
+    /// No worker held a commit, and the root has looked for a checkpoint.
+    CheckpointLoaded {
+        /// The step of the checkpoint that training begins from; none: it begins from the start.
+        step: Option<u64>,
+        /// Checkpoints that were passed over or set aside, with the reasons.
+        notes: Vec<String>,
+    },
     /// A condition that needs the operator's attention.
     Warning {
         /// The warning.

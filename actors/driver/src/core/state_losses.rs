@@ -42,6 +42,7 @@ impl DriverCore {
 
     /// The generation formed last does not train any more.
     pub(crate) fn rest_state(&mut self, now: Time) {
+        self.end_checkpoints();
         if self.state.is_training() {
             self.note_committed_step();
             self.state.rests(now);
@@ -64,7 +65,13 @@ impl DriverCore {
             Some(OnTotalLoss::Restart) => false,
             None => trained >= CHEAP_TO_REPEAT,
         };
-        if is_held || !is_dear || self.is_by_restart() || is_planted(Bug::TotalLossTolerated) {
+        let is_saved = self.checkpointed_step().is_some();
+        if is_held
+            || is_saved
+            || !is_dear
+            || self.is_by_restart()
+            || is_planted(Bug::TotalLossTolerated)
+        {
             return false;
         }
         let reason = format!(
@@ -91,8 +98,10 @@ impl DriverCore {
         if self.is_by_restart() {
             return;
         }
-        let reported = self.round.reset().map_or(0, |reset| reset.steps_lost);
         let is_held = commits.iter().any(Option::is_some);
+        let checkpointed = self.checkpointed_step().filter(|_| !is_held);
+        let step = checkpointed.unwrap_or(step);
+        let reported = self.round.reset().map_or(0, |reset| reset.steps_lost);
         let rolled_back =
             self.state.committed().map_or(0, |committed| committed.0.saturating_sub(step.0));
         let Some(committed) = self.state.committed().filter(|_| rolled_back > 0 || !is_held) else {
@@ -110,7 +119,7 @@ impl DriverCore {
         let (generation, begins_at) = (next, step);
         let loss = StateLossImage { generation, committed, begins_at };
         self.record(&JournalRecord::StateLost { loss: loss.clone() });
-        self.state.lose(loss, is_held);
+        self.state.lose(loss, is_held || checkpointed.is_some());
         self.record_state(now);
         self.event(EventKind::StateLost {
             committed: committed.0,

@@ -74,6 +74,7 @@ impl DriverCore {
             unreachable: self.unreachable(),
             lanes: Vec::new(),
             goodput: None,
+            checkpoint: self.checkpoint_status(wall_clock),
             dropped_messages: self.dropped_messages,
             result: self.result_so_far().cloned(),
         }
@@ -87,6 +88,7 @@ impl DriverCore {
             .cloned()
             .chain(trouble.map(ToOwned::to_owned))
             .chain(self.state.loss_in_words())
+            .chain(self.checkpoints.trouble().map(ToOwned::to_owned))
             .collect()
     }
 

@@ -15,6 +15,7 @@ use elastic_protocol::{GenerationId, HostName, ResetCause, Stamp, Step, Time, Wo
 use rand_chacha::ChaCha8Rng;
 
 use super::DriverCore;
+use super::checkpoints::Checkpoints;
 use super::config::DriverConfig;
 use super::former_nodes::Takeover;
 use super::output::{DriverOutput, EventKind};
@@ -45,6 +46,7 @@ impl DriverCore {
             core.roster.restore_incarnation(image.incarnation);
         }
         core.state = TrainedState::restored(&image);
+        core.checkpoints = Checkpoints::restored(Some(&image));
         for ((host, number), slot) in &image.slots {
             let id = (host.clone(), *number);
             core.roster.restore_slot(id, slot.failures, slot.closed_under);
@@ -157,6 +159,9 @@ impl DriverCore {
         if self.round.phase().is_generation_active() && !self.is_by_restart() {
             let trains = !matches!(self.round.phase(), RoundPhase::Form { .. });
             self.state.resumed(now, trains);
+            if trains {
+                self.begin_checkpoints(now);
+            }
         }
         if self.round.phase().is_generation_active() {
             let budget = self.restart_budget();
@@ -181,7 +186,10 @@ impl DriverCore {
             RoundPhase::Gather(_) if theirs < stamp => self.tell_ended(worker, stamp),
             _ if theirs != stamp || !is_active => {}
             // Promises to a former driver do not bind this one: a stop that followed from them would be on record.
-            RoundPhase::Run => self.tell(worker, DriverToWorker::Resume { stamp }),
+            RoundPhase::Run => {
+                self.tell(worker, DriverToWorker::Resume { stamp });
+                self.repeat_checkpoint_orders(worker);
+            }
             RoundPhase::Pausing { .. } => self.tell(worker, DriverToWorker::Pause { stamp }),
             RoundPhase::Stopping { boundary, .. } => {
                 let boundary = *boundary;

@@ -25,6 +25,8 @@ pub(crate) enum Timer {
     Join(HostName),
     /// A worker is silent; by now its agent would be silent, too, if the network were at fault.
     Silence(WorkerId),
+    /// A checkpoint is due, or its save is slow.
+    Checkpoint,
     /// A worker that wants to leave must be let go.
     Departure(WorkerId),
     /// End of a takeover: agents and workers that are not back are lost.

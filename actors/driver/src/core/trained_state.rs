@@ -129,10 +129,11 @@ impl TrainedState {
         self.steps_lost += steps;
     }
 
-    /// Goes on from the step at which a generation begins again. If nobody holds a commit, it begins from the start.
-    pub(crate) fn lose(&mut self, loss: StateLossImage, is_held: bool) {
-        self.committed = is_held.then_some(loss.begins_at);
-        if !is_held {
+    /// Goes on from the step at which a generation begins again. If there is neither a commit nor a checkpoint, it
+    /// begins from the start.
+    pub(crate) fn lose(&mut self, loss: StateLossImage, goes_on: bool) {
+        self.committed = goes_on.then_some(loss.begins_at);
+        if !goes_on {
             self.trained = Duration::ZERO;
         }
         self.loss = Some(loss);

@@ -45,6 +45,12 @@ impl DriverCore {
                 self.roster.note_progress(&worker, step, note);
                 self.record_progress(now);
             }
+            WorkerToDriver::Checkpoint { stamp, step, report } => {
+                self.handle_checkpoint_report(now, &worker, stamp, step, report);
+            }
+            WorkerToDriver::Resumed { stamp, step, notes } => {
+                self.handle_resumed(stamp, step, notes)
+            }
             WorkerToDriver::Leaving { reason } => self.handle_leaving(now, &worker, reason),
             WorkerToDriver::TableWanted { stamp } => self.handle_table_wanted(&worker, stamp),
         }

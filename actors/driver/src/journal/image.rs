@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::record::{JobSecretsBytes, JournalRecord, whole};
 
 /// Number of fields that images of the first version lack.
-const FIELDS_ADDED: usize = 4;
+const FIELDS_ADDED: usize = 5;
 
 /// State that the records of a journal give.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -61,6 +61,8 @@ pub struct Image {
     pub steps_lost: u64,
     /// The last loss of committed steps.
     pub loss: Option<StateLossImage>,
+    /// The step of the last durable checkpoint; none if there is none.
+    pub checkpoint: Option<Step>,
 }
 
 /// A loss of committed steps.
@@ -227,6 +229,7 @@ impl Image {
                 (self.committed, self.trained_ms) = (*committed, *trained_ms);
                 self.steps_lost = *steps_lost;
             }
+            JournalRecord::CheckpointSaved { step } => self.checkpoint = Some(*step),
             JournalRecord::StateLost { loss } => self.loss = Some(loss.clone()),
             JournalRecord::ProcessDone { worker } => {
                 if let Some(image) = self.workers.get_mut(worker) {
@@ -305,12 +308,16 @@ impl Image {
     /// # Errors
     /// The bytes are not an image, or bytes follow it.
     pub fn decode(bytes: &[u8]) -> Result<Self, postcard::Error> {
-        match whole(bytes) {
-            Err(postcard::Error::DeserializeUnexpectedEnd) => {
-                let older = [bytes, &[0; FIELDS_ADDED]].concat();
-                whole(&older)
+        let mut older = bytes.to_vec();
+        loop {
+            match whole(&older) {
+                Err(postcard::Error::DeserializeUnexpectedEnd)
+                    if older.len() < bytes.len() + FIELDS_ADDED =>
+                {
+                    older.push(0);
+                }
+                read => return read,
             }
-            read => read,
         }
     }
 }

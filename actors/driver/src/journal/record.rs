@@ -139,6 +139,11 @@ pub enum JournalRecord {
         /// The loss.
         loss: StateLossImage,
     },
+    /// A checkpoint is whole and safe.
+    CheckpointSaved {
+        /// The step.
+        step: Step,
+    },
 }
 
 impl JournalRecord {

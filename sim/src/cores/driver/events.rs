@@ -82,6 +82,7 @@ impl World {
                 }
             }
             EventKind::ResetCalledOff { .. } => self.expect_resumption(),
+            EventKind::CheckpointSaved { step, .. } => self.check_checkpoint_told(step),
             EventKind::StateLost { committed, .. } => {
                 self.driver.loss_is_told = true;
                 // A generation may have begun from a commit that not all had taken.

@@ -245,7 +245,8 @@ impl World {
         if self.driver.cores().is_none() || !self.options.job.is_in_process() {
             return Ok(());
         }
-        if self.scenario.driver.on_total_loss == Some(OnTotalLoss::Fail) {
+        let is_saved = self.storage.newest(self.driver.job).is_some();
+        if self.scenario.driver.on_total_loss == Some(OnTotalLoss::Fail) && !is_saved {
             return Err(format!(
                 "L-1: training begins again from the start, {samples} acknowledged samples are lost, and the job was \
                  to fail"
