@@ -351,6 +351,7 @@ mod tests {
             warnings: Vec::new(),
             unreachable: Vec::new(),
             lanes: Vec::new(),
+            checkpoint: None,
             goodput: None,
             dropped_messages: 0,
             result: None,

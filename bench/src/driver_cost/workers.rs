@@ -136,7 +136,10 @@ impl Workers {
             DriverToWorker::StopAt { stamp, .. } | DriverToWorker::Abort { stamp, .. } => {
                 arrive(*stamp, *commit)
             }
+            // The measured driver has no `--checkpoint`.
             DriverToWorker::Resume { .. }
+            | DriverToWorker::SaveCheckpoint(_)
+            | DriverToWorker::SealCheckpoint { .. }
             | DriverToWorker::Leave { .. }
             | DriverToWorker::Finished { .. } => return Ok(()),
         };

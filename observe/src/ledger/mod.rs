@@ -164,6 +164,9 @@ impl GoodputLedger {
             | EventKind::StandbysChanged { .. }
             | EventKind::HandedOver { .. }
             | EventKind::Abandoned { .. }
+            | EventKind::CheckpointSaved { .. }
+            | EventKind::CheckpointFailed { .. }
+            | EventKind::CheckpointLoaded { .. }
             | EventKind::Warning { .. } => {}
         }
     }
