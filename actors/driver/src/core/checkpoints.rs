@@ -12,6 +12,7 @@ use elastic_protocol::messages::{
 };
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Stamp, Step, Time, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
 use super::config::{CheckpointEvery, ResumeFrom};
@@ -31,7 +32,7 @@ const LEAD_STEPS: u64 = 2;
 const LEAD_STEPS_MAX: u64 = 1 << 20;
 
 /// The save that is under way.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 struct Save {
     stamp: Stamp,
     step: Step,
@@ -44,7 +45,7 @@ struct Save {
 }
 
 /// Saves of checkpoints.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Checkpoints {
     save: Option<Save>,
     last: Option<Step>,

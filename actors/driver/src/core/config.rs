@@ -42,7 +42,7 @@ pub enum ElasticMode {
 }
 
 /// When a checkpoint is saved.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum CheckpointEvery {
     /// So long after the last save has ended.
     Period(Duration),
@@ -51,7 +51,7 @@ pub enum CheckpointEvery {
 }
 
 /// What a job begins from whose workers hold no commit.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum ResumeFrom {
     /// The newest checkpoint that is whole; the start if there is none.
     #[default]
@@ -63,7 +63,7 @@ pub enum ResumeFrom {
 }
 
 /// Settings of durable checkpoints.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CheckpointSettings {
     /// The directory, which all hosts share.
     pub directory: String,
