@@ -113,7 +113,9 @@ pub(crate) fn run(options: &DetectOptions) -> anyhow::Result<()> {
 fn contestant(folder: &Path, bytes: u64) -> anyhow::Result<RecoveryContestant> {
     let mut command = vec![elastic_node()?.into()];
     command.extend(["run", "--np", "2", "--min-np", "1", "--mode", "in-process"].map(Into::into));
-    command.extend(["--log", "info", "--max-restarts", "1000000", "--state-dir"].map(Into::into));
+    // The usual filter, in other words: agents that the driver starts are told `warn` in place of the default.
+    let log = "info,elastic_agent=info";
+    command.extend(["--log", log, "--max-restarts", "1000000", "--state-dir"].map(Into::into));
     command.extend([folder.join("state").into(), "--".into(), std::env::current_exe()?.into()]);
     command.extend(["detect-worker", "--resident-bytes", &bytes.to_string()].map(Into::into));
     let environment = Vec::new();
