@@ -19,6 +19,9 @@ use crate::oracle::JobNumber;
 /// Most checkpoints of a job that are kept for a look.
 const SEALED_KEPT: usize = 8;
 
+/// The error of a write that fails.
+const NO_SPACE: &str = "simulated: no space left";
+
 /// Shared storage.
 #[derive(Debug)]
 pub(super) struct SharedStorage {
@@ -46,6 +49,8 @@ impl SharedStorage {
 pub(super) struct PartSave {
     stamp: Stamp,
     step: u64,
+    /// The rank in that generation: by the end of a slow write the process may have another one.
+    rank: u32,
     model: Option<TrainedModel>,
     /// Whether the writer is at it.
     is_busy: bool,
@@ -73,15 +78,17 @@ impl World {
                     let reason = "busy with an earlier save".to_owned();
                     return outcome(CheckpointReport::Failed { reason });
                 }
-                program.part = Some(PartSave { stamp, step: step.0, model: None, is_busy: false });
+                let (rank, step) = (program.rank, step.0);
+                program.part = Some(PartSave { stamp, step, rank, model: None, is_busy: false });
                 self.decide(place, || format!("save step {step}"));
                 None
             }
             CheckpointCommand::Seal { stamp, step, .. } => {
                 self.decide(place, || format!("make step {step} whole"));
+                let ranks = self.processes[process as usize].program.world_size();
                 let takes = self.storage_takes()?;
-                let seals = Happening::PartWritten { process, stamp, step: step.0, seals: true };
-                self.agenda.push(self.now + takes, seals);
+                let whole = Happening::MadeWhole { process, stamp, step: step.0, ranks };
+                self.agenda.push(self.now + takes, whole);
                 None
             }
         }
@@ -108,47 +115,56 @@ impl World {
         (part.model, part.is_busy) = (Some(model), true);
         let (stamp, step) = (part.stamp, part.step);
         if let Some(takes) = self.storage_takes() {
-            let written = Happening::PartWritten { process, stamp, step, seals: false };
+            let written = Happening::PartWritten { process, stamp, step };
             self.agenda.push(self.now + takes, written);
         }
     }
 
-    /// The writer of a process has done its work.
-    pub(super) fn handle_part_written(
-        &mut self,
-        process: u32,
-        stamp: Stamp,
-        step: u64,
-        seals: bool,
-    ) {
-        let happening = Happening::PartWritten { process, stamp, step, seals };
-        if self.freeze(process, happening) {
+    /// A process has written its part.
+    pub(super) fn handle_part_written(&mut self, process: u32, stamp: Stamp, step: u64) {
+        if self.freeze(process, Happening::PartWritten { process, stamp, step }) {
             return;
         }
-        let (job, rank, size) = {
-            let entry = &self.processes[process as usize];
-            (entry.job, entry.program.rank, entry.program.world_size())
+        let fails = self.storage_fails();
+        let entry = &mut self.processes[process as usize];
+        let job = entry.job;
+        let part = entry.program.part.as_mut();
+        let Some(part) = part.filter(|part| (part.stamp, part.step) == (stamp, step)) else {
+            return;
         };
-        let fails = self.storage.random.random_bool(0.05);
-        let report = if fails {
-            CheckpointReport::Failed { reason: "simulated: no space left".to_owned() }
-        } else if seals {
-            match self.seal(job, stamp, step, size) {
+        part.is_busy = false;
+        let (rank, model) = (part.rank, part.model);
+        let report = match model.filter(|_| !fails) {
+            Some(model) => {
+                self.storage.parts.entry((job, stamp, step)).or_default().insert(rank, model);
+                CheckpointReport::PartSaved { bytes: 1 }
+            }
+            None => CheckpointReport::Failed { reason: NO_SPACE.to_owned() },
+        };
+        let outcome = CheckpointOutcome { stamp, step: Step(step), report };
+        self.tell(process, ThreadTell::Checkpoint(outcome));
+    }
+
+    /// A process has made a checkpoint of so many ranks whole.
+    pub(super) fn handle_made_whole(&mut self, process: u32, stamp: Stamp, step: u64, ranks: u32) {
+        if self.freeze(process, Happening::MadeWhole { process, stamp, step, ranks }) {
+            return;
+        }
+        let job = self.processes[process as usize].job;
+        let report = if self.storage_fails() {
+            CheckpointReport::Failed { reason: NO_SPACE.to_owned() }
+        } else {
+            match self.seal(job, stamp, step, ranks) {
                 Ok(()) => CheckpointReport::Sealed { bytes: 1, troubles: Vec::new() },
                 Err(error) => return self.fail_safety(error),
             }
-        } else {
-            let part = self.processes[process as usize].program.part;
-            let model = part.filter(|part| (part.stamp, part.step) == (stamp, step));
-            let Some(model) = model.and_then(|part| part.model) else { return };
-            self.storage.parts.entry((job, stamp, step)).or_default().insert(rank, model);
-            CheckpointReport::PartSaved { bytes: 1 }
         };
-        if let Some(part) = &mut self.processes[process as usize].program.part {
-            part.is_busy = false;
-        }
         let outcome = CheckpointOutcome { stamp, step: Step(step), report };
         self.tell(process, ThreadTell::Checkpoint(outcome));
+    }
+
+    fn storage_fails(&mut self) -> bool {
+        self.storage.random.random_bool(0.05)
     }
 
     /// Checks C-1: a checkpoint is made whole only of the parts of all ranks, which are of one commit.

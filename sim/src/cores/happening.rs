@@ -153,12 +153,18 @@ pub(super) enum Happening {
         operation: u32,
         value: u64,
     },
-    /// The thread that writes checkpoints has written its part, or made one whole.
+    /// The thread that writes checkpoints has written its part.
     PartWritten {
         process: u32,
         stamp: Stamp,
         step: u64,
-        seals: bool,
+    },
+    /// The thread that writes checkpoints has made one whole.
+    MadeWhole {
+        process: u32,
+        stamp: Stamp,
+        step: u64,
+        ranks: u32,
     },
     /// A collective's deadline may have passed.
     Overdue {
@@ -273,8 +279,11 @@ impl World {
             Happening::Result { process, generation, operation, value } => {
                 self.handle_result(process, generation, operation, value);
             }
-            Happening::PartWritten { process, stamp, step, seals } => {
-                self.handle_part_written(process, stamp, step, seals);
+            Happening::PartWritten { process, stamp, step } => {
+                self.handle_part_written(process, stamp, step);
+            }
+            Happening::MadeWhole { process, stamp, step, ranks } => {
+                self.handle_made_whole(process, stamp, step, ranks);
             }
             Happening::Overdue { process } => self.handle_overdue(process),
             Happening::PeerBroken { process, generation, rank } => {
