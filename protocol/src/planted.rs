@@ -115,6 +115,8 @@ bugs! {
     TotalLossTolerated = "a job begins again from the start although it may not", "driver";
     /// A slot that is not listed any more is still counted in its bucket.
     GoneSlotCounted = "the time of a slot that is gone is still counted", "observe";
+    /// A worker that is ready is left out of the next generation (G-7).
+    ReadyLeftOut = "one ready worker is left out of a generation", "driver";
     /// A node that was paused counts the pause as its peers' silence (D-3).
     PauseNotExcused = "a node judges its peers by time in which it stood still", "transport";
     /// The session with a silent driver is given up as soon as any other session (D-3).
@@ -157,6 +159,8 @@ bugs! {
     PromiseBroken = "a boundary is passed in spite of the promise", "state";
     /// On arrival the worker tells its first commit.
     OldCommitTold = "an old commit is told on arrival", "state";
+    /// On arrival the worker says that it has lost no steps.
+    LostStepsNotTold = "lost steps are not told on arrival", "state";
     /// The driver is not told of processes that were killed by a signal.
     DeathNotReported = "a death by signal is not reported", "agent";
     /// An agent obeys a driver that has a successor (D-2).

@@ -44,7 +44,7 @@ impl World {
     }
 
     pub(in crate::cores) fn registry_hears(&mut self, link: u32, vote: &Vote) {
-        self.oracle.voted(self.driver.job, vote);
+        self.oracle.voted(self.driver.job, vote, self.now);
         self.with_driver_of(link, |cores, now, node| {
             let _decision = cores.registry.handle_vote_from(now, node, vote);
         });

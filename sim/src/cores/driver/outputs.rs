@@ -175,6 +175,8 @@ impl World {
             let checked = self.oracle.paced(self.driver.term, self.now);
             self.demand(checked);
         }
+        let checked = self.check_members(stamp, members);
+        self.demand(checked);
         // Only scripts are started after their generation is formed.
         if self.options.job.is_in_process() && processes.contains(&NONE) {
             let generation = stamp.generation;
