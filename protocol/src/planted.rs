@@ -113,6 +113,12 @@ bugs! {
     LossNotTold = "the loss of the training state is not told", "driver";
     /// A job that must fail at the loss of its training state begins again from the start.
     TotalLossTolerated = "a job begins again from the start although it may not", "driver";
+    /// A slot whose worker was told to leave from outside is filled again.
+    NoticedSlotRefilled = "a slot whose worker was told to leave is filled again", "driver";
+    /// A worker that is ready is left out of the next generation (G-7).
+    ReadyLeftOut = "one ready worker is left out of a generation", "driver";
+    /// Every back-off of a slot is four times as long as meant.
+    BackOffTooLong = "a slot's back-off is four times as long", "driver";
     /// A node that was paused counts the pause as its peers' silence (D-3).
     PauseNotExcused = "a node judges its peers by time in which it stood still", "transport";
     /// The session with a silent driver is given up as soon as any other session (D-3).
@@ -125,6 +131,8 @@ bugs! {
     BarrierOneShort = "the barrier opens one short", "registry";
     /// A repeated vote counts for another worker.
     RepeatedVoteCountsTwice = "a repeated vote counts twice", "registry";
+    /// Members that have voted are named among those whose votes are missing.
+    VotersEvicted = "who has voted is evicted with the late ones", "registry";
     /// A blacklisted host never comes back.
     BlacklistNeverEnds = "a blacklisting never ends", "host manager";
     /// A failed discovery empties the list of hosts (H-15).
@@ -153,12 +161,16 @@ bugs! {
     PromiseBroken = "a boundary is passed in spite of the promise", "state";
     /// On arrival the worker tells its first commit.
     OldCommitTold = "an old commit is told on arrival", "state";
+    /// On arrival the worker says that it has lost no steps.
+    LostStepsNotTold = "lost steps are not told on arrival", "state";
     /// The driver is not told of processes that were killed by a signal.
     DeathNotReported = "a death by signal is not reported", "agent";
     /// An agent obeys a driver that has a successor (D-2).
     FormerDriverObeyed = "a driver that was succeeded is obeyed", "agent";
     /// A process that ignores SIGTERM is never killed.
     NeverKills = "SIGKILL is never sent", "agent";
+    /// SIGKILL comes in the middle of the grace period.
+    GraceHalved = "SIGKILL is sent in the middle of the grace", "agent";
     /// An agent without a driver stays for ever.
     NeverAlone = "an agent outlives its driver without end", "agent";
     /// Data of a generation that has ended is delivered (G-4).

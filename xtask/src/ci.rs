@@ -14,7 +14,7 @@ use crate::{debian, deny, mutants, python, simulation, test};
 /// Size of the sample of mutants, which is drawn from the commit's hash, beside those on lines that the commit has
 /// changed; and the minutes for all of them. A busy machine gets through 26 in that time, whose shares scatter by 10
 /// points: the floors are nearly three times that below what `docs/mutants.md` reports, so that they show what broke and not
-/// the draw.
+/// the draw. They are not applied to fewer than 20.
 const MUTANTS: usize = 60;
 const MUTANTS_MINUTES: f64 = 3.0;
 const MUTANTS_SIMULATION_FLOOR: f64 = 30.0;

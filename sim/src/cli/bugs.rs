@@ -57,7 +57,8 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::CooldownNotDoubled
         | Bug::StopNotToldToAll
         | Bug::LostHostNotTold
-        | Bug::ProcessNotNamed => 1,
+        | Bug::ProcessNotNamed
+        | Bug::BackOffTooLong => 1,
         Bug::TotalLossTolerated => 2,
         _ => 0,
     }

@@ -15,6 +15,9 @@ use super::mutant::Operator;
 use super::suites::{Suite, SuiteKind};
 use super::table::{MutantsRow, heads, markdown};
 
+/// Fewest mutants that a share is judged by. Those of fewer, which a busy machine gets through, scatter too much.
+const JUDGED_MIN: usize = 20;
+
 /// The report of a run.
 #[derive(Debug)]
 pub(crate) struct MutantsReport {
@@ -171,9 +174,17 @@ impl MutantsReport {
         text
     }
 
-    /// Fails if a share is below its floor.
+    /// Fails if a share is below its floor, unless too few mutants were run to tell.
     pub(crate) fn hold_floors(&self, simulation: f64, all: f64) -> anyhow::Result<()> {
         let row = MutantsRow::of(&self.outcomes.outcomes);
+        if row.mutants < JUDGED_MIN {
+            let has_floors = simulation > 0.0 || all > 0.0;
+            let (run, of) = (row.mutants, row.mutants + self.outcomes.left_out);
+            let text = format!(
+                "{run} of {of} mutants were run: the floors hold for {JUDGED_MIN} and more, and are not applied"
+            );
+            return if has_floors { Ok(writeln!(std::io::stdout(), "{text}")?) } else { Ok(()) };
+        }
         ensure!(
             row.simulation_share() >= simulation,
             "simulation finds {:.1} % of the mutants; the floor is {simulation} %",
@@ -210,4 +221,41 @@ fn commit(root: &Path) -> String {
     shell.change_dir(root);
     let commit = cmd!(shell, "git rev-parse --short HEAD").quiet().ignore_stderr().read();
     commit.unwrap_or_else(|_| "unknown".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::find;
+    use super::super::scope::SourceFile;
+    use super::*;
+
+    fn report(mutants: usize) -> MutantsReport {
+        let file = SourceFile {
+            path: "actors/a/src/core/a.rs".to_owned(),
+            text: "fn a(b: u32) -> bool { b < 1 }".to_owned(),
+        };
+        let mutant = find::all(&[file], &BTreeSet::new()).swap_remove(0);
+        let survivor = || MutantOutcome {
+            mutant: mutant.clone(),
+            reached: Vec::new(),
+            found: BTreeMap::new(),
+        };
+        let outcomes = HuntOutcomes {
+            outcomes: std::iter::repeat_with(survivor).take(mutants).collect(),
+            taken_back: 0,
+            left_out: 0,
+            seconds: 0.0,
+        };
+        let (commit, drawn) = (String::new(), String::new());
+        MutantsReport { commit, drawn, suites: Vec::new(), outcomes }
+    }
+
+    #[test]
+    fn floors_hold_only_for_a_sample_that_is_large_enough() {
+        assert!(report(JUDGED_MIN - 1).hold_floors(30.0, 45.0).is_ok());
+        assert!(report(JUDGED_MIN).hold_floors(30.0, 45.0).is_err());
+        assert!(report(JUDGED_MIN).hold_floors(0.0, 0.0).is_ok());
+    }
 }

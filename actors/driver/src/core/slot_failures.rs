@@ -58,6 +58,7 @@ impl DriverCore {
             Some(earlier) => BACKOFF.wait(earlier, &mut self.rng),
             None => Duration::ZERO,
         };
+        let wait = if is_planted(Bug::BackOffTooLong) { wait * 4 } else { wait };
         let until = now + wait;
         let until = if is_planted(Bug::BackOffNeverEnds) { Time(u64::MAX) } else { until };
         slot.backoff_until = Some(until);

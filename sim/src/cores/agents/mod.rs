@@ -76,6 +76,10 @@ pub(super) struct AgentLife {
     armed: u64,
     spawning: Vec<(u64, SpawnOrder)>,
     spawns: u64,
+    /// Whether the agent has a reason to end, and with it its workers.
+    pub(super) may_leave: bool,
+    /// World time at which the host was asked to leave.
+    pub(super) drained_at: Option<u64>,
 }
 
 /// Where an agent's logic runs.
@@ -188,6 +192,8 @@ impl World {
             armed: u64::MAX,
             spawning: Vec::new(),
             spawns: 0,
+            may_leave: false,
+            drained_at: None,
         });
         self.update_hearing(link);
         self.drain_agent(host);

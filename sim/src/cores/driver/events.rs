@@ -36,6 +36,8 @@ impl World {
         {
             self.driver_decides(|| words);
         }
+        let checked = self.check_reasons(&kind);
+        self.demand(checked);
         match kind {
             EventKind::ResetDecided { cause, .. } => {
                 let what = format!("a reset is decided ({cause})");
@@ -70,6 +72,7 @@ impl World {
                 let checked = self.check_interregnum(&what).and_then(|()| self.check_stable(&what));
                 self.demand(checked);
                 if let Some(process) = self.process_of(self.driver.job, &worker) {
+                    self.processes[process as usize].stopping.is_told = true;
                     let checked = self.check_stop(process, &reason);
                     self.demand(checked);
                 }

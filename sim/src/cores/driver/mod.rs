@@ -156,6 +156,8 @@ pub(super) struct DriverLife {
     /// World time of the next check of the sessions.
     pub(super) peers_armed: u64,
     polls: u64,
+    /// World time at which the list of hosts last changed.
+    pub(super) hosts_since: u64,
     /// Blacklist stays, as the oracle follows them.
     cooldowns: Cooldowns,
     /// Resets decided by this life.
@@ -260,6 +262,7 @@ impl DriverLife {
             carriers: BTreeMap::new(),
             peers_armed: u64::MAX,
             polls: 0,
+            hosts_since: at,
             cooldowns: Cooldowns::default(),
             resets: 0,
             last_reset: None,

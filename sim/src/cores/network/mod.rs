@@ -237,6 +237,8 @@ pub(super) struct SimulatedLink {
     dial_token: u32,
     /// Whether the driver cannot hear this node.
     is_unheard: bool,
+    /// Whether the driver has ever lost the session with this node.
+    pub(super) was_lost: bool,
     /// World time at which such a silence last ended.
     unheard_until: u64,
     /// World time of the next check of the peer's sessions.
@@ -302,6 +304,7 @@ impl World {
             delivered: BTreeMap::new(),
             dial_token: 0,
             is_unheard: false,
+            was_lost: false,
             unheard_until: 0,
             armed: u64::MAX,
         }
