@@ -61,7 +61,7 @@ impl World {
         let checked = self.check_membership();
         self.demand(checked);
         self.forgive_slots();
-        let checked = self.check_status();
+        let checked = self.check_status().and_then(|()| self.check_named());
         self.demand(checked);
         self.note_stability();
     }

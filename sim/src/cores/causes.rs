@@ -37,7 +37,36 @@ impl World {
             EventKind::WorkerExited { worker, status, expected, .. } => {
                 self.check_exit(worker, *status, *expected)
             }
-            EventKind::ResetDone { ms, .. } => self.check_duration(*ms),
+            EventKind::ResetDone { ms, from, .. } => {
+                let ended = self.driver.last_reset.map(|stamp| stamp.generation);
+                if ended.is_some_and(|ended| ended != *from) {
+                    return Err(format!("events: the reset of generation {from} is done"));
+                }
+                self.check_duration(*ms)
+            }
+            EventKind::GenerationFormed { members, root, step } => {
+                self.check_formed(members, *root, *step)
+            }
+            EventKind::GenerationRunning { world_size } => {
+                let members = self.driver.members.len();
+                match *world_size as usize == members {
+                    true => Ok(()),
+                    false => Err(format!("events: {world_size} workers train, and {members} do")),
+                }
+            }
+            EventKind::WorkerAttached { worker, pid } => {
+                match self.of_worker(worker).filter(|process| process.pid() != *pid) {
+                    Some(_) => Err(format!("events: {worker} attached as process {pid}")),
+                    None => Ok(()),
+                }
+            }
+            EventKind::HostJoined { host, slots } => {
+                let mut hosts = self.hosts.iter();
+                match hosts.any(|entry| entry.name == *host && entry.slots == *slots) {
+                    true => Ok(()),
+                    false => Err(format!("events: {host} joined with {slots} slots")),
+                }
+            }
             _ => Ok(()),
         }
     }
@@ -193,6 +222,38 @@ impl World {
         if !expected && was_stopped && !was_lost && !is_over {
             return Err(format!(
                 "events: {worker} was stopped, and its end is said to be unexpected"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checks the generation that the event log names: its members, and its root, which holds the most (G-8).
+    fn check_formed(
+        &self,
+        members: &[WorkerId],
+        root: Option<u32>,
+        step: u64,
+    ) -> Result<(), String> {
+        if !self.options.job.is_in_process() {
+            return Ok(());
+        }
+        let of_rank = |rank: u32| {
+            let process = *self.driver.members.get(rank as usize)?;
+            self.processes.get(process as usize)
+        };
+        let named = (0..).zip(members);
+        if named.clone().any(|(rank, worker)| of_rank(rank).is_none_or(|it| it.id != *worker)) {
+            return Err("events: a generation is formed of others than its members".to_owned());
+        }
+        let saved = |rank: u32| Some(of_rank(rank)?.program.saved?.model);
+        let most = named.filter_map(|(rank, _)| saved(rank)).map(|model| model.samples).max();
+        let first = root.unwrap_or(0);
+        if saved(first).map(|model| model.samples) != most {
+            return Err(format!("G-8: rank {first} is the root, and another holds more"));
+        }
+        if saved(first).map_or(0, |model| model.step) != step {
+            return Err(format!(
+                "events: a generation begins at step {step}, its root is elsewhere"
             ));
         }
         Ok(())

@@ -163,7 +163,7 @@ pub(super) struct DriverLife {
     /// Resets decided by this life.
     pub(super) resets: u32,
     /// The generation that the last of these resets ended.
-    last_reset: Option<Stamp>,
+    pub(super) last_reset: Option<Stamp>,
     pub(super) phase: ObservedPhase,
     /// World time at which the phase began.
     pub(super) phase_since: u64,
