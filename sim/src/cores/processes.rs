@@ -141,7 +141,7 @@ impl World {
             is_leaving: false,
             program: TrainingProgram::default(),
             pending_terminate: false,
-            stopping: Stopping { started_at: self.now, ..Stopping::default() },
+            stopping: Stopping::default(),
         });
         self.hosts[host as usize].processes.push(index);
         let boot = self.draw_ns(self.scenario.boot_ns / 2, self.scenario.boot_ns);

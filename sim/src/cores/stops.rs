@@ -8,11 +8,10 @@ use super::{Happening, MS, World};
 /// Time allowed beside every grace: frames, hops, signals, last words.
 const STOP_SLACK_NS: u64 = 4_000 * MS;
 
-/// What is known of a process's start, and of the orders to stop it.
+/// What is known of a process's end, and of the orders to stop it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stopping {
-    /// World times of the start and the end.
-    pub(super) started_at: u64,
+    /// World time of the end.
     pub(super) ended_at: Option<u64>,
     /// World time at which somebody outside the job told it to leave.
     pub(super) noticed_at: Option<u64>,

@@ -157,7 +157,7 @@ impl World {
             if !in_touch || !entry.stays() || !entry.program.trains_in(self.driver.stamp) {
                 continue;
             }
-            let is_it = |worker: &&elastic_protocol::messages::WorkerStatus| {
+            let is_it = |worker: &&WorkerStatus| {
                 worker.host == entry.id.host.as_str() && worker.slot == entry.id.slot
             };
             let Some(worker) = status.workers.iter().find(is_it) else {
