@@ -27,8 +27,13 @@ impl World {
         }
         match kind {
             EventKind::ResetDecided { cause, way } => {
-                let is_planned = cause.is_planned() && self.options.job.is_in_process();
-                if (*way == ResetWay::Interrupt) != is_planned {
+                // The last holder of the state may be let go after its time, which breaks the generation.
+                let is_right = match way {
+                    ResetWay::Interrupt => cause.is_planned(),
+                    ResetWay::Abort => !matches!(cause, ResetCause::HostsChanged { .. }),
+                    ResetWay::Restart => true,
+                };
+                if !is_right || (*way == ResetWay::Restart) == self.options.job.is_in_process() {
                     return Err(format!("causes: {cause} ends the generation by {}", way.name()));
                 }
                 self.check_cause(cause)

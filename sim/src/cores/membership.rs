@@ -53,14 +53,15 @@ impl World {
         let processes = self.processes_of_members(members);
         for (worker, process) in members.iter().zip(&processes) {
             let Some(entry) = self.processes.get(*process as usize) else { continue };
-            if entry.has_died() && entry.stopping.is_reported {
+            if entry.has_died() && entry.stopping.reported_to == Some(self.driver.life) {
                 return Err(format!(
                     "generation {generation} has {worker} as a member, whose end was reported"
                 ));
             }
         }
         let snapshot = self.driver.hosts();
-        check_order(&snapshot, members)?;
+        // A worker that is invited for its commit, and is not wanted any more, may be the first.
+        check_order(&snapshot, members).or_else(|_| check_order(&snapshot, &members[1..]))?;
         if self.options.job.is_in_process() {
             return self.check_nobody_left_out(stamp, &processes);
         }
@@ -110,7 +111,7 @@ impl World {
     pub(super) fn note_report(&mut self, message: &AgentToDriver) {
         let AgentToDriver::Exited { worker, stopped_by, .. } = message else { return };
         if let Some(process) = self.process_of(self.driver.job, worker) {
-            self.processes[process as usize].stopping.is_reported = true;
+            self.processes[process as usize].stopping.reported_to = Some(self.driver.life);
         }
         let by_another = match stopped_by {
             Some(StoppedBy::Driver(term)) => *term < self.driver.term,

@@ -15,8 +15,8 @@ pub(super) struct Stopping {
     pub(super) ended_at: Option<u64>,
     /// World time at which somebody outside the job told it to leave.
     pub(super) noticed_at: Option<u64>,
-    /// Whether the driver has heard its end from the agent.
-    pub(super) is_reported: bool,
+    /// The life of the driver that heard its end from the agent.
+    pub(super) reported_to: Option<u32>,
     /// Whether the driver has said that it stops the process.
     pub(super) is_told: bool,
     /// Whether an order to stop it has reached its agent, and whether one came without grace.
@@ -71,7 +71,13 @@ impl World {
         match message {
             DriverToAgent::Stop { worker, grace_ms, .. } => {
                 let process = self.process_of(self.job_of_agent(host), worker);
-                let Some(process) = process else { return };
+                let Some(process) = process else {
+                    let order = (worker.clone(), *grace_ms == 0);
+                    if let Some(agent) = self.agent_mut(host, life) {
+                        agent.early_stops.push(order);
+                    }
+                    return;
+                };
                 let entry = &mut self.processes[process as usize];
                 if entry.agent_life != life || entry.host != host {
                     return;
@@ -113,12 +119,18 @@ impl World {
     ) -> Result<(), String> {
         let agent = self.hosts[host as usize].agent.as_ref();
         let may_leave = agent.is_none_or(|agent| agent.may_leave || self.is_alone(agent.link));
+        let id = &self.processes[process as usize].id;
+        let early = agent.into_iter().flat_map(|agent| &agent.early_stops);
+        let early =
+            early.filter(|(worker, _)| worker == id).map(|(_, without_grace)| *without_grace).max();
         let is_of_cores = self.hub.is_none();
         let grace = self.scenario.driver.deadlines.grace.as_nanos() as u64 / 100 * 97;
         let now = self.now;
         let entry = &mut self.processes[process as usize];
         let id = &entry.id;
         let stopping = &mut entry.stopping;
+        stopping.is_ordered |= early.is_some();
+        stopping.is_without_grace |= early == Some(true);
         if is_of_cores && !stopping.is_ordered && !may_leave {
             return Err(format!("G-11: {id} is signalled, and nobody has ordered that"));
         }

@@ -5,7 +5,7 @@ mod shell;
 
 use elastic_agent::ProcessEvent;
 use elastic_agent::core::{AgentCore, AgentSettings, LastWords, SpawnOrder};
-use elastic_protocol::{ExitStatus, HostName};
+use elastic_protocol::{ExitStatus, HostName, WorkerId};
 
 use super::network::LinkOwner;
 use super::{Happening, MS, World};
@@ -78,6 +78,8 @@ pub(super) struct AgentLife {
     spawns: u64,
     /// Whether the agent has a reason to end, and with it its workers.
     pub(super) may_leave: bool,
+    /// Orders to stop workers whose processes have not been started yet; true without grace.
+    pub(super) early_stops: Vec<(WorkerId, bool)>,
     /// World time at which the host was asked to leave.
     pub(super) drained_at: Option<u64>,
 }
@@ -193,6 +195,7 @@ impl World {
             spawning: Vec::new(),
             spawns: 0,
             may_leave: false,
+            early_stops: Vec::new(),
             drained_at: None,
         });
         self.update_hearing(link);
