@@ -53,7 +53,11 @@ impl World {
         let processes = self.processes_of_members(members);
         for (worker, process) in members.iter().zip(&processes) {
             let Some(entry) = self.processes.get(*process as usize) else { continue };
-            if entry.has_died() && entry.stopping.reported_to == Some(self.driver.life) {
+            let is_known = entry
+                .stopping
+                .reported
+                .is_some_and(|(life, at)| life == self.driver.life && at + 100 * MS < self.now);
+            if entry.has_died() && is_known && self.driver_acts_since(KNOWN_NS) {
                 return Err(format!(
                     "generation {generation} has {worker} as a member, whose end was reported"
                 ));
@@ -61,7 +65,9 @@ impl World {
         }
         let snapshot = self.driver.hosts();
         // A worker that is invited for its commit, and is not wanted any more, may be the first.
-        check_order(&snapshot, members).or_else(|_| check_order(&snapshot, &members[1..]))?;
+        if self.driver_acts_since(KNOWN_NS) && self.driver.hosts_since + KNOWN_NS < self.now {
+            check_order(&snapshot, members).or_else(|_| check_order(&snapshot, &members[1..]))?;
+        }
         if self.options.job.is_in_process() {
             return self.check_nobody_left_out(stamp, &processes);
         }
@@ -111,7 +117,7 @@ impl World {
     pub(super) fn note_report(&mut self, message: &AgentToDriver) {
         let AgentToDriver::Exited { worker, stopped_by, .. } = message else { return };
         if let Some(process) = self.process_of(self.driver.job, worker) {
-            self.processes[process as usize].stopping.reported_to = Some(self.driver.life);
+            self.processes[process as usize].stopping.reported = Some((self.driver.life, self.now));
         }
         let by_another = match stopped_by {
             Some(StoppedBy::Driver(term)) => *term < self.driver.term,
@@ -148,8 +154,13 @@ impl World {
     ) -> Result<(), String> {
         let slot = (worker.host.clone(), worker.slot);
         let job = self.driver.job;
+        // Whose end was not reported may have been stopped by anybody: its slot is open.
+        let was_lost =
+            self.link_of_agent(agent).is_none_or(|link| self.links[link as usize].was_lost);
         match self.slot_watch.closed.remove(&slot) {
-            Some((of_job, node)) if of_job == job && node == *agent && self.lives == 1 => {
+            Some((of_job, node))
+                if of_job == job && node == *agent && self.lives == 1 && !was_lost =>
+            {
                 Err(format!("{worker} is started on a slot whose worker was told to leave"))
             }
             _ => Ok(()),

@@ -15,8 +15,8 @@ pub(super) struct Stopping {
     pub(super) ended_at: Option<u64>,
     /// World time at which somebody outside the job told it to leave.
     pub(super) noticed_at: Option<u64>,
-    /// The life of the driver that heard its end from the agent.
-    pub(super) reported_to: Option<u32>,
+    /// The life of the driver that heard its end from the agent, and the world time.
+    pub(super) reported: Option<(u32, u64)>,
     /// Whether the driver has said that it stops the process.
     pub(super) is_told: bool,
     /// Whether an order to stop it has reached its agent, and whether one came without grace.
@@ -45,9 +45,7 @@ impl World {
         let life = agent.life;
         let is_again = agent.drained_at.replace(now).is_some();
         agent.may_leave = true;
-        if is_again {
-            self.end_grace_of(host);
-        }
+        agent.is_hurried |= is_again;
         self.expect_leave(host, life);
     }
 
@@ -55,12 +53,6 @@ impl World {
         let grace = self.scenario.driver.deadlines.grace.as_nanos() as u64;
         let at = self.now + grace * 2 + STOP_SLACK_NS * 2;
         self.agenda.push(at, Happening::LeaveDue { host, life });
-    }
-
-    fn end_grace_of(&mut self, host: u32) {
-        for process in self.hosts[host as usize].processes.clone() {
-            self.processes[process as usize].stopping.is_without_grace = true;
-        }
     }
 
     /// An order of the driver reaches an agent.
@@ -98,11 +90,10 @@ impl World {
                 }
             }
             DriverToAgent::Leave { .. } | DriverToAgent::Refused { .. } => {
-                if matches!(message, DriverToAgent::Refused { .. }) {
-                    self.end_grace_of(host);
-                }
+                let is_refused = matches!(message, DriverToAgent::Refused { .. });
                 if let Some(agent) = self.agent_mut(host, life) {
                     agent.may_leave = true;
+                    agent.is_hurried |= is_refused;
                     self.expect_leave(host, life);
                 }
             }
@@ -123,6 +114,7 @@ impl World {
         let early = agent.into_iter().flat_map(|agent| &agent.early_stops);
         let early =
             early.filter(|(worker, _)| worker == id).map(|(_, without_grace)| *without_grace).max();
+        let is_hurried = agent.is_none_or(|agent| agent.is_hurried);
         let is_of_cores = self.hub.is_none();
         let grace = self.scenario.driver.deadlines.grace.as_nanos() as u64 / 100 * 97;
         let now = self.now;
@@ -139,7 +131,8 @@ impl World {
             return Err(format!("G-11: {id} gets the same signal twice"));
         }
         let is_early = stopping.terminated_at.is_none_or(|terminated| now < terminated + grace);
-        if is_of_cores && kills && is_early && !stopping.is_without_grace {
+        let is_without_grace = is_hurried || stopping.is_without_grace;
+        if is_of_cores && kills && is_early && !is_without_grace {
             return Err(format!("G-11: {id} is killed before its grace is over"));
         }
         Ok(())

@@ -78,6 +78,8 @@ pub(super) struct AgentLife {
     spawns: u64,
     /// Whether the agent has a reason to end, and with it its workers.
     pub(super) may_leave: bool,
+    /// Whether the agent may end its workers without grace.
+    pub(super) is_hurried: bool,
     /// Orders to stop workers whose processes have not been started yet; true without grace.
     pub(super) early_stops: Vec<(WorkerId, bool)>,
     /// World time at which the host was asked to leave.
@@ -195,6 +197,7 @@ impl World {
             spawning: Vec::new(),
             spawns: 0,
             may_leave: false,
+            is_hurried: false,
             early_stops: Vec::new(),
             drained_at: None,
         });
