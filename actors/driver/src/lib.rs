@@ -4,14 +4,12 @@
 pub mod actor;
 pub mod core;
 pub mod journal;
-pub mod recording;
 
 pub use self::actor::{
-    Abandon, AskGlance, AskStatus, Driver, DriverObserver, DriverParts, JournalPort, LaunchFailed,
+    Abandon, AskGlance, Driver, DriverObserver, DriverParts, JournalPort, LaunchFailed,
     StandbysChanged, StopJob, WorkerCredentials,
 };
 pub use self::core::{
-    CheckpointEvery, CheckpointSettings, DriverConfig, DriverCore, DriverEvent, DriverInput,
-    DriverOutput, ElasticMode, EventKind, Glance, InvalidDriverConfig, InvalidListedHost,
-    ListedHost, OnFailure, OnTotalLoss, ResetWay, ResumeFrom, Until, WorkerStanding,
+    DriverConfig, DriverCore, DriverEvent, DriverOutput, ElasticMode, EventKind, Glance,
+    InvalidDriverConfig, OnFailure, OnTotalLoss, ResetWay, Until, WorkerStanding,
 };

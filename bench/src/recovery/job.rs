@@ -116,8 +116,7 @@ impl RecoveryJob {
         }
     }
 
-    /// What it and its workers have written so far.
-    pub(crate) fn log(&self) -> String {
+    fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 }

@@ -89,14 +89,13 @@ impl Story {
 #[cfg(test)]
 mod tests {
     use elastic_protocol::messages::{DriverStatus, WorkerCondition, WorkerStatus};
-    use elastic_protocol::{HostName, JobId};
 
     use super::*;
 
     fn status(generation: u64, world_size: u32, step: u64) -> StatusReport {
         let workers = (0..world_size).map(|rank| WorkerStatus {
             rank: Some(rank),
-            host: HostName::new("a").expect("a literal"),
+            host: "a".to_owned(),
             slot: rank,
             pid: Some(100 + rank),
             state: WorkerCondition::Running,
@@ -104,7 +103,7 @@ mod tests {
             note: String::new(),
         });
         StatusReport {
-            job: JobId(uuid::Uuid::nil()),
+            job: String::new(),
             driver: DriverStatus::default(),
             standbys: Vec::new(),
             term: 1,
@@ -122,8 +121,6 @@ mod tests {
             warnings: Vec::new(),
             unreachable: Vec::new(),
             lanes: Vec::new(),
-            goodput: None,
-            checkpoint: None,
             dropped_messages: 0,
             result: None,
         }

@@ -34,9 +34,7 @@ impl fmt::Debug for ShmCommunicator {
 
 impl ShmCommunicator {
     pub(crate) fn new(tcp: TcpCommunicator, segment: SharedSegment) -> ShmCommunicator {
-        let lane = SegmentSeat::new(segment);
-        lane.woken_by(&tcp.engine.abort);
-        ShmCommunicator { tcp, lane }
+        ShmCommunicator { tcp, lane: SegmentSeat::new(segment) }
     }
 
     /// Makes a segment that every rank of the group has mapped; `None` where one of them could not.
@@ -103,12 +101,19 @@ impl CpuBackend for ShmCommunicator {
         operation: HostOperation<'_>,
     ) -> CollectiveResult {
         match operation {
-            Operation::AllReduce { data, data_type, op } => self
-                .uniform(signature, |session| exchange::reduce(session, data, data_type, op, None)),
+            Operation::AllReduce { data, data_type, op } => {
+                self.uniform(signature, |session| match data.len() <= exchange::WHOLE {
+                    true => exchange::reduce_whole(session, data, data_type, op, None),
+                    false => exchange::all_reduce_sliced(session, data, data_type, op),
+                })
+            }
             Operation::GroupedAllReduce { buffers, op } => all_reduce_grouped(self, buffers, op),
-            Operation::Reduce { data, data_type, op, root } => self.uniform(signature, |session| {
-                exchange::reduce(session, data, data_type, op, Some(root))
-            }),
+            Operation::Reduce { data, data_type, op, root } => {
+                self.uniform(signature, |session| match data.len() <= exchange::WHOLE {
+                    true => exchange::reduce_whole(session, data, data_type, op, Some(root)),
+                    false => exchange::reduce_sliced(session, data, data_type, op, root),
+                })
+            }
             Operation::Broadcast { data, root, .. } => {
                 self.uniform(signature, |session| exchange::broadcast(session, data, root))
             }

@@ -4,7 +4,6 @@
 //! message and counts it (G-2).
 
 mod agent;
-mod checkpoint;
 mod client;
 mod condition;
 mod drivers;
@@ -13,10 +12,9 @@ mod worker;
 
 pub use crate::output::OutputSettings;
 pub use agent::{AgentToDriver, DriverToAgent, LiveWorker, ProcessPlace, ProgramError, StoppedBy};
-pub use checkpoint::{CheckpointOrder, CheckpointReport, CheckpointSource};
 pub use client::{
-    CheckpointStatus, ClientRequest, ClientResponse, GoodputStatus, HostStatus, LaneStatus,
-    PhaseMs, ResetStatus, StatusReport, UnreachableHost, WorkerStatus,
+    ClientRequest, ClientResponse, HostStatus, LaneStatus, PhaseMs, ResetStatus, StatusReport,
+    UnreachableHost, WorkerStatus,
 };
 pub use condition::{HostCondition, JobPhase, WorkerCondition};
 pub use drivers::{DRIVERS_MAX, DriverStatus, KnownDrivers};

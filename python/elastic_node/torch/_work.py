@@ -103,28 +103,13 @@ class Work(dist.Work):
         return self._future
 
 
-class NotifiedWork(Work):
-    """An operation without a handle of the collectives: whoever ends it calls `landed`, on any thread."""
-
-    def __init__(self, result: Sequence[torch.Tensor]) -> None:
-        super().__init__(result)
-        self._over = threading.Event()
-
-    def landed(self, error: Optional[BaseException]) -> None:
-        if self.began_here():
-            # It was over before it began. Torch's profiler wants an operation's end on another thread.
-            landings.put(lambda: self.landed(error))
-            return
-        super().landed(error)
-        self._over.set()
-
-
-class AllOf(NotifiedWork):
+class AllOf(Work):
     """Several operations, as one that has landed when all of them are finished."""
 
     def __init__(self, works: Sequence[Work], result: Sequence[torch.Tensor] = ()) -> None:
         super().__init__(result)
         self._works, self._missing = works, len(works)
+        self._over = threading.Event()
 
     def begin(self) -> None:
         """Begins to count; after `record`."""
@@ -132,6 +117,14 @@ class AllOf(NotifiedWork):
             work.get_future().add_done_callback(lambda _future: self._one_more())
         if not self._works:
             self.landed(None)
+
+    def landed(self, error: Optional[BaseException]) -> None:
+        if self.began_here():
+            # All parts were done already. Torch's profiler wants an operation's end on another thread.
+            landings.put(lambda: self.landed(error))
+            return
+        super().landed(error)
+        self._over.set()
 
     def _one_more(self) -> None:
         with self._lock:

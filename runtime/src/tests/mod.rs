@@ -2,7 +2,6 @@
 
 mod asks;
 mod children;
-mod lanes;
 mod loopback;
 mod nodes;
 mod probe;

@@ -2,14 +2,13 @@
 
 use std::future::Future;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use actix::Addr;
 use elastic_agent::core::AgentSettings;
 use elastic_agent::{AgentActor, Drain, ProcessEvent};
 use elastic_driver::journal::Tenure;
-use elastic_driver::recording::{DriverRecorder, DriverStart, RecordedDriver};
-use elastic_driver::{Driver, DriverConfig, DriverParts, JournalPort, StopJob};
+use elastic_driver::{Driver, DriverConfig, DriverCore, DriverParts, JournalPort, StopJob};
 use elastic_host_manager::HostManagerConfig;
 use elastic_protocol::messages::{ClientRequest, ClientResponse};
 use elastic_protocol::{ActorName, Incarnation, NodeId, NodeName, Term};
@@ -51,7 +50,7 @@ impl DriverNode {
     pub(crate) fn start(
         hub: &Rc<Hub>,
         (life, seed, ppm): (u32, u64, i64),
-        (tenure, journal, recorder): (Tenure, SimulatedJournal, Option<DriverRecorder>),
+        (tenure, journal): (Tenure, SimulatedJournal),
         config: DriverConfig,
         host_manager: HostManagerConfig,
     ) -> Self {
@@ -59,9 +58,7 @@ impl DriverNode {
         let birth = NodeBirth { id, seed, side: Side::Driver { life }, ppm };
         let (node, (handle, address)) = SimulatedNode::start(hub, birth, |node, port| {
             let random = node.random("driver", 0);
-            let start = DriverStart::Journal { config, tenure: Box::new(tenure) };
-            let wall = SystemTime::UNIX_EPOCH;
-            let core = RecordedDriver::begin(start, random, node.now(), wall, recorder);
+            let core = DriverCore::with_journal(config, tenure, random, node.now());
             let disk = OffloadPort::new(SimDisk { port: port.clone(), life });
             let parts = DriverParts {
                 core,

@@ -3,8 +3,6 @@
 #[cfg(feature = "planted-bugs")]
 mod bugs;
 mod decisions;
-#[cfg(feature = "planted-bugs")]
-mod recording;
 mod replay;
 mod run;
 mod sweep;
@@ -35,9 +33,6 @@ enum SimCommand {
     Bugs(bugs::BugsArguments),
     /// Steps through a trace that `run --trace` wrote.
     Replay(replay::ReplayArguments),
-    /// Replays the recording of a real driver with each planted bug.
-    #[cfg(feature = "planted-bugs")]
-    Recording(recording::RecordingArguments),
     /// Compares what recorded runs decide with what is committed.
     Decisions(decisions::DecisionsArguments),
 }
@@ -126,8 +121,6 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
         #[cfg(feature = "planted-bugs")]
         SimCommand::Bugs(arguments) => bugs::bugs(&arguments),
         SimCommand::Replay(arguments) => replay::replay(&arguments),
-        #[cfg(feature = "planted-bugs")]
-        SimCommand::Recording(arguments) => recording::recording(&arguments),
         SimCommand::Decisions(arguments) => decisions::decisions(&arguments),
     }
 }

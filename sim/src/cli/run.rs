@@ -85,12 +85,7 @@ pub(crate) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
     } else {
         sim::run(
             &options,
-            Recording {
-                words,
-                file,
-                decisions: arguments.decisions.is_some(),
-                ..Recording::default()
-            },
+            Recording { words, file, decisions: arguments.decisions.is_some(), keep: 0 },
         )
     };
     let seconds = begun.elapsed().as_secs_f64();

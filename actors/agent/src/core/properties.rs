@@ -40,8 +40,6 @@ enum Action {
     },
     Crash {
         slot: u32,
-        /// Whether the worker's lock shows its death before the process has ended.
-        is_seen: bool,
     },
     Drain,
     Wait {
@@ -76,7 +74,7 @@ fn action() -> impl Strategy<Value = Action> {
         6 => Just(Action::Reconnect),
         2 => Just(Action::Up),
         4 => (0..3_usize).prop_map(|returned| Action::Lost { returned }),
-        6 => (slot, any::<bool>()).prop_map(|(slot, is_seen)| Action::Crash { slot, is_seen }),
+        6 => slot.prop_map(|slot| Action::Crash { slot }),
         12 => (0..300_u64).prop_map(|ms| Action::Wait { ms }),
         1 => prop_oneof![
             Just(Action::Drain),
@@ -189,15 +187,12 @@ impl Model {
                     self.core.handle_undeliverable(self.now, message);
                 }
             }
-            Action::Crash { slot, is_seen } => {
+            Action::Crash { slot } => {
                 let now = self.now;
-                if let Some((worker, (end, _))) =
+                if let Some((_, (end, _))) =
                     self.live.iter_mut().find(|(worker, _)| worker.slot == slot)
                 {
                     *end = Some((now, ExitStatus::Signal(11)));
-                    if is_seen {
-                        self.core.handle_dying(worker);
-                    }
                 }
             }
             Action::Drain => self.core.handle_drain(self.now, "SIGTERM", 143),
@@ -249,11 +244,7 @@ impl Model {
         {
             self.spawning.remove(&worker);
             if nature.spawn_fails {
-                return self.core.handle_spawned(
-                    now,
-                    &worker,
-                    Err("no such program".to_owned().into()),
-                );
+                return self.core.handle_spawned(now, &worker, Err("no such program".to_owned()));
             }
             assert!(
                 self.live.keys().all(|other| other.slot != worker.slot),
@@ -321,9 +312,6 @@ impl Model {
             AgentToDriver::Exited { worker, .. } => {
                 let reported = self.ended.insert(worker.clone(), true);
                 assert_eq!(reported, Some(false), "{worker} was reported twice, or never ended");
-            }
-            AgentToDriver::Dying { worker } => {
-                assert!(self.live.contains_key(worker), "{worker} dies after its end");
             }
             AgentToDriver::Join { live, .. } => {
                 let theirs: BTreeSet<_> = live.iter().map(|live| live.worker.clone()).collect();

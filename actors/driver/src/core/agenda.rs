@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use elastic_protocol::Time;
-use serde::{Deserialize, Serialize};
 
 use super::timers::{Timer, Timers};
 
@@ -11,7 +10,7 @@ use super::timers::{Timer, Timers};
 const REVIEW_DELAY: Duration = Duration::from_millis(2);
 
 /// Timers, and the time of the next review.
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Timetable {
     timers: Timers,
     review_at: Option<Time>,

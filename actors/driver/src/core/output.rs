@@ -1,25 +1,22 @@
 //! Outputs of the driver's core. `actor.rs` carries them out, and so does the simulation.
 
 use elastic_protocol::messages::{
-    DriverToAgent, DriverToWorker, JobPhase, KnownDrivers, ProcessPlace, UnreachableHost, Vote,
+    DriverToAgent, DriverToWorker, KnownDrivers, ProcessPlace, UnreachableHost, Vote,
 };
 use elastic_protocol::{
     ExitStatus, GenerationId, HostName, JobResult, NodeId, ResetCause, Stamp, Term, WorkerId,
 };
 use elastic_registry::{Incident, RestartBudget};
-use serde::{Deserialize, Serialize};
-
-use super::event_form::{self, ListedHost};
+use serde::Serialize;
 
 /// Outputs of the core. They are carried out in order.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum DriverOutput {
     /// Send a message to an agent.
     ToAgent {
         /// The agent.
         to: NodeId,
         /// The message.
-        #[serde(serialize_with = "crate::recording::readable::to_agent::serialize")]
         message: DriverToAgent,
     },
     /// Tell an agent to start a worker. The shell adds the worker's credential.
@@ -38,7 +35,6 @@ pub enum DriverOutput {
         /// The worker.
         to: WorkerId,
         /// The message.
-        #[serde(serialize_with = "crate::recording::readable::to_worker::serialize")]
         message: DriverToWorker,
     },
     /// Send the same message to many workers, in this order. It is encoded once.
@@ -46,7 +42,6 @@ pub enum DriverOutput {
         /// The workers.
         to: Vec<WorkerId>,
         /// The message.
-        #[serde(serialize_with = "crate::recording::readable::to_worker::serialize")]
         message: DriverToWorker,
     },
     /// Tell agents and workers the addresses of all drivers.
@@ -108,7 +103,7 @@ pub enum DriverOutput {
 }
 
 /// One line of the event log, without its time.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DriverEvent {
     /// The driver's term.
     pub term: Term,
@@ -119,8 +114,8 @@ pub struct DriverEvent {
     pub kind: EventKind,
 }
 
-/// Kinds of events. What reads the log reads them back as these types (`observe`).
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+/// Kinds of events.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EventKind {
     /// A host's agent joined.
@@ -149,19 +144,18 @@ pub enum EventKind {
     /// The hosts that the job may use changed.
     HostsChanged {
         /// `name:slots`, the oldest first; blacklisted ones in parentheses.
-        #[serde(with = "event_form::texts")]
-        hosts: Vec<ListedHost>,
+        hosts: Vec<String>,
     },
     /// A worker's process is to be started.
     WorkerStarted {
         /// The worker.
-        #[serde(with = "event_form::text")]
+        #[serde(serialize_with = "as_text")]
         worker: WorkerId,
     },
     /// A worker attached.
     WorkerAttached {
         /// The worker.
-        #[serde(with = "event_form::text")]
+        #[serde(serialize_with = "as_text")]
         worker: WorkerId,
         /// The process id.
         pid: u32,
@@ -169,10 +163,10 @@ pub enum EventKind {
     /// A worker's process ended.
     WorkerExited {
         /// The worker.
-        #[serde(with = "event_form::text")]
+        #[serde(serialize_with = "as_text")]
         worker: WorkerId,
         /// The exit status.
-        #[serde(with = "event_form::status")]
+        #[serde(serialize_with = "as_text")]
         status: ExitStatus,
         /// Whether the driver or the agent had asked for the end.
         expected: bool,
@@ -182,7 +176,7 @@ pub enum EventKind {
     /// A worker was told to end, and why.
     WorkerStopped {
         /// The worker.
-        #[serde(with = "event_form::text")]
+        #[serde(serialize_with = "as_text")]
         worker: WorkerId,
         /// The reason.
         reason: String,
@@ -190,7 +184,7 @@ pub enum EventKind {
     /// A generation was assigned.
     GenerationFormed {
         /// The members by rank.
-        #[serde(with = "event_form::texts")]
+        #[serde(serialize_with = "as_texts")]
         members: Vec<WorkerId>,
         /// Rank of the root, from which the others take their state; none: all hold the same state.
         root: Option<u32>,
@@ -205,7 +199,7 @@ pub enum EventKind {
     /// A generation is to end.
     ResetDecided {
         /// The reason.
-        #[serde(flatten, with = "event_form::cause")]
+        #[serde(serialize_with = "as_text")]
         cause: ResetCause,
         /// How the generation ends.
         way: ResetWay,
@@ -219,13 +213,13 @@ pub enum EventKind {
     /// turned out to be elastic in process. Every process is kept for the next generation.
     GenerationTakenBack {
         /// The worker that attached first.
-        #[serde(with = "event_form::text")]
+        #[serde(serialize_with = "as_text")]
         worker: WorkerId,
     },
     /// A reset is complete: a new generation trains.
     ResetDone {
         /// The cause of the reset.
-        #[serde(flatten, with = "event_form::cause")]
+        #[serde(serialize_with = "as_text")]
         cause: ResetCause,
         /// The generation that ended.
         from: GenerationId,
@@ -250,12 +244,6 @@ pub enum EventKind {
         hosts: usize,
         /// Number of workers' processes on record.
         workers: usize,
-        /// Members of the generation on record, by rank; empty without one.
-        #[serde(default, with = "event_form::texts")]
-        members: Vec<WorkerId>,
-        /// Phase of that generation, as it is on record.
-        #[serde(default = "event_form::gather")]
-        phase: JobPhase,
     },
     /// The takeover is complete: all agents and workers of the former driver are back or lost.
     TakeoverDone {
@@ -279,29 +267,6 @@ pub enum EventKind {
         /// The reason.
         reason: String,
     },
-    /// A commit is durable on storage.
-    CheckpointSaved {
-        /// The step.
-        step: u64,
-        /// Bytes of all files.
-        bytes: u64,
-        /// Milliseconds since the save was ordered.
-        ms: f64,
-    },
-    /// A commit was not saved, or its save is slow. Training goes on.
-    CheckpointFailed {
-        /// The step.
-        step: u64,
-        /// The reason.
-        reason: String,
-    },
-    /// No worker held a commit, and the root has looked for a checkpoint.
-    CheckpointLoaded {
-        /// The step of the checkpoint that training begins from; none: it begins from the start.
-        step: Option<u64>,
-        /// Checkpoints that were passed over or set aside, with the reasons.
-        notes: Vec<String>,
-    },
     /// A condition that needs the operator's attention.
     Warning {
         /// The warning.
@@ -314,8 +279,19 @@ pub enum EventKind {
     },
 }
 
+fn as_text<T: ToString, S: serde::Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&value.to_string())
+}
+
+fn as_texts<T: ToString, S: serde::Serializer>(
+    values: &[T],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(ToString::to_string))
+}
+
 /// Ways to end a generation.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResetWay {
     /// Planned end: every rank stops at one boundary and keeps its live state.

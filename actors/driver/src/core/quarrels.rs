@@ -3,15 +3,13 @@
 //! A member that reports a broken link may be right about its peer. Then the peer's process, host or connection to
 //! the driver shows it, and the loss is handled elsewhere. If neither has another fault, the network between their
 //! hosts has, and every generation with both breaks again. So accusations between two hosts are remembered until a
-//! generation with both makes progress. After several breaks, or one and a generation that could not form, one of the
-//! two hosts is left out (G-9).
+//! generation with both makes progress. After several breaks one of the two hosts is left out (G-9).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::UnreachableHost;
 use elastic_protocol::{HostName, WorkerId};
-use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
@@ -24,34 +22,21 @@ const BREAKS_MAX: u32 = 3;
 const REMEMBERED_MAX: usize = 4096;
 
 /// Accusations between members, and counts of breaks between hosts.
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Quarrels {
     /// Reporter and peer of each broken link in the generation formed last, with the report.
-    #[serde(with = "crate::recording::readable::pairs")]
     accusations: BTreeMap<(WorkerId, WorkerId), String>,
     /// Paths between two hosts, the lesser name first, over which generations broke in a row.
-    #[serde(with = "crate::recording::readable::pairs")]
     breaks: BTreeMap<HostPair, BrokenPath>,
 }
 
 /// A path between two hosts over which generations broke.
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Default)]
 struct BrokenPath {
     /// Number of generations in a row.
     breaks: u32,
     /// The hosts whose workers reported it, with the last report of each.
     reports: BTreeMap<HostName, String>,
-}
-
-/// How far a generation had come that ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum BrokenOutcome {
-    /// Not all of its members were connected.
-    NotFormed,
-    /// It trained, and got no further than where it began.
-    Trained,
-    /// It got further.
-    GotOn,
 }
 
 impl Quarrels {
@@ -67,10 +52,10 @@ impl Quarrels {
     fn count(
         &mut self,
         ended: &FormedGeneration,
-        outcome: BrokenOutcome,
+        got_on: bool,
         members: &[WorkerId],
     ) -> BTreeSet<HostPair> {
-        if outcome == BrokenOutcome::GotOn {
+        if got_on {
             let hosts = hosts_of(ended);
             self.breaks.retain(|(one, other), _| !hosts.contains(one) || !hosts.contains(other));
         }
@@ -82,12 +67,7 @@ impl Quarrels {
                 continue;
             }
             let path = self.breaks.entry(pair.clone()).or_default();
-            if counted.insert(pair) {
-                // Two hosts between which a generation broke and the next one did not even form: each further
-                // attempt would take as long as this one.
-                let is_hopeless = outcome == BrokenOutcome::NotFormed && path.breaks > 0;
-                path.breaks = if is_hopeless { BREAKS_MAX } else { path.breaks + 1 };
-            }
+            path.breaks += u32::from(counted.insert(pair));
             path.reports.insert(reporter.host, error);
         }
         counted
@@ -104,27 +84,10 @@ impl Quarrels {
         self.breaks.iter().flat_map(|(pair, path)| {
             path.reports.iter().map(move |(from, error)| {
                 let to = if *from == pair.0 { &pair.1 } else { &pair.0 };
-                let (from, to) = (from.clone(), to.clone());
+                let (from, to) = (from.to_string(), to.to_string());
                 (pair, UnreachableHost { from, to, breaks: path.breaks, error: error.clone() })
             })
         })
-    }
-
-    /// Checks that pairs are of two hosts in order, have broken and been reported, and are bounded.
-    ///
-    /// # Errors
-    /// The first invariant that does not hold.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        if self.accusations.len() > REMEMBERED_MAX || self.breaks.len() > REMEMBERED_MAX {
-            return Err(format!("more than {REMEMBERED_MAX} quarrels are remembered"));
-        }
-        for ((one, other), path) in &self.breaks {
-            let is_reported = path.reports.keys().all(|from| from == one || from == other);
-            if one >= other || path.breaks == 0 || path.reports.is_empty() || !is_reported {
-                return Err(format!("the quarrel of {one} and {other} is {path:?}"));
-            }
-        }
-        Ok(())
     }
 
     /// Lowers the counts of a host that was left out: once it is back, its next break is enough.
@@ -152,14 +115,8 @@ impl DriverCore {
     /// it and others again and again. The host manager is told, and its answer removes the host's workers.
     pub(crate) fn leaves_a_quarreller_out(&mut self, members: &[WorkerId]) -> bool {
         let Some(ended) = self.round.current() else { return false };
-        let outcome = if self.roster.best_step(members) > Some(ended.formation.step) {
-            BrokenOutcome::GotOn
-        } else if self.pacing.has_run() {
-            BrokenOutcome::Trained
-        } else {
-            BrokenOutcome::NotFormed
-        };
-        let counted = self.quarrels.count(ended, outcome, members);
+        let got_on = self.roster.best_step(members) > Some(ended.formation.step);
+        let counted = self.quarrels.count(ended, got_on, members);
         let reports = self.quarrels.reports().filter(|(pair, _)| counted.contains(*pair));
         let told: Vec<UnreachableHost> = reports.map(|(_, report)| report).collect();
         for report in told {
@@ -179,7 +136,7 @@ impl DriverCore {
             .map(|(one, other)| if *one == host { other.as_str() } else { one.as_str() })
             .collect();
         let reason = format!(
-            "its workers and those of {} do not reach each other: one generation after the other has broken there",
+            "its workers and those of {} do not reach each other: {BREAKS_MAX} generations in a row have broken there",
             others.join(", ")
         );
         self.quarrels.settled(&host);
@@ -191,10 +148,9 @@ impl DriverCore {
     pub(crate) fn unreachable(&self) -> Vec<UnreachableHost> {
         let trains = self.round.current().filter(|current| {
             let begins_at = current.formation.step;
-            let steps = current
-                .assignment
-                .members()
-                .filter_map(|member| self.roster.worker(&member.worker).map(|record| record.step));
+            let steps = current.assignment.members().filter_map(|member| {
+                self.roster.workers.get(&member.worker).map(|record| record.step)
+            });
             self.round.phase().is_generation_active() && steps.max() > Some(begins_at)
         });
         let reached = trains.map(hosts_of).unwrap_or_default();

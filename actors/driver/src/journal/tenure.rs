@@ -4,7 +4,6 @@
 use elastic_journal::{Journal, JournalBatch, JournalError, JournalSnapshot, LoadedJournal};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{JobId, ProgramSpec, Term};
-use serde::{Deserialize, Serialize};
 
 use super::image::Image;
 use super::record::{JobSecretsBytes, JournalRecord};
@@ -19,7 +18,7 @@ pub struct Founding {
 }
 
 /// Starting state of an incarnation of the driver: all that its predecessors have stored, and a term of its own.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Tenure {
     /// Id of the job.
     pub job: JobId,

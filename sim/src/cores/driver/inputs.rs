@@ -1,6 +1,5 @@
 //! Inputs of the driver's node where it consists of cores: frames, timers, and messages between its cores.
 
-use elastic_driver::DriverInput;
 use elastic_host_manager::JoinDecision;
 use elastic_protocol::messages::{AgentToDriver, Vote, WorkerToDriver};
 use elastic_protocol::{NodeId, Time};
@@ -13,10 +12,10 @@ use crate::decisions::words;
 use crate::trace::{TraceKind, TracePlace};
 
 impl World {
-    pub(super) fn driver_takes(&mut self, input: DriverInput) {
+    fn with_driver(&mut self, input: impl FnOnce(&mut DriverCores, Time)) {
         let now = self.driver_now();
         if let Some(cores) = self.driver.cores() {
-            cores.driver.handle(now, input);
+            input(cores, now);
             self.drain_driver();
         }
     }
@@ -31,30 +30,17 @@ impl World {
     }
 
     pub(in crate::cores) fn driver_hears_agent(&mut self, link: u32, message: AgentToDriver) {
-        let ended = match &message {
-            AgentToDriver::Exited { worker, .. } => Some(worker.clone()),
-            _ => None,
-        };
-        self.with_driver_of(link, |cores, now, node| {
-            cores.driver.handle(now, DriverInput::Agent { from: node.clone(), message });
-        });
-        if let Some(worker) = ended {
-            let checked = self.check_explained(&worker);
-            self.demand(checked);
-        }
+        self.with_driver_of(link, |cores, now, node| cores.driver.handle_agent(now, node, message));
     }
 
     pub(in crate::cores) fn driver_hears_worker(&mut self, link: u32, message: WorkerToDriver) {
         self.with_driver_of(link, |cores, now, node| {
-            cores.driver.handle(now, DriverInput::Worker { from: node.clone(), message });
+            cores.driver.handle_worker(now, node, message);
         });
     }
 
     pub(in crate::cores) fn driver_link_event(&mut self, link: u32, event: &LinkEvent) {
-        self.with_driver_of(link, |cores, now, node| {
-            let (peer, event) = (node.clone(), event.clone());
-            cores.driver.handle(now, DriverInput::Link { peer, event });
-        });
+        self.with_driver_of(link, |cores, now, node| cores.driver.handle_link(now, node, event));
     }
 
     pub(in crate::cores) fn registry_hears(&mut self, link: u32, vote: &Vote) {
@@ -70,17 +56,13 @@ impl World {
         if let Some(node) = self.driver.node() {
             return node.stop_job(15);
         }
-        self.driver_takes(DriverInput::Stop { signal: 15 });
+        self.with_driver(|cores, now| cores.driver.handle_stop(now, 15));
     }
 
     fn drain_registry(&mut self) {
         while let Some(verdict) = self.driver.cores().and_then(|cores| cores.registry.poll_output())
         {
             self.local(LocalMessage::Verdict(verdict));
-        }
-        if self.is_checked_each_time() {
-            let checked = self.driver.cores().map_or(Ok(()), |cores| cores.registry.check());
-            self.demand(checked);
         }
     }
 
@@ -167,16 +149,16 @@ impl World {
                 self.drain_host_manager();
             }
             LocalMessage::Verdict(verdict) => {
-                self.driver_takes(DriverInput::Verdict(verdict));
+                self.with_driver(|cores, now| cores.driver.handle_verdict(now, verdict));
             }
             LocalMessage::Missing { stamp, missing } => {
-                self.driver_takes(DriverInput::Missing { stamp, missing });
+                self.with_driver(|cores, now| cores.driver.handle_missing(now, stamp, missing));
             }
             LocalMessage::Hosts(snapshot) => {
-                self.driver_takes(DriverInput::Hosts(snapshot));
+                self.with_driver(|cores, now| cores.driver.handle_hosts(now, snapshot));
             }
             LocalMessage::Fatal { reason, hint } => {
-                self.driver_takes(DriverInput::Fatal { reason, hint: Some(hint.to_owned()) });
+                self.with_driver(|cores, now| cores.driver.handle_fatal(now, &reason, Some(hint)));
             }
         }
     }
@@ -204,7 +186,7 @@ impl World {
         }
         cores.armed = u64::MAX;
         if cores.driver.poll_timeout().is_some_and(|at| at <= now) {
-            cores.driver.handle(now, DriverInput::Timeout);
+            cores.driver.handle_timeout(now);
             self.record(TraceKind::Timer, TracePlace::DRIVER, (0, 0), String::new);
         }
         self.drain_driver();

@@ -76,8 +76,7 @@ impl World {
         self.demand(checked);
         let current = tenancy.tenure.image.current.clone();
         let birth = DriverBirth { life, at: self.now, ppm: self.driver_ppm };
-        let origin = (tenancy, self.tape.recorder(life));
-        let next = DriverLife::new(self.hub.as_ref(), &self.scenario, seed, birth, origin);
+        let next = DriverLife::new(self.hub.as_ref(), &self.scenario, seed, birth, tenancy);
         let previous = std::mem::replace(&mut self.driver, next);
         self.newest = life;
         if previous.is_alive() {

@@ -21,9 +21,6 @@ impl World {
         }
         self.links[index as usize].peers.stop(PROCESS_ENDED);
         self.update_hearing(index);
-        if !is_clean && !is_told {
-            self.refuse_soon(index);
-        }
     }
 
     fn numbers(&self, index: u32) -> Vec<u32> {

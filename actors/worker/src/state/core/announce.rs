@@ -35,7 +35,6 @@ impl StateCore {
                 ThreadState::Running { .. } => {
                     self.vote(Ballot::Synced);
                     self.say_paused();
-                    self.say_checkpoint();
                 }
                 ThreadState::Returned => self.vote(Ballot::Success),
                 ThreadState::Starting

@@ -4,8 +4,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use elastic_protocol::messages::{
-    CheckpointSource, DriverToWorker, Formation, FormationTable, Placement, SyncPlan,
-    WorkerToDriver,
+    DriverToWorker, Formation, FormationTable, Placement, SyncPlan, WorkerToDriver,
 };
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Assignment, Stamp, Time};
@@ -41,19 +40,9 @@ impl StateCore {
                 self.announce();
             }
             DriverToWorker::Assign(formation) => self.assigned(formation),
-            DriverToWorker::Go { stamp, source } => {
+            DriverToWorker::Go { stamp } => {
                 if self.is_current(stamp) {
-                    self.go(stamp, source);
-                }
-            }
-            DriverToWorker::SaveCheckpoint(order) => {
-                if self.is_current(order.stamp) {
-                    self.save_checkpoint(order);
-                }
-            }
-            DriverToWorker::SealCheckpoint { stamp, step, keep } => {
-                if self.is_current(stamp) {
-                    self.seal_checkpoint(stamp, step, keep);
+                    self.go(stamp);
                 }
             }
             DriverToWorker::Pause { stamp } => {
@@ -157,7 +146,7 @@ impl StateCore {
         }
     }
 
-    fn go(&mut self, stamp: Stamp, source: Option<CheckpointSource>) {
+    fn go(&mut self, stamp: Stamp) {
         let Some(placement) = self.placement.as_ref() else { return };
         if !matches!(self.training, ThreadState::Formed) {
             return;
@@ -177,7 +166,7 @@ impl StateCore {
             return;
         }
         self.training = ThreadState::Syncing;
-        self.command(TrainingCommand::Sync { stamp, plan, source });
+        self.command(TrainingCommand::Sync { stamp, plan });
     }
 
     /// Ends the generation at this worker because of a local failure, and reports it to the driver.

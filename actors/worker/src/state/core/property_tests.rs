@@ -129,10 +129,7 @@ impl World {
                 self.core.handle_driver(now, DriverToWorker::Assign(formation));
             }
             Action::Go(generation) => {
-                self.core.handle_driver(
-                    now,
-                    DriverToWorker::Go { stamp: stamp(generation), source: None },
-                );
+                self.core.handle_driver(now, DriverToWorker::Go { stamp: stamp(generation) });
             }
             Action::Pause(generation) => {
                 self.core.handle_driver(now, DriverToWorker::Pause { stamp: stamp(generation) });
@@ -300,7 +297,6 @@ impl World {
                         self.core.handle_pause_read(self.now, self.boundary);
                     }
                 }
-                StateOutput::Checkpoint(_) => {}
                 StateOutput::SampleProgress => {
                     self.core.handle_progress(self.now, TrainingProgress::default());
                 }

@@ -143,7 +143,6 @@ impl Cluster {
                     node.command(command);
                 }
                 ThreadMessage::FirstCommit => {}
-                ThreadMessage::Checkpoint(outcome) => node.core.handle_checkpoint(NOW, outcome),
             }
         }
     }
@@ -168,11 +167,6 @@ impl Cluster {
                     node.core.handle_pause_read(NOW, boundary);
                 }
                 StateOutput::PauseFlag { on: false } => node.shared.unpause(),
-                StateOutput::Checkpoint(command) => {
-                    if let Some(outcome) = node.shared.checkpoints().command(command) {
-                        node.core.handle_checkpoint(NOW, outcome);
-                    }
-                }
                 StateOutput::SampleProgress => {}
             }
         }
@@ -188,7 +182,7 @@ impl Cluster {
         let stamp = self.stamp;
         self.wait(|cluster| cluster.all_voted(members, &Ballot::Ready));
         for number in members {
-            self.tell(*number, DriverToWorker::Go { stamp, source: None });
+            self.tell(*number, DriverToWorker::Go { stamp });
         }
         self.wait(|cluster| cluster.all_voted(members, &Ballot::Synced));
     }

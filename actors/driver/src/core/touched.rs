@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use elastic_protocol::{HostName, WorkerId};
-use serde::{Deserialize, Serialize};
 
-use crate::core::table::SlotId;
+use super::table::SlotId;
 
 /// A key that belongs to a host.
 pub(crate) trait OfHost: Ord {
@@ -34,13 +33,8 @@ impl OfHost for WorkerId {
 }
 
 /// An ordered map that remembers changed hosts; it dereferences to the map.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(bound(
-    serialize = "K: Serialize, V: Serialize",
-    deserialize = "K: Deserialize<'de> + Ord, V: Deserialize<'de>"
-))]
+#[derive(Clone, Debug)]
 pub(crate) struct Touched<K, V> {
-    #[serde(with = "crate::recording::readable::pairs")]
     map: BTreeMap<K, V>,
     hosts: BTreeSet<HostName>,
 }
@@ -92,11 +86,6 @@ impl<K: OfHost, V> Touched<K, V> {
     {
         self.touch(key.host());
         self.map.entry(key).or_default()
-    }
-
-    /// Hosts that were touched since [`Self::take_hosts`].
-    pub(crate) const fn hosts(&self) -> &BTreeSet<HostName> {
-        &self.hosts
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
