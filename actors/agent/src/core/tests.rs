@@ -90,6 +90,17 @@ fn signal(worker: WorkerId, signal: StopSignal, reason: &str) -> AgentOutput {
     AgentOutput::Signal { worker, signal, reason: reason.to_owned() }
 }
 
+/// The first message over a link, of an agent without processes.
+fn join() -> AgentOutput {
+    AgentOutput::ToDriver(AgentToDriver::Join {
+        host: host(),
+        slots: 2,
+        role: "default".to_owned(),
+        meeting: None,
+        live: vec![],
+    })
+}
+
 fn exit(code: i32, reason: &str) -> AgentOutput {
     AgentOutput::Exit { code, reason: reason.to_owned() }
 }
@@ -98,14 +109,7 @@ fn exit(code: i32, reason: &str) -> AgentOutput {
 fn it_joins_starts_and_reports() {
     let mut core = AgentCore::new(T0, AgentSettings::new(host(), 2));
     core.handle_link(T0, DriverLink::Up);
-    let join = AgentToDriver::Join {
-        host: host(),
-        slots: 2,
-        role: "default".to_owned(),
-        meeting: None,
-        live: vec![],
-    };
-    assert_eq!(drain(&mut core), [AgentOutput::ToDriver(join)]);
+    assert_eq!(drain(&mut core), [join()]);
     core.handle_driver(T0, welcome(1, 1));
     core.handle_driver(T0, start(worker(0, 1)));
     core.handle_driver(T0, start(worker(0, 1)));
@@ -274,14 +278,7 @@ fn an_end_without_a_link_is_reported_to_the_next_driver() {
     end(&mut core, &worker(0, 1), ExitStatus::Code(3));
     assert_eq!((drain(&mut core), core.unreported()), (vec![], 2));
     core.handle_link(T0, DriverLink::Up);
-    let join = AgentToDriver::Join {
-        host: host(),
-        slots: 2,
-        role: "default".to_owned(),
-        meeting: None,
-        live: vec![],
-    };
-    assert_eq!(drain(&mut core), [AgentOutput::ToDriver(join)]);
+    assert_eq!(drain(&mut core), [join()]);
     core.handle_driver(T0, welcome(1, 1));
     let report = exited(worker(0, 1), ExitStatus::Code(3));
     assert_eq!(drain(&mut core), [report.clone(), silence(worker(0, 1))]);
