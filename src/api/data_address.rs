@@ -2,13 +2,12 @@
 //! lost it (a new DHCP lease, a renumbered network). Called by `start`.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 
 use elastic_protocol::environment::DATA_ADDRESS;
+use elastic_transport::network::{interface_addresses, ip_towards, is_link_local};
 use elastic_worker::state::environment::WorkerEnvironment;
 use elastic_worker::state::training::{Error, NewIp, Result};
-use nix::ifaddrs::getifaddrs;
-use nix::sys::socket::SockaddrStorage;
 
 /// The agent's choice, or else the local address of the route to the driver.
 pub(super) fn data_ip(environment: &WorkerEnvironment) -> Result<IpAddr> {
@@ -27,13 +26,16 @@ pub(super) fn data_ip(environment: &WorkerEnvironment) -> Result<IpAddr> {
 /// Where to listen once this host has lost the address: at the new address of the interface that had it, or else at
 /// that of the route to the driver.
 pub(super) fn follow(first: IpAddr, environment: WorkerEnvironment) -> NewIp {
-    let interface = addresses().into_iter().find(|(_, ip)| *ip == first).map(|(name, _)| name);
+    let interface =
+        interface_addresses().into_iter().find(|(_, ip)| *ip == first).map(|(name, _)| name);
     Box::new(move |old| {
         if is_here(old) {
             return None;
         }
         let of_interface = || {
-            let all = addresses().into_iter().filter(|(name, _)| Some(name) == interface.as_ref());
+            let all = interface_addresses()
+                .into_iter()
+                .filter(|(name, _)| Some(name) == interface.as_ref());
             all.map(|(_, ip)| ip).find(|ip| ip.is_ipv4() == old.is_ipv4() && !is_link_local(ip))
         };
         let new = of_interface().or_else(|| ip_towards_driver(&environment).ok());
@@ -47,36 +49,15 @@ fn is_here(ip: IpAddr) -> bool {
     !bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
 }
 
-/// A link-local address needs its scope with it, which other workers are not told.
-fn is_link_local(ip: &IpAddr) -> bool {
-    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
-}
-
 /// The local address of the route to the driver: other workers can reach it too.
 fn ip_towards_driver(environment: &WorkerEnvironment) -> std::io::Result<IpAddr> {
-    let driver = environment.driver_address()?;
-    let any: IpAddr = match driver {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    // Connecting a datagram socket sends nothing: it only looks up the route.
-    let socket = UdpSocket::bind((any, 0))?;
-    socket.connect(driver)?;
-    Ok(socket.local_addr()?.ip())
-}
-
-/// The addresses of this host, each with the name of its interface.
-fn addresses() -> Vec<(String, IpAddr)> {
-    let ip = |address: SockaddrStorage| {
-        let v4 = address.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip())))
-    };
-    let Ok(all) = getifaddrs() else { return Vec::new() };
-    all.filter_map(|it| Some((it.interface_name, ip(it.address?)?))).collect()
+    ip_towards(environment.driver_address()?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use elastic_protocol::JobId;
     use elastic_worker::state::environment::parse_worker;
 

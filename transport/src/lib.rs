@@ -6,9 +6,11 @@
 //! certificate for its [`NodeId`](elastic_protocol::NodeId), and connects with the certificate from then on
 //! ([`QuicTransport::connect`]). Sessions outlive connections: [`elastic_runtime::session`].
 //!
-//! `peers` decides without I/O, `quic` has the sockets and connections, `identity` the credentials.
+//! `peers` decides without I/O, `quic` has the sockets and connections, `identity` the credentials, `network` this
+//! host's addresses.
 
 mod identity;
+pub mod network;
 pub mod peers;
 mod quic;
 

@@ -9,9 +9,10 @@ use elastic_agent::core::{SpawnOrder, StopSignal};
 use elastic_agent::{ProcessEvent, ProcessPort};
 use elastic_protocol::WorkerId;
 use elastic_protocol::environment::DATA_ADDRESS;
+use elastic_transport::network::ip_towards;
 use elastic_worker::state::environment::DRIVER;
 
-use super::network::{interface_of, ip_of, ip_towards};
+use super::network::{interface_of, ip_of};
 
 /// The variables that name the interface for gloo and NCCL.
 const OF_INTERFACE: [&str; 2] = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"];
@@ -34,7 +35,7 @@ impl RouteToDriver {
         // An agent that joined over the loopback is on the driver's machine, so the driver's own address gives the
         // route. A host name is skipped: it would need a look-up.
         let told = driver_told.and_then(|told| told.split(',').next()?.parse().ok());
-        ip_towards(self.towards.or(told)?)
+        ip_towards(self.towards.or(told)?).ok()
     }
 }
 

@@ -1,15 +1,13 @@
-//! This host's place in the network: its address for other hosts, the interface to them, and a port for what workers
-//! open. Called by [`agent`](super::agent) and [`driver_address`](super::driver_address).
+//! This host's interface to other hosts, and a port for what workers open. Called by [`agent`](super::agent) and
+//! [`driver_address`](super::driver_address).
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{
-    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket,
-};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, ToSocketAddrs as _, UdpSocket};
 use std::ops::Range;
 
-use nix::ifaddrs::getifaddrs;
-use nix::sys::socket::{SockaddrStorage, getsockopt, sockopt};
+use elastic_transport::network::{interface_addresses, is_link_local};
+use nix::sys::socket::{getsockopt, sockopt};
 use rand::Rng;
 
 use crate::command_line::CommandFailure;
@@ -20,31 +18,18 @@ const PORTS: Range<u16> = 20_000..32_768;
 /// Most ports that are tried.
 const TRIES_MAX: u32 = 64;
 
-/// This machine's address on the route to a peer.
-pub(super) fn ip_towards(peer: SocketAddr) -> Option<IpAddr> {
-    let any: IpAddr = match peer {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    // Connecting a datagram socket sends nothing: it only asks for the route.
-    socket.connect(peer).ok()?;
-    Some(socket.local_addr().ok()?.ip())
-}
-
 /// The address of an interface: its IPv4 address if it has one.
 pub(super) fn ip_of(interface: &str) -> Option<IpAddr> {
-    let mut all: Vec<IpAddr> =
-        addresses().into_iter().filter(|(name, _)| name == interface).map(|(_, ip)| ip).collect();
-    // A link-local address needs its scope with it, which workers are not told.
-    all.retain(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()));
+    let of_interface = interface_addresses().into_iter().filter(|(name, _)| name == interface);
+    let mut all: Vec<IpAddr> = of_interface.map(|(_, ip)| ip).collect();
+    all.retain(|ip| !is_link_local(ip));
     all.sort_by_key(IpAddr::is_ipv6);
     all.first().copied()
 }
 
 /// The interface that has this address.
 pub(super) fn interface_of(ip: IpAddr) -> Option<String> {
-    addresses().into_iter().find(|(_, it)| *it == ip).map(|(name, _)| name)
+    interface_addresses().into_iter().find(|(_, it)| *it == ip).map(|(name, _)| name)
 }
 
 /// Length of the packet with which QUIC begins: 1,200 bytes (RFC 9000, section 14) in a datagram over IPv4.
@@ -67,21 +52,12 @@ pub(super) fn check_interface(name: &str) -> Result<(), CommandFailure> {
     if ip_of(name).is_some() {
         return Ok(());
     }
-    let known: BTreeSet<String> = addresses().into_iter().map(|(name, _)| name).collect();
+    let known: BTreeSet<String> = interface_addresses().into_iter().map(|(name, _)| name).collect();
     let known: Vec<String> = known.into_iter().collect();
     Err(CommandFailure::usage(format!(
         "--interface {name}: this host has no address of that interface"
     ))
     .hint(format!("it has {}", known.join(", "))))
-}
-
-fn addresses() -> Vec<(String, IpAddr)> {
-    let ip = |address: SockaddrStorage| {
-        let v4 = address.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip())))
-    };
-    let Ok(all) = getifaddrs() else { return Vec::new() };
-    all.filter_map(|it| Some((it.interface_name, ip(it.address?)?))).collect()
 }
 
 /// A free port of this address, outside the system's range of ephemeral ports if possible.
@@ -109,9 +85,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_to_oneself_is_the_loopback() {
+    fn the_loopback_has_an_interface() {
         let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
-        assert_eq!(ip_towards((loopback, 9).into()), Some(loopback));
         let name = interface_of(loopback).expect("a machine has a loopback");
         assert_eq!(ip_of(&name), Some(loopback));
         assert!(check_interface(&name).is_ok());

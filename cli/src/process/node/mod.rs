@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use elastic_transport::SharedSecret;
+use elastic_transport::network::ip_towards;
 
 use self::beside::AgentFlags;
 pub(super) use self::beside::Beside;
@@ -20,7 +21,7 @@ use self::secret::read_secret;
 pub(crate) use self::secret::read_secret_file;
 use super::agent::run_agent;
 use super::driver::run_driver;
-use super::network::{check_interface, ip_of, ip_towards};
+use super::network::{check_interface, ip_of};
 use super::state_dir::state_root;
 use super::token_source::TokenSource;
 use crate::command_line::{CommandFailure, NodePlan, ResultExt, WorkerPlan};
@@ -123,7 +124,8 @@ fn part_at_head(plan: &NodePlan) -> Result<NodePart, CommandFailure> {
         };
         match UdpSocket::bind(bind) {
             Ok(socket) => {
-                let own = ip_towards(ELSEWHERE).map(|ip| SocketAddr::new(ip, address.port()));
+                let own = ip_towards(ELSEWHERE).ok();
+                let own = own.map(|ip| SocketAddr::new(ip, address.port()));
                 let advertised = own.filter(|_| is_own_name).map(|own| own.to_string());
                 return Ok(NodePart::Driver(Bound {
                     address: bind,
@@ -187,7 +189,7 @@ fn data_ip(plan: &NodePlan) -> Result<IpAddr, CommandFailure> {
         (None, None) => Vec::new(),
     };
     let peer = peers.first().copied().unwrap_or(ELSEWHERE);
-    ip_towards(peer).ok_or_else(|| {
+    ip_towards(peer).ok().ok_or_else(|| {
         CommandFailure::new(format!("there is no way from this host to {peer}"))
             .hint("name the network interface by which other nodes are reached: --interface NAME")
     })
