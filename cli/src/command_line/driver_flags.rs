@@ -87,8 +87,8 @@ pub(crate) struct DriverFlags {
     /// Refill the slot after a back-off, or blacklist its host at once [default: restart]
     #[arg(long, env = "ELASTIC_ON_FAILURE", value_enum)]
     pub(crate) on_failure: Option<OnFailure>,
-    /// What to do when every worker that held the training state is gone: end the job, or begin again from the start
-    /// [default: fail, unless less than a minute of training is lost]
+    /// Loss of every worker that held the training state: end the job, or begin again from the start [default: fail,
+    /// unless less than a minute of training is lost]
     #[arg(long, env = "ELASTIC_ON_TOTAL_LOSS", value_enum)]
     pub(crate) on_total_loss: Option<OnTotalLoss>,
     /// How long a blacklisted host stays out, doubling from MIN to MAX [default: for ever]
