@@ -2,6 +2,7 @@
 
 mod abort;
 mod collective;
+mod detect;
 mod driver_cost;
 mod driver_kill;
 mod faults;
@@ -45,6 +46,11 @@ enum Bench {
     /// A rank of `abort`.
     #[command(hide = true)]
     AbortRank(abort::AbortRankOptions),
+    /// kill -9 of a worker with much memory: when its agent, the driver and a blocked peer know.
+    Detect(detect::DetectOptions),
+    /// The training program of `detect`.
+    #[command(hide = true)]
+    DetectWorker(detect::DetectWorkerOptions),
     /// The driver's cost of a start, the loss of a host and its return, by the number of hosts; no processes.
     DriverCost(driver_cost::DriverCostOptions),
     /// kill -9 of the driver at random moments while digits trains, and its return: what the job notices of it.
@@ -77,6 +83,8 @@ fn main() -> anyhow::Result<()> {
         Bench::Abort(options) => abort::run(&options),
         Bench::CollectiveRank(options) => collective::run_rank(&options),
         Bench::AbortRank(options) => abort::run_rank(&options),
+        Bench::Detect(options) => detect::run(&options),
+        Bench::DetectWorker(options) => detect::run_worker(&options),
         Bench::DriverCost(options) => driver_cost::run(&options),
         Bench::DriverKill(options) => driver_kill::run(&options),
         Bench::Faults(options) => faults::run(&options),

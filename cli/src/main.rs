@@ -42,6 +42,9 @@ fn carry_out(cli: CommandLine) -> Result<(), CommandFailure> {
         (Some(ProgramCommand::Status(flags)), _) => {
             system::run(command_line::print_status(&flags)).failed("the system refuses a client")?
         }
+        (Some(ProgramCommand::Explain(flags)), _) => command_line::print_explanation(&flags),
+        (Some(ProgramCommand::Replay(flags)), _) => command_line::run_replay(&flags),
+        (Some(ProgramCommand::Checkpoint(flags)), _) => command_line::run_checkpoint(&flags),
         (Some(ProgramCommand::Doctor(flags)), _) => command_line::run_doctor(&flags),
         (None, Some(Role::Driver)) => {
             process::run_driver(command_line::plan_driver(&role.driver, &role.program)?, &log, None)

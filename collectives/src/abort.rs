@@ -2,12 +2,13 @@
 //!
 //! The worker's actor thread holds an [`AbortHandle`] and calls [`AbortHandle::abort`]; forming and
 //! collectives on the training thread watch it. A blocked collective holds no lock: it sleeps on
-//! descriptors, among them the handle's eventfd, and looks at the record once it wakes.
+//! descriptors, among them the handle's eventfd, and looks at the record once it wakes. What sleeps on a word of shared
+//! memory cannot watch a descriptor, and is woken by hand: [`AbortHandle::wakes`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -29,6 +30,12 @@ pub struct AbortHandle {
     shared: Arc<AbortState>,
 }
 
+/// Waits that do not watch the handle's event.
+pub(crate) trait Sleepers: std::fmt::Debug + Send + Sync {
+    /// Wakes them, so that they look at the record.
+    fn wake(&self);
+}
+
 #[derive(Debug)]
 struct AbortState {
     /// Number of accepted aborts: lets a collective see by one load that there is no new abort.
@@ -38,6 +45,8 @@ struct AbortState {
     /// Written on each abort and never read. The waiters watch it edge-triggered, so that each of them wakes and none
     /// takes the wake-up from another.
     event: EventFd,
+    /// Who is woken by hand; at most one for each communicator that lives.
+    sleepers: Mutex<Vec<Weak<dyn Sleepers>>>,
 }
 
 impl AbortHandle {
@@ -48,7 +57,12 @@ impl AbortHandle {
     /// The process or the system is out of file descriptors.
     pub fn new() -> io::Result<AbortHandle> {
         let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let shared = AbortState { version: AtomicU64::new(0), newest: Mutex::new(None), event };
+        let shared = AbortState {
+            version: AtomicU64::new(0),
+            newest: Mutex::new(None),
+            event,
+            sleepers: Mutex::default(),
+        };
         Ok(AbortHandle { shared: Arc::new(shared) })
     }
 
@@ -67,7 +81,20 @@ impl AbortHandle {
         }
         // The write fails only when the counter would overflow, after 2^64 aborts: then it is readable anyway.
         let _ = self.shared.event.write(1);
+        let sleepers: Vec<_> = self.sleepers().iter().filter_map(Weak::upgrade).collect();
+        sleepers.iter().for_each(|sleepers| sleepers.wake());
         true
+    }
+
+    /// Has an abort wake these sleepers, for as long as they are there.
+    pub(crate) fn wakes(&self, sleepers: Weak<dyn Sleepers>) {
+        let mut all = self.sleepers();
+        all.retain(|known| known.strong_count() > 0);
+        all.push(sleepers);
+    }
+
+    fn sleepers(&self) -> std::sync::MutexGuard<'_, Vec<Weak<dyn Sleepers>>> {
+        self.shared.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The abort that ended `generation` of `term`, if one did. The record may be that of a newer
@@ -94,6 +121,27 @@ impl AbortHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, Default)]
+    struct Counted(AtomicU64);
+
+    impl Sleepers for Counted {
+        fn wake(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn g_12_each_abort_wakes_those_who_sleep_elsewhere() {
+        let (handle, counted) = (AbortHandle::new().unwrap(), Arc::new(Counted::default()));
+        let weak: Weak<Counted> = Arc::downgrade(&counted);
+        handle.wakes(weak);
+        assert!(handle.abort(1, 3, "told"));
+        assert!(!handle.abort(1, 3, "again"));
+        assert_eq!(counted.0.load(Ordering::Relaxed), 1);
+        drop(counted);
+        assert!(handle.abort(1, 4, "nobody is left"));
+    }
 
     #[test]
     fn the_first_writer_sets_the_reason() {

@@ -178,6 +178,29 @@ impl fmt::Display for WorkerId {
     }
 }
 
+/// A text that names no worker.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{text:?} is no worker: it is written host[slot]#incarnation")]
+pub struct InvalidWorkerId {
+    text: String,
+}
+
+impl FromStr for WorkerId {
+    type Err = InvalidWorkerId;
+
+    /// Reads what `Display` writes. A host's name may have any of the brackets in it, so the text is read from its end.
+    fn from_str(text: &str) -> Result<Self, InvalidWorkerId> {
+        let parse = || {
+            let (rest, incarnation) = text.rsplit_once('#')?;
+            let (host, slot) = rest.strip_suffix(']')?.rsplit_once('[')?;
+            let host = HostName::new(host).ok()?;
+            let incarnation = Incarnation(incarnation.parse().ok()?);
+            Some(Self { host, slot: slot.parse().ok()?, incarnation })
+        };
+        parse().ok_or_else(|| InvalidWorkerId { text: text.to_owned() })
+    }
+}
+
 /// The name of a node, without its incarnation.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum NodeName {
@@ -243,6 +266,18 @@ mod tests {
         let first = Incarnation::enrolled(Term(2), 1);
         assert!(last < first);
         assert_eq!((last.enrolled_in(), first.enrolled_in()), (Term(1), Term(2)));
+    }
+
+    #[test]
+    fn a_worker_is_read_as_it_is_written_whatever_its_host_is_called() {
+        for name in ["a", "rack[3]#1", "a:b]", "ü [x]"] {
+            let host = HostName::new(name).expect("allowed");
+            let worker = WorkerId { host, slot: 2, incarnation: Incarnation(7) };
+            assert_eq!(worker.to_string().parse(), Ok(worker));
+        }
+        for text in ["", "a", "a[1]", "a[x]#1", "[1]#1", "a[1]#-1"] {
+            assert!(text.parse::<WorkerId>().is_err(), "{text}");
+        }
     }
 
     #[test]

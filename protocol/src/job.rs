@@ -136,6 +136,11 @@ pub enum ResetCause {
         /// The reason that it gave.
         reason: String,
     },
+    /// A worker has died. Its process's exit status is not known yet; then this becomes [`Self::WorkerExited`].
+    WorkerDied {
+        /// The worker.
+        worker: WorkerId,
+    },
 }
 
 impl ResetCause {
@@ -146,7 +151,10 @@ impl ResetCause {
 
     /// Whether a worker's program failed: such causes count against the restart limit (T-4).
     pub const fn is_failure(&self) -> bool {
-        matches!(self, Self::WorkerExited { .. } | Self::WorkerFailed { .. })
+        matches!(
+            self,
+            Self::WorkerExited { .. } | Self::WorkerFailed { .. } | Self::WorkerDied { .. }
+        )
     }
 }
 
@@ -193,6 +201,9 @@ impl fmt::Display for ResetCause {
                 Ok(())
             }
             Self::WorkerLeaves { worker, reason } => write!(formatter, "{worker} leaves: {reason}"),
+            Self::WorkerDied { worker } => {
+                write!(formatter, "{worker} died; its exit status is not known yet")
+            }
         }
     }
 }

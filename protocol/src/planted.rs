@@ -54,6 +54,10 @@ bugs! {
     BackOffNeverEnds = "a slot's back-off never ends", "driver";
     /// The end of a member's process does not end its generation (G-12).
     DeathIgnored = "the death of a member does not end its generation", "driver";
+    /// A death that is known before the exit status counts as two failures of the slot.
+    DeathCountsTwice = "a death counts twice, before and with its exit status", "driver";
+    /// A death whose reset is over when the exit status comes keeps its provisional cause.
+    DeathStaysUnexplained = "the exit status of a death does not reach its reset", "driver";
     /// The driver waits without end for a process that never comes to the library (G-9, X-14).
     StartHasNoDeadline = "a start has no deadline", "driver";
     /// The elastic timeout passes unnoticed (G-9).
@@ -109,14 +113,20 @@ bugs! {
     ProcessNotNamed = "the status does not name the process of a worker", "driver";
     /// Generations that break again and again are formed without a pause between them.
     NoPauseBetweenResets = "resets without progress follow each other without a pause", "driver";
+    /// A checkpoint is made whole before all its parts are safe.
+    SealedTooEarly = "a checkpoint is made whole before all its parts are safe", "driver";
     /// Training begins again from the start, and nothing says so (G-10).
     LossNotTold = "the loss of the training state is not told", "driver";
     /// A job that must fail at the loss of its training state begins again from the start.
     TotalLossTolerated = "a job begins again from the start although it may not", "driver";
+    /// A slot that is not listed any more is still counted in its bucket.
+    GoneSlotCounted = "the time of a slot that is gone is still counted", "observe";
     /// A node that was paused counts the pause as its peers' silence (D-3).
     PauseNotExcused = "a node judges its peers by time in which it stood still", "transport";
     /// The session with a silent driver is given up as soon as any other session (D-3).
     SilentDriverForgotten = "the session with a driver that is paused is given up", "transport";
+    /// A message that a peer's port is closed ends its session, whoever sent it.
+    RefusalBelieved = "a peer is lost as soon as a port is said to be closed", "transport";
     /// Frames in flight when a connection broke are not sent again (TR-1).
     InFlightForgotten = "what was on its way is not sent again over the next connection", "session";
     /// A READY is lost.
@@ -155,6 +165,8 @@ bugs! {
     OldCommitTold = "an old commit is told on arrival", "state";
     /// The driver is not told of processes that were killed by a signal.
     DeathNotReported = "a death by signal is not reported", "agent";
+    /// The end of a process is not reported where its death was.
+    ExitOmittedAfterDeath = "the exit of a process whose death was told is not reported", "agent";
     /// An agent obeys a driver that has a successor (D-2).
     FormerDriverObeyed = "a driver that was succeeded is obeyed", "agent";
     /// A process that ignores SIGTERM is never killed.
@@ -169,6 +181,8 @@ bugs! {
     AbortWordIgnored = "a blocked collective ignores the abort word", "collectives";
     /// A rollback restores the counters and not the weights (H-22).
     RollbackKeepsWeights = "a rollback keeps the weights", "program";
+    /// A checkpoint is written with the sampler's ledger of the commit before (H-22).
+    LedgerOfAnotherStep = "a checkpoint has the ledger of another step", "program";
     /// The sampler uses the world size of the previous generation (H-23).
     SamplerKeepsWorldSize = "the sampler keeps the old world size", "program";
 }

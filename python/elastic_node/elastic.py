@@ -174,6 +174,9 @@ class State(Generic[Content]):
     def _capture(self) -> Tuple[bytes, List[Any]]:
         return _codec.encode(self.capture())
 
+    def _capture_named(self) -> Tuple[bytes, List[Any], List[Optional[_codec.Name]]]:
+        return _codec.encode_named(self.capture())
+
     def _apply(self, header: bytes, buffers: List[bytearray]) -> None:
         self.apply(_codec.decode(header, buffers))
 

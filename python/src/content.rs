@@ -2,6 +2,7 @@
 //! gives its content (`_capture`) as a header and large buffers, which go into the commit without a copy on the
 //! way. The content of a commit returns to the object by `_apply`.
 
+use elastic_worker::state::training::named_arrays::{NamedArray, announce, are_wanted};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList};
 use serde::ser::Error as _;
@@ -49,21 +50,48 @@ impl Serialize for Content {
                     keep(error);
                     S::Error::custom(text)
                 })?;
-                let (header, arrays) = &captured;
-                let buffers: Vec<&Bytes> =
-                    arrays.iter().map(|array| Bytes::new(array.bytes())).collect();
+                let (header, buffers) = &captured;
                 (Bytes::new(header.as_bytes()), buffers).serialize(serializer)
             }),
         }
     }
 }
 
-fn capture<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, Vec<Array>)> {
-    let captured = object.call_method0("_capture")?;
-    let (header, buffers): (Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>) = captured.extract()?;
-    let arrays =
-        buffers.iter().map(|buffer| Array::of(buffer, false, None)).collect::<PyResult<_>>()?;
-    Ok((header, arrays))
+/// A large array of the state. Encoded as a block of bytes; in a checkpoint it has the program's name for it.
+struct NamedBuffer {
+    array: Array,
+    named: Option<NamedArray>,
+}
+
+impl Serialize for NamedBuffer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        announce(self.named.clone());
+        serializer.serialize_bytes(self.array.bytes())
+    }
+}
+
+/// Name, type and shape of an array; none where the program has no name for it.
+type Name = Option<(String, String, Vec<usize>)>;
+
+fn capture<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, Vec<NamedBuffer>)> {
+    // Names are looked for only where they are written: in the encoding of a checkpoint.
+    let method = if are_wanted() { "_capture_named" } else { "_capture" };
+    let captured = object.call_method0(method)?;
+    let (header, buffers, names): (Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>, Vec<Name>) =
+        if are_wanted() {
+            captured.extract()?
+        } else {
+            let (header, buffers) = captured.extract()?;
+            (header, buffers, Vec::new())
+        };
+    let mut names = names.into_iter();
+    let with_name = |buffer: &Bound<'py, PyAny>| {
+        let name = names.next().flatten();
+        let named = name.and_then(|(name, dtype, shape)| NamedArray::new(name, &dtype, shape));
+        Ok(NamedBuffer { array: Array::of(buffer, false, None)?, named })
+    };
+    let buffers = buffers.iter().map(with_name).collect::<PyResult<_>>()?;
+    Ok((header, buffers))
 }
 
 impl<'de> Deserialize<'de> for Content {

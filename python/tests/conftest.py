@@ -19,7 +19,7 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 PATIENCE_S = 300
 
 #: A worker's line of JSON, behind its prefix.
-SAID = re.compile(r"\[[^\]]*\]:? (\{.*)")
+SAID = re.compile(r"\[[^\]]*\]:? (\{\".*)")
 
 
 def binary() -> Path:

@@ -29,7 +29,7 @@ def test_a_script_that_exits_with_works_in_flight_ends_well(ranks):
     [
         ["batched", "ring", "any_source", "monitored", "profiled"],
         ["sparse", "callbacks", "power_sgd", "uneven", "forked"],
-        ["checkpointed", "pipelined"],
+        ["checkpointed", "pipelined", "split"],
     ],
     ids=" ".join,
 )
@@ -75,3 +75,15 @@ def test_a_torch_state_goes_back_as_one_unit_when_a_worker_is_killed(job):
     assert any(of["calls"] >= 2 for of in ends), "the function is entered anew in the same process"
     killed = [event for event in done.kinds("worker_exited") if "signal 9" in str(event)]
     assert len(killed) == 1, done.output
+
+
+@pytest.mark.parametrize("way", ["by-restart", "in-process"])
+def test_no_rank_listens_on_all_interfaces(job, way):
+    done = job("listening.py", way, workers=3, flags=["--mode", way.replace("by-restart", "restart")])
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert sorted(said["rank"] for said in ends) == [0, 1, 2], done.output
+    for said in ends:
+        assert said["groups"] == "ProcessGroupElastic"
+        # On one machine all that is open is on the loopback, 127.0.0.1.
+        assert set(said["listens"]) <= {"0100007F"}, said

@@ -1,4 +1,4 @@
-"""T-13: stock torchrun agents under our driver, by `--rdzv-backend=elastic`."""
+"""T-13: stock torchrun agents under our driver, by `--rdzv-backend=elastic`; and `accelerate launch`, which embeds them."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,10 @@ pytest.importorskip("torch")
 
 
 class Cluster:
-    """A driver, and torchruns that join it."""
+    """A driver, and torchruns that join it, by themselves or within `accelerate launch`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, launcher: str) -> None:
+        self.folder, self.launcher = folder, launcher
         self.processes = []
         self.driver = self._start(
             "driver",
@@ -30,12 +31,17 @@ class Cluster:
 
     def torchrun(self, name: str) -> "subprocess.Popen[bytes]":
         configuration = f"token_file={self.folder / 'state' / 'token'},program={binary()}"
-        return self._start(
-            name,
-            [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:3", "--nproc-per-node=1"]
-            + ["--max-restarts=3", "--rdzv-backend=elastic", f"--rdzv-endpoint={self.address}"]
-            + [f"--rdzv-conf={configuration}", str(PROGRAMS / "torchrun_script.py"), str(self.finish)],
-        )
+        if self.launcher == "torchrun":
+            command = ["torch.distributed.run", "--nnodes=1:3", "--nproc-per-node=1", "--max-restarts=3"]
+            command += ["--rdzv-backend=elastic", f"--rdzv-endpoint={self.address}", f"--rdzv-conf={configuration}"]
+        else:
+            # How many machines there are, is the driver's affair.
+            host, _, port = self.address.rpartition(":")
+            command = ["accelerate.commands.launch", "--multi_gpu", "--num_machines=2", "--num_processes=2"]
+            command += ["--max_restarts=3", f"--main_process_ip={host}", f"--main_process_port={port}"]
+            command += ["--machine_rank=0", "--rdzv_backend=elastic", f"--rdzv_conf={configuration}"]
+        script = [str(PROGRAMS / "torchrun_script.py"), str(self.finish)]
+        return self._start(name, [sys.executable, "-m", *command, *script])
 
     @property
     def finish(self) -> Path:
@@ -69,9 +75,11 @@ class Cluster:
         pytest.fail(f"waited in vain for {what}\n{logs}")
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    cluster = Cluster(tmp_path)
+@pytest.fixture(params=["torchrun", "accelerate"])
+def cluster(tmp_path, request):
+    if request.param == "accelerate" and find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
+    cluster = Cluster(tmp_path, request.param)
     yield cluster
     for process in reversed(cluster.processes):
         process.terminate()

@@ -37,7 +37,7 @@ pub enum Conversation {
 }
 
 /// A change of the link with a peer.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum LinkEvent {
     /// A new session: neither end has any history.
     Up,
@@ -58,11 +58,17 @@ pub enum LinkEvent {
 }
 
 /// How the end of a session was noticed.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, thiserror::Error)]
 pub enum LossReason {
     /// The peer was silent for `Deadlines::lost`.
     #[error("not heard for {silent_ms} ms")]
     Silence {
+        /// Milliseconds since the peer was last heard.
+        silent_ms: u64,
+    },
+    /// Nothing receives at the peer's port any more, and the peer was silent since its host said so.
+    #[error("its port is closed, and it was not heard for {silent_ms} ms")]
+    Refused {
         /// Milliseconds since the peer was last heard.
         silent_ms: u64,
     },

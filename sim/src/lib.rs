@@ -22,6 +22,7 @@ mod scenario;
 pub mod shape;
 pub mod shrink;
 mod state_dir;
+mod tape;
 pub mod trace;
 
 #[cfg(feature = "planted-bugs")]
@@ -31,6 +32,7 @@ pub use plan::FaultPlan;
 pub use regression::{Regression, RegressionError};
 pub use report::{RunFailure, RunReport, RunVerdict};
 pub use shape::Shape;
+pub use tape::SIMULATED_MESSAGES;
 pub use trace::Recording;
 
 /// Runs a seed.

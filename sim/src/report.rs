@@ -79,6 +79,8 @@ pub struct RunReport {
     pub failure: Option<RunFailure>,
     /// The decisions of the nodes in words, if they were wanted.
     pub decisions: Vec<String>,
+    /// The recording of each life of the driver, in segments, if they were wanted.
+    pub recordings: Vec<Vec<String>>,
     /// The last events with a column for each host.
     pub last_events: Vec<String>,
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use elastic_driver::{DriverConfig, ElasticMode, OnFailure, OnTotalLoss};
+use elastic_driver::{
+    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, OnFailure, OnTotalLoss,
+    ResumeFrom,
+};
 use elastic_host_manager::{CooldownRange, HostManagerConfig, HostSlots, HostSource};
 use elastic_protocol::{Deadlines, HostName, ProgramSpec};
 use elastic_runtime::random::stream;
@@ -49,6 +52,11 @@ pub(crate) struct Scenario {
     pub(crate) local_ns: u64,
     /// Whether the death of a process makes its links end at once.
     pub(crate) death_is_told: bool,
+    /// Whether the ports of ended processes are said to be closed by their hosts.
+    pub(crate) deaths_are_refused: bool,
+    /// Longest time that the system takes to clear the memory of a dead process, in nanoseconds: until then it has no exit
+    /// status, and its connections stand. 0: no worker holds a robust lock, and all shows at once.
+    pub(crate) clearing_ns: u64,
     /// Whether programs ignore SIGTERM.
     pub(crate) stubborn: bool,
     /// Largest deviation of a clock, in millionths.
@@ -162,6 +170,9 @@ impl Scenario {
             driver.on_total_loss =
                 answers[stream(options.seed, "total loss", 0).random_range(0..3)];
         }
+        if options.draws >= 4 && options.job == JobKind::InProcess {
+            driver.checkpoint = draw_checkpoints(options.seed);
+        }
         Self {
             driver,
             host_manager,
@@ -182,6 +193,9 @@ impl Scenario {
             hop_ns: random.random_range(1..100) * 1_000,
             local_ns: [0, 20_000, 90_000][random.random_range(0..3)],
             death_is_told: random.random_bool(0.5),
+            deaths_are_refused: options.draws >= 3
+                && stream(options.seed, "refusals", 0).random_bool(0.7),
+            clearing_ns: draw_clearing(options),
             stubborn: random.random_bool(0.1),
             sync_ns: (20_000.0 * 1_000_f64.powf(durable.random_range(0.0..1.0))) as u64,
             turns_away: durable.random_bool(0.5),
@@ -196,6 +210,31 @@ impl Scenario {
         let mut letter = || if is_mixed { random.random_range('a'..='z') } else { 'h' };
         (0..hosts).map(|host| host_name(letter(), host)).collect()
     }
+}
+
+/// Draws the longest time to clear a dead process's memory: logarithmic between 1 ms and 2 s.
+fn draw_clearing(options: &RunOptions) -> u64 {
+    let mut random = stream(options.seed, "clearing", 0);
+    let has_locks = options.draws >= 4 && random.random_bool(0.5);
+    let ns = 1e6 * 2_000_f64.powf(random.random_range(0.0..1.0));
+    if has_locks { ns as u64 } else { 0 }
+}
+
+/// Whether the job has durable checkpoints, and how often one is saved.
+fn draw_checkpoints(seed: u64) -> Option<CheckpointSettings> {
+    let mut random = stream(seed, "checkpoints", 0);
+    let every = match random.random_range(0..3) {
+        0 => return None,
+        1 => CheckpointEvery::Period(Duration::from_millis(random.random_range(200..8_000))),
+        _ => CheckpointEvery::Steps(random.random_range(1..60)),
+    };
+    Some(CheckpointSettings {
+        directory: "checkpoints".to_owned(),
+        every,
+        keep: 2,
+        bytes_per_s: None,
+        resume: ResumeFrom::Auto,
+    })
 }
 
 /// Draws deadlines that the faults can reach, limits that a job can reach, and the interval of the journal's

@@ -135,6 +135,8 @@ pub struct Recording {
     pub file: Option<Box<dyn Write>>,
     /// Whether the decisions of the nodes are kept in words.
     pub decisions: bool,
+    /// Whether the drivers are recorded, as with `--record`.
+    pub drivers: bool,
 }
 
 /// The trace of one run.

@@ -18,7 +18,9 @@ use elastic_runtime::child::ChildHandle;
 use elastic_runtime::restart::{Lifetime, RestartPolicy};
 use elastic_runtime::{ChildExit, ChildSpec, NodeHandle, SupervisorSpec};
 use elastic_worker::state::actor::{TrainingPort, TrainingThread};
-use elastic_worker::state::core::{TrainingCommand, TrainingProgress};
+use elastic_worker::state::core::{
+    CheckpointCommand, CheckpointOutcome, TrainingCommand, TrainingProgress,
+};
 use elastic_worker::state::training::{CpuGroups, Error, Fabric, GroupDeadlines, Result};
 use tracing::{error, info, warn};
 
@@ -196,6 +198,10 @@ impl TrainingPort for WithGpu {
 
     fn begin_generation(&mut self) {
         self.thread.begin_generation();
+    }
+
+    fn checkpoint(&mut self, command: CheckpointCommand) -> Option<CheckpointOutcome> {
+        self.thread.checkpoint(command)
     }
 
     fn progress(&self) -> TrainingProgress {

@@ -6,7 +6,8 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use actix::{Addr, Recipient};
-use elastic_protocol::{NodeId, NodeName};
+use elastic_protocol::{NodeId, NodeName, environment};
+use elastic_robust_lock::RobustLock;
 use elastic_runtime::{NodeHandle, spawn_child_with_handle, system};
 use elastic_transport::{ConnectOptions, JoinToken, QuicTransport};
 use elastic_worker::state::actor::{Depart, StateActor, TrainingThread};
@@ -15,7 +16,7 @@ use elastic_worker::state::training::{Error, Result, ThreadMessage};
 
 use super::gpu::{GpuSide, WithGpu};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// Time limit for the last messages to reach the driver.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -35,7 +36,10 @@ pub(super) struct ActorThreadStart {
 
 impl ActorThreadStart {
     /// Runs until the actor has ended. `ready` is told once: the actor's address, or why it could not start.
+    ///
+    /// The thread holds this worker's robust lock as long as it runs, so that its agent knows at once when it dies.
     pub(super) fn run(self, ready: SyncSender<Result<Recipient<ThreadMessage>>>) -> ThreadEnd {
+        let _lock = take_lock();
         match system::run(self.serve(ready)) {
             Ok(end) => end,
             Err(error) => Err(format!("the operating system refused an event queue: {error}")),
@@ -76,6 +80,14 @@ impl ActorThreadStart {
         transport.shutdown("the worker leaves", LAST_WORDS).await;
         if exit.is_normal() { Ok(()) } else { Err(exit.to_string()) }
     }
+}
+
+/// Takes the lock that the agent named, if it did; without one the agent sees the end of this process later.
+fn take_lock() -> Option<RobustLock> {
+    let named = std::env::var(environment::LOCK).ok()?;
+    RobustLock::take(&named)
+        .inspect_err(|error| debug!(%error, "no lock shows this worker's life"))
+        .ok()
 }
 
 /// Makes SIGTERM, and SIGINT if it is watched, a notice that this worker is to leave, rather than its end.

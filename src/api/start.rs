@@ -13,7 +13,9 @@ use elastic_transport::JoinToken;
 use elastic_worker::state::actor::TrainingThread;
 use elastic_worker::state::core::StateConfig;
 use elastic_worker::state::environment::{CREDENTIAL, WorkerEnvironment};
-use elastic_worker::state::training::{ControlShared, CpuGroups, Error, Result, TrainingControl};
+use elastic_worker::state::training::{
+    ControlShared, CpuGroups, Error, Result, ThreadMessage, TrainingControl,
+};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::attach::{AttachOptions, WhileWaiting};
@@ -91,6 +93,10 @@ pub(super) fn start(
             return Err(Error::ActorsGone { reason });
         }
     };
+    let beside = actor.clone();
+    shared
+        .checkpoints()
+        .tell_through(move |outcome| beside.do_send(ThreadMessage::Checkpoint(outcome)));
     let tell = move |message| actor.do_send(message);
     let mut control =
         TrainingControl::new(tell, commands, shared, || "it ended without a word".to_owned());

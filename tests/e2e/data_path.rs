@@ -15,9 +15,9 @@ pub(crate) fn agent_at(job: &mut Job, host: &str, place: &Place) {
     job.agents.insert(host.to_owned(), child.expect("the agent starts"));
 }
 
-/// Two workers at two places, and the driver at a third.
-fn job(network: &Network, samples: &str) -> Job {
-    let flags = ["-n", "2", "--min-np", "1"];
+/// Two workers at two places, and the driver at a third. The job goes on with at least `min_np` workers.
+fn job(network: &Network, min_np: &str, samples: &str) -> Job {
+    let flags = ["-n", "2", "--min-np", min_np];
     let mut job = Job::start_trainer_at(network.place(0), &flags, &["--samples", samples]);
     agent_at(&mut job, "a", network.place(1));
     agent_at(&mut job, "b", network.place(2));
@@ -45,8 +45,9 @@ fn wait_for_silence_to_be_told(job: &mut Job) {
 #[test]
 fn s_3_a_cut_of_the_data_alone_ends_the_generation_within_its_deadline() {
     let Some(network) = Network::enter(3) else { return };
-    let mut job = job(&network, "96");
-    network.place(2).silence_tcp();
+    // Neither host can be spared, so both train again once the path is whole.
+    let mut job = job(&network, "2", "96");
+    network.place(2).silence("tcp");
     wait_for_silence_to_be_told(&mut job);
     let told = job.wait("who does not reach whom", |job| {
         let told = job.status()?["unreachable"].as_array()?.first()?.clone();
@@ -54,7 +55,7 @@ fn s_3_a_cut_of_the_data_alone_ends_the_generation_within_its_deadline() {
     });
     assert!([["a", "b"], ["b", "a"]].contains(&[&*told[0], &*told[1]]), "{told:?}");
     assert!(!job.events_of("host_unreachable").is_empty());
-    network.place(2).hear_tcp();
+    network.place(2).hear("tcp");
     job.wait("both train again", |job| {
         let status = job.status()?;
         (status["phase"] == "run" && status["world_size"] == 2).then_some(())
@@ -68,9 +69,24 @@ fn s_3_a_cut_of_the_data_alone_ends_the_generation_within_its_deadline() {
 }
 
 #[test]
+fn s_3_a_host_whose_data_path_stays_cut_is_left_out_after_one_more_attempt() {
+    let Some(network) = Network::enter(3) else { return };
+    let mut job = job(&network, "1", "96");
+    network.place(2).silence("tcp");
+    job.wait("the other host trains alone", |job| (job.sizes() == [2, 1]).then_some(()));
+    job.wait_for_steps();
+    let formed = job.events_of("generation_formed");
+    assert_eq!(formed.len(), 3, "the second did not form, and there was none besides: {formed:?}");
+    assert!(job.stderr().contains("do not reach each other"), "{}", job.stderr());
+    network.place(2).hear("tcp");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
 fn s_3_a_path_that_drops_long_packets_ends_the_generation_within_its_deadline() {
     let Some(network) = Network::enter(3) else { return };
-    let mut job = job(&network, "8192");
+    let mut job = job(&network, "1", "8192");
     network.place(1).drop_longer_than(1_300);
     network.place(2).drop_longer_than(1_300);
     wait_for_silence_to_be_told(&mut job);
@@ -79,7 +95,7 @@ fn s_3_a_path_that_drops_long_packets_ends_the_generation_within_its_deadline() 
 #[test]
 fn s_3_a_host_that_was_renumbered_is_taken_with_its_new_address() {
     let Some(network) = Network::enter(3) else { return };
-    let mut job = job(&network, "96");
+    let mut job = job(&network, "1", "96");
     let pids = [job.pid("a", 0), job.pid("b", 0)];
     network.place(2).renumber(Ipv4Addr::new(10, 231, 78, 99));
     wait_for_silence_to_be_told(&mut job);

@@ -314,3 +314,33 @@ fn x_15_a_rank_in_a_collective_of_its_own() {
     assert_eq!(job.finish(), 0);
     job.assert_exact();
 }
+
+#[test]
+fn x_2_an_agent_that_was_killed_is_missed_before_its_silence_is() {
+    let mut job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    job.kill_agent("b");
+    let lost = job.wait("the loss of its host", |job| job.events_of("host_lost").pop());
+    // Its host refuses what is sent to its port, and says so; silence alone takes 2 s.
+    let reason = lost["reason"].as_str().expect("a reason").to_owned();
+    assert!(reason.contains("its port is closed, and it was not heard for"), "{reason}");
+    job.wait("the other host trains alone", |job| (job.sizes() == [2, 1]).then_some(()));
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn g_10_a_program_that_no_host_can_start_ends_the_job_at_once_with_the_reason() {
+    let program = ["no-such-program-anywhere".to_owned()];
+    let mut job = Job::start_program(&["-n", "2", "--mode", "in-process"], &program);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    assert_eq!(job.end(), 1);
+    let stderr = job.stderr();
+    assert!(stderr.contains("the program cannot be started on any host"), "{stderr}");
+    assert!(stderr.contains("no folder of PATH has a program of that name"), "{stderr}");
+    let tried = job.events_of("worker_started").len();
+    assert_eq!(tried, 2, "once on each slot: {stderr}");
+}

@@ -1,6 +1,7 @@
 //! End-to-end tests: real processes, real sockets, real kills, through the binary that a user runs. Tests cite the
 //! scenarios of the design (H-n, X-n).
 
+mod checkpoints;
 mod clock;
 mod containers;
 mod data_path;
@@ -16,12 +17,15 @@ mod handshakes;
 mod hosts;
 mod lifecycle;
 mod membership;
+mod metrics;
 mod network;
 mod networks;
 mod nodes;
+mod observe;
 mod operation;
 mod pauses;
 mod progress;
+mod recording;
 mod restart;
 mod security;
 mod sick;
@@ -36,4 +40,5 @@ mod strangers;
 mod support;
 mod torch;
 mod torchrun;
+mod total_loss;
 mod wrong_use;

@@ -101,15 +101,43 @@ impl Place {
         ip(&format!("link set {} nomaster", self.port)).expect("the port is on the bridge");
     }
 
-    /// Drops TCP packets from this place without notice; all others pass.
-    pub(crate) fn silence_tcp(&self) {
+    /// Drops packets of a protocol from this place without notice; all others pass.
+    pub(crate) fn silence(&self, protocol: &str) {
         let Self { name, .. } = self;
-        ip(&format!("-n {name} rule add ipproto tcp blackhole")).expect("a rule of its namespace");
+        let rule = format!("-n {name} rule add ipproto {protocol} blackhole");
+        ip(&rule).expect("a rule of its namespace");
     }
 
-    pub(crate) fn hear_tcp(&self) {
+    pub(crate) fn hear(&self, protocol: &str) {
         let Self { name, .. } = self;
-        ip(&format!("-n {name} rule delete ipproto tcp blackhole")).expect("the rule is there");
+        let rule = format!("-n {name} rule delete ipproto {protocol} blackhole");
+        ip(&rule).expect("the rule is there");
+    }
+
+    /// From this place, packets to `other` reach `impostor`, which has the same address now.
+    pub(crate) fn mistake(&self, other: &Self, impostor: &Self) {
+        let address = other.address;
+        // The impostor may have it already.
+        let _ = ip(&format!("-n {} address add {address}/32 dev lo", impostor.name));
+        let mac = impostor.mac();
+        let neighbour = format!("neighbour replace {address} lladdr {mac} dev cable nud permanent");
+        ip(&format!("-n {} {neighbour}", self.name)).expect("a neighbour");
+    }
+
+    /// From this place, packets to `other` reach it again.
+    pub(crate) fn know(&self, other: &Self) {
+        let Self { address, .. } = other;
+        let mac = other.mac();
+        let neighbour = format!("neighbour replace {address} lladdr {mac} dev cable nud reachable");
+        ip(&format!("-n {} {neighbour}", self.name)).expect("a neighbour");
+    }
+
+    /// The hardware address of this place's end of the cable.
+    fn mac(&self) -> String {
+        let shown =
+            Command::new("ip").args(["-n", &self.name, "-br", "link", "show", "cable"]).output();
+        let line = String::from_utf8_lossy(&shown.expect("it runs").stdout).into_owned();
+        line.split_whitespace().nth(2).expect("name, state, address").to_owned()
     }
 
     /// Drops packets to this place that are longer than `bytes` without notice, as on a path whose routers send no

@@ -1,10 +1,102 @@
-//! Networks that are not the usual one: IPv6 alone, and packets that are too short for the protocol.
+//! Networks that are not the usual one: IPv6 alone, packets that are too short for the protocol, NAT, paths of one
+//! direction, and a host that answers for another.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::Signal;
 
 use crate::data_path::agent_at;
 use crate::network::Network;
-use crate::support::{Job, signal};
+use crate::support::{Job, signal, wait_until};
+
+/// A router between the nodes and the driver of a job; it ends with this value.
+struct Router(Child);
+
+impl Router {
+    const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/nat.py");
+
+    /// Starts one. From here on the job's agents find their driver behind it.
+    fn before(job: &mut Job) -> Self {
+        let file = job.path("router");
+        let port = job.address.rsplit(':').next().expect("HOST:PORT");
+        let mut command = Command::new("python3");
+        command.arg(Self::PROGRAM).arg(port).arg(&file).stdin(Stdio::null());
+        let router = Self(command.spawn().expect("Python is installed"));
+        let inside = wait_until("the router's port", || fs::read_to_string(&file).ok());
+        job.address = format!("127.0.0.1:{inside}");
+        router
+    }
+
+    /// Gives each node another port.
+    fn forget(&self) {
+        signal(i32::try_from(self.0.id()).expect("a process id"), Signal::SIGUSR1);
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn s_14_a_router_that_gives_each_connection_another_port_disturbs_nobody() {
+    let mut job = Job::start(&["-n", "2"], &[]);
+    let router = Router::before(&mut job);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    for _ in 0..3 {
+        router.forget();
+        // Longer than a silent host is waited for.
+        job.pass_ms(2_500);
+    }
+    job.wait_for_steps();
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [2], "{}", job.stderr());
+    assert!(job.events_of("reset_decided").is_empty());
+    job.assert_exact();
+}
+
+#[test]
+fn s_14_a_host_that_hears_its_driver_and_is_not_heard_is_left_out_until_it_is() {
+    let Some(network) = Network::enter(3) else { return };
+    let mut job = Job::start_at(network.place(0), &["-n", "2", "--min-np", "1"]);
+    agent_at(&mut job, "a", network.place(1));
+    agent_at(&mut job, "b", network.place(2));
+    job.wait_for_sizes(&[2]);
+    network.place(2).silence("udp");
+    job.wait("the other host trains alone", |job| (job.sizes() == [2, 1]).then_some(()));
+    network.place(2).hear("udp");
+    job.wait("both train again", |job| (job.sizes() == [2, 1, 2]).then_some(()));
+    job.wait_for_steps();
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn s_14_a_host_that_answers_for_another_costs_that_one_until_it_stops() {
+    let Some(network) = Network::enter(4) else { return };
+    let mut job = Job::start_at(network.place(0), &["-n", "2", "--min-np", "1"]);
+    agent_at(&mut job, "a", network.place(1));
+    agent_at(&mut job, "b", network.place(2));
+    job.wait_for_sizes(&[2]);
+    // What is meant for host b goes to a machine that knows nothing of the job, and says so.
+    for place in [0, 1] {
+        network.place(place).mistake(network.place(2), network.place(3));
+    }
+    job.wait("the other host trains alone", |job| (job.sizes().last() == Some(&1)).then_some(()));
+    job.wait_for_steps();
+    for place in [0, 1] {
+        network.place(place).know(network.place(2));
+    }
+    job.wait("both train again", |job| (job.sizes().last() == Some(&2)).then_some(()));
+    job.wait_for_steps();
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
 
 #[test]
 fn s_14_a_network_of_ipv6_alone_is_enough() {
@@ -33,7 +125,7 @@ fn s_14_an_interface_whose_packets_are_too_short_is_named() {
     network.place(0).set_mtu(1_200);
     let agent = job.agent_command("a", 1);
     let wrapper = network.place(0).wrapper();
-    let mut command = std::process::Command::new(&wrapper[0]);
+    let mut command = Command::new(&wrapper[0]);
     command.args(&wrapper[1..]).arg(crate::support::binary()).args(agent.get_args());
     // It looks for a driver for as long as it may.
     let output = command.output().expect("the agent starts");

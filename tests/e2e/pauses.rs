@@ -78,3 +78,19 @@ fn a_host_that_freezes_while_its_driver_is_paused_is_lost_all_the_same() {
     signal(worker, Signal::SIGKILL);
     signal(frozen, Signal::SIGKILL);
 }
+
+#[test]
+fn g_9_a_driver_that_stands_still_is_not_waited_for_when_its_status_is_asked() {
+    let job = job();
+    signal(driver_pid(&job), Signal::SIGSTOP);
+    let asked = std::process::Command::new(crate::support::binary())
+        .args(["status", "--driver", &job.address, "--token-file"])
+        .arg(job.path("state/token"))
+        .output()
+        .expect("it runs");
+    signal(driver_pid(&job), Signal::SIGCONT);
+    let stderr = String::from_utf8_lossy(&asked.stderr);
+    assert_eq!(asked.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("error: the driver cannot be asked"), "{stderr}");
+    assert!(stderr.contains("hint: does the job still run there?"), "{stderr}");
+}

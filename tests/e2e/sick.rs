@@ -256,6 +256,55 @@ fn s_10_orphans_are_reaped_and_end_with_their_worker() {
     assert_eq!(job.finish(), 0);
 }
 
+/// The control groups of an agent's workers.
+fn groups_of(agent: u32) -> Vec<std::path::PathBuf> {
+    let name = format!("elastic-node-{agent}-");
+    let places = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+    let folders = places.iter().flat_map(|place| walk(std::path::Path::new(place), 6));
+    let is_ours = |folder: &std::path::PathBuf| {
+        folder.file_name().is_some_and(|it| it.to_string_lossy().starts_with(&name))
+    };
+    folders.filter(is_ours).collect()
+}
+
+/// The folders below one, so many levels deep.
+fn walk(folder: &std::path::Path, depth: u32) -> Vec<std::path::PathBuf> {
+    let Some(depth) = depth.checked_sub(1) else { return Vec::new() };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|it| it.is_dir()));
+    folders.flat_map(|entry| [vec![entry.path()], walk(&entry.path(), depth)].concat()).collect()
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
+fn s_10_what_has_left_its_worker_s_session_ends_with_a_killed_agent() {
+    // Without the mark in its environment, only the control group tells whose it is.
+    let script = "setsid env -u ELASTIC_WORKER sh -c 'echo $$ > DIR/orphan; sleep 1000' & \
+                  while [ ! -e CONTROL/finish ]; do sleep 0.05; done";
+    let program = ["/bin/sh", "-c", script].map(ToOwned::to_owned);
+    let mut job = Job::start_program(&["-n", "1"], &program);
+    job.agent("a", 1);
+    let file = job.path("orphan");
+    let orphan = |_: &mut Job| std::fs::read_to_string(&file).ok()?.trim().parse::<i32>().ok();
+    let pid = job.wait("an orphan", orphan);
+    let agent = job.agents["a"].id();
+    if groups_of(agent).is_empty() {
+        signal(pid, Signal::SIGKILL);
+        return eprintln!("not shown: this user may not make control groups of version 2");
+    }
+    job.kill_agent("a");
+    job.wait("the end of the orphan", |_| (!is_running(pid)).then_some(()));
+    job.wait("the end of the groups", |_| groups_of(agent).is_empty().then_some(()));
+    std::fs::remove_file(job.path("orphan")).expect("it is there");
+    job.agent("a", 1);
+    let pid = job.wait("the next agent's", orphan);
+    assert_eq!(job.finish(), 0);
+    job.wait("the end of the last orphan", |_| (!is_running(pid)).then_some(()));
+    let agent = job.agents["a"].id();
+    assert_eq!(job.agent_end("a").code(), Some(0));
+    job.wait("the end of its groups", |_| groups_of(agent).is_empty().then_some(()));
+}
+
 #[test]
 fn s_12_a_token_from_the_environment_does_not_stand_in_proc() {
     let mut job = Job::start(&["-n", "1"], &[]);

@@ -126,6 +126,23 @@ fn when_no_host_lets_us_in_the_reason_is_what_ssh_said() {
 }
 
 #[test]
+fn s_12_a_worker_that_babbles_does_not_fill_the_driver_s_log() {
+    let Some(mut sshds) = Sshds::new() else { return };
+    sshds.host("a");
+    let path = sshds.search_path();
+    let flags = ["-H", "a:1", "--launcher", "ssh", "--mode", "restart"];
+    let babble = format!("yes {} | head -c 40000000", "x".repeat(500));
+    let program = ["/bin/sh", "-c", &babble].map(ToOwned::to_owned);
+    let mut job = Job::start_program_in(&[("PATH", &path)], &flags, &program);
+    assert_eq!(job.end(), 0);
+    let log = fs::read(job.path("driver.stdout")).expect("a log");
+    let bytes = log.len();
+    assert!((10 << 20..36 << 20).contains(&bytes), "16 MiB at once, then 1 MiB a second: {bytes}");
+    let missing = String::from_utf8_lossy(&log);
+    assert!(missing.contains("lines are not shown: more output than a launcher passes on"));
+}
+
+#[test]
 fn the_agent_of_a_host_that_left_the_list_goes() {
     let Some(mut sshds) = Sshds::new() else { return };
     sshds.host("a");

@@ -238,3 +238,21 @@ fn s_13_a_binary_without_dashes_is_run_as_it_is() {
     let (code, stderr) = run(&[], &["run", "-n", "1", "/bin/true"]);
     assert_eq!(code, Some(0), "{stderr}");
 }
+
+#[test]
+fn g_9_a_store_that_never_answers_ends_the_driver_with_code_1_and_the_reason() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let state = folder.path().display().to_string();
+    let begun = now();
+    let output = Command::new(binary())
+        .args(["--role", "driver", "--bind", "127.0.0.1:0", "--state-dir", &state])
+        .args(["--store", "etcd://127.0.0.1:1", "--", "true"])
+        .output()
+        .expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("the store does not answer"), "at once: {stderr}");
+    assert!(stderr.contains("error: the store etcd://127.0.0.1:1"), "{stderr}");
+    assert!(stderr.contains("hint: is etcd running there"), "{stderr}");
+    assert!(begun.elapsed().as_secs() >= 30, "it may come up with the driver: {stderr}");
+}

@@ -9,6 +9,7 @@
 //! | `raise-all` | the training function of every rank returns an error, always |
 //! | `extra-collective.RANK` | that rank enters a collective that the others do not, once |
 //! | `slow-finish.RANK` | that rank takes two seconds to finish |
+//! | `hold` | all ranks wait before their next step for as long as the file is there |
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -91,6 +92,9 @@ fn main() -> Result<()> {
         loop {
             for batch in worker.sampler(&flags.samples, flags.batch_size, state.epoch) {
                 std::thread::park_timeout(Duration::from_millis(flags.step_ms));
+                while flags.control.join("hold").exists() {
+                    std::thread::park_timeout(Duration::from_millis(flags.step_ms));
+                }
                 steer(worker, &flags)?;
                 let mut counts = vec![0u32; flags.samples];
                 for index in batch.iter() {

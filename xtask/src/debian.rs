@@ -34,7 +34,7 @@ impl Component {
 }
 
 /// All components.
-pub(crate) const ALL: [Component; 6] = [ETCD, SSHD, DNSMASQ, FAKETIME, IPROUTE, PYTHON];
+pub(crate) const ALL: [Component; 7] = [ETCD, SSHD, DNSMASQ, FAKETIME, IPROUTE, PROMETHEUS, PYTHON];
 
 /// etcd, the store of several drivers.
 pub(crate) const ETCD: Component = Component {
@@ -79,6 +79,15 @@ pub(crate) const IPROUTE: Component = Component {
     packages: &["iproute2"],
     tests: "hosts as network namespaces",
     required_by: None,
+};
+
+/// Prometheus, which scrapes the driver's metrics, with promtool.
+pub(crate) const PROMETHEUS: Component = Component {
+    program: "prometheus",
+    check: &["--version"],
+    packages: &["prometheus"],
+    tests: "metrics, read by Prometheus",
+    required_by: Some("ELASTIC_REQUIRE_PROMETHEUS"),
 };
 
 /// Python, with the module for virtual environments.

@@ -15,11 +15,9 @@ use crate::steps::root;
 const PERMITTED: &[(&str, &str)] = &[
     ("Comm", "the stand-in for NCCL has NCCL's names"),
     ("Group", "the stand-in for NCCL has NCCL's names"),
-    ("OpenError", "of the generation's tally, and of a sealed credential: to be renamed"),
     ("Operation", "the stand-in for NCCL has NCCL's names"),
     ("Stream", "the stand-in for CUDA has CUDA's names; QUIC's streams are streams, too"),
     ("UniqueId", "the stand-in for NCCL has NCCL's names"),
-    ("WorkerCredential", "of the agent's output and of the transport: to be renamed"),
 ];
 
 /// Folders whose types are free: each file there is a program, or a test, of its own.

@@ -17,8 +17,10 @@ mod test;
 mod unused;
 mod waits;
 
+use std::ffi::OsString;
 use std::io::Write as _;
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -74,7 +76,8 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    match run(XtaskArguments::parse().task) {
+    let arguments = XtaskArguments::parse();
+    match run_cargo_bare().and_then(|()| run(arguments.task)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // A closed stderr leaves nobody to tell; the exit code remains.
@@ -82,6 +85,30 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Begins of the names of variables that `cargo run` gives a program about its package. The build script of ring asks for
+/// variables with the same names. With xtask's in its environment, cargo builds ring and what depends on it anew, and once
+/// more when it is called by hand.
+const OF_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+
+/// Starts this program anew without the variables of [`OF_PACKAGE`], unless it has none, so that the cargo that it calls
+/// is as one that is called by hand.
+fn run_cargo_bare() -> anyhow::Result<()> {
+    let names = std::env::vars_os().map(|(name, _)| name);
+    let is_of_package = |name: &OsString| {
+        name.to_str().is_some_and(|name| OF_PACKAGE.iter().any(|it| name.starts_with(it)))
+    };
+    let of_package: Vec<OsString> = names.filter(is_of_package).collect();
+    if of_package.is_empty() {
+        return Ok(());
+    }
+    let mut bare = Command::new(std::env::current_exe()?);
+    bare.args(std::env::args_os().skip(1));
+    for name in of_package {
+        bare.env_remove(name);
+    }
+    Err(bare.exec().into())
 }
 
 fn run(task: Task) -> anyhow::Result<()> {

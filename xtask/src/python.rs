@@ -60,10 +60,10 @@ pub(crate) fn install_package(shell: &Shell, python: &PathBuf) -> anyhow::Result
     Ok(root()?.join("target").join("debug").join("elastic-node"))
 }
 
-/// Runs the test suites of peer projects, each on these numbers of ranks.
+/// Runs the test suites of peer projects, each on these numbers of ranks, and real frameworks that lose a rank.
 ///
 /// # Errors
-/// A suite could not be run. Failing tests are printed.
+/// A suite could not be run, or a framework did not go on with the same losses. Failing tests are printed.
 pub(crate) fn run_suites(
     shell: &Shell,
     python: &PathBuf,
@@ -74,7 +74,8 @@ pub(crate) fn run_suites(
     let source = horovod.map(|folder| ["--source", folder]);
     let run = |suite| cmd!(shell, "{python} python/suites/run.py {suite} --ranks").args(&ranks);
     run("horovod").args(source.into_iter().flatten()).run()?;
-    Ok(run("torch").run()?)
+    run("torch").run()?;
+    Ok(cmd!(shell, "{python} python/suites/matrix.py").run()?)
 }
 
 /// Runs pytest on the installed package; `binary` is the launcher.

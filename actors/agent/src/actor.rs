@@ -217,9 +217,13 @@ impl Handler<ProcessEvent> for AgentActor {
             ProcessEvent::Spawned { worker, result } => {
                 match &result {
                     Ok(pid) => info!(%worker, pid, "started"),
-                    Err(reason) => warn!(%worker, reason, "not started"),
+                    Err(failure) => warn!(%worker, reason = failure.reason, "not started"),
                 }
                 self.with_core(ctx, |core, now| core.handle_spawned(now, &worker, result));
+            }
+            ProcessEvent::Dying { worker } => {
+                info!(%worker, "has died; its process is ending");
+                self.with_core(ctx, |core, _now| core.handle_dying(&worker));
             }
             ProcessEvent::Exited { worker, status } => {
                 info!(%worker, %status, "ended");

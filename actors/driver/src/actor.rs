@@ -1,4 +1,4 @@
-//! The Driver actor: a thin shell around [`DriverCore`]. It is the parent of the HostManager and the
+//! The Driver actor: a thin shell around [`DriverCore`](crate::DriverCore). It is the parent of the HostManager and the
 //! WorkerStateRegistry, takes what agents and workers say, and carries the core's outputs out. Started by
 //! the driver's process, and by the simulation.
 
@@ -16,8 +16,8 @@ use elastic_host_manager::{
 };
 use elastic_journal::{Journal, JournalBatch, JournalError};
 use elastic_protocol::messages::{
-    AgentToDriver, ClientRequest, ClientResponse, DriverStatus, DriverToAgent, LaneStatus,
-    ProcessPlace, WorkerToDriver,
+    AgentToDriver, ClientRequest, ClientResponse, DriverStatus, DriverToAgent, GoodputStatus,
+    LaneStatus, ProcessPlace, StatusReport, WorkerToDriver,
 };
 use elastic_protocol::{
     ActorId, ActorName, HostName, JobResult, NodeId, Time, WireMessage, WorkerId,
@@ -28,7 +28,8 @@ use elastic_runtime::{
     TimedActor, TimerSlot, Undelivered, UndeliveredReason, spawn_child,
 };
 
-use crate::core::{DriverCore, DriverEvent, DriverOutput, Glance};
+use crate::core::{DriverEvent, DriverInput, DriverOutput, Glance};
+use crate::recording::RecordedDriver;
 
 /// Issues the one-time credentials with which workers join.
 pub trait WorkerCredentials {
@@ -55,6 +56,10 @@ pub trait DriverObserver {
     fn lanes(&self) -> Vec<LaneStatus> {
         Vec::new()
     }
+    /// What became of the job's slot-seconds, as its events tell; none if the process does not account for them.
+    fn goodput(&self) -> Option<GoodputStatus> {
+        None
+    }
     /// Parts of the process that do not answer in time.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
@@ -63,8 +68,8 @@ pub trait DriverObserver {
 
 /// Parts of a driver.
 pub struct DriverParts {
-    /// The state machine.
-    pub core: DriverCore,
+    /// The state machine, and what records it.
+    pub core: RecordedDriver,
     /// Validated settings of the host manager.
     pub host_manager: HostManagerConfig,
     /// The discovery of hosts.
@@ -165,6 +170,14 @@ impl Message for Abandon {
     type Result = ();
 }
 
+/// Question for the whole status, from the driver's own process.
+#[derive(Clone, Copy, Debug)]
+pub struct AskStatus;
+
+impl Message for AskStatus {
+    type Result = Box<StatusReport>;
+}
+
 /// An actor that the driver supervises ended.
 struct ChildEnded {
     name: &'static str,
@@ -182,7 +195,7 @@ struct DriverChildren {
 
 /// The driver's actor.
 pub struct Driver {
-    core: DriverCore,
+    core: RecordedDriver,
     node: NodeHandle,
     timer: TimerSlot,
     to_be_started: Option<(HostManagerConfig, Box<dyn Discovery>)>,
@@ -235,15 +248,37 @@ impl Driver {
         self.node.now()
     }
 
+    /// The status of the core and of its process.
+    fn status(&self) -> StatusReport {
+        let now = self.now();
+        let wall_clock = self.node.wall_clock();
+        let rfc_3339 = |at: Time| {
+            let moment = if at > now { wall_clock + (at - now) } else { wall_clock - (now - at) };
+            humantime::format_rfc3339_millis(moment).to_string()
+        };
+        let mut status = self.core.status(now, &rfc_3339);
+        status.dropped_messages += self.dropped_votes;
+        status.lanes = self.observer.lanes();
+        status.goodput = self.observer.goodput();
+        status.warnings.extend(self.observer.warnings());
+        status
+    }
+
+    /// Gives the core an input. `drain` must follow.
+    fn take(&mut self, input: DriverInput) {
+        self.core.handle(self.node.now(), input);
+    }
+
     /// Carries out the core's outputs, and arms the timer.
     fn drain(&mut self, ctx: &mut Context<Self>) {
         if !(self.permit)() {
-            self.core.handle_abandon("its lease has ended");
+            self.take(DriverInput::Abandon { reason: "its lease has ended".to_owned() });
         }
         while let Some(output) = self.core.poll_output() {
             self.carry_out(output);
         }
         self.store(ctx);
+        self.core.end_step(self.node.now(), || self.node.wall_clock());
         self.timer.arm(ctx, self.core.poll_timeout());
     }
 
@@ -254,12 +289,10 @@ impl Driver {
         let upto = batch.last();
         let stored = async move { journal.append(batch).await }.into_actor(self);
         ctx.spawn(stored.map(move |stored, driver, ctx| {
-            match stored {
-                Ok(()) => driver.core.handle_journaled(driver.now(), upto),
-                Err((reason, may_pass)) => {
-                    driver.core.handle_journal_failed(driver.now(), &reason, may_pass);
-                }
-            }
+            driver.take(match stored {
+                Ok(()) => DriverInput::Journaled { upto },
+                Err((reason, may_pass)) => DriverInput::JournalFailed { reason, may_pass },
+            });
             driver.drain(ctx);
         }));
     }
@@ -321,8 +354,8 @@ impl Driver {
                 self.tell(agent, ActorName::AGENT, message);
             }
             Err(reason) => {
-                let failed = AgentToDriver::StartFailed { worker, reason };
-                self.core.handle_agent(self.now(), &agent, failed);
+                let message = AgentToDriver::StartFailed { worker, reason, is_programs: false };
+                self.take(DriverInput::Agent { from: agent, message });
             }
         }
     }
@@ -370,7 +403,7 @@ impl TimedActor for Driver {
     }
 
     fn timer_fired(&mut self, now: Time, ctx: &mut Context<Self>) {
-        self.core.handle_timeout(now);
+        self.core.handle(now, DriverInput::Timeout);
         self.drain(ctx);
     }
 }
@@ -379,7 +412,8 @@ impl Handler<Delivery<AgentToDriver>> for Driver {
     type Result = ();
 
     fn handle(&mut self, delivery: Delivery<AgentToDriver>, ctx: &mut Context<Self>) {
-        self.core.handle_agent(self.now(), &delivery.from, delivery.message);
+        let Delivery { from, message, .. } = delivery;
+        self.take(DriverInput::Agent { from, message });
         self.drain(ctx);
     }
 }
@@ -388,7 +422,8 @@ impl Handler<Delivery<WorkerToDriver>> for Driver {
     type Result = ();
 
     fn handle(&mut self, delivery: Delivery<WorkerToDriver>, ctx: &mut Context<Self>) {
-        self.core.handle_worker(self.now(), &delivery.from, delivery.message);
+        let Delivery { from, message, .. } = delivery;
+        self.take(DriverInput::Worker { from, message });
         self.drain(ctx);
     }
 }
@@ -397,7 +432,8 @@ impl Handler<LinkChanged> for Driver {
     type Result = ();
 
     fn handle(&mut self, link: LinkChanged, ctx: &mut Context<Self>) {
-        self.core.handle_link(self.now(), &link.peer, &link.event);
+        let LinkChanged { peer, event, .. } = link;
+        self.take(DriverInput::Link { peer, event });
         self.drain(ctx);
     }
 }
@@ -407,9 +443,9 @@ impl Handler<RegistryReport> for Driver {
 
     fn handle(&mut self, report: RegistryReport, ctx: &mut Context<Self>) {
         match report {
-            RegistryReport::Verdict(verdict) => self.core.handle_verdict(self.now(), verdict),
+            RegistryReport::Verdict(verdict) => self.take(DriverInput::Verdict(verdict)),
             RegistryReport::Missing { stamp, missing } => {
-                self.core.handle_missing(self.now(), stamp, missing);
+                self.take(DriverInput::Missing { stamp, missing });
             }
             RegistryReport::VoteDropped { total } => self.dropped_votes = total,
         }
@@ -424,11 +460,11 @@ impl Handler<HostReport> for Driver {
         match report {
             HostReport::Changed(snapshot) => {
                 self.observer.hosts(&snapshot);
-                self.core.handle_hosts(self.now(), snapshot);
+                self.take(DriverInput::Hosts(snapshot));
             }
             HostReport::DiscoveryFailed(failure) => {
                 let reason = failure.error.to_string();
-                self.core.handle_fatal(self.now(), &reason, Some(failure.hint));
+                self.take(DriverInput::Fatal { reason, hint: Some(failure.hint.to_owned()) });
             }
             HostReport::Refused { host, reason } => {
                 tracing::warn!(%host, reason, "a host that is not listed waits");
@@ -442,21 +478,19 @@ impl Handler<Question<ClientRequest>> for Driver {
     type Result = ();
 
     fn handle(&mut self, question: Question<ClientRequest>, _: &mut Context<Self>) {
-        let now = self.now();
-        let wall_clock = self.node.wall_clock();
-        let rfc_3339 = |at: Time| {
-            let moment = if at > now { wall_clock + (at - now) } else { wall_clock - (now - at) };
-            humantime::format_rfc3339_millis(moment).to_string()
-        };
         match question.request {
             ClientRequest::Status => {
-                let mut status = self.core.status(now, &rfc_3339);
-                status.dropped_messages += self.dropped_votes;
-                status.lanes = self.observer.lanes();
-                status.warnings.extend(self.observer.warnings());
-                question.reply.answer(ClientResponse::Status(Box::new(status)));
+                question.reply.answer(ClientResponse::Status(Box::new(self.status())));
             }
         }
+    }
+}
+
+impl Handler<AskStatus> for Driver {
+    type Result = MessageResult<AskStatus>;
+
+    fn handle(&mut self, _: AskStatus, _: &mut Context<Self>) -> Self::Result {
+        MessageResult(Box::new(self.status()))
     }
 }
 
@@ -464,7 +498,7 @@ impl Handler<StopJob> for Driver {
     type Result = ();
 
     fn handle(&mut self, stop: StopJob, ctx: &mut Context<Self>) {
-        self.core.handle_stop(self.now(), stop.signal);
+        self.take(DriverInput::Stop { signal: stop.signal });
         self.drain(ctx);
     }
 }
@@ -481,7 +515,8 @@ impl Handler<LaunchFailed> for Driver {
     type Result = ();
 
     fn handle(&mut self, failed: LaunchFailed, ctx: &mut Context<Self>) {
-        self.core.handle_launch_failed(&failed.host, &failed.reason);
+        let LaunchFailed { host, reason } = failed;
+        self.take(DriverInput::LaunchFailed { host, reason });
         self.drain(ctx);
     }
 }
@@ -490,7 +525,7 @@ impl Handler<StandbysChanged> for Driver {
     type Result = ();
 
     fn handle(&mut self, changed: StandbysChanged, ctx: &mut Context<Self>) {
-        self.core.handle_standbys(self.now(), changed.0);
+        self.take(DriverInput::Standbys(changed.0));
         self.drain(ctx);
     }
 }
@@ -499,7 +534,7 @@ impl Handler<Abandon> for Driver {
     type Result = ();
 
     fn handle(&mut self, abandon: Abandon, ctx: &mut Context<Self>) {
-        self.core.handle_abandon(&abandon.reason);
+        self.take(DriverInput::Abandon { reason: abandon.reason });
         self.drain(ctx);
     }
 }
@@ -511,7 +546,8 @@ impl Handler<ChildEnded> for Driver {
     /// would decide wrongly from then on.
     fn handle(&mut self, ended: ChildEnded, ctx: &mut Context<Self>) {
         let reason = format!("a fault in the driver: its {} {}", ended.name, ended.exit);
-        self.core.handle_fatal(self.now(), &reason, Some("please report this"));
+        let hint = Some("please report this".to_owned());
+        self.take(DriverInput::Fatal { reason, hint });
         self.drain(ctx);
     }
 }

@@ -4,12 +4,14 @@
 pub mod actor;
 pub mod core;
 pub mod journal;
+pub mod recording;
 
 pub use self::actor::{
-    Abandon, AskGlance, Driver, DriverObserver, DriverParts, JournalPort, LaunchFailed,
+    Abandon, AskGlance, AskStatus, Driver, DriverObserver, DriverParts, JournalPort, LaunchFailed,
     StandbysChanged, StopJob, WorkerCredentials,
 };
 pub use self::core::{
-    DriverConfig, DriverCore, DriverEvent, DriverOutput, ElasticMode, EventKind, Glance,
-    InvalidDriverConfig, OnFailure, OnTotalLoss, ResetWay, Until, WorkerStanding,
+    CheckpointEvery, CheckpointSettings, DriverConfig, DriverCore, DriverEvent, DriverInput,
+    DriverOutput, ElasticMode, EventKind, Glance, InvalidDriverConfig, InvalidListedHost,
+    ListedHost, OnFailure, OnTotalLoss, ResetWay, ResumeFrom, Until, WorkerStanding,
 };

@@ -124,7 +124,7 @@ impl Workers {
                 answers.push_back(vote(formation.stamp, Ballot::Ready)?);
                 return Ok(());
             }
-            DriverToWorker::Go { stamp } => {
+            DriverToWorker::Go { stamp, .. } => {
                 let step = Step(stamp.generation.0);
                 *commit = Some(CommitId { generation: stamp.generation, step, digest: step.0 });
                 answers.push_back(vote(*stamp, Ballot::Synced)?);
@@ -136,7 +136,10 @@ impl Workers {
             DriverToWorker::StopAt { stamp, .. } | DriverToWorker::Abort { stamp, .. } => {
                 arrive(*stamp, *commit)
             }
+            // The measured driver has no `--checkpoint`.
             DriverToWorker::Resume { .. }
+            | DriverToWorker::SaveCheckpoint(_)
+            | DriverToWorker::SealCheckpoint { .. }
             | DriverToWorker::Leave { .. }
             | DriverToWorker::Finished { .. } => return Ok(()),
         };

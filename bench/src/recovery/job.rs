@@ -116,7 +116,8 @@ impl RecoveryJob {
         }
     }
 
-    fn log(&self) -> String {
+    /// What it and its workers have written so far.
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 }

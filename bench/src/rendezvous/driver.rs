@@ -65,7 +65,8 @@ pub(super) fn run(
                 Term(1),
                 ChaCha8Rng::seed_from_u64(1),
                 node.now(),
-            ),
+            )
+            .into(),
             host_manager: HostManagerConfig::new(HostSource::Joined),
             discovery: Box::new(ScriptDiscovery::new(Path::new(""))),
             credentials: Rc::new(Issue(Rc::clone(&credentials))),

@@ -3,8 +3,11 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::checkpoint::CheckpointFlags;
 use super::doctor::DoctorFlags;
 use super::driver_flags::DriverFlags;
+use super::explain::ExplainFlags;
+use super::replay::ReplayFlags;
 use super::status::StatusFlags;
 use super::torch_flags::TorchFlags;
 use super::worker_flags::WorkerFlags;
@@ -45,6 +48,12 @@ pub(crate) enum ProgramCommand {
     Run(Box<RunFlags>),
     /// Show what a job is doing.
     Status(StatusFlags),
+    /// Say why a generation ended, what it cost, and what would have avoided it; or what a job waits for.
+    Explain(ExplainFlags),
+    /// Give a recording (`--record`) to the driver's core again: whether it decides the same.
+    Replay(ReplayFlags),
+    /// List, show, verify and export durable checkpoints.
+    Checkpoint(CheckpointFlags),
     /// Check this host: what it has, what will be used, and what is wrong.
     Doctor(DoctorFlags),
     /// Run the training program of `demo`.

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
-use elastic_driver::{ElasticMode, OnFailure, OnTotalLoss};
+use elastic_driver::{CheckpointEvery, ElasticMode, OnFailure, OnTotalLoss};
 use elastic_gpu::Backend;
 use elastic_host_manager::DnsTarget;
 use elastic_journal::etcd::EtcdAddress;
 use elastic_protocol::DataPlane;
 
-use super::values::{address, count, host_and_port, seconds, workers};
+use super::values::{address, bytes, checkpoint_every, count, host_and_port, seconds, workers};
 
 /// The driver's flags. An absent flag means its default, which `plan_driver` and `plan_run` fill in.
 #[derive(Args, Clone, Debug, Default)]
@@ -91,6 +91,23 @@ pub(crate) struct DriverFlags {
     /// unless less than a minute of training is lost]
     #[arg(long, env = "ELASTIC_ON_TOTAL_LOSS", value_enum)]
     pub(crate) on_total_loss: Option<OnTotalLoss>,
+    /// The folder of durable checkpoints, which all hosts share: from them the job resumes when no worker holds its state
+    /// any more [default: nothing is written]
+    #[arg(long, env = "ELASTIC_CHECKPOINT", value_name = "FOLDER")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// How often one is saved: a time, or a number of commits such as 500 [default: 60s]
+    #[arg(long, env = "ELASTIC_CHECKPOINT_EVERY", value_name = "TIME|COMMITS", value_parser = checkpoint_every)]
+    pub(crate) checkpoint_every: Option<CheckpointEvery>,
+    /// Checkpoints to keep [default: 3]
+    #[arg(long, env = "ELASTIC_CHECKPOINT_KEEP", value_name = "N", value_parser = count)]
+    pub(crate) checkpoint_keep: Option<u32>,
+    /// Most that one worker writes a second, such as 200MiB [default: no bound]
+    #[arg(long, env = "ELASTIC_CHECKPOINT_BANDWIDTH", value_name = "BYTES", value_parser = bytes)]
+    pub(crate) checkpoint_bandwidth: Option<u64>,
+    /// What a job begins from whose workers hold no state: the newest whole checkpoint, the start, or the checkpoint in
+    /// this folder of a step [default: auto]
+    #[arg(long, env = "ELASTIC_RESUME", value_name = "auto|never|FOLDER")]
+    pub(crate) resume: Option<String>,
     /// How long a blacklisted host stays out, doubling from MIN to MAX [default: for ever]
     #[arg(
         long,
@@ -115,11 +132,18 @@ pub(crate) struct DriverFlags {
     /// One log file per worker and incarnation, below this folder of each host
     #[arg(long, env = "ELASTIC_OUTPUT_DIR", value_name = "FOLDER")]
     pub(crate) output_dir: Option<PathBuf>,
+    /// Where Prometheus reads the job's metrics: http://ADDR/metrics; port 0 takes any free port. On addresses that are
+    /// not loopback only with the job's token [default: off]
+    #[arg(long, env = "ELASTIC_DASHBOARD", value_name = "ADDR", value_parser = address)]
+    pub(crate) dashboard: Option<SocketAddr>,
     /// The folder of `token`, `address`, `events.jsonl` and the journal, from which a driver that was killed goes on
     /// when it is started again; a worker or `status` looks for them there [default: a folder per address below
     /// ~/.local/state/elastic-node]
     #[arg(long, env = "ELASTIC_STATE_DIR", value_name = "FOLDER")]
     pub(crate) state_dir: Option<PathBuf>,
+    /// Record the inputs and decisions of the driver in the state directory, at most 64 MiB, for `replay`
+    #[arg(long, env = "ELASTIC_RECORD", value_parser = BoolishValueParser::new())]
+    pub(crate) record: bool,
     /// Where several drivers, of which one acts and the others stand by, share the journal:
     /// etcd://HOST:PORT[,HOST:PORT…][/NAME], with a name of its own for each job [default: the state directory]
     #[arg(long, env = "ELASTIC_STORE", value_name = "ADDR")]

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use elastic_agent::host;
-use elastic_driver::{DriverConfig, InvalidDriverConfig};
+use elastic_driver::{
+    CheckpointEvery, CheckpointSettings, DriverConfig, InvalidDriverConfig, ResumeFrom,
+};
 use elastic_gpu::Backend;
 use elastic_host_manager::{
     CooldownRange, DnsTarget, HostManagerConfig, HostSlots, HostSource, parse_host_list,
@@ -60,12 +62,16 @@ pub(crate) struct DriverPlan {
     /// Whether the driver writes a journal to the state directory, so that it can be killed and started again. It does
     /// not where a restarted driver could not be found again: on any free port, with no folder named.
     pub(crate) keeps_journal: bool,
+    /// Whether the driver's inputs and decisions are recorded in the state directory.
+    pub(crate) records: bool,
     /// The store in which several drivers share the journal, instead of the state directory.
     pub(crate) store: Option<StorePlan>,
     /// Whether this driver only stands by and never begins a job.
     pub(crate) is_standby: bool,
     /// Leader lease: delay before a standby takes over after the acting driver has vanished.
     pub(crate) lease: Duration,
+    /// Where the dashboard listens, if there is one.
+    pub(crate) dashboard: Option<SocketAddr>,
     /// The secret that the nodes of the job share beforehand, if there is one.
     pub(crate) shared: Option<SharedSecret>,
 }
@@ -199,9 +205,11 @@ pub(super) fn plan(
         interface,
         state_dir,
         keeps_journal,
+        records: flags.record,
         store,
         is_standby,
         lease,
+        dashboard: flags.dashboard,
         shared,
     })
 }
@@ -376,6 +384,7 @@ fn driver_config(
         max_restarts: flags.max_restarts.unwrap_or(defaults.max_restarts),
         on_failure: flags.on_failure.unwrap_or_default(),
         on_total_loss: flags.on_total_loss,
+        checkpoint: checkpoints(flags)?,
         mode: flags.mode.unwrap_or_default(),
         hosts_join: *source == HostSource::Joined,
         deadlines: deadlines(flags),
@@ -389,6 +398,60 @@ fn driver_config(
             .source(error)
             .hint("change one of them (flags may also come from the environment, as ELASTIC_NP)");
         if is_of_deadlines { failure.hint("give a longer --form-timeout") } else { failure }
+    })
+}
+
+/// Default of `--checkpoint-every`.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
+/// Default of `--checkpoint-keep`.
+const CHECKPOINT_KEEP: u32 = 3;
+
+/// The settings of durable checkpoints. Whether the folder can be used is seen where it is used: at the workers.
+fn checkpoints(flags: &DriverFlags) -> Result<Option<CheckpointSettings>, CommandFailure> {
+    let Some(folder) = &flags.checkpoint else {
+        let given = [
+            ("--checkpoint-every", flags.checkpoint_every.is_some()),
+            ("--checkpoint-keep", flags.checkpoint_keep.is_some()),
+            ("--checkpoint-bandwidth", flags.checkpoint_bandwidth.is_some()),
+            ("--resume", flags.resume.is_some()),
+        ];
+        return match given.iter().find(|(_, given)| *given) {
+            None => Ok(None),
+            Some((name, _)) => {
+                Err(CommandFailure::usage(format!("{name} is given, but no --checkpoint"))
+                    .hint("add --checkpoint FOLDER, which all hosts share"))
+            }
+        };
+    };
+    let resume = match flags.resume.as_deref() {
+        None | Some("auto") => ResumeFrom::Auto,
+        Some("never") => ResumeFrom::Never,
+        Some(folder) => {
+            let of_step = Path::new(folder).file_name().and_then(|name| name.to_str());
+            if !of_step.is_some_and(|name| name.starts_with("step-")) {
+                return Err(CommandFailure::usage(format!(
+                    "--resume {folder}: neither auto, nor never, nor the folder of a step"
+                ))
+                .hint("such as --resume FOLDER/step-0000000500; `elastic-node checkpoint list FOLDER` shows them"));
+            }
+            ResumeFrom::Exactly(absolute("--resume", Path::new(folder))?)
+        }
+    };
+    Ok(Some(CheckpointSettings {
+        directory: absolute("--checkpoint", folder)?,
+        every: flags.checkpoint_every.unwrap_or(CheckpointEvery::Period(CHECKPOINT_EVERY)),
+        keep: flags.checkpoint_keep.unwrap_or(CHECKPOINT_KEEP),
+        bytes_per_s: flags.checkpoint_bandwidth,
+        resume,
+    }))
+}
+
+/// A folder's absolute path: workers may have another working directory.
+fn absolute(flag: &str, folder: &Path) -> Result<String, CommandFailure> {
+    let absolute = std::path::absolute(folder).usage(format!("{flag} is no folder"))?;
+    absolute.to_str().map(ToOwned::to_owned).ok_or_else(|| {
+        CommandFailure::usage(format!("{flag} {} is not UTF-8", folder.display()))
+            .hint("give the folder another name")
     })
 }
 

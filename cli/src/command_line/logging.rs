@@ -78,7 +78,9 @@ pub(crate) fn start_logging(filter: &str) -> Result<(), CommandFailure> {
         return Err(CommandFailure::usage(message)
             .hint(format!("the levels are {}; or warn,elastic_driver=debug", levels.join(", "))));
     }
-    let filter = EnvFilter::try_new(filter)
+    // A send to a node that was just killed fails once, with the refusal of its host; quinn sends again.
+    let quiet = format!("quinn_udp=error,{filter}");
+    let filter = EnvFilter::try_new(quiet)
         .usage(format!("--log {filter:?} is neither a level nor a list of directives"))
         .map_err(|failure| failure.hint("such as: info, debug, or warn,elastic_driver=debug"))?;
     let stderr = Stderr::open().failed("nothing can be said on stderr")?;

@@ -1,11 +1,13 @@
 //! The command line: the flags (`arguments`, `driver_flags`, `worker_flags`, `torch_flags`), the plans made of them
-//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `status` and `doctor`, and the report of a failure
-//! (`failure`). Called by `main`.
+//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `status`, `explain`, `replay`, `checkpoint` and `doctor`, and
+//! the report of a failure (`failure`). Called by `main`.
 
 mod arguments;
+mod checkpoint;
 mod doctor;
 mod driver_flags;
 mod driver_plan;
+mod explain;
 mod failure;
 mod logging;
 mod nearest;
@@ -13,6 +15,7 @@ mod node_plan;
 mod printable;
 mod program;
 mod reading;
+mod replay;
 mod slurm;
 mod status;
 mod store_plan;
@@ -22,13 +25,16 @@ mod values;
 mod worker_flags;
 
 pub(crate) use arguments::{CommandLine, ProgramCommand, Role};
+pub(crate) use checkpoint::run_checkpoint;
 pub(crate) use doctor::run_doctor;
 pub(crate) use driver_flags::LauncherKind;
 pub(crate) use driver_plan::{DiscoveryPlan, DriverPlan, RunPlan, plan_driver, plan_run};
+pub(crate) use explain::print_explanation;
 pub(crate) use failure::{CommandFailure, ResultExt};
 pub(crate) use logging::{flush_stderr, say, start_logging, stderr_lane};
 pub(crate) use node_plan::{NodePlan, SecretSource};
 pub(crate) use printable::printable;
 pub(crate) use reading::{flag_variables, read, warn_of_misspelt_variables};
+pub(crate) use replay::run_replay;
 pub(crate) use status::{describe_phases, describe_status, print_status};
 pub(crate) use worker_flags::{Leash, TOKEN_VARIABLE, WorkerPlan, plan_worker};

@@ -60,12 +60,13 @@ fn unknown_command(error: &clap::Error) -> Option<CommandFailure> {
 }
 
 /// Variables of this program that set no flag.
-const OTHER_VARIABLES: [&str; 11] = [
+const OTHER_VARIABLES: [&str; 12] = [
     environment::DRIVER,
     environment::JOB,
     environment::WORKER,
     environment::CREDENTIAL,
     environment::DATA_ADDRESS,
+    environment::MEETING_ADDRESS,
     environment::STORE_ADDRESS,
     "ELASTIC_COLLECTIVE_TIMEOUT",
     "ELASTIC_CUDA_LIBRARY",

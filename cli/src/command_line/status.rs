@@ -7,7 +7,10 @@ use std::time::Duration;
 use clap::Args;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use elastic_protocol::messages::{DriverStatus, PhaseMs, StatusReport, UnreachableHost};
+use elastic_observe::TimeBucket;
+use elastic_protocol::messages::{
+    DriverStatus, GoodputStatus, PhaseMs, StatusReport, UnreachableHost,
+};
 
 use super::failure::{CommandFailure, ResultExt};
 use super::printable::printable;
@@ -16,6 +19,9 @@ use crate::process::{StatusClient, TokenSource};
 
 /// Interval between two requests of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
+
+/// Most buckets, beside training, that the line of goodput names.
+const BUCKETS_NAMED_MAX: usize = 3;
 
 /// Flags of `status`.
 #[derive(Args, Clone, Debug)]
@@ -87,8 +93,19 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
     if let Some(reset) = &status.last_reset {
         text.push_str(&format!("last reset: {} ({})\n", reset.cause, describe_phases(&reset.ms)));
     }
+    if let Some(goodput) = &status.goodput {
+        text.push_str(&describe_goodput(goodput));
+    }
     if let Some(waiting) = &status.waiting_for {
         text.push_str(&format!("waiting: {waiting}\n"));
+    }
+    if let Some(checkpoint) = &status.checkpoint {
+        let last = match (checkpoint.last_step, &checkpoint.at) {
+            (Some(step), Some(at)) => format!("step {step}, saved at {at}"),
+            (Some(step), None) => format!("step {step}"),
+            (None, _) => "none yet".to_owned(),
+        };
+        text.push_str(&format!("checkpoint: {last}, in {}\n", checkpoint.directory));
     }
     for warning in &status.warnings {
         text.push_str(&format!("warning: {warning}\n"));
@@ -113,6 +130,31 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
     text
 }
 
+/// Goodput, and the largest of what the rest of the time went into.
+fn describe_goodput(goodput: &GoodputStatus) -> String {
+    let (Some(since_start), GoodputStatus { slot_seconds, buckets, .. }) =
+        (goodput.since_start, goodput)
+    else {
+        return String::new();
+    };
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let mut others: Vec<(&String, &f64)> = buckets
+        .iter()
+        .filter(|(bucket, _)| bucket.as_str() != TimeBucket::Training.name())
+        .collect();
+    others.sort_by(|left, right| right.1.total_cmp(left.1));
+    let named: Vec<String> = others
+        .iter()
+        .take(BUCKETS_NAMED_MAX)
+        .map(|(bucket, seconds)| format!("{bucket} {}", percent(**seconds / slot_seconds)))
+        .collect();
+    let recent = goodput
+        .last_10_min
+        .map_or_else(String::new, |recent| format!(", {} in the last 10 minutes", percent(recent)));
+    let rest = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
+    format!("goodput: {} since the start{recent}{rest}\n", percent(since_start))
+}
+
 fn describe_driver(driver: &DriverStatus) -> String {
     let DriverStatus { address, version } = driver;
     format!("{address} ({version})")
@@ -122,7 +164,8 @@ fn hosts_table(status: &StatusReport) -> Table {
     let mut table = plain_table(&["HOST", "SLOTS", "STATE", "UNTIL"]);
     for host in &status.hosts {
         let until = host.until.clone().unwrap_or_default();
-        table.add_row([host.name.clone(), host.slots.to_string(), host.state.to_string(), until]);
+        let (name, slots) = (host.name.to_string(), host.slots.to_string());
+        table.add_row([name, slots, host.state.to_string(), until]);
     }
     table
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use elastic_driver::CheckpointEvery;
 use elastic_protocol::Assignment;
 
 /// The driver's default port.
@@ -14,6 +15,40 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
         text.trim().parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
     Duration::try_from_secs_f64(seconds)
         .map_err(|_| format!("{text:?} seconds: give a number from 0 to a few years"))
+}
+
+/// Parses when a checkpoint is saved: a time with its unit, or a number of commits.
+pub(crate) fn checkpoint_every(text: &str) -> Result<CheckpointEvery, String> {
+    let text = text.trim();
+    let wrong = || format!("{text:?} is neither a time such as 30s nor a number of commits");
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        let steps = text.parse().map_err(|_| wrong())?;
+        return if steps == 0 {
+            Err("it must be at least 1".to_owned())
+        } else {
+            Ok(CheckpointEvery::Steps(steps))
+        };
+    }
+    let period = humantime::parse_duration(text).map_err(|_| wrong())?;
+    if period.is_zero() { Err(wrong()) } else { Ok(CheckpointEvery::Period(period)) }
+}
+
+/// Parses a number of bytes, possibly with a unit: 500, 64KiB, 200MiB, 2GiB.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim() {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => 0,
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| {
+        format!("{text:?} is no number of bytes such as 500000, 64KiB, 200MiB or 2GiB")
+    })
 }
 
 /// Parses a positive number of workers or slots.

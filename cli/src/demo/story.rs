@@ -89,13 +89,14 @@ impl Story {
 #[cfg(test)]
 mod tests {
     use elastic_protocol::messages::{DriverStatus, WorkerCondition, WorkerStatus};
+    use elastic_protocol::{HostName, JobId};
 
     use super::*;
 
     fn status(generation: u64, world_size: u32, step: u64) -> StatusReport {
         let workers = (0..world_size).map(|rank| WorkerStatus {
             rank: Some(rank),
-            host: "a".to_owned(),
+            host: HostName::new("a").expect("a literal"),
             slot: rank,
             pid: Some(100 + rank),
             state: WorkerCondition::Running,
@@ -103,7 +104,7 @@ mod tests {
             note: String::new(),
         });
         StatusReport {
-            job: String::new(),
+            job: JobId(uuid::Uuid::nil()),
             driver: DriverStatus::default(),
             standbys: Vec::new(),
             term: 1,
@@ -121,6 +122,8 @@ mod tests {
             warnings: Vec::new(),
             unreachable: Vec::new(),
             lanes: Vec::new(),
+            goodput: None,
+            checkpoint: None,
             dropped_messages: 0,
             result: None,
         }

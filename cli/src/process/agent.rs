@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use actix::Addr;
 use elastic_agent::core::AgentSettings;
+use elastic_agent::output::ShownRate;
 use elastic_agent::{AgentActor, AgentExit, Drain, StandardStreams, SystemProcesses};
 use elastic_protocol::NodeName;
 use elastic_runtime::{ChildExit, Pulse, spawn_child, system};
@@ -67,7 +68,10 @@ async fn serve(plan: WorkerPlan) -> Result<AgentExit, CommandFailure> {
             Either::Right((joined, _)) => joined?,
         }
     };
-    let streams = Arc::new(StandardStreams::new().failed("the output cannot be shown")?);
+    let streams = StandardStreams::new().failed("the output cannot be shown")?;
+    // Over ssh the output goes into the driver's log, with that of all other hosts.
+    let streams = if plan.leash.is_some() { streams.limited(ShownRate::REMOTE) } else { streams };
+    let streams = Arc::new(streams);
     let processes = SystemProcesses::new(streams.clone());
     processes.adopt_orphans().failed("the ends of processes cannot be heard of")?;
     let processes = StoreService::start(processes, &joined.node, None)

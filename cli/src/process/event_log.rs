@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use elastic_driver::DriverEvent;
+use elastic_protocol::messages::GoodputStatus;
 use elastic_runtime::{DroppingWriter, DroppingWriterLane, wall_clock};
 use serde::Serialize;
 
@@ -14,13 +15,14 @@ use serde::Serialize;
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Timeout for writing the last lines when the driver ends.
-const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Writes `events.jsonl`: the lines of later jobs follow those of earlier ones. The file is written in a lane of its
 /// own, so that a hanging disk blocks no other work: lines that do not fit are dropped, and counted in the log itself.
 #[derive(Debug)]
 pub(crate) struct EventLog {
     words: DroppingWriter,
+    term: u64,
 }
 
 /// One line of the log.
@@ -55,6 +57,32 @@ struct Dropped {
     lines: u64,
 }
 
+/// How much goodput there was up to a time.
+#[derive(Serialize)]
+struct GoodputLine<'a> {
+    t: String,
+    term: u64,
+    generation: u64,
+    kind: &'static str,
+    #[serde(flatten)]
+    goodput: &'a GoodputStatus,
+}
+
+/// Writes lines that are no events of the driver.
+#[derive(Clone, Debug)]
+pub(crate) struct EventMarker {
+    words: DroppingWriter,
+    term: u64,
+}
+
+impl EventMarker {
+    /// Adds a line that says how much goodput there was.
+    pub(crate) fn goodput(&self, at: SystemTime, goodput: &GoodputStatus) {
+        let (t, term) = (rfc_3339(at), self.term);
+        write_line(&self.words, &GoodputLine { t, term, generation: 0, kind: "goodput", goodput });
+    }
+}
+
 impl EventLog {
     /// Opens the log and writes its first line, which names the job.
     pub(crate) fn open(
@@ -75,7 +103,7 @@ impl EventLog {
             Box::new(file),
             Box::new(dropped),
         )?;
-        let log = Self { words };
+        let log = Self { words, term };
         let version = env!("CARGO_PKG_VERSION");
         let kind = "driver_started";
         let pid = std::process::id();
@@ -96,11 +124,20 @@ impl EventLog {
         self.write(&EventLine { t: rfc_3339(at), event });
     }
 
+    /// Writes other lines to the same log.
+    pub(crate) fn marker(&self) -> EventMarker {
+        EventMarker { words: self.words.clone(), term: self.term }
+    }
+
     fn write(&self, line: &impl Serialize) {
-        match serde_json::to_vec(line) {
-            Ok(line) => self.words.push(&[&line, b"\n"]),
-            Err(error) => tracing::error!(%error, "an event cannot be written as JSON"),
-        }
+        write_line(&self.words, line);
+    }
+}
+
+fn write_line(words: &DroppingWriter, line: &impl Serialize) {
+    match serde_json::to_vec(line) {
+        Ok(line) => words.push(&[&line, b"\n"]),
+        Err(error) => tracing::error!(%error, "an event cannot be written as JSON"),
     }
 }
 

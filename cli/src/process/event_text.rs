@@ -67,7 +67,25 @@ pub(crate) fn log_event(generation: GenerationId, event: &EventKind) {
              {begins_at}, {steps_lost} steps are lost. More workers on more hosts would have kept them \
              (--on-total-loss fail ends the job instead)"
         ),
-        EventKind::TakeoverBegun { hosts, workers } => {
+        EventKind::CheckpointSaved { step, bytes, ms } => {
+            info!(
+                "the checkpoint of step {step} is saved: {bytes} bytes, {ms:.0} ms after its order"
+            );
+        }
+        EventKind::CheckpointFailed { step, reason } => {
+            warn!(
+                "the checkpoint of step {step} is not saved, and training goes on: {}",
+                printable(reason)
+            );
+        }
+        EventKind::CheckpointLoaded { step, notes } => {
+            match step {
+                Some(step) => info!("training goes on from the checkpoint of step {step}"),
+                None => info!("there is no checkpoint: training begins from the start"),
+            }
+            notes.iter().for_each(|note| warn!("checkpoints: {}", printable(note)));
+        }
+        EventKind::TakeoverBegun { hosts, workers, .. } => {
             info!(
                 "a former driver's job goes on: {hosts} hosts with {workers} workers are awaited"
             );

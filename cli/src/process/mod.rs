@@ -1,7 +1,9 @@
 //! Puts the processes of a driver, an agent, a node and a client together from the actors, the runtime and the
 //! transport. Called by `main` and by the commands.
 
+mod accounting;
 mod agent;
+mod dashboard;
 mod driver;
 mod driver_address;
 mod event_log;
@@ -14,6 +16,7 @@ mod node;
 mod observer;
 mod progress;
 mod random;
+mod recording;
 mod signals;
 mod state_dir;
 mod status_client;
@@ -26,8 +29,9 @@ pub(crate) use agent::run_agent;
 pub(crate) use driver::run_driver;
 pub(crate) use leash::read_token as read_token_from_launcher;
 pub(crate) use node::{read_secret_file, run_node};
+pub(crate) use recording::{messages_known, read_recording};
 pub(crate) use signals::{Heard, Signals, tick};
-pub(crate) use state_dir::{ADDRESS_FILE, EVENTS_FILE};
+pub(crate) use state_dir::{ADDRESS_FILE, EVENTS_FILE, default_state_dir};
 pub(crate) use status_client::StatusClient;
 pub(crate) use token_source::TokenSource;
 

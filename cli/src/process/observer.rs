@@ -6,10 +6,11 @@ use std::time::SystemTime;
 
 use elastic_driver::{DriverEvent, DriverObserver, EventKind};
 use elastic_host_manager::{HostState, HostsSnapshot};
-use elastic_protocol::messages::LaneStatus;
+use elastic_protocol::messages::{GoodputStatus, LaneStatus};
 use elastic_protocol::{HostName, JobResult, WorkerId};
 use tokio::sync::oneshot;
 
+use super::accounting::Accounting;
 use super::event_log::EventLog;
 use super::event_text::log_event;
 use super::launcher::Launcher;
@@ -18,6 +19,7 @@ use super::watch::Watch;
 /// The observer of a driver's process.
 pub(crate) struct Observer {
     log: EventLog,
+    accounting: Accounting,
     launcher: Option<Rc<Launcher>>,
     watch: Watch,
     /// The worker processes of each host, counted from the events.
@@ -38,14 +40,16 @@ pub(crate) enum DriverEnd {
 }
 
 impl Observer {
-    /// An observer that writes to `log`, tells `launcher` of hosts, and sends the driver's end to `ended`.
+    /// An observer that writes to `log` and `accounting`, tells `launcher` of hosts, and sends the driver's end to `ended`.
     pub(crate) fn new(
         log: EventLog,
+        accounting: Accounting,
         launcher: Option<Rc<Launcher>>,
         watch: Watch,
         ended: oneshot::Sender<DriverEnd>,
     ) -> Self {
-        Self { log, launcher, watch, processes: BTreeMap::new(), ended: Some(ended) }
+        let processes = BTreeMap::new();
+        Self { log, accounting, launcher, watch, processes, ended: Some(ended) }
     }
 
     fn end(&mut self, end: DriverEnd) {
@@ -71,6 +75,7 @@ impl Observer {
 impl DriverObserver for Observer {
     fn event(&mut self, at: SystemTime, event: &DriverEvent) {
         self.log.add(at, event);
+        self.accounting.handle_event(event);
         log_event(event.generation, &event.kind);
         match &event.kind {
             EventKind::HostJoined { host, .. } => {
@@ -118,6 +123,10 @@ impl DriverObserver for Observer {
 
     fn lanes(&self) -> Vec<LaneStatus> {
         self.watch.lanes()
+    }
+
+    fn goodput(&self) -> Option<GoodputStatus> {
+        Some(self.accounting.status())
     }
 
     fn warnings(&self) -> Vec<String> {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use actix::{Addr, Recipient};
 use elastic_agent::core::{SpawnOrder, StopSignal};
 use elastic_agent::{ProcessEvent, ProcessPort, SystemProcesses};
-use elastic_protocol::environment::STORE_ADDRESS;
+use elastic_protocol::environment::{MEETING_ADDRESS, STORE_ADDRESS};
 use elastic_protocol::{NodeId, Stamp, WorkerId};
 use elastic_runtime::{DroppingWriterTrouble, NodeHandle, OffloadPort, spawn_child};
 use elastic_store::relay::actor::{GenerationEnded, Relay};
@@ -101,8 +101,9 @@ const NO_AGENT_STORE: &str = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
 /// address from the driver: rank 0's host with a free port, for whatever rank 0 opens there, such as torch's own
 /// store. Our store would have to admit clients of other machines, which show no credential.
 fn where_to_meet(store: SocketAddr, environment: &[(String, String)]) -> Vec<(String, String)> {
-    let master = environment.iter().rev().find(|(name, _)| name == "MASTER_ADDR");
-    let is_here = master.is_none_or(|(_, master)| {
+    let given = |name: &str| environment.iter().rev().find(|(it, _)| it == name);
+    let master = given("MASTER_ADDR").map(|(_, master)| master.as_str());
+    let is_here = master.is_none_or(|master| {
         master == "localhost" || master.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     });
     let serves_torch = is_here && std::env::var(NO_AGENT_STORE).as_deref() != Ok("1");
@@ -111,6 +112,10 @@ fn where_to_meet(store: SocketAddr, environment: &[(String, String)]) -> Vec<(St
         // Spelled as Python prints it.
         ("TORCHELASTIC_USE_AGENT_STORE", if serves_torch { "True" } else { "False" }.to_owned()),
     ];
+    if let (Some(master), Some((_, port))) = (master, given("MASTER_PORT")) {
+        let host = if master.contains(':') { format!("[{master}]") } else { master.to_owned() };
+        told.push((MEETING_ADDRESS, format!("{host}:{port}")));
+    }
     if serves_torch {
         told.push(("MASTER_ADDR", store.ip().to_string()));
         told.push(("MASTER_PORT", store.port().to_string()));
@@ -157,7 +162,8 @@ mod tests {
     use super::*;
 
     fn told(master: &str) -> Vec<(String, String)> {
-        let environment = [("MASTER_ADDR".to_owned(), master.to_owned())];
+        let environment = [("MASTER_ADDR", master), ("MASTER_PORT", "5")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
         where_to_meet(([127, 0, 0, 1], 4).into(), &environment)
     }
 
@@ -176,8 +182,10 @@ mod tests {
         let across = told("192.0.2.7");
         assert_eq!((of(&across, "MASTER_ADDR"), of(&across, "MASTER_PORT")), (None, None));
         assert_eq!(of(&across, "TORCHELASTIC_USE_AGENT_STORE"), Some("False"));
-        for told in [here, across] {
-            assert_eq!(of(&told, STORE_ADDRESS), Some("127.0.0.1:4"));
+        let addresses = ["127.0.0.1:5", "192.0.2.7:5", "[2001:db8::7]:5"];
+        for (told, meeting) in [here, across, told("2001:db8::7")].iter().zip(addresses) {
+            assert_eq!(of(told, STORE_ADDRESS), Some("127.0.0.1:4"));
+            assert_eq!(of(told, MEETING_ADDRESS), Some(meeting));
         }
     }
 }

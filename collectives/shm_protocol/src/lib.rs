@@ -9,6 +9,8 @@
 //! either the sleeper sees the step, or the other rank sees the sleeper. Where all of them are about to sleep, the
 //! one whose fence is last sees all steps, and it rings.
 
+pub mod owner;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 

@@ -34,7 +34,9 @@ impl fmt::Debug for ShmCommunicator {
 
 impl ShmCommunicator {
     pub(crate) fn new(tcp: TcpCommunicator, segment: SharedSegment) -> ShmCommunicator {
-        ShmCommunicator { tcp, lane: SegmentSeat::new(segment) }
+        let lane = SegmentSeat::new(segment);
+        lane.woken_by(&tcp.engine.abort);
+        ShmCommunicator { tcp, lane }
     }
 
     /// Makes a segment that every rank of the group has mapped; `None` where one of them could not.
@@ -101,19 +103,12 @@ impl CpuBackend for ShmCommunicator {
         operation: HostOperation<'_>,
     ) -> CollectiveResult {
         match operation {
-            Operation::AllReduce { data, data_type, op } => {
-                self.uniform(signature, |session| match data.len() <= exchange::WHOLE {
-                    true => exchange::reduce_whole(session, data, data_type, op, None),
-                    false => exchange::all_reduce_sliced(session, data, data_type, op),
-                })
-            }
+            Operation::AllReduce { data, data_type, op } => self
+                .uniform(signature, |session| exchange::reduce(session, data, data_type, op, None)),
             Operation::GroupedAllReduce { buffers, op } => all_reduce_grouped(self, buffers, op),
-            Operation::Reduce { data, data_type, op, root } => {
-                self.uniform(signature, |session| match data.len() <= exchange::WHOLE {
-                    true => exchange::reduce_whole(session, data, data_type, op, Some(root)),
-                    false => exchange::reduce_sliced(session, data, data_type, op, root),
-                })
-            }
+            Operation::Reduce { data, data_type, op, root } => self.uniform(signature, |session| {
+                exchange::reduce(session, data, data_type, op, Some(root))
+            }),
             Operation::Broadcast { data, root, .. } => {
                 self.uniform(signature, |session| exchange::broadcast(session, data, root))
             }

@@ -37,8 +37,23 @@ pub(super) fn slice(
     start..start + (each + usize::from(rank < rest)) * size
 }
 
+/// Reduction to all ranks, or to the root, if there is one.
+pub(super) fn reduce(
+    session: &mut SegmentOperation<'_>,
+    data: &mut [u8],
+    data_type: DataType,
+    op: ReduceOp,
+    root: Option<u32>,
+) -> CollectiveResult {
+    if data.len() <= WHOLE {
+        reduce_whole(session, data, data_type, op, root)
+    } else {
+        reduce_sliced(session, data, data_type, op, root)
+    }
+}
+
 /// Reduction in one step: every rank folds the whole, or only the root, if there is one.
-pub(super) fn reduce_whole(
+fn reduce_whole(
     session: &mut SegmentOperation<'_>,
     data: &mut [u8],
     data_type: DataType,
@@ -57,69 +72,42 @@ pub(super) fn reduce_whole(
     Ok(())
 }
 
-/// All-reduce of larger data: each rank folds its slice of each piece, and publishes the result with the next step.
-pub(super) fn all_reduce_sliced(
+/// Reduction of larger data: each rank folds its slice of each piece, and publishes the result with the next step. All
+/// ranks collect the results, or only the root, if there is one. The other ranks fold into memory of their own then, so
+/// that their data stays as it is.
+fn reduce_sliced(
     session: &mut SegmentOperation<'_>,
     data: &mut [u8],
     data_type: DataType,
     op: ReduceOp,
+    root: Option<u32>,
 ) -> CollectiveResult {
     let (own, world, length) = (session.own(), session.world(), data.len());
     let pieces = length.div_ceil(PIECE);
-    offer_others(session, data, data_type, 0);
-    session.enter()?;
-    for index in 0..pieces {
-        let within = piece(index, PIECE, length);
-        let mine = slice(own, world, &within, data_type);
-        let place = mine.start - within.start..mine.end - within.start;
-        fold_ranks(data_type, op, &mut data[mine.clone()], own, world, |rank| {
-            session.published(rank, Area::Contribution, place.clone())
-        });
-        session.offer(Area::Result, 0, &data[mine]);
-        if index > 0 {
-            collect(session, data, data_type, index - 1);
-        }
-        if index + 1 < pieces {
-            offer_others(session, data, data_type, index + 1);
-        }
-        session.arrive()?;
-    }
-    if pieces > 0 {
-        collect(session, data, data_type, pieces - 1);
-    }
-    Ok(())
-}
-
-/// Reduction of larger data to the root: as the all-reduce, but only the root collects the results. The other ranks
-/// fold into memory of their own, so that their data stays as it is.
-pub(super) fn reduce_sliced(
-    session: &mut SegmentOperation<'_>,
-    data: &mut [u8],
-    data_type: DataType,
-    op: ReduceOp,
-    root: u32,
-) -> CollectiveResult {
-    let (own, world, length) = (session.own(), session.world(), data.len());
-    let pieces = length.div_ceil(PIECE);
+    let collects = root.is_none_or(|root| root == own);
     // Words, so that any element is aligned.
-    let mut words = vec![0u64; (PIECE / world as usize).div_ceil(size_of::<u64>()) + 1];
+    let words = if collects { 0 } else { (PIECE / world as usize).div_ceil(size_of::<u64>()) + 1 };
+    let mut words = vec![0u64; words];
     offer_others(session, data, data_type, 0);
     session.enter()?;
     for index in 0..pieces {
         let within = piece(index, PIECE, length);
         let mine = slice(own, world, &within, data_type);
         let place = mine.start - within.start..mine.end - within.start;
-        let folded = &mut bytemuck::cast_slice_mut(&mut words)[..mine.len()];
-        folded.copy_from_slice(&data[mine.clone()]);
+        let folded = if collects {
+            &mut data[mine]
+        } else {
+            let folded = &mut bytemuck::cast_slice_mut(&mut words)[..mine.len()];
+            folded.copy_from_slice(&data[mine]);
+            folded
+        };
         fold_ranks(data_type, op, folded, own, world, |rank| {
             session.published(rank, Area::Contribution, place.clone())
         });
-        if own == root {
-            data[mine].copy_from_slice(folded);
-        } else {
+        if root != Some(own) {
             session.offer(Area::Result, 0, folded);
         }
-        if own == root && index > 0 {
+        if collects && index > 0 {
             collect(session, data, data_type, index - 1);
         }
         if index + 1 < pieces {
@@ -127,7 +115,7 @@ pub(super) fn reduce_sliced(
         }
         session.arrive()?;
     }
-    if own == root && pieces > 0 {
+    if collects && pieces > 0 {
         collect(session, data, data_type, pieces - 1);
     }
     Ok(())

@@ -8,12 +8,12 @@
 //! session mutably, so nothing read outlives its step.
 //!
 //! A rank that has to wait polls a few times, yields its processor, and then sleeps: see [`protocol`]. A sleeper
-//! cannot watch its connections, so it sleeps for a few milliseconds at most and checks them in between. The first
-//! rank to see a peer gone sets the poison word and rings, and all others learn it from there (G-12).
+//! cannot watch its connections, so it sleeps for a few milliseconds at most and checks them in between; an abort of its
+//! own process rings. The first rank to see a peer gone sets the poison word and rings, and all others learn it from there (G-12).
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use elastic_shm_protocol as protocol;
@@ -22,6 +22,7 @@ use super::layout::Area;
 use super::memory::SharedSegment;
 use super::patience::SpinPatience;
 use super::{brief, poison};
+use crate::abort::{AbortHandle, Sleepers};
 use crate::clock;
 use crate::error::CollectiveError;
 use crate::tcp::Engine;
@@ -50,6 +51,12 @@ impl SegmentSeat {
         SegmentSeat { segment: Arc::new(segment), step: 0, patience, nap }
     }
 
+    /// Has an abort of this process end the sleep of its rank at once, and not after a nap.
+    pub(super) fn woken_by(&self, abort: &AbortHandle) {
+        let segment: Weak<SharedSegment> = Arc::downgrade(&self.segment);
+        abort.wakes(segment);
+    }
+
     /// Wakes all sleepers, so that they check the shared words.
     pub(super) fn ring(&self) {
         protocol::ring(&*self.segment);
@@ -66,6 +73,13 @@ impl SegmentSeat {
 
     fn has_arrived(&self, rank: u32, step: u32) -> bool {
         protocol::has_arrived(&*self.segment, rank, step)
+    }
+}
+
+impl Sleepers for SharedSegment {
+    /// The other ranks look, too, find nothing, and sleep on.
+    fn wake(&self) {
+        protocol::ring(self);
     }
 }
 

@@ -32,6 +32,10 @@ const ABORT_PATIENCE: Duration = Duration::from_millis(20);
 /// Number of checks of the paths within their deadline, while the engine waits.
 pub(crate) const PATH_LOOKS: u32 = 10;
 
+/// The divisor of the paths' deadline that limits how long the next group waits for a peer behind a silent path, and
+/// the silence from which a path is one.
+pub(super) const DOUBT_SHARE: u32 = 5;
+
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) term: u64,
@@ -509,6 +513,7 @@ impl Engine {
             _ => None,
         };
         let farewell = Farewell { bye, evidence };
+        self.doubt_silent_paths();
         self.links.iter_mut().for_each(|link| link.part(&farewell));
         self.finish_parting();
         let Origin { group, part, standing, .. } = &*self.origin;
@@ -523,6 +528,17 @@ impl Engine {
             }
         }
         self.failure = Some(error);
+    }
+
+    /// Remembers the peers to which the path is silent, whichever fault has ended the generation first.
+    fn doubt_silent_paths(&mut self) {
+        let (now, least) = (clock::now(), self.path_deadline / DOUBT_SHARE);
+        let Origin { group, standing, .. } = &*self.origin;
+        for link in &mut self.links {
+            if link.silence(now, least).is_some() {
+                standing.doubt(group.peers[link.lane.rank as usize]);
+            }
+        }
     }
 
     /// Waits a little for room where a farewell has to be sent in the middle of a payload. Peers that have failed too

@@ -12,7 +12,7 @@ use ring::hmac;
 
 use super::admission::{HandshakeAdmission, is_shortage};
 use super::connection::{HandshakeOutcome, PendingConnection};
-use super::engine::{ABORT_TOKEN, Engine, PATH_LOOKS, epoll_timeout, token_of};
+use super::engine::{ABORT_TOKEN, DOUBT_SHARE, Engine, PATH_LOOKS, epoll_timeout, token_of};
 use super::fabric::{GroupSpec, TcpFabric};
 use super::flow::StreamLane;
 use super::handshake::RankIdentity;
@@ -63,6 +63,8 @@ pub(crate) struct Forming<'a> {
     /// The QUIC endpoint, where the group has QUIC links.
     pub(super) quic: Option<Arc<Endpoint>>,
     deadline: Instant,
+    /// When to give up if a peer is not connected to which the path was silent in the last generation.
+    doubt_deadline: Instant,
     pub(super) handshakes: BTreeMap<u64, PendingConnection>,
     pub(super) admission: HandshakeAdmission,
     next_token: u64,
@@ -128,6 +130,7 @@ impl<'a> Forming<'a> {
             epoll,
             quic,
             deadline: now + group.form_deadline,
+            doubt_deadline: now + group.path_deadline / DOUBT_SHARE,
             handshakes: BTreeMap::new(),
             next_token: FIRST_HANDSHAKE_TOKEN,
             links: BTreeMap::new(),
@@ -159,6 +162,11 @@ impl<'a> Forming<'a> {
             }
             if is_late {
                 return Err(FormError::DeadlinePassed { missing: self.missing() });
+            }
+            if now >= self.doubt_deadline && self.waits_in_doubt() {
+                let mut missing = self.missing();
+                missing.retain(|peer| self.is_doubted(peer.rank));
+                return Err(FormError::DeadlinePassed { missing });
             }
             self.wait(now)?;
         }
@@ -203,6 +211,16 @@ impl<'a> Forming<'a> {
     pub(super) fn others(&self) -> impl Iterator<Item = StreamLane> + use<> {
         let own = self.group.rank;
         lanes(0..self.identity.world, self.identity.streams).filter(move |lane| lane.rank != own)
+    }
+
+    /// Whether the path to this rank was silent in the last generation.
+    fn is_doubted(&self, rank: u32) -> bool {
+        self.fabric.standing.is_doubted(self.group.peers[rank as usize])
+    }
+
+    /// Whether a rank behind such a path is missing.
+    fn waits_in_doubt(&self) -> bool {
+        self.others().any(|lane| !self.links.contains_key(&lane) && self.is_doubted(lane.rank))
     }
 
     fn missing(&self) -> Vec<MissingPeer> {
@@ -345,7 +363,8 @@ impl<'a> Forming<'a> {
     fn wait(&mut self, now: Instant) -> Result<(), FormError> {
         let handshakes = self.handshakes.values().filter_map(|connection| connection.deadline);
         let redials = self.redials.values().map(|redial| redial.at);
-        let own = self.admission.closed_until.into_iter().chain([self.deadline]);
+        let doubt = self.waits_in_doubt().then_some(self.doubt_deadline);
+        let own = self.admission.closed_until.into_iter().chain([self.deadline]).chain(doubt);
         let next = handshakes.chain(redials).chain(own).min().unwrap_or(self.deadline);
         let timeout = epoll_timeout(next.saturating_duration_since(now));
         let mut events = [EpollEvent::empty(); EVENTS];
@@ -385,6 +404,7 @@ impl<'a> Forming<'a> {
 
     fn finish(mut self) -> Result<Engine, FormError> {
         self.warn_of_strangers();
+        self.fabric.standing.trust();
         self.epoll.delete(self.fabric.listener.as_fd()).map_err(system)?;
         if let Some(quic) = &self.quic {
             self.epoll.delete(quic.event()).map_err(system)?;

@@ -5,7 +5,7 @@
 //! one on which the peer still sends would discard the last bytes sent on it. An end that finds anything but
 //! farewells and the next handshake in a connection drops it (G-4), and dials anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -36,6 +36,8 @@ pub(crate) struct StandingConnections {
     sockets: Arc<Mutex<BTreeMap<StandingKey, Left>>>,
     /// Sockets with bytes in flight: at most one for each link of the generation that ended last.
     ending: Arc<Mutex<Vec<Socket>>>,
+    /// Peers to which the path was silent when the last generation ended: the next one does not wait as long for them.
+    doubted: Arc<Mutex<BTreeSet<SocketAddr>>>,
 }
 
 impl StandingConnections {
@@ -52,6 +54,21 @@ impl StandingConnections {
     /// Closes the sockets with bytes in flight: a rank in the new generation has left the old one.
     pub(crate) fn close_ending(&self) {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Remembers that the path to a peer was silent.
+    pub(crate) fn doubt(&self, peer: SocketAddr) {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
+    }
+
+    /// Whether the path to a peer was silent when it was used last.
+    pub(crate) fn is_doubted(&self, peer: SocketAddr) -> bool {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer)
+    }
+
+    /// Forgets the silence of all paths: a group has formed.
+    pub(crate) fn trust(&self) {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Takes all connections that served this part.

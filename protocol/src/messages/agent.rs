@@ -59,6 +59,8 @@ pub enum AgentToDriver {
         worker: WorkerId,
         /// The system's error, and the program that it is about.
         reason: String,
+        /// Whether the program itself is at fault on this host: it is missing there, or nothing that can be executed.
+        is_programs: bool,
     },
     /// A process ended. Sent at once; [`AgentToDriver::LastWords`] follows.
     Exited {
@@ -85,6 +87,13 @@ pub enum AgentToDriver {
         tail: String,
         /// The program's own report of its failure, if it wrote one.
         error: Option<ProgramError>,
+    },
+    /// The thread of a worker's actors has ended, and has not said goodbye: the worker is lost. Its process is ending, or
+    /// has replaced its program. If it ends, [`AgentToDriver::Exited`] follows, once the system has cleared its memory;
+    /// repeated after each `Welcome` until then.
+    Dying {
+        /// The worker.
+        worker: WorkerId,
     },
     /// What is true of the host now, and was not when it joined. Sent when it changes, and after each `Welcome`.
     HostChanged {

@@ -1,11 +1,13 @@
 //! Messages between a client, such as `elastic-node status`, and the driver; and the object of `status --json`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use super::condition::{HostCondition, JobPhase, WorkerCondition};
 use super::drivers::DriverStatus;
+use crate::ids::{HostName, JobId};
 use crate::job::JobResult;
 
 /// Questions of a client.
@@ -26,7 +28,7 @@ pub enum ClientResponse {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct StatusReport {
     /// The job's id.
-    pub job: String,
+    pub job: JobId,
     /// The driver's term.
     pub term: u64,
     /// The driver that acts.
@@ -66,6 +68,12 @@ pub struct StatusReport {
     /// The lanes of the driver's process: threads for work that may block.
     #[serde(default)]
     pub lanes: Vec<LaneStatus>,
+    /// What became of every second of every slot; none from a driver that does not account for it.
+    #[serde(default)]
+    pub goodput: Option<GoodputStatus>,
+    /// The durable checkpoints; absent without `--checkpoint`.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointStatus>,
     /// Messages of old generations or dead incarnations that were dropped (G-2).
     pub dropped_messages: u64,
     /// The job's result, once the job has ended.
@@ -91,6 +99,34 @@ impl fmt::Display for StatusReport {
     }
 }
 
+/// Goodput: the share of slot-seconds spent in training that was kept.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct GoodputStatus {
+    /// Since the job began; none before a slot was there.
+    pub since_start: Option<f64>,
+    /// In the last ten minutes; none if no slot was there.
+    pub last_10_min: Option<f64>,
+    /// Seconds of all slots since the job began: the sum of `buckets`.
+    pub slot_seconds: f64,
+    /// Slot-seconds by what they went into (docs/observability/goodput.md).
+    pub buckets: BTreeMap<String, f64>,
+}
+
+/// The job's durable checkpoints.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CheckpointStatus {
+    /// Their directory.
+    pub directory: String,
+    /// The step of the last one that is whole and safe.
+    pub last_step: Option<u64>,
+    /// When it became so, as RFC 3339; absent if that was under a former driver.
+    pub at: Option<String>,
+    /// The step that is being saved.
+    pub saving: Option<u64>,
+    /// Why the last save failed, or for whom a slow one waits; absent once a save has succeeded since.
+    pub failed: Option<String>,
+}
+
 /// A lane: a thread for work that may block, apart from all other work.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LaneStatus {
@@ -108,9 +144,9 @@ pub struct LaneStatus {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct UnreachableHost {
     /// The host whose workers reported it.
-    pub from: String,
+    pub from: HostName,
     /// The host that they do not reach.
-    pub to: String,
+    pub to: HostName,
     /// Generations in a row that have broken between the two, in either direction.
     pub breaks: u32,
     /// The last report.
@@ -121,7 +157,7 @@ pub struct UnreachableHost {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HostStatus {
     /// Its name.
-    pub name: String,
+    pub name: HostName,
     /// Its slots.
     pub slots: u32,
     /// Its condition.
@@ -140,7 +176,7 @@ pub struct WorkerStatus {
     /// Its rank, if it is a member of the current generation.
     pub rank: Option<u32>,
     /// Its host.
-    pub host: String,
+    pub host: HostName,
     /// Its slot.
     pub slot: u32,
     /// Its process id, once known.

@@ -4,6 +4,7 @@
 //! message and counts it (G-2).
 
 mod agent;
+mod checkpoint;
 mod client;
 mod condition;
 mod drivers;
@@ -12,9 +13,10 @@ mod worker;
 
 pub use crate::output::OutputSettings;
 pub use agent::{AgentToDriver, DriverToAgent, LiveWorker, ProcessPlace, ProgramError, StoppedBy};
+pub use checkpoint::{CheckpointOrder, CheckpointReport, CheckpointSource};
 pub use client::{
-    ClientRequest, ClientResponse, HostStatus, LaneStatus, PhaseMs, ResetStatus, StatusReport,
-    UnreachableHost, WorkerStatus,
+    CheckpointStatus, ClientRequest, ClientResponse, GoodputStatus, HostStatus, LaneStatus,
+    PhaseMs, ResetStatus, StatusReport, UnreachableHost, WorkerStatus,
 };
 pub use condition::{HostCondition, JobPhase, WorkerCondition};
 pub use drivers::{DRIVERS_MAX, DriverStatus, KnownDrivers};

@@ -12,6 +12,7 @@ use crate::commit::{CommitId, Step};
 use crate::deadlines::Deadlines;
 use crate::ids::{JobId, Stamp, Term};
 use crate::job::{JobResult, ResetCause};
+use crate::messages::{CheckpointOrder, CheckpointReport, CheckpointSource};
 
 /// Messages from a worker to the driver. Votes go to the registry as [`Vote`](super::Vote).
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -71,6 +72,26 @@ pub enum WorkerToDriver {
     Leaving {
         /// The reason.
         reason: String,
+    },
+    /// A report on the step that the worker was told to save. Sent again on every new connection while the generation
+    /// lasts.
+    Checkpoint {
+        /// The generation.
+        stamp: Stamp,
+        /// The step.
+        step: Step,
+        /// The report.
+        report: CheckpointReport,
+    },
+    /// The root has looked for a checkpoint, since no member held a commit.
+    Resumed {
+        /// The generation.
+        stamp: Stamp,
+        /// The step of the checkpoint that it has loaded; none: training begins from the start.
+        step: Option<Step>,
+        /// Checkpoints that were passed over or set aside, each with the reason; at most
+        /// [`CheckpointReport::TEXTS_MAX`].
+        notes: Vec<String>,
     },
     /// The delta of the assignment does not fit the table that the worker holds: the worker asks for the full
     /// table.
@@ -176,6 +197,8 @@ pub enum DriverToWorker {
     Go {
         /// The generation.
         stamp: Stamp,
+        /// Where the root looks for the state; none if a member holds a commit, or the job has no checkpoints.
+        source: Option<CheckpointSource>,
     },
     /// An interrupt is wanted: answer `Paused`.
     Pause {
@@ -193,6 +216,17 @@ pub enum DriverToWorker {
     Resume {
         /// The generation.
         stamp: Stamp,
+    },
+    /// Save a commit, which is yet to be made, beside training.
+    SaveCheckpoint(CheckpointOrder),
+    /// Rank 0: all parts of this step are safe. Make the checkpoint whole, then remove all but the newest.
+    SealCheckpoint {
+        /// The generation.
+        stamp: Stamp,
+        /// The step.
+        step: Step,
+        /// Number of checkpoints to keep.
+        keep: u32,
     },
     /// The generation is over: roll back to the last commit, and arrive.
     Abort {

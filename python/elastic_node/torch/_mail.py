@@ -17,8 +17,7 @@ import torch
 
 from .. import _native
 from . import _meeting
-from ._landings import landings
-from ._work import Work
+from ._work import NotifiedWork
 
 #: Bytes of messages from one rank that wait for a receive. With more, that rank's sends wait.
 _KEPT_MAX_BYTES = 64 << 20
@@ -33,7 +32,7 @@ _EXIT_WAIT_S = 5.0
 MakePair = Callable[[int, int], _native.Group]
 
 
-class PeerWork(Work):
+class PeerWork(NotifiedWork):
     """A send or a receive. `source` is the rank that it came from."""
 
     def __init__(
@@ -41,16 +40,7 @@ class PeerWork(Work):
     ) -> None:
         super().__init__(tensors)
         self.source = -1
-        self._over = threading.Event()
         self._timeout_s, self._what, self._forget = timeout_s, what, forget
-
-    def landed(self, error: Optional[BaseException]) -> None:
-        if self.began_here():
-            # A message that was there before its receive. Torch's profiler wants an operation's end on another thread.
-            landings.put(lambda: self.landed(error))
-            return
-        super().landed(error)
-        self._over.set()
 
     def _await(self, timeout_s: Optional[float]) -> None:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
@@ -98,7 +88,7 @@ class Mailbox:
                 self._outgoing[to] = _Outgoing(self._lock, lambda: self._make_pair(self._rank, to))
             self._outgoing[to].put(_Send(tag, memory, work))
 
-    def receive(self, memory: torch.Tensor, source: Optional[int], tag: int, work: PeerWork) -> None:
+    def recv(self, memory: torch.Tensor, source: Optional[int], tag: int, work: PeerWork) -> None:
         """Receives into contiguous memory; `work` lands when the message is there. From any rank, if no source is given."""
         receive = _Receive(source, tag, memory, work)
         others = [other for other in range(self._size) if other != self._rank]

@@ -126,6 +126,44 @@ class ProcessGroupElastic(dist.ProcessGroup):
     def _set_group_desc(self, description: str) -> None:
         self._description = description
 
+    # Parts of the group. `new_group` asks the members alone, which meet in the store; `split_group` asks all ranks.
+
+    @property
+    def supports_splitting(self) -> bool:
+        return True
+
+    def split_group(
+        self,
+        ranks: List[int],
+        timeout: Optional[timedelta] = None,
+        opts: Any = None,
+        group_name: Optional[str] = None,
+        group_desc: Optional[str] = None,
+        device_types: Any = None,
+    ) -> Optional[ProcessGroupElastic]:
+        """The group of these ranks of this one, with addresses and a key that are exchanged over it. Each rank names the
+        members of its own part, and of any where it is in none."""
+        own, timeout = self.rank(), timeout or self._timeout
+        is_member = own in ranks
+        group = self._group.split(min(ranks) if is_member else None, ranks.index(own) if is_member else 0)
+        if group is None:
+            return None
+        store = dist.PrefixStore(f"{group_name}/", self._store)
+        place = MeetingPlace(store, group.rank, group.size, timeout)
+        part = ProcessGroupElastic(group, self._backend, store, place, timeout)
+        part._set_group_name(group_name or "")
+        part._set_group_desc(group_desc or "")
+        return part
+
+    def get_group_store(self) -> dist.Store:
+        return self._store
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """What ranks do that are not in a new group: nothing, since the others do not ask them."""
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        """Connects the ranks: they are, once the group has formed."""
+
     def shutdown(self) -> None:
         """Ends sends and receives. The group is left by its owner: the generation, or whoever drops it."""
         self._mailbox.close()
@@ -342,7 +380,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
     def _receive(self, tensors: List[torch.Tensor], source: Optional[int], tag: int, title: str) -> Work:
         work = self._peer_work(tensors, title)
         memory = self._memory(tensors, work)
-        self._mailbox.receive(memory[0], source, tag, work)
+        self._mailbox.recv(memory[0], source, tag, work)
         return work
 
     def _peer_work(self, tensors: List[torch.Tensor], title: str) -> PeerWork:

@@ -56,7 +56,7 @@ class ElasticRendezvousHandler(RendezvousHandler):
         self._place: Optional[Dict[str, Any]] = None
         self._used_generation = -1
         self._member: Optional[socket.socket] = None
-        self._store: Optional[dist.Store] = None
+        self._store: Optional[dist.TCPStore] = None
         self._closed = False
         self._folder = tempfile.TemporaryDirectory(prefix="elastic-torchrun-")
         self._listener = socket.socket(socket.AF_UNIX)
@@ -94,7 +94,7 @@ class ElasticRendezvousHandler(RendezvousHandler):
 
     def _hear(self, message: Dict[str, Any]) -> None:
         if message["kind"] == "open_store":
-            self._store = dist.TCPStore(self._address, 0, is_master=True, wait_for_workers=False)
+            self._store = _store_at(self._address)
             self._tell({"host": self._address, "port": self._store.port})
             return
         with self._changed:
@@ -164,6 +164,16 @@ class ElasticRendezvousHandler(RendezvousHandler):
         self._listener.close()
         self._folder.cleanup()
         return True
+
+
+def _store_at(address: str) -> dist.TCPStore:
+    """A store of torch's on this address alone: by itself it listens on all interfaces."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family)
+    port = listener.getsockname()[1]
+    # The store closes the socket.
+    listening = listener.detach()
+    return dist.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening)
 
 
 _PR_SET_PDEATHSIG = 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Optional, Sized
 
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler
 
 from .._sampler import ElasticSampler
 
 
-class ElasticDistributedSampler(ElasticSampler, Sampler[int]):
-    """Takes `torch.utils.data.DistributedSampler`'s place: the same arguments, of which ranks are looked up.
+class ElasticDistributedSampler(ElasticSampler, DistributedSampler[int]):  # type: ignore[misc,override]  # Ranks are looked up.
+    """Takes `torch.utils.data.DistributedSampler`'s place: the same arguments, of which ranks are looked up. It is one, too, so
+    that frameworks do not put one of theirs in its place.
 
     Keep it in the `TorchState`, and say after each step what is done: ``sampler.record_batch(number, batch_size)``.
     When the world changes, the samples of the epoch that are left are dealt out anew.

@@ -103,13 +103,28 @@ class Work(dist.Work):
         return self._future
 
 
-class AllOf(Work):
+class NotifiedWork(Work):
+    """An operation without a handle of the collectives: whoever ends it calls `landed`, on any thread."""
+
+    def __init__(self, result: Sequence[torch.Tensor]) -> None:
+        super().__init__(result)
+        self._over = threading.Event()
+
+    def landed(self, error: Optional[BaseException]) -> None:
+        if self.began_here():
+            # It was over before it began. Torch's profiler wants an operation's end on another thread.
+            landings.put(lambda: self.landed(error))
+            return
+        super().landed(error)
+        self._over.set()
+
+
+class AllOf(NotifiedWork):
     """Several operations, as one that has landed when all of them are finished."""
 
     def __init__(self, works: Sequence[Work], result: Sequence[torch.Tensor] = ()) -> None:
         super().__init__(result)
         self._works, self._missing = works, len(works)
-        self._over = threading.Event()
 
     def begin(self) -> None:
         """Begins to count; after `record`."""
@@ -117,14 +132,6 @@ class AllOf(Work):
             work.get_future().add_done_callback(lambda _future: self._one_more())
         if not self._works:
             self.landed(None)
-
-    def landed(self, error: Optional[BaseException]) -> None:
-        if self.began_here():
-            # All parts were done already. Torch's profiler wants an operation's end on another thread.
-            landings.put(lambda: self.landed(error))
-            return
-        super().landed(error)
-        self._over.set()
 
     def _one_more(self) -> None:
         with self._lock:

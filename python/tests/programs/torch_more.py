@@ -198,6 +198,34 @@ def forked():
     assert tensor.item() == dist.get_world_size()
 
 
+def split():
+    """Parts of the world, and of a part, by torch's `split_group`; a new group where torch would split NCCL's."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    evens, odds = list(range(0, size, 2)), list(range(1, size, 2))[::-1]
+    own = evens if rank in evens else odds
+    part = dist.split_group(split_ranks=[evens, odds])
+    assert dist.get_process_group_ranks(part) == own and part.rank() == own.index(rank)
+    total = torch.tensor([float(rank)])
+    dist.all_reduce(total, group=part)
+    assert total.item() == sum(own)
+    if rank in evens:
+        first = dist.split_group(part, [[0]])
+        assert (first is dist.GroupMember.NON_GROUP_MEMBER) == (rank != 0)
+        if len(evens) > 1 and rank in evens[:2]:
+            sent = torch.tensor([rank])
+            if rank == evens[0]:
+                dist.send(sent, evens[1], group=part)
+            else:
+                dist.recv(sent, evens[0], group=part)
+                assert sent.item() == evens[0]
+    dist.group.WORLD.bound_device_id = torch.device("cpu", 0)
+    fresh = dist.new_group(evens)
+    dist.group.WORLD.bound_device_id = None
+    if rank in evens:
+        dist.all_reduce(total, group=fresh)
+        assert total.item() == sum(evens) * len(evens)
+
+
 dist.init_process_group("elastic", timeout=timedelta(seconds=60))
 for case in sys.argv[1:]:
     globals()[case]()

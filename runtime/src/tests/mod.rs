@@ -2,6 +2,7 @@
 
 mod asks;
 mod children;
+mod lanes;
 mod loopback;
 mod nodes;
 mod probe;

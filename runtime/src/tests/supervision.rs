@@ -10,6 +10,7 @@ use super::loopback::node_id;
 use super::probe::{Heard, Log, Order, PROBE, Probe, notes};
 use super::settle;
 use crate::restart::{Lifetime, RestartBackoff, RestartPolicy, RestartStrategy};
+use crate::supervisor::SIBLING_GRACE;
 use crate::system::run_paused;
 use crate::{
     ChildExit, ChildSpec, Delivery, NodeHandle, Shutdown, SupervisorEvent, SupervisorSpec,
@@ -138,6 +139,40 @@ fn one_for_all_stops_the_siblings_and_starts_all_in_order() {
             let alive = addresses.borrow().iter().filter(|address| address.connected()).count();
             assert_eq!(alive, 3);
         }
+    });
+}
+
+/// An actor that does not stop when it is asked to.
+struct Stubborn;
+
+impl actix::Actor for Stubborn {
+    type Context = actix::Context<Self>;
+}
+
+impl actix::Handler<Shutdown> for Stubborn {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, _: &mut actix::Context<Self>) {}
+}
+
+#[test]
+fn g_9_a_sibling_that_does_not_stop_is_ended_after_its_grace() {
+    run_paused(async {
+        let node = NodeHandle::new(node_id("a"), 1);
+        let (addresses, events) = <(Addresses, Events)>::default();
+        let stubborn =
+            ChildSpec::with_shutdown("stubborn", Lifetime::Permanent, |_| Stubborn, |_| {});
+        let spec = SupervisorSpec::new("top", policy(RestartStrategy::OneForAll))
+            .child(stubborn)
+            .child(probe("b", Lifetime::Permanent, &Log::default(), &addresses));
+        let (_, _supervisor) = spec.observed_by(recorder(&events)).start(&node, |_| {});
+        settle().await;
+        assert_eq!(events.take(), ["stubborn started", "b started"]);
+        order(&addresses, 0, Order::Fail);
+        tokio::time::sleep(SIBLING_GRACE - Duration::from_millis(100)).await;
+        assert_eq!(events.take(), ["b ended"], "all wait for it");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(events.take(), ["stubborn started", "b started"]);
     });
 }
 

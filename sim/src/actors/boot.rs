@@ -2,13 +2,14 @@
 
 use std::future::Future;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use actix::Addr;
 use elastic_agent::core::AgentSettings;
 use elastic_agent::{AgentActor, Drain, ProcessEvent};
 use elastic_driver::journal::Tenure;
-use elastic_driver::{Driver, DriverConfig, DriverCore, DriverParts, JournalPort, StopJob};
+use elastic_driver::recording::{DriverRecorder, DriverStart, RecordedDriver};
+use elastic_driver::{Driver, DriverConfig, DriverParts, JournalPort, StopJob};
 use elastic_host_manager::HostManagerConfig;
 use elastic_protocol::messages::{ClientRequest, ClientResponse};
 use elastic_protocol::{ActorName, Incarnation, NodeId, NodeName, Term};
@@ -50,7 +51,7 @@ impl DriverNode {
     pub(crate) fn start(
         hub: &Rc<Hub>,
         (life, seed, ppm): (u32, u64, i64),
-        (tenure, journal): (Tenure, SimulatedJournal),
+        (tenure, journal, recorder): (Tenure, SimulatedJournal, Option<DriverRecorder>),
         config: DriverConfig,
         host_manager: HostManagerConfig,
     ) -> Self {
@@ -58,7 +59,9 @@ impl DriverNode {
         let birth = NodeBirth { id, seed, side: Side::Driver { life }, ppm };
         let (node, (handle, address)) = SimulatedNode::start(hub, birth, |node, port| {
             let random = node.random("driver", 0);
-            let core = DriverCore::with_journal(config, tenure, random, node.now());
+            let start = DriverStart::Journal { config, tenure: Box::new(tenure) };
+            let wall = SystemTime::UNIX_EPOCH;
+            let core = RecordedDriver::begin(start, random, node.now(), wall, recorder);
             let disk = OffloadPort::new(SimDisk { port: port.clone(), life });
             let parts = DriverParts {
                 core,

@@ -12,7 +12,9 @@ use elastic_host_manager::{Discovery, DiscoveryError, DiscoveryRun, HostsSnapsho
 use elastic_protocol::{Deadlines, JobResult, Stamp, WorkerId};
 use elastic_runtime::offload::{BlockingJob, Offload};
 use elastic_worker::state::actor::TrainingPort;
-use elastic_worker::state::core::{TrainingCommand, TrainingProgress};
+use elastic_worker::state::core::{
+    CheckpointCommand, CheckpointOutcome, TrainingCommand, TrainingProgress,
+};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
@@ -65,6 +67,10 @@ impl TrainingPort for SimTraining {
 
     fn progress(&self) -> TrainingProgress {
         self.port.call(|world| world.progress_of(self.process)).unwrap_or_default()
+    }
+
+    fn checkpoint(&mut self, command: CheckpointCommand) -> Option<CheckpointOutcome> {
+        self.port.call(|world| world.checkpoint_ordered(self.process, command)).flatten()
     }
 
     fn set_deadlines(&mut self, _deadlines: &Deadlines) {}
@@ -142,7 +148,7 @@ impl SimObserver {
 
 impl DriverObserver for SimObserver {
     fn event(&mut self, _at: SystemTime, event: &DriverEvent) {
-        self.tell(|world| world.driver_event(event.kind.clone()));
+        self.tell(|world| world.driver_event(event.clone()));
     }
 
     fn hosts(&mut self, hosts: &HostsSnapshot) {

@@ -59,6 +59,9 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::LostHostNotTold
         | Bug::ProcessNotNamed => 1,
         Bug::TotalLossTolerated => 2,
+        Bug::SealedTooEarly | Bug::LedgerOfAnotherStep => 4,
+        Bug::RefusalBelieved => 3,
+        Bug::DeathCountsTwice | Bug::DeathStaysUnexplained | Bug::ExitOmittedAfterDeath => 4,
         _ => 0,
     }
 }

@@ -3,6 +3,8 @@
 #[cfg(feature = "planted-bugs")]
 mod bugs;
 mod decisions;
+#[cfg(feature = "planted-bugs")]
+mod recording;
 mod replay;
 mod run;
 mod sweep;
@@ -33,6 +35,9 @@ enum SimCommand {
     Bugs(bugs::BugsArguments),
     /// Steps through a trace that `run --trace` wrote.
     Replay(replay::ReplayArguments),
+    /// Replays the recording of a real driver with each planted bug.
+    #[cfg(feature = "planted-bugs")]
+    Recording(recording::RecordingArguments),
     /// Compares what recorded runs decide with what is committed.
     Decisions(decisions::DecisionsArguments),
 }
@@ -121,6 +126,8 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
         #[cfg(feature = "planted-bugs")]
         SimCommand::Bugs(arguments) => bugs::bugs(&arguments),
         SimCommand::Replay(arguments) => replay::replay(&arguments),
+        #[cfg(feature = "planted-bugs")]
+        SimCommand::Recording(arguments) => recording::recording(&arguments),
         SimCommand::Decisions(arguments) => decisions::decisions(&arguments),
     }
 }

@@ -85,7 +85,12 @@ pub(crate) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
     } else {
         sim::run(
             &options,
-            Recording { words, file, decisions: arguments.decisions.is_some(), keep: 0 },
+            Recording {
+                words,
+                file,
+                decisions: arguments.decisions.is_some(),
+                ..Recording::default()
+            },
         )
     };
     let seconds = begun.elapsed().as_secs_f64();

@@ -26,6 +26,11 @@ pub(super) enum Happening {
         end: LinkSide,
         epoch: u32,
     },
+    /// A message that a node's port is closed.
+    Refused {
+        link: u32,
+        is_forged: bool,
+    },
     /// Deadline for the answer to a hello.
     GreetingDue {
         link: u32,
@@ -99,6 +104,18 @@ pub(super) enum Happening {
         process: u32,
         code: i32,
     },
+    /// The lock of a dead worker has lost its owner.
+    Dying {
+        host: u32,
+        life: u32,
+        process: u32,
+    },
+    /// The memory of a dead process is cleared, and its connections end.
+    Cleared {
+        host: u32,
+        life: u32,
+        process: u32,
+    },
     Reaped {
         host: u32,
         life: u32,
@@ -135,6 +152,19 @@ pub(super) enum Happening {
         generation: Stamp,
         operation: u32,
         value: u64,
+    },
+    /// The thread that writes checkpoints has written its part.
+    PartWritten {
+        process: u32,
+        stamp: Stamp,
+        step: u64,
+    },
+    /// The thread that writes checkpoints has made one whole.
+    MadeWhole {
+        process: u32,
+        stamp: Stamp,
+        step: u64,
+        ranks: u32,
     },
     /// A collective's deadline may have passed.
     Overdue {
@@ -194,6 +224,7 @@ impl World {
             Happening::Idle { link, connection, end, epoch } => {
                 self.handle_idle(link, connection, end, epoch);
             }
+            Happening::Refused { link, is_forged } => self.handle_refused(link, is_forged),
             Happening::GreetingDue { link, connection } => {
                 self.handle_greeting_due(link, connection);
             }
@@ -232,6 +263,8 @@ impl World {
             Happening::Booted { process } => self.handle_booted(process),
             Happening::Signalled { process, kills } => self.handle_signalled(process, kills),
             Happening::Exited { process, code } => self.handle_exited(process, code),
+            Happening::Dying { host, life, process } => self.handle_dying(host, life, process),
+            Happening::Cleared { host, life, process } => self.handle_cleared(host, life, process),
             Happening::Reaped { host, life, process } => self.handle_reaped(host, life, process),
             Happening::Read { host, life, process } => {
                 self.handle_last_words(host, life, process);
@@ -245,6 +278,12 @@ impl World {
             }
             Happening::Result { process, generation, operation, value } => {
                 self.handle_result(process, generation, operation, value);
+            }
+            Happening::PartWritten { process, stamp, step } => {
+                self.handle_part_written(process, stamp, step);
+            }
+            Happening::MadeWhole { process, stamp, step, ranks } => {
+                self.handle_made_whole(process, stamp, step, ranks);
             }
             Happening::Overdue { process } => self.handle_overdue(process),
             Happening::PeerBroken { process, generation, rank } => {

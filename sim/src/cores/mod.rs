@@ -7,6 +7,7 @@
 
 mod agents;
 mod bounds;
+mod checkpoints;
 mod collectives;
 mod driver;
 mod faults;
@@ -30,6 +31,7 @@ use rand_chacha::ChaCha8Rng;
 
 use self::agents::{AgentLife, SimulatedHost};
 use self::bounds::{Calm, PACE_NS};
+use self::checkpoints::SharedStorage;
 use self::collectives::CollectiveGroup;
 use self::driver::{DriverBirth, DriverLife, Interregnum, Tenancy};
 use self::happening::Happening;
@@ -46,6 +48,7 @@ use crate::plan::{DiscoveryFault, DiskFault, PlannedFault, plan};
 use crate::report::{RunFailure, RunReport, RunVerdict};
 use crate::scenario::Scenario;
 use crate::state_dir::SimulatedStateDir;
+use crate::tape::DriverTape;
 use crate::trace::{Recording, RunTrace, TraceKind, TracePlace};
 
 const MS: u64 = 1_000_000;
@@ -70,6 +73,8 @@ pub(crate) struct World {
     now: u64,
     agenda: WorldAgenda<Happening>,
     pub(crate) trace: RunTrace,
+    /// Recordings of the driver's lives.
+    tape: DriverTape,
     oracle: Oracle,
     /// Random stream of frame delays.
     net: ChaCha8Rng,
@@ -117,6 +122,8 @@ pub(crate) struct World {
     data: SampleSet,
     /// Checkpoints that scripts have written to shared storage, by job.
     checkpoints: BTreeMap<JobNumber, TrainedModel>,
+    /// Storage for the checkpoints of programs that use the library.
+    storage: SharedStorage,
     plan: Vec<PlannedFault>,
     /// Faults that wait for a reset: number of the reset, delay after it, number of the fault.
     after_resets: Vec<(u64, u64, u32)>,
@@ -153,7 +160,9 @@ impl World {
         let state_dir = SimulatedStateDir::new(seed, hub.is_some());
         let tenancy = Tenancy::begin(&state_dir, &scenario.driver.program, seed, 1)
             .expect("an empty state directory on a sound disk");
-        let driver = DriverLife::new(hub, &scenario, seed, birth, tenancy);
+        let tape = DriverTape::new(recording.drivers);
+        let recorder = tape.recorder(1);
+        let driver = DriverLife::new(hub, &scenario, seed, birth, (tenancy, recorder));
         let mut oracle = Oracle::default();
         let _first = oracle.driver_began(driver.job, driver.term);
         let hosts = (0..options.hosts.max(1))
@@ -170,6 +179,7 @@ impl World {
             now: 0,
             agenda: WorldAgenda::new(),
             trace: RunTrace::new(recording),
+            tape,
             oracle,
             net: stream(seed, "net", 0),
             machine: stream(seed, "machine", 0),
@@ -198,6 +208,7 @@ impl World {
             groups: BTreeMap::new(),
             data: SampleSet::new(scenario.length, seed),
             checkpoints: BTreeMap::new(),
+            storage: SharedStorage::new(seed),
             plan,
             after_resets: Vec::new(),
             after_batches: Vec::new(),
@@ -321,6 +332,7 @@ impl World {
             result: self.driver.result.as_ref().map(|result| result.reason.clone()),
             failure: self.failure.take(),
             decisions: self.trace.decisions.take(),
+            recordings: self.tape.take(),
             last_events: self.trace.columns(),
         }
     }

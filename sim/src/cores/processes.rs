@@ -269,14 +269,30 @@ impl World {
         let code = u64::from(status.shell_code().unsigned_abs());
         self.record(TraceKind::Exit, place, (code, u64::from(process)), || status.to_string());
         self.hosts[host as usize].processes.retain(|other| *other != process);
-        let is_told = self.scenario.death_is_told;
-        self.end_peer(link, is_clean, is_told);
+        let entry = &self.processes[process as usize];
+        let held_lock = entry.has_booted && !entry.is_script && !is_clean;
+        if held_lock && self.scenario.clearing_ns > 0 {
+            // The kernel lets go of the lock first.
+            let (seen, clearing) =
+                (self.draw_ns(20_000, 500_000), self.draw_ns(0, self.scenario.clearing_ns));
+            self.end_peer(link, false, false);
+            self.agenda.push(self.now + seen, Happening::Dying { host, life, process });
+            self.agenda.push(self.now + clearing, Happening::Cleared { host, life, process });
+        } else {
+            let is_told = self.scenario.death_is_told;
+            self.end_peer(link, is_clean, is_told);
+            self.handle_cleared(host, life, process);
+        }
+        self.expect_notice(process);
+    }
+
+    /// The memory of a dead process is cleared: its peers' connections break, and its agent gets its exit status.
+    pub(super) fn handle_cleared(&mut self, host: u32, life: u32, process: u32) {
         self.break_groups_of(process);
         if self.agent_mut(host, life).is_some() {
             let wait = self.draw_ns(100_000, 2 * MS);
             self.agenda.push(self.now + wait, Happening::Reaped { host, life, process });
         }
-        self.expect_notice(process);
     }
 
     /// Ends a process whose host has lost power. No other node is told.

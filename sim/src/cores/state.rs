@@ -3,7 +3,9 @@
 use elastic_protocol::messages::{DriverToWorker, WorkerToDriver};
 use elastic_protocol::{Term, Time};
 use elastic_runtime::transport::LinkEvent;
-use elastic_worker::state::core::{StateCore, StateOutput, TrainingEvent, TrainingProgress};
+use elastic_worker::state::core::{
+    CheckpointOutcome, StateCore, StateOutput, TrainingEvent, TrainingProgress,
+};
 
 use super::network::{LinkDirection, LinkFrame};
 use super::{Happening, World};
@@ -16,6 +18,8 @@ pub(super) enum ThreadTell {
     /// The thread saw the pause flag at this boundary and asks for a verdict.
     Boundary(u64),
     Progress,
+    /// What came of an order to save.
+    Checkpoint(CheckpointOutcome),
 }
 
 impl World {
@@ -89,6 +93,8 @@ impl World {
             ThreadTell::Event(TrainingEvent::CollectiveFailed { .. }) => 3,
             ThreadTell::Event(TrainingEvent::Returned { .. }) => 4,
             ThreadTell::Event(TrainingEvent::Failed { .. }) => 5,
+            ThreadTell::Event(TrainingEvent::Resumed { .. }) => 9,
+            ThreadTell::Checkpoint(outcome) => 10 | outcome.step.0 << 8,
             ThreadTell::Boundary(boundary) => 6 | boundary << 8,
             ThreadTell::Progress => 7,
         };
@@ -98,6 +104,7 @@ impl World {
         let Some(core) = entry.state.core() else { return self.tell_state_actor(process, tell) };
         match tell {
             ThreadTell::Event(event) => core.handle_training(now, event),
+            ThreadTell::Checkpoint(outcome) => core.handle_checkpoint(now, outcome),
             ThreadTell::Progress => {
                 let step = entry.program.saved.as_ref().map_or(0, |saved| saved.model.step);
                 let progress =
@@ -148,6 +155,14 @@ impl World {
                     let now = entry.clock.local(self.now);
                     if let Some(core) = entry.state.core().filter(|_| on) {
                         core.handle_pause_read(now, entry.program.boundary);
+                    }
+                }
+                StateOutput::Checkpoint(command) => {
+                    let outcome = self.checkpoint_ordered(process, command);
+                    let entry = &mut self.processes[process as usize];
+                    let now = entry.clock.local(self.now);
+                    if let (Some(outcome), Some(core)) = (outcome, entry.state.core()) {
+                        core.handle_checkpoint(now, outcome);
                     }
                 }
                 StateOutput::SampleProgress => self.tell(process, ThreadTell::Progress),

@@ -3,6 +3,7 @@
 
 use elastic_host_manager::HostState;
 use elastic_protocol::messages::{JobPhase, WorkerCondition};
+use elastic_protocol::{ResetCause, WorkerId};
 
 use super::driver::ObservedPhase;
 use super::{MS, World};
@@ -28,6 +29,7 @@ impl World {
             let phase = status.phase;
             return Err(format!("status: {said} workers in phase {phase}, and {size} train"));
         }
+        self.oracle.accounts_for(self.driver.job, &status)?;
         let resets = self.oracle.resets_of(self.driver.job);
         // A reset that was just decided may still wait for its record.
         if status.resets != resets && status.resets != resets + 1 {
@@ -43,7 +45,7 @@ impl World {
                 continue;
             }
             let is_it = |worker: &&elastic_protocol::messages::WorkerStatus| {
-                worker.host == entry.id.host.as_str() && worker.slot == entry.id.slot
+                worker.host == entry.id.host && worker.slot == entry.id.slot
             };
             let Some(worker) = status.workers.iter().find(is_it) else {
                 return Err(format!("status: {} trains, and is not there", entry.id));
@@ -62,6 +64,23 @@ impl World {
                     worker.pid
                 ));
             }
+        }
+        Ok(())
+    }
+
+    /// Checks the last reset once the driver has taken a worker's exit status: where the worker's death began the reset,
+    /// the status is its cause now.
+    pub(super) fn check_explained(&mut self, worker: &WorkerId) -> Result<(), String> {
+        let now = self.driver.clock.local(self.now);
+        let Some(cores) = self.driver.cores() else { return Ok(()) };
+        // A report that was dropped, as that of an agent that has a successor, explains nothing.
+        if cores.driver.standings().any(|(known, _)| known == worker) {
+            return Ok(());
+        }
+        let last = cores.driver.status(now, &|time| time.to_string()).last_reset;
+        let died = ResetCause::WorkerDied { worker: worker.clone() }.to_string();
+        if last.is_some_and(|reset| reset.cause == died) {
+            return Err(format!("G-10: {worker} has ended, and its reset lacks the exit status"));
         }
         Ok(())
     }

@@ -83,7 +83,7 @@ mod tests {
     fn a_frame_for_many_is_read_the_same_each_time_and_another_anew() {
         let of = |generation: u64| {
             let stamp = Stamp { term: Term(1), generation: GenerationId(generation) };
-            let message = DriverToWorker::Go { stamp };
+            let message = DriverToWorker::Go { stamp, source: None };
             let header =
                 Header::Tell { actor: ActorName::STATE, kind: DriverToWorker::KIND, returns: 0 };
             (frame(&header, &encode(&message).expect("small")), message)

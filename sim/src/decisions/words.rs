@@ -113,9 +113,10 @@ pub(crate) fn from_agent(message: &AgentToDriver) -> String {
             format!("join with {slots} slots, alive: {live}")
         }
         AgentToDriver::Started { worker, pid } => format!("{worker} has started as process {pid}"),
-        AgentToDriver::StartFailed { worker, reason } => {
+        AgentToDriver::StartFailed { worker, reason, .. } => {
             format!("{worker} was not started: {reason}")
         }
+        AgentToDriver::Dying { worker } => format!("{worker} has died"),
         AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace } => {
             let by = stopped_by.map(|by| match by {
                 StoppedBy::Driver(term) => format!("the driver of term {term}"),
@@ -154,6 +155,12 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
         }
         WorkerToDriver::Progress { stamp: of, step, note } => {
             format!("{PROGRESS} {} is at step {step} {note}", stamp(*of)).trim_end().to_owned()
+        }
+        WorkerToDriver::Checkpoint { stamp: of, step, report } => {
+            format!("step {step} of {}: {report:?}", stamp(*of))
+        }
+        WorkerToDriver::Resumed { stamp: of, step, .. } => {
+            format!("{} begins from the checkpoint of step {}", stamp(*of), or_none(*step))
         }
         WorkerToDriver::Leaving { reason } => format!("wants to leave: {reason}"),
         WorkerToDriver::TableWanted { stamp: of } => {
@@ -202,7 +209,16 @@ pub(crate) fn to_worker(message: &DriverToWorker) -> String {
     match message {
         DriverToWorker::Welcome { term, .. } => format!("welcome by term {term}"),
         DriverToWorker::Assign(told) => formation(told),
-        DriverToWorker::Go { stamp: of } => format!("go with {}", stamp(*of)),
+        DriverToWorker::Go { stamp: of, source: None } => format!("go with {}", stamp(*of)),
+        DriverToWorker::Go { stamp: of, source: Some(source) } => {
+            format!("go with {} from a checkpoint in {}", stamp(*of), source.directory)
+        }
+        DriverToWorker::SaveCheckpoint(order) => {
+            format!("save step {} of {}", order.step, stamp(order.stamp))
+        }
+        DriverToWorker::SealCheckpoint { stamp: of, step, keep } => {
+            format!("make step {step} of {} whole, keep {keep}", stamp(*of))
+        }
         DriverToWorker::Pause { stamp: of } => format!("pause {}", stamp(*of)),
         DriverToWorker::StopAt { stamp: of, boundary } => {
             format!("stop {} at boundary {boundary}", stamp(*of))
@@ -218,7 +234,7 @@ pub(crate) fn to_worker(message: &DriverToWorker) -> String {
 pub(crate) fn training(command: &TrainingCommand) -> String {
     match command {
         TrainingCommand::Form(told) => placement(told),
-        TrainingCommand::Sync { stamp: of, plan } => {
+        TrainingCommand::Sync { stamp: of, plan, .. } => {
             format!("sync {}, {}", stamp(*of), sync(*plan))
         }
         TrainingCommand::Pass => "pass the boundary".to_owned(),
@@ -331,6 +347,13 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
         }
         EventKind::GenerationRunning { world_size } => format!("{world_size} train"),
         EventKind::ResetDecided { cause, way } => format!("reset by {}: {cause}", way.name()),
+        EventKind::CheckpointSaved { step, .. } => format!("step {step} is saved"),
+        EventKind::CheckpointFailed { step, reason } => {
+            format!("step {step} is not saved: {reason}")
+        }
+        EventKind::CheckpointLoaded { step, .. } => {
+            format!("the checkpoint of step {} is loaded", or_none(*step))
+        }
         EventKind::ResetCalledOff { reason } => format!("reset called off: {reason}"),
         EventKind::GenerationTakenBack { worker } => format!("taken back: {worker} attached"),
         EventKind::ResetDone { cause, from, ms, steps_lost } => format!(
@@ -343,7 +366,7 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
         EventKind::StateLost { committed, begins_at, steps_lost } => format!(
             "steps lost: {committed} was committed, training begins at {begins_at}, {steps_lost} are lost"
         ),
-        EventKind::TakeoverBegun { hosts, workers } => {
+        EventKind::TakeoverBegun { hosts, workers, .. } => {
             format!("takeover begun with {hosts} hosts and {workers} workers")
         }
         EventKind::TakeoverDone { lost, ms } => format!("takeover done in {ms:.3} ms, {lost} lost"),

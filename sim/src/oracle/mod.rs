@@ -3,6 +3,7 @@
 
 mod cooldowns;
 mod generations;
+mod goodput;
 mod succession;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,6 +14,7 @@ use elastic_protocol::{Assignment, Incarnation, Stamp, Term, WorkerId};
 
 pub(crate) use self::cooldowns::Cooldowns;
 use self::generations::GenerationRecord;
+use self::goodput::AccountedJob;
 
 /// Number of remembered generations.
 const GENERATIONS_KEPT: usize = 16;
@@ -44,6 +46,8 @@ struct JobRecord {
     /// Resets decided, and the generation that the last of them ended.
     resets: u64,
     last_reset: Option<Stamp>,
+    /// What became of its slots' time, by its drivers' events; none before the first.
+    accounted: Option<AccountedJob>,
 }
 
 /// The oracle's knowledge of the cluster.

@@ -9,10 +9,11 @@ use super::{CutDirection, DiscoveryFault, DiskFault, FaultMoment, PlannedFault, 
 use crate::options::RunOptions;
 
 /// Number of kinds of fault that swarm testing switches.
-const KINDS: u32 = 29;
+const KINDS: u32 = 30;
 
-/// Number of kinds in the first set of draws.
+/// Number of kinds in the first sets of draws.
 const KINDS_FIRST: u32 = 25;
+const KINDS_SECOND: u32 = 29;
 
 /// Kinds that take the driver away: alone, together with another node, and by trouble of its disk.
 const DRIVER_LOST: u32 = 17;
@@ -26,7 +27,11 @@ const FAULTS_MAX: usize = 400;
 pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
     let RunOptions { seed, slots, seconds, .. } = *options;
     let hosts = options.hosts.max(1);
-    let kinds = if options.draws >= 1 { KINDS } else { KINDS_FIRST };
+    let kinds = match options.draws {
+        0 => KINDS_FIRST,
+        1 | 2 => KINDS_SECOND,
+        _ => KINDS,
+    };
     let mut swarm = stream(seed, "swarm", 0);
     let end_us = seconds * 1_000_000;
     // Least mean interval between faults of one kind, in seconds. It bounds how often faults come, whichever kinds
@@ -159,6 +164,7 @@ fn one(kind: u32, host: u32, slot: u32, slots: u32, random: &mut ChaCha8Rng) -> 
         24 => SimulatedFault::NoForming { host, is_told: random.random_bool(0.5), for_us },
         25 => SimulatedFault::HangThread { host, slot, for_us },
         26 => SimulatedFault::RaiseLate { host, slot },
+        29 => SimulatedFault::ForgedRefusals { host },
         27 => SimulatedFault::Discovery { lie: DiscoveryFault::Unclear, for_us },
         // Longer than any node waits for a silent driver.
         28 => {

@@ -132,6 +132,8 @@ pub(crate) enum SimulatedFault {
     Cut { host: u32, way: CutDirection, for_us: u64 },
     /// The sessions between a host's nodes and the driver break and are made again.
     BreakLinks { host: u32 },
+    /// Somebody tells the driver's machine that the ports of a host's nodes are closed.
+    ForgedRefusals { host: u32 },
     /// Results of collectives reach a host's workers late, perhaps after their generation has ended.
     LateData { host: u32, delay_us: u64, for_us: u64 },
     /// A worker's connections to its peers break without any death.
@@ -178,7 +180,7 @@ pub(crate) enum SimulatedFault {
 }
 
 impl SimulatedFault {
-    /// Whether only the driver is affected: by its death, its pause, or its disk's trouble.
+    /// Whether only the driver is affected: by its death, its pause, its disk's trouble, or a lie.
     pub(crate) const fn is_the_drivers_alone(&self) -> bool {
         matches!(
             self,
@@ -187,6 +189,7 @@ impl SimulatedFault {
                 | Self::ReplaceDriver { .. }
                 | Self::StopDriver { .. }
                 | Self::Disk { .. }
+                | Self::ForgedRefusals { .. }
         )
     }
 

@@ -17,14 +17,14 @@ pub struct Credentials {
     client: TokenSecret,
     /// The secret from which workers' secrets are derived.
     master: TokenSecret,
-    workers: BTreeMap<WorkerId, WorkerCredential>,
+    workers: BTreeMap<WorkerId, IssuedCredential>,
     next: Incarnation,
 }
 
 /// A worker's secret, and the key with which the worker has enrolled. The same key may ask again, because its
 /// answer may have been lost.
 #[derive(Debug)]
-struct WorkerCredential {
+struct IssuedCredential {
     secret: TokenSecret,
     spent_on: Option<Vec<u8>>,
 }
@@ -62,7 +62,7 @@ impl Credentials {
         let name = postcard::to_stdvec(worker).expect("a worker's id has no part that can fail");
         let secret = self.master.derive(&name);
         let token = self.token(TokenKind::Worker(worker.clone()), &secret);
-        self.workers.insert(worker.clone(), WorkerCredential { secret, spent_on: None });
+        self.workers.insert(worker.clone(), IssuedCredential { secret, spent_on: None });
         token
     }
 

@@ -10,7 +10,7 @@ const MARK: &[u8] = b"elastic-node sealed 1\n";
 
 /// Sealed bytes that cannot be opened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum OpenError {
+pub enum UnsealError {
     /// The bytes were sealed with another secret, or changed.
     #[error("they were sealed with another secret")]
     OtherSecret,
@@ -35,15 +35,15 @@ pub fn seal(secret: &SharedSecret, bytes: &[u8]) -> Result<Vec<u8>, NoRandomness
 /// Opens what was sealed. Bytes that are not sealed are returned as they are.
 ///
 /// # Errors
-/// [`OpenError`].
-pub fn open(secret: Option<&SharedSecret>, bytes: &[u8]) -> Result<Vec<u8>, OpenError> {
+/// [`UnsealError`].
+pub fn open(secret: Option<&SharedSecret>, bytes: &[u8]) -> Result<Vec<u8>, UnsealError> {
     let Some(rest) = bytes.strip_prefix(MARK) else { return Ok(bytes.to_vec()) };
-    let secret = secret.ok_or(OpenError::NoSecret)?;
-    let (nonce, sealed) = rest.split_first_chunk().ok_or(OpenError::OtherSecret)?;
+    let secret = secret.ok_or(UnsealError::NoSecret)?;
+    let (nonce, sealed) = rest.split_first_chunk().ok_or(UnsealError::OtherSecret)?;
     let mut sealed = sealed.to_vec();
     let nonce = Nonce::assume_unique_for_key(*nonce);
     let opened = key(secret).open_in_place(nonce, Aad::from(MARK), &mut sealed);
-    opened.map(|bytes| bytes.to_vec()).map_err(|_| OpenError::OtherSecret)
+    opened.map(|bytes| bytes.to_vec()).map_err(|_| UnsealError::OtherSecret)
 }
 
 fn key(secret: &SharedSecret) -> LessSafeKey {
@@ -64,11 +64,11 @@ mod tests {
         assert!(!sealed.windows(7).any(|part| part == b"private"));
         assert_eq!(open(Some(&secret), &sealed), Ok(b"a private key".to_vec()));
         let other = SharedSecret::of("another text");
-        assert_eq!(open(Some(&other), &sealed), Err(OpenError::OtherSecret));
-        assert_eq!(open(None, &sealed), Err(OpenError::NoSecret));
+        assert_eq!(open(Some(&other), &sealed), Err(UnsealError::OtherSecret));
+        assert_eq!(open(None, &sealed), Err(UnsealError::NoSecret));
         let mut changed = sealed.clone();
         *changed.last_mut().expect("bytes") ^= 1;
-        assert_eq!(open(Some(&secret), &changed), Err(OpenError::OtherSecret));
+        assert_eq!(open(Some(&secret), &changed), Err(UnsealError::OtherSecret));
         assert_eq!(open(None, b"plain"), Ok(b"plain".to_vec()));
         assert_ne!(seal(&secret, b"a private key").expect("random numbers"), sealed);
     }

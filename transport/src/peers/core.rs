@@ -367,6 +367,17 @@ impl<P: Payload> PeersCore<P> {
         let _detached = self.with_link(link, |peer, said| peer.handle_heard(at, said));
     }
 
+    /// Takes note that the host at the other end of a connection has refused a packet: the peer's port is closed.
+    pub fn handle_refused(&mut self, now: Time, link: LinkId) {
+        let handled = self.with_link(link, |peer, _| {
+            peer.liveness.handle_refused(now);
+            peer.judged_at()
+        });
+        if let Ok(Some(at)) = handled {
+            self.look_at = self.look_at.map(|earlier| earlier.min(at));
+        }
+    }
+
     /// Takes note that a connection has ended by itself.
     pub fn handle_link_end(&mut self, now: Time, link: LinkId, end: LinkEnd) {
         let Some(node) = self.links.get(&link).cloned() else { return };

@@ -21,6 +21,12 @@ pub(crate) fn return_grace(deadlines: &Deadlines) -> Duration {
     deadlines.lost * 2 + Duration::from_secs(2)
 }
 
+/// Silence with which a peer is lost whose host has said that the peer's port is closed. A peer that is there sends
+/// a sign of life each beat; of three, one arrives.
+pub(crate) fn refused_silence(deadlines: &Deadlines) -> Duration {
+    deadlines.beat * 3
+}
+
 /// Delay of a timer beyond which this process was paused, rather than busy for a moment.
 pub(crate) fn pause_min(deadlines: &Deadlines) -> Duration {
     deadlines.suspect / 2

@@ -5,7 +5,7 @@ use std::time::Duration;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Deadlines, Time};
 
-use super::limits::RESUME_WITHIN;
+use super::limits::{RESUME_WITHIN, refused_silence};
 
 /// A change in the judgement of a peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -15,6 +15,8 @@ pub(crate) enum PeerChange {
     Silent,
     /// The peer was silent for as long as the session is kept.
     Lost,
+    /// The peer's host has said that the peer's port is closed, and the peer was silent since then.
+    Refused,
 }
 
 /// The time at which a peer was last heard, and the verdicts on its silence.
@@ -27,6 +29,11 @@ pub(crate) struct Liveness {
     heard_at: Time,
     /// End of excused time: silence before it does not count, because this process was paused.
     excused_until: Time,
+    /// Silence after a refusal with which the peer is lost. None at the end that makes the connections: the other end
+    /// may be a driver that is started again on the same port.
+    refused_silence: Option<Duration>,
+    /// When the peer's host has said that the peer's port is closed. None once the peer was heard again.
+    refused_at: Option<Time>,
     /// Number of verdicts on the current silence.
     told: u8,
 }
@@ -37,7 +44,17 @@ impl Liveness {
         let Deadlines { suspect, lost, .. } = *deadlines;
         let is_kept = dialled && !is_planted(Bug::SilentDriverForgotten);
         let keep = if is_kept { lost.max(RESUME_WITHIN) } else { lost };
-        Self { suspect, lost, keep, heard_at: now, excused_until: Time::ZERO, told: 0 }
+        let refused_silence = (!dialled).then(|| refused_silence(deadlines));
+        Self {
+            suspect,
+            lost,
+            keep,
+            heard_at: now,
+            excused_until: Time::ZERO,
+            refused_silence,
+            refused_at: None,
+            told: 0,
+        }
     }
 
     /// Milliseconds since the peer was last heard.
@@ -47,7 +64,7 @@ impl Liveness {
 
     /// Starts anew for a new session: earlier silence does not count.
     pub(crate) fn handle_session(&mut self, now: Time) {
-        self.told = 0;
+        (self.told, self.refused_at) = (0, None);
         self.heard_at = now;
     }
 
@@ -58,7 +75,25 @@ impl Liveness {
             return false;
         }
         self.heard_at = at;
+        if !is_planted(Bug::RefusalBelieved) {
+            self.refused_at = self.refused_at.filter(|refused| *refused > at);
+        }
         std::mem::take(&mut self.told) > 0
+    }
+
+    /// Takes note that the peer's host has refused a packet to the peer's port. Anybody who knows both ports can send
+    /// such a message, so it ends nothing by itself: a peer that is heard again was not meant.
+    pub(crate) fn handle_refused(&mut self, now: Time) {
+        if self.refused_silence.is_some() {
+            self.refused_at.get_or_insert(now);
+        }
+    }
+
+    /// Time at which a peer counts as lost whose port is closed.
+    fn refused_due(&self) -> Option<Time> {
+        let silence = self.refused_silence?;
+        let silence = if is_planted(Bug::RefusalBelieved) { Duration::ZERO } else { silence };
+        Some(self.refused_at?.max(self.counted_from()) + silence)
     }
 
     /// Takes note of a pause of this process of this length, up to now, in which it did not listen.
@@ -81,7 +116,8 @@ impl Liveness {
             1 if self.lost < self.keep => self.lost,
             _ => self.keep,
         };
-        self.counted_from() + after
+        let due = self.counted_from() + after;
+        self.refused_due().map_or(due, |refused| refused.min(due))
     }
 
     /// Judges the silence.
@@ -91,6 +127,9 @@ impl Liveness {
         }
         if self.counted_from() + self.keep <= now {
             return Some(PeerChange::Lost);
+        }
+        if self.refused_due().is_some_and(|due| due <= now) {
+            return Some(PeerChange::Refused);
         }
         // If two verdicts are due at once, only the later one is reported.
         self.told = if self.counted_from() + self.lost <= now { 2 } else { 1 };
@@ -127,6 +166,27 @@ mod tests {
         assert_eq!(liveness.handle_timeout(at(2000)), Some(PeerChange::Silent), "as good as gone");
         assert_eq!(liveness.handle_timeout(at(29_999)), None);
         assert_eq!(liveness.handle_timeout(at(30_000)), Some(PeerChange::Lost));
+    }
+
+    #[test]
+    fn a_peer_whose_port_is_closed_is_lost_after_three_beats_unless_it_is_heard() {
+        let mut liveness = Liveness::new(&Deadlines::default(), Time::ZERO, false);
+        liveness.handle_refused(at(150));
+        assert_eq!(liveness.due(), at(450));
+        liveness.handle_heard(at(200));
+        assert_eq!(liveness.due(), at(1200), "it is there: the refusal was not its host's");
+        liveness.handle_refused(at(350));
+        liveness.handle_refused(at(600));
+        assert_eq!(liveness.handle_timeout(at(649)), None);
+        assert_eq!(liveness.handle_timeout(at(650)), Some(PeerChange::Refused));
+    }
+
+    #[test]
+    fn a_driver_whose_port_is_closed_may_be_started_again() {
+        let mut liveness = Liveness::new(&Deadlines::default(), Time::ZERO, true);
+        liveness.handle_refused(at(100));
+        assert_eq!(liveness.handle_timeout(at(999)), None);
+        assert_eq!(liveness.due(), at(1000));
     }
 
     #[test]

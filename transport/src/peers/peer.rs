@@ -127,15 +127,18 @@ impl<P: Payload> Peer<P> {
         self.judged_at().is_some_and(|at| at <= now) || self.can_close(now)
     }
 
+    fn lose(&mut self, reason: LossReason, said: &mut Said<'_, P>) {
+        self.detach(CloseCode::Broken, "not heard for too long", said);
+        self.session.end(reason);
+    }
+
     pub(super) fn handle_timeout(&mut self, now: Time, said: &mut Said<'_, P>) {
         if self.session.session().is_some() {
             let silent_ms = self.liveness.silent_ms(now);
             match self.liveness.handle_timeout(now) {
                 Some(PeerChange::Silent) => said.tell(LinkEvent::Silent { silent_ms }),
-                Some(PeerChange::Lost) => {
-                    self.detach(CloseCode::Broken, "not heard for too long", said);
-                    self.session.end(LossReason::Silence { silent_ms });
-                }
+                Some(PeerChange::Lost) => self.lose(LossReason::Silence { silent_ms }, said),
+                Some(PeerChange::Refused) => self.lose(LossReason::Refused { silent_ms }, said),
                 None => {}
             }
         }

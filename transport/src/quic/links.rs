@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -249,6 +250,21 @@ impl QuicLinks {
         self.tell_if_closed();
         // Drops the link with its tasks, of which this is one: nothing may be awaited after this.
         drop(link);
+    }
+
+    /// Takes note that the host at this address has refused a datagram.
+    pub(crate) fn handle_refused(&self, address: SocketAddr) {
+        let is_there = |link: &QuicLink| {
+            let there = link.connection.remote_address();
+            there.port() == address.port() && there.ip().to_canonical() == address.ip()
+        };
+        let open = self.open.borrow();
+        let refused = open.iter().find(|(_, link)| is_there(link));
+        if let Some((id, link)) = refused.map(|(id, link)| (*id, link)) {
+            tracing::debug!(peer = %link.peer(), "its port is closed");
+            drop(open);
+            self.with(|core| core.handle_refused(self.now(), id));
+        }
     }
 
     /// The one timer of the transport. Sleeps for good while the core waits for nothing.

@@ -9,6 +9,7 @@ pub(crate) mod link;
 pub(crate) mod links;
 pub(crate) mod listener;
 pub(crate) mod log_limit;
+pub(crate) mod refusals;
 pub(crate) mod reserved;
 pub(crate) mod settings;
 pub(crate) mod sockets;

@@ -25,6 +25,7 @@ use crate::quic::dialer::{Dialer, claim};
 use crate::quic::known_drivers::KnownDriversActor;
 use crate::quic::links::QuicLinks;
 use crate::quic::listener::{Admit, Listener};
+use crate::quic::refusals::{keep_refusals, watch_refusals};
 use crate::quic::settings;
 use crate::quic::sockets::Sockets;
 use crate::quic::tls::{PROTOCOL_VERSION, TlsError};
@@ -162,9 +163,11 @@ impl QuicTransport {
             None => UdpSocket::bind(bind),
         };
         let socket = socket.map_err(bound)?;
+        let refusals = keep_refusals(&socket).map_err(bound)?;
         let endpoint = Sockets::listen(socket, config, secrets.as_ref()).map_err(bound)?;
         let local_address = Some(endpoint.local_addr().map_err(bound)?);
         let links = QuicLinks::new(local, deadlines, sink);
+        let watch = watch_refusals(Rc::clone(&links), refusals);
         let listener = Rc::new(Listener {
             links: Rc::clone(&links),
             authority,
@@ -177,6 +180,7 @@ impl QuicTransport {
         let sockets = Rc::new(Sockets::listening(endpoint.clone()));
         let transport = Self::start(links, sockets, local_address, Rc::default());
         transport.tasks.borrow_mut().spawn_local(listener.run(endpoint));
+        transport.tasks.borrow_mut().spawn_local(watch);
         Ok(transport)
     }
 

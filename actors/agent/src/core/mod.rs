@@ -6,6 +6,7 @@
 //! driver is obeyed until its session ends. Exits of processes are reported to an accepted driver only; until
 //! there is one the reports are kept.
 
+mod invariants;
 mod output;
 mod reports;
 mod slot;
@@ -29,7 +30,8 @@ use elastic_protocol::{Deadlines, ExitStatus, HostName, JobId, ProgramSpec, Term
 use elastic_protocol::planted::{Bug, is_planted};
 
 pub use output::{
-    AgentOutput, AgentWarning, DriverLink, LastWords, SpawnOrder, StopSignal, WorkerCredential,
+    AgentOutput, AgentWarning, DriverLink, LastWords, SpawnOrder, StartFailure, StopSignal,
+    WorkerCredential,
 };
 use reports::Reports;
 use slot::{AgentSlot, OrderedStop, SlotProcess};
@@ -135,7 +137,11 @@ impl AgentCore {
 
     /// The next output; `None` until the next input.
     pub fn poll_output(&mut self) -> Option<AgentOutput> {
-        self.outputs.pop_front()
+        let output = self.outputs.pop_front();
+        if output.is_none() {
+            debug_assert_eq!(self.check(), Ok(()));
+        }
+        output
     }
 
     /// The time at which `handle_timeout` is due, unless another input comes first.
@@ -287,7 +293,12 @@ impl AgentCore {
     }
 
     /// The result of a spawn: the process id, or why the process could not be started.
-    pub fn handle_spawned(&mut self, now: Time, worker: &WorkerId, result: Result<u32, String>) {
+    pub fn handle_spawned(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        result: Result<u32, StartFailure>,
+    ) {
         let Some(process) = self.process_mut(worker).filter(|process| process.pid.is_none()) else {
             self.warn(AgentWarning::UnknownProcess { worker: worker.clone() });
             return;
@@ -300,12 +311,38 @@ impl AgentCore {
                 }
                 self.carry_out_stop(now, worker);
             }
-            Err(reason) => {
-                self.report(AgentToDriver::StartFailed { worker: worker.clone(), reason });
+            Err(StartFailure { reason, is_programs }) => {
+                let worker_id = worker.clone();
+                self.report(AgentToDriver::StartFailed { worker: worker_id, reason, is_programs });
                 self.vacate(worker);
             }
         }
         self.end_if_empty();
+    }
+
+    /// The lock of a worker has lost its owner: the worker is dead, and the end of its process follows, unless it has
+    /// replaced its program. The driver is told at once.
+    pub fn handle_dying(&mut self, worker: &WorkerId) {
+        // The two witnesses may come in any order: the end of the process says more.
+        let Some(process) = self.process_mut(worker).filter(|process| !process.is_dying) else {
+            return;
+        };
+        process.is_dying = true;
+        if self.accepted {
+            self.send(AgentToDriver::Dying { worker: worker.clone() });
+        }
+    }
+
+    /// Tells this session's driver of the deaths whose processes have not ended.
+    fn repeat_deaths(&mut self) {
+        let dying: Vec<_> = self
+            .processes()
+            .filter(|process| process.is_dying)
+            .map(|process| AgentToDriver::Dying { worker: process.worker.clone() })
+            .collect();
+        for message in dying {
+            self.send(message);
+        }
     }
 
     /// A process ended. The driver is told at once; the last words follow through [`Self::handle_last_words`].
@@ -318,7 +355,9 @@ impl AgentCore {
         let killed_after_grace = process.stop.as_ref().is_some_and(OrderedStop::killed_after_grace);
         let exited = worker.clone();
         let is_signal = matches!(status, ExitStatus::Signal(_));
-        if !(is_signal && is_planted(Bug::DeathNotReported)) {
+        let is_omitted = is_signal && is_planted(Bug::DeathNotReported)
+            || process.is_dying && is_planted(Bug::ExitOmittedAfterDeath);
+        if !is_omitted {
             self.report(AgentToDriver::Exited {
                 worker: exited,
                 status,
@@ -417,6 +456,7 @@ impl AgentCore {
         self.alone_since = None;
         self.announce();
         self.catch_up();
+        self.repeat_deaths();
         if !self.hanging.is_empty() {
             self.say_changed();
         }

@@ -212,3 +212,18 @@ fn fate(limit_ms: Option<u64>) -> String {
         None => "train on while nobody fails".to_owned(),
     }
 }
+
+/// Why a process could not be started.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct StartFailure {
+    /// The system's error, and the program that it is about.
+    pub reason: String,
+    /// Whether the program itself is at fault: it is missing on this host, or nothing that can be executed.
+    pub is_programs: bool,
+}
+
+impl From<String> for StartFailure {
+    fn from(reason: String) -> Self {
+        Self { reason, is_programs: false }
+    }
+}

@@ -40,6 +40,8 @@ enum Action {
     },
     Crash {
         slot: u32,
+        /// Whether the worker's lock shows its death before the process has ended.
+        is_seen: bool,
     },
     Drain,
     Wait {
@@ -74,7 +76,7 @@ fn action() -> impl Strategy<Value = Action> {
         6 => Just(Action::Reconnect),
         2 => Just(Action::Up),
         4 => (0..3_usize).prop_map(|returned| Action::Lost { returned }),
-        6 => slot.prop_map(|slot| Action::Crash { slot }),
+        6 => (slot, any::<bool>()).prop_map(|(slot, is_seen)| Action::Crash { slot, is_seen }),
         12 => (0..300_u64).prop_map(|ms| Action::Wait { ms }),
         1 => prop_oneof![
             Just(Action::Drain),
@@ -187,12 +189,15 @@ impl Model {
                     self.core.handle_undeliverable(self.now, message);
                 }
             }
-            Action::Crash { slot } => {
+            Action::Crash { slot, is_seen } => {
                 let now = self.now;
-                if let Some((_, (end, _))) =
+                if let Some((worker, (end, _))) =
                     self.live.iter_mut().find(|(worker, _)| worker.slot == slot)
                 {
                     *end = Some((now, ExitStatus::Signal(11)));
+                    if is_seen {
+                        self.core.handle_dying(worker);
+                    }
                 }
             }
             Action::Drain => self.core.handle_drain(self.now, "SIGTERM", 143),
@@ -244,7 +249,11 @@ impl Model {
         {
             self.spawning.remove(&worker);
             if nature.spawn_fails {
-                return self.core.handle_spawned(now, &worker, Err("no such program".to_owned()));
+                return self.core.handle_spawned(
+                    now,
+                    &worker,
+                    Err("no such program".to_owned().into()),
+                );
             }
             assert!(
                 self.live.keys().all(|other| other.slot != worker.slot),
@@ -312,6 +321,9 @@ impl Model {
             AgentToDriver::Exited { worker, .. } => {
                 let reported = self.ended.insert(worker.clone(), true);
                 assert_eq!(reported, Some(false), "{worker} was reported twice, or never ended");
+            }
+            AgentToDriver::Dying { worker } => {
+                assert!(self.live.contains_key(worker), "{worker} dies after its end");
             }
             AgentToDriver::Join { live, .. } => {
                 let theirs: BTreeSet<_> = live.iter().map(|live| live.worker.clone()).collect();

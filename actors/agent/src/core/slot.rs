@@ -24,6 +24,35 @@ impl AgentSlot {
     pub(super) const fn is_empty(&self) -> bool {
         self.current.is_none() && self.next.is_none()
     }
+
+    /// Checks that processes come one after the other, each of this slot.
+    pub(super) fn check(&self, number: u32) -> Result<(), String> {
+        let current = self.current.as_ref().map(|process| &process.worker);
+        let next = self.next.as_ref().map(|order| &order.worker);
+        for worker in current.into_iter().chain(next) {
+            if worker.slot != number || self.newest.is_none_or(|newest| newest < worker.incarnation)
+            {
+                return Err(format!("has {worker}, and the newest is {:?}", self.newest));
+            }
+        }
+        if let Some(next) = next
+            && current.is_none_or(|current| current.incarnation >= next.incarnation)
+        {
+            return Err(format!("keeps {next} waiting for {current:?}"));
+        }
+        let Some(process) = &self.current else { return Ok(()) };
+        let signalled = process.stop.as_ref().is_some_and(|stop| stop.terminated || stop.killed);
+        if process.pid.is_none() && (signalled || process.announced) {
+            return Err(format!(
+                "has {}, which is not started and was signalled or announced",
+                process.worker
+            ));
+        }
+        if self.next.is_some() && process.stop.is_none() {
+            return Err(format!("has {}, which is in the way and not told to end", process.worker));
+        }
+        Ok(())
+    }
 }
 
 /// A process, from the order to start it to its end.
@@ -35,13 +64,15 @@ pub(super) struct SlotProcess {
     pub(super) pid: Option<u32>,
     /// Whether the driver of this session knows the process id.
     pub(super) announced: bool,
+    /// Whether the thread of the worker's actors has died; the process has not ended yet.
+    pub(super) is_dying: bool,
     /// The stop that was ordered, if any.
     pub(super) stop: Option<OrderedStop>,
 }
 
 impl SlotProcess {
     pub(super) const fn starting(worker: WorkerId) -> Self {
-        Self { worker, pid: None, announced: false, stop: None }
+        Self { worker, pid: None, announced: false, is_dying: false, stop: None }
     }
 
     /// The time of its SIGKILL, if the process is being stopped and was not killed yet.

@@ -10,11 +10,16 @@ use super::slot::SlotProcess;
 use super::{AgentCore, AgentPhase, AgentSettings};
 
 impl AgentCore {
+    /// Reports that the agent has not started a worker, for a reason that is not the program's.
+    pub(super) fn report_not_started(&mut self, worker: WorkerId, reason: String) {
+        self.report(AgentToDriver::StartFailed { worker, reason, is_programs: false });
+    }
+
     /// The driver's order to start a worker.
     pub(super) fn start(&mut self, now: Time, mut order: SpawnOrder) {
         let worker = order.worker.clone();
         if let Some(reason) = self.not_ours(&worker) {
-            return self.report(AgentToDriver::StartFailed { worker, reason });
+            return self.report_not_started(worker, reason);
         }
         match self.slots.get(&worker.slot).and_then(|slot| slot.newest) {
             Some(newest) if newest == worker.incarnation => return,
@@ -24,7 +29,7 @@ impl AgentCore {
             _ => {}
         }
         if let Some(reason) = self.not_now() {
-            return self.report(AgentToDriver::StartFailed { worker, reason });
+            return self.report_not_started(worker, reason);
         }
         // Later entries win, so the worker's own entries come after the program's.
         let own = std::mem::take(&mut order.environment);
@@ -68,7 +73,7 @@ impl AgentCore {
         let being_stopped = current.stop.is_some();
         if let Some(replaced) = slot.next.replace(order) {
             let reason = format!("{new} was ordered on its slot before it could be started");
-            self.report(AgentToDriver::StartFailed { worker: replaced.worker, reason });
+            self.report_not_started(replaced.worker, reason);
         }
         if !being_stopped {
             self.warn(AgentWarning::SlotTaken { old: old.clone(), new: new.clone() });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{AgentToDriver, StoppedBy};
+use elastic_protocol::messages::StoppedBy;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Time, WorkerId};
 
@@ -18,7 +18,7 @@ impl AgentCore {
         };
         if let Some(order) = slot.next.take_if(|order| order.worker == worker) {
             let reason = format!("it was stopped before it was started: {reason}");
-            return self.report(AgentToDriver::StartFailed { worker: order.worker, reason });
+            return self.report_not_started(order.worker, reason);
         }
         if slot.current.as_ref().is_some_and(|process| process.worker == worker) {
             return self.order_stop(now, &worker, grace, reason, self.by_driver());
@@ -98,7 +98,7 @@ impl AgentCore {
             self.slots.values_mut().filter_map(|slot| slot.next.take()).collect();
         for order in never_started {
             let reason = format!("it was not started: {why}");
-            self.report(AgentToDriver::StartFailed { worker: order.worker, reason });
+            self.report_not_started(order.worker, reason);
         }
         let running: Vec<_> = self.processes().map(|process| process.worker.clone()).collect();
         for worker in running {

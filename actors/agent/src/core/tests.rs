@@ -136,7 +136,7 @@ fn a_start_that_cannot_be_is_answered_with_the_reason() {
     let elsewhere = WorkerId { host: HostName::new("b").expect("a literal"), ..worker(0, 1) };
     core.handle_driver(T0, start(elsewhere));
     core.handle_driver(T0, start(worker(1, 1)));
-    core.handle_spawned(T0, &worker(1, 1), Err("no such program: train".to_owned()));
+    core.handle_spawned(T0, &worker(1, 1), Err("no such program: train".to_owned().into()));
     let reasons: Vec<_> = drain(&mut core)
         .into_iter()
         .filter_map(|output| match output {
@@ -252,7 +252,7 @@ fn an_older_life_that_is_being_stopped_keeps_its_grace() {
     assert_eq!(drain(&mut core), [signal(worker(0, 1), StopSignal::Terminate, "test")]);
     core.handle_driver(T0, stop(worker(0, 2), 0));
     let reason = "it was stopped before it was started: test".to_owned();
-    let failed = AgentToDriver::StartFailed { worker: worker(0, 2), reason };
+    let failed = AgentToDriver::StartFailed { worker: worker(0, 2), reason, is_programs: false };
     assert_eq!(drain(&mut core), [AgentOutput::ToDriver(failed)]);
 }
 
@@ -268,6 +268,28 @@ fn a_host_whose_driver_is_silent_is_alone_although_the_session_is_kept() {
     assert_eq!(core.poll_timeout(), Some(orphaned), "G-9");
     core.handle_link(T0, DriverLink::Heard);
     assert_eq!(core.poll_timeout(), None, "D-3: as if nothing had happened");
+}
+
+#[test]
+fn g_12_a_death_is_told_before_the_process_has_ended() {
+    let mut core = running();
+    core.handle_dying(&worker(0, 1));
+    let dying = AgentOutput::ToDriver(AgentToDriver::Dying { worker: worker(0, 1) });
+    assert_eq!(drain(&mut core), std::slice::from_ref(&dying));
+    core.handle_dying(&worker(0, 1));
+    assert_eq!(drain(&mut core), [], "once");
+    core.handle_link(T0, lost());
+    core.handle_link(T0, DriverLink::Up);
+    let joins = drain(&mut core);
+    assert!(
+        matches!(&joins[1], AgentOutput::ToDriver(AgentToDriver::Join { live, .. }) if live.len() == 1)
+    );
+    core.handle_driver(T0, welcome(1, 2));
+    assert_eq!(drain(&mut core), [dying], "the next driver learns of it");
+    core.handle_exited(&worker(0, 1), ExitStatus::Signal(9));
+    assert_eq!(drain(&mut core), [exited(worker(0, 1), ExitStatus::Signal(9))]);
+    core.handle_dying(&worker(0, 1));
+    assert_eq!(drain(&mut core), [], "its end was told");
 }
 
 #[test]
@@ -490,4 +512,38 @@ fn s_6_a_change_of_the_host_is_told_now_and_to_the_next_driver() {
         panic!("one message: {told:?}")
     };
     assert_eq!(hanging.len(), AgentToDriver::LANES_MAX);
+}
+
+#[test]
+fn a_broken_invariant_is_found() {
+    type Breaks = fn(&mut AgentCore);
+    fn process(core: &mut AgentCore) -> &mut SlotProcess {
+        core.process_mut(&worker(0, 1)).expect("it runs")
+    }
+    let cases: [(Breaks, &str); 6] = [
+        (|core| core.link_up = false, "a driver is obeyed without a session or a welcome"),
+        (
+            |core| core.accepted = false,
+            "G-9: no driver is there, and the wait for one has no begin",
+        ),
+        (
+            |core| process(core).pid = None,
+            "slot 0 of a has a[0]#1, which is not started and was signalled or announced",
+        ),
+        (
+            |core| process(core).worker.slot = 1,
+            "slot 0 of a has a[1]#1, and the newest is Some(Incarnation(1))",
+        ),
+        (|core| core.settings.slots = 0, "slot 0 of a does not exist"),
+        (
+            |core| core.keep(AgentToDriver::Drain { reason: String::new() }),
+            "G-9: 1 reports are kept, and a driver is there",
+        ),
+    ];
+    for (breaks, expected) in cases {
+        let mut core = running();
+        assert_eq!(core.check(), Ok(()));
+        breaks(&mut core);
+        assert_eq!(core.check(), Err(expected.to_owned()));
+    }
 }

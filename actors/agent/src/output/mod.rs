@@ -6,6 +6,7 @@
 //! the files, and hands complete lines to an [`OutputSink`]. Neither the disk nor the reader of the agent's own
 //! stdout and stderr can hold a worker up for longer than a second (X-16, S-6).
 
+mod allowance;
 mod file_name;
 mod lines;
 mod plan;
@@ -17,6 +18,7 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
+pub use allowance::ShownRate;
 pub use file_name::file_stem;
 pub(super) use plan::OutputPlan;
 pub use pump::{AttachError, TAIL_PATIENCE};

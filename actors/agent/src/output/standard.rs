@@ -3,10 +3,13 @@
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use elastic_runtime::{DroppingWriter, DroppingWriterLane, DroppingWriterTrouble};
+use tokio::time::Instant;
 
+use super::allowance::{OutputAllowance, ShownRate, Verdict};
 use super::{OutputSink, OutputStream};
 
 /// Start of a line on a terminal: erases what a progress line has left there.
@@ -24,6 +27,8 @@ pub struct StandardStreams {
     stderr: DroppingWriter,
     /// The bytes that begin each line of stdout and of stderr.
     begins: [&'static [u8]; 2],
+    /// The allowances of stdout and of stderr; none: everything is shown that is read.
+    allowances: Option<[Mutex<OutputAllowance>; 2]>,
 }
 
 impl StandardStreams {
@@ -52,7 +57,16 @@ impl StandardStreams {
             stdout: shown("show stdout", stdout)?,
             stderr: shown("show stderr", stderr)?,
             begins: [b"", b""],
+            allowances: None,
         })
+    }
+
+    /// Shows so much of the workers' output only, and the number of lines that are missing.
+    #[must_use]
+    pub fn limited(mut self, rate: ShownRate) -> Self {
+        let allowance = || Mutex::new(OutputAllowance::new(rate, Instant::now()));
+        self.allowances = Some([allowance(), allowance()]);
+        self
     }
 
     /// The streams that are not read, or have lost lines.
@@ -63,6 +77,13 @@ impl StandardStreams {
     /// Waits until all lines were written, for `within` at most for each stream. Returns whether they were. To
     /// be called before the process ends.
     pub fn flush(&self, within: Duration) -> bool {
+        for (allowance, lane) in self.allowances.iter().flatten().zip([&self.stdout, &self.stderr])
+        {
+            let missed = allowance.lock().unwrap_or_else(PoisonError::into_inner).missed();
+            if missed > 0 {
+                lane.push(&[too_much(missed).as_bytes()]);
+            }
+        }
         let stdout = self.stdout.flush(within);
         self.stderr.flush(within) && stdout
     }
@@ -73,6 +94,13 @@ pub fn not_shown(lines: u64) -> String {
     format!("[elastic-node] {lines} lines are not shown: this output is read too slowly\n")
 }
 
+/// The line that replaces lines beyond the allowance.
+fn too_much(lines: u64) -> String {
+    format!(
+        "[elastic-node] {lines} lines are not shown: more output than a launcher passes on; --output-dir stores all of it\n"
+    )
+}
+
 fn shown(name: &'static str, writer: Box<dyn Write + Send>) -> io::Result<DroppingWriter> {
     DroppingWriter::new(DroppingWriterLane::shown(name), writer, Box::new(not_shown))
 }
@@ -80,10 +108,18 @@ fn shown(name: &'static str, writer: Box<dyn Write + Send>) -> io::Result<Droppi
 impl OutputSink for StandardStreams {
     fn line(&self, prefix: &str, stream: OutputStream, line: &str) {
         let [of_stdout, of_stderr] = self.begins;
-        let (lane, begin) = match stream {
-            OutputStream::Stdout => (&self.stdout, of_stdout),
-            OutputStream::Stderr => (&self.stderr, of_stderr),
+        let (lane, begin, index) = match stream {
+            OutputStream::Stdout => (&self.stdout, of_stdout, 0),
+            OutputStream::Stderr => (&self.stderr, of_stderr, 1),
         };
+        if let Some(allowances) = &self.allowances {
+            let mut allowance = allowances[index].lock().unwrap_or_else(PoisonError::into_inner);
+            match allowance.take(Instant::now(), prefix.len() + line.len() + 1) {
+                Verdict::Show { missed: 0 } => {}
+                Verdict::Show { missed } => lane.push(&[begin, too_much(missed).as_bytes()]),
+                Verdict::Drop => return,
+            }
+        }
         lane.push(&[begin, prefix.as_bytes(), line.as_bytes(), b"\n"]);
     }
 }

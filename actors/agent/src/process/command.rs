@@ -1,21 +1,28 @@
 //! Start of a worker's process: its environment, its set-up between fork and exec, and the error message if
 //! that fails. Called by `starting`.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
+use elastic_robust_lock::LockSeat;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, getppid, setsid};
 
-use crate::core::SpawnOrder;
+use super::cgroup::WorkerGroup;
+use crate::core::{SpawnOrder, StartFailure};
 use crate::output::Pipes;
 
 /// The environment variable with a worker's secret.
 pub(super) const CREDENTIAL_VARIABLE: &str = elastic_protocol::environment::CREDENTIAL;
+
+/// The environment variable that names a worker's lock.
+const LOCK_VARIABLE: &str = elastic_protocol::environment::LOCK;
 
 /// The environment variable that may hold the agent's join token. It is not passed on to workers.
 const TOKEN_VARIABLE: &str = "ELASTIC_TOKEN";
@@ -58,9 +65,11 @@ pub(super) fn start(
     order: &SpawnOrder,
     pipes: Pipes,
     error_file: Option<&Path>,
-) -> Result<Child, String> {
+    group: Option<&WorkerGroup>,
+    seat: Option<&Arc<LockSeat>>,
+) -> Result<Child, StartFailure> {
     let Some((program, arguments)) = order.program.argv.split_first() else {
-        return Err("the job names no program to run".to_owned());
+        return Err(StartFailure::from("the job names no program to run".to_owned()));
     };
     let mut command = Command::new(program);
     without_the_agents_task(&mut command);
@@ -76,7 +85,36 @@ pub(super) fn start(
         command.env(ERROR_FILE_VARIABLE, path);
     }
     in_own_session(&mut command, Some(getpid()));
+    if let Some(entry) = group.and_then(|group| group.entry().ok()) {
+        in_group(&mut command, entry);
+    }
+    command.env_remove(LOCK_VARIABLE);
+    if let Some((seat, name)) = seat.and_then(|seat| Some((seat, seat.name()?))) {
+        command.env(LOCK_VARIABLE, name);
+        let seat = Arc::clone(seat);
+        inherit_locks(&mut command, seat);
+    }
     command.spawn().map_err(|error| explain(program, &error))
+}
+
+/// Makes the process enter a control group, through this file.
+#[expect(unsafe_code, reason = "nothing else runs code between fork and exec")]
+fn in_group(command: &mut Command, entry: File) {
+    // A process that cannot enter runs all the same: what it leaves behind is looked for as without a group.
+    let enter = move || {
+        let _ = nix::unistd::write(&entry, b"0");
+        Ok(())
+    };
+    // SAFETY: `enter` makes one system call. It neither allocates nor takes a lock, so it may run in the forked
+    // child of a process with threads.
+    unsafe { command.pre_exec(enter) };
+}
+
+/// Passes the table of locks on to the process.
+#[expect(unsafe_code, reason = "nothing else runs code between fork and exec")]
+fn inherit_locks(command: &mut Command, seat: Arc<LockSeat>) {
+    // SAFETY: one system call, which neither allocates nor takes a lock.
+    unsafe { command.pre_exec(move || seat.pass_on()) };
 }
 
 fn without_the_agents_task(command: &mut Command) {
@@ -105,7 +143,7 @@ pub(super) fn in_own_session(command: &mut Command, dies_with: Option<Pid>) {
 }
 
 /// The message for a program that could not be started: the cause, and what to do about it.
-fn explain(program: &str, error: &io::Error) -> String {
+fn explain(program: &str, error: &io::Error) -> StartFailure {
     let hint = match error.kind() {
         io::ErrorKind::NotFound if program.contains('/') => {
             "there is no such file, or the interpreter that its first line names is missing"
@@ -117,9 +155,10 @@ fn explain(program: &str, error: &io::Error) -> String {
         _ if error.raw_os_error() == Some(libc::ENOEXEC) => {
             "it is neither a binary of this machine nor a script with a first line like #!/bin/sh"
         }
-        _ => return format!("cannot start {program:?}: {error}"),
+        _ => return StartFailure::from(format!("cannot start {program:?}: {error}")),
     };
-    format!("cannot start {program:?}: {hint} ({error})")
+    let reason = format!("cannot start {program:?}: {hint} ({error})");
+    StartFailure { reason, is_programs: true }
 }
 
 #[cfg(test)]

@@ -5,14 +5,13 @@
 //! stdin ends because the agent is gone.
 
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-
-use nix::unistd::Pid;
 
 use super::command::in_own_session;
 
-/// The guard's script. The line `+ GROUP` adds a process group, `- GROUP` removes it. At the end of stdin the
-/// remaining groups are killed.
+/// The guard's script. The line `+ GROUP` adds a process group, or a control group by its folder; `- GROUP` removes it. At
+/// the end of stdin the remaining groups are killed.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 groups=
@@ -25,8 +24,22 @@ while read -r change group; do
     [ "$change" = - ] || groups="$groups $group"
 done
 for group in $groups; do
-    kill -s KILL -- "-$group"
+    case $group in
+    /*) echo 1 >"$group/cgroup.kill" ;;
+    *) kill -s KILL -- "-$group" ;;
+    esac
 done
+for group in $groups; do
+    case $group in
+    /*)
+        for again in 1 2 3 4 5 6 7 8 9; do
+            rmdir "$group" && break
+            sleep 0.1
+        done
+        ;;
+    esac
+done
+[ -z "$1" ] || rmdir "$1"
 "#;
 
 /// The guard process. Dropping this value ends it.
@@ -37,11 +50,13 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Starts the guard, in a session of its own so that no Ctrl-C reaches it.
-    pub(super) fn start() -> io::Result<Self> {
+    /// Starts the guard, in a session of its own so that no Ctrl-C reaches it. `folder` is that of the agent's control
+    /// group, which the guard removes in the end.
+    pub(super) fn start(folder: Option<&Path>) -> io::Result<Self> {
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", SCRIPT, "elastic-node-guard"])
+            .args(folder)
             .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -57,18 +72,18 @@ impl Guard {
         self.process.id().cast_signed()
     }
 
-    /// Adds a process group, to be killed if the agent dies.
-    pub(super) fn add(&mut self, group: Pid) -> io::Result<()> {
+    /// Adds a group, to be killed if the agent dies: a process group by its id, or a control group by its folder.
+    pub(super) fn add(&mut self, group: &str) -> io::Result<()> {
         self.tell('+', group)
     }
 
-    /// Removes a process group. To be called before the leader of the group is reaped, since the system may
+    /// Removes a group. To be called before the leader of a process group is reaped, since the system may
     /// reuse its id afterwards.
-    pub(super) fn forget(&mut self, group: Pid) -> io::Result<()> {
+    pub(super) fn forget(&mut self, group: &str) -> io::Result<()> {
         self.tell('-', group)
     }
 
-    fn tell(&mut self, change: char, group: Pid) -> io::Result<()> {
+    fn tell(&mut self, change: char, group: &str) -> io::Result<()> {
         let Some(orders) = &mut self.orders else { return Ok(()) };
         // A single write below PIPE_BUF is atomic.
         orders.write_all(format!("{change} {group}\n").as_bytes())

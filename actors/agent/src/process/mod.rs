@@ -3,8 +3,8 @@
 //! own.
 //!
 //! Guarantees and limits of a worker's process:
-//! - The process leads a session and a process group of its own. Its stdin is empty. No descriptor of the agent
-//!   is open in it. Its secret is in `ELASTIC_CREDENTIAL`.
+//! - The process leads a session and a process group of its own. Its stdin is empty. One descriptor of the agent
+//!   is open in it, that of the table of locks, which `ELASTIC_LOCK` names. Its secret is in `ELASTIC_CREDENTIAL`.
 //! - SIGTERM goes to this process alone, as under torchrun, Kubernetes or systemd's mixed mode. The process
 //!   looks after its own children (data loaders, for example): if they got the signal too, the last step before
 //!   a planned departure would fail for want of data. A wrapper script should therefore `exec` the program.
@@ -15,6 +15,7 @@
 //!   recognises them by their environment. Such a descendant survives only if it clears its environment, or if
 //!   the agent is killed.
 
+mod cgroup;
 mod command;
 mod error_file;
 mod exit_watch;
@@ -29,7 +30,7 @@ mod tests;
 use actix::{Message, Recipient};
 use elastic_protocol::{ExitStatus, WorkerId};
 
-use super::core::{LastWords, SpawnOrder, StopSignal};
+use super::core::{LastWords, SpawnOrder, StartFailure, StopSignal};
 pub use system::{Leaders, SystemProcesses};
 
 /// Events of a process.
@@ -40,7 +41,13 @@ pub enum ProcessEvent {
         /// The worker.
         worker: WorkerId,
         /// The process id, or why there is no process; the error names the program.
-        result: Result<u32, String>,
+        result: Result<u32, StartFailure>,
+    },
+    /// The worker's lock has lost its owner: the worker is dead, and its process is about to end, or has replaced its
+    /// program (`robust_lock`). Sent at most once for each process, after `Spawned`, mostly before `Exited`.
+    Dying {
+        /// The worker.
+        worker: WorkerId,
     },
     /// A process ended. Sent once for each started process, after `Spawned`.
     Exited {

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use elastic_robust_lock::{LockSeat, LockWatch};
 use nix::unistd::Pid;
+use tokio::sync::oneshot;
 
-use super::super::core::SpawnOrder;
+use super::super::core::{SpawnOrder, StartFailure};
 use super::super::output::{Attached, OutputFiles, OutputPlan, OutputSink, attach};
+use super::cgroup::{AgentGroup, WorkerGroup};
 use super::command::start;
 use super::guard::Guard;
 
@@ -23,15 +26,20 @@ pub(super) struct Starter {
     sink: Arc<dyn OutputSink>,
     /// A folder for error files where none is given; removed with the agent.
     scratch: Arc<OnceLock<tempfile::TempDir>>,
+    /// The control group of this agent, made with the first process where that is allowed.
+    group: Arc<OnceLock<Option<AgentGroup>>>,
     pub(super) files: OutputFiles,
     pub(super) children: Arc<Mutex<ChildProcesses>>,
+    /// The watch over the workers' locks, begun with the first of them; none where it could not be begun.
+    locks: Arc<OnceLock<Option<LockWatch>>>,
 }
 
 /// The agent's own children that were not reaped, and the guard process.
 #[derive(Debug, Default)]
 pub(super) struct ChildProcesses {
     pub(super) pids: BTreeSet<i32>,
-    groups: BTreeSet<Pid>,
+    /// The groups that the guard kills if the agent dies: process groups by their ids, control groups by their folders.
+    groups: BTreeSet<String>,
     guard: Option<Guard>,
 }
 
@@ -42,12 +50,17 @@ pub(super) struct Spawned {
     pub(super) pid: Pid,
     pub(super) output: Attached,
     pub(super) error_file: Option<PathBuf>,
+    /// The control group of the process and of all that it starts.
+    pub(super) group: Option<WorkerGroup>,
+    /// The seat of the worker's lock, kept until the process has ended, and what tells of the owner's death.
+    pub(super) seat: Option<(Arc<LockSeat>, oneshot::Receiver<()>)>,
 }
 
 impl Starter {
     pub(super) fn new(sink: Arc<dyn OutputSink>) -> Self {
         let (scratch, files, children) = (Arc::default(), OutputFiles::default(), Arc::default());
-        Self { sink, scratch, files, children }
+        let (group, locks) = (Arc::default(), Arc::default());
+        Self { sink, scratch, group, files, children, locks }
     }
 
     pub(super) fn children(&self) -> MutexGuard<'_, ChildProcesses> {
@@ -56,16 +69,56 @@ impl Starter {
     }
 
     /// Starts a process.
-    pub(super) fn start(&self, order: &SpawnOrder) -> Result<Spawned, String> {
+    pub(super) fn start(&self, order: &SpawnOrder) -> Result<Spawned, StartFailure> {
         let sink = Arc::clone(&self.sink);
         let plan = OutputPlan::new(order, self.scratch(order)?);
         let (pipes, output) =
             attach(&order.worker, &plan, sink, &self.files).map_err(|error| error.to_string())?;
         let error_file = plan.error_file;
-        let child = start(order, pipes, error_file.as_deref())?;
+        let worker = &order.worker;
+        let name = format!("{}-{}", worker.slot, worker.incarnation.0);
+        let group = self.group.get_or_init(AgentGroup::make).as_ref();
+        let group = group.and_then(|group| group.worker(&name));
+        if let Some(group) = &group {
+            self.children().add_group(group);
+        }
+        let seat = self.seat();
+        let held = seat.as_ref().map(|(seat, _)| seat);
+        let child = match start(order, pipes, error_file.as_deref(), group.as_ref(), held) {
+            Ok(child) => child,
+            Err(failure) => {
+                self.end_group(group);
+                return Err(failure);
+            }
+        };
         let pid = Pid::from_raw(child.id().cast_signed());
         self.children().add(pid);
-        Ok(Spawned { child, pid, output, error_file })
+        Ok(Spawned { child, pid, output, error_file, group, seat })
+    }
+
+    /// Kills what is left of a worker's control group.
+    pub(super) fn end_group(&self, group: Option<WorkerGroup>) {
+        let Some(group) = group else { return };
+        let folder = group.folder().to_owned();
+        drop(group);
+        self.children().forget_group(&folder);
+    }
+
+    /// A seat for a worker's lock, and what tells of its owner's death. Without one the end of the process is seen by
+    /// its pidfd alone.
+    fn seat(&self) -> Option<(Arc<LockSeat>, oneshot::Receiver<()>)> {
+        let begin = || {
+            let begun = LockWatch::new(uuid::Uuid::new_v4().as_u128());
+            let without = "deaths of workers are seen by their pidfds alone";
+            begun.inspect_err(|error| tracing::warn!(%error, "{without}")).ok()
+        };
+        let watch = self.locks.get_or_init(begin).as_ref()?;
+        let (tell, died) = oneshot::channel();
+        let seat = watch.seat(move || {
+            // The receiver is gone if the agent is ending.
+            let _ = tell.send(());
+        })?;
+        Some((Arc::new(seat), died))
     }
 
     /// The agent's folder for error files, made if the process needs it.
@@ -86,22 +139,41 @@ impl Starter {
 impl ChildProcesses {
     fn add(&mut self, pid: Pid) {
         self.pids.insert(pid.as_raw());
-        self.groups.insert(pid);
+        self.guard(pid.to_string(), None);
+    }
+
+    /// Adds a control group. To be called before the process is started that enters it.
+    fn add_group(&mut self, group: &WorkerGroup) {
+        self.guard(group.folder().display().to_string(), group.folder().parent());
+    }
+
+    /// Has the guard kill a group if the agent dies.
+    fn guard(&mut self, group: String, agents: Option<&Path>) {
+        self.groups.insert(group.clone());
         if self.guard.is_some() {
-            return self.tell_guard(|guard| guard.add(pid));
+            return self.tell_guard(|guard| guard.add(&group));
         }
-        self.guard =
-            Guard::start().inspect_err(|error| tracing::warn!(%error, "{GUARD_LESS}")).ok();
+        let guard = Guard::start(agents);
+        self.guard = guard.inspect_err(|error| tracing::warn!(%error, "{GUARD_LESS}")).ok();
         self.pids.extend(self.guard.as_ref().map(Guard::pid));
         for group in self.groups.clone() {
-            self.tell_guard(|guard| guard.add(group));
+            self.tell_guard(|guard| guard.add(&group));
         }
     }
 
-    /// Removes a group. To be called before the leader of the group is reaped, since the system may reuse its
-    /// id afterwards.
+    /// Removes a process group. To be called before the leader of the group is reaped, since the system may
+    /// reuse its id afterwards.
     pub(super) fn forget(&mut self, group: Pid) {
-        self.groups.remove(&group);
+        self.leave(&group.to_string());
+    }
+
+    /// Removes a control group that is gone.
+    pub(super) fn forget_group(&mut self, folder: &Path) {
+        self.leave(&folder.display().to_string());
+    }
+
+    fn leave(&mut self, group: &str) {
+        self.groups.remove(group);
         self.tell_guard(|guard| guard.forget(group));
     }
 

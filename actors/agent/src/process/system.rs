@@ -13,10 +13,11 @@ use elastic_runtime::{BlockingLane, DroppingWriterTrouble, OffloadPort};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::super::core::{LastWords, SpawnOrder, StopSignal};
+use super::super::core::{LastWords, SpawnOrder, StartFailure, StopSignal};
 use super::super::output::{OutputSink, TAIL_PATIENCE};
 use super::exit_watch::ExitWatch;
 use super::starting::{Spawned, Starter};
@@ -112,14 +113,15 @@ struct StartedProcess {
 }
 
 impl StartedProcess {
-    fn watch(mut spawned: Spawned) -> Result<Self, String> {
+    fn watch(mut spawned: Spawned) -> Result<Self, StartFailure> {
         match ExitWatch::new(spawned.pid) {
             Ok(watch) => Ok(Self { spawned, watch }),
             Err(error) => {
                 // The end of this process could not be seen, so it must not live.
                 kill_group(spawned.pid);
                 let _ = spawned.child.wait();
-                Err(format!("the end of a process cannot be watched: {error}"))
+                let reason = format!("the end of a process cannot be watched: {error}");
+                Err(StartFailure::from(reason))
             }
         }
     }
@@ -141,11 +143,12 @@ impl ProcessContext {
     async fn run(self, order: SpawnOrder) {
         let starter = self.starter.clone();
         let spawned = self.lane.run("start", move || starter.start(&order)).await;
-        let spawned = spawned.map_err(|error| error.to_string()).and_then(|spawned| spawned);
+        let spawned = spawned.map_err(|error| StartFailure::from(error.to_string()));
+        let spawned = spawned.and_then(|spawned| spawned);
         let started = spawned.and_then(StartedProcess::watch);
         let result = match &started {
             Ok(started) => Ok(started.spawned.pid.as_raw().unsigned_abs()),
-            Err(reason) => Err(reason.clone()),
+            Err(failure) => Err(failure.clone()),
         };
         let worker = self.worker.clone();
         if let Ok(StartedProcess { spawned, .. }) = &started {
@@ -158,10 +161,20 @@ impl ProcessContext {
     }
 
     async fn see_to_its_end(self, started: StartedProcess) {
-        let StartedProcess { spawned: Spawned { child, pid, output, error_file }, watch } = started;
+        let StartedProcess { spawned, watch } = started;
+        let Spawned { child, pid, output, error_file, group, seat } = spawned;
+        let seat = seat.map(|(seat, died)| {
+            spawn_local(tell_of_death(died, self.worker.clone(), self.events.clone()));
+            seat
+        });
         watch.ended().await;
+        drop(seat);
         let Self { worker, starter, lane, live, events, .. } = self;
         let status = live.borrow_mut().bury(&worker, pid, child, &starter);
+        if group.is_some() {
+            let starter = starter.clone();
+            drop(lane.run("end group", move || starter.end_group(group)));
+        }
         if let Some(mark) = self.mark.filter(|_| self.adopts.get()) {
             let starter = starter.clone();
             drop(lane.run("end orphans", move || orphans::end_orphans(&starter, &mark)));
@@ -178,6 +191,17 @@ impl ProcessContext {
         };
         let said = LastWords { tail, error };
         events.do_send(ProcessEvent::LastWords { worker, said });
+    }
+}
+
+/// Tells of the death of a lock's owner, if it comes before the end of the process is seen.
+async fn tell_of_death(
+    died: oneshot::Receiver<()>,
+    worker: WorkerId,
+    events: Recipient<ProcessEvent>,
+) {
+    if died.await.is_ok() {
+        events.do_send(ProcessEvent::Dying { worker });
     }
 }
 

@@ -253,9 +253,11 @@ fn a_program_that_cannot_be_started_is_named() {
         ];
         for (program, hint) in cases {
             fixture.spawn(&[program]);
-            let ProcessEvent::Spawned { result: Err(reason), .. } = fixture.event().await else {
+            let ProcessEvent::Spawned { result: Err(failure), .. } = fixture.event().await else {
                 panic!("{program} was started");
             };
+            let reason = failure.reason;
+            assert!(failure.is_programs, "it would not do better at the next attempt: {reason}");
             assert!(reason.starts_with(&format!("cannot start {program:?}: ")), "{reason}");
             assert!(reason.contains(hint), "{reason}");
         }

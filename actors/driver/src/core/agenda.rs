@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use elastic_protocol::Time;
+use serde::{Deserialize, Serialize};
 
 use super::timers::{Timer, Timers};
 
@@ -10,7 +11,7 @@ use super::timers::{Timer, Timers};
 const REVIEW_DELAY: Duration = Duration::from_millis(2);
 
 /// Timers, and the time of the next review.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Timetable {
     timers: Timers,
     review_at: Option<Time>,

@@ -10,7 +10,7 @@ use super::DriverCore;
 use super::first_cause::FailureWords;
 use super::losses::{ProcessExit, last_heard};
 use super::output::{DriverOutput, EventKind};
-use super::table::{AgentRecord, PeerLink, PendingJoin, Stance, WorkerRecord};
+use super::table::{PeerLink, PendingJoin, WorkerRecord};
 use super::timers::Timer;
 use crate::journal::JournalRecord;
 
@@ -38,20 +38,20 @@ impl DriverCore {
             }
             return self.drop_message();
         }
-        if self.roster.agents.get(host).is_none_or(|agent| agent.node != *from) {
+        if !self.roster.is_agent_of(host, from) {
             return self.drop_message();
         }
         match message {
             AgentToDriver::Join { .. } => {}
             AgentToDriver::Started { worker, pid } => {
-                if let Some(record) = self.roster.workers.get_mut_untouched(&worker) {
-                    record.pid = Some(pid);
-                }
+                self.roster.note_program_starts();
+                self.roster.note_pid(&worker, pid);
                 self.process_started(&worker);
             }
-            AgentToDriver::StartFailed { worker, reason } => {
-                self.handle_start_failed(now, &worker, &reason);
+            AgentToDriver::StartFailed { worker, reason, is_programs } => {
+                self.handle_start_failed(now, &worker, &reason, is_programs);
             }
+            AgentToDriver::Dying { worker } => self.handle_dying(now, &worker),
             AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace } => {
                 let exit = ProcessExit { status, stopped_by, killed_after_grace };
                 self.handle_exit(now, &worker, &exit);
@@ -64,15 +64,10 @@ impl DriverCore {
                 self.handle_last_words(now, &worker, &words);
             }
             AgentToDriver::HostChanged { meeting, hanging } => {
-                if let Some(agent) = self.roster.agents.get_mut(host) {
-                    agent.meeting = meeting;
-                    agent.hanging = (now, hanging);
-                }
+                self.roster.note_host(now, host, meeting, hanging);
             }
             AgentToDriver::Drain { reason } => {
-                if let Some(agent) = self.roster.agents.get_mut(host) {
-                    agent.draining = Some(reason);
-                }
+                self.roster.drain(host, reason);
                 self.agenda.ask_review(now);
             }
         }
@@ -80,25 +75,21 @@ impl DriverCore {
 
     fn handle_agent_link(&mut self, now: Time, peer: &NodeId, host: &HostName, event: &LinkEvent) {
         if let LinkEvent::Lost { .. } = event
-            && self.roster.pending_joins.get(host).is_some_and(|pending| pending.node == *peer)
+            && self.roster.pending_join(host).is_some_and(|pending| pending.node == *peer)
         {
-            self.roster.pending_joins.remove(host);
+            self.roster.take_pending_join(host);
         }
-        let Some(agent) = self.roster.agents.get_mut(host).filter(|agent| agent.node == *peer)
-        else {
+        let Some(agent) = self.roster.agent(host).filter(|agent| agent.node == *peer) else {
             return;
         };
+        let leaves = agent.dismissed || self.round.phase().is_over();
+        self.roster.set_agent_link(host, PeerLink::after(event));
         match event {
-            LinkEvent::Up | LinkEvent::Heard => agent.link = PeerLink::Up,
-            LinkEvent::Silent { .. } => agent.link = PeerLink::Silent,
+            LinkEvent::Lost { .. } if leaves => self.forget_agent(now, host),
             LinkEvent::Lost { reason, silent_ms } => {
-                agent.link = PeerLink::Down;
-                if agent.dismissed || self.round.phase().is_over() {
-                    self.forget_agent(now, host);
-                } else {
-                    self.handle_host_lost(now, host, &reason.to_string(), *silent_ms);
-                }
+                self.handle_host_lost(now, host, &reason.to_string(), *silent_ms);
             }
+            LinkEvent::Up | LinkEvent::Heard | LinkEvent::Silent { .. } => {}
         }
     }
 
@@ -111,13 +102,12 @@ impl DriverCore {
         }
         let taken = self
             .roster
-            .agents
-            .get(host)
+            .agent(host)
             .is_some_and(|agent| agent.node != *from && agent.link != PeerLink::Down);
         if taken {
             // The known agent may be dead without the driver's knowledge: the newcomer waits until that is clear.
             let deadline = now + self.config.deadlines.lost + self.config.deadlines.suspect;
-            self.roster.pending_joins.insert(host.clone(), PendingJoin { deadline, ..join });
+            self.roster.keep_waiting(host, PendingJoin { deadline, ..join });
             self.agenda.set(deadline, Timer::Join(host.clone()));
             return;
         }
@@ -125,20 +115,9 @@ impl DriverCore {
     }
 
     fn accept_join(&mut self, now: Time, host: &HostName, join: &PendingJoin) {
-        let PendingJoin { node: from, slots, role, meeting, live, .. } = join;
+        let PendingJoin { node: from, slots, live, .. } = join;
         let slots = *slots;
-        let record = AgentRecord {
-            node: from.clone(),
-            slots,
-            role: role.clone(),
-            meeting: *meeting,
-            hanging: (now, Vec::new()),
-            link: PeerLink::Up,
-            draining: None,
-            dismissed: false,
-        };
-        let known = self.roster.agents.insert(host.clone(), record);
-        if known.is_none_or(|known| known.node != *from) {
+        if self.roster.admit(now, host, join) {
             self.event(EventKind::HostJoined { host: host.clone(), slots });
             self.open_slots(host, from.incarnation);
         }
@@ -165,16 +144,12 @@ impl DriverCore {
         host: &HostName,
         live: &[LiveWorker],
     ) {
+        if !live.is_empty() {
+            self.roster.note_program_starts();
+        }
         for process in live {
             self.stop_if_left_behind(now, &process.worker);
-            let wanted = self.roster.workers.get_mut(&process.worker).is_some_and(|record| {
-                record.pid = Some(process.pid);
-                if record.stance == Stance::Lost {
-                    record.come_back(now);
-                }
-                record.stance != Stance::Leaving
-            });
-            if wanted {
+            if self.roster.process_is_there(now, &process.worker, process.pid) {
                 for wait in [self.config.deadlines.start, self.rest_deadline()] {
                     self.agenda.set(now + wait, Timer::Start(process.worker.clone()));
                 }
@@ -200,7 +175,7 @@ impl DriverCore {
 
     /// Removes a worker that its agent does not know: it died with an earlier life of the agent.
     pub(crate) fn handle_vanished(&mut self, now: Time, worker: &WorkerId, reason: &str) {
-        if !self.roster.workers.contains_key(worker) || self.roster.is_done(worker) {
+        if !self.roster.has_worker(worker) || self.roster.is_done(worker) {
             return;
         }
         let cause = ResetCause::HostLost { host: worker.host.clone(), reason: reason.to_owned() };
@@ -212,16 +187,15 @@ impl DriverCore {
     }
 
     pub(crate) fn resolve_pending_join(&mut self, now: Time, host: &HostName) {
-        let Some(pending) = self.roster.pending_joins.get(host) else { return };
-        let free = self.roster.agents.get(host).is_none_or(|agent| agent.link == PeerLink::Down);
+        let Some(pending) = self.roster.pending_join(host) else { return };
+        let free = self.roster.agent(host).is_none_or(|agent| agent.link == PeerLink::Down);
         if free {
-            let pending = self.roster.pending_joins.remove(host);
-            if let Some(pending) = pending {
+            if let Some(pending) = self.roster.take_pending_join(host) {
                 self.accept_join(now, host, &pending);
             }
         } else if pending.deadline <= now {
             let node = pending.node.clone();
-            self.roster.pending_joins.remove(host);
+            self.roster.take_pending_join(host);
             let reason = format!(
                 "host {host} already has an agent; give this one another --host, or stop that one"
             );
@@ -263,12 +237,7 @@ impl DriverCore {
             if self.forget_without_process(worker) {
                 continue;
             }
-            let is_member = self.round.is_member(worker);
-            let Some(record) = self.roster.workers.get_mut(worker) else { continue };
-            if record.stance != Stance::Leaving {
-                record.take_stance(now, Stance::Lost);
-            }
-            if is_member && record.link != PeerLink::Down && record.stage.is_none() {
+            if self.roster.lose_with_host(now, worker) && self.round.is_member(worker) {
                 in_reach.push(worker.clone());
             }
         }
@@ -294,7 +263,7 @@ impl DriverCore {
         for worker in self.roster.workers_of(host) {
             self.forget_worker(&worker);
         }
-        self.roster.agents.remove(host);
+        self.roster.remove_agent(host);
         self.output(DriverOutput::HostLeft { host: host.clone() });
         self.resolve_pending_join(now, host);
         self.continue_ending(now);
@@ -302,7 +271,7 @@ impl DriverCore {
 
     /// Removes the record of a worker whose process is gone.
     pub(crate) fn forget_worker(&mut self, worker: &WorkerId) -> Option<WorkerRecord> {
-        if self.roster.workers.contains_key(worker) {
+        if self.roster.has_worker(worker) {
             self.record(&JournalRecord::WorkerGone { worker: worker.clone() });
         }
         self.roster.remove(worker)

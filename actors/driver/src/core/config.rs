@@ -5,9 +5,10 @@ use std::time::Duration;
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::OutputSettings;
 use elastic_protocol::{Deadlines, InvalidDeadlines, ProgramSpec};
+use serde::{Deserialize, Serialize};
 
 /// Treatment of a slot whose worker failed.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum OnFailure {
     /// Start it again after a back-off; its host is out after `max_restarts` failures.
@@ -18,7 +19,7 @@ pub enum OnFailure {
 }
 
 /// Treatment of the loss of all workers that held the training state.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum OnTotalLoss {
     /// The job fails.
@@ -28,7 +29,7 @@ pub enum OnTotalLoss {
 }
 
 /// Ways in which workers survive a reset.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum ElasticMode {
     /// By restart, until the first worker attaches: then every worker must.
@@ -40,8 +41,44 @@ pub enum ElasticMode {
     Restart,
 }
 
+/// When a checkpoint is saved.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum CheckpointEvery {
+    /// So long after the last save has ended.
+    Period(Duration),
+    /// At steps that are multiples of this.
+    Steps(u64),
+}
+
+/// What a job begins from whose workers hold no commit.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub enum ResumeFrom {
+    /// The newest checkpoint that is whole; the start if there is none.
+    #[default]
+    Auto,
+    /// The start.
+    Never,
+    /// The checkpoint in this step's directory.
+    Exactly(String),
+}
+
+/// Settings of durable checkpoints.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CheckpointSettings {
+    /// The directory, which all hosts share.
+    pub directory: String,
+    /// When one is saved.
+    pub every: CheckpointEvery,
+    /// Number of checkpoints to keep.
+    pub keep: u32,
+    /// Most bytes a second that one worker writes; none: no bound.
+    pub bytes_per_s: Option<u64>,
+    /// What the job begins from.
+    pub resume: ResumeFrom,
+}
+
 /// Settings of the driver.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DriverConfig {
     /// Number of workers to start with; none: all slots known at the start.
     pub np: Option<u32>,
@@ -65,6 +102,8 @@ pub struct DriverConfig {
     /// Treatment of the loss of all workers that held the training state; none: training begins again from the start
     /// if less than a minute of it is lost, else the job fails.
     pub on_total_loss: Option<OnTotalLoss>,
+    /// Durable checkpoints; none: nothing is written.
+    pub checkpoint: Option<CheckpointSettings>,
     /// Way in which workers survive a reset.
     pub mode: ElasticMode,
     /// Whether hosts may still join by themselves when every known one is out.
@@ -76,6 +115,7 @@ pub struct DriverConfig {
     /// Limits of all waits.
     pub deadlines: Deadlines,
     /// The program that workers run.
+    #[serde(with = "crate::recording::readable::program")]
     pub program: ProgramSpec,
     /// Treatment of the workers' output.
     pub output: OutputSettings,
@@ -106,6 +146,11 @@ pub enum InvalidDriverConfig {
         /// The option's value.
         larger_value: u32,
     },
+    /// Checkpoints of programs that the library has no state of.
+    #[error(
+        "--checkpoint saves the state of programs that use the library, and --mode restart runs those that do not"
+    )]
+    CheckpointByRestart,
     /// No program.
     #[error("no program was given")]
     NoProgram,
@@ -130,6 +175,7 @@ impl DriverConfig {
             max_job_restarts: None,
             on_failure: OnFailure::default(),
             on_total_loss: None,
+            checkpoint: None,
             mode: ElasticMode::default(),
             hosts_join: true,
             deadlines: Deadlines::default(),
@@ -161,6 +207,9 @@ impl DriverConfig {
                     larger_value: *larger_value,
                 });
             }
+        }
+        if self.checkpoint.is_some() && self.mode == ElasticMode::Restart {
+            return Err(InvalidDriverConfig::CheckpointByRestart);
         }
         if self.program.argv.is_empty() {
             return Err(InvalidDriverConfig::NoProgram);

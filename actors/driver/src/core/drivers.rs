@@ -20,9 +20,13 @@ impl DriverCore {
         self.standbys = standbys;
         let standbys = self.standbys.iter().map(|standby| standby.address.clone()).collect();
         self.event(EventKind::StandbysChanged { standbys });
-        let agents = self.roster.agents.values().filter(|agent| agent.link != PeerLink::Down);
+        let agents = self
+            .roster
+            .agents()
+            .map(|(_, agent)| agent)
+            .filter(|agent| agent.link != PeerLink::Down);
         let agents = agents.map(|agent| agent.node.clone());
-        let workers = self.roster.workers.iter().filter(|(_, record)| {
+        let workers = self.roster.workers().filter(|(_, record)| {
             record.link != PeerLink::Down && !matches!(record.stance, Stance::Starting)
         });
         let to = agents.chain(workers.map(|(worker, _)| NodeId::worker(worker))).collect();

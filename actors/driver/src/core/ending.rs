@@ -47,8 +47,12 @@ impl DriverCore {
         if self.round.phase().is_over() {
             return;
         }
-        let finished =
-            self.roster.workers.values().filter(|record| record.stance == Stance::Finished).count();
+        let finished = self
+            .roster
+            .workers()
+            .map(|(_, record)| record)
+            .filter(|record| record.stance == Stance::Finished)
+            .count();
         let reason =
             format!("{finished} workers finished in generation {}", self.round.generation());
         let result = self.result(JobOutcome::Succeeded, 0, reason, None);
@@ -169,8 +173,7 @@ impl DriverCore {
         self.forget_the_done();
         let workers: Vec<(WorkerId, Stance, PeerLink)> = self
             .roster
-            .workers
-            .iter()
+            .workers()
             .map(|(worker, record)| (worker.clone(), record.stance, record.link))
             .collect();
         let in_reach = workers.iter().filter(|(_, _, link)| *link != PeerLink::Down);
@@ -181,7 +184,7 @@ impl DriverCore {
                 self.stop_process(now, &worker, self.grace_ms(), "the job is over");
             }
         }
-        for host in std::mem::take(&mut self.roster.pending_joins).into_values() {
+        for host in self.roster.take_pending_joins() {
             let message = DriverToAgent::Refused { reason: "the job is over".to_owned() };
             self.output(DriverOutput::ToAgent { to: host.node, message });
         }
@@ -202,11 +205,7 @@ impl DriverCore {
         else {
             return;
         };
-        let agents: Vec<_> = self.roster.agents.values().map(|agent| agent.node.clone()).collect();
-        for agent in self.roster.agents.values_mut() {
-            agent.dismissed = true;
-        }
-        for to in agents {
+        for to in self.roster.dismiss_agents() {
             let message = DriverToAgent::Leave { code, reason: reason.clone() };
             self.output(DriverOutput::ToAgent { to, message });
         }
@@ -221,13 +220,13 @@ impl DriverCore {
         if !agents_told {
             let waits_for_workers = result.outcome == JobOutcome::Succeeded;
             let still_there =
-                self.roster.workers.keys().any(|worker| self.roster.agent_of(worker).is_some());
+                self.roster.worker_ids().any(|worker| self.roster.agent_of(worker).is_some());
             if still_there && waits_for_workers {
                 return;
             }
             self.tell_agents(now);
         }
-        if self.roster.agents.values().all(|agent| agent.link == PeerLink::Down) {
+        if self.roster.agents().map(|(_, agent)| agent).all(|agent| agent.link == PeerLink::Down) {
             self.finish();
         }
     }
@@ -256,8 +255,7 @@ impl DriverCore {
         if *agents_told {
             let late: Vec<String> = self
                 .roster
-                .agents
-                .iter()
+                .agents()
                 .filter(|(_, agent)| agent.link != PeerLink::Down)
                 .map(|(host, _)| host.to_string())
                 .collect();
@@ -265,7 +263,7 @@ impl DriverCore {
             self.event(EventKind::Warning { message });
             self.finish();
         } else {
-            let late: Vec<String> = self.roster.workers.keys().map(ToString::to_string).collect();
+            let late: Vec<String> = self.roster.worker_ids().map(ToString::to_string).collect();
             let message = format!("these workers did not end by themselves: {}", late.join(", "));
             self.event(EventKind::Warning { message });
             self.tell_agents(now);
@@ -273,7 +271,7 @@ impl DriverCore {
     }
 
     fn end_at_once(&mut self, now: Time) {
-        let workers: Vec<WorkerId> = self.roster.workers.keys().cloned().collect();
+        let workers: Vec<WorkerId> = self.roster.worker_ids().cloned().collect();
         for worker in workers {
             self.stop_process(now, &worker, 0, "stopped at once");
         }

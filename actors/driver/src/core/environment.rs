@@ -4,21 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::{HostName, WorkerId, environment};
 
 use super::DriverCore;
 
 /// torch's default port.
 const MASTER_PORT: u16 = 29_500;
-
-/// `name:slots`, in parentheses when blacklisted.
-pub(crate) fn describe_host(entry: &HostEntry) -> String {
-    match entry.state {
-        HostState::Listed => format!("{}:{}", entry.name, entry.slots),
-        HostState::Blacklisted { .. } => format!("({}:{})", entry.name, entry.slots),
-    }
-}
 
 /// Ranks that workers would have if every wanted slot took part.
 #[derive(Debug, Default)]
@@ -82,7 +73,7 @@ impl DriverCore {
         let role_world_size = layout.of_role.get(role).copied().unwrap_or(1);
         let restarts = match self.is_by_restart() {
             true => self.round.restarts(),
-            false => self.roster.slots.get(&own).map_or(0, |slot| u64::from(slot.failures)),
+            false => self.roster.slot(&own).map_or(0, |slot| u64::from(slot.failures)),
         };
         let max_restarts = self.config.max_job_restarts.unwrap_or(self.config.max_restarts);
         let run_id = self.config.run_id.clone().unwrap_or_else(|| self.job.to_string());
@@ -110,7 +101,7 @@ impl DriverCore {
     /// Address and port at which all ranks reach a port opened by rank 0 (`MASTER_ADDR`). If the address is the
     /// loopback, all ranks are on this machine.
     fn master(&self, layout: &RankLayout) -> (String, u16) {
-        let agent = layout.first.as_ref().and_then(|host| self.roster.agents.get(host));
+        let agent = layout.first.as_ref().and_then(|host| self.roster.agent(host));
         let meeting = agent.and_then(|agent| agent.meeting);
         if let Some(meeting) = meeting.filter(|meeting| !meeting.ip().is_loopback()) {
             return (meeting.ip().to_string(), meeting.port());

@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::AgentToDriver;
 use elastic_protocol::{Deadlines, ExitStatus, Time, WorkerFailure, WorkerId};
+use serde::{Deserialize, Serialize};
 
 /// Last words of a process.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct FailureWords {
     /// The program's error, or the end of its stderr.
     pub(crate) message: String,
@@ -20,7 +21,7 @@ pub(crate) struct FailureWords {
 }
 
 /// A process that has ended, and whose last words are awaited.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct EndedProcess {
     status: ExitStatus,
     /// The rank that the process had.
@@ -29,20 +30,23 @@ struct EndedProcess {
 }
 
 /// The failure that came first.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct First {
     failure: WorkerFailure,
     failed_at: Option<u64>,
     /// End of the wait for its last words; none if they are not awaited.
     words_until: Option<Time>,
+    /// Whether it is a death whose exit status is not known yet.
+    lacks_status: bool,
 }
 
 /// Failures since a generation last trained.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct FirstCause {
     first: Option<First>,
     /// The earliest of the failures whose programs say when they failed.
     earliest: Option<(u64, WorkerFailure)>,
+    #[serde(with = "crate::recording::readable::pairs")]
     ended: BTreeMap<WorkerId, EndedProcess>,
     /// Reason why no agent could be started, of the first such host.
     launch_failure: Option<String>,
@@ -66,6 +70,14 @@ impl FirstCause {
     ) {
         self.ended.retain(|_, ended| ended.words_until > now);
         let words_until = now + Self::words_within(deadlines);
+        if let Some(first) = &mut self.first
+            && first.lacks_status
+            && first.failure.worker == *worker
+        {
+            first.lacks_status = false;
+            first.failure.status = Some(status);
+            first.words_until = Some(words_until);
+        }
         self.ended.insert(worker.clone(), EndedProcess { status, rank, words_until });
     }
 
@@ -76,7 +88,24 @@ impl FirstCause {
         }
         let ended = self.ended.get(&failure.worker).filter(|_| failure.message.is_empty());
         let words_until = ended.map(|ended| ended.words_until);
-        self.first = Some(First { failure, failed_at: None, words_until });
+        self.first = Some(First { failure, failed_at: None, words_until, lacks_status: false });
+    }
+
+    /// Remembers a death if no failure came before it. Its exit status and its last words follow.
+    pub(crate) fn note_death(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        rank: Option<u32>,
+        deadlines: &Deadlines,
+    ) {
+        if self.first.is_some() {
+            return;
+        }
+        let worker = worker.clone();
+        let failure = WorkerFailure { worker, rank, status: None, message: String::new() };
+        let words_until = Some(now + Self::words_within(deadlines));
+        self.first = Some(First { failure, failed_at: None, words_until, lacks_status: true });
     }
 
     /// Remembers the first host on which no agent could be started.
@@ -152,6 +181,7 @@ impl FirstCause {
                 let how = match first.status {
                     Some(status) if first.message.is_empty() => status.to_string(),
                     Some(status) => format!("{status}: {}", first.message),
+                    None if first.message.is_empty() => "died".to_owned(),
                     None => first.message.clone(),
                 };
                 format!("{reason}; first {}: {how}", first.worker)

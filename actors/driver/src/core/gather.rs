@@ -4,15 +4,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use elastic_protocol::messages::{DriverToWorker, Formation, FormationTable, GroupKey, SyncPlan};
+use elastic_protocol::messages::{DriverToWorker, Formation, FormationTable, SyncPlan};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Assignment, CommitId, ResetCause, Stamp, Step, Time, WorkerId};
-use rand::RngCore;
 
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
 use super::phase::{FormedGeneration, RoundPhase};
-use super::seating::CommitOrder;
+use super::roster::CommitOrder;
 use super::standing::{Until, WorkerStanding};
 use super::table::{PeerLink, Stance, WorkerRecord};
 use super::timers::Timer;
@@ -29,7 +28,7 @@ impl DriverCore {
         let changed_at = gather.changed_at;
         self.roster.refresh_seating(now, &self.round);
         let needed = self.workers_needed() as usize;
-        if self.roster.seating.ready().len() < needed {
+        if self.roster.seating().ready().len() < needed {
             return;
         }
         if self.is_last_call_open(now, needed) {
@@ -43,7 +42,7 @@ impl DriverCore {
         if self.is_holder_coming_back(now, invited.as_ref()) {
             return;
         }
-        let mut members: Vec<WorkerId> = self.roster.seating.ready().cloned().collect();
+        let mut members: Vec<WorkerId> = self.roster.seating().ready().cloned().collect();
         if let Some(invited) = invited {
             self.invite(invited, &mut members);
         }
@@ -58,7 +57,7 @@ impl DriverCore {
     /// a holder lives (G-5). If only its agent is out of reach, the wait has no such end.
     fn is_holder_coming_back(&mut self, now: Time, invited: Option<&WorkerId>) -> bool {
         let best_outside = invited.and_then(|worker| self.roster.commit_order_of(worker));
-        let best_inside = self.roster.seating.best_ready_commit().max(best_outside);
+        let best_inside = self.roster.seating().best_ready_commit().max(best_outside);
         let deadlines = &self.config.deadlines;
         let alone = deadlines.orphan.max(deadlines.orphan_training.unwrap_or_default());
         let patience = alone + deadlines.grace + deadlines.lost * 2;
@@ -78,7 +77,7 @@ impl DriverCore {
             }
         };
         let away =
-            self.roster.seating.away().iter().filter_map(|worker| self.roster.workers.get(worker));
+            self.roster.seating().away().iter().filter_map(|worker| self.roster.worker(worker));
         let is_later = |record: &&WorkerRecord| self.order_outside(record) > best_inside;
         let holders = away.filter(|record| until(record) > now).filter(is_later);
         let Some(until) = holders.map(until).max() else { return false };
@@ -95,7 +94,7 @@ impl DriverCore {
     fn order_outside(&self, record: &WorkerRecord) -> CommitOrder {
         let order = record.commit_order();
         match self.round.current() {
-            Some(current) if self.roster.seating.ready_members() > 0 => {
+            Some(current) if self.roster.seating().ready_members() > 0 => {
                 let begun = (current.stamp.generation, current.formation.step);
                 if order == Some(begun) { current.began_from } else { order }
             }
@@ -105,26 +104,25 @@ impl DriverCore {
 
     /// Whether more workers are worth a short wait. Never if the survivors are enough by themselves.
     fn is_last_call_open(&self, now: Time, needed: usize) -> bool {
-        if self.round.current().is_some() && self.roster.seating.ready_members() >= needed {
+        if self.round.current().is_some() && self.roster.seating().ready_members() >= needed {
             return false;
         }
-        let ready = self.roster.seating.ready().len();
+        let ready = self.roster.seating().ready().len();
         let has_room = self.config.max_np.is_none_or(|max| ready < max as usize);
         let is_open = self.config.np.is_none() && self.config.hosts_join && has_room;
         let more_hosts_may_join = self.round.current().is_none() && is_open;
-        let more_are_coming = self.roster.seating.wanted() > ready;
+        let more_are_coming = self.roster.seating().wanted() > ready;
         more_are_coming || more_hosts_may_join || self.is_room_coming(now)
     }
 
     /// The holder of the highest commit, if only a worker holds it whose slot is not wanted any more. It takes part
     /// once more so that the others can take the commit over (G-5, G-8).
     fn best_holder_outside(&self) -> Option<WorkerId> {
-        let is_eligible = |worker: &&WorkerId| {
-            self.roster.workers.get(worker).is_some_and(WorkerRecord::is_eligible)
-        };
-        let outside = self.roster.seating.unwanted().iter().filter(is_eligible);
+        let is_eligible =
+            |worker: &&WorkerId| self.roster.worker(worker).is_some_and(WorkerRecord::is_eligible);
+        let outside = self.roster.seating().unwanted().iter().filter(is_eligible);
         let best = outside.max_by_key(|worker| self.roster.commit_order_of(worker))?;
-        (self.roster.commit_order_of(best) > self.roster.seating.best_ready_commit())
+        (self.roster.commit_order_of(best) > self.roster.seating().best_ready_commit())
             .then(|| best.clone())
     }
 
@@ -147,20 +145,18 @@ impl DriverCore {
 
     fn form(&mut self, now: Time, members: Vec<WorkerId>) {
         let stamp = Stamp { term: self.term, generation: self.round.next_generation() };
-        let table = members.iter().filter_map(|worker| {
-            Some((worker.clone(), self.roster.workers.get(worker)?.data_address?))
-        });
+        let table = members
+            .iter()
+            .filter_map(|worker| Some((worker.clone(), self.roster.worker(worker)?.data_address?)));
         let assignment = Arc::new(Assignment::new(table));
         let members: Vec<WorkerId> = assignment.members().map(|member| member.worker).collect();
         let commits: Vec<Option<CommitId>> = members
             .iter()
-            .map(|worker| self.roster.workers.get(worker).and_then(|record| record.commit))
+            .map(|worker| self.roster.worker(worker).and_then(|record| record.commit))
             .collect();
         let (sync, step) = sync_plan(&commits);
         self.tell_of_lost_steps(now, stamp.generation, step, &commits);
-        let mut key = [0; 32];
-        self.rng.fill_bytes(&mut key);
-        let key = GroupKey(key);
+        let key = self.random.key();
         let table = FormationTable::Full(Arc::clone(&assignment));
         let (encrypts, data_plane) = (self.config.encrypt_data, self.config.data_plane);
         let formation = Formation { stamp, table, sync, step, key, encrypts, data_plane };
@@ -169,11 +165,7 @@ impl DriverCore {
         let (of_table, budget) = (members.clone(), self.restart_budget());
         self.output(DriverOutput::OpenGeneration { stamp, members: of_table, budget });
         for worker in &members {
-            if let Some(record) = self.roster.workers.get_mut(worker) {
-                record.take_stance(now, Stance::Member);
-                record.accused = false;
-                record.at_rest = false;
-            }
+            self.roster.join_generation(now, worker);
         }
         self.tell_formation(&members, &assignment, &formation);
         let root = match sync {
@@ -207,7 +199,8 @@ impl DriverCore {
             return;
         }
         let members: Vec<WorkerId> = self.round.alive().cloned().collect();
-        self.tell_all(members, DriverToWorker::Go { stamp });
+        let source = self.checkpoint_source();
+        self.tell_all(members, DriverToWorker::Go { stamp, source });
         self.note_shared_commit();
         self.round.note_ready(now);
         let deadline = now + self.config.deadlines.elastic;
@@ -229,6 +222,7 @@ impl DriverCore {
         self.record(&JournalRecord::GenerationRunning { stamp });
         self.first_cause.forget();
         self.watch_failed_slots(now);
+        self.begin_checkpoints(now);
         let world_size = self.round.current().map_or(0, |current| current.assignment.world_size());
         self.event(EventKind::GenerationRunning { world_size });
         self.vote_for_the_done();
@@ -251,16 +245,11 @@ impl DriverCore {
         let by_restart = self.is_by_restart();
         let Some(current) = self.round.current() else { return };
         if !by_restart {
-            self.state.shared(current.formation.step);
+            self.state.reached(current.formation.step);
         }
-        let generation = current.stamp.generation;
+        let (generation, step) = (current.stamp.generation, current.formation.step);
         for worker in &current.alive {
-            if let Some(record) = self.roster.workers.get_mut(worker)
-                && record.stage.is_none()
-            {
-                record.commit =
-                    Some(CommitId { generation, step: current.formation.step, digest: 0 });
-            }
+            self.roster.share_commit(worker, CommitId { generation, step, digest: 0 });
         }
     }
 
@@ -310,10 +299,10 @@ impl DriverCore {
         let missing: BTreeSet<&WorkerId> = missing.iter().collect();
         // A commit does not count whose holder is about to leave, or silent: it may be gone already.
         let is_heard = |worker: &WorkerId| {
-            self.roster.workers.get(worker).is_some_and(|record| record.link != PeerLink::Silent)
+            self.roster.worker(worker).is_some_and(|record| record.link != PeerLink::Silent)
         };
         let stays = |worker: &&WorkerId| {
-            !self.roster.seating.unwanted().contains(*worker) && is_heard(worker)
+            !self.roster.seating().unwanted().contains(*worker) && is_heard(worker)
         };
         let (late, others): (Vec<_>, Vec<_>) =
             current.alive.iter().partition(|worker| missing.contains(worker));
@@ -386,8 +375,7 @@ impl DriverCore {
         let RoundPhase::Gather(_) = self.round.phase() else { return };
         let there: BTreeSet<&WorkerId> = self
             .roster
-            .workers
-            .iter()
+            .workers()
             .filter(|(_, record)| record.is_eligible())
             .map(|(worker, _)| worker)
             .collect();
@@ -406,21 +394,22 @@ impl DriverCore {
     pub(crate) fn who_is_missing(&self, now: Time, late: &[WorkerId]) -> Vec<String> {
         let mut missing: Vec<String> =
             late.iter().map(|worker| format!("{worker} (has not arrived)")).collect();
-        for (worker, record) in self.roster.workers.iter() {
+        for (worker, record) in self.roster.workers() {
             match record.stance {
                 Stance::Starting => missing.push(format!("{worker} (starting)")),
                 Stance::Attached => missing.push(format!("{worker} (not at rest)")),
                 Stance::Lost => missing.push(format!("{worker} (out of reach)")),
+                Stance::Dying => missing.push(format!("{worker} (its process is ending)")),
                 _ => {}
             }
         }
-        for ((host, number), slot) in self.roster.slots.iter() {
+        for ((host, number), slot) in self.roster.slots() {
             if slot.worker.is_none() && slot.backoff_until.is_some_and(|until| until > now) {
                 missing.push(format!("{host}[{number}] (in back-off)"));
             }
         }
-        for entry in &self.roster.snapshot.hosts {
-            match (&entry.state, self.roster.agents.get(&entry.name)) {
+        for entry in self.roster.hosts() {
+            match (&entry.state, self.roster.agent(&entry.name)) {
                 (elastic_host_manager::HostState::Blacklisted { .. }, _) => {
                     missing.push(format!("host {} (blacklisted)", entry.name));
                 }

@@ -34,12 +34,13 @@ impl DriverCore {
         let Some(current) = self.round.current() else { return change };
         let alive = &current.alive;
         let unwanted =
-            self.roster.seating.unwanted().iter().filter(|worker| alive.contains(worker));
+            self.roster.seating().unwanted().iter().filter(|worker| alive.contains(worker));
         change.removed = unwanted.cloned().collect();
-        let ready = self.roster.seating.ready().filter(|worker| !alive.contains(worker));
+        let ready = self.roster.seating().ready().filter(|worker| !alive.contains(worker));
         change.added = ready.cloned().collect();
         let survivors = alive.len() - change.removed.len();
-        change.coming = self.roster.seating.wanted().saturating_sub(survivors + change.added.len());
+        change.coming =
+            self.roster.seating().wanted().saturating_sub(survivors + change.added.len());
         if survivors == 0 && change.added.is_empty() && !self.is_by_restart() {
             // No worker would be left to hold the state (G-5): the leavers train on until another comes.
             change.removed.clear();
@@ -54,7 +55,7 @@ impl DriverCore {
             self.round.no_change_is_pending();
             return;
         }
-        if self.roster.seating.finished() > 0 {
+        if self.roster.seating().finished() > 0 {
             return;
         }
         let is_by_restart = self.is_by_restart();
@@ -111,7 +112,7 @@ impl DriverCore {
     fn training_members(&self) -> BTreeSet<WorkerId> {
         let alive = self.round.current().into_iter().flat_map(|current| &current.alive);
         let trains = |worker: &&WorkerId| {
-            self.roster.workers.get(worker).is_some_and(|record| record.stance == Stance::Member)
+            self.roster.worker(worker).is_some_and(|record| record.stance == Stance::Member)
         };
         alive.filter(trains).cloned().collect()
     }
@@ -161,7 +162,7 @@ impl DriverCore {
     fn interrupt_cause(&self, change: Change) -> ResetCause {
         if let ([worker], []) = (change.removed.as_slice(), change.added.as_slice())
             && let Some(reason) =
-                self.roster.workers.get(worker).and_then(|record| record.leaving.clone())
+                self.roster.worker(worker).and_then(|record| record.leaving.clone())
         {
             return ResetCause::WorkerLeaves { worker: worker.clone(), reason };
         }
@@ -171,7 +172,7 @@ impl DriverCore {
     /// Stops waiting for a worker that has arrived or is gone, and goes on if it was the last one.
     pub(crate) fn no_longer_waited_for(&mut self, now: Time, worker: &WorkerId) {
         let is_lost =
-            self.roster.workers.get(worker).is_some_and(|record| record.stance == Stance::Lost);
+            self.roster.worker(worker).is_some_and(|record| record.stance == Stance::Lost);
         if is_lost && is_planted(Bug::LostStillWaitedFor) {
             return;
         }
@@ -210,10 +211,7 @@ impl DriverCore {
             .alive
             .iter()
             .filter(|worker| {
-                self.roster
-                    .workers
-                    .get(worker)
-                    .is_some_and(|record| record.stance == Stance::Finished)
+                self.roster.worker(worker).is_some_and(|record| record.stance == Stance::Finished)
             })
             .cloned()
             .collect();

@@ -74,7 +74,7 @@ impl DriverCore {
         if !self.outbox.keeps_records() {
             return;
         }
-        let hosts = self.roster.snapshot.hosts.iter().map(|entry| HostImage {
+        let hosts = self.roster.hosts().iter().map(|entry| HostImage {
             name: entry.name.clone(),
             slots: entry.slots,
             is_blacklisted: matches!(entry.state, HostState::Blacklisted { .. }),
@@ -87,7 +87,7 @@ impl DriverCore {
         if !self.outbox.keeps_records() {
             return;
         }
-        let Some(slot) = self.roster.slots.get(&(host.clone(), number)) else { return };
+        let Some(slot) = self.roster.slot(&(host.clone(), number)) else { return };
         let record = JournalRecord::Slot {
             host: host.clone(),
             slot: number,

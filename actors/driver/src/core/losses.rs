@@ -30,11 +30,7 @@ impl DriverCore {
             GenerationVerdict::AllReady { stamp } => self.handle_all_ready(now, stamp),
             GenerationVerdict::AllSynced { stamp } => self.handle_all_synced(now, stamp),
             GenerationVerdict::Succeeded { stamp, worker } => {
-                if self.round.stamp() == Some(stamp)
-                    && let Some(record) = self.roster.workers.get_mut(&worker)
-                    && record.stance == Stance::Member
-                {
-                    record.take_stance(now, Stance::Finished);
+                if self.round.stamp() == Some(stamp) && self.roster.finish(now, &worker) {
                     self.finished_during_interrupt(now, &worker);
                 }
             }
@@ -83,31 +79,49 @@ impl DriverCore {
 
     /// Handles the error of a worker's training function; the process will end by itself.
     fn handle_error_vote(&mut self, now: Time, worker: &WorkerId, message: &str) {
-        let is_known = self
-            .roster
-            .workers
-            .get(worker)
-            .is_some_and(|record| !matches!(record.stance, Stance::Leaving | Stance::Lost));
+        let is_known = self.roster.worker(worker).is_some_and(|record| !record.stance.is_gone());
         if !is_known {
             return;
         }
         self.note_failure(worker, None, message);
         self.note_committed_step();
         self.round.lose(worker);
-        if let Some(record) = self.roster.workers.get_mut(worker) {
-            record.take_stance(now, Stance::Leaving);
-        }
+        self.roster.set_stance(now, worker, Stance::Leaving);
         self.not_awaited_in_gather(now, worker);
         let deadline = now + self.config.deadlines.grace;
         self.agenda.set(deadline, Timer::Departure(worker.clone()));
         self.count_failure(now, worker, message);
     }
 
+    /// Handles the death of a worker, as its agent saw it before the process has ended. The loss counts at once. What
+    /// depends on the exit status follows with it: the cause's words, the slot's failure, the slot's next process.
+    pub(crate) fn handle_dying(&mut self, now: Time, worker: &WorkerId) {
+        let Some(record) = self.roster.worker(worker) else { return self.drop_message() };
+        // The exit status of these decides whether their end is a good one.
+        let is_judged_by_status = record.stage.is_some() || record.leaving.is_some();
+        let takes_part =
+            matches!(record.stance, Stance::Attached | Stance::Arrived | Stance::Member);
+        if is_judged_by_status || !takes_part || self.round.phase().is_over() {
+            return;
+        }
+        let rank = self.round.rank_of(worker);
+        self.first_cause.note_death(now, worker, rank, &self.config.deadlines);
+        self.roster.set_stance(now, worker, Stance::Dying);
+        self.lose_member(now, worker, &ResetCause::WorkerDied { worker: worker.clone() }, now);
+        if is_planted(Bug::DeathCountsTwice) {
+            self.count_failure(now, worker, "it died");
+        }
+        // A process that has only replaced its program does not end by itself.
+        let deadline = now + self.config.deadlines.grace;
+        self.agenda.set(deadline, Timer::Departure(worker.clone()));
+        self.agenda.ask_review(now);
+    }
+
     /// Handles the end of a worker's process, as its agent saw it.
     pub(crate) fn handle_exit(&mut self, now: Time, worker: &WorkerId, exit: &ProcessExit) {
         let ProcessExit { status, stopped_by, killed_after_grace } = exit;
         let (status, killed_after_grace) = (*status, *killed_after_grace);
-        let Some(record) = self.roster.workers.get(worker) else { return self.drop_message() };
+        let Some(record) = self.roster.worker(worker) else { return self.drop_message() };
         let rank = self.round.rank_of(worker);
         self.first_cause.process_ended(now, worker, (status, rank), &self.config.deadlines);
         let stance = record.stance;
@@ -143,32 +157,46 @@ impl DriverCore {
         if is_done {
             return;
         }
+        let was_known_dead = stance == Stance::Dying;
         let was_member = self.round.is_member(worker);
         if was_member && !expected {
             self.note_failure(worker, Some(status), "");
         }
         let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
-        if !is_planted(Bug::DeathIgnored) {
-            let failure = (!expected).then_some(status);
+        let failure = (!expected).then_some(status);
+        if was_known_dead {
+            // The loss was counted. If its generation is still the newest, the registry learns how the member ended.
+            self.report_incident(Some(worker.clone()), failure, cause.clone(), now);
+            self.round.explain_death(worker, &cause);
+        } else if !is_planted(Bug::DeathIgnored) {
             self.lose_failed_member(now, worker, failure, &cause, now);
         }
         self.forget_worker(worker);
         if !expected && !self.round.phase().is_over() {
+            // A death was noted when it was known; a generation may have trained since.
+            if !was_known_dead {
+                self.note_failure(worker, Some(status), "");
+            }
             self.handle_unexpected_exit(now, worker, status);
         }
         self.agenda.ask_review(now);
     }
 
     fn handle_unexpected_exit(&mut self, now: Time, worker: &WorkerId, status: ExitStatus) {
-        self.note_failure(worker, Some(status), "");
         self.count_failure(now, worker, &status.to_string());
         if matches!(status, ExitStatus::Code(_)) {
             self.judge_early_failures(now);
         }
     }
 
-    pub(crate) fn handle_start_failed(&mut self, now: Time, worker: &WorkerId, reason: &str) {
-        if !self.roster.workers.contains_key(worker) {
+    pub(crate) fn handle_start_failed(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        reason: &str,
+        is_programs: bool,
+    ) {
+        if !self.roster.has_worker(worker) {
             return self.drop_message();
         }
         self.event(EventKind::Warning { message: format!("{worker} could not start: {reason}") });
@@ -176,6 +204,9 @@ impl DriverCore {
         let cause = ResetCause::WorkerFailed { worker: worker.clone(), error: shorten(reason) };
         self.lose_member(now, worker, &cause, now);
         self.forget_worker(worker);
+        if is_programs {
+            self.judge_missing_program(now, worker);
+        }
         self.count_failure(now, worker, reason);
         self.agenda.ask_review(now);
     }
@@ -202,11 +233,7 @@ impl DriverCore {
     /// Gives a silent worker up. If its host is heard, the process is at fault and is killed. Else the fault is
     /// unknown, and the worker may come back with its host and its commit (G-5).
     pub(crate) fn handle_silent_worker(&mut self, now: Time, worker: &WorkerId, silent_ms: u64) {
-        let gone = self
-            .roster
-            .workers
-            .get(worker)
-            .is_none_or(|record| matches!(record.stance, Stance::Leaving | Stance::Lost));
+        let gone = self.roster.worker(worker).is_none_or(|record| record.stance.is_gone());
         if gone {
             return;
         }
@@ -240,9 +267,7 @@ impl DriverCore {
         let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
         // The stance comes first, before the loss has effects such as a new generation of the others: the worker may
         // come back with its commit. If its process has ended, its agent tells.
-        if let Some(record) = self.roster.workers.get_mut(worker) {
-            record.take_stance(now, Stance::Lost);
-        }
+        self.roster.set_stance(now, worker, Stance::Lost);
         self.lose_member(now, worker, &cause, evidence);
         let deadline = now + self.config.deadlines.grace;
         self.agenda.set(deadline, Timer::Departure(worker.clone()));
@@ -252,8 +277,7 @@ impl DriverCore {
     pub(crate) fn expel_blacklisted(&mut self, now: Time) {
         let out: Vec<_> = self
             .roster
-            .snapshot
-            .hosts
+            .hosts()
             .iter()
             .filter(|entry| matches!(entry.state, HostState::Blacklisted { .. }))
             .map(|entry| entry.name.clone())
@@ -261,9 +285,7 @@ impl DriverCore {
         for host in out {
             for worker in self.roster.workers_of(&host) {
                 let stays =
-                    self.roster.workers.get(&worker).is_some_and(|record| {
-                        !matches!(record.stance, Stance::Leaving | Stance::Lost)
-                    });
+                    self.roster.worker(&worker).is_some_and(|record| !record.stance.is_gone());
                 if stays {
                     let cause = ResetCause::HostBlacklisted { host: host.clone() };
                     self.lose_member(now, &worker, &cause, now);
@@ -273,7 +295,7 @@ impl DriverCore {
         }
         if self.roster.every_host_is_out() && !self.round.phase().is_over() {
             let names: Vec<String> =
-                self.roster.snapshot.hosts.iter().map(|entry| entry.name.to_string()).collect();
+                self.roster.hosts().iter().map(|entry| entry.name.to_string()).collect();
             let reason = format!("every host is blacklisted: {}", names.join(", "));
             self.fail_with_first_cause(now, &reason);
         }
@@ -304,7 +326,7 @@ impl DriverCore {
         }
         self.note_committed_step();
         self.round.lose(worker);
-        self.roster.workers.touch(&worker.host);
+        self.roster.membership_changed(worker);
         self.report_incident(Some(worker.clone()), failure, cause.clone(), evidence);
         self.not_awaited_in_gather(now, worker);
     }
@@ -344,7 +366,7 @@ impl DriverCore {
         let waiting_for = survivors
             .iter()
             .filter(|worker| {
-                let rests_soon = self.roster.workers.get(worker).is_some_and(|record| {
+                let rests_soon = self.roster.worker(worker).is_some_and(|record| {
                     matches!(record.stance, Stance::Member | Stance::Finished)
                 });
                 rests_soon || self.roster.is_ending(worker)

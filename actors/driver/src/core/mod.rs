@@ -7,12 +7,17 @@
 
 mod agenda;
 mod agents;
+mod checkpoints;
 mod config;
 mod drivers;
 mod ending;
 mod environment;
+mod event_form;
 mod first_cause;
+mod former_nodes;
+mod fruitless;
 mod gather;
+mod input;
 mod interrupt;
 mod journaling;
 mod losses;
@@ -22,16 +27,16 @@ mod output;
 mod pacing;
 mod phase;
 mod quarrels;
+mod random;
 mod restart;
 mod restored;
 mod review;
 mod roster;
 mod round;
-mod seating;
-mod selection;
+mod slot_closing;
 mod slot_failures;
-mod slots;
 mod standing;
+mod state_losses;
 mod status;
 mod table;
 mod takeover;
@@ -39,43 +44,51 @@ mod tell;
 #[cfg(test)]
 mod tests;
 mod timers;
-mod touched;
 mod trained_state;
 mod workers;
 
-use elastic_host_manager::HostsSnapshot;
+use elastic_host_manager::{HostEntry, HostsSnapshot};
 use elastic_protocol::messages::DriverStatus;
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{JobId, Term, Time, WorkerId};
+use elastic_protocol::{JobId, Term, Time};
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 
 use self::agenda::Timetable;
-pub use self::config::{DriverConfig, ElasticMode, InvalidDriverConfig, OnFailure, OnTotalLoss};
+use self::checkpoints::Checkpoints;
+pub use self::config::{
+    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, InvalidDriverConfig, OnFailure,
+    OnTotalLoss, ResumeFrom,
+};
+pub use self::event_form::{InvalidListedHost, ListedHost};
 use self::first_cause::FirstCause;
+use self::former_nodes::Takeover;
+pub use self::input::DriverInput;
 use self::outbox::DriverOutbox;
 pub use self::output::{DriverEvent, DriverOutput, EventKind, ResetWay};
 use self::pacing::Pacing;
 use self::phase::RoundPhase;
 use self::quarrels::Quarrels;
+use self::random::DriverRandom;
 use self::roster::Roster;
 use self::round::Round;
 pub use self::standing::{Until, WorkerStanding};
 pub use self::status::Glance;
 use self::table::Stance;
-use self::takeover::Takeover;
 use self::timers::Timer;
 use self::trained_state::TrainedState;
 
 /// The driver's state machine; one for each job. It routes inputs to its handlers, one file for each topic. The
 /// handlers' state is owned by its parts. Each part checks its own invariants after every input, in debug builds and
 /// in the simulation.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub struct DriverCore {
     config: DriverConfig,
     job: JobId,
     term: Term,
     /// Source of back-off jitter and of the keys of generations.
-    rng: ChaCha8Rng,
+    #[serde(skip)]
+    random: DriverRandom,
     /// Hosts, agents, slots and workers.
     roster: Roster,
     /// The current generation, its phase, and resets.
@@ -88,6 +101,8 @@ pub struct DriverCore {
     pacing: Pacing,
     /// How far the training state has come, and how many of its steps are lost.
     state: TrainedState,
+    /// Saves of durable checkpoints.
+    checkpoints: Checkpoints,
     /// Timers, and the pending review.
     agenda: Timetable,
     /// Pending outputs, and the records that they wait for.
@@ -111,13 +126,14 @@ impl DriverCore {
             config,
             job,
             term,
-            rng,
+            random: DriverRandom::new(rng),
             roster: Roster::new(workers_max),
             round,
             first_cause: FirstCause::default(),
             quarrels: Quarrels::default(),
             pacing: Pacing::default(),
             state: TrainedState::default(),
+            checkpoints: Checkpoints::restored(None),
             agenda,
             outbox: DriverOutbox::default(),
             takeover: None,
@@ -144,15 +160,77 @@ impl DriverCore {
         [self.agenda.next(), self.outbox.retry_at()].into_iter().flatten().min()
     }
 
+    /// Whether outputs wait for a record.
+    pub(crate) fn holds_outputs(&self) -> bool {
+        self.outbox.holds_outputs()
+    }
+
+    pub(crate) const fn job(&self) -> JobId {
+        self.job
+    }
+
+    pub(crate) const fn term(&self) -> Term {
+        self.term
+    }
+
+    /// Keeps the numbers that are drawn, for a recording.
+    pub(crate) fn keep_drawn(&mut self) {
+        self.random.keep_drawn();
+    }
+
+    /// The numbers drawn since the last call.
+    pub(crate) fn take_drawn(&mut self) -> Vec<u64> {
+        self.random.take_drawn()
+    }
+
+    /// Gives a core that is replayed the numbers that its next inputs draw.
+    pub(crate) fn give_drawn(&mut self, drawn: Vec<u64>) {
+        self.random.give(drawn);
+    }
+
     /// Checks the invariants of the parts, and between them.
     ///
     /// # Errors
     /// The first invariant that does not hold.
     pub fn check(&self) -> Result<(), String> {
         self.roster.check()?;
+        self.roster.check_seating(&self.round)?;
         self.round.check()?;
+        self.quarrels.check()?;
+        self.pacing.check()?;
         self.outbox.check()?;
+        self.takeover.as_ref().map_or(Ok(()), Takeover::check)?;
         self.check_state()?;
+        self.check_members()?;
+        self.check_timers()
+    }
+
+    /// Checks that the roster and the generation formed last agree.
+    fn check_members(&self) -> Result<(), String> {
+        if self.takeover.is_none()
+            && self.round.phase().is_generation_active()
+            && let Some(worker) = self.round.alive().find(|worker| !self.roster.has_worker(worker))
+        {
+            return Err(format!("{worker} is alive in its generation and not on the roster"));
+        }
+        for (worker, record) in self.roster.workers() {
+            let takes_part = matches!(record.stance, Stance::Member | Stance::Finished);
+            if takes_part && self.round.rank_of(worker).is_none() {
+                return Err(format!("{worker} is a member and has no rank"));
+            }
+        }
+        let awaited = self.round.phase().waiting_for().into_iter().flatten();
+        for worker in awaited {
+            let record = self.roster.worker(worker);
+            if record.is_some_and(|record| record.stance == Stance::Arrived) {
+                return Err(format!("{worker} is waited for and has arrived"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that every wait has its timer (G-9).
+    fn check_timers(&self) -> Result<(), String> {
         if let Some(deadline) = self.round.phase().deadline()
             && !self.agenda.covers(deadline, Timer::Phase)
         {
@@ -163,26 +241,20 @@ impl DriverCore {
         {
             return Err("G-9: the takeover has no timer".to_owned());
         }
-        for (host, join) in &self.roster.pending_joins {
+        for (host, join) in self.roster.pending_joins() {
             if !self.agenda.covers(join.deadline, Timer::Join(host.clone())) {
                 return Err(format!("G-9: the pending join of {host} has no timer"));
             }
         }
-        if self.takeover.is_none() && self.round.phase().is_generation_active() {
-            let is_known = |worker: &&WorkerId| self.roster.workers.contains_key(*worker);
-            if let Some(worker) = self.round.alive().find(|worker| !is_known(worker)) {
-                return Err(format!("{worker} is alive in its generation and not on the roster"));
-            }
-        }
         let start = self.config.deadlines.start;
-        for (worker, record) in self.roster.workers.iter() {
+        for (worker, record) in self.roster.workers() {
             let is_awaited = record.stance == Stance::Starting && record.stage.is_none();
             let timer = Timer::Start(worker.clone());
             if is_awaited && !self.agenda.covers(record.since + start, timer) {
                 return Err(format!("G-9: the start of {worker} has no timer"));
             }
         }
-        for (slot, record) in self.roster.slots.iter() {
+        for (slot, record) in self.roster.slots() {
             let until = record.backoff_until;
             if until.is_some_and(|until| !self.agenda.covers(until, Timer::Slot(slot.clone()))) {
                 return Err(format!("G-9: the back-off of {}[{}] has no timer", slot.0, slot.1));
@@ -197,18 +269,17 @@ impl DriverCore {
         if forms && is_planted(Bug::ChangeWhileFormingIsLost) {
             return;
         }
-        let described = |snapshot: &HostsSnapshot| -> Vec<String> {
-            snapshot.hosts.iter().map(environment::describe_host).collect()
+        let described = |hosts: &[HostEntry]| -> Vec<ListedHost> {
+            hosts.iter().map(ListedHost::new).collect()
         };
-        let hosts = described(&snapshot);
-        let changed = hosts != described(&self.roster.snapshot);
+        let hosts = described(&snapshot.hosts);
+        let changed = hosts != described(self.roster.hosts());
         for warning in &snapshot.warnings {
-            if !self.roster.snapshot.warnings.contains(warning) {
+            if !self.roster.host_warnings().contains(warning) {
                 self.event(EventKind::Warning { message: warning.clone() });
             }
         }
-        self.roster.seating.set_list(&snapshot.hosts);
-        self.roster.snapshot = snapshot;
+        self.roster.set_hosts(snapshot);
         if !changed {
             return;
         }

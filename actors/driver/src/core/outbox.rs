@@ -6,18 +6,20 @@ use std::collections::VecDeque;
 use elastic_journal::JournalBatch;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, Time, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use super::output::DriverOutput;
 use crate::journal::{JournalRecord, RecordLedger};
 
 /// Pending outputs, and the records that they wait for.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct DriverOutbox {
     /// The journal's ledger; none without a journal.
     ledger: Option<RecordLedger>,
     /// Whether this driver has stopped leading: later outputs are dropped.
     is_retired: bool,
     /// Each output with the number of the record that must be stored before.
+    #[serde(skip)]
     outputs: VecDeque<(u64, DriverOutput)>,
 }
 
@@ -75,6 +77,11 @@ impl DriverOutbox {
     /// The commit that a worker is recorded to hold.
     pub(crate) fn recorded_commit(&self, worker: &WorkerId) -> Option<CommitId> {
         self.ledger.as_ref()?.image().workers.get(worker)?.commit
+    }
+
+    /// Whether any output has not left.
+    pub(crate) fn holds_outputs(&self) -> bool {
+        !self.outputs.is_empty()
     }
 
     /// The next output, unless it waits for a record.

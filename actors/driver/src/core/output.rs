@@ -1,22 +1,25 @@
 //! Outputs of the driver's core. `actor.rs` carries them out, and so does the simulation.
 
 use elastic_protocol::messages::{
-    DriverToAgent, DriverToWorker, KnownDrivers, ProcessPlace, UnreachableHost, Vote,
+    DriverToAgent, DriverToWorker, JobPhase, KnownDrivers, ProcessPlace, UnreachableHost, Vote,
 };
 use elastic_protocol::{
     ExitStatus, GenerationId, HostName, JobResult, NodeId, ResetCause, Stamp, Term, WorkerId,
 };
 use elastic_registry::{Incident, RestartBudget};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use super::event_form::{self, ListedHost};
 
 /// Outputs of the core. They are carried out in order.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum DriverOutput {
     /// Send a message to an agent.
     ToAgent {
         /// The agent.
         to: NodeId,
         /// The message.
+        #[serde(serialize_with = "crate::recording::readable::to_agent::serialize")]
         message: DriverToAgent,
     },
     /// Tell an agent to start a worker. The shell adds the worker's credential.
@@ -35,6 +38,7 @@ pub enum DriverOutput {
         /// The worker.
         to: WorkerId,
         /// The message.
+        #[serde(serialize_with = "crate::recording::readable::to_worker::serialize")]
         message: DriverToWorker,
     },
     /// Send the same message to many workers, in this order. It is encoded once.
@@ -42,6 +46,7 @@ pub enum DriverOutput {
         /// The workers.
         to: Vec<WorkerId>,
         /// The message.
+        #[serde(serialize_with = "crate::recording::readable::to_worker::serialize")]
         message: DriverToWorker,
     },
     /// Tell agents and workers the addresses of all drivers.
@@ -103,7 +108,7 @@ pub enum DriverOutput {
 }
 
 /// One line of the event log, without its time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct DriverEvent {
     /// The driver's term.
     pub term: Term,
@@ -114,8 +119,8 @@ pub struct DriverEvent {
     pub kind: EventKind,
 }
 
-/// Kinds of events.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// Kinds of events. What reads the log reads them back as these types (`observe`).
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EventKind {
     /// A host's agent joined.
@@ -144,18 +149,19 @@ pub enum EventKind {
     /// The hosts that the job may use changed.
     HostsChanged {
         /// `name:slots`, the oldest first; blacklisted ones in parentheses.
-        hosts: Vec<String>,
+        #[serde(with = "event_form::texts")]
+        hosts: Vec<ListedHost>,
     },
     /// A worker's process is to be started.
     WorkerStarted {
         /// The worker.
-        #[serde(serialize_with = "as_text")]
+        #[serde(with = "event_form::text")]
         worker: WorkerId,
     },
     /// A worker attached.
     WorkerAttached {
         /// The worker.
-        #[serde(serialize_with = "as_text")]
+        #[serde(with = "event_form::text")]
         worker: WorkerId,
         /// The process id.
         pid: u32,
@@ -163,10 +169,10 @@ pub enum EventKind {
     /// A worker's process ended.
     WorkerExited {
         /// The worker.
-        #[serde(serialize_with = "as_text")]
+        #[serde(with = "event_form::text")]
         worker: WorkerId,
         /// The exit status.
-        #[serde(serialize_with = "as_text")]
+        #[serde(with = "event_form::status")]
         status: ExitStatus,
         /// Whether the driver or the agent had asked for the end.
         expected: bool,
@@ -176,7 +182,7 @@ pub enum EventKind {
     /// A worker was told to end, and why.
     WorkerStopped {
         /// The worker.
-        #[serde(serialize_with = "as_text")]
+        #[serde(with = "event_form::text")]
         worker: WorkerId,
         /// The reason.
         reason: String,
@@ -184,7 +190,7 @@ pub enum EventKind {
     /// A generation was assigned.
     GenerationFormed {
         /// The members by rank.
-        #[serde(serialize_with = "as_texts")]
+        #[serde(with = "event_form::texts")]
         members: Vec<WorkerId>,
         /// Rank of the root, from which the others take their state; none: all hold the same state.
         root: Option<u32>,
@@ -199,7 +205,7 @@ pub enum EventKind {
     /// A generation is to end.
     ResetDecided {
         /// The reason.
-        #[serde(serialize_with = "as_text")]
+        #[serde(flatten, with = "event_form::cause")]
         cause: ResetCause,
         /// How the generation ends.
         way: ResetWay,
@@ -213,13 +219,13 @@ pub enum EventKind {
     /// turned out to be elastic in process. Every process is kept for the next generation.
     GenerationTakenBack {
         /// The worker that attached first.
-        #[serde(serialize_with = "as_text")]
+        #[serde(with = "event_form::text")]
         worker: WorkerId,
     },
     /// A reset is complete: a new generation trains.
     ResetDone {
         /// The cause of the reset.
-        #[serde(serialize_with = "as_text")]
+        #[serde(flatten, with = "event_form::cause")]
         cause: ResetCause,
         /// The generation that ended.
         from: GenerationId,
@@ -244,6 +250,12 @@ pub enum EventKind {
         hosts: usize,
         /// Number of workers' processes on record.
         workers: usize,
+        /// Members of the generation on record, by rank; empty without one.
+        #[serde(default, with = "event_form::texts")]
+        members: Vec<WorkerId>,
+        /// Phase of that generation, as it is on record.
+        #[serde(default = "event_form::gather")]
+        phase: JobPhase,
     },
     /// The takeover is complete: all agents and workers of the former driver are back or lost.
     TakeoverDone {
@@ -267,6 +279,29 @@ pub enum EventKind {
         /// The reason.
         reason: String,
     },
+    /// A commit is durable on storage.
+    CheckpointSaved {
+        /// The step.
+        step: u64,
+        /// Bytes of all files.
+        bytes: u64,
+        /// Milliseconds since the save was ordered.
+        ms: f64,
+    },
+    /// A commit was not saved, or its save is slow. Training goes on.
+    CheckpointFailed {
+        /// The step.
+        step: u64,
+        /// The reason.
+        reason: String,
+    },
+    /// No worker held a commit, and the root has looked for a checkpoint.
+    CheckpointLoaded {
+        /// The step of the checkpoint that training begins from; none: it begins from the start.
+        step: Option<u64>,
+        /// Checkpoints that were passed over or set aside, with the reasons.
+        notes: Vec<String>,
+    },
     /// A condition that needs the operator's attention.
     Warning {
         /// The warning.
@@ -279,19 +314,8 @@ pub enum EventKind {
     },
 }
 
-fn as_text<T: ToString, S: serde::Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&value.to_string())
-}
-
-fn as_texts<T: ToString, S: serde::Serializer>(
-    values: &[T],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(values.iter().map(ToString::to_string))
-}
-
 /// Ways to end a generation.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResetWay {
     /// Planned end: every rank stops at one boundary and keeps its live state.

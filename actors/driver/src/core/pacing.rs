@@ -1,4 +1,5 @@
-//! Pacing: slows down resets without progress, and ends the job when they do not stop. Used by `gather`.
+//! [`Pacing`]: counts resets without progress, and how long the next generation waits after them. A part of the core;
+//! `fruitless` acts on it.
 //!
 //! A cause that breaks a generation may break the next one as well: a worker without descriptors, or a program whose
 //! second collective always fails. Failures counted against a slot or a host are bounded there. Other resets have no
@@ -6,27 +7,19 @@
 
 use std::time::Duration;
 
-use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{Stamp, Time, WorkerId};
-
-use super::DriverCore;
-use super::output::EventKind;
-use super::timers::Timer;
+use elastic_protocol::{Stamp, Time};
+use serde::{Deserialize, Serialize};
 
 /// Fruitless resets in a row without a pause. Two deaths in a row are usual, and cost no delay.
 const FREE: u32 = 2;
 /// First pause; each pause is twice the one before, up to the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_LONGEST: Duration = Duration::from_secs(10);
-/// Fruitless resets in a row at which a warning is given.
-const WARNED_AT: u32 = 8;
-/// Fruitless resets in a row that end the job, once they have gone on for the elastic timeout.
-const ENDED_AT: u32 = 16;
 /// Training time after which a generation counts as progress, whether or not it has committed.
 const STEADY: Duration = Duration::from_secs(10);
 
 /// Counter of resets in a row without progress.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Pacing {
     /// The ended generation that was counted last.
     counted: Option<Stamp>,
@@ -49,10 +42,61 @@ impl Pacing {
         self.running_since = Some(now);
     }
 
+    /// Whether the generation formed last has trained.
+    pub(crate) const fn has_run(&self) -> bool {
+        self.running_since.is_some()
+    }
+
+    /// Notes which generation has ended. False if it was noted before.
+    pub(crate) fn note_ended(&mut self, ended: Stamp) -> bool {
+        self.counted.replace(ended) != Some(ended)
+    }
+
+    /// Whether the generation formed last has trained for long.
+    pub(crate) fn is_steady(&self, now: Time) -> bool {
+        self.running_since.is_some_and(|since| now >= since + STEADY)
+    }
+
+    /// Notes that a generation got further than the one before.
+    pub(crate) const fn got_on(&mut self) {
+        self.fruitless = 0;
+    }
+
+    /// Counts a fruitless reset, after which a pause begins. Returns the number of them in a row, and the time of the
+    /// first.
+    pub(crate) fn count_fruitless(&mut self, now: Time) -> (u32, Time) {
+        if self.fruitless == 0 {
+            self.since = now;
+        }
+        self.fruitless += 1;
+        self.not_before = now + pause(self.fruitless);
+        (self.fruitless, self.since)
+    }
+
+    /// End of the pause; none if it is over.
+    pub(crate) fn pause_ends(&self, now: Time) -> Option<Time> {
+        Some(self.not_before).filter(|end| now < *end)
+    }
+
+    /// Checks that pauses come from fruitless resets.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let fruitless = self.fruitless;
+        if fruitless > 0 && self.counted.is_none() {
+            return Err(format!("{fruitless} fruitless resets and no ended generation"));
+        }
+        if fruitless > 0 && self.not_before < self.since {
+            return Err("the pause between generations ends before the first reset".to_owned());
+        }
+        Ok(())
+    }
+
     /// Text for `status` while the next generation is paused; none without a pause.
     pub(crate) fn put_off(&self, now: Time) -> Option<String> {
-        (self.not_before > now).then(|| {
-            let (resets, ms) = (self.fruitless, self.not_before.ms_since(now));
+        self.pause_ends(now).map(|end| {
+            let (resets, ms) = (self.fruitless, end.ms_since(now));
             format!(
                 "the pause after {resets} resets in a row without progress; {ms:.0} ms are left"
             )
@@ -67,61 +111,6 @@ fn pause(fruitless: u32) -> Duration {
         None => return Duration::ZERO,
     };
     (PAUSE_FIRST * (1 << doublings)).min(PAUSE_LONGEST)
-}
-
-impl DriverCore {
-    /// Whether the next generation of these members is put off, or the job has ended instead.
-    pub(crate) fn is_put_off(&mut self, now: Time, members: &[WorkerId]) -> bool {
-        self.count_fruitless_reset(now, members);
-        if self.round.phase().is_over() {
-            return true;
-        }
-        let not_before = self.pacing.not_before;
-        if now < not_before && !is_planted(Bug::NoPauseBetweenResets) {
-            self.agenda.set(not_before, Timer::LastCall);
-            return true;
-        }
-        false
-    }
-
-    /// Counts the generation that ended last, once. Resets by restart are not counted: they come from deaths of
-    /// processes, and each slot has its own back-off.
-    fn count_fruitless_reset(&mut self, now: Time, members: &[WorkerId]) {
-        let Some(ended) = self.round.current() else { return };
-        let is_planned = self.round.reset().is_none_or(|reset| reset.cause.is_planned());
-        if self.pacing.counted.replace(ended.stamp) == Some(ended.stamp)
-            || is_planned
-            || self.is_by_restart()
-        {
-            return;
-        }
-        let was_steady = self.pacing.running_since.is_some_and(|since| now >= since + STEADY);
-        if was_steady || self.roster.best_step(members) > Some(ended.formation.step) {
-            self.pacing.fruitless = 0;
-            return;
-        }
-        if self.pacing.fruitless == 0 {
-            self.pacing.since = now;
-        }
-        self.pacing.fruitless += 1;
-        let (fruitless, since) = (self.pacing.fruitless, self.pacing.since);
-        self.pacing.not_before = now + pause(fruitless);
-        let cause = self.round.reset().map(|reset| reset.cause.to_string()).unwrap_or_default();
-        if fruitless == WARNED_AT {
-            let message = format!(
-                "{fruitless} resets in a row have brought the job no further; the last cause: {cause}; \
-                 generations are formed at growing intervals"
-            );
-            self.event(EventKind::Warning { message });
-        }
-        if fruitless >= ENDED_AT && now >= since + self.config.deadlines.elastic {
-            let seconds = now.ms_since(since) / 1000.0;
-            let reason = format!(
-                "{fruitless} resets in a row within {seconds:.0} s have brought the job no further; the last cause: {cause}"
-            );
-            self.fail_with_first_cause(now, &reason);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,15 +8,18 @@ use elastic_protocol::messages::{Formation, JobPhase, PhaseMs};
 use elastic_protocol::{
     Assignment, GenerationId, JobOutcome, JobResult, ResetCause, Stamp, Time, WorkerId,
 };
+use serde::{Deserialize, Serialize};
 
-use super::seating::CommitOrder;
+use super::roster::CommitOrder;
 
 /// The generation that was formed last.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct FormedGeneration {
     pub(crate) stamp: Stamp,
+    #[serde(with = "crate::recording::readable::table")]
     pub(crate) assignment: Arc<Assignment>,
     /// The formation with the full table, for a member that asks for it.
+    #[serde(with = "crate::recording::readable::formation")]
     pub(crate) formation: Formation,
     /// Number of the record that opened the generation.
     pub(crate) record: u64,
@@ -29,7 +32,7 @@ pub(crate) struct FormedGeneration {
 }
 
 /// Phase of the job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) enum RoundPhase {
     /// Waiting for enough workers.
     Gather(Gather),
@@ -115,7 +118,7 @@ impl RoundPhase {
 }
 
 /// The gather room.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Gather {
     /// Time at which it opened.
     pub(crate) since: Time,
@@ -128,12 +131,13 @@ pub(crate) struct Gather {
 }
 
 /// A reset, under way or the last one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct ResetRecord {
     pub(crate) cause: ResetCause,
     pub(crate) from: GenerationId,
     pub(crate) to: GenerationId,
     pub(crate) decided_at: Time,
+    #[serde(with = "crate::recording::readable::exact")]
     pub(crate) detect_ms: f64,
     pub(crate) ready_at: Option<Time>,
     pub(crate) synced_at: Option<Time>,

@@ -3,13 +3,15 @@
 //! A member that reports a broken link may be right about its peer. Then the peer's process, host or connection to
 //! the driver shows it, and the loss is handled elsewhere. If neither has another fault, the network between their
 //! hosts has, and every generation with both breaks again. So accusations between two hosts are remembered until a
-//! generation with both makes progress. After several breaks one of the two hosts is left out (G-9).
+//! generation with both makes progress. After several breaks, or one and a generation that could not form, one of the
+//! two hosts is left out (G-9).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::UnreachableHost;
 use elastic_protocol::{HostName, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
@@ -22,21 +24,34 @@ const BREAKS_MAX: u32 = 3;
 const REMEMBERED_MAX: usize = 4096;
 
 /// Accusations between members, and counts of breaks between hosts.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Quarrels {
     /// Reporter and peer of each broken link in the generation formed last, with the report.
+    #[serde(with = "crate::recording::readable::pairs")]
     accusations: BTreeMap<(WorkerId, WorkerId), String>,
     /// Paths between two hosts, the lesser name first, over which generations broke in a row.
+    #[serde(with = "crate::recording::readable::pairs")]
     breaks: BTreeMap<HostPair, BrokenPath>,
 }
 
 /// A path between two hosts over which generations broke.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 struct BrokenPath {
     /// Number of generations in a row.
     breaks: u32,
     /// The hosts whose workers reported it, with the last report of each.
     reports: BTreeMap<HostName, String>,
+}
+
+/// How far a generation had come that ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum BrokenOutcome {
+    /// Not all of its members were connected.
+    NotFormed,
+    /// It trained, and got no further than where it began.
+    Trained,
+    /// It got further.
+    GotOn,
 }
 
 impl Quarrels {
@@ -52,10 +67,10 @@ impl Quarrels {
     fn count(
         &mut self,
         ended: &FormedGeneration,
-        got_on: bool,
+        outcome: BrokenOutcome,
         members: &[WorkerId],
     ) -> BTreeSet<HostPair> {
-        if got_on {
+        if outcome == BrokenOutcome::GotOn {
             let hosts = hosts_of(ended);
             self.breaks.retain(|(one, other), _| !hosts.contains(one) || !hosts.contains(other));
         }
@@ -67,7 +82,12 @@ impl Quarrels {
                 continue;
             }
             let path = self.breaks.entry(pair.clone()).or_default();
-            path.breaks += u32::from(counted.insert(pair));
+            if counted.insert(pair) {
+                // Two hosts between which a generation broke and the next one did not even form: each further
+                // attempt would take as long as this one.
+                let is_hopeless = outcome == BrokenOutcome::NotFormed && path.breaks > 0;
+                path.breaks = if is_hopeless { BREAKS_MAX } else { path.breaks + 1 };
+            }
             path.reports.insert(reporter.host, error);
         }
         counted
@@ -84,10 +104,27 @@ impl Quarrels {
         self.breaks.iter().flat_map(|(pair, path)| {
             path.reports.iter().map(move |(from, error)| {
                 let to = if *from == pair.0 { &pair.1 } else { &pair.0 };
-                let (from, to) = (from.to_string(), to.to_string());
+                let (from, to) = (from.clone(), to.clone());
                 (pair, UnreachableHost { from, to, breaks: path.breaks, error: error.clone() })
             })
         })
+    }
+
+    /// Checks that pairs are of two hosts in order, have broken and been reported, and are bounded.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.accusations.len() > REMEMBERED_MAX || self.breaks.len() > REMEMBERED_MAX {
+            return Err(format!("more than {REMEMBERED_MAX} quarrels are remembered"));
+        }
+        for ((one, other), path) in &self.breaks {
+            let is_reported = path.reports.keys().all(|from| from == one || from == other);
+            if one >= other || path.breaks == 0 || path.reports.is_empty() || !is_reported {
+                return Err(format!("the quarrel of {one} and {other} is {path:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Lowers the counts of a host that was left out: once it is back, its next break is enough.
@@ -115,8 +152,14 @@ impl DriverCore {
     /// it and others again and again. The host manager is told, and its answer removes the host's workers.
     pub(crate) fn leaves_a_quarreller_out(&mut self, members: &[WorkerId]) -> bool {
         let Some(ended) = self.round.current() else { return false };
-        let got_on = self.roster.best_step(members) > Some(ended.formation.step);
-        let counted = self.quarrels.count(ended, got_on, members);
+        let outcome = if self.roster.best_step(members) > Some(ended.formation.step) {
+            BrokenOutcome::GotOn
+        } else if self.pacing.has_run() {
+            BrokenOutcome::Trained
+        } else {
+            BrokenOutcome::NotFormed
+        };
+        let counted = self.quarrels.count(ended, outcome, members);
         let reports = self.quarrels.reports().filter(|(pair, _)| counted.contains(*pair));
         let told: Vec<UnreachableHost> = reports.map(|(_, report)| report).collect();
         for report in told {
@@ -136,7 +179,7 @@ impl DriverCore {
             .map(|(one, other)| if *one == host { other.as_str() } else { one.as_str() })
             .collect();
         let reason = format!(
-            "its workers and those of {} do not reach each other: {BREAKS_MAX} generations in a row have broken there",
+            "its workers and those of {} do not reach each other: one generation after the other has broken there",
             others.join(", ")
         );
         self.quarrels.settled(&host);
@@ -148,9 +191,10 @@ impl DriverCore {
     pub(crate) fn unreachable(&self) -> Vec<UnreachableHost> {
         let trains = self.round.current().filter(|current| {
             let begins_at = current.formation.step;
-            let steps = current.assignment.members().filter_map(|member| {
-                self.roster.workers.get(&member.worker).map(|record| record.step)
-            });
+            let steps = current
+                .assignment
+                .members()
+                .filter_map(|member| self.roster.worker(&member.worker).map(|record| record.step));
             self.round.phase().is_generation_active() && steps.max() > Some(begins_at)
         });
         let reached = trains.map(hosts_of).unwrap_or_default();

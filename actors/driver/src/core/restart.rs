@@ -15,12 +15,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use elastic_protocol::messages::{Ballot, ProcessPlace};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ExitStatus, HostName, ResetCause, Time, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
 use super::config::ElasticMode;
 use super::output::{DriverOutput, EventKind};
 use super::phase::RoundPhase;
-use super::table::{PeerLink, SlotId, Stance, WorkerRecord};
+use super::table::{SlotId, Stance};
 use super::timers::Timer;
 use crate::journal::JournalRecord;
 
@@ -29,7 +30,7 @@ pub(crate) const NOWHERE: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Stage of a process that lives for one generation.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum ProcessStage {
     /// Not started yet; the process is started when a generation is formed.
     Planned,
@@ -51,15 +52,7 @@ impl DriverCore {
 
     /// Plans a process on a slot: it is started for the next generation.
     pub(crate) fn plan_process(&mut self, now: Time, slot: &SlotId) {
-        let worker = self.roster.take_slot(slot);
-        let record = WorkerRecord {
-            stance: Stance::Arrived,
-            link: PeerLink::Up,
-            data_address: Some(NOWHERE),
-            stage: Some(ProcessStage::Planned),
-            ..WorkerRecord::starting(now)
-        };
-        self.roster.workers.insert(worker, record);
+        self.roster.plan(now, slot);
     }
 
     /// Starts the processes of a generation that was formed just now.
@@ -77,12 +70,8 @@ impl DriverCore {
         for (rank, member) in (0..).zip(assignment.members()) {
             let worker = member.worker;
             let environment = self.worker_environment(&worker, &layout);
-            let agent = self.roster.agent_of(&worker);
-            let Some(record) = self.roster.workers.get_mut(&worker) else { continue };
-            let (Some(ProcessStage::Planned), Some(agent)) = (record.stage, agent) else {
-                continue;
-            };
-            record.stage = Some(ProcessStage::Running);
+            let agent = self.roster.agent_of(&worker).filter(|_| self.roster.run_planned(&worker));
+            let Some(agent) = agent else { continue };
             self.record(&JournalRecord::ProcessStarted { worker: worker.clone() });
             self.event(EventKind::WorkerStarted { worker: worker.clone() });
             let rank = if is_planted(Bug::RankOfAnother) { rank + 1 } else { rank };
@@ -94,7 +83,7 @@ impl DriverCore {
     /// Takes the news that a process runs, from its agent or, after a takeover, from the agent's list. For a process
     /// that lives for one generation, the start is the READY vote.
     pub(crate) fn process_started(&mut self, worker: &WorkerId) {
-        let record = self.roster.workers.get(worker);
+        let record = self.roster.worker(worker);
         let runs = record.is_some_and(|record| record.stage == Some(ProcessStage::Running));
         if runs && self.round.is_member(worker) {
             self.vote_for_standing(worker);
@@ -124,7 +113,7 @@ impl DriverCore {
     pub(crate) fn members_at(&self, is_meant: impl Fn(ProcessStage) -> bool) -> Vec<WorkerId> {
         let members = self.round.current().into_iter().flat_map(|current| &current.alive);
         let meant = members.filter(|worker| {
-            self.roster.workers.get(worker).and_then(|record| record.stage).is_some_and(&is_meant)
+            self.roster.worker(worker).and_then(|record| record.stage).is_some_and(&is_meant)
         });
         meant.cloned().collect()
     }
@@ -132,14 +121,9 @@ impl DriverCore {
     /// Notes that a process of the generation under way ended with exit code 0. False if the end was of another kind.
     pub(crate) fn handle_process_done(&mut self, worker: &WorkerId, status: ExitStatus) -> bool {
         let is_active = self.round.phase().is_generation_active() && self.round.is_member(worker);
-        let Some(record) = self.roster.workers.get_mut(worker) else { return false };
-        let is_member =
-            record.stage == Some(ProcessStage::Running) && record.stance == Stance::Member;
-        if !(is_active && is_member && status.is_success()) {
+        if !(is_active && status.is_success() && self.roster.note_done(worker)) {
             return false;
         }
-        record.stage = Some(ProcessStage::Done);
-        record.pid = None;
         self.record(&JournalRecord::ProcessDone { worker: worker.clone() });
         if matches!(self.round.phase(), RoundPhase::Run) {
             self.vote_for(worker, Ballot::Success);
@@ -160,8 +144,7 @@ impl DriverCore {
         for worker in members {
             let has_process = self
                 .roster
-                .workers
-                .get(worker)
+                .worker(worker)
                 .is_some_and(|record| record.stage.is_some() && record.stance != Stance::Lost);
             if has_process {
                 self.stop_process(now, worker, self.grace_ms(), &reason);
@@ -171,7 +154,7 @@ impl DriverCore {
 
     /// Removes a worker that has no process. False if it has one.
     pub(crate) fn forget_without_process(&mut self, worker: &WorkerId) -> bool {
-        let stage = self.roster.workers.get(worker).and_then(|record| record.stage);
+        let stage = self.roster.worker(worker).and_then(|record| record.stage);
         let has_none = matches!(stage, Some(ProcessStage::Planned | ProcessStage::Done));
         if has_none {
             self.forget_worker(worker);
@@ -181,7 +164,7 @@ impl DriverCore {
 
     /// Forgets workers without a process, since the job has succeeded: they need no waiting for.
     pub(crate) fn forget_the_done(&mut self) {
-        let workers: Vec<WorkerId> = self.roster.workers.keys().cloned().collect();
+        let workers: Vec<WorkerId> = self.roster.worker_ids().cloned().collect();
         for worker in workers {
             self.forget_without_process(&worker);
         }
@@ -191,8 +174,7 @@ impl DriverCore {
     pub(crate) fn stop_if_left_behind(&mut self, now: Time, worker: &WorkerId) {
         let is_left = self
             .roster
-            .workers
-            .get(worker)
+            .worker(worker)
             .is_some_and(|record| record.stage.is_some() && record.stance == Stance::Lost);
         if is_left {
             self.stop_process(now, worker, 0, "its generation went on without it");
@@ -204,15 +186,19 @@ impl DriverCore {
     pub(crate) fn is_room_coming(&self, now: Time) -> bool {
         let waits = |until: Option<Time>| until.is_some_and(|until| until > now);
         self.is_by_restart()
-            && (self.roster.slots.values().any(|it| it.worker.is_none() && waits(it.backoff_until))
-                || self.roster.workers.keys().any(|worker| self.roster.is_ending(worker)))
+            && (self
+                .roster
+                .slots()
+                .map(|(_, slot)| slot)
+                .any(|it| it.worker.is_none() && waits(it.backoff_until))
+                || self.roster.worker_ids().any(|worker| self.roster.is_ending(worker)))
     }
 
     /// Notes that a process has attached through the library; true if it may stay. In `--mode auto` the program is
     /// then elastic in process: every process is kept from now on.
     pub(crate) fn adopt(&mut self, now: Time, attached: &WorkerId) -> bool {
         let is_for_one_generation =
-            self.roster.workers.get(attached).is_some_and(|record| record.stage.is_some());
+            self.roster.worker(attached).is_some_and(|record| record.stage.is_some());
         if !is_for_one_generation {
             return true;
         }
@@ -228,20 +214,13 @@ impl DriverCore {
         }
         self.round.take_back();
         self.state.forget();
-        let workers: Vec<WorkerId> = self.roster.workers.keys().cloned().collect();
+        let workers: Vec<WorkerId> = self.roster.worker_ids().cloned().collect();
         for worker in workers {
             if self.forget_without_process(&worker) {
                 continue;
             }
-            let deadline = now + self.config.deadlines.start;
-            let Some(record) = self.roster.workers.get_mut(&worker) else { continue };
-            record.stage = None;
-            record.data_address = None;
-            if worker != *attached {
-                record.link = PeerLink::Down;
-            }
-            if record.stance == Stance::Member {
-                record.take_stance(now, Stance::Starting);
+            if self.roster.keep_process(now, &worker, worker == *attached) {
+                let deadline = now + self.config.deadlines.start;
                 self.agenda.set(deadline, Timer::Start(worker));
             }
         }

@@ -33,8 +33,7 @@ impl DriverCore {
             ..WorkerRecord::starting(now)
         };
         record.take_stance(now, if takes_part { Stance::Member } else { Stance::Leaving });
-        self.roster.workers.insert(worker.clone(), record);
-        self.roster.hold_slot(worker);
+        self.roster.restore(worker, record);
     }
 
     /// Votes again for members whose processes have ended with success: no agent reports them again.
@@ -53,7 +52,7 @@ impl DriverCore {
         if !self.round.phase().is_generation_active() {
             return;
         }
-        self.round.keep_alive(|worker| self.roster.workers.contains_key(worker));
+        self.round.keep_alive(|worker| self.roster.has_worker(worker));
         let Some(current) = self.round.current() else { return };
         let members = current.assignment.members().map(|member| member.worker);
         let missing: Vec<WorkerId> =

@@ -8,7 +8,7 @@ use elastic_protocol::{HostName, Time, WorkerId};
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
 use super::phase::RoundPhase;
-use super::table::{PeerLink, Stance, WorkerRecord};
+use super::table::{PeerLink, Stance};
 use super::timers::Timer;
 use crate::journal::JournalRecord;
 
@@ -21,7 +21,7 @@ impl DriverCore {
                 Timer::Phase => self.handle_phase_deadline(now),
                 Timer::LastCall => self.agenda.ask_review(now),
                 Timer::Slot((host, _)) => {
-                    self.roster.slots.touch(&host);
+                    self.roster.back_off_is_over(&host);
                     self.agenda.ask_review(now);
                 }
                 Timer::Start(worker) => self.handle_start_deadline(now, &worker),
@@ -29,6 +29,7 @@ impl DriverCore {
                 Timer::Join(host) => self.resolve_pending_join(now, &host),
                 Timer::Silence(worker) => self.handle_silence_deadline(now, &worker),
                 Timer::Departure(worker) => self.handle_departure_deadline(now, &worker),
+                Timer::Checkpoint => self.handle_checkpoint_timer(now),
                 Timer::Takeover => self.handle_takeover_deadline(now),
                 Timer::Reports(host) => self.handle_reports_deadline(now, &host),
             }
@@ -57,22 +58,20 @@ impl DriverCore {
     }
 
     fn start_missing(&mut self, now: Time) {
-        let empty = self.roster.seating.empty();
+        let empty = self.roster.seating().empty();
         if empty.is_empty() {
             return;
         }
         if self.is_by_restart() {
             return empty.iter().for_each(|slot| self.plan_process(now, slot));
         }
-        let layout = self.layout(self.roster.seating.wanted_by_host());
+        let layout = self.layout(self.roster.seating().wanted_by_host());
         for slot in empty {
-            let Some(agent) = self.roster.agents.get(&slot.0).map(|agent| agent.node.clone())
-            else {
+            let Some(agent) = self.roster.agent(&slot.0).map(|agent| agent.node.clone()) else {
                 continue;
             };
-            let worker = self.roster.take_slot(&slot);
+            let worker = self.roster.start(now, &slot);
             let environment = self.worker_environment(&worker, &layout);
-            self.roster.workers.insert(worker.clone(), WorkerRecord::starting(now));
             let deadline = now + self.config.deadlines.start;
             self.agenda.set(deadline, Timer::Start(worker.clone()));
             self.record(&JournalRecord::WorkerStarted { worker: worker.clone() });
@@ -84,10 +83,9 @@ impl DriverCore {
 
     /// Removes workers whose slots are not wanted and who are not members. Members leave by an interrupt.
     fn let_go_of_the_unwanted(&mut self, now: Time) {
-        let stance =
-            |worker: &WorkerId| Some((worker.clone(), self.roster.workers.get(worker)?.stance));
+        let stance = |worker: &WorkerId| Some((worker.clone(), self.roster.worker(worker)?.stance));
         let unwanted: Vec<(WorkerId, Stance)> =
-            self.roster.seating.unwanted().iter().filter_map(stance).collect();
+            self.roster.seating().unwanted().iter().filter_map(stance).collect();
         for (worker, stance) in unwanted {
             match stance {
                 // A worker that was there before may hold a commit that no other holds: it stays.
@@ -113,7 +111,7 @@ impl DriverCore {
     /// Removes a worker from its generation that leaves as planned: this is not a loss.
     fn lose_nothing(&mut self, now: Time, worker: &WorkerId) {
         self.round.lose(worker);
-        self.roster.workers.touch(&worker.host);
+        self.roster.membership_changed(worker);
         self.no_longer_waited_for(now, worker);
     }
 
@@ -122,10 +120,10 @@ impl DriverCore {
     fn is_dispensable(&self, worker: &WorkerId) -> bool {
         let in_the_way =
             self.round.is_member(worker) && !matches!(self.round.phase(), RoundPhase::Gather(_));
-        let Some(record) = self.roster.workers.get(worker) else { return true };
+        let Some(record) = self.roster.worker(worker) else { return true };
         let mine = record.commit_order();
         let is_kept = mine.is_none()
-            || self.roster.seating.best_ready_commit() >= mine
+            || self.roster.seating().best_ready_commit() >= mine
             || self.some_member_stays();
         is_kept && !in_the_way
     }
@@ -133,7 +131,7 @@ impl DriverCore {
     /// Whether some member stays that holds the root's commit or a later one.
     fn some_member_stays(&self) -> bool {
         let Some(current) = self.round.current() else { return false };
-        let stays = |worker: &&WorkerId| !self.roster.seating.unwanted().contains(*worker);
+        let stays = |worker: &&WorkerId| !self.roster.seating().unwanted().contains(*worker);
         self.phase_has_state() && current.alive.iter().any(|worker| stays(&worker))
     }
 
@@ -147,16 +145,13 @@ impl DriverCore {
 
     /// Dismisses agents that asked to leave, once no worker is left on their hosts.
     fn release_drained_agents(&mut self) {
-        let node =
-            |host: &HostName| Some((host.clone(), self.roster.agents.get(host)?.node.clone()));
-        let free: Vec<_> = self.roster.seating.draining().iter().filter_map(node).collect();
+        let node = |host: &HostName| Some((host.clone(), self.roster.agent(host)?.node.clone()));
+        let free: Vec<_> = self.roster.seating().draining().iter().filter_map(node).collect();
         for (host, to) in free {
             if !self.roster.workers_of(&host).is_empty() {
                 continue;
             }
-            if let Some(agent) = self.roster.agents.get_mut(&host) {
-                agent.dismissed = true;
-            }
+            self.roster.dismiss_agent(&host);
             let message = DriverToAgent::Leave {
                 code: 0,
                 reason: "its workers have been taken out".to_owned(),
@@ -170,16 +165,7 @@ impl DriverCore {
     /// not leave before.
     pub(crate) fn begin_start_deadlines(&mut self, now: Time) {
         let deadline = now + self.config.deadlines.start;
-        let mut ordered = Vec::new();
-        for (worker, record) in self.roster.workers.iter() {
-            if record.stance == Stance::Starting && record.link == PeerLink::Down {
-                ordered.push(worker.clone());
-            }
-        }
-        for worker in ordered {
-            if let Some(record) = self.roster.workers.get_mut_untouched(&worker) {
-                record.since = now;
-            }
+        for worker in self.roster.restart_waits(now) {
             self.agenda.set(deadline, Timer::Start(worker));
         }
     }
@@ -195,7 +181,7 @@ impl DriverCore {
             let at = now + self.config.deadlines.suspect;
             return self.agenda.set(at, Timer::Start(worker.clone()));
         }
-        let Some(record) = self.roster.workers.get(worker) else { return };
+        let Some(record) = self.roster.worker(worker) else { return };
         let (waited, rest) = (self.config.deadlines.start, self.rest_deadline());
         let message = match record.stance {
             Stance::Starting if record.since + waited <= now => format!(
@@ -221,15 +207,20 @@ impl DriverCore {
     /// Handles a worker that was to leave by itself, or to come back, and has not within `grace`.
     fn handle_departure_deadline(&mut self, now: Time, worker: &WorkerId) {
         let grace = self.config.deadlines.grace;
-        let Some(record) = self.roster.workers.get(worker) else { return };
+        let Some(record) = self.roster.worker(worker) else { return };
         let is_due = record.since + grace <= now;
         match record.stance {
             // If the agent is out of reach, the order is repeated when it is back.
             Stance::Leaving if is_due && self.roster.agent_of(worker).is_some() => {
                 self.stop_process(now, worker, self.grace_ms(), "it did not end by itself");
             }
+            Stance::Dying if is_due && self.roster.agent_of(worker).is_some() => {
+                let message = "it died, and its process did not end";
+                self.stop_process(now, worker, 0, message);
+                self.count_failure(now, worker, message);
+            }
             Stance::Lost if is_due => {
-                match self.roster.agents.get(&worker.host).map(|agent| agent.link) {
+                match self.roster.agent(&worker.host).map(|agent| agent.link) {
                     Some(PeerLink::Up) => self.stop_process(now, worker, 0, "it did not come back"),
                     // The host is out of reach as well, but is not lost yet: the worker may come back with it.
                     Some(PeerLink::Silent) => {

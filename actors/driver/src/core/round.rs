@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{GenerationId, JobResult, ResetCause, Stamp, Time, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use super::agenda::Timetable;
 use super::phase::{FormedGeneration, Gather, ResetRecord, RoundPhase};
@@ -12,7 +13,7 @@ use super::timers::Timer;
 use crate::journal::Image;
 
 /// Progress of the job through its generations.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Round {
     /// Number of the last generation.
     generation: GenerationId,
@@ -250,6 +251,17 @@ impl Round {
         }
     }
 
+    /// Puts the exit status of a worker in the place of its death, as the cause of the reset that it began. That reset
+    /// may be over, since the others did not wait for the status.
+    pub(crate) fn explain_death(&mut self, worker: &WorkerId, cause: &ResetCause) {
+        let last = self.last_reset.as_mut().filter(|_| !is_planted(Bug::DeathStaysUnexplained));
+        for reset in self.reset.as_mut().into_iter().chain(last) {
+            if reset.cause == (ResetCause::WorkerDied { worker: worker.clone() }) {
+                reset.cause = cause.clone();
+            }
+        }
+    }
+
     /// Notes that all members of the next generation are READY.
     pub(crate) const fn note_ready(&mut self, now: Time) {
         if let Some(reset) = &mut self.reset {
@@ -304,6 +316,12 @@ impl Round {
         change(&mut self.phase, &mut self.current);
     }
 
+    /// Breaks the part's invariants, for tests of its check.
+    #[cfg(test)]
+    pub(crate) const fn forget_last_number(&mut self) {
+        self.generation = GenerationId(self.generation.0 - 1);
+    }
+
     pub(crate) fn stamp(&self) -> Option<Stamp> {
         self.current.as_ref().map(|current| current.stamp)
     }
@@ -355,6 +373,14 @@ impl Round {
     /// # Errors
     /// The first invariant that does not hold.
     pub(crate) fn check(&self) -> Result<(), String> {
+        if let Some(reset) = &self.reset
+            && (reset.from > reset.to || reset.to > self.generation)
+        {
+            let (from, to, last) = (reset.from, reset.to, self.generation);
+            return Err(format!(
+                "G-2: a reset from {from} to {to}, and the last generation is {last}"
+            ));
+        }
         let Some(current) = &self.current else {
             let is_active = self.phase.is_generation_active();
             return if is_active { Err("a phase without a generation".to_owned()) } else { Ok(()) };
@@ -364,6 +390,13 @@ impl Round {
         let members: BTreeSet<&WorkerId> = table.iter().collect();
         if members.len() != table.len() {
             return Err("G-3: a worker has two ranks".to_owned());
+        }
+        let (formed, told) = (current.stamp, current.formation.stamp);
+        if formed != told || formed.generation > self.generation {
+            let last = self.generation;
+            return Err(format!(
+                "G-2: {formed:?} was told as {told:?}, and the last number is {last}"
+            ));
         }
         if let Some(worker) = current.alive.iter().find(|worker| !members.contains(*worker)) {
             return Err(format!("{worker} is alive in a generation of which it is no member"));

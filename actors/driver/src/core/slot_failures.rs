@@ -30,37 +30,35 @@ impl DriverCore {
         }
         let is_by_restart = self.is_by_restart();
         let slot_id = (worker.host.clone(), worker.slot);
-        let slot = self.roster.slots.get_or_default(slot_id.clone());
-        slot.failures += 1;
-        slot.trains_since = None;
+        let failures = self.roster.count_failure(&slot_id);
         let is_out = match self.config.on_failure {
             OnFailure::Blacklist => true,
             OnFailure::Restart if is_planted(Bug::BlamedTooEarly) => {
-                slot.failures >= self.config.max_restarts
+                failures >= self.config.max_restarts
             }
-            OnFailure::Restart => slot.failures > self.config.max_restarts,
+            OnFailure::Restart => failures > self.config.max_restarts,
         };
         if is_out {
             let reason = match self.config.on_failure {
                 OnFailure::Blacklist => format!("{worker} failed: {}", shorten(message)),
                 OnFailure::Restart => {
-                    format!("slot {} failed {} times", worker.slot, slot.failures)
+                    format!("slot {} failed {failures} times", worker.slot)
                 }
             };
-            slot.failures = 0;
+            self.roster.forgive(&slot_id);
             self.record_slot(&worker.host, worker.slot);
             self.output(DriverOutput::HostFailed { host: worker.host.clone(), reason });
             return;
         }
         // By restart, the first failure has no back-off: restarting the whole group takes time enough.
-        let earlier = if is_by_restart { slot.failures - 1 } else { slot.failures };
+        let earlier = if is_by_restart { failures - 1 } else { failures };
         let wait = match earlier.checked_sub(1) {
-            Some(earlier) => BACKOFF.wait(earlier, &mut self.rng),
+            Some(earlier) => BACKOFF.wait(earlier, &mut self.random),
             None => Duration::ZERO,
         };
         let until = now + wait;
         let until = if is_planted(Bug::BackOffNeverEnds) { Time(u64::MAX) } else { until };
-        slot.backoff_until = Some(until);
+        self.roster.back_off(&slot_id, until);
         self.record_slot(&worker.host, worker.slot);
         self.agenda.set(until, Timer::Slot(slot_id));
     }
@@ -75,16 +73,35 @@ impl DriverCore {
         {
             return;
         }
-        let failing =
-            self.roster.slots.values().filter(|slot| slot.failures >= EARLY_FAILURES).count();
-        let listed: usize =
-            self.roster.snapshot.hosts.iter().map(|entry| entry.slots as usize).sum();
+        let failing = self
+            .roster
+            .slots()
+            .map(|(_, slot)| slot)
+            .filter(|slot| slot.failures >= EARLY_FAILURES)
+            .count();
+        let listed: usize = self.roster.hosts().iter().map(|entry| entry.slots as usize).sum();
         let usable = listed.min(self.config.max_np.map_or(usize::MAX, |max| max as usize));
         if !self.config.hosts_join && failing >= usable {
             let reason = format!(
                 "the program ended on every slot {EARLY_FAILURES} times before its first call of the library"
             );
             self.fail_with_first_cause(now, &reason);
+        }
+    }
+
+    /// Fails the job at once if its program can be started on no slot that there is: it is missing on every host, or
+    /// nothing that can be executed, and would be at the next attempt. A job that hosts may join at will waits for
+    /// as many of them as it needs.
+    pub(crate) fn judge_missing_program(&mut self, now: Time, worker: &WorkerId) {
+        let Some(programless) = self.roster.note_programless(worker) else { return };
+        if self.round.phase().is_over() {
+            return;
+        }
+        let listed: usize = self.roster.hosts().iter().map(|entry| entry.slots as usize).sum();
+        let usable = listed.min(self.config.max_np.map_or(usize::MAX, |max| max as usize));
+        let joined = if self.config.hosts_join { self.workers_needed() as usize } else { 0 };
+        if programless >= usable.max(joined) {
+            self.fail_with_first_cause(now, "the program cannot be started on any host");
         }
     }
 
@@ -103,7 +120,7 @@ impl DriverCore {
         if !matches!(self.round.phase(), RoundPhase::Run) {
             return;
         }
-        let Some(record) = self.roster.slots.get_mut_untouched(slot) else { return };
+        let Some(record) = self.roster.slot(slot) else { return };
         let alive = self.round.current().map(|current| &current.alive);
         let trains =
             record.worker.as_ref().is_some_and(|it| alive.is_some_and(|all| all.contains(it)));
@@ -111,13 +128,12 @@ impl DriverCore {
             return;
         }
         let Some(since) = record.trains_since else {
-            record.trains_since = Some(now);
+            self.roster.note_training(slot, now);
             let until = now + self.config.forgiven_after;
             return self.agenda.set(until, Timer::Forgiveness(slot.clone()));
         };
         if now.since(since) >= self.config.forgiven_after {
-            record.failures = 0;
-            record.trains_since = None;
+            self.roster.forgive(slot);
             self.record_slot(&slot.0, slot.1);
         }
     }

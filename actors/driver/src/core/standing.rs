@@ -53,7 +53,9 @@ impl WorkerStanding {
                 Stance::Member | Stance::Finished,
                 PeerLink::Down | PeerLink::Up | PeerLink::Silent,
             ) => Self::Engaged,
-            (Stance::Leaving, PeerLink::Down | PeerLink::Up | PeerLink::Silent) => Self::Departing,
+            (Stance::Leaving | Stance::Dying, PeerLink::Down | PeerLink::Up | PeerLink::Silent) => {
+                Self::Departing
+            }
         }
     }
 }
@@ -74,7 +76,7 @@ impl WorkerRecord {
 impl DriverCore {
     /// Every worker on record with its standing, for observers such as the oracle.
     pub fn standings(&self) -> impl Iterator<Item = (&elastic_protocol::WorkerId, WorkerStanding)> {
-        self.roster.workers.iter().map(|(worker, record)| (worker, record.standing()))
+        self.roster.workers().map(|(worker, record)| (worker, record.standing()))
     }
 }
 

@@ -36,7 +36,13 @@ impl DriverCore {
             phase: self.round.phase().name(),
             generation: self.round.generation().0,
             world_size: current.map_or(0, |current| current.assignment.world_size()),
-            step: self.roster.workers.values().map(|record| record.step.0).max().unwrap_or(0),
+            step: self
+                .roster
+                .workers()
+                .map(|(_, record)| record)
+                .map(|record| record.step.0)
+                .max()
+                .unwrap_or(0),
             resets: self.round.resets(),
         }
     }
@@ -46,7 +52,7 @@ impl DriverCore {
         let reset = self.round.reset().or(self.round.last_reset());
         let current = self.round.current().filter(|_| self.round.phase().is_generation_active());
         StatusReport {
-            job: self.job.to_string(),
+            job: self.job,
             term: self.term.0,
             driver: DriverStatus {
                 address: self.config.driver_address.clone(),
@@ -67,6 +73,8 @@ impl DriverCore {
             warnings: self.warnings(),
             unreachable: self.unreachable(),
             lanes: Vec::new(),
+            goodput: None,
+            checkpoint: self.checkpoint_status(wall_clock),
             dropped_messages: self.dropped_messages,
             result: self.result_so_far().cloned(),
         }
@@ -75,18 +83,18 @@ impl DriverCore {
     fn warnings(&self) -> Vec<String> {
         let trouble = self.outbox.trouble();
         self.roster
-            .snapshot
-            .warnings
+            .host_warnings()
             .iter()
             .cloned()
             .chain(trouble.map(ToOwned::to_owned))
             .chain(self.state.loss_in_words())
+            .chain(self.checkpoints.trouble().map(ToOwned::to_owned))
             .collect()
     }
 
     fn host_statuses(&self, now: Time, wall_clock: &dyn Fn(Time) -> String) -> Vec<HostStatus> {
-        let of_list = self.roster.snapshot.hosts.iter().map(|entry| {
-            let agent = self.roster.agents.get(&entry.name);
+        let of_list = self.roster.hosts().iter().map(|entry| {
+            let agent = self.roster.agent(&entry.name);
             let (state, until) = match (&entry.state, agent) {
                 (HostState::Blacklisted { until }, _) => {
                     (HostCondition::Blacklisted, until.map(wall_clock))
@@ -101,17 +109,14 @@ impl DriverCore {
                     PeerLink::Down => (HostCondition::Lost, None),
                 },
             };
-            let name = entry.name.to_string();
+            let name = entry.name.clone();
             let lanes = agent.map(|agent| agent.hanging_at(now)).unwrap_or_default();
             HostStatus { name, slots: entry.slots, state, until, lanes }
         });
-        let others = self
-            .roster
-            .agents
-            .iter()
-            .filter(|(host, _)| self.roster.seating.listing(host).is_none());
+        let others =
+            self.roster.agents().filter(|(host, _)| self.roster.seating().listing(host).is_none());
         let of_agents = others.map(|(host, agent)| HostStatus {
-            name: host.to_string(),
+            name: host.clone(),
             slots: agent.slots,
             state: if agent.link == PeerLink::Down {
                 HostCondition::Lost
@@ -130,8 +135,7 @@ impl DriverCore {
             table.into_iter().flatten().map(|member| member.worker).zip(0..).collect();
         let mut statuses: Vec<WorkerStatus> = self
             .roster
-            .workers
-            .iter()
+            .workers()
             .map(|(worker, record)| self.worker_status(worker, record, ranks.get(worker)))
             .collect();
         statuses.extend(self.empty_slots(now));
@@ -153,7 +157,7 @@ impl DriverCore {
         let rank = rank.copied().filter(|_| self.round.is_member(worker));
         let state = match (record.stance, self.round.phase()) {
             (Stance::Leaving, _) => WorkerCondition::Leaving,
-            (Stance::Lost, _) => WorkerCondition::Lost,
+            (Stance::Dying | Stance::Lost, _) => WorkerCondition::Lost,
             (_, _) if record.link == PeerLink::Silent => WorkerCondition::Silent,
             (Stance::Starting, _) => WorkerCondition::Starting,
             (Stance::Attached | Stance::Arrived, _) => WorkerCondition::Attached,
@@ -165,7 +169,7 @@ impl DriverCore {
         };
         WorkerStatus {
             rank,
-            host: worker.host.to_string(),
+            host: worker.host.clone(),
             slot: worker.slot,
             pid: record.pid,
             state,
@@ -176,12 +180,11 @@ impl DriverCore {
 
     /// Slots without a process: spare, or in back-off.
     fn empty_slots(&self, now: Time) -> impl Iterator<Item = WorkerStatus> {
-        let listed =
-            self.roster.snapshot.hosts.iter().filter(|entry| entry.state == HostState::Listed);
+        let listed = self.roster.hosts().iter().filter(|entry| entry.state == HostState::Listed);
         let slots =
             listed.flat_map(|entry| (0..entry.slots).map(|slot| (entry.name.clone(), slot)));
         slots.filter_map(move |slot: SlotId| {
-            let record = self.roster.slots.get(&slot);
+            let record = self.roster.slot(&slot);
             if record.is_some_and(|record| record.worker.is_some()) {
                 return None;
             }
@@ -190,7 +193,7 @@ impl DriverCore {
             let state = if waits { WorkerCondition::Backoff } else { WorkerCondition::Spare };
             Some(WorkerStatus {
                 rank: None,
-                host: slot.0.to_string(),
+                host: slot.0,
                 slot: slot.1,
                 pid: None,
                 state,

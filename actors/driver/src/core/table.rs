@@ -7,6 +7,8 @@ use elastic_protocol::messages::LaneStatus;
 use elastic_protocol::{
     CommitId, GenerationId, HostName, Incarnation, NodeId, Step, Time, WorkerId,
 };
+use elastic_runtime::transport::LinkEvent;
+use serde::{Deserialize, Serialize};
 
 use super::restart::ProcessStage;
 use super::standing::WorkerStanding;
@@ -15,7 +17,7 @@ use super::standing::WorkerStanding;
 pub(crate) type SlotId = (HostName, u32);
 
 /// A host's agent.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct AgentRecord {
     /// The agent's node, with its incarnation.
     pub(crate) node: NodeId,
@@ -54,7 +56,7 @@ impl AgentRecord {
 }
 
 /// A new agent that has the name of a known one, which may still be alive.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct PendingJoin {
     pub(crate) node: NodeId,
     pub(crate) slots: u32,
@@ -65,7 +67,7 @@ pub(crate) struct PendingJoin {
 }
 
 /// State of a link, as the transport reported it last.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum PeerLink {
     /// No session.
     Down,
@@ -75,8 +77,19 @@ pub(crate) enum PeerLink {
     Silent,
 }
 
+impl PeerLink {
+    /// State of a link after an event.
+    pub(crate) const fn after(event: &LinkEvent) -> Self {
+        match event {
+            LinkEvent::Up | LinkEvent::Heard => Self::Up,
+            LinkEvent::Silent { .. } => Self::Silent,
+            LinkEvent::Lost { .. } => Self::Down,
+        }
+    }
+}
+
 /// A slot's history.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct SlotRecord {
     /// The slot's worker, running or to be started.
     pub(crate) worker: Option<WorkerId>,
@@ -92,7 +105,7 @@ pub(crate) struct SlotRecord {
 }
 
 /// One incarnation of a worker.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct WorkerRecord {
     pub(crate) pid: Option<u32>,
     pub(crate) data_address: Option<SocketAddr>,
@@ -156,7 +169,7 @@ impl WorkerRecord {
 
     /// Whether the worker takes part, or is about to.
     pub(crate) fn is_wanted(&self) -> bool {
-        !matches!(self.stance, Stance::Leaving | Stance::Lost) && self.leaving.is_none()
+        !self.stance.is_gone() && self.leaving.is_none()
     }
 
     /// Whether a generation can be formed with the worker now.
@@ -166,7 +179,7 @@ impl WorkerRecord {
 }
 
 /// State of a worker, as the driver sees it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum Stance {
     /// Process ordered; not attached yet.
     Starting,
@@ -180,6 +193,15 @@ pub(crate) enum Stance {
     Finished,
     /// Told to end; the process is on its way out.
     Leaving,
+    /// Dead, as its agent has seen; the process has not ended yet, and its exit status is not known.
+    Dying,
     /// Out of reach; the process may be alive on a host that is out of reach, too.
     Lost,
+}
+
+impl Stance {
+    /// Whether the worker takes no part any more: it was told to end, is dead, or is out of reach.
+    pub(crate) const fn is_gone(self) -> bool {
+        matches!(self, Self::Leaving | Self::Dying | Self::Lost)
+    }
 }

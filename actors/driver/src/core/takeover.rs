@@ -6,19 +6,21 @@
 //! twice. A generation whose members are all still in it is left alone: only a cause that would have ended it under
 //! the former driver ends it (D-3).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use elastic_protocol::messages::{DriverToWorker, FormationTable};
+use elastic_protocol::messages::{DriverToWorker, FormationTable, JobPhase};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{GenerationId, HostName, ResetCause, Stamp, Step, Time, WorkerId};
 use rand_chacha::ChaCha8Rng;
 
 use super::DriverCore;
+use super::checkpoints::Checkpoints;
 use super::config::DriverConfig;
+use super::former_nodes::Takeover;
 use super::output::{DriverOutput, EventKind};
 use super::phase::{FormedGeneration, Gather, RoundPhase};
-use super::table::{PeerLink, SlotRecord, Stance, WorkerRecord};
+use super::table::{PeerLink, Stance, WorkerRecord};
 use super::timers::Timer;
 use super::trained_state::TrainedState;
 use crate::journal::{GenerationImage, GenerationProgress, RecordLedger, Tenure};
@@ -28,24 +30,6 @@ const REACHED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Time that an agent that is back may take to report a process that ended meanwhile.
 const REPORTED_WITHIN: Duration = Duration::from_millis(250);
-
-/// State of a takeover: the agents and workers that are still awaited.
-#[derive(Debug)]
-pub(crate) struct Takeover {
-    since: Time,
-    deadline: Time,
-    /// Hosts whose agents have not joined yet.
-    hosts: BTreeSet<HostName>,
-    /// Workers that their agents do not have any more, by host. The agent may yet report how they ended.
-    vanished: BTreeMap<HostName, Vec<WorkerId>>,
-}
-
-impl Takeover {
-    /// End of the wait for all that were there.
-    pub(crate) const fn deadline(&self) -> Time {
-        self.deadline
-    }
-}
 
 impl DriverCore {
     /// A driver with a journal. It goes on from the journal's state, or begins the job if that is new, and records
@@ -59,16 +43,13 @@ impl DriverCore {
         let (image, is_fresh) = restored;
         core.round.restore(&image);
         if !is_planted(Bug::IncarnationsBeginAnew) {
-            core.roster.incarnation = image.incarnation;
+            core.roster.restore_incarnation(image.incarnation);
         }
         core.state = TrainedState::restored(&image);
+        core.checkpoints = Checkpoints::restored(Some(&image));
         for ((host, number), slot) in &image.slots {
-            let record = SlotRecord {
-                failures: slot.failures,
-                closed_under: slot.closed_under,
-                ..SlotRecord::default()
-            };
-            core.roster.slots.insert((host.clone(), *number), record);
+            let id = (host.clone(), *number);
+            core.roster.restore_slot(id, slot.failures, slot.closed_under);
         }
         if is_fresh && image.result.is_none() {
             return core;
@@ -97,14 +78,15 @@ impl DriverCore {
                 None => Stance::Starting,
             };
             record.take_stance(now, stance);
-            core.roster.workers.insert(worker.clone(), record);
-            core.roster.hold_slot(worker);
+            core.roster.restore(worker, record);
             let deadline = now + core.config.deadlines.start;
             core.agenda.set(deadline, Timer::Start(worker.clone()));
         }
         core.event(EventKind::TakeoverBegun {
-            hosts: core.takeover.as_ref().map_or(0, |takeover| takeover.hosts.len()),
+            hosts: core.takeover.as_ref().map_or(0, |takeover| takeover.hosts()),
             workers: image.workers.len(),
+            members: image.current.as_ref().map(GenerationImage::members).unwrap_or_default(),
+            phase: image.current.as_ref().map_or(JobPhase::Gather, GenerationImage::phase),
         });
         if let Some(current) = image.current {
             core.restore_generation(now, current);
@@ -123,7 +105,7 @@ impl DriverCore {
         let elastic = deadline + self.config.deadlines.elastic;
         self.round.gather_until(elastic, &mut self.agenda);
         let hosts = workers.iter().map(|worker| worker.host.clone()).collect();
-        self.takeover = Some(Takeover { since: now, deadline, hosts, vanished: BTreeMap::new() });
+        self.takeover = Some(Takeover::new(now, deadline, hosts));
     }
 
     fn restore_generation(&mut self, now: Time, image: GenerationImage) {
@@ -154,7 +136,7 @@ impl DriverCore {
             .map(|member| member.worker)
             .collect();
         // No decision is made before the takeover window is over.
-        let window = self.takeover.as_ref().map_or(now, |takeover| takeover.deadline);
+        let window = self.takeover.as_ref().map_or(now, Takeover::deadline);
         let elastic = window + self.config.deadlines.elastic;
         let phase = match progress {
             GenerationProgress::Forming => {
@@ -167,7 +149,7 @@ impl DriverCore {
             }
             GenerationProgress::Ended { cause } => {
                 self.round.start_reset_record(now, cause, now);
-                let known = |worker: &WorkerId| self.roster.workers.contains_key(worker);
+                let known = |worker: &WorkerId| self.roster.has_worker(worker);
                 let waiting_for = alive.into_iter().filter(known).collect();
                 let gather = Gather { since: now, deadline: elastic, waiting_for, changed_at: now };
                 RoundPhase::Gather(gather)
@@ -177,6 +159,9 @@ impl DriverCore {
         if self.round.phase().is_generation_active() && !self.is_by_restart() {
             let trains = !matches!(self.round.phase(), RoundPhase::Form { .. });
             self.state.resumed(now, trains);
+            if trains {
+                self.begin_checkpoints(now);
+            }
         }
         if self.round.phase().is_generation_active() {
             let budget = self.restart_budget();
@@ -201,7 +186,10 @@ impl DriverCore {
             RoundPhase::Gather(_) if theirs < stamp => self.tell_ended(worker, stamp),
             _ if theirs != stamp || !is_active => {}
             // Promises to a former driver do not bind this one: a stop that followed from them would be on record.
-            RoundPhase::Run => self.tell(worker, DriverToWorker::Resume { stamp }),
+            RoundPhase::Run => {
+                self.tell(worker, DriverToWorker::Resume { stamp });
+                self.repeat_checkpoint_orders(worker);
+            }
             RoundPhase::Pausing { .. } => self.tell(worker, DriverToWorker::Pause { stamp }),
             RoundPhase::Stopping { boundary, .. } => {
                 let boundary = *boundary;
@@ -234,19 +222,17 @@ impl DriverCore {
         vanished: &[WorkerId],
     ) -> bool {
         let Some(takeover) = &mut self.takeover else { return false };
-        takeover.hosts.remove(host);
-        if vanished.is_empty() {
-            return true;
+        takeover.agent_is_back(host, vanished);
+        if !vanished.is_empty() {
+            self.agenda.set(now + REPORTED_WITHIN, Timer::Reports(host.clone()));
         }
-        takeover.vanished.insert(host.clone(), vanished.to_vec());
-        self.agenda.set(now + REPORTED_WITHIN, Timer::Reports(host.clone()));
         true
     }
 
     /// Ends the wait for an agent's reports: its vanished workers are lost.
     pub(crate) fn handle_reports_deadline(&mut self, now: Time, host: &HostName) {
         let takeover = self.takeover.as_mut();
-        let vanished = takeover.and_then(|takeover| takeover.vanished.remove(host));
+        let vanished = takeover.map(|takeover| takeover.take_vanished(host));
         for worker in vanished.into_iter().flatten() {
             self.handle_vanished(now, &worker, "its process ended while there was no driver");
         }
@@ -258,14 +244,14 @@ impl DriverCore {
     pub(crate) fn is_taking_over(&mut self, now: Time) -> bool {
         let Some(takeover) = &self.takeover else { return false };
         let is_back = |worker: &WorkerId| {
-            self.roster.workers.get(worker).is_none_or(|record| match record.stance {
+            self.roster.worker(worker).is_none_or(|record| match record.stance {
                 Stance::Starting => record.data_address.is_none(),
                 Stance::Lost => false,
+                Stance::Dying => true,
                 _ => record.link != PeerLink::Down,
             })
         };
-        let (hosts, vanished) = (takeover.hosts.is_empty(), takeover.vanished.is_empty());
-        if hosts && vanished && self.roster.workers.keys().all(is_back) {
+        if takeover.has_all_agents() && self.roster.worker_ids().all(is_back) {
             self.end_takeover(now, 0);
         }
         self.takeover.is_some()
@@ -274,13 +260,12 @@ impl DriverCore {
     /// Ends the takeover at its deadline: hosts and workers that are not back are lost.
     pub(crate) fn handle_takeover_deadline(&mut self, now: Time) {
         let Some(takeover) = &mut self.takeover else { return };
-        if takeover.deadline > now {
+        if takeover.deadline() > now {
             return;
         }
-        let waited_ms = u64::try_from(now.since(takeover.since).as_millis()).unwrap_or(u64::MAX);
-        let hosts = std::mem::take(&mut takeover.hosts);
-        let vanished = std::mem::take(&mut takeover.vanished);
-        for worker in vanished.into_values().flatten() {
+        let waited_ms = u64::try_from(now.since(takeover.since()).as_millis()).unwrap_or(u64::MAX);
+        let (hosts, vanished) = takeover.give_up();
+        for worker in vanished {
             self.handle_vanished(now, &worker, "its process ended while there was no driver");
         }
         let mut lost = hosts.len();
@@ -290,11 +275,11 @@ impl DriverCore {
         }
         let missing: Vec<WorkerId> = self
             .roster
-            .workers
-            .iter()
+            .workers()
             .filter(|(_, record)| {
                 record.link == PeerLink::Down
-                    && !matches!(record.stance, Stance::Starting | Stance::Leaving | Stance::Lost)
+                    && record.stance != Stance::Starting
+                    && !record.stance.is_gone()
             })
             .map(|(worker, _)| worker.clone())
             .collect();
@@ -311,7 +296,7 @@ impl DriverCore {
     fn end_takeover(&mut self, now: Time, lost: usize) {
         let Some(takeover) = self.takeover.take() else { return };
         self.round.gather_changed(now);
-        self.event(EventKind::TakeoverDone { lost, ms: now.ms_since(takeover.since) });
+        self.event(EventKind::TakeoverDone { lost, ms: now.ms_since(takeover.since()) });
         self.give_up_the_incomplete(now);
         if is_planted(Bug::TakeoverResets) && self.round.phase().is_generation_active() {
             let phase = "takeover".to_owned();

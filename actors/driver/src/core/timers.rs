@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 
 use elastic_protocol::{HostName, Time, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use super::table::SlotId;
 
 /// Purpose of a deadline.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(crate) enum Timer {
     /// Deadline of the phase.
     Phase,
@@ -24,6 +25,8 @@ pub(crate) enum Timer {
     Join(HostName),
     /// A worker is silent; by now its agent would be silent, too, if the network were at fault.
     Silence(WorkerId),
+    /// A checkpoint is due, or its save is slow.
+    Checkpoint,
     /// A worker that wants to leave must be let go.
     Departure(WorkerId),
     /// End of a takeover: agents and workers that are not back are lost.
@@ -32,7 +35,7 @@ pub(crate) enum Timer {
     Reports(HostName),
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Timers(BTreeSet<(Time, Timer)>);
 
 impl Timers {

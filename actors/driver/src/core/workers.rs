@@ -11,6 +11,7 @@ use elastic_runtime::transport::LinkEvent;
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
 use super::phase::RoundPhase;
+use super::roster::{AttachedAs, WorkerDeparture};
 use super::table::{PeerLink, Stance};
 use super::timers::Timer;
 use crate::journal::JournalRecord;
@@ -23,7 +24,7 @@ impl DriverCore {
             let attach = Attach { pid, data_address, stamp, active, commit };
             return self.handle_attach(now, &worker, attach);
         }
-        if !self.roster.workers.contains_key(&worker) {
+        if !self.roster.has_worker(&worker) {
             return self.drop_message();
         }
         match message {
@@ -41,11 +42,14 @@ impl DriverCore {
                 if self.round.stamp() != Some(stamp) {
                     return self.drop_message();
                 }
-                if let Some(record) = self.roster.workers.get_mut_untouched(&worker) {
-                    record.step = step;
-                    record.note = note;
-                }
+                self.roster.note_progress(&worker, step, note);
                 self.record_progress(now);
+            }
+            WorkerToDriver::Checkpoint { stamp, step, report } => {
+                self.handle_checkpoint_report(now, &worker, stamp, step, report);
+            }
+            WorkerToDriver::Resumed { stamp, step, notes } => {
+                self.handle_resumed(stamp, step, notes)
             }
             WorkerToDriver::Leaving { reason } => self.handle_leaving(now, &worker, reason),
             WorkerToDriver::TableWanted { stamp } => self.handle_table_wanted(&worker, stamp),
@@ -55,15 +59,11 @@ impl DriverCore {
     pub(crate) fn handle_worker_link(&mut self, now: Time, peer: &NodeId, event: &LinkEvent) {
         let Some(worker) = peer.as_worker() else { return };
         let agent_is_heard = self.roster.is_host_heard(&worker.host);
-        let Some(record) = self.roster.workers.get_mut(&worker) else { return };
-        if record.stage.is_some() {
-            // A process that lives for one generation is watched by its agent, until it attaches.
-            return;
-        }
+        let link = PeerLink::after(event);
+        let Some(record) = self.roster.set_worker_link(&worker, link) else { return };
         match event {
-            LinkEvent::Up | LinkEvent::Heard => record.link = PeerLink::Up,
+            LinkEvent::Up | LinkEvent::Heard => {}
             LinkEvent::Silent { silent_ms } => {
-                record.link = PeerLink::Silent;
                 if agent_is_heard {
                     // The process is at fault if the host answers and the worker does not. But if the network is cut,
                     // one of the two falls silent first, by up to a beat.
@@ -75,8 +75,7 @@ impl DriverCore {
                 }
             }
             LinkEvent::Lost { reason, silent_ms } => {
-                record.link = PeerLink::Down;
-                if matches!(record.stance, Stance::Starting | Stance::Leaving | Stance::Lost) {
+                if record.stance == Stance::Starting || record.stance.is_gone() {
                     return;
                 }
                 let reason = reason.to_string();
@@ -89,9 +88,10 @@ impl DriverCore {
     /// Checks a worker that was silent a moment ago while its host was heard.
     pub(crate) fn handle_silence_deadline(&mut self, now: Time, worker: &WorkerId) {
         let agent_is_heard = self.roster.is_host_heard(&worker.host);
-        let is_silent =
-            self.roster.workers.get(worker).is_some_and(|record| record.link == PeerLink::Silent);
-        if agent_is_heard && is_silent {
+        let Some(record) = self.roster.worker(worker) else { return };
+        let is_silent = record.link == PeerLink::Silent;
+        // Where the host fell silent meanwhile, a peer that has seen the link break is evidence enough.
+        if is_silent && (agent_is_heard || record.accused) {
             let waited_ms = (self.config.deadlines.beat * 2).as_millis() as u64;
             self.handle_silent_worker(now, worker, self.silent_ms() + waited_ms);
         }
@@ -110,37 +110,25 @@ impl DriverCore {
         if !self.adopt(now, worker) {
             return;
         }
-        let host_is_there = self.roster.agent_of(worker).is_some();
-        let Some(record) = self.roster.workers.get_mut(worker) else {
-            return self.tell_leave(worker, "its slot has another worker now");
+        let pid = Some(attach.pid).filter(|_| !is_planted(Bug::ProcessNotNamed));
+        let attached_as = self.roster.attach(now, worker, pid, attach.data_address, attach.commit);
+        let goes_on = match attached_as {
+            None => return self.tell_leave(worker, "its slot has another worker now"),
+            Some(AttachedAs::Leaving) => return self.tell_leave(worker, "it was told to leave"),
+            Some(AttachedAs::Member) => true,
+            Some(AttachedAs::WithoutHost) => false,
+            Some(AttachedAs::Newcomer) => {
+                let deadline = now + self.rest_deadline();
+                self.agenda.set(deadline, Timer::Start(worker.clone()));
+                false
+            }
         };
-        record.pid = Some(attach.pid).filter(|_| !is_planted(Bug::ProcessNotNamed));
-        record.data_address = Some(attach.data_address);
-        record.link = PeerLink::Up;
-        record.at_rest = false;
-        if attach.commit.is_some() {
-            record.commit = attach.commit;
-        }
-        if record.stance == Stance::Leaving {
-            return self.tell_leave(worker, "it was told to leave");
-        }
         self.round.note_attached();
-        record.accused = false;
         self.record(&JournalRecord::WorkerAttached {
             worker: worker.clone(),
             data_address: attach.data_address,
         });
         self.record_commit(worker, attach.commit);
-        let Some(record) = self.roster.workers.get_mut(worker) else { return };
-        let goes_on = matches!(record.stance, Stance::Member | Stance::Finished);
-        if !goes_on && host_is_there {
-            record.take_stance(now, Stance::Attached);
-            let deadline = now + self.rest_deadline();
-            self.agenda.set(deadline, Timer::Start(worker.clone()));
-        } else if record.stance == Stance::Starting {
-            // The worker has found a new driver before its agent has: it is in reach once its host is.
-            record.take_stance(now, Stance::Lost);
-        }
         let welcome = DriverToWorker::Welcome {
             job: self.job,
             term: self.term,
@@ -171,21 +159,18 @@ impl DriverCore {
     ) {
         let current = self.round.stamp();
         let is_active = self.round.phase().is_generation_active();
-        let Some(record) = self.roster.workers.get_mut(worker) else { return };
-        let ours = matches!(record.stance, Stance::Member | Stance::Finished);
+        let Some(stance) = self.roster.worker(worker).map(|record| record.stance) else { return };
+        let ours = matches!(stance, Stance::Member | Stance::Finished);
         if ours && Some(stamp) != current {
             // The message is about an older generation than the worker's current one (G-2).
             return self.drop_message();
         }
-        if record.stance == Stance::Starting {
+        if stance == Stance::Starting {
             return self.drop_message();
         }
-        record.at_rest = true;
-        record.commit = commit;
+        self.roster.note_rest(worker, commit);
         self.record_commit(worker, commit);
-        let Some(record) = self.roster.workers.get_mut(worker) else { return };
-        record.step = commit.map_or(record.step, |commit| commit.step);
-        if matches!(record.stance, Stance::Leaving | Stance::Lost) {
+        if stance.is_gone() {
             // The worker may yet come back with its host, and will not repeat this report.
             return;
         }
@@ -196,9 +181,7 @@ impl DriverCore {
             let cause = ResetCause::PeerBroken { reporter, peer: None, error };
             self.accuse_generation(cause, now);
         }
-        if let Some(record) = self.roster.workers.get_mut(worker) {
-            record.take_stance(now, Stance::Arrived);
-        }
+        self.roster.set_stance(now, worker, Stance::Arrived);
         self.round.note_lost_steps(steps_lost);
         self.no_longer_waited_for(now, worker);
         if !ours {
@@ -226,12 +209,11 @@ impl DriverCore {
             return self.handle_refused_by_its_system(now, worker, &error);
         }
         if let Some(peer) = &peer
-            && let Some(record) = self.roster.workers.get_mut(peer)
+            && let Some(link) = self.roster.accuse(peer)
         {
-            record.accused = true;
             self.quarrels.note(&worker, peer, &error);
             // A worker whose host is heard is given two more beats.
-            if record.link == PeerLink::Silent && !self.roster.is_host_heard(&peer.host) {
+            if link == PeerLink::Silent && !self.roster.is_host_heard(&peer.host) {
                 self.handle_silent_worker(now, peer, self.silent_ms());
             }
         }
@@ -252,16 +234,16 @@ impl DriverCore {
     }
 
     fn handle_leaving(&mut self, now: Time, worker: &WorkerId, reason: String) {
-        let Some(record) = self.roster.workers.get_mut(worker) else { return };
-        if record.stance == Stance::Leaving {
+        match self.roster.ask_to_leave(worker, &reason) {
+            None => return,
             // The worker says so because its agent stops it: it need not wait for others.
-            return self.tell_leave(worker, &reason);
-        }
-        if record.leaving.is_none() {
-            record.leaving = Some(reason);
-            self.close_slot_of(worker);
-            let deadline = now + self.config.deadlines.grace;
-            self.agenda.set(deadline, Timer::Departure(worker.clone()));
+            Some(WorkerDeparture::UnderWay) => return self.tell_leave(worker, &reason),
+            Some(WorkerDeparture::Asked) => {
+                self.close_slot_of(worker);
+                let deadline = now + self.config.deadlines.grace;
+                self.agenda.set(deadline, Timer::Departure(worker.clone()));
+            }
+            Some(WorkerDeparture::AskedAgain) => {}
         }
         self.agenda.ask_review(now);
     }
@@ -273,11 +255,12 @@ impl DriverCore {
 
     /// Tells a worker to end by itself, and remembers that its exit is expected.
     pub(crate) fn dismiss(&mut self, now: Time, worker: &WorkerId, reason: &str) {
-        if self.roster.workers.get(worker).is_some_and(|record| record.stage.is_some()) {
+        if self.roster.worker(worker).is_some_and(|record| record.stage.is_some()) {
             return self.stop_process(now, worker, self.grace_ms(), reason);
         }
-        let Some(record) = self.roster.workers.get_mut(worker) else { return };
-        record.take_stance(now, Stance::Leaving);
+        if !self.roster.set_stance(now, worker, Stance::Leaving) {
+            return;
+        }
         self.event(EventKind::WorkerStopped { worker: worker.clone(), reason: reason.to_owned() });
         self.tell_leave(worker, reason);
         // The worker leaves by itself (G-11); if it does not, its departure timer has the agent stop it.
@@ -296,16 +279,14 @@ impl DriverCore {
         if self.forget_without_process(worker) {
             return;
         }
-        if let Some(record) = self.roster.workers.get_mut(worker) {
-            record.take_stance(now, Stance::Leaving);
-        }
+        self.roster.set_stance(now, worker, Stance::Leaving);
         self.event(EventKind::WorkerStopped { worker: worker.clone(), reason: reason.to_owned() });
         if let Some(agent) = self.roster.agent_of(worker) {
             let message =
                 DriverToAgent::Stop { worker: worker.clone(), grace_ms, reason: reason.to_owned() };
             self.output(DriverOutput::ToAgent { to: agent, message });
-        } else if let Some(record) = self.roster.workers.get_mut(worker) {
-            record.take_stance(now, Stance::Lost);
+        } else {
+            self.roster.set_stance(now, worker, Stance::Lost);
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use elastic_protocol::messages::{Formation, FormationTable};
+use elastic_protocol::messages::{Formation, FormationTable, JobPhase};
 use elastic_protocol::{
     CommitId, GenerationId, HostName, Incarnation, JobId, JobResult, ProgramSpec, ResetCause,
     Stamp, Step, Term, WorkerId,
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::record::{JobSecretsBytes, JournalRecord, whole};
 
 /// Number of fields that images of the first version lack.
-const FIELDS_ADDED: usize = 4;
+const FIELDS_ADDED: usize = 5;
 
 /// State that the records of a journal give.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -22,8 +22,10 @@ pub struct Image {
     /// Id of the job; none before the first record.
     pub job: Option<JobId>,
     /// The program that the job runs.
+    #[serde(with = "crate::recording::readable::program")]
     pub program: ProgramSpec,
     /// The job's secrets.
+    #[serde(with = "crate::recording::readable::secrets")]
     pub secrets: JobSecretsBytes,
     /// Number of the driver's last incarnation.
     pub term: Term,
@@ -32,8 +34,10 @@ pub struct Image {
     /// Last incarnation number given to a worker.
     pub incarnation: Incarnation,
     /// Workers' processes that are not known to be gone.
+    #[serde(with = "crate::recording::readable::pairs")]
     pub workers: BTreeMap<WorkerId, WorkerImage>,
     /// State of slots: failures, and whether they are closed.
+    #[serde(with = "crate::recording::readable::pairs")]
     pub slots: BTreeMap<(HostName, u32), SlotImage>,
     /// The listed hosts, the oldest first.
     pub hosts: Vec<HostImage>,
@@ -57,6 +61,8 @@ pub struct Image {
     pub steps_lost: u64,
     /// The last loss of committed steps.
     pub loss: Option<StateLossImage>,
+    /// The step of the last durable checkpoint; none if there is none.
+    pub checkpoint: Option<Step>,
 }
 
 /// A loss of committed steps.
@@ -114,6 +120,7 @@ pub struct SlotImage {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct GenerationImage {
     /// The formation that its members were told, with the full table.
+    #[serde(with = "crate::recording::readable::formation")]
     pub formation: Formation,
     /// Members whose processes are not known to be gone.
     pub alive: BTreeSet<WorkerId>,
@@ -140,6 +147,27 @@ pub enum GenerationProgress {
         /// The cause of the reset.
         cause: ResetCause,
     },
+}
+
+impl GenerationImage {
+    /// The members, by rank.
+    pub(crate) fn members(&self) -> Vec<WorkerId> {
+        match &self.formation.table {
+            FormationTable::Full(assignment) => {
+                assignment.members().map(|member| member.worker).collect()
+            }
+            FormationTable::Delta(_) => Vec::new(),
+        }
+    }
+
+    /// The job's phase under the former driver.
+    pub(crate) const fn phase(&self) -> JobPhase {
+        match self.progress {
+            GenerationProgress::Forming => JobPhase::Form,
+            GenerationProgress::Running | GenerationProgress::Stopping { .. } => JobPhase::Run,
+            GenerationProgress::Ended { .. } => JobPhase::Gather,
+        }
+    }
 }
 
 impl Image {
@@ -201,6 +229,7 @@ impl Image {
                 (self.committed, self.trained_ms) = (*committed, *trained_ms);
                 self.steps_lost = *steps_lost;
             }
+            JournalRecord::CheckpointSaved { step } => self.checkpoint = Some(*step),
             JournalRecord::StateLost { loss } => self.loss = Some(loss.clone()),
             JournalRecord::ProcessDone { worker } => {
                 if let Some(image) = self.workers.get_mut(worker) {
@@ -279,12 +308,16 @@ impl Image {
     /// # Errors
     /// The bytes are not an image, or bytes follow it.
     pub fn decode(bytes: &[u8]) -> Result<Self, postcard::Error> {
-        match whole(bytes) {
-            Err(postcard::Error::DeserializeUnexpectedEnd) => {
-                let older = [bytes, &[0; FIELDS_ADDED]].concat();
-                whole(&older)
+        let mut older = bytes.to_vec();
+        loop {
+            match whole(&older) {
+                Err(postcard::Error::DeserializeUnexpectedEnd)
+                    if older.len() < bytes.len() + FIELDS_ADDED =>
+                {
+                    older.push(0);
+                }
+                read => return read,
             }
-            read => read,
         }
     }
 }

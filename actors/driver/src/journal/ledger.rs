@@ -7,6 +7,7 @@ use std::time::Duration;
 use elastic_journal::{JournalBatch, JournalSnapshot};
 use elastic_protocol::Time;
 use elastic_protocol::planted::{Bug, is_planted};
+use serde::{Deserialize, Serialize};
 
 use super::image::Image;
 use super::record::JournalRecord;
@@ -15,7 +16,7 @@ use super::record::JournalRecord;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Records of a core, stored and unstored.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct RecordLedger {
     /// State that all records give.
     image: Image,
@@ -26,6 +27,7 @@ pub(crate) struct RecordLedger {
     /// Number of the last stored record.
     stored: u64,
     /// Records that are not stored yet, encoded.
+    #[serde(with = "crate::recording::readable::records")]
     unstored: VecDeque<Vec<u8>>,
     snapshot_at: u64,
     /// Number of records after a snapshot before the next one is written.

@@ -32,8 +32,10 @@ pub enum JournalRecord {
         /// The job.
         job: JobId,
         /// The program that it runs.
+        #[serde(with = "crate::recording::readable::program")]
         program: ProgramSpec,
         /// The job's secrets.
+        #[serde(with = "crate::recording::readable::secrets")]
         secrets: JobSecretsBytes,
     },
     /// Begin of an incarnation of the driver.
@@ -68,6 +70,7 @@ pub enum JournalRecord {
     /// A generation was formed, with this assignment.
     GenerationOpened {
         /// The formation that its members are told, with the full table.
+        #[serde(with = "crate::recording::readable::formation")]
         formation: Formation,
     },
     /// Start of training: all members hold the generation's first commit.
@@ -135,6 +138,11 @@ pub enum JournalRecord {
     StateLost {
         /// The loss.
         loss: StateLossImage,
+    },
+    /// A checkpoint is whole and safe.
+    CheckpointSaved {
+        /// The step.
+        step: Step,
     },
 }
 

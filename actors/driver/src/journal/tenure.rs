@@ -4,6 +4,7 @@
 use elastic_journal::{Journal, JournalBatch, JournalError, JournalSnapshot, LoadedJournal};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{JobId, ProgramSpec, Term};
+use serde::{Deserialize, Serialize};
 
 use super::image::Image;
 use super::record::{JobSecretsBytes, JournalRecord};
@@ -18,7 +19,7 @@ pub struct Founding {
 }
 
 /// Starting state of an incarnation of the driver: all that its predecessors have stored, and a term of its own.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Tenure {
     /// Id of the job.
     pub job: JobId,

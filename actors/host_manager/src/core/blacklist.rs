@@ -80,6 +80,34 @@ impl Blacklist {
         self.penalties.values().filter_map(|penalty| penalty.out?.until).min()
     }
 
+    /// Checks that penalties are bounded and come from stays, and that a stay ends if there is a cooldown, and only then.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.penalties.len() > PENALTIES_MAX {
+            return Err(format!("{} hosts are remembered as failed", self.penalties.len()));
+        }
+        for (name, penalty) in &self.penalties {
+            if penalty.stays == 0 {
+                return Err(format!("host {name} has a penalty without a stay"));
+            }
+            let ends = penalty.out.is_none_or(|stay| stay.until.is_some());
+            if ends != (self.cooldown.is_some() || penalty.out.is_none()) {
+                return Err(format!(
+                    "the stay of {name} is {:?}, against the settings",
+                    penalty.out
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A list that breaks its invariants, for tests of the check.
+    #[cfg(test)]
+    pub(super) fn with_endless_stay(cooldown: Option<CooldownRange>, name: &HostName) -> Self {
+        let rng = rand::SeedableRng::seed_from_u64(1);
+        let penalty = Penalty { stays: 1, out: Some(Stay { until: None }) };
+        Self { cooldown, rng, penalties: BTreeMap::from([(name.clone(), penalty)]) }
+    }
+
     fn length(&mut self, range: CooldownRange, stays: u32) -> Duration {
         let doubled = 2_u32.checked_pow(stays).and_then(|factor| range.min.checked_mul(factor));
         let base = doubled.unwrap_or(range.max).min(range.max);

@@ -23,7 +23,7 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{HostName, Time};
@@ -194,11 +194,33 @@ impl HostManagerCore {
         }
         let mut snapshot = self.snapshot();
         if snapshot.hosts == self.given.hosts && snapshot.warnings == self.given.warnings {
+            debug_assert_eq!(self.check(), Ok(()));
             return None;
         }
         snapshot.update = HostUpdate::between(&self.given.hosts, &snapshot.hosts);
         self.given = snapshot.clone();
         Some(HostManagerOutput::HostsChanged(snapshot))
+    }
+
+    /// Checks that each host is listed once and has slots within the bound, and the blacklist. Runs after every input
+    /// in debug builds and in the simulation.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        let mut names = BTreeSet::new();
+        for HostSlots { name, slots } in &self.hosts {
+            if !names.insert(name) {
+                return Err(format!("host {name} is listed twice"));
+            }
+            if !(1..=SLOTS_MAX).contains(slots) {
+                return Err(format!("host {name} is listed with {slots} slots"));
+            }
+        }
+        if self.polling != Polling::Off && self.config.source != HostSource::Script {
+            return Err(format!("{:?}, and hosts come from no script", self.polling));
+        }
+        self.blacklist.check()
     }
 
     /// The time at which `handle_timeout` is due.

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use elastic_protocol::{HostName, Time};
+use serde::{Deserialize, Serialize};
 
 use super::discovery::DiscoveryFailure;
 
 /// Whether a host may run workers.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum HostState {
     /// The host may run workers.
     Listed,
@@ -20,7 +21,7 @@ pub enum HostState {
 }
 
 /// A host of the snapshot.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HostEntry {
     /// Its name.
     pub name: HostName,
@@ -41,7 +42,7 @@ impl HostEntry {
 }
 
 /// The kind of a change in the slots that may be used.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum HostUpdate {
     /// No change in usable slots: only an unused host or a warning changed.
     #[default]
@@ -74,7 +75,7 @@ impl HostUpdate {
 }
 
 /// All hosts at one moment.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HostsSnapshot {
     /// The oldest first, blacklisted ones in their places.
     pub hosts: Vec<HostEntry>,

@@ -341,3 +341,23 @@ fn settings_that_cannot_be_meant_are_refused() {
     }
     assert!(script().validate().is_ok());
 }
+
+#[test]
+fn a_broken_invariant_is_found() {
+    type Breaks = fn(&mut HostManagerCore);
+    let cases: [(Breaks, &str); 4] = [
+        (|core| core.hosts.push(core.hosts[0].clone()), "host a is listed twice"),
+        (|core| core.hosts[0].slots = 0, "host a is listed with 0 slots"),
+        (|core| core.polling = Polling::Running, "Running, and hosts come from no script"),
+        (
+            |core| core.blacklist = Blacklist::with_endless_stay(core.config.cooldown, &name("a")),
+            "the stay of a is Some(Stay { until: None }), against the settings",
+        ),
+    ];
+    for (breaks, expected) in cases {
+        let mut core = cooldown(fixed(&[("a", 1)]), 1, 2);
+        assert_eq!(core.check(), Ok(()));
+        breaks(&mut core);
+        assert_eq!(core.check(), Err(expected.to_owned()));
+    }
+}

@@ -27,7 +27,7 @@ pub(super) struct SupervisedGeneration {
 }
 
 /// Number of members by progress and result. A vote changes it by its own member only.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Eq, PartialEq)]
 struct MemberCounts {
     ready: usize,
     synced: usize,
@@ -247,6 +247,32 @@ impl SupervisedGeneration {
         self.tally.synced == self.members.len()
             && self.tally.failed == 0
             && self.broken_by.is_none()
+    }
+
+    /// Checks that ranks, counts, losses and verdicts agree.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mut counted = MemberCounts::default();
+        let mut has_rank = vec![false; self.members.len()];
+        for (worker, state) in &self.members {
+            counted.add(state);
+            let rank = has_rank.get_mut(state.rank as usize);
+            if rank.is_none_or(|has_rank| std::mem::replace(has_rank, true)) {
+                return Err(format!("G-3: rank {} of {worker} is another's, or none", state.rank));
+            }
+            if state.result_told != state.result.is_some() {
+                return Err(format!("G-10: the verdict on {worker} and its result differ"));
+            }
+            if state.is_lost && self.broken_by.is_none() && !self.told.succeeded {
+                return Err(format!("{worker} is lost, and its generation goes on"));
+            }
+        }
+        if counted != self.tally {
+            return Err(format!("the votes are {counted:?}, and counted {:?}", self.tally));
+        }
+        if self.told.synced && !self.told.ready {
+            return Err("the barrier's second step is over before the first".to_owned());
+        }
+        Ok(())
     }
 
     fn first_failure(&self) -> Option<WorkerFailure> {

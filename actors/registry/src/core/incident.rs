@@ -3,9 +3,10 @@
 
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ExitStatus, ResetCause, Stamp, Time, WorkerId};
+use serde::{Deserialize, Serialize};
 
 /// An event after which a generation cannot go on as it is.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Incident {
     /// The generation.
     pub stamp: Stamp,
@@ -21,7 +22,7 @@ pub struct Incident {
 
 /// Restart budget of a generation. The driver counts the resets. A generation gets the counts when it is opened, and
 /// applies the limits like a supervisor.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RestartBudget {
     /// Number of resets so far, planned ones included.
     pub resets: u64,
@@ -36,7 +37,7 @@ pub struct RestartBudget {
 }
 
 /// The part of the restart budget that is spent.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, thiserror::Error)]
 pub enum BudgetSpent {
     /// The limit of resets (`--reset-limit`) is reached.
     #[error("the limit of {max} resets was reached")]

@@ -105,7 +105,25 @@ impl RegistryCore {
 
     /// The next verdict, in the order of their origin.
     pub fn poll_output(&mut self) -> Option<GenerationVerdict> {
-        self.outputs.pop_front()
+        let output = self.outputs.pop_front();
+        if output.is_none() {
+            debug_assert_eq!(self.check(), Ok(()));
+        }
+        output
+    }
+
+    /// Checks the invariants of the open generation: that it is the newest, and that its members and counts agree.
+    /// Runs after every input in debug builds and in the simulation.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        let Some(generation) = &self.open else { return Ok(()) };
+        if generation.stamp != self.newest {
+            let (open, newest) = (generation.stamp, self.newest);
+            return Err(format!("G-2: {open:?} is open, and the newest is {newest:?}"));
+        }
+        generation.check()
     }
 
     /// Members that are waited for (G-9), by rank: those that have not voted READY; once the barrier is open, those

@@ -368,3 +368,25 @@ fn opening_forgets_the_verdicts_of_the_generation_before() {
     assert_eq!(verdicts(&mut core), [], "G-2");
     assert_eq!(core.missing(), [worker(0), worker(1)]);
 }
+
+#[test]
+fn a_broken_invariant_is_found() {
+    type Breaks = fn(&mut RegistryCore);
+    fn first(core: &mut RegistryCore) -> &mut MemberState {
+        let generation = core.open.as_mut().expect("it is open");
+        generation.members.get_mut(&worker(0)).expect("a member")
+    }
+    let cases: [(Breaks, &str); 4] = [
+        (|core| core.newest = stamp(2), "G-2"),
+        (|core| first(core).rank = 1, "G-3: rank 1 of a[1]#1 is another's, or none"),
+        (|core| first(core).is_lost = true, "a[0]#1 is lost, and its generation goes on"),
+        (|core| first(core).progress = MemberProgress::Ready, "the votes are"),
+    ];
+    for (breaks, expected) in cases {
+        let mut core = opened(2);
+        assert_eq!(core.check(), Ok(()));
+        breaks(&mut core);
+        let found = core.check().expect_err("something is wrong");
+        assert!(found.starts_with(expected), "{found}");
+    }
+}

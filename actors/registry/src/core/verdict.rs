@@ -2,11 +2,12 @@
 
 use elastic_protocol::job::WorkerFailure;
 use elastic_protocol::{NodeId, ResetCause, Stamp, Time, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use super::incident::BudgetSpent;
 
 /// Verdicts on a generation. Each is given at most once a generation, those about one worker at most once per worker.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum GenerationVerdict {
     /// The barrier is open: every member is READY and none has ended.
     AllReady {

@@ -61,11 +61,9 @@ pub fn listen(relay: Addr<Relay>, admission: ClientAdmission) -> io::Result<Sock
                     let proved = admission(Ends { client, server: address });
                     let (relay, refusals) = (relay.clone(), Rc::clone(&refusals));
                     spawn_local(async move {
-                        let proved = timeout(PROVED_WITHIN, proved).await;
+                        let proved = owner_in_time(proved).await;
                         drop(place);
-                        match proved
-                            .unwrap_or_else(|_| Err("its owner was not found in time".into()))
-                        {
+                        match proved {
                             Ok(owner) => serve(stream, owner, relay).await,
                             Err(reason) => refusals.tell(client, &reason),
                         }
@@ -79,6 +77,14 @@ pub fn listen(relay: Addr<Relay>, admission: ClientAdmission) -> io::Result<Sock
         }
     });
     Ok(address)
+}
+
+/// The owner, if it is found in time.
+async fn owner_in_time(
+    proved: LocalBoxFuture<'static, Result<ConnectionOwner, String>>,
+) -> Result<ConnectionOwner, String> {
+    let in_time = timeout(PROVED_WITHIN, proved).await;
+    in_time.unwrap_or_else(|_| Err("its owner was not found in time".into()))
 }
 
 /// Logs refused connections at intervals.
@@ -168,4 +174,53 @@ async fn read(
         }
     }
     relay.do_send(Closed(client));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let client = TcpStream::connect(listener.local_addr().expect("bound")).await;
+        let (server, _) = listener.accept().await.expect("it has connected");
+        (client.expect("it is there"), server)
+    }
+
+    fn run(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(test);
+    }
+
+    #[test]
+    fn s_8_an_answer_of_which_a_client_takes_nothing_is_given_up_in_time() {
+        run(give_up_an_answer());
+    }
+
+    async fn give_up_an_answer() {
+        let (client, server) = connected().await;
+        let (_reads, mut writes) = server.into_split();
+        // More than the system takes for a client that does not read.
+        let answer = vec![0; 64 << 20];
+        tokio::time::pause();
+        let begun = Instant::now();
+        let error = write(&mut writes, &answer).await.expect_err("nobody reads it");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= NOT_TAKEN_AFTER, "{:?}", begun.elapsed());
+        drop(client);
+    }
+
+    #[test]
+    fn s_4_a_connection_whose_owner_is_not_found_in_time_is_refused() {
+        run(refuse_for_lack_of_an_owner());
+    }
+
+    async fn refuse_for_lack_of_an_owner() {
+        let never = Box::pin(std::future::pending());
+        tokio::time::pause();
+        let begun = Instant::now();
+        let Err(reason) = owner_in_time(never).await else { panic!("it has no owner") };
+        assert_eq!(reason, "its owner was not found in time");
+        assert_eq!(begun.elapsed().as_secs(), PROVED_WITHIN.as_secs());
+    }
 }

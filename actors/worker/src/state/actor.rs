@@ -18,7 +18,8 @@ use elastic_runtime::{
 use tracing::{debug, info, warn};
 
 use super::core::{
-    BoundaryAnswer, StateConfig, StateCore, StateOutput, TrainingCommand, TrainingProgress,
+    BoundaryAnswer, CheckpointCommand, CheckpointOutcome, StateConfig, StateCore, StateOutput,
+    TrainingCommand, TrainingProgress,
 };
 use super::training::{ControlShared, ThreadMessage};
 
@@ -55,6 +56,9 @@ pub trait TrainingPort {
     fn begin_generation(&mut self);
     /// The progress of training.
     fn progress(&self) -> TrainingProgress;
+    /// Has something saved beside training. Returns what came of it where that is known at once; otherwise it comes as
+    /// [`ThreadMessage::Checkpoint`].
+    fn checkpoint(&mut self, command: CheckpointCommand) -> Option<CheckpointOutcome>;
     /// Takes the deadlines that the driver has sent.
     fn set_deadlines(&mut self, deadlines: &Deadlines);
     /// Called when the actor is gone, for any reason: the training side must not wait for it any more.
@@ -95,6 +99,10 @@ impl TrainingPort for TrainingThread {
 
     fn progress(&self) -> TrainingProgress {
         self.shared.progress()
+    }
+
+    fn checkpoint(&mut self, command: CheckpointCommand) -> Option<CheckpointOutcome> {
+        self.shared.checkpoints().command(command)
     }
 
     fn set_deadlines(&mut self, deadlines: &Deadlines) {
@@ -156,6 +164,11 @@ impl StateActor {
             StateOutput::PauseFlag { on: true } => {
                 let boundary = self.thread.pause();
                 self.core.handle_pause_read(self.node.now(), boundary);
+            }
+            StateOutput::Checkpoint(command) => {
+                if let Some(outcome) = self.thread.checkpoint(command) {
+                    self.core.handle_checkpoint(self.node.now(), outcome);
+                }
             }
             StateOutput::SampleProgress => self.progress(),
         }
@@ -303,6 +316,9 @@ impl Handler<ThreadMessage> for StateActor {
                     BoundaryAnswer::Stop => self.command(TrainingCommand::Stop, ctx),
                     BoundaryAnswer::End => self.command(TrainingCommand::End, ctx),
                 }
+            }
+            ThreadMessage::Checkpoint(outcome) => {
+                self.with_core(ctx, |core, now| core.handle_checkpoint(now, outcome));
             }
             ThreadMessage::FirstCommit => {
                 self.progress();

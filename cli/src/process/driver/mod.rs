@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use elastic_driver::{Driver, DriverCore, DriverParts, StopJob};
+use elastic_driver::recording::{DriverStart, RecordedDriver};
+use elastic_driver::{Driver, DriverParts, StopJob};
 use elastic_host_manager::{Discovery, DnsDiscovery, HostFileDiscovery, ScriptDiscovery};
 use elastic_journal::etcd::{EtcdAddress, StoreRevision};
 use elastic_protocol::{JobId, JobOutcome, JobResult, Term, WorkerFailure};
@@ -25,13 +26,16 @@ use self::durable::{Durable, Unusable};
 use self::listening::{Listening, SharedCredentials, not_listening};
 use self::reach::{reached_at, tell_how_to_join};
 use self::standing::{LeaderSeat, Stood, finish, resign, stand};
+use super::accounting::Accounting;
 use super::boot_time;
+use super::dashboard::Dashboard;
 use super::event_log::EventLog;
 use super::launcher::{AgentCommand, LaunchMethod, Launcher};
 use super::node::Beside;
 use super::observer::{DriverEnd, Observer};
 use super::progress::show;
 use super::random::system_rng;
+use super::recording::{RECORDING_FOLDER, RecordingLane};
 use super::signals::{Heard, Signals, tick};
 use super::state_dir::{DriverStateDir, EVENTS_FILE, default_state_dir};
 use super::watch::{Lanes, Watch};
@@ -117,12 +121,17 @@ async fn drive(
     let Listening { job, term, node, transport, credentials, address } = &listening;
     let reached_at = reached_at(plan, *address);
     let events_path = state.path().join(EVENTS_FILE);
+    let accounting = Accounting::begin(node, &job.to_string(), &events_path);
     let events =
         EventLog::open(events_path.clone(), wall_clock(), term.0, &job.to_string(), &reached_at)
             .failed("the event log cannot be written")?;
     let token = credentials.borrow().join_token();
     let token_file = state.publish(&token, *address)?;
     tracing::info!(%job, %address, %term, events = %events_path.display(), "the driver listens");
+    let dashboard = plan.dashboard.map(|bind| Dashboard::start(bind, &token)).transpose()?;
+    if let Some(dashboard) = &dashboard {
+        tracing::info!("metrics: http://{}/metrics", dashboard.address);
+    }
     tracing::debug!(?plan, "configuration");
 
     let command = AgentCommand {
@@ -141,22 +150,27 @@ async fn drive(
         launcher.adopt(durable.tenure.image.hosts.iter().map(|host| host.name.clone()));
     }
     let (tell_end, ended) = oneshot::channel();
-    let words = stderr_lane().into_iter().chain([events.words()]).collect();
+    let recording = if plan.records { open_recording(state.path()) } else { None };
+    let recorded = recording.as_ref().map(RecordingLane::words);
+    let words = stderr_lane().into_iter().chain([events.words()]).chain(recorded).collect();
     let stalls_after = seat.as_ref().map(LeaderSeat::stalls_after);
     let watch = Watch::new(lanes.clone(), words, stalls_after);
     tokio::task::spawn_local(watch.clone().tell());
-    let observer = Observer::new(events, launcher.clone(), watch, tell_end);
+    tokio::task::spawn_local(accounting.clone().mark(events.marker()));
+    let observer = Observer::new(events, accounting.clone(), launcher.clone(), watch, tell_end);
     let mut config = plan.config.clone();
     config.driver_address = reached_at;
     if let Some(folder) = &plan.log_dir {
         config.output.directory = Some(log_folder(folder, config.run_id.as_deref(), *job)?);
     }
-    let (core, journal) = match durable {
+    let (start, journal) = match durable {
         Some(Durable { tenure, port, .. }) => {
-            (DriverCore::with_journal(config, tenure, system_rng(), node.now()), Some(port))
+            (DriverStart::Journal { config, tenure: Box::new(tenure) }, Some(port))
         }
-        None => (DriverCore::new(config, *job, *term, system_rng(), node.now()), None),
+        None => (DriverStart::New { config, job: *job, term: *term }, None),
     };
+    let recorder = recording.map(RecordingLane::recorder);
+    let core = RecordedDriver::begin(start, system_rng(), node.now(), wall_clock(), recorder);
     let is_durable = journal.is_some();
     let permit = seat.as_ref().map(LeaderSeat::permit);
     let parts = DriverParts {
@@ -177,6 +191,9 @@ async fn drive(
     // Over ssh, agents cannot know that their output goes to a terminal.
     let is_live = std::io::stderr().is_terminal() && plan.launcher != LauncherKind::Ssh;
     tokio::task::spawn_local(show(node.clone(), driver.clone(), is_live));
+    if let Some(dashboard) = dashboard {
+        tokio::task::spawn_local(dashboard.publish(driver.clone(), accounting));
+    }
     let keeper = seat.map(|seat| seat.serve(driver.clone()));
     tokio::task::spawn_local(forward(signals.clone(), driver));
     let store = StoreActor::new(node.clone());
@@ -228,6 +245,21 @@ async fn drive(
         launcher.close(AGENTS_GO_WITHIN).await;
     }
     result
+}
+
+/// The recording of this driver; none if it cannot be opened, which costs the recording and not the job.
+fn open_recording(state_dir: &Path) -> Option<RecordingLane> {
+    let folder = state_dir.join(RECORDING_FOLDER);
+    match RecordingLane::open(state_dir) {
+        Ok(lane) => {
+            tracing::info!(folder = %folder.display(), "the driver's inputs are recorded");
+            Some(lane)
+        }
+        Err(error) => {
+            tracing::warn!(folder = %folder.display(), %error, "the driver is not recorded");
+            None
+        }
+    }
 }
 
 /// The parts of a driver that exist before its actors.

@@ -189,8 +189,9 @@ fn data_ip(plan: &NodePlan) -> Result<IpAddr, CommandFailure> {
         (None, None) => Vec::new(),
     };
     let peer = peers.first().copied().unwrap_or(ELSEWHERE);
-    ip_towards(peer).ok().ok_or_else(|| {
+    ip_towards(peer).map_err(|error| {
         CommandFailure::new(format!("there is no way from this host to {peer}"))
+            .source(error)
             .hint("name the network interface by which other nodes are reached: --interface NAME")
     })
 }

@@ -258,6 +258,20 @@ fn g9_the_deadline_names_who_is_missing() {
 }
 
 #[test]
+fn g9_a_peer_behind_a_path_that_was_silent_is_not_waited_for_as_long() {
+    let (mut fabrics, addresses) = fabrics(3);
+    let abort = AbortHandle::new().unwrap();
+    let mut group = group(1, 1, &addresses);
+    // The forming's own deadline is `LONG`.
+    group.path_deadline = SHORT;
+    fabrics[1].standing.doubt(addresses[0]);
+    let error = fabrics[1].form(&group, &abort).unwrap_err();
+    let FormError::DeadlinePassed { missing } = error else { panic!("{error}") };
+    let ranks: Vec<_> = missing.iter().map(|peer| peer.rank).collect();
+    assert_eq!(ranks, [0], "rank 2 is late, and nothing is known against its path");
+}
+
+#[test]
 fn an_abort_ends_forming_before_and_while_it_waits() {
     let (mut fabrics, addresses) = fabrics(2);
     let (_second, first) = (fabrics.pop().unwrap(), fabrics.pop().unwrap());

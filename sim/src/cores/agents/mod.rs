@@ -4,7 +4,7 @@
 mod shell;
 
 use elastic_agent::ProcessEvent;
-use elastic_agent::core::{AgentCore, AgentSettings, LastWords, SpawnOrder};
+use elastic_agent::core::{AgentCore, AgentSettings, LastWords, SpawnOrder, StartFailure};
 use elastic_protocol::{ExitStatus, HostName};
 
 use super::network::LinkOwner;
@@ -231,7 +231,7 @@ impl World {
         let job = self.job_of_agent(host);
         let SpawnOrder { worker, place, environment, .. } = order;
         let result = if no_spawn {
-            Err("simulated: no such file".to_owned())
+            Err(StartFailure::from("simulated: no such file".to_owned()))
         } else {
             let is_script = place.is_some();
             let (process, pid) = self.start_process(host, (life, job), worker.clone(), is_script);
@@ -244,6 +244,19 @@ impl World {
             return node.process_event(ProcessEvent::Spawned { worker, result });
         }
         self.with_agent(host, life, |core, now| core.handle_spawned(now, &worker, result));
+    }
+
+    /// Reports to the agent that the lock of a worker has lost its owner.
+    pub(super) fn handle_dying(&mut self, host: u32, life: u32, process: u32) {
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        if agent.stopped > 0 {
+            return agent.frozen.push(Happening::Dying { host, life, process });
+        }
+        let worker = self.processes[process as usize].id.clone();
+        if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
+            return node.process_event(ProcessEvent::Dying { worker });
+        }
+        self.with_agent(host, life, |core, _| core.handle_dying(&worker));
     }
 
     /// Reports the end of a process to the agent.

@@ -101,6 +101,9 @@ impl World {
         }
         let now = self.now;
         let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
+        let checked = agent.core().map_or(Ok(()), |core| core.check());
+        self.demand(checked);
+        let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
         let timeout = agent.core().and_then(|core| core.poll_timeout());
         if let Some(at) = timeout {
             let at = agent.clock.world(at).max(now);

@@ -32,6 +32,8 @@ impl World {
             }
         }
         let (now, life, clock) = (self.now, self.driver.life, self.driver.clock);
+        let checked = self.driver.cores().map_or(Ok(()), |cores| cores.host_manager.check());
+        self.demand(checked);
         let Some(cores) = self.driver.cores() else { return };
         if let Some(at) = cores.host_manager.poll_timeout() {
             let at = clock.world(at).max(now);

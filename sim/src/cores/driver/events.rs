@@ -1,7 +1,7 @@
 //! The driver's events, as the oracle checks them. Called where the driver writes its event log.
 
-use elastic_driver::EventKind;
-use elastic_protocol::JobResult;
+use elastic_driver::{DriverEvent, EventKind};
+use elastic_protocol::{JobResult, ResetCause};
 
 use super::super::processes::SimulatedProcess;
 use super::super::{Happening, MS, World};
@@ -17,7 +17,13 @@ const JUDGED_WITHIN_NS: u64 = 5_000 * MS;
 const RESUMPTION_NS: u64 = 5_000 * MS;
 
 impl World {
-    pub(crate) fn driver_event(&mut self, kind: EventKind) {
+    pub(crate) fn driver_event(&mut self, event: DriverEvent) {
+        if self.driver.life == self.newest {
+            let (job, life) = (self.driver.job, self.driver.life);
+            let checked = self.oracle.account(self.now, job, life, &event);
+            self.demand(checked);
+        }
+        let kind = event.kind;
         let words = if self.trace.wants_words() { format!("{kind:?}") } else { String::new() };
         let (code, number) = match &kind {
             EventKind::ResetDecided { way, .. } => (1, way.name().len() as u64),
@@ -41,6 +47,7 @@ impl World {
                 let what = format!("a reset is decided ({cause})");
                 let checked = self.check_interregnum(&what).and_then(|()| self.check_stable(&what));
                 self.demand(checked);
+                self.check_death(&cause);
                 self.driver.enter_phase(self.now, ObservedPhase::Gather);
                 self.driver.reset_since.get_or_insert(self.now);
                 if self.driver.life == self.newest {
@@ -75,6 +82,7 @@ impl World {
                 }
             }
             EventKind::ResetCalledOff { .. } => self.expect_resumption(),
+            EventKind::CheckpointSaved { step, .. } => self.check_checkpoint_told(step),
             EventKind::StateLost { committed, .. } => {
                 self.driver.loss_is_told = true;
                 // A generation may have begun from a commit that not all had taken.
@@ -100,6 +108,17 @@ impl World {
                 self.driver.result = Some(result);
             }
             _ => {}
+        }
+    }
+
+    /// Checks that the death of a worker ends one generation only: it is told twice, before the exit status and with it.
+    fn check_death(&mut self, cause: &ResetCause) {
+        let (ResetCause::WorkerDied { worker } | ResetCause::WorkerExited { worker, .. }) = cause
+        else {
+            return;
+        };
+        if !self.driver.deaths.insert(worker.incarnation) {
+            self.fail_safety(format!("G-12: the death of {worker} ends a second generation"));
         }
     }
 

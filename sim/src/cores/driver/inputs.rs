@@ -1,5 +1,6 @@
 //! Inputs of the driver's node where it consists of cores: frames, timers, and messages between its cores.
 
+use elastic_driver::DriverInput;
 use elastic_host_manager::JoinDecision;
 use elastic_protocol::messages::{AgentToDriver, Vote, WorkerToDriver};
 use elastic_protocol::{NodeId, Time};
@@ -12,10 +13,10 @@ use crate::decisions::words;
 use crate::trace::{TraceKind, TracePlace};
 
 impl World {
-    fn with_driver(&mut self, input: impl FnOnce(&mut DriverCores, Time)) {
+    pub(super) fn driver_takes(&mut self, input: DriverInput) {
         let now = self.driver_now();
         if let Some(cores) = self.driver.cores() {
-            input(cores, now);
+            cores.driver.handle(now, input);
             self.drain_driver();
         }
     }
@@ -30,17 +31,30 @@ impl World {
     }
 
     pub(in crate::cores) fn driver_hears_agent(&mut self, link: u32, message: AgentToDriver) {
-        self.with_driver_of(link, |cores, now, node| cores.driver.handle_agent(now, node, message));
+        let ended = match &message {
+            AgentToDriver::Exited { worker, .. } => Some(worker.clone()),
+            _ => None,
+        };
+        self.with_driver_of(link, |cores, now, node| {
+            cores.driver.handle(now, DriverInput::Agent { from: node.clone(), message });
+        });
+        if let Some(worker) = ended {
+            let checked = self.check_explained(&worker);
+            self.demand(checked);
+        }
     }
 
     pub(in crate::cores) fn driver_hears_worker(&mut self, link: u32, message: WorkerToDriver) {
         self.with_driver_of(link, |cores, now, node| {
-            cores.driver.handle_worker(now, node, message);
+            cores.driver.handle(now, DriverInput::Worker { from: node.clone(), message });
         });
     }
 
     pub(in crate::cores) fn driver_link_event(&mut self, link: u32, event: &LinkEvent) {
-        self.with_driver_of(link, |cores, now, node| cores.driver.handle_link(now, node, event));
+        self.with_driver_of(link, |cores, now, node| {
+            let (peer, event) = (node.clone(), event.clone());
+            cores.driver.handle(now, DriverInput::Link { peer, event });
+        });
     }
 
     pub(in crate::cores) fn registry_hears(&mut self, link: u32, vote: &Vote) {
@@ -56,13 +70,17 @@ impl World {
         if let Some(node) = self.driver.node() {
             return node.stop_job(15);
         }
-        self.with_driver(|cores, now| cores.driver.handle_stop(now, 15));
+        self.driver_takes(DriverInput::Stop { signal: 15 });
     }
 
     fn drain_registry(&mut self) {
         while let Some(verdict) = self.driver.cores().and_then(|cores| cores.registry.poll_output())
         {
             self.local(LocalMessage::Verdict(verdict));
+        }
+        if self.is_checked_each_time() {
+            let checked = self.driver.cores().map_or(Ok(()), |cores| cores.registry.check());
+            self.demand(checked);
         }
     }
 
@@ -149,16 +167,16 @@ impl World {
                 self.drain_host_manager();
             }
             LocalMessage::Verdict(verdict) => {
-                self.with_driver(|cores, now| cores.driver.handle_verdict(now, verdict));
+                self.driver_takes(DriverInput::Verdict(verdict));
             }
             LocalMessage::Missing { stamp, missing } => {
-                self.with_driver(|cores, now| cores.driver.handle_missing(now, stamp, missing));
+                self.driver_takes(DriverInput::Missing { stamp, missing });
             }
             LocalMessage::Hosts(snapshot) => {
-                self.with_driver(|cores, now| cores.driver.handle_hosts(now, snapshot));
+                self.driver_takes(DriverInput::Hosts(snapshot));
             }
             LocalMessage::Fatal { reason, hint } => {
-                self.with_driver(|cores, now| cores.driver.handle_fatal(now, &reason, Some(hint)));
+                self.driver_takes(DriverInput::Fatal { reason, hint: Some(hint.to_owned()) });
             }
         }
     }
@@ -186,7 +204,7 @@ impl World {
         }
         cores.armed = u64::MAX;
         if cores.driver.poll_timeout().is_some_and(|at| at <= now) {
-            cores.driver.handle_timeout(now);
+            cores.driver.handle(now, DriverInput::Timeout);
             self.record(TraceKind::Timer, TracePlace::DRIVER, (0, 0), String::new);
         }
         self.drain_driver();

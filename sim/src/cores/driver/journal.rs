@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 
+use elastic_driver::DriverInput;
 use elastic_driver::journal::{Founding, Image, JobSecretsBytes, Tenure, TenureError};
 use elastic_host_manager::{HostSlots, KnownHost};
 use elastic_journal::{Journal, JournalBatch, JournalError};
@@ -153,13 +154,12 @@ impl World {
         }
         let now = self.driver_now();
         let Some(cores) = self.driver.cores() else { return };
-        match cores.journal.answer.take() {
-            Some((upto, Ok(()))) => cores.driver.handle_journaled(now, upto),
-            Some((_, Err((reason, may_pass)))) => {
-                cores.driver.handle_journal_failed(now, &reason, may_pass);
-            }
+        let input = match cores.journal.answer.take() {
+            Some((upto, Ok(()))) => DriverInput::Journaled { upto },
+            Some((_, Err((reason, may_pass)))) => DriverInput::JournalFailed { reason, may_pass },
             None => return,
-        }
+        };
+        cores.driver.handle(now, input);
         self.drain_driver();
     }
 }

@@ -1,5 +1,7 @@
 //! Outputs of the driver's core: how they are carried out, and what the oracle checks at each.
 
+use std::time::SystemTime;
+
 use elastic_driver::{DriverOutput, OnTotalLoss};
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
 use elastic_protocol::{HostName, Incarnation, NodeId, Stamp, WorkerId};
@@ -9,7 +11,8 @@ use super::super::{Happening, NONE, World};
 use super::{LocalMessage, ObservedPhase};
 use crate::trace::{TraceKind, TracePlace};
 
-/// Largest cluster in which the driver's invariants are checked after every input. The check visits every host.
+/// Largest cluster in which the invariants of driver and registry are checked after every input. The checks visit every
+/// host.
 const CHECKED_HOSTS_MAX: usize = 64;
 
 impl World {
@@ -23,13 +26,17 @@ impl World {
             self.carry_out(output);
         }
         self.store_batch();
+        let now = self.driver_now();
+        if let Some(cores) = self.driver.cores() {
+            cores.driver.end_step(now, || SystemTime::UNIX_EPOCH);
+        }
         let bound = 256 + 64 * (self.hosts.len() * (2 + self.options.slots as usize));
         if outputs > bound {
             self.fail_safety(format!("one input of the driver gave {outputs} outputs"));
         }
         let (now, life, clock) = (self.now, self.driver.life, self.driver.clock);
         let waits = matches!(self.driver.phase, ObservedPhase::Gather | ObservedPhase::Form);
-        let is_small = self.hosts.len() <= CHECKED_HOSTS_MAX;
+        let is_small = self.is_checked_each_time();
         let Some(cores) = self.driver.cores() else { return };
         let checked = if is_small { cores.driver.check() } else { Ok(()) };
         self.demand(checked);
@@ -43,6 +50,11 @@ impl World {
         } else if waits && cores.local.is_empty() && !cores.journal.is_busy() {
             self.fail_safety("G-9: the driver waits without a deadline".to_owned());
         }
+    }
+
+    /// Whether the cluster is small enough for checks that visit every host after every input.
+    pub(super) fn is_checked_each_time(&self) -> bool {
+        self.hosts.len() <= CHECKED_HOSTS_MAX
     }
 
     fn carry_out(&mut self, output: DriverOutput) {
@@ -87,7 +99,7 @@ impl World {
                 }
                 self.local(LocalMessage::Failed { host, reason });
             }
-            DriverOutput::Event(event) => self.driver_event(event.kind),
+            DriverOutput::Event(event) => self.driver_event(event),
             DriverOutput::Ended(result) => self.driver_ended(result),
             DriverOutput::Abandoned { reason } => self.abandon(&reason),
             DriverOutput::KnownDrivers { .. } | DriverOutput::HandedOver => {
@@ -233,7 +245,8 @@ impl World {
         if self.driver.cores().is_none() || !self.options.job.is_in_process() {
             return Ok(());
         }
-        if self.scenario.driver.on_total_loss == Some(OnTotalLoss::Fail) {
+        let is_saved = self.storage.newest(self.driver.job).is_some();
+        if self.scenario.driver.on_total_loss == Some(OnTotalLoss::Fail) && !is_saved {
             return Err(format!(
                 "L-1: training begins again from the start, {samples} acknowledged samples are lost, and the job was \
                  to fail"

@@ -76,7 +76,8 @@ impl World {
         self.demand(checked);
         let current = tenancy.tenure.image.current.clone();
         let birth = DriverBirth { life, at: self.now, ppm: self.driver_ppm };
-        let next = DriverLife::new(self.hub.as_ref(), &self.scenario, seed, birth, tenancy);
+        let origin = (tenancy, self.tape.recorder(life));
+        let next = DriverLife::new(self.hub.as_ref(), &self.scenario, seed, birth, origin);
         let previous = std::mem::replace(&mut self.driver, next);
         self.newest = life;
         if previous.is_alive() {

@@ -159,6 +159,7 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::CrashDriverAndHost { host, .. }
         | SimulatedFault::Cut { host, .. }
         | SimulatedFault::BreakLinks { host }
+        | SimulatedFault::ForgedRefusals { host }
         | SimulatedFault::LateData { host, .. }
         | SimulatedFault::SlowLink { host, .. }
         | SimulatedFault::SlowHost { host, .. }

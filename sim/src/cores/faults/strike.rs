@@ -82,6 +82,10 @@ impl World {
                 self.break_links(host);
                 None
             }
+            SimulatedFault::ForgedRefusals { host } => {
+                self.forge_refusals(host);
+                None
+            }
             SimulatedFault::LateData { host, delay_us, for_us } => {
                 self.hosts[host as usize].data_delay = delay_us * 1_000;
                 Some(for_us)

@@ -21,6 +21,9 @@ impl World {
         }
         self.links[index as usize].peers.stop(PROCESS_ENDED);
         self.update_hearing(index);
+        if !is_clean && !is_told {
+            self.refuse_soon(index);
+        }
     }
 
     fn numbers(&self, index: u32) -> Vec<u32> {

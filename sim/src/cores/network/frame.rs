@@ -32,6 +32,7 @@ impl LinkFrame {
                         AgentToDriver::Drain { .. } => 4,
                         AgentToDriver::LastWords { .. } => 5,
                         AgentToDriver::HostChanged { .. } => 6,
+                        AgentToDriver::Dying { .. } => 7,
                     }
             }
             Self::FromWorker(message) => {
@@ -45,6 +46,10 @@ impl LinkFrame {
                         }
                         WorkerToDriver::Progress { step, .. } => 4 | step.0 << 16,
                         WorkerToDriver::Leaving { .. } => 5,
+                        WorkerToDriver::Checkpoint { step, .. } => 7 | step.0 << 16,
+                        WorkerToDriver::Resumed { step, .. } => {
+                            8 | step.map_or(0, |step| step.0 + 1) << 16
+                        }
                         WorkerToDriver::TableWanted { stamp } => 6 | stamp.generation.0 << 16,
                     }
             }
@@ -70,13 +75,15 @@ impl LinkFrame {
                             };
                             1 | table << 16 | formation.stamp.generation.0 << 32
                         }
-                        DriverToWorker::Go { stamp } => 2 | stamp.generation.0 << 16,
+                        DriverToWorker::Go { stamp, .. } => 2 | stamp.generation.0 << 16,
                         DriverToWorker::Pause { stamp } => 3 | stamp.generation.0 << 16,
                         DriverToWorker::StopAt { boundary, .. } => 4 | boundary << 16,
                         DriverToWorker::Resume { stamp } => 5 | stamp.generation.0 << 16,
                         DriverToWorker::Abort { stamp, .. } => 6 | stamp.generation.0 << 16,
                         DriverToWorker::Leave { .. } => 7,
                         DriverToWorker::Finished { .. } => 8,
+                        DriverToWorker::SaveCheckpoint(order) => 9 | order.step.0 << 16,
+                        DriverToWorker::SealCheckpoint { step, .. } => 10 | step.0 << 16,
                     }
             }
         }

@@ -182,6 +182,7 @@ impl World {
             let connection = self.links[*index as usize].connection_of(LinkSide::Driver, life, *id);
             if let Some(connection) = connection {
                 let heard_at = connection.driver.deaf_since.unwrap_or(at);
+                self.links[*index as usize].heard_at_look = heard_at;
                 self.driver.peers.handle_heard(*id, Time(heard_at));
             }
         }

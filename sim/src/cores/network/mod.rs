@@ -9,6 +9,7 @@ mod dialling;
 mod ends;
 mod frame;
 mod hearing;
+mod refusals;
 mod sessions;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -237,6 +238,8 @@ pub(super) struct SimulatedLink {
     dial_token: u32,
     /// Whether the driver cannot hear this node.
     is_unheard: bool,
+    /// World time of the last look of the driver's sessions at which it heard this node.
+    heard_at_look: u64,
     /// World time at which such a silence last ended.
     unheard_until: u64,
     /// World time of the next check of the peer's sessions.
@@ -302,6 +305,7 @@ impl World {
             delivered: BTreeMap::new(),
             dial_token: 0,
             is_unheard: false,
+            heard_at_look: 0,
             unheard_until: 0,
             armed: u64::MAX,
         }

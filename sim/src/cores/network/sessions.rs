@@ -95,6 +95,9 @@ impl World {
     }
 
     fn link_event(&mut self, index: u32, end: LinkSide, event: LinkEvent) {
+        if end == LinkSide::Driver {
+            self.check_refusal(index, &event);
+        }
         let place = self.links[index as usize].place;
         let code = match event {
             LinkEvent::Up => 0,

@@ -7,10 +7,11 @@ mod orders;
 mod script;
 mod steps;
 
-use elastic_protocol::messages::Placement;
+use elastic_protocol::messages::{Placement, SyncPlan};
 use elastic_protocol::{CommitId, Stamp};
 use elastic_worker::state::core::{TrainingCommand, TrainingEvent};
 
+use super::checkpoints::PartSave;
 use super::processes::Hop;
 use super::state::ThreadTell;
 use super::{Happening, World};
@@ -68,7 +69,7 @@ pub(super) enum ProgramStage {
 #[derive(Debug, Default)]
 pub(super) struct TrainingProgram {
     pub(super) stage: ProgramStage,
-    live: TrainedModel,
+    pub(super) live: TrainedModel,
     pub(super) saved: Option<Saved>,
     pub(super) stamp: Stamp,
     pub(super) rank: u32,
@@ -89,6 +90,8 @@ pub(super) struct TrainingProgram {
     pub(super) waits_since: u64,
     /// Whether a deadline timer runs for collectives.
     pub(super) is_watched: bool,
+    /// The step that this process was told to save.
+    pub(super) part: Option<PartSave>,
     steps_since_commit: u64,
     has_told_commit: bool,
     pub(super) raises: bool,
@@ -132,6 +135,21 @@ impl TrainingProgram {
     /// Whether the thread is in a generation, or on its way out of one.
     pub(super) const fn is_engaged(&self) -> bool {
         !matches!(self.stage, ProgramStage::Boot | ProgramStage::AtRest)
+    }
+
+    pub(super) const fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    /// Whether the others take this process's state over.
+    pub(super) fn is_root(&self) -> bool {
+        let sync = self.placement.as_ref().map(|placement| placement.sync);
+        sync == Some(SyncPlan::FromRoot { root: self.rank })
+    }
+
+    /// Takes a state over that no member holds, before the others take it from here.
+    pub(super) const fn begin_from(&mut self, model: TrainedModel) {
+        self.live = model;
     }
 
     pub(super) const fn has_raised(&self) -> bool {

@@ -76,7 +76,10 @@ impl World {
             ) => {
                 self.exit(process, &exit);
             }
-            (ProgramStage::Formed, TrainingCommand::Sync { plan, .. }) => self.sync(process, plan),
+            (ProgramStage::Formed, TrainingCommand::Sync { plan, source, .. }) => {
+                self.load_checkpoint(process, source.as_ref());
+                self.sync(process, plan);
+            }
             (ProgramStage::Formed | ProgramStage::Held, TrainingCommand::End) => {
                 self.roll_back(process)
             }

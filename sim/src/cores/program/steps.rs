@@ -123,6 +123,7 @@ impl World {
             return;
         };
         let live = &mut program.live;
+        let before = *live;
         live.weights = live.weights.wrapping_add(value);
         live.samples += part.global.end - part.global.start;
         live.consumed = part.global.end;
@@ -137,6 +138,7 @@ impl World {
         self.check_model(process, &model);
         if commits {
             self.commit(process);
+            self.write_part_if_due(process, before);
         }
         if !(commits || checks) {
             return self.go_on(process);

@@ -158,6 +158,7 @@ impl World {
                 ThreadMessage::Boundary { stamp: entry.program.stamp, boundary }
             }
             ThreadTell::Progress => ThreadMessage::FirstCommit,
+            ThreadTell::Checkpoint(outcome) => ThreadMessage::Checkpoint(outcome),
         });
     }
 

@@ -67,7 +67,7 @@ impl World {
             };
             self.demand(checked);
         }
-        if let Some(LinkFrame::ToWorker(DriverToWorker::Go { stamp })) = &frame
+        if let Some(LinkFrame::ToWorker(DriverToWorker::Go { stamp, .. })) = &frame
             && *stamp > self.wiretap.gone
         {
             self.wiretap.gone = *stamp;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, DriverToAgent, DriverToWorker, Formation, FormationTable, KnownDrivers,
-    LiveWorker, Placement, ProgramError, StoppedBy, SyncPlan, UnreachableHost, Vote,
-    WorkerToDriver,
+    AgentToDriver, Ballot, CheckpointOrder, CheckpointSource, DriverToAgent, DriverToWorker,
+    Formation, FormationTable, KnownDrivers, LiveWorker, Placement, ProgramError, StoppedBy,
+    SyncPlan, UnreachableHost, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, BaseMismatch, CommitId, ExitStatus, HostName, Incarnation, JobResult, NodeId,
@@ -57,6 +57,8 @@ pub(super) struct Cluster {
     next_agent: u64,
     /// Workers that answer nothing.
     pub(super) deaf: BTreeSet<WorkerId>,
+    /// Workers that are never connected with the others: their generations do not form.
+    pub(super) unconnected: BTreeSet<WorkerId>,
     /// Whether new processes do not attach by themselves.
     pub(super) slow_start: bool,
     pub(super) hosts: Vec<HostEntry>,
@@ -85,6 +87,12 @@ pub(super) struct Cluster {
     pub(super) refused: Vec<String>,
     pub(super) finished: Vec<WorkerId>,
     pub(super) result: Option<JobResult>,
+    /// Orders to save a step, in the order in which they came.
+    pub(super) saves: Vec<(WorkerId, CheckpointOrder)>,
+    /// Orders to make a step's checkpoint whole.
+    pub(super) seals: Vec<(WorkerId, u64)>,
+    /// The last place that members were told to look for their state.
+    pub(super) source: Option<CheckpointSource>,
     /// Whether processes that are told to end wait until they are let go.
     pub(super) hold_stops: bool,
     /// Whether agents keep the last words of ended processes back.
@@ -125,6 +133,7 @@ impl Cluster {
             agents: BTreeMap::new(),
             next_agent: 1,
             deaf: BTreeSet::new(),
+            unconnected: BTreeSet::new(),
             slow_start: false,
             hosts: Vec::new(),
             told_of_drivers: Vec::new(),
@@ -144,6 +153,9 @@ impl Cluster {
             refused: Vec::new(),
             finished: Vec::new(),
             result: None,
+            saves: Vec::new(),
+            seals: Vec::new(),
+            source: None,
             hold_stops: false,
             is_silent_at_end: false,
             leaving: Vec::new(),
@@ -581,9 +593,14 @@ impl Cluster {
                 });
                 worker.active = true;
                 worker.boundary = 0;
-                self.vote_quietly(to, Ballot::Ready);
+                if !self.unconnected.contains(to) {
+                    self.vote_quietly(to, Ballot::Ready);
+                }
             }
-            DriverToWorker::Go { stamp: of } if stamp == Some(of) => {
+            DriverToWorker::SaveCheckpoint(order) => self.saves.push((to.clone(), order)),
+            DriverToWorker::SealCheckpoint { step, .. } => self.seals.push((to.clone(), step.0)),
+            DriverToWorker::Go { stamp: of, source } if stamp == Some(of) => {
+                self.source = source;
                 let step = worker.placement.as_ref().map(|p| p.step).unwrap_or_default();
                 let digest = step.0;
                 worker.commit = Some(CommitId { generation: of.generation, step, digest });

@@ -75,9 +75,55 @@ fn a_job_that_is_over_does_not_wait_for_a_process_that_could_not_start() {
     cluster.finish_all();
     assert!(cluster.result.is_none(), "it is told to stop, and has not");
     let reason = "no such file".to_owned();
-    cluster.hear_agent("b", AgentToDriver::StartFailed { worker: starting, reason });
+    let failed = AgentToDriver::StartFailed { worker: starting, reason, is_programs: false };
+    cluster.hear_agent("b", failed);
     let result = cluster.result.expect("the job has ended");
     assert_eq!(result.outcome, JobOutcome::Succeeded);
+}
+
+fn without_program(cluster: &mut Cluster, host: &str) {
+    let (worker, reason) = (cluster.worker(host, 0), "cannot start \"trian\"".to_owned());
+    cluster.hear_agent(host, AgentToDriver::StartFailed { worker, reason, is_programs: true });
+}
+
+#[test]
+fn g_10_a_program_that_no_host_can_start_ends_the_job_at_once() {
+    for hosts_join in [false, true] {
+        let mut cluster = Cluster::new(|config| {
+            (config.np, config.hosts_join) = (Some(2), hosts_join);
+        });
+        cluster.slow_start = true;
+        cluster.add_host("a", 1);
+        if hosts_join {
+            without_program(&mut cluster, "a");
+            assert_eq!(cluster.result, None, "the next host may have it");
+            cluster.add_host("b", 1);
+        } else {
+            cluster.add_host("b", 1);
+            without_program(&mut cluster, "a");
+            assert_eq!(cluster.result, None, "host b may have it");
+        }
+        without_program(&mut cluster, "b");
+        let result = cluster.result.expect("the job has ended");
+        assert_eq!(result.outcome, JobOutcome::Failed);
+        let reason = result.reason;
+        assert!(reason.starts_with("the program cannot be started on any host"), "{reason}");
+        assert!(reason.contains("cannot start \"trian\""), "{reason}");
+    }
+}
+
+#[test]
+fn a_program_that_one_host_lacks_is_tried_there_again() {
+    let mut cluster = Cluster::new(|config| (config.np, config.min_np) = (Some(2), Some(1)));
+    cluster.add_host("a", 1);
+    cluster.slow_start = true;
+    cluster.add_host("b", 1);
+    let worker = cluster.worker("a", 0);
+    cluster.hear_agent("a", AgentToDriver::Started { worker, pid: 7 });
+    without_program(&mut cluster, "b");
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.result, None);
+    assert!(cluster.stops.is_empty());
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Tests of the parts' checks: each finds the broken invariant it is meant for.
 
-use elastic_protocol::Time;
+use elastic_protocol::{ResetCause, Time};
 
 use super::cluster::{Cluster, host};
 use crate::core::phase::{Gather, RoundPhase};
+use crate::core::table::Stance;
 
 fn running() -> Cluster {
     let mut cluster = Cluster::new(|config| config.np = Some(2));
@@ -31,7 +32,7 @@ fn a_member_that_is_in_no_table_is_found() {
 fn a_slot_whose_worker_is_not_there_is_found() {
     let mut cluster = running();
     let worker = cluster.worker("a", 1);
-    cluster.core.roster.workers.remove(&worker);
+    cluster.core.roster.corrupt(|workers, _| drop(workers.remove(&worker)));
     assert_eq!(found(&cluster), format!("slot a[1] has {worker}, which is not there"));
 }
 
@@ -49,8 +50,7 @@ fn g_9_a_phase_without_a_timer_is_found() {
 #[test]
 fn g_9_a_back_off_without_a_timer_is_found() {
     let mut cluster = running();
-    let slot = cluster.core.roster.slots.get_or_default((host("a"), 0));
-    slot.backoff_until = Some(Time(u64::MAX));
+    cluster.core.roster.back_off(&(host("a"), 0), Time(u64::MAX));
     assert_eq!(found(&cluster), "G-9: the back-off of a[0] has no timer");
 }
 
@@ -61,4 +61,57 @@ fn a_member_without_a_record_is_found() {
     cluster.core.roster.remove(&worker);
     let expected = format!("{worker} is alive in its generation and not on the roster");
     assert_eq!(found(&cluster), expected);
+}
+
+#[test]
+fn a_worker_that_has_arrived_and_is_not_at_rest_is_found() {
+    let mut cluster = running();
+    let worker = cluster.worker("a", 1);
+    cluster.core.roster.set_stance(cluster.now, &worker, Stance::Arrived);
+    assert_eq!(found(&cluster), format!("{worker} has arrived and is not at rest"));
+}
+
+#[test]
+fn g_3_a_member_without_a_rank_is_found() {
+    let mut cluster = running();
+    let worker = cluster.core.roster.start(cluster.now, &(host("a"), 2));
+    let address = "127.0.0.1:9".parse().expect("a literal");
+    cluster.core.roster.attach(cluster.now, &worker, None, address, None);
+    cluster.core.roster.join_generation(cluster.now, &worker);
+    assert_eq!(found(&cluster), format!("{worker} is a member and has no rank"));
+}
+
+#[test]
+fn g_7_a_seating_that_missed_a_change_is_found() {
+    let mut cluster = running();
+    let worker = cluster.worker("a", 1);
+    cluster.core.roster.corrupt(|workers, _| {
+        let record = workers.get_mut_untouched(&worker).expect("it is there");
+        record.leaving = Some("nobody was told".to_owned());
+    });
+    let reason = found(&cluster);
+    assert!(reason.starts_with("the seating is") && reason.contains("made anew"), "{reason}");
+}
+
+#[test]
+fn g_2_a_reset_that_leads_to_no_generation_is_found() {
+    let mut cluster = running();
+    let next = cluster.core.round.next_generation();
+    let cause = ResetCause::HostBlacklisted { host: host("a") };
+    cluster.core.round.start_reset_record(cluster.now, cause, cluster.now);
+    cluster.core.round.forget_last_number();
+    assert!(found(&cluster).starts_with(&format!("G-2: a reset from {next} to {next}")));
+}
+
+#[test]
+fn g_9_a_worker_that_is_waited_for_and_has_arrived_is_found() {
+    let mut cluster = running();
+    let worker = cluster.worker("a", 1);
+    let deadline = cluster.now + std::time::Duration::from_secs(1);
+    cluster.core.roster.note_rest(&worker, None);
+    cluster.core.roster.set_stance(cluster.now, &worker, Stance::Arrived);
+    let waiting_for = [worker.clone()].into();
+    let phase = RoundPhase::Stopping { deadline, boundary: 1, waiting_for };
+    cluster.core.round.enter(cluster.now, phase, &mut cluster.core.agenda);
+    assert_eq!(found(&cluster), format!("{worker} is waited for and has arrived"));
 }

@@ -49,6 +49,18 @@ fn g_9_generations_that_break_between_two_hosts_go_on_without_the_younger_one() 
 }
 
 #[test]
+fn g_9_two_hosts_whose_generation_broke_and_whose_next_one_does_not_form_are_parted_at_once() {
+    let mut cluster = of(&["a", "b", "c"], 2);
+    let cut_off = cluster.worker("c", 0);
+    cluster.unconnected.insert(cut_off);
+    cluster.break_between("c", "b");
+    assert!(cluster.failed_hosts.is_empty(), "a path may fail once");
+    cluster.break_between("c", "b");
+    assert_eq!(cluster.failed_hosts, [host("c")]);
+    assert_eq!(cluster.sizes, [6, 4]);
+}
+
+#[test]
 fn who_quarrels_with_most_is_left_out() {
     let mut cluster = of(&["a", "b", "c", "d"], 2);
     for _ in 0..3 {
@@ -130,8 +142,11 @@ fn s_3_who_does_not_reach_whom_is_in_the_status_until_both_train_together() {
     assert_eq!(told(&cluster), ["c>b 1 no route to it"]);
     cluster.break_between("b", "c");
     assert_eq!(told(&cluster), ["b>c 2 no route to it", "c>b 2 no route to it"]);
-    let events: Vec<_> =
-        cluster.unreachable.iter().map(|it| (&*it.from, &*it.to, it.breaks)).collect();
+    let events: Vec<_> = cluster
+        .unreachable
+        .iter()
+        .map(|it| (it.from.as_str(), it.to.as_str(), it.breaks))
+        .collect();
     assert_eq!(events, [("c", "b", 1), ("b", "c", 2), ("c", "b", 2)]);
     let (member, stamp) = (cluster.worker("a", 0), cluster.stamp());
     cluster.say(&member, WorkerToDriver::Progress { stamp, step: Step(3), note: String::new() });

@@ -117,6 +117,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn g_9_each_name_server_that_says_nothing_has_its_time_and_the_next_one_is_asked() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build();
+        runtime.expect("a runtime").block_on(ask_silent_servers());
+    }
+
+    async fn ask_silent_servers() {
+        let silent = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let servers = [silent(), silent()];
+        let addresses: Vec<_> = servers.iter().filter_map(|it| it.local_addr().ok()).collect();
+        let resolver =
+            Resolver { names: vec!["workers".to_owned()], servers: addresses.clone(), id: 7 };
+        let begun = tokio::time::Instant::now();
+        let error = resolver.addresses().await.expect_err("nobody answers");
+        assert!(error.to_string().contains(&addresses[1].to_string()), "the last one: {error}");
+        assert_eq!(begun.elapsed().as_millis(), 2 * ANSWER_WITHIN.as_millis());
+        for server in servers {
+            server.set_nonblocking(true).expect("a socket");
+            assert!(server.accept().is_ok(), "each was asked");
+        }
+    }
+
+    #[test]
     fn a_name_is_looked_for_where_the_system_looks() {
         let pod = "nameserver 10.96.0.10\nsearch ns.svc.cluster.local svc.cluster.local\noptions ndots:5\n";
         let config = Config::parse(pod).expect("a pod's");

@@ -35,6 +35,7 @@ impl StateCore {
                 ThreadState::Running { .. } => {
                     self.vote(Ballot::Synced);
                     self.say_paused();
+                    self.say_checkpoint();
                 }
                 ThreadState::Returned => self.vote(Ballot::Success),
                 ThreadState::Starting

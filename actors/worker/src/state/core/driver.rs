@@ -4,7 +4,8 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use elastic_protocol::messages::{
-    DriverToWorker, Formation, FormationTable, Placement, SyncPlan, WorkerToDriver,
+    CheckpointSource, DriverToWorker, Formation, FormationTable, Placement, SyncPlan,
+    WorkerToDriver,
 };
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Assignment, Stamp, Time};
@@ -40,9 +41,19 @@ impl StateCore {
                 self.announce();
             }
             DriverToWorker::Assign(formation) => self.assigned(formation),
-            DriverToWorker::Go { stamp } => {
+            DriverToWorker::Go { stamp, source } => {
                 if self.is_current(stamp) {
-                    self.go(stamp);
+                    self.go(stamp, source);
+                }
+            }
+            DriverToWorker::SaveCheckpoint(order) => {
+                if self.is_current(order.stamp) {
+                    self.save_checkpoint(order);
+                }
+            }
+            DriverToWorker::SealCheckpoint { stamp, step, keep } => {
+                if self.is_current(stamp) {
+                    self.seal_checkpoint(stamp, step, keep);
                 }
             }
             DriverToWorker::Pause { stamp } => {
@@ -146,7 +157,7 @@ impl StateCore {
         }
     }
 
-    fn go(&mut self, stamp: Stamp) {
+    fn go(&mut self, stamp: Stamp, source: Option<CheckpointSource>) {
         let Some(placement) = self.placement.as_ref() else { return };
         if !matches!(self.training, ThreadState::Formed) {
             return;
@@ -166,7 +177,7 @@ impl StateCore {
             return;
         }
         self.training = ThreadState::Syncing;
-        self.command(TrainingCommand::Sync { stamp, plan });
+        self.command(TrainingCommand::Sync { stamp, plan, source });
     }
 
     /// Ends the generation at this worker because of a local failure, and reports it to the driver.

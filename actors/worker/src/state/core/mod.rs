@@ -7,6 +7,7 @@
 //! session.
 
 mod announce;
+mod checkpoints;
 mod driver;
 mod port;
 #[cfg(test)]
@@ -26,8 +27,8 @@ use elastic_runtime::transport::LinkEvent;
 pub(in crate::state) use training::prefix;
 
 pub use port::{
-    BoundaryAnswer, RunExit, StateConfig, StateOutput, TrainingCommand, TrainingEvent,
-    TrainingProgress,
+    BoundaryAnswer, CheckpointCommand, CheckpointOutcome, RunExit, StateConfig, StateOutput,
+    TrainingCommand, TrainingEvent, TrainingProgress,
 };
 
 /// The link with the driver.
@@ -111,6 +112,8 @@ pub struct StateCore {
     /// The time since which the training thread has been waiting, if it waits.
     waits_since: Option<Time>,
     sent_progress: Option<(Time, TrainingProgress)>,
+    /// The step that this worker was told last to save, with its last report.
+    checkpoint: Option<checkpoints::OrderedCheckpoint>,
     sample_at: Option<Time>,
     dropped: u64,
     outputs: VecDeque<StateOutput>,
@@ -138,6 +141,7 @@ impl StateCore {
             leaving: None,
             waits_since: Some(now),
             sent_progress: None,
+            checkpoint: None,
             sample_at: None,
             dropped: 0,
             outputs: VecDeque::new(),

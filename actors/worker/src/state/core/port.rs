@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use elastic_protocol::messages::{Placement, SyncPlan, Vote, WorkerToDriver};
+use elastic_protocol::messages::{
+    CheckpointOrder, CheckpointReport, CheckpointSource, Placement, SyncPlan, Vote, WorkerToDriver,
+};
 use elastic_protocol::{CommitId, Deadlines, JobId, JobResult, Stamp, Step, WorkerId};
 
 /// Settings of a State, given at its start.
@@ -61,6 +63,15 @@ pub enum TrainingEvent {
         /// The communicator's error.
         error: String,
     },
+    /// The thread looked for a checkpoint, since no member held a commit. `Synced` follows.
+    Resumed {
+        /// The generation.
+        stamp: Stamp,
+        /// The step of the checkpoint that was loaded; none: training begins from the start.
+        step: Option<Step>,
+        /// Checkpoints that were passed over or set aside, with the reasons.
+        notes: Vec<String>,
+    },
     /// The user's function returned without an error. The state is saved, and the thread waits for a command as
     /// if at rest.
     Returned {
@@ -91,6 +102,8 @@ pub enum TrainingCommand {
         stamp: Stamp,
         /// How the members come to hold the root's commit.
         plan: SyncPlan,
+        /// Where the root looks for a state that no member holds.
+        source: Option<CheckpointSource>,
     },
     /// Held at a boundary: go on.
     Pass,
@@ -144,6 +157,42 @@ pub enum BoundaryAnswer {
     End,
 }
 
+/// Commands about checkpoints, which are carried out beside training.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum CheckpointCommand {
+    /// Save this worker's part of a commit, once it is made.
+    Save {
+        /// The driver's order.
+        order: CheckpointOrder,
+        /// The job.
+        job: JobId,
+        /// The worker's rank.
+        rank: u32,
+        /// The number of ranks.
+        world_size: u32,
+    },
+    /// Make the checkpoint of this step whole.
+    Seal {
+        /// The generation.
+        stamp: Stamp,
+        /// The step.
+        step: Step,
+        /// Number of checkpoints to keep.
+        keep: u32,
+    },
+}
+
+/// What came of a [`CheckpointCommand`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CheckpointOutcome {
+    /// The generation.
+    pub stamp: Stamp,
+    /// The step.
+    pub step: Step,
+    /// The report for the driver.
+    pub report: CheckpointReport,
+}
+
 /// Outputs of the core. The shell carries them out in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StateOutput {
@@ -167,6 +216,9 @@ pub enum StateOutput {
         /// Whether the thread must ask at boundaries.
         on: bool,
     },
+    /// Have this done beside training. The outcome comes through
+    /// [`StateCore::handle_checkpoint`](super::StateCore::handle_checkpoint).
+    Checkpoint(CheckpointCommand),
     /// Read step and note, and call [`StateCore::handle_progress`](super::StateCore::handle_progress).
     SampleProgress,
 }

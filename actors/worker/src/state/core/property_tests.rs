@@ -129,7 +129,10 @@ impl World {
                 self.core.handle_driver(now, DriverToWorker::Assign(formation));
             }
             Action::Go(generation) => {
-                self.core.handle_driver(now, DriverToWorker::Go { stamp: stamp(generation) });
+                self.core.handle_driver(
+                    now,
+                    DriverToWorker::Go { stamp: stamp(generation), source: None },
+                );
             }
             Action::Pause(generation) => {
                 self.core.handle_driver(now, DriverToWorker::Pause { stamp: stamp(generation) });
@@ -297,6 +300,7 @@ impl World {
                         self.core.handle_pause_read(self.now, self.boundary);
                     }
                 }
+                StateOutput::Checkpoint(_) => {}
                 StateOutput::SampleProgress => {
                     self.core.handle_progress(self.now, TrainingProgress::default());
                 }

@@ -120,7 +120,7 @@ fn running(generation: u64) -> StateCore {
     let root = SyncPlan::FromRoot { root: 0 };
     core.handle_driver(NOW, DriverToWorker::Assign(formation(generation, root, 0)));
     core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(generation) });
-    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(generation) });
+    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(generation), source: None });
     let event = TrainingEvent::Synced { stamp: stamp(generation), commit: commit(generation, 0) };
     core.handle_training(NOW, event);
     outputs(&mut core);
@@ -156,13 +156,13 @@ fn the_first_generation_from_attach_to_synced() {
     );
     core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(1) });
     assert_eq!(outputs(&mut core), [vote(1, Ballot::Ready)]);
-    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1) });
+    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1), source: None });
     let plan = SyncPlan::FromRoot { root: 0 };
-    let sync = TrainingCommand::Sync { stamp: stamp(1), plan };
+    let sync = TrainingCommand::Sync { stamp: stamp(1), plan, source: None };
     assert_eq!(outputs(&mut core), [StateOutput::Training(sync)]);
     core.handle_training(NOW, TrainingEvent::Synced { stamp: stamp(1), commit: commit(1, 0) });
     assert_eq!(outputs(&mut core), [vote(1, Ballot::Synced)]);
-    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1) });
+    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1), source: None });
     assert_eq!(outputs(&mut core), [], "a repeated Go changes nothing");
 }
 
@@ -228,7 +228,7 @@ fn g_6_a_skip_without_proof_is_refused() {
     core.handle_driver(NOW, DriverToWorker::Assign(formation(1, SyncPlan::Skip, 5)));
     core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(1) });
     outputs(&mut core);
-    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1) });
+    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1), source: None });
     let said = outputs(&mut core);
     assert!(matches!(
         &said[..],

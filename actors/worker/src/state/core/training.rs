@@ -21,6 +21,7 @@ impl StateCore {
             TrainingEvent::Moved { data_address } => self.moved(now, data_address),
             TrainingEvent::AtRest { commit, steps_lost } => self.at_rest(commit, steps_lost),
             TrainingEvent::Formed { stamp } => self.formed(stamp),
+            TrainingEvent::Resumed { stamp, step, notes } => self.say_resumed(stamp, step, notes),
             TrainingEvent::Synced { stamp, commit } => self.synced(now, stamp, commit),
             TrainingEvent::CollectiveFailed { stamp, peer, error } => {
                 self.collective_failed(stamp, peer, error);

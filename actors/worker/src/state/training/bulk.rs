@@ -10,7 +10,9 @@ use std::marker::PhantomData;
 
 use elastic_collectives::Element;
 use serde::de::Visitor;
-use serde::{Deserializer, Serializer};
+use serde::{Deserializer, Serialize, Serializer};
+
+use super::checkpoint::tensors::block_name;
 
 /// Encodes a vector of numbers.
 ///
@@ -20,7 +22,8 @@ pub fn serialize<E: Element, S: Serializer>(
     numbers: &[E],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    serializer.serialize_bytes(bytemuck::cast_slice(numbers))
+    // The newtype adds nothing to the bytes; checkpoints know the numbers' type by its name.
+    serializer.serialize_newtype_struct(block_name(E::DATA_TYPE), &Numbers(numbers))
 }
 
 /// Decodes a vector of numbers.
@@ -31,6 +34,15 @@ pub fn deserialize<'de, E: Element, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<E>, D::Error> {
     deserializer.deserialize_bytes(Block(PhantomData))
+}
+
+/// Numbers that are encoded as a block of bytes.
+struct Numbers<'a, E>(&'a [E]);
+
+impl<E: Element> Serialize for Numbers<'_, E> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(bytemuck::cast_slice(self.0))
+    }
 }
 
 struct Block<E>(PhantomData<E>);

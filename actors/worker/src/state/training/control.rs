@@ -9,8 +9,11 @@ use std::time::Duration;
 use elastic_protocol::messages::WorkerToDriver;
 use elastic_protocol::{Deadlines, Stamp, Step};
 
-use crate::state::core::{TrainingCommand, TrainingEvent, TrainingProgress, prefix};
+use crate::state::core::{
+    CheckpointOutcome, TrainingCommand, TrainingEvent, TrainingProgress, prefix,
+};
 
+use super::checkpoint::CheckpointDesk;
 use super::error::{Error, Result};
 use super::membership::GroupDeadlines;
 
@@ -27,6 +30,7 @@ pub struct ControlShared {
     step: AtomicU64,
     form_ms: AtomicU64,
     path_ms: AtomicU64,
+    checkpoints: CheckpointDesk,
     /// The lock is held for a copy of some bytes only.
     note: Mutex<String>,
 }
@@ -39,6 +43,7 @@ impl Default for ControlShared {
             step: AtomicU64::new(0),
             form_ms: AtomicU64::new(0),
             path_ms: AtomicU64::new(0),
+            checkpoints: CheckpointDesk::default(),
             note: Mutex::new(String::new()),
         };
         shared.set_deadlines(&Deadlines::default());
@@ -57,6 +62,12 @@ impl ControlShared {
     /// Actor, while the training thread is at rest: resets the boundary counter for a new generation.
     pub fn begin_generation(&self) {
         self.boundary.store(0, Ordering::SeqCst);
+        self.checkpoints.begin_generation();
+    }
+
+    /// Orders to save checkpoints, and who carries them out.
+    pub const fn checkpoints(&self) -> &CheckpointDesk {
+        &self.checkpoints
     }
 
     /// Actor: sets the pause flag, and returns the boundary that the training thread has reached.
@@ -121,6 +132,8 @@ pub enum ThreadMessage {
         /// The boundary that the thread has reached.
         boundary: u64,
     },
+    /// What came of an order to save a checkpoint.
+    Checkpoint(CheckpointOutcome),
     /// The first commit of a generation was made. It is reported before the next progress sample is due.
     FirstCommit,
 }

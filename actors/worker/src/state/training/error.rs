@@ -72,6 +72,11 @@ pub enum Error {
         /// The root.
         root: u32,
     },
+    /// The state cannot be loaded from a checkpoint.
+    #[error(
+        "the training state cannot be loaded from a checkpoint; --resume never begins from the start"
+    )]
+    Checkpoint(#[source] elastic_checkpoint::CheckpointLoadError),
     /// The training function's own error.
     #[error("{0}")]
     User(#[source] Box<dyn StdError + Send + Sync>),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use elastic_collectives::{
     AbortHandle, CollectiveError, Communicator, FormError, ProgressThread, SoloCommunicator,
 };
-use elastic_protocol::messages::{Placement, SyncPlan};
+use elastic_protocol::messages::{CheckpointSource, Placement, SyncPlan};
 use elastic_protocol::{JobOutcome, Stamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -248,12 +248,12 @@ impl Driven {
             return Ok(Err(self.broken(stamp, None, error)));
         };
         self.control.event(TrainingEvent::Formed { stamp });
-        let plan = match self.control.wait()? {
-            TrainingCommand::Sync { plan, .. } => plan,
+        let (plan, source) = match self.control.wait()? {
+            TrainingCommand::Sync { plan, source, .. } => (plan, source),
             TrainingCommand::End => return Ok(Err(TrainingEnd::AtRest { steps_lost: 0 })),
             command => return Err(self.control.unexpected(&command)),
         };
-        let goes_on = match self.sync(state, &mut *group, plan, stamp) {
+        let goes_on = match self.sync(state, &mut *group, (plan, source), stamp) {
             Ok(goes_on) => goes_on,
             Err(ended) => return Ok(Err(ended)),
         };
@@ -270,14 +270,17 @@ impl Driven {
         &self,
         state: &mut State<T>,
         group: &mut dyn Communicator,
-        plan: SyncPlan,
+        (plan, source): (SyncPlan, Option<CheckpointSource>),
         stamp: Stamp,
     ) -> Result<bool, TrainingEnd> {
         let shared = self.control.shared();
         // The program's note is shown again once the state is here.
         let note = shared.progress().note;
         let show = |text: &str| shared.set_note(text);
-        let synced = sync(state, group, plan, stamp.generation, &show);
+        let resumed =
+            |step, notes| self.control.event(TrainingEvent::Resumed { stamp, step, notes });
+        let source = source.as_ref();
+        let synced = sync(state, group, plan, source, &resumed, stamp.generation, &show);
         shared.set_note(&note);
         let goes_on = match synced {
             Ok(goes_on) => goes_on,
@@ -302,6 +305,7 @@ impl Driven {
             ));
         };
         self.control.shared().set_step(commit.step);
+        self.control.shared().checkpoints().begin_from(commit.step);
         self.control.event(TrainingEvent::Synced { stamp, commit });
         Ok(goes_on)
     }

@@ -4,6 +4,7 @@
 
 mod batches;
 pub mod bulk;
+mod checkpoint;
 mod control;
 mod cpu;
 mod device;
@@ -22,6 +23,8 @@ mod transfer;
 mod worker;
 
 pub use batches::{Batch, Batches, Dataset, Sampler};
+pub use checkpoint::CheckpointDesk;
+pub use checkpoint::tensors as named_arrays;
 pub use control::{ControlShared, ThreadMessage, TrainingControl};
 pub use cpu::{CpuGroups, NewIp};
 pub use device::{DeviceError, DeviceMemory};

@@ -3,11 +3,15 @@
 //! stays at the live state and two copies. The digest is computed only when it is asked for, at the end
 //! of a generation: a commit costs one pass over the state, and no hashing.
 
+use std::sync::Arc;
+
+use elastic_checkpoint::CheckpointTensor;
 use elastic_protocol::{CommitId, GenerationId, Step};
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::checkpoint::tensors::{self, Counted};
 use super::device::DeviceMemory;
 use super::error::{Error, Result};
 
@@ -33,6 +37,12 @@ impl Flavor for Blocks {
     }
 }
 
+impl Counted for Blocks {
+    fn written(&self) -> usize {
+        self.0.len()
+    }
+}
+
 /// The identity of a commit's bytes, without the generation that labels it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContentId {
@@ -43,7 +53,8 @@ pub(super) struct ContentId {
 
 #[derive(Default)]
 pub(super) struct StateSnapshot {
-    bytes: Vec<u8>,
+    /// Shared with a thread that writes a checkpoint of it.
+    bytes: Arc<Vec<u8>>,
     spare: Vec<u8>,
     /// A commit that was received in part before its sources were lost, and how many of its first bytes `spare`
     /// holds.
@@ -61,7 +72,7 @@ impl StateSnapshot {
     }
 
     /// The last commit, if there is one.
-    pub(super) const fn bytes(&self) -> Option<&[u8]> {
+    pub(super) fn bytes(&self) -> Option<&[u8]> {
         if self.held { Some(self.bytes.as_slice()) } else { None }
     }
 
@@ -72,6 +83,29 @@ impl StateSnapshot {
         buffer.clear();
         postcard::serialize_with_flavor(content, Blocks(buffer))
             .map_err(|source| Error::State { action: "encoded", source })
+    }
+
+    /// As [`encode`](Self::encode), of a head and the state: the same bytes as of both as a tuple. With the arrays in the
+    /// state, and their names.
+    pub(super) fn encode_with_arrays(
+        &mut self,
+        head: &impl Serialize,
+        state: &impl Serialize,
+    ) -> Result<(Vec<u8>, Vec<CheckpointTensor>)> {
+        let mut buffer = std::mem::take(&mut self.spare);
+        self.part = None;
+        buffer.clear();
+        let mut serializer = postcard::Serializer { output: Blocks(buffer) };
+        let arrays = head
+            .serialize(&mut serializer)
+            .and_then(|()| tensors::encode(state, &mut serializer))
+            .map_err(|source| Error::State { action: "encoded", source })?;
+        Ok((serializer.output.0, arrays))
+    }
+
+    /// The last commit, to be read beside training. The next commit but one takes another buffer if it is still read.
+    pub(super) fn share(&self) -> Arc<Vec<u8>> {
+        Arc::clone(&self.bytes)
     }
 
     /// The commit that was received in part, and the length of that part in bytes.
@@ -99,7 +133,8 @@ impl StateSnapshot {
         step: Step,
         digest: Option<u64>,
     ) {
-        self.spare = std::mem::replace(&mut self.bytes, buffer);
+        let former = std::mem::replace(&mut self.bytes, Arc::new(buffer));
+        self.spare = Arc::try_unwrap(former).unwrap_or_default();
         (self.held, self.generation, self.step, self.digest) = (true, generation, step, digest);
     }
 
@@ -116,7 +151,7 @@ impl StateSnapshot {
         }
         let digest = *self.digest.get_or_insert_with(|| {
             let mut hash = Xxh3::new();
-            hash.update(&self.bytes);
+            hash.update(self.bytes.as_slice());
             beside.iter().for_each(|memory| memory.read_commit(&mut |bytes| hash.update(bytes)));
             hash.digest()
         });
@@ -135,7 +170,8 @@ impl StateSnapshot {
     /// the state, the parts are joined in the spare buffer.
     pub(super) fn whole_mut(&mut self, beside: &[Box<dyn DeviceMemory>]) -> &mut [u8] {
         if beside.is_empty() {
-            return &mut self.bytes;
+            // Copied if a checkpoint of it is being written at this moment.
+            return Arc::make_mut(&mut self.bytes).as_mut_slice();
         }
         self.part = None;
         self.spare.clear();

@@ -5,11 +5,18 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
+use std::sync::Arc;
+
+use elastic_checkpoint::{CheckpointTensor, Dtype};
 use elastic_protocol::{CommitId, GenerationId, Step};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tracing::warn;
+use xxhash_rust::xxh3::xxh3_64;
 
+use super::checkpoint::{SaveOrder, SavedCommit};
+use super::control::TrainingControl;
 use super::device::DeviceMemory;
 use super::error::{Error, Result};
 use super::snapshot::{ContentId, StateSnapshot};
@@ -51,6 +58,15 @@ struct PendingCommit {
     bytes: Vec<u8>,
     generation: GenerationId,
     step: Step,
+    save: Option<PendingSave>,
+}
+
+/// A commit that is to be saved as a checkpoint, once it is complete.
+struct PendingSave {
+    control: Rc<TrainingControl>,
+    order: SaveOrder,
+    tensors: Vec<CheckpointTensor>,
+    position: Value,
 }
 
 impl<T: Serialize + DeserializeOwned> State<T> {
@@ -99,7 +115,8 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         worker.alive()?;
         let next = Step(self.step().0 + 1);
         let stop = || worker.alive().err().map(|error| error.to_string());
-        self.save_as(next, &stop).map_err(|error| worker.alive().err().unwrap_or(error))?;
+        let due = worker.checkpoint_due(next);
+        self.save_as(next, &stop, due).map_err(|error| worker.alive().err().unwrap_or(error))?;
         worker.committed(next)
     }
 
@@ -113,27 +130,42 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// # Errors
     /// [`Error::State`] if the state cannot be encoded; [`Error::Device`] if memory on a GPU cannot be copied.
     pub fn save(&mut self) -> Result<()> {
-        self.save_as(Step(self.step().0 + 1), &|| None)
+        self.save_as(Step(self.step().0 + 1), &|| None, None)
     }
 
     /// Saves the initial state, if there is no commit yet: step 0.
     pub(super) fn save_initial(&mut self) -> Result<()> {
-        if self.holds_commit() { Ok(()) } else { self.save_as(Step(0), &|| None) }
+        if self.holds_commit() { Ok(()) } else { self.save_as(Step(0), &|| None, None) }
     }
 
     /// Encodes the state, and begins to copy the device memory. Without device memory the result is the last
     /// commit at once.
-    fn save_as(&mut self, step: Step, stop: &dyn Fn() -> Option<String>) -> Result<()> {
+    fn save_as(
+        &mut self,
+        step: Step,
+        stop: &dyn Fn() -> Option<String>,
+        due: Option<(Rc<TrainingControl>, SaveOrder)>,
+    ) -> Result<()> {
         self.settle();
         let live = self.live.as_ref().expect(LIVE);
         let lengths = lengths_of(&self.device);
-        let bytes = self.snapshot.encode(&(&lengths, &*self.ledger.borrow(), live))?;
+        let ledger = self.ledger.borrow();
+        let (bytes, save) = match due {
+            None => (self.snapshot.encode(&(&lengths, &*ledger, live))?, None),
+            Some((control, order)) => {
+                let (bytes, tensors) =
+                    self.snapshot.encode_with_arrays(&(&lengths, &*ledger), live)?;
+                let position = serde_json::to_value(&*ledger).unwrap_or_default();
+                (bytes, Some(PendingSave { control, order, tensors, position }))
+            }
+        };
+        drop(ledger);
         let begun = self.device.iter_mut().try_for_each(|memory| memory.begin_commit(stop));
         if let Err(source) = begun {
             self.give_up(bytes);
             return Err(Error::Device { action: "committed", source });
         }
-        self.pending = Some(PendingCommit { bytes, generation: self.generation, step });
+        self.pending = Some(PendingCommit { bytes, generation: self.generation, step, save });
         self.changed = false;
         if self.device.is_empty() {
             self.settle();
@@ -144,7 +176,9 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// Makes the pending commit the last commit, all of it or nothing (H-22). Waits for copies that are under
     /// way.
     pub(super) fn settle(&mut self) {
-        let Some(PendingCommit { bytes, generation, step }) = self.pending.take() else { return };
+        let Some(PendingCommit { bytes, generation, step, save }) = self.pending.take() else {
+            return;
+        };
         if let Err(error) = self.device.iter_mut().try_for_each(|memory| memory.finish_commit()) {
             // The next use of the device fails and reports the error. The previous commit may still serve other
             // ranks.
@@ -153,6 +187,33 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         }
         self.device.iter_mut().for_each(|memory| memory.keep_commit());
         self.snapshot.replace(bytes, generation, step, None);
+        if let Some(save) = save {
+            self.give_away(save);
+        }
+    }
+
+    /// Gives the last commit to the thread that writes checkpoints. Memory beside the state is copied, the rest is not.
+    fn give_away(&self, save: PendingSave) {
+        let PendingSave { control, order, mut tensors, position } = save;
+        let mut bytes = self.snapshot.share();
+        if !self.device.is_empty() {
+            let mut whole = bytes.to_vec();
+            for (number, memory) in self.device.iter().enumerate() {
+                let (offset, shape) = (whole.len(), vec![memory.length_bytes()]);
+                memory.read_commit(&mut |part| whole.extend_from_slice(part));
+                let name = format!("device.{number}");
+                tensors.push(CheckpointTensor { name, dtype: Dtype::U8, shape, offset });
+            }
+            bytes = Arc::new(whole);
+        }
+        let commit = SavedCommit { bytes, tensors, position };
+        control.shared().checkpoints().give(order, commit);
+    }
+
+    /// Takes over the commit of a checkpoint.
+    pub(super) fn take_over_checkpoint(&mut self, bytes: Vec<u8>, step: Step) -> Result<()> {
+        let commit = ContentId { length: bytes.len() as u64, step, digest: xxh3_64(&bytes) };
+        self.take_over(bytes, commit)
     }
 
     fn give_up(&mut self, bytes: Vec<u8>) {
@@ -203,7 +264,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     }
 
     /// Whether there is a commit to go back to.
-    pub(super) const fn holds_commit(&self) -> bool {
+    pub(super) fn holds_commit(&self) -> bool {
         self.pending.is_some() || self.snapshot.bytes().is_some()
     }
 

@@ -3,12 +3,13 @@
 //! it from all sources at once ([`super::transfer`]).
 
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt};
-use elastic_protocol::messages::SyncPlan;
+use elastic_protocol::messages::{CheckpointSource, SyncPlan};
 use elastic_protocol::{GenerationId, Step};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::checkpoint::{Resumed, resume};
 use super::error::Error;
 use super::snapshot::ContentId;
 use super::state::State;
@@ -38,12 +39,14 @@ pub(super) fn sync<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     group: &mut dyn Communicator,
     plan: SyncPlan,
+    source: Option<&CheckpointSource>,
+    resumed: &dyn Fn(Option<Step>, Vec<String>),
     generation: GenerationId,
     show: &dyn Fn(&str),
 ) -> Result<bool, SyncError> {
     let goes_on = match plan {
         SyncPlan::Skip => true,
-        SyncPlan::FromRoot { root } => from_root(state, group, root, show)?,
+        SyncPlan::FromRoot { root } => from_root(state, group, root, source, resumed, show)?,
     };
     state.refresh()?;
     state.enter_generation(generation);
@@ -96,9 +99,18 @@ fn from_root<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     group: &mut dyn Communicator,
     root: u32,
+    source: Option<&CheckpointSource>,
+    resumed: &dyn Fn(Option<Step>, Vec<String>),
     show: &dyn Fn(&str),
 ) -> Result<bool, SyncError> {
     let (rank, world) = (group.rank(), group.world_size() as usize);
+    if rank == root
+        && !state.holds_commit()
+        && let Some(source) = source
+    {
+        show("looks for a checkpoint");
+        from_checkpoint(state, source, resumed)?;
+    }
     let goes_on = state.holds_commit();
     if rank == root {
         state.save_initial()?;
@@ -141,6 +153,21 @@ fn from_root<T: Serialize + DeserializeOwned>(
     }
     state.take_over(buffer, commit)?;
     Ok(of_root.goes_on)
+}
+
+/// Takes the state of the newest checkpoint over, if there is one. `resumed` is told what was found.
+fn from_checkpoint<T: Serialize + DeserializeOwned>(
+    state: &mut State<T>,
+    source: &CheckpointSource,
+    resumed: &dyn Fn(Option<Step>, Vec<String>),
+) -> Result<(), Error> {
+    let Resumed { loaded, notes } = resume(source).map_err(Error::Checkpoint)?;
+    let step = loaded.as_ref().map(|loaded| Step(loaded.manifest.step));
+    if let (Some(loaded), Some(step)) = (loaded, step) {
+        state.take_over_checkpoint(loaded.bytes, step)?;
+    }
+    resumed(step, notes);
+    Ok(())
 }
 
 fn progress(bytes: usize, length: usize) -> String {

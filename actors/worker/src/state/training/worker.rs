@@ -10,6 +10,7 @@ use elastic_protocol::messages::Placement;
 use elastic_protocol::{Stamp, Step};
 
 use super::batches::{Dataset, Sampler};
+use super::checkpoint::SaveOrder;
 use super::control::{ThreadMessage, TrainingControl};
 use super::error::Result;
 use super::group::Group;
@@ -163,6 +164,13 @@ impl Worker {
     /// Fails if the generation has ended here.
     pub(super) fn alive(&self) -> Result<()> {
         self.life.alive()
+    }
+
+    /// The order to save the commit with this step number, if there is one.
+    pub(super) fn checkpoint_due(&self, step: Step) -> Option<(Rc<TrainingControl>, SaveOrder)> {
+        let control = self.life.control()?;
+        let order = control.shared().checkpoints().reach(self.life.stamp(), step)?;
+        Some((Rc::clone(control), order))
     }
 
     /// Notes that a commit was made, with this step number.

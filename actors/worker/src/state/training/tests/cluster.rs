@@ -143,6 +143,7 @@ impl Cluster {
                     node.command(command);
                 }
                 ThreadMessage::FirstCommit => {}
+                ThreadMessage::Checkpoint(outcome) => node.core.handle_checkpoint(NOW, outcome),
             }
         }
     }
@@ -167,6 +168,11 @@ impl Cluster {
                     node.core.handle_pause_read(NOW, boundary);
                 }
                 StateOutput::PauseFlag { on: false } => node.shared.unpause(),
+                StateOutput::Checkpoint(command) => {
+                    if let Some(outcome) = node.shared.checkpoints().command(command) {
+                        node.core.handle_checkpoint(NOW, outcome);
+                    }
+                }
                 StateOutput::SampleProgress => {}
             }
         }
@@ -182,7 +188,7 @@ impl Cluster {
         let stamp = self.stamp;
         self.wait(|cluster| cluster.all_voted(members, &Ballot::Ready));
         for number in members {
-            self.tell(*number, DriverToWorker::Go { stamp });
+            self.tell(*number, DriverToWorker::Go { stamp, source: None });
         }
         self.wait(|cluster| cluster.all_voted(members, &Ballot::Synced));
     }

@@ -95,7 +95,8 @@ impl Part {
             let mut group = fabric.form(&group, &abort).expect("all are there");
             let plan = SyncPlan::FromRoot { root: 0 };
             let show = |text: &str| show(text, &abort);
-            sync(&mut state, &mut group, plan, GenerationId(generation), &show)
+            let resumed = |_, _| {};
+            sync(&mut state, &mut group, plan, None, &resumed, GenerationId(generation), &show)
         };
         let syncs = self.generations.into_iter().map(sync).collect();
         let (commit, is_right) = (state.commit_id(), state.numbers == weights());

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use elastic_protocol::{HostName, WorkerId};
+use serde::{Deserialize, Serialize};
 
-use super::table::SlotId;
+use crate::core::table::SlotId;
 
 /// A key that belongs to a host.
 pub(crate) trait OfHost: Ord {
@@ -33,8 +34,13 @@ impl OfHost for WorkerId {
 }
 
 /// An ordered map that remembers changed hosts; it dereferences to the map.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(bound(
+    serialize = "K: Serialize, V: Serialize",
+    deserialize = "K: Deserialize<'de> + Ord, V: Deserialize<'de>"
+))]
 pub(crate) struct Touched<K, V> {
+    #[serde(with = "crate::recording::readable::pairs")]
     map: BTreeMap<K, V>,
     hosts: BTreeSet<HostName>,
 }
@@ -86,6 +92,11 @@ impl<K: OfHost, V> Touched<K, V> {
     {
         self.touch(key.host());
         self.map.entry(key).or_default()
+    }
+
+    /// Hosts that were touched since [`Self::take_hosts`].
+    pub(crate) const fn hosts(&self) -> &BTreeSet<HostName> {
+        &self.hosts
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {

@@ -1,12 +1,13 @@
 //! Incremental view of the slots: wanted, empty, ready, unwanted. It is recomputed for changed hosts only, so the
 //! cost of a review or of forming a generation depends on the number of changes and not of hosts.
 //!
-//! Only the driver's core writes it, from its own records, in `membership`.
+//! Only the roster writes it, from its own records, in `wanted`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::{GenerationId, HostName, Step, WorkerId};
+use serde::{Deserialize, Serialize};
 
 use super::selection::{Selection, SlotClaim, SlotPosition};
 
@@ -14,7 +15,7 @@ use super::selection::{Selection, SlotClaim, SlotPosition};
 pub(crate) type CommitOrder = Option<(GenerationId, Step)>;
 
 /// A host's entry in the list.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Listing {
     /// The host's place among hosts, older ones first. A host keeps its number while the order allows it.
     position: u64,
@@ -23,7 +24,7 @@ pub(crate) struct Listing {
 }
 
 /// Facts of a worker that the seating depends on.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct WorkerFacts {
     pub(crate) worker: WorkerId,
     /// Whether a generation can be formed with the worker now.
@@ -38,7 +39,7 @@ pub(crate) struct WorkerFacts {
 }
 
 /// Facts of a host that the seating depends on.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct HostFacts {
     /// Slots that could have a worker, with the rank of their claims.
     pub(crate) claims: Vec<(u32, u8)>,
@@ -48,7 +49,7 @@ pub(crate) struct HostFacts {
 }
 
 /// A host's contribution to the view.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 struct HostShare {
     ready: Vec<(SlotPosition, WorkerFacts)>,
     empty: Vec<SlotPosition>,
@@ -57,7 +58,7 @@ struct HostShare {
     finished: u32,
 }
 
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 struct HostRecord {
     claims: Vec<SlotClaim>,
     facts: HostFacts,
@@ -65,7 +66,7 @@ struct HostRecord {
 }
 
 /// Incremental view of the slots: wanted, empty, ready, unwanted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Seating {
     list: BTreeMap<HostName, Listing>,
     by_position: BTreeMap<u64, HostName>,
@@ -79,8 +80,10 @@ pub(crate) struct Seating {
     hosts: BTreeMap<HostName, HostRecord>,
     /// Hosts whose share must be recomputed.
     stale: BTreeSet<HostName>,
+    #[serde(with = "crate::recording::readable::pairs")]
     ready: BTreeMap<SlotPosition, WorkerId>,
     ready_members: usize,
+    #[serde(with = "crate::recording::readable::pairs")]
     ready_commits: BTreeMap<CommitOrder, u32>,
     empty: BTreeSet<SlotPosition>,
     unwanted: BTreeSet<WorkerId>,
@@ -275,7 +278,6 @@ impl Seating {
     }
 
     /// All answers of the view, to compare two seatings.
-    #[cfg(debug_assertions)]
     pub(crate) fn view(&self) -> impl std::fmt::Debug + PartialEq {
         let wanted: Vec<(HostName, Vec<u32>)> =
             self.wanted_by_host().map(|(host, slots)| (host.clone(), slots)).collect();
@@ -288,7 +290,6 @@ impl Seating {
     }
 
     /// A seating without hosts, with the same cap.
-    #[cfg(debug_assertions)]
     pub(crate) fn emptied(&self) -> Self {
         Self::new(self.selection.cap())
     }

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 /// A slot's claim to a worker: smaller comes before larger.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(crate) struct SlotClaim {
     /// Firmness of the claim; 0 is firmest.
     pub(crate) rank: u8,
@@ -13,14 +15,14 @@ pub(crate) struct SlotClaim {
 }
 
 /// A slot's place among all slots: by its host's position, the oldest first, then by its number.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(crate) struct SlotPosition {
     pub(crate) position: u64,
     pub(crate) slot: u32,
 }
 
 /// The best `cap` claims, and the spare ones.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Selection {
     cap: usize,
     kept: BTreeSet<SlotClaim>,
@@ -32,7 +34,6 @@ impl Selection {
         Self { cap, kept: BTreeSet::new(), spare: BTreeSet::new() }
     }
 
-    #[cfg(debug_assertions)]
     pub(crate) const fn cap(&self) -> usize {
         self.cap
     }

@@ -11,19 +11,16 @@ impl DriverCore {
     /// Closes the slot of a worker that asks to leave.
     pub(crate) fn close_slot_of(&mut self, worker: &WorkerId) {
         let slot = (worker.host.clone(), worker.slot);
-        let agent = self.roster.agents.get(&worker.host).map(|agent| agent.node.incarnation);
+        let agent = self.roster.agent(&worker.host).map(|agent| agent.node.incarnation);
         // A new driver may not have heard the agent yet: then the agent came to a former one.
         let agent = agent.unwrap_or(Incarnation::enrolled(self.term, 0));
-        self.roster.slots.get_or_default(slot).closed_under = Some(agent);
+        self.roster.close_slot(slot, agent);
         self.record_slot(&worker.host, worker.slot);
     }
 
     /// Opens closed slots of a host that has another agent now, whichever driver admitted the agent.
     pub(crate) fn open_slots(&mut self, host: &HostName, agent: Incarnation) {
-        let of_host = self.roster.slots.range((host.clone(), 0)..=(host.clone(), u32::MAX));
-        let closed = of_host.filter(|(_, slot)| slot.closed_under.is_some_and(|it| it < agent));
-        let closed: Vec<u32> = closed.map(|((_, number), _)| *number).collect();
-        for number in closed {
+        for number in self.roster.closed_before(host, agent) {
             self.open_slot(host, number);
         }
     }
@@ -31,7 +28,7 @@ impl DriverCore {
     /// Opens a worker's closed slot: its signal was not meant to close the slot, or the sender cannot be established
     /// any more (G-7).
     pub(crate) fn open_slot_of(&mut self, worker: &WorkerId) {
-        let slot = self.roster.slots.get(&(worker.host.clone(), worker.slot));
+        let slot = self.roster.slot(&(worker.host.clone(), worker.slot));
         let closed = slot.is_some_and(|slot| {
             slot.closed_under.is_some() && slot.worker.as_ref() == Some(worker)
         });
@@ -41,7 +38,7 @@ impl DriverCore {
     }
 
     fn open_slot(&mut self, host: &HostName, number: u32) {
-        self.roster.slots.get_or_default((host.clone(), number)).closed_under = None;
+        self.roster.open_slot((host.clone(), number));
         self.record_slot(host, number);
     }
 

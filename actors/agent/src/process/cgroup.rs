@@ -1,0 +1,135 @@
+//! Control groups: each worker's process begins in a group of its own, below the agent's, where the agent may make one
+//! (cgroup v2, Linux 5.14). Whatever a worker has started stays in its group, in whichever session, and the kernel
+//! kills all of it at once. Where there is no such group, `orphans` looks for what is left. Called by `starting`
+//! and `system`.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// Time limit for the processes of a killed group to be gone. A process in a system call that does not return stays
+/// longer, and its group with it.
+const GONE_WITHIN_MS: u16 = 1_000;
+
+/// The group of an agent, with a group for each of its workers in it. Removed with this value.
+#[derive(Debug)]
+pub(super) struct AgentGroup {
+    folder: PathBuf,
+}
+
+impl AgentGroup {
+    /// The group; `None` where this process may not make one.
+    pub(super) fn make() -> Option<Self> {
+        // In a container every agent is process 1.
+        let unique = uuid::Uuid::new_v4().simple();
+        let name = format!("elastic-node-{}-{unique}", std::process::id());
+        let folder = own_folder()?.join(name);
+        let is_plain = !folder.to_string_lossy().contains(char::is_whitespace);
+        if !is_plain || fs::create_dir(&folder).is_err() {
+            return None;
+        }
+        let group = Self { folder };
+        // Older kernels cannot kill a group; dropping this value removes the folder.
+        group.folder.join("cgroup.kill").exists().then_some(group)
+    }
+
+    /// A group for one process. `None` if it cannot be made any more.
+    pub(super) fn worker(&self, name: &str) -> Option<WorkerGroup> {
+        let folder = self.folder.join(name);
+        fs::create_dir(&folder).ok()?;
+        let group = WorkerGroup { folder };
+        let entry = OpenOptions::new().write(true).open(group.folder.join("cgroup.procs"));
+        entry.is_ok().then_some(group)
+    }
+}
+
+impl Drop for AgentGroup {
+    fn drop(&mut self) {
+        // A group whose processes could not be killed stays.
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// The group of one worker. Dropping it kills what is left in it.
+#[derive(Debug)]
+pub(super) struct WorkerGroup {
+    folder: PathBuf,
+}
+
+impl WorkerGroup {
+    /// The file to which a process writes `0` to enter the group.
+    pub(super) fn entry(&self) -> io::Result<File> {
+        OpenOptions::new().write(true).open(self.folder.join("cgroup.procs"))
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn kill(&self) -> io::Result<()> {
+        OpenOptions::new().write(true).open(self.folder.join("cgroup.kill"))?.write_all(b"1")
+    }
+
+    /// Whether a process is left that is no zombie.
+    fn is_populated(&self) -> bool {
+        let events = fs::read_to_string(self.folder.join("cgroup.events")).unwrap_or_default();
+        events.lines().any(|line| line == "populated 1")
+    }
+
+    fn wait_until_empty(&self) -> io::Result<()> {
+        let events = File::open(self.folder.join("cgroup.events"))?;
+        let mut polled = [PollFd::new(events.as_fd(), PollFlags::POLLPRI)];
+        // The file tells of changes since it was read last.
+        io::read_to_string(&events)?;
+        if self.is_populated() {
+            poll(&mut polled, PollTimeout::from(GONE_WITHIN_MS))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for WorkerGroup {
+    fn drop(&mut self) {
+        let ended = self.kill().and_then(|()| self.wait_until_empty());
+        if let Err(error) = ended.and_then(|()| fs::remove_dir(&self.folder)) {
+            tracing::warn!(group = %self.folder.display(), %error, "a worker's processes may be left");
+        }
+    }
+}
+
+/// The folder of this process's own group.
+fn own_folder() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    folder_of(&mounts, &groups)
+}
+
+fn folder_of(mounts: &str, groups: &str) -> Option<PathBuf> {
+    let mount = mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let (at, kind) = (words.next()?, words.next()?);
+        (kind == "cgroup2").then(|| PathBuf::from(at))
+    })?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    Some(mount.join(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_group_is_found_below_the_mount_of_version_2() {
+        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
+                      cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
+        let groups = "4:memory:/a\n0::/user.slice/b\n";
+        let folder = Some(PathBuf::from("/sys/fs/cgroup/unified/user.slice/b"));
+        assert_eq!(folder_of(mounts, groups), folder);
+        assert_eq!(folder_of("proc /proc proc rw 0 0\n", groups), None);
+        assert_eq!(folder_of(mounts, "4:memory:/a\n"), None);
+    }
+}

@@ -1,0 +1,314 @@
+//! [`Checkpoints`]: when a commit is saved as a durable checkpoint, and what came of it. A part of the core.
+//!
+//! The driver orders a step that no member has committed yet, since a member keeps its last commit only. Each member
+//! writes a part of it; when all parts are safe, rank 0 makes the checkpoint whole. At most one save is under way. A save
+//! that fails, or that its generation does not outlive, costs nothing but itself: another one follows.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use elastic_protocol::messages::{
+    CheckpointOrder, CheckpointReport, CheckpointSource, CheckpointStatus, DriverToWorker,
+};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{Stamp, Step, Time, WorkerId};
+use serde::{Deserialize, Serialize};
+
+use super::DriverCore;
+use super::config::{CheckpointEvery, ResumeFrom};
+use super::output::EventKind;
+use super::phase::RoundPhase;
+use super::timers::Timer;
+use crate::journal::{Image, JournalRecord};
+
+/// Time after which a save that is not complete counts as slow: the status names for whom it waits.
+const SAVE_SLOW: Duration = Duration::from_secs(60);
+
+/// Steps between the highest one that was reported and the one that is ordered, to begin with. It doubles whenever a
+/// member has made the commit before the order came.
+const LEAD_STEPS: u64 = 2;
+
+/// Most steps of that lead.
+const LEAD_STEPS_MAX: u64 = 1 << 20;
+
+/// The save that is under way.
+#[derive(Debug, Deserialize, Serialize)]
+struct Save {
+    stamp: Stamp,
+    step: Step,
+    began: Time,
+    /// Members whose parts are not safe yet; none: rank 0 makes the checkpoint whole.
+    waiting_for: BTreeSet<WorkerId>,
+    sealer: WorkerId,
+    /// Time at which it counts as slow.
+    slow_at: Time,
+}
+
+/// Saves of checkpoints.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Checkpoints {
+    save: Option<Save>,
+    last: Option<Step>,
+    /// Time at which the last one became whole; none if that was under a former driver.
+    last_at: Option<Time>,
+    trouble: Option<String>,
+    lead: u64,
+    /// Time at which the next save is due; none before training, and where steps decide.
+    due_at: Option<Time>,
+    /// Highest step that a member is known to have reached, beside its reports of progress.
+    reached: Step,
+}
+
+impl Checkpoints {
+    /// What a former driver has recorded.
+    pub(crate) fn restored(image: Option<&Image>) -> Self {
+        Self {
+            save: None,
+            last: image.and_then(|image| image.checkpoint),
+            last_at: None,
+            trouble: None,
+            lead: LEAD_STEPS,
+            due_at: None,
+            reached: Step::default(),
+        }
+    }
+
+    /// The step of the last checkpoint; none if this job has made none.
+    pub(crate) const fn last(&self) -> Option<Step> {
+        self.last
+    }
+
+    /// The trouble with saves, in words.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+}
+
+impl DriverCore {
+    /// Where the members of the generation formed last find a state that none of them holds.
+    pub(crate) fn checkpoint_source(&self) -> Option<CheckpointSource> {
+        let settings = self.config.checkpoint.as_ref()?;
+        if self.round.current()?.began_from.is_some() || self.is_by_restart() {
+            return None;
+        }
+        // The choice is about the job's beginning. What it has saved itself is always better than nothing.
+        let is_first = self.checkpoints.last.is_none();
+        let exactly = match &settings.resume {
+            ResumeFrom::Exactly(directory) if is_first => Some(directory.clone()),
+            _ => None,
+        };
+        Some(CheckpointSource {
+            directory: settings.directory.clone(),
+            exactly,
+            begins_anew: is_first && settings.resume == ResumeFrom::Never,
+            name: self.config.run_id.clone(),
+        })
+    }
+
+    /// A generation trains: saves begin.
+    pub(crate) fn begin_checkpoints(&mut self, now: Time) {
+        let Some(settings) = &self.config.checkpoint else { return };
+        if let CheckpointEvery::Period(period) = settings.every {
+            let due_at = *self.checkpoints.due_at.get_or_insert(now + period);
+            self.agenda.set(due_at.max(now), Timer::Checkpoint);
+        }
+        self.consider_checkpoint(now);
+    }
+
+    /// The generation formed last does not train any more: a save of it cannot be completed.
+    pub(crate) fn end_checkpoints(&mut self) {
+        self.checkpoints.save = None;
+        self.checkpoints.reached = Step::default();
+    }
+
+    /// Begins a save if one is due and none is under way.
+    pub(crate) fn consider_checkpoint(&mut self, now: Time) {
+        let Some(settings) = &self.config.checkpoint else { return };
+        let trains = matches!(self.round.phase(), RoundPhase::Run);
+        if !trains || self.checkpoints.save.is_some() || self.is_by_restart() {
+            return;
+        }
+        let Some(current) = self.round.current() else { return };
+        let is_whole = current.alive.len() == current.assignment.world_size() as usize;
+        let Some(sealer) = current.assignment.member(0).map(|member| member.worker) else { return };
+        if !is_whole {
+            return;
+        }
+        let steps = current.alive.iter().filter_map(|worker| self.roster.worker(worker));
+        let reported = steps.map(|record| record.step).max().unwrap_or_default();
+        let reached = reported.max(self.checkpoints.reached).max(current.formation.step).0;
+        let lead = self.checkpoints.lead;
+        let step = match settings.every {
+            CheckpointEvery::Period(_) if self.checkpoints.due_at.is_none_or(|at| at > now) => {
+                return;
+            }
+            CheckpointEvery::Period(_) => reached + lead,
+            CheckpointEvery::Steps(every) => (reached + lead).next_multiple_of(every.max(1)),
+        };
+        let (stamp, step) = (current.stamp, Step(step));
+        let order = CheckpointOrder {
+            stamp,
+            step,
+            directory: settings.directory.clone(),
+            name: self.config.run_id.clone(),
+            bytes_per_s: settings.bytes_per_s,
+        };
+        let waiting_for = current.alive.clone();
+        let slow_at = now + SAVE_SLOW;
+        self.agenda.set(slow_at, Timer::Checkpoint);
+        self.tell_all(waiting_for.iter().cloned().collect(), DriverToWorker::SaveCheckpoint(order));
+        self.checkpoints.save =
+            Some(Save { stamp, step, began: now, waiting_for, sealer, slow_at });
+    }
+
+    /// A save is due, or slow.
+    pub(crate) fn handle_checkpoint_timer(&mut self, now: Time) {
+        if let Some(save) = self.checkpoints.save.as_mut().filter(|save| save.slow_at <= now) {
+            save.slow_at = now + SAVE_SLOW;
+            self.agenda.set(save.slow_at, Timer::Checkpoint);
+            self.tell_of_slow_save();
+        }
+        self.consider_checkpoint(now);
+    }
+
+    /// Says for whom a save waits, unless its commit has not been made yet.
+    fn tell_of_slow_save(&mut self) {
+        let Some(save) = &self.checkpoints.save else { return };
+        let has_reached = |worker: &&WorkerId| {
+            self.roster.worker(worker).is_some_and(|record| record.step >= save.step)
+        };
+        let mut late: Vec<String> =
+            save.waiting_for.iter().filter(has_reached).map(ToString::to_string).collect();
+        if save.waiting_for.is_empty() {
+            late.push(save.sealer.to_string());
+        }
+        if late.is_empty() {
+            return;
+        }
+        let reason = format!("the save is slow: waiting for {}", late.join(", "));
+        let step = save.step.0;
+        self.checkpoints.trouble = Some(format!("the checkpoint of step {step}: {reason}"));
+        self.event(EventKind::CheckpointFailed { step, reason });
+    }
+
+    /// Handles a member's report on the step that it was told to save.
+    pub(crate) fn handle_checkpoint_report(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        stamp: Stamp,
+        step: Step,
+        report: CheckpointReport,
+    ) {
+        let keep = self.config.checkpoint.as_ref().map_or(1, |settings| settings.keep);
+        let save = self.checkpoints.save.as_mut();
+        let Some(save) = save.filter(|save| (save.stamp, save.step) == (stamp, step)) else {
+            return;
+        };
+        match report {
+            CheckpointReport::PartSaved { .. } => {
+                let is_news = save.waiting_for.remove(worker);
+                if is_planted(Bug::SealedTooEarly) {
+                    save.waiting_for.clear();
+                }
+                if is_news && save.waiting_for.is_empty() {
+                    let sealer = save.sealer.clone();
+                    self.tell(&sealer, DriverToWorker::SealCheckpoint { stamp, step, keep });
+                }
+            }
+            CheckpointReport::Missed { reached } => {
+                self.checkpoints.save = None;
+                self.checkpoints.reached = self.checkpoints.reached.max(reached);
+                self.checkpoints.lead = (self.checkpoints.lead * 2).min(LEAD_STEPS_MAX);
+                self.consider_checkpoint(now);
+            }
+            CheckpointReport::Sealed { bytes, troubles } => {
+                let ms = now.ms_since(save.began);
+                self.checkpoints.save = None;
+                self.checkpoints.trouble = None;
+                self.checkpoints.last = Some(step);
+                self.checkpoints.last_at = Some(now);
+                self.record(&JournalRecord::CheckpointSaved { step });
+                self.event(EventKind::CheckpointSaved { step: step.0, bytes, ms });
+                if let Some(trouble) = troubles.first() {
+                    self.event(EventKind::Warning {
+                        message: format!("an old checkpoint is left: {trouble}"),
+                    });
+                }
+                self.await_next_save(now, step);
+            }
+            CheckpointReport::Failed { reason } => {
+                self.checkpoints.save = None;
+                let reason = format!("{worker}: {reason}");
+                self.checkpoints.trouble =
+                    Some(format!("the checkpoint of step {step} was not saved: {reason}"));
+                self.event(EventKind::CheckpointFailed { step: step.0, reason });
+                self.await_next_save(now, step);
+            }
+        }
+    }
+
+    /// A save of this step has ended, with success or not.
+    fn await_next_save(&mut self, now: Time, step: Step) {
+        self.checkpoints.reached = self.checkpoints.reached.max(step);
+        let every = self.config.checkpoint.as_ref().map(|settings| settings.every);
+        if let Some(CheckpointEvery::Period(period)) = every {
+            let due_at = now + period;
+            self.checkpoints.due_at = Some(due_at);
+            self.agenda.set(due_at, Timer::Checkpoint);
+        }
+        self.consider_checkpoint(now);
+    }
+
+    /// Repeats the orders of the save that is under way to a member that is back: they may not have reached it.
+    pub(crate) fn repeat_checkpoint_orders(&mut self, worker: &WorkerId) {
+        let Some(settings) = &self.config.checkpoint else { return };
+        let Some(save) = &self.checkpoints.save else { return };
+        let (stamp, step, keep) = (save.stamp, save.step, settings.keep);
+        if save.waiting_for.contains(worker) {
+            let order = CheckpointOrder {
+                stamp,
+                step,
+                directory: settings.directory.clone(),
+                name: self.config.run_id.clone(),
+                bytes_per_s: settings.bytes_per_s,
+            };
+            self.tell(worker, DriverToWorker::SaveCheckpoint(order));
+        } else if save.waiting_for.is_empty() && save.sealer == *worker {
+            self.tell(worker, DriverToWorker::SealCheckpoint { stamp, step, keep });
+        }
+    }
+
+    /// Handles the root's word on the checkpoint that training begins from.
+    pub(crate) fn handle_resumed(&mut self, stamp: Stamp, step: Option<Step>, notes: Vec<String>) {
+        if self.round.stamp() != Some(stamp) {
+            return self.drop_message();
+        }
+        if let Some(step) = step {
+            self.state.reached(step);
+        }
+        let step = step.map(|step| step.0);
+        self.event(EventKind::CheckpointLoaded { step, notes });
+    }
+
+    /// The step that a generation begins from if none of its members holds a commit.
+    pub(crate) fn checkpointed_step(&self) -> Option<Step> {
+        self.config.checkpoint.as_ref().and_then(|_| self.checkpoints.last())
+    }
+
+    /// The checkpoints, for the status.
+    pub(crate) fn checkpoint_status(
+        &self,
+        wall_clock: &dyn Fn(Time) -> String,
+    ) -> Option<CheckpointStatus> {
+        let settings = self.config.checkpoint.as_ref()?;
+        let Checkpoints { save, last, last_at, trouble, .. } = &self.checkpoints;
+        Some(CheckpointStatus {
+            directory: settings.directory.clone(),
+            last_step: last.map(|step| step.0),
+            at: last_at.map(wall_clock),
+            saving: save.as_ref().map(|save| save.step.0),
+            failed: trouble.clone(),
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! Resets without progress: the next generation is formed after a pause, and the job ends when they do not stop. Called
+//! by `gather`.
+
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{Time, WorkerId};
+
+use super::DriverCore;
+use super::output::EventKind;
+use super::timers::Timer;
+
+/// Fruitless resets in a row at which a warning is given.
+const WARNED_AT: u32 = 8;
+/// Fruitless resets in a row that end the job, once they have gone on for the elastic timeout.
+const ENDED_AT: u32 = 16;
+
+impl DriverCore {
+    /// Whether the next generation of these members is put off, or the job has ended instead.
+    pub(crate) fn is_put_off(&mut self, now: Time, members: &[WorkerId]) -> bool {
+        self.count_fruitless_reset(now, members);
+        if self.round.phase().is_over() {
+            return true;
+        }
+        let pause_ends = self.pacing.pause_ends(now);
+        let Some(end) = pause_ends.filter(|_| !is_planted(Bug::NoPauseBetweenResets)) else {
+            return false;
+        };
+        self.agenda.set(end, Timer::LastCall);
+        true
+    }
+
+    /// Counts the generation that ended last, once. Resets by restart are not counted: they come from deaths of
+    /// processes, and each slot has its own back-off.
+    fn count_fruitless_reset(&mut self, now: Time, members: &[WorkerId]) {
+        let Some(ended) = self.round.current() else { return };
+        let is_planned = self.round.reset().is_none_or(|reset| reset.cause.is_planned());
+        if !self.pacing.note_ended(ended.stamp) || is_planned || self.is_by_restart() {
+            return;
+        }
+        let is_further = self.roster.best_step(members) > Some(ended.formation.step);
+        if is_further || self.pacing.is_steady(now) {
+            return self.pacing.got_on();
+        }
+        let (fruitless, since) = self.pacing.count_fruitless(now);
+        let cause = self.round.reset().map(|reset| reset.cause.to_string()).unwrap_or_default();
+        if fruitless == WARNED_AT {
+            let message = format!(
+                "{fruitless} resets in a row have brought the job no further; the last cause: {cause}; \
+                 generations are formed at growing intervals"
+            );
+            self.event(EventKind::Warning { message });
+        }
+        if fruitless >= ENDED_AT && now >= since + self.config.deadlines.elastic {
+            let seconds = now.ms_since(since) / 1000.0;
+            let reason = format!(
+                "{fruitless} resets in a row within {seconds:.0} s have brought the job no further; the last cause: {cause}"
+            );
+            self.fail_with_first_cause(now, &reason);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Changes of slots: who holds them, failures, back-off, closing. Called by the core's handlers.
+
+use elastic_protocol::{HostName, Incarnation, Time, WorkerId};
+
+use super::Roster;
+use crate::core::table::{SlotId, SlotRecord};
+
+impl Roster {
+    /// Gives an empty slot a new worker with the next incarnation number.
+    pub(super) fn take_slot(&mut self, slot: &SlotId) -> WorkerId {
+        self.incarnation = self.incarnation.next();
+        let incarnation = self.incarnation;
+        let worker = WorkerId { host: slot.0.clone(), slot: slot.1, incarnation };
+        let record = self.slots.get_or_default(slot.clone());
+        record.worker = Some(worker.clone());
+        record.backoff_until = None;
+        worker
+    }
+
+    /// Notes a worker as its slot's, unless the slot has a newer one.
+    pub(super) fn hold_slot(&mut self, worker: &WorkerId) {
+        let slot = self.slots.get_or_default((worker.host.clone(), worker.slot));
+        if slot.worker.as_ref().is_none_or(|held| held.incarnation < worker.incarnation) {
+            slot.worker = Some(worker.clone());
+        }
+    }
+
+    /// Restores a slot's history as a former driver has recorded it.
+    pub(crate) fn restore_slot(
+        &mut self,
+        slot: SlotId,
+        failures: u32,
+        closed_under: Option<Incarnation>,
+    ) {
+        let record = SlotRecord { failures, closed_under, ..SlotRecord::default() };
+        self.slots.insert(slot, record);
+    }
+
+    /// Goes on with the incarnation numbers of a former driver.
+    pub(crate) const fn restore_incarnation(&mut self, last: Incarnation) {
+        self.incarnation = last;
+    }
+
+    /// Counts a failure of a slot's worker. Returns the number of failures.
+    pub(crate) fn count_failure(&mut self, slot: &SlotId) -> u32 {
+        let record = self.slots.get_or_default(slot.clone());
+        record.failures += 1;
+        record.trains_since = None;
+        record.failures
+    }
+
+    /// Keeps a slot empty until a time.
+    pub(crate) fn back_off(&mut self, slot: &SlotId, until: Time) {
+        self.slots.get_or_default(slot.clone()).backoff_until = Some(until);
+    }
+
+    /// Notes that a slot's back-off is over.
+    pub(crate) fn back_off_is_over(&mut self, host: &HostName) {
+        self.slots.touch(host);
+    }
+
+    /// Notes when a process of a failed slot began to train.
+    pub(crate) fn note_training(&mut self, slot: &SlotId, since: Time) {
+        if let Some(record) = self.slots.get_mut_untouched(slot) {
+            record.trains_since = Some(since);
+        }
+    }
+
+    /// Forgives the failures of a slot.
+    pub(crate) fn forgive(&mut self, slot: &SlotId) {
+        if let Some(record) = self.slots.get_mut_untouched(slot) {
+            record.failures = 0;
+            record.trains_since = None;
+        }
+    }
+
+    /// Closes a slot until another agent than this one joins.
+    pub(crate) fn close_slot(&mut self, slot: SlotId, under: Incarnation) {
+        self.slots.get_or_default(slot).closed_under = Some(under);
+    }
+
+    /// Opens a closed slot.
+    pub(crate) fn open_slot(&mut self, slot: SlotId) {
+        self.slots.get_or_default(slot).closed_under = None;
+    }
+
+    /// Slots of a host that were closed under an earlier agent.
+    pub(crate) fn closed_before(&self, host: &HostName, agent: Incarnation) -> Vec<u32> {
+        let of_host = self.slots.range((host.clone(), 0)..=(host.clone(), u32::MAX));
+        let closed = of_host.filter(|(_, slot)| slot.closed_under.is_some_and(|it| it < agent));
+        closed.map(|((_, number), _)| *number).collect()
+    }
+
+    /// Notes that the program could be started.
+    pub(crate) const fn note_program_starts(&mut self) {
+        self.program_starts = true;
+    }
+
+    /// Notes that the program cannot be started on a worker's host. Returns the number of such slots on listed hosts; none
+    /// if the program could be started anywhere, under this driver.
+    pub(crate) fn note_programless(&mut self, worker: &WorkerId) -> Option<usize> {
+        self.programless.insert((worker.host.clone(), worker.slot));
+        if self.program_starts {
+            return None;
+        }
+        let hosts = &self.snapshot.hosts;
+        self.programless.retain(|(host, _)| hosts.iter().any(|entry| entry.name == *host));
+        Some(self.programless.len())
+    }
+
+    /// Checks that slots and workers agree.
+    pub(super) fn check_slots(&self) -> Result<(), String> {
+        for ((host, number), slot) in self.slots.iter() {
+            let Some(worker) = &slot.worker else { continue };
+            if worker.host != *host || worker.slot != *number {
+                return Err(format!("slot {host}[{number}] has {worker}, which is of another"));
+            }
+            if !self.workers.contains_key(worker) {
+                return Err(format!("slot {host}[{number}] has {worker}, which is not there"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! What members commit and what is lost with them: the progress is recorded, and a job ends, or begins again, whose
+//! state nobody holds any more. Called by `gather`, `losses` and `workers`.
+
+use std::time::Duration;
+
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{CommitId, GenerationId, Step, Time, WorkerId};
+
+use super::DriverCore;
+use super::config::OnTotalLoss;
+use super::output::EventKind;
+use super::phase::RoundPhase;
+use crate::journal::{JournalRecord, StateLossImage};
+
+/// Training time that a job may lose without being asked: with less behind the state, a job begins again from the
+/// start when no `--on-total-loss` is given.
+const CHEAP_TO_REPEAT: Duration = Duration::from_secs(60);
+
+impl DriverCore {
+    /// Notes the step that all members hold, as they have reported it, before the first of them is lost: later
+    /// reports of the others are of no commit that all have.
+    pub(crate) fn note_committed_step(&mut self) {
+        let Some(current) = self.round.current() else { return };
+        if self.is_by_restart() || !self.state.is_training() {
+            return;
+        }
+        let step_of = |worker: &WorkerId| self.roster.worker(worker).map(|record| record.step);
+        let least = current.alive.iter().filter_map(step_of).min();
+        let is_whole = current.alive.len() == current.assignment.world_size() as usize;
+        if let Some(step) = least.filter(|_| is_whole) {
+            self.state.reached(step);
+        }
+    }
+
+    /// Records the progress every now and then, for a driver that finds no worker any more.
+    pub(crate) fn record_progress(&mut self, now: Time) {
+        if self.outbox.keeps_records() && self.state.take_record_due(now) {
+            self.note_committed_step();
+            self.record_state(now);
+        }
+    }
+
+    /// The generation formed last does not train any more.
+    pub(crate) fn rest_state(&mut self, now: Time) {
+        self.end_checkpoints();
+        if self.state.is_training() {
+            self.note_committed_step();
+            self.state.rests(now);
+            self.record_state(now);
+        }
+    }
+
+    fn record_state(&mut self, now: Time) {
+        self.record(&self.state.to_record(now));
+    }
+
+    /// Fails the job if these members would begin again from the start, although steps have been committed, and the
+    /// job may not. True if it has failed.
+    pub(crate) fn fails_of_total_loss(&mut self, now: Time, members: &[WorkerId]) -> bool {
+        let Some(committed) = self.state.committed() else { return false };
+        let is_held = members.iter().any(|worker| self.roster.commit_order_of(worker).is_some());
+        let trained = self.state.trained();
+        let is_dear = match self.config.on_total_loss {
+            Some(OnTotalLoss::Fail) => true,
+            Some(OnTotalLoss::Restart) => false,
+            None => trained >= CHEAP_TO_REPEAT,
+        };
+        let is_saved = self.checkpointed_step().is_some();
+        if is_held
+            || is_saved
+            || !is_dear
+            || self.is_by_restart()
+            || is_planted(Bug::TotalLossTolerated)
+        {
+            return false;
+        }
+        let reason = format!(
+            "every worker that held the training state is gone: at least {} steps, committed in {} s of training, \
+             are lost",
+            committed.0,
+            trained.as_secs()
+        );
+        let hint = "--on-total-loss restart begins again from the start; the state outlives a failure as long as one \
+                    worker keeps it: put workers on more hosts";
+        self.fail(now, &reason, Some(hint));
+        true
+    }
+
+    /// Counts the steps that are lost because the next generation begins at `step`, and says so. `commits` are the
+    /// members'.
+    pub(crate) fn tell_of_lost_steps(
+        &mut self,
+        now: Time,
+        next: GenerationId,
+        step: Step,
+        commits: &[Option<CommitId>],
+    ) {
+        if self.is_by_restart() {
+            return;
+        }
+        let is_held = commits.iter().any(Option::is_some);
+        let checkpointed = self.checkpointed_step().filter(|_| !is_held);
+        let step = checkpointed.unwrap_or(step);
+        let reported = self.round.reset().map_or(0, |reset| reset.steps_lost);
+        let rolled_back =
+            self.state.committed().map_or(0, |committed| committed.0.saturating_sub(step.0));
+        let Some(committed) = self.state.committed().filter(|_| rolled_back > 0 || !is_held) else {
+            return;
+        };
+        if is_planted(Bug::LossNotTold) {
+            return;
+        }
+        let steps_lost = reported + rolled_back;
+        if self.round.reset().is_some() {
+            self.round.note_lost_steps(steps_lost);
+        } else {
+            self.state.lose_steps(steps_lost);
+        }
+        let (generation, begins_at) = (next, step);
+        let loss = StateLossImage { generation, committed, begins_at };
+        self.record(&JournalRecord::StateLost { loss: loss.clone() });
+        self.state.lose(loss, is_held || checkpointed.is_some());
+        self.record_state(now);
+        self.event(EventKind::StateLost {
+            committed: committed.0,
+            begins_at: begins_at.0,
+            steps_lost,
+        });
+    }
+
+    /// Adds the steps of a reset that is over to those of the whole job.
+    pub(crate) fn count_lost_steps(&mut self, now: Time, steps_lost: u64) {
+        if steps_lost > 0 {
+            self.state.lose_steps(steps_lost);
+            self.record_state(now);
+        }
+    }
+
+    /// Checks the part against the phase.
+    pub(crate) fn check_state(&self) -> Result<(), String> {
+        self.state.check()?;
+        let trains = matches!(
+            self.round.phase(),
+            RoundPhase::Run | RoundPhase::Pausing { .. } | RoundPhase::Stopping { .. }
+        );
+        if self.state.is_training() && !trains && !self.round.phase().is_over() {
+            return Err("training time is counted of a generation that does not train".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,237 @@
+//! Tests of durable checkpoints: when a step is saved, who makes it whole, and what a failure costs.
+
+use std::time::Duration;
+
+use elastic_protocol::messages::{CheckpointReport, CheckpointStatus, WorkerToDriver};
+use elastic_protocol::{ExitStatus, Step, WorkerId};
+
+use super::cluster::{Cluster, lost};
+use crate::core::{CheckpointEvery, CheckpointSettings, OnTotalLoss, ResumeFrom};
+
+fn cluster(every: CheckpointEvery, resume: ResumeFrom) -> Cluster {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(2);
+        config.min_np = Some(1);
+        config.on_total_loss = Some(OnTotalLoss::Fail);
+        config.checkpoint = Some(CheckpointSettings {
+            directory: "shared".to_owned(),
+            every,
+            keep: 2,
+            bytes_per_s: None,
+            resume,
+        });
+    });
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    cluster
+}
+
+fn of_steps() -> Cluster {
+    cluster(CheckpointEvery::Steps(100), ResumeFrom::Auto)
+}
+
+/// The step that is being saved.
+fn saving(cluster: &Cluster) -> Option<u64> {
+    status(cluster).saving
+}
+
+fn status(cluster: &Cluster) -> CheckpointStatus {
+    let status = cluster.core.status(cluster.now, &|at| at.to_string());
+    status.checkpoint.expect("the job has checkpoints")
+}
+
+fn report(cluster: &mut Cluster, worker: &WorkerId, report: CheckpointReport) {
+    let step = Step(saving(cluster).expect("a save is under way"));
+    let stamp = cluster.stamp();
+    cluster.say(worker, WorkerToDriver::Checkpoint { stamp, step, report });
+    cluster.settle();
+}
+
+const PART: CheckpointReport = CheckpointReport::PartSaved { bytes: 1 };
+
+/// Saves a step with all members.
+fn save(cluster: &mut Cluster) -> u64 {
+    let step = saving(cluster).expect("a save is under way");
+    for worker in cluster.members() {
+        report(cluster, &worker, PART);
+    }
+    let sealer = cluster.members()[0].clone();
+    report(cluster, &sealer, CheckpointReport::Sealed { bytes: 2, troubles: Vec::new() });
+    step
+}
+
+#[test]
+fn all_members_save_one_step_and_rank_0_makes_it_whole_when_all_parts_are_safe() {
+    let mut cluster = of_steps();
+    let [a, b] = &cluster.members()[..] else { panic!("two members") };
+    let (a, b) = (a.clone(), b.clone());
+    let told: Vec<(WorkerId, u64)> =
+        cluster.saves.iter().map(|(worker, order)| (worker.clone(), order.step.0)).collect();
+    assert_eq!(told, [(a.clone(), 100), (b.clone(), 100)], "a step that nobody has reached");
+    report(&mut cluster, &b, PART);
+    report(&mut cluster, &b, PART);
+    assert_eq!(cluster.seals, [], "b says it twice, and a's part is not safe");
+    report(&mut cluster, &a, PART);
+    assert_eq!(cluster.seals, [(a.clone(), 100)]);
+    assert_eq!(status(&cluster).last_step, None, "not yet");
+    report(&mut cluster, &a, CheckpointReport::Sealed { bytes: 2, troubles: Vec::new() });
+    assert_eq!(status(&cluster).last_step, Some(100));
+    assert_eq!(saving(&cluster), Some(200), "the next one");
+}
+
+#[test]
+fn a_period_counts_from_the_end_of_the_last_save() {
+    let period = Duration::from_secs(30);
+    let mut cluster = cluster(CheckpointEvery::Period(period), ResumeFrom::Auto);
+    cluster.pass(Duration::from_secs(29));
+    assert_eq!(saving(&cluster), None);
+    cluster.pass(Duration::from_secs(2));
+    cluster.pass(Duration::from_secs(10));
+    assert_eq!(cluster.saves.len(), 2, "one at a time");
+    save(&mut cluster);
+    cluster.pass(Duration::from_secs(29));
+    assert_eq!(saving(&cluster), None);
+    cluster.pass(Duration::from_secs(2));
+    assert!(saving(&cluster).is_some());
+}
+
+#[test]
+fn an_order_that_comes_too_late_is_given_again_with_a_longer_lead() {
+    let mut cluster = cluster(CheckpointEvery::Period(Duration::from_secs(1)), ResumeFrom::Auto);
+    cluster.pass(Duration::from_secs(2));
+    let a = cluster.members()[0].clone();
+    let mut leads = Vec::new();
+    for reached in [50, 100, 200] {
+        report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(reached) });
+        leads.push(saving(&cluster).expect("at once") - reached);
+    }
+    assert_eq!(leads, [4, 8, 16]);
+    assert_eq!(status(&cluster).failed, None, "that is no failure");
+}
+
+#[test]
+fn c_4_a_save_that_fails_is_told_and_the_next_one_is_tried() {
+    let mut cluster = of_steps();
+    let b = cluster.members()[1].clone();
+    let reason = "no space left".to_owned();
+    report(&mut cluster, &b, CheckpointReport::Failed { reason });
+    let failed = status(&cluster).failed.expect("it is in the status");
+    assert!(failed.contains("step 100") && failed.contains("no space left"), "{failed}");
+    assert_eq!(cluster.resets.len(), 0, "training goes on");
+    assert_eq!(saving(&cluster), Some(200));
+    save(&mut cluster);
+    assert_eq!(status(&cluster).failed, None, "it works again");
+}
+
+#[test]
+fn a_save_that_hangs_is_named_and_stops_nobody() {
+    let mut cluster = of_steps();
+    let [a, b] = &cluster.members()[..] else { panic!("two members") };
+    let (a, b) = (a.clone(), b.clone());
+    cluster.pass(Duration::from_secs(90));
+    assert_eq!(status(&cluster).failed, None, "the step has not been reached");
+    let stamp = cluster.stamp();
+    for worker in [&a, &b] {
+        let note = String::new();
+        cluster.say(worker, WorkerToDriver::Progress { stamp, step: Step(100), note });
+    }
+    report(&mut cluster, &a, PART);
+    cluster.pass(Duration::from_secs(61));
+    let failed = status(&cluster).failed.expect("it is in the status");
+    assert!(failed.contains("slow") && failed.contains(&b.to_string()), "{failed}");
+    assert!(!failed.contains(&a.to_string()), "{failed}");
+    assert_eq!(cluster.resets.len(), 0);
+}
+
+#[test]
+fn a_save_ends_with_its_generation_and_the_next_one_begins_another() {
+    let mut cluster = of_steps();
+    let [a, b] = &cluster.members()[..] else { panic!("two members") };
+    let (a, b) = (a.clone(), b.clone());
+    let (stamp, step) = (cluster.stamp(), Step(100));
+    report(&mut cluster, &a, PART);
+    cluster.report_exit(&b, ExitStatus::Signal(9));
+    cluster.pass(Duration::from_secs(5));
+    cluster.say(&a, WorkerToDriver::Checkpoint { stamp, step, report: PART });
+    cluster.settle();
+    assert_eq!(cluster.seals, [], "parts of two generations make no checkpoint");
+    let orders = cluster.saves.iter().filter(|(_, order)| order.stamp != stamp).count();
+    assert!(orders >= 2, "all members of the new generation have an order");
+    assert_eq!(status(&cluster).failed, None);
+    assert_eq!(save(&mut cluster), 100);
+}
+
+#[test]
+fn orders_are_repeated_to_a_member_that_was_out_of_reach() {
+    let mut cluster = of_steps();
+    let [a, b] = &cluster.members()[..] else { panic!("two members") };
+    let (a, b) = (a.clone(), b.clone());
+    report(&mut cluster, &a, PART);
+    cluster.saves.clear();
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    let told: Vec<&WorkerId> = cluster.saves.iter().map(|(worker, _)| worker).collect();
+    assert!(told.contains(&&a) && told.contains(&&b), "a new driver begins a save of its own");
+    save(&mut cluster);
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    assert_eq!(status(&cluster).last_step, Some(100), "D-4: it is on record");
+}
+
+#[test]
+fn a_job_that_has_saved_a_step_does_not_fail_of_a_total_loss() {
+    let mut cluster = of_steps();
+    assert!(cluster.source.is_some(), "nobody held a commit at the beginning");
+    let step = save(&mut cluster);
+    cluster.train(120);
+    let stamp = cluster.stamp();
+    for worker in cluster.members() {
+        let note = String::new();
+        cluster.say(&worker, WorkerToDriver::Progress { stamp, step: Step(120), note });
+    }
+    cluster.settle();
+    cluster.source = None;
+    for worker in cluster.members() {
+        cluster.report_exit(&worker, ExitStatus::Signal(9));
+    }
+    cluster.settle();
+    // Later generations find a commit with their members.
+    for _ in 0..50 {
+        if cluster.source.is_none() {
+            cluster.pass(Duration::from_millis(100));
+        }
+    }
+    assert!(cluster.result.is_none(), "{:?}", cluster.result);
+    // The workers of these tests load nothing, so the next generation loses the rest.
+    assert_eq!(cluster.losses[0], (120, step, 20), "committed, begins at, lost");
+    assert_eq!(cluster.source.as_ref().map(|source| source.directory.as_str()), Some("shared"));
+}
+
+#[test]
+fn peers_come_before_the_disk() {
+    let mut cluster = of_steps();
+    save(&mut cluster);
+    let b = cluster.members()[1].clone();
+    cluster.report_exit(&b, ExitStatus::Signal(9));
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!(cluster.source, None, "a holds a commit");
+}
+
+#[test]
+fn what_the_job_begins_from_is_a_choice_for_its_beginning_only() {
+    let exactly = ResumeFrom::Exactly("shared/step-0000000007".to_owned());
+    for (resume, begins_anew) in [(exactly, false), (ResumeFrom::Never, true)] {
+        let mut cluster = cluster(CheckpointEvery::Steps(100), resume.clone());
+        let source = cluster.source.clone().expect("nobody holds a commit");
+        assert_eq!(source.begins_anew, begins_anew);
+        assert_eq!(source.exactly.is_some(), resume != ResumeFrom::Never);
+        save(&mut cluster);
+        for worker in cluster.members() {
+            cluster.worker_link(&worker, lost());
+            cluster.report_exit(&worker, ExitStatus::Signal(9));
+        }
+        cluster.pass(Duration::from_secs(5));
+        let source = cluster.source.clone().expect("nobody holds a commit");
+        assert_eq!((source.exactly, source.begins_anew), (None, false), "its own is newer");
+    }
+}

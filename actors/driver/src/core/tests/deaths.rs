@@ -1,0 +1,116 @@
+//! Tests of deaths: an agent tells of a worker's death before its process has ended.
+
+use std::time::Duration;
+
+use elastic_protocol::messages::{AgentToDriver, WorkerToDriver};
+use elastic_protocol::{ExitStatus, ResetCause, WorkerId};
+
+use super::Cluster;
+use crate::core::DriverConfig;
+
+const KILLED: ExitStatus = ExitStatus::Signal(9);
+
+fn two_by_two(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(4);
+        config.min_np = Some(1);
+        change(config);
+    });
+    cluster.add_host("a", 2);
+    cluster.add_host("b", 2);
+    cluster.train(10);
+    cluster
+}
+
+fn die(cluster: &mut Cluster, worker: &WorkerId) {
+    cluster.hear_agent(worker.host.as_str(), AgentToDriver::Dying { worker: worker.clone() });
+    cluster.settle();
+}
+
+fn died(worker: &WorkerId) -> ResetCause {
+    ResetCause::WorkerDied { worker: worker.clone() }
+}
+
+/// The cause of the last reset that is over.
+fn last_cause(cluster: &Cluster) -> String {
+    let status = cluster.core.status(cluster.now, &|time| time.to_string());
+    status.last_reset.map(|reset| reset.cause).unwrap_or_default()
+}
+
+#[test]
+fn g_12_a_death_ends_its_generation_before_the_process_has_ended() {
+    let mut cluster = two_by_two(|_| {});
+    let victim = cluster.worker("b", 1);
+    die(&mut cluster, &victim);
+    assert_eq!(cluster.resets, [died(&victim)]);
+    assert_eq!(cluster.sizes, [4, 3], "the others go on");
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.sizes, [4, 3], "the slot is not free yet");
+    assert_eq!(last_cause(&cluster), format!("{victim} died; its exit status is not known yet"));
+}
+
+#[test]
+fn the_exit_status_of_a_death_reaches_its_reset_though_the_others_train_again() {
+    let mut cluster = two_by_two(|_| {});
+    let victim = cluster.worker("b", 1);
+    die(&mut cluster, &victim);
+    cluster.kill(&victim);
+    assert_eq!(last_cause(&cluster), format!("{victim} ended: signal 9 (SIGKILL)"));
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.resets.first(), Some(&died(&victim)), "it was one loss");
+    assert!(cluster.resets[1..].iter().all(ResetCause::is_planned), "{:?}", cluster.resets);
+    assert_eq!(cluster.sizes.last(), Some(&4), "the slot is filled again");
+}
+
+#[test]
+fn a_death_is_one_failure_of_its_slot() {
+    let mut cluster = two_by_two(|config| config.max_restarts = 2);
+    for failures in 1..=2 {
+        let victim = cluster.worker("b", 1);
+        die(&mut cluster, &victim);
+        cluster.kill(&victim);
+        cluster.pass(Duration::from_secs(2));
+        assert_eq!(cluster.sizes.last(), Some(&4), "failure {failures}");
+    }
+    assert!(cluster.failed_hosts.is_empty(), "{:?}", cluster.failed_hosts);
+}
+
+#[test]
+fn the_death_of_who_leaves_waits_for_its_exit_status() {
+    let mut cluster = two_by_two(|_| {});
+    let victim = cluster.worker("b", 1);
+    let reason = "SIGTERM".to_owned();
+    cluster.say(&victim, WorkerToDriver::Leaving { reason });
+    die(&mut cluster, &victim);
+    let is_death = |cause: &ResetCause| *cause == died(&victim);
+    assert!(!cluster.resets.iter().any(is_death), "its exit code says whether it left well");
+}
+
+#[test]
+fn g_10_a_job_that_ends_by_a_death_names_its_exit_status() {
+    let mut cluster = two_by_two(|config| (config.min_np, config.reset_limit) = (Some(4), Some(0)));
+    cluster.is_silent_at_end = true;
+    let victim = cluster.worker("b", 1);
+    die(&mut cluster, &victim);
+    assert!(cluster.result.is_none(), "the status is waited for");
+    cluster.exit(&victim, KILLED);
+    let (worker, tail) = (victim.clone(), "a line of stderr".to_owned());
+    cluster.hear_agent("b", AgentToDriver::LastWords { worker, tail, error: None });
+    cluster.settle();
+    let result = cluster.result.expect("the limit is reached");
+    let first = result.first_failure.expect("a first cause");
+    assert_eq!((first.worker, first.status), (victim.clone(), Some(KILLED)));
+    let expected = format!("first {victim}: signal 9 (SIGKILL): a line of stderr");
+    assert!(result.reason.ends_with(&expected), "{}", result.reason);
+}
+
+#[test]
+fn a_process_that_lives_on_after_its_workers_death_is_killed() {
+    let mut cluster = two_by_two(|_| {});
+    let victim = cluster.worker("b", 1);
+    die(&mut cluster, &victim);
+    // As after exec(2): the process has another program.
+    cluster.pass(Duration::from_secs(60));
+    assert!(cluster.worker("b", 1).incarnation > victim.incarnation, "its slot has another worker");
+    assert_eq!(cluster.sizes.last(), Some(&4));
+}

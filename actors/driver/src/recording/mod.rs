@@ -1,0 +1,115 @@
+//! Recordings of a driver (`--record`): what its core was given, with times, and what it decided. [`RecordedDriver`]
+//! writes them while a job runs. [`replay`] gives the inputs to the core again and compares its decisions. [`redact`]
+//! replaces names.
+//!
+//! A recording is a sequence of JSON lines in segments. Each segment begins with a `RecordingHead`: the core as it was
+//! then. So a segment can be replayed when those before it are gone. Each further line is a `RecordedStep`: inputs,
+//! and all that the core gave out before the next ones.
+
+pub(crate) mod readable;
+mod recorder;
+pub mod redact;
+pub mod replay;
+#[cfg(test)]
+mod tests;
+
+use elastic_journal::JournalBatch;
+use elastic_protocol::{JobId, Term, Time};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use self::recorder::{DriverRecorder, DriverStart, RecordedDriver, RecordingSink};
+use crate::core::{DriverConfig, DriverInput};
+use crate::journal::{JournalRecord, Tenure};
+
+/// First bytes of a line that begins a segment.
+pub const HEAD_PREFIX: &[u8] = b"{\"head\":";
+
+/// Most bytes of an output that are kept. Of a longer one the beginning is kept, with a digest of the whole.
+const OUTPUT_BYTES_MAX: usize = 4096;
+
+/// A line of a recording.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RecordingLine {
+    Head(Box<RecordingHead>),
+    Step(RecordedStep),
+}
+
+/// First line of a segment.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct RecordingHead {
+    /// Digest of the messages that the program knows.
+    protocol: String,
+    /// Version of the program.
+    version: String,
+    job: JobId,
+    term: Term,
+    /// Number of the next step. The one before it is the last step of the segment before, unless steps were lost.
+    next: u64,
+    at: Time,
+    /// The same moment by the wall clock, in milliseconds since 1970.
+    wall_ms: u64,
+    core: CoreStart,
+}
+
+/// The core at the beginning of a segment.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum CoreStart {
+    /// A driver at the beginning of its job.
+    New { config: Box<DriverConfig> },
+    /// A driver that goes on from a journal.
+    TakenOver { config: Box<DriverConfig>, tenure: Box<Tenure> },
+    /// A core that has run for a while: its state.
+    State(Value),
+}
+
+/// Inputs, and all that the core gave out before the next ones.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct RecordedStep {
+    /// Number of the step in its driver's life, from 0.
+    number: u64,
+    inputs: Vec<(Time, DriverInput)>,
+    /// Random numbers that the inputs drew.
+    drawn: Vec<u64>,
+    outputs: Vec<Value>,
+    batch: Option<Value>,
+    /// Time at which the core asked to be called next.
+    timeout: Option<Time>,
+    /// Whether the next input came while outputs were carried out: the outputs are those until then.
+    is_cut: bool,
+}
+
+/// What is recorded of a batch of records.
+#[derive(Serialize)]
+struct RecordedBatch {
+    first: u64,
+    records: Vec<JournalRecord>,
+    /// Last record of the snapshot that is written with the batch.
+    snapshot: Option<u64>,
+}
+
+/// What is recorded of a decision, as JSON.
+fn said(decision: &impl Serialize) -> String {
+    let text = serde_json::to_string(decision).unwrap_or_else(|error| format!("\"{error}\""));
+    if text.len() <= OUTPUT_BYTES_MAX {
+        return text;
+    }
+    // FNV-1a: the same on every machine.
+    let digest = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
+        (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let end = (0..=OUTPUT_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let short = format!("{}… ({} bytes, digest {digest:016x})", &text[..end], text.len());
+    Value::String(short).to_string()
+}
+
+fn said_of_batch(batch: &JournalBatch) -> String {
+    let records = batch.records.iter().filter_map(|bytes| JournalRecord::decode(bytes).ok());
+    said(&RecordedBatch {
+        first: batch.first,
+        records: records.collect(),
+        snapshot: batch.snapshot.as_ref().map(|snapshot| snapshot.upto),
+    })
+}

@@ -1,0 +1,91 @@
+//! Durable checkpoints, as the State sees them: it passes orders on to whoever writes, and reports to the driver. A report
+//! is kept, and sent again on every new connection while the generation lasts. Part of `StateCore`.
+
+use elastic_protocol::messages::{CheckpointOrder, CheckpointReport, WorkerToDriver};
+use elastic_protocol::{Stamp, Step, Time};
+
+use super::{CheckpointCommand, CheckpointOutcome, StateCore, StateOutput, prefix};
+
+/// The step that a worker was told to save.
+#[derive(Debug)]
+pub(super) struct OrderedCheckpoint {
+    stamp: Stamp,
+    step: Step,
+    /// Whether the worker was told to make the checkpoint whole.
+    seals: bool,
+    report: Option<CheckpointReport>,
+}
+
+impl StateCore {
+    /// The driver orders a step to be saved. It repeats orders: the second one has no effect.
+    pub(super) fn save_checkpoint(&mut self, order: CheckpointOrder) {
+        let Some(placement) = &self.placement else { return };
+        let (stamp, step) = (order.stamp, order.step);
+        if self.checkpoint.as_ref().is_some_and(|known| (known.stamp, known.step) >= (stamp, step))
+        {
+            return;
+        }
+        let (rank, world_size) = (placement.rank, placement.assignment.world_size());
+        self.checkpoint = Some(OrderedCheckpoint { stamp, step, seals: false, report: None });
+        let job = self.config.job;
+        let command = CheckpointCommand::Save { order, job, rank, world_size };
+        self.outputs.push_back(StateOutput::Checkpoint(command));
+    }
+
+    /// The driver orders a checkpoint to be made whole.
+    pub(super) fn seal_checkpoint(&mut self, stamp: Stamp, step: Step, keep: u32) {
+        let known = self.checkpoint.as_mut();
+        let Some(known) = known.filter(|known| (known.stamp, known.step) == (stamp, step)) else {
+            return;
+        };
+        if !std::mem::replace(&mut known.seals, true) {
+            let command = CheckpointCommand::Seal { stamp, step, keep };
+            self.outputs.push_back(StateOutput::Checkpoint(command));
+        }
+    }
+
+    /// Takes what came of an order. Outcomes of earlier orders are of no interest any more.
+    pub fn handle_checkpoint(&mut self, _now: Time, outcome: CheckpointOutcome) {
+        let CheckpointOutcome { stamp, step, report } = outcome;
+        let known = self.checkpoint.as_mut();
+        let Some(known) = known.filter(|known| (known.stamp, known.step) == (stamp, step)) else {
+            return;
+        };
+        known.report = Some(bounded(report));
+        self.say_checkpoint();
+    }
+
+    /// Tells the driver the last report, if its generation lasts.
+    pub(super) fn say_checkpoint(&mut self) {
+        if let Some(OrderedCheckpoint { stamp, step, report: Some(report), .. }) = &self.checkpoint
+            && *stamp == self.stamp
+        {
+            let (stamp, step, report) = (*stamp, *step, report.clone());
+            self.tell_driver(WorkerToDriver::Checkpoint { stamp, step, report });
+        }
+    }
+
+    /// Tells the driver which checkpoint the root has loaded.
+    pub(super) fn say_resumed(&mut self, stamp: Stamp, step: Option<Step>, notes: Vec<String>) {
+        let notes = notes.into_iter().take(CheckpointReport::TEXTS_MAX).map(bounded_text).collect();
+        self.tell_driver(WorkerToDriver::Resumed { stamp, step, notes });
+    }
+}
+
+/// A report whose texts have their longest length at most.
+fn bounded(report: CheckpointReport) -> CheckpointReport {
+    match report {
+        CheckpointReport::Failed { reason } => {
+            CheckpointReport::Failed { reason: bounded_text(reason) }
+        }
+        CheckpointReport::Sealed { bytes, troubles } => {
+            let troubles = troubles.into_iter().take(CheckpointReport::TEXTS_MAX);
+            CheckpointReport::Sealed { bytes, troubles: troubles.map(bounded_text).collect() }
+        }
+        report => report,
+    }
+}
+
+fn bounded_text(text: String) -> String {
+    prefix(&text, CheckpointReport::TEXT_BYTES_MAX).to_owned()
+}

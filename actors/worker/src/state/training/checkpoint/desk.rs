@@ -1,0 +1,172 @@
+//! Where the actor thread leaves an order to save a step, and the training thread takes it at that step's commit. One
+//! lock decides between them: an order that comes after the commit is *missed*, never half taken.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use elastic_checkpoint::{CheckpointTensor, SaveAttempt};
+use elastic_protocol::messages::{CheckpointOrder, CheckpointReport};
+use elastic_protocol::{Stamp, Step};
+use serde_json::Value;
+
+use super::writer::{self, WriterJob};
+use crate::state::core::{CheckpointCommand, CheckpointOutcome};
+
+/// Sends an outcome to the State's actor. Never blocks.
+pub(super) type TellOutcome = Arc<dyn Fn(CheckpointOutcome) + Send + Sync>;
+
+/// An order that the training thread has taken.
+#[derive(Clone, Debug)]
+pub(in crate::state::training) struct SaveOrder {
+    pub(super) stamp: Stamp,
+    pub(super) rank: u32,
+    pub(super) directory: PathBuf,
+    pub(super) attempt: SaveAttempt,
+    pub(super) bytes_per_s: Option<u64>,
+}
+
+/// A commit that is to be saved.
+#[derive(Debug)]
+pub(in crate::state::training) struct SavedCommit {
+    pub(in crate::state::training) bytes: Arc<Vec<u8>>,
+    pub(in crate::state::training) tensors: Vec<CheckpointTensor>,
+    pub(in crate::state::training) position: Value,
+}
+
+#[derive(Default)]
+struct Desk {
+    /// The last commit of this generation.
+    reached: Step,
+    ordered: Option<SaveOrder>,
+    /// The order of the step that was taken last, which a seal refers to.
+    taken: Option<SaveOrder>,
+    tell: Option<TellOutcome>,
+    writer: Option<SyncSender<WriterJob>>,
+    /// Whether the writer has a job.
+    is_busy: Arc<AtomicBool>,
+}
+
+/// Orders to save checkpoints, shared by the actor thread and the training thread.
+#[derive(Default)]
+pub struct CheckpointDesk {
+    /// The lock is held for a few assignments only.
+    desk: Mutex<Desk>,
+}
+
+impl std::fmt::Debug for CheckpointDesk {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("CheckpointDesk")
+    }
+}
+
+impl CheckpointDesk {
+    fn lock(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets where outcomes go that are not known at once. Called before training begins.
+    pub fn tell_through(&self, tell: impl Fn(CheckpointOutcome) + Send + Sync + 'static) {
+        self.lock().tell = Some(Arc::new(tell));
+    }
+
+    /// Actor, while the training thread is at rest: forgets the orders of the generation that ended.
+    pub(in crate::state::training) fn begin_generation(&self) {
+        let mut desk = self.lock();
+        (desk.ordered, desk.taken, desk.reached) = (None, None, Step::default());
+    }
+
+    /// Actor: leaves an order. Returns the outcome where it is known at once.
+    pub fn command(&self, command: CheckpointCommand) -> Option<CheckpointOutcome> {
+        match command {
+            CheckpointCommand::Save { order, job, rank, world_size } => {
+                let CheckpointOrder { stamp, step, directory, name, bytes_per_s } = order;
+                let mut desk = self.lock();
+                if desk.reached >= step {
+                    let report = CheckpointReport::Missed { reached: desk.reached };
+                    return Some(CheckpointOutcome { stamp, step, report });
+                }
+                let attempt = SaveAttempt {
+                    job: job.to_string(),
+                    name,
+                    term: stamp.term.0,
+                    generation: stamp.generation.0,
+                    step: step.0,
+                    world_size,
+                };
+                let directory = PathBuf::from(directory);
+                desk.ordered = Some(SaveOrder { stamp, rank, directory, attempt, bytes_per_s });
+                None
+            }
+            CheckpointCommand::Seal { stamp, step, keep } => {
+                let order = self.lock().taken.clone();
+                let order = order.filter(|it| (it.stamp, it.attempt.step) == (stamp, step.0))?;
+                self.hand(WriterJob::Seal { order, keep }).err()
+            }
+        }
+    }
+
+    /// Training thread: this commit is about to be made. Returns the order if it is the one to save.
+    pub(in crate::state::training) fn reach(&self, stamp: Stamp, step: Step) -> Option<SaveOrder> {
+        let mut desk = self.lock();
+        desk.reached = step;
+        let is_due = |order: &mut SaveOrder| order.stamp == stamp && order.attempt.step == step.0;
+        if let Some(order) = desk.ordered.take_if(is_due) {
+            desk.taken = Some(order.clone());
+            return Some(order);
+        }
+        None
+    }
+
+    /// Training thread: the generation begins from this commit. An order that came before is missed if it is of an
+    /// earlier step: where none of the members held a commit, the driver does not know the step.
+    pub(in crate::state::training) fn begin_from(&self, step: Step) {
+        let (missed, tell) = {
+            let mut desk = self.lock();
+            desk.reached = step;
+            let missed = desk.ordered.take_if(|order| order.attempt.step <= step.0);
+            (missed, desk.tell.clone())
+        };
+        if let (Some(order), Some(tell)) = (missed, tell) {
+            let report = CheckpointReport::Missed { reached: step };
+            tell(CheckpointOutcome { stamp: order.stamp, step: Step(order.attempt.step), report });
+        }
+    }
+
+    /// Training thread: gives a commit away to be written. Does not wait.
+    pub(in crate::state::training) fn give(&self, order: SaveOrder, commit: SavedCommit) {
+        if let Err(outcome) = self.hand(WriterJob::Part { order, commit })
+            && let Some(tell) = self.lock().tell.clone()
+        {
+            tell(outcome);
+        }
+    }
+
+    /// Hands a job to the writer's thread, which is started with the first one.
+    fn hand(&self, job: WriterJob) -> Result<(), CheckpointOutcome> {
+        let mut desk = self.lock();
+        let Some(tell) = desk.tell.clone() else { return Ok(()) };
+        let (stamp, step) = (job.order().stamp, Step(job.order().attempt.step));
+        let failed = |reason: String| {
+            let report = CheckpointReport::Failed { reason };
+            Err(CheckpointOutcome { stamp, step, report })
+        };
+        if desk.writer.is_none() {
+            let (sender, jobs) = sync_channel(1);
+            if let Err(error) = writer::start(jobs, tell, Arc::clone(&desk.is_busy)) {
+                return failed(format!("no thread can be started to write it: {error}"));
+            }
+            desk.writer = Some(sender);
+        }
+        let Some(writer) = &desk.writer else { return Ok(()) };
+        // A writer that hangs holds one commit, and no second one behind it.
+        if desk.is_busy.swap(true, Ordering::SeqCst) {
+            return failed("this worker is still busy with an earlier save".to_owned());
+        }
+        if writer.try_send(job).is_err() {
+            return failed("the thread that writes it has ended".to_owned());
+        }
+        Ok(())
+    }
+}

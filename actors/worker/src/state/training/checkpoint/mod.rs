@@ -1,0 +1,14 @@
+//! Durable checkpoints at the worker. The training thread gives a commit away when it is due (`desk`); a thread beside it
+//! writes this rank's part (`writer`); at the start of a job the root loads the newest one (`resume`). `tensors` finds
+//! the arrays in a commit, and their names.
+
+mod desk;
+mod resume;
+pub mod tensors;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use desk::CheckpointDesk;
+pub(super) use desk::{SaveOrder, SavedCommit};
+pub(super) use resume::{Resumed, resume};

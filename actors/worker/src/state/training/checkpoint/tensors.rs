@@ -1,0 +1,561 @@
+//! Finds the arrays in a commit while it is encoded: a serializer in front of postcard's, which writes the same bytes and
+//! notes where sequences of numbers lie, with the path of fields that leads to them as their name. So a program names
+//! its arrays by naming its fields, and has nothing else to do.
+//!
+//! An array is a sequence of `f32` or `f64` only, or a vector with `#[serde(with = "elastic_node::bulk")]`, or one that
+//! a binding announces ([`announce`]): these stand in postcard's bytes as they stand in memory. All else is no array.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::fmt::Display;
+
+use elastic_checkpoint::{CheckpointTensor, Dtype};
+use elastic_collectives::DataType;
+use postcard::ser_flavors::Flavor;
+use serde::ser::{self, Serialize, Serializer};
+
+/// Most arrays of a commit that are noted; the rest stays among the bytes that are no array.
+const TENSORS_MAX: usize = 1 << 16;
+/// Longest name, in bytes.
+const NAME_BYTES_MAX: usize = 1024;
+
+/// Name, type and shape of an array that a binding encodes as a block of bytes.
+#[derive(Clone, Debug)]
+pub struct NamedArray {
+    /// Its whole name.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Its shape.
+    pub shape: Vec<usize>,
+}
+
+impl NamedArray {
+    /// An array whose type has this name in NumPy and torch; none if checkpoints have no such type.
+    pub fn new(name: String, dtype: &str, shape: Vec<usize>) -> Option<Self> {
+        let dtype = match dtype {
+            "bool" => Dtype::BOOL,
+            "uint8" => Dtype::U8,
+            "int8" => Dtype::I8,
+            "uint16" => Dtype::U16,
+            "int16" => Dtype::I16,
+            "float16" => Dtype::F16,
+            "bfloat16" => Dtype::BF16,
+            "uint32" => Dtype::U32,
+            "int32" => Dtype::I32,
+            "float32" => Dtype::F32,
+            "uint64" => Dtype::U64,
+            "int64" => Dtype::I64,
+            "float64" => Dtype::F64,
+            "complex64" => Dtype::C64,
+            "float8_e4m3fn" => Dtype::F8_E4M3,
+            "float8_e5m2" => Dtype::F8_E5M2,
+            _ => return None,
+        };
+        Some(Self { name, dtype, shape })
+    }
+}
+
+thread_local! {
+    static WANTED: Cell<bool> = const { Cell::new(false) };
+    static NEXT: RefCell<Option<NamedArray>> = const { RefCell::new(None) };
+}
+
+/// Whether arrays are noted in the encoding that is under way on this thread. A binding asks before it looks for names.
+pub fn are_wanted() -> bool {
+    WANTED.get()
+}
+
+/// Says what the next block of bytes is that this thread encodes.
+pub fn announce(array: Option<NamedArray>) {
+    NEXT.set(array);
+}
+
+/// The newtype around a block of numbers, by which [`Noting`] knows their type: name, type of elements.
+const BLOCKS: [(&str, Dtype); 9] = [
+    ("elastic_node::bulk::F32", Dtype::F32),
+    ("elastic_node::bulk::F64", Dtype::F64),
+    ("elastic_node::bulk::F16", Dtype::F16),
+    ("elastic_node::bulk::BF16", Dtype::BF16),
+    ("elastic_node::bulk::U8", Dtype::U8),
+    ("elastic_node::bulk::I32", Dtype::I32),
+    ("elastic_node::bulk::I64", Dtype::I64),
+    ("elastic_node::bulk::U32", Dtype::U32),
+    ("elastic_node::bulk::U64", Dtype::U64),
+];
+
+/// The name of the newtype around a block of these numbers.
+pub(in crate::state::training) fn block_name(numbers: DataType) -> &'static str {
+    let place = DataType::ALL.iter().position(|of| *of == numbers).unwrap_or_default();
+    BLOCKS[place].0
+}
+
+/// A place in the output whose end is known.
+pub(in crate::state::training) trait Counted: Flavor {
+    /// Bytes so far.
+    fn written(&self) -> usize;
+}
+
+/// Encodes `value` behind what `output` holds already, with the arrays in it.
+///
+/// # Errors
+/// As postcard's own serializer.
+pub(in crate::state::training) fn encode<F: Counted>(
+    value: &impl Serialize,
+    output: &mut postcard::Serializer<F>,
+) -> postcard::Result<Vec<CheckpointTensor>> {
+    let mut noting = Noting {
+        output,
+        path: Vec::new(),
+        frames: Vec::new(),
+        key: None,
+        found: Vec::new(),
+        block: None,
+    };
+    WANTED.set(true);
+    let encoded = value.serialize(&mut noting);
+    WANTED.set(false);
+    NEXT.set(None);
+    encoded?;
+    let Noting { mut found, .. } = noting;
+    // Keys of maps may hold dots. Of two arrays with one name, the second stays among the bytes that are no array.
+    let mut names = BTreeSet::new();
+    found.retain(|array| names.insert(array.name.clone()));
+    Ok(found)
+}
+
+/// A step on the way to a value.
+#[derive(Debug)]
+enum Part {
+    Name(String),
+    Index(u64),
+}
+
+/// A compound value that is being encoded.
+#[derive(Debug)]
+struct CompoundFrame {
+    /// Where its content begins.
+    start: usize,
+    /// The arrays found before it.
+    found: usize,
+    /// Type of its elements, as long as all are numbers of one type that stand as they stand in memory.
+    numbers: Option<Dtype>,
+    is_mixed: bool,
+    count: usize,
+    /// Whether its elements are numbered, and not named.
+    is_indexed: bool,
+    /// Whether nothing stands between its elements.
+    is_dense: bool,
+}
+
+/// The serializer in front of postcard's.
+struct Noting<'a, F: Counted> {
+    output: &'a mut postcard::Serializer<F>,
+    path: Vec<Part>,
+    frames: Vec<CompoundFrame>,
+    /// The key of a map that is being encoded, as text.
+    key: Option<String>,
+    found: Vec<CheckpointTensor>,
+    /// Type of the block of bytes that comes next.
+    block: Option<Dtype>,
+}
+
+impl<F: Counted> Noting<'_, F> {
+    fn at(&self) -> usize {
+        self.output.output.written()
+    }
+
+    fn name(&self) -> String {
+        let parts: Vec<String> = self
+            .path
+            .iter()
+            .map(|part| match part {
+                Part::Name(name) => name.clone(),
+                Part::Index(index) => index.to_string(),
+            })
+            .collect();
+        parts.join(".")
+    }
+
+    fn found(&mut self, name: String, dtype: Dtype, shape: Vec<usize>, offset: usize) {
+        let name = if name.is_empty() { "state".to_owned() } else { name };
+        if self.found.len() < TENSORS_MAX && name.len() <= NAME_BYTES_MAX {
+            self.found.push(CheckpointTensor { name, dtype, shape, offset });
+        }
+    }
+
+    /// A value that is no number of an array.
+    fn other(&mut self) {
+        if let Some(frame) = self.frames.last_mut() {
+            frame.is_mixed = true;
+        }
+    }
+
+    fn number(&mut self, dtype: Dtype) {
+        let Some(frame) = self.frames.last_mut() else { return };
+        frame.is_mixed |= frame.numbers.is_some_and(|numbers| numbers != dtype);
+        frame.numbers = Some(dtype);
+    }
+
+    fn key(&mut self, text: impl Display) {
+        if let Some(key) = &mut self.key {
+            *key = text.to_string();
+        }
+    }
+
+    fn open(&mut self, is_indexed: bool, is_dense: bool) {
+        self.other();
+        let (start, found) = (self.at(), self.found.len());
+        let frame = CompoundFrame {
+            start,
+            found,
+            numbers: None,
+            is_mixed: false,
+            count: 0,
+            is_indexed,
+            is_dense,
+        };
+        self.frames.push(frame);
+        self.path.push(Part::Index(0));
+    }
+
+    fn element(&mut self, value: &(impl Serialize + ?Sized)) -> postcard::Result<()> {
+        if let Some(frame) = self.frames.last_mut() {
+            if frame.is_indexed
+                && let Some(part) = self.path.last_mut()
+            {
+                *part = Part::Index(frame.count as u64);
+            }
+            frame.count += 1;
+        }
+        value.serialize(self)
+    }
+
+    fn field(&mut self, name: &str, value: &(impl Serialize + ?Sized)) -> postcard::Result<()> {
+        if let Some(part) = self.path.last_mut() {
+            *part = Part::Name(name.to_owned());
+        }
+        self.element(value)
+    }
+
+    fn close(&mut self) -> postcard::Result<()> {
+        self.path.pop();
+        let Some(frame) = self.frames.pop() else { return Ok(()) };
+        let bytes = self.at() - frame.start;
+        if let (Some(dtype), false, true) = (frame.numbers, frame.is_mixed, frame.is_indexed) {
+            if bytes == frame.count * dtype.bitsize() / 8 {
+                let name = self.name();
+                self.found(name, dtype, vec![frame.count], frame.start);
+            }
+        } else if frame.is_dense && frame.is_indexed {
+            self.merge(&frame, bytes);
+        }
+        Ok(())
+    }
+
+    /// Makes one array of rows that follow each other without anything between them.
+    fn merge(&mut self, frame: &CompoundFrame, bytes: usize) {
+        let rows = &self.found[frame.found..];
+        let Some(first) = rows.first().filter(|_| rows.len() == frame.count) else { return };
+        let row = first.bytes();
+        let is_row = |(place, other): (usize, &CheckpointTensor)| {
+            (other.dtype, &other.shape) == (first.dtype, &first.shape)
+                && other.offset == frame.start + place * row
+        };
+        if bytes == row * frame.count && rows.iter().enumerate().all(is_row) {
+            let (dtype, mut shape) = (first.dtype, first.shape.clone());
+            shape.insert(0, frame.count);
+            self.found.truncate(frame.found);
+            let name = self.name();
+            self.found(name, dtype, shape, frame.start);
+        }
+    }
+
+    fn variant(&mut self, variant: &'static str) {
+        self.path.push(Part::Name(variant.to_owned()));
+    }
+}
+
+/// A compound value.
+struct Compound<'n, 'a, F: Counted> {
+    noting: &'n mut Noting<'a, F>,
+    /// Whether a variant's name is to be taken off the path at the end.
+    is_variant: bool,
+}
+
+impl<F: Counted> Compound<'_, '_, F> {
+    fn finish(self) -> postcard::Result<()> {
+        self.noting.close()?;
+        if self.is_variant {
+            self.noting.path.pop();
+        }
+        Ok(())
+    }
+}
+
+macro_rules! plain {
+    ($($name:ident: $type:ty;)*) => {
+        $(fn $name(self, value: $type) -> postcard::Result<()> {
+            self.other();
+            self.key(value);
+            (&mut *self.output).$name(value)
+        })*
+    };
+}
+
+impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
+    type Ok = ();
+    type Error = postcard::Error;
+    type SerializeSeq = Compound<'n, 'a, F>;
+    type SerializeTuple = Compound<'n, 'a, F>;
+    type SerializeTupleStruct = Compound<'n, 'a, F>;
+    type SerializeTupleVariant = Compound<'n, 'a, F>;
+    type SerializeMap = Compound<'n, 'a, F>;
+    type SerializeStruct = Compound<'n, 'a, F>;
+    type SerializeStructVariant = Compound<'n, 'a, F>;
+
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+
+    plain! {
+        serialize_bool: bool;
+        serialize_i8: i8;
+        serialize_i16: i16;
+        serialize_i32: i32;
+        serialize_i64: i64;
+        serialize_i128: i128;
+        serialize_u8: u8;
+        serialize_u16: u16;
+        serialize_u32: u32;
+        serialize_u64: u64;
+        serialize_u128: u128;
+        serialize_char: char;
+        serialize_str: &str;
+    }
+
+    fn serialize_f32(self, value: f32) -> postcard::Result<()> {
+        self.number(Dtype::F32);
+        (&mut *self.output).serialize_f32(value)
+    }
+
+    fn serialize_f64(self, value: f64) -> postcard::Result<()> {
+        self.number(Dtype::F64);
+        (&mut *self.output).serialize_f64(value)
+    }
+
+    fn serialize_bytes(self, bytes: &[u8]) -> postcard::Result<()> {
+        self.other();
+        (&mut *self.output).serialize_bytes(bytes)?;
+        let offset = self.at() - bytes.len();
+        if let Some(NamedArray { name, dtype, shape }) = NEXT.take() {
+            if shape.iter().product::<usize>() * dtype.bitsize() / 8 == bytes.len() {
+                self.found(name, dtype, shape, offset);
+            }
+        } else if let Some(dtype) = self.block.take()
+            && !bytes.is_empty()
+        {
+            let name = self.name();
+            self.found(name, dtype, vec![bytes.len() * 8 / dtype.bitsize()], offset);
+        }
+        Ok(())
+    }
+
+    fn serialize_none(self) -> postcard::Result<()> {
+        self.other();
+        (&mut *self.output).serialize_none()
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> postcard::Result<()> {
+        self.other();
+        // As postcard: a byte, and the value.
+        (&mut *self.output).serialize_u8(1)?;
+        value.serialize(self)
+    }
+
+    fn serialize_unit(self) -> postcard::Result<()> {
+        self.other();
+        (&mut *self.output).serialize_unit()
+    }
+
+    fn serialize_unit_struct(self, name: &'static str) -> postcard::Result<()> {
+        self.other();
+        (&mut *self.output).serialize_unit_struct(name)
+    }
+
+    fn serialize_unit_variant(
+        self,
+        name: &'static str,
+        index: u32,
+        variant: &'static str,
+    ) -> postcard::Result<()> {
+        self.other();
+        self.key(variant);
+        (&mut *self.output).serialize_unit_variant(name, index, variant)
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        name: &'static str,
+        value: &T,
+    ) -> postcard::Result<()> {
+        self.block = BLOCKS.iter().find(|(block, _)| *block == name).map(|(_, dtype)| *dtype);
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        name: &'static str,
+        index: u32,
+        variant: &'static str,
+        value: &T,
+    ) -> postcard::Result<()> {
+        self.other();
+        // As postcard: the variant's number, and the value.
+        (&mut *self.output).serialize_unit_variant(name, index, variant)?;
+        self.variant(variant);
+        value.serialize(&mut *self)?;
+        self.path.pop();
+        Ok(())
+    }
+
+    fn serialize_seq(self, length: Option<usize>) -> postcard::Result<Self::SerializeSeq> {
+        self.other();
+        (&mut *self.output).serialize_seq(length)?;
+        self.open(true, false);
+        Ok(Compound { noting: self, is_variant: false })
+    }
+
+    fn serialize_tuple(self, _length: usize) -> postcard::Result<Self::SerializeTuple> {
+        self.open(true, true);
+        Ok(Compound { noting: self, is_variant: false })
+    }
+
+    fn serialize_tuple_struct(
+        self,
+        _name: &'static str,
+        length: usize,
+    ) -> postcard::Result<Self::SerializeTupleStruct> {
+        self.serialize_tuple(length)
+    }
+
+    fn serialize_tuple_variant(
+        self,
+        name: &'static str,
+        index: u32,
+        variant: &'static str,
+        _length: usize,
+    ) -> postcard::Result<Self::SerializeTupleVariant> {
+        self.other();
+        (&mut *self.output).serialize_unit_variant(name, index, variant)?;
+        self.variant(variant);
+        self.open(true, true);
+        Ok(Compound { noting: self, is_variant: true })
+    }
+
+    fn serialize_map(self, length: Option<usize>) -> postcard::Result<Self::SerializeMap> {
+        self.other();
+        (&mut *self.output).serialize_map(length)?;
+        self.open(false, false);
+        Ok(Compound { noting: self, is_variant: false })
+    }
+
+    fn serialize_struct(
+        self,
+        _name: &'static str,
+        _length: usize,
+    ) -> postcard::Result<Self::SerializeStruct> {
+        self.open(false, false);
+        Ok(Compound { noting: self, is_variant: false })
+    }
+
+    fn serialize_struct_variant(
+        self,
+        name: &'static str,
+        index: u32,
+        variant: &'static str,
+        _length: usize,
+    ) -> postcard::Result<Self::SerializeStructVariant> {
+        self.other();
+        (&mut *self.output).serialize_unit_variant(name, index, variant)?;
+        self.variant(variant);
+        self.open(false, false);
+        Ok(Compound { noting: self, is_variant: true })
+    }
+
+    fn collect_str<T: Display + ?Sized>(self, value: &T) -> postcard::Result<()> {
+        self.other();
+        self.key(value);
+        (&mut *self.output).collect_str(value)
+    }
+}
+
+macro_rules! elements {
+    ($($trait:ident: $method:ident;)*) => {
+        $(impl<F: Counted> ser::$trait for Compound<'_, '_, F> {
+            type Ok = ();
+            type Error = postcard::Error;
+
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> postcard::Result<()> {
+                self.noting.element(value)
+            }
+
+            fn end(self) -> postcard::Result<()> {
+                self.finish()
+            }
+        })*
+    };
+}
+
+elements! {
+    SerializeSeq: serialize_element;
+    SerializeTuple: serialize_element;
+    SerializeTupleStruct: serialize_field;
+    SerializeTupleVariant: serialize_field;
+}
+
+macro_rules! fields {
+    ($($trait:ident)*) => {
+        $(impl<F: Counted> ser::$trait for Compound<'_, '_, F> {
+            type Ok = ();
+            type Error = postcard::Error;
+
+            fn serialize_field<T: Serialize + ?Sized>(
+                &mut self,
+                key: &'static str,
+                value: &T,
+            ) -> postcard::Result<()> {
+                self.noting.field(key, value)
+            }
+
+            fn end(self) -> postcard::Result<()> {
+                self.finish()
+            }
+        })*
+    };
+}
+
+fields! { SerializeStruct SerializeStructVariant }
+
+impl<F: Counted> ser::SerializeMap for Compound<'_, '_, F> {
+    type Ok = ();
+    type Error = postcard::Error;
+
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> postcard::Result<()> {
+        self.noting.key = Some(String::new());
+        key.serialize(&mut *self.noting)?;
+        let text = self.noting.key.take().unwrap_or_default();
+        if let Some(part) = self.noting.path.last_mut() {
+            *part = Part::Name(text);
+        }
+        Ok(())
+    }
+
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> postcard::Result<()> {
+        self.noting.element(value)
+    }
+
+    fn end(self) -> postcard::Result<()> {
+        self.finish()
+    }
+}

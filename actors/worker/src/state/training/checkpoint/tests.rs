@@ -1,0 +1,105 @@
+//! The names of arrays, and a commit's way to the disk and back.
+
+use std::collections::BTreeMap;
+
+use elastic_checkpoint::Dtype;
+use serde::{Deserialize, Serialize};
+
+use super::tensors::{self, NamedArray, announce};
+use crate::state::training::snapshot::StateSnapshot;
+
+#[derive(Deserialize, PartialEq, Serialize, Debug)]
+struct Model {
+    layers: Vec<Layer>,
+    #[serde(with = "crate::state::training::bulk")]
+    table: Vec<i64>,
+    by_name: BTreeMap<String, Vec<f64>>,
+    square: [[f32; 3]; 2],
+}
+
+#[derive(Deserialize, PartialEq, Serialize, Debug)]
+struct Layer {
+    weight: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    activation: Activation,
+}
+
+#[derive(Deserialize, PartialEq, Serialize, Debug)]
+enum Activation {
+    Relu,
+    Leaky { slopes: Vec<f32> },
+}
+
+#[derive(Deserialize, PartialEq, Serialize, Debug)]
+struct Training {
+    epoch: u64,
+    model: Model,
+    losses: Vec<(u32, f32)>,
+    empty: Vec<f32>,
+}
+
+fn training() -> Training {
+    let layer = |bias, activation| Layer { weight: vec![1.5, -2.0, 3.25], bias, activation };
+    Training {
+        epoch: 300,
+        model: Model {
+            layers: vec![
+                layer(None, Activation::Relu),
+                layer(Some(vec![0.5]), Activation::Leaky { slopes: vec![0.1, 0.2] }),
+            ],
+            table: vec![1, -1, i64::MAX],
+            by_name: BTreeMap::from([("conv1".to_owned(), vec![2.0, 4.0])]),
+            square: [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]],
+        },
+        losses: vec![(1, 0.5), (2, 0.25)],
+        empty: Vec::new(),
+    }
+}
+
+#[test]
+fn arrays_have_the_names_of_the_fields_that_lead_to_them() {
+    let mut snapshot = StateSnapshot::default();
+    let head = (vec![0_u64; 3], "ledger");
+    let plain = snapshot.encode(&(&head.0, &head.1, training())).expect("it encodes");
+    let (bytes, tensors) = snapshot.encode_with_arrays(&head, &training()).expect("it encodes");
+    assert_eq!(bytes, plain, "the bytes do not depend on whether arrays are noted");
+    let found: Vec<(&str, Dtype, &[usize])> =
+        tensors.iter().map(|it| (it.name.as_str(), it.dtype, it.shape.as_slice())).collect();
+    let expected: [(&str, Dtype, &[usize]); 7] = [
+        ("model.layers.0.weight", Dtype::F32, &[3]),
+        ("model.layers.1.weight", Dtype::F32, &[3]),
+        ("model.layers.1.bias", Dtype::F32, &[1]),
+        ("model.layers.1.activation.Leaky.slopes", Dtype::F32, &[2]),
+        ("model.table", Dtype::I64, &[3]),
+        ("model.by_name.conv1", Dtype::F64, &[2]),
+        ("model.square", Dtype::F32, &[2, 3]),
+    ];
+    assert_eq!(found, expected);
+    let content = |index: usize| &bytes[tensors[index].offset..][..tensors[index].bytes()];
+    assert_eq!(content(4), bytemuck::cast_slice::<i64, u8>(&[1, -1, i64::MAX]));
+    assert_eq!(content(6), bytemuck::cast_slice::<f32, u8>(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+}
+
+/// A block of bytes, as a binding of another language has it.
+struct Block;
+
+impl Serialize for Block {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let name = "model.layer1.weight".to_owned();
+        if tensors::are_wanted() {
+            announce(NamedArray::new(name, "bfloat16", vec![2, 1]));
+        }
+        serializer.serialize_bytes(&[1, 2, 3, 4])
+    }
+}
+
+#[test]
+fn a_binding_says_what_its_blocks_are() {
+    let mut snapshot = StateSnapshot::default();
+    let state = BTreeMap::from([("model", Block)]);
+    let (bytes, tensors) = snapshot.encode_with_arrays(&0_u8, &state).expect("it encodes");
+    assert_eq!(tensors.len(), 1);
+    assert_eq!((tensors[0].name.as_str(), tensors[0].dtype), ("model.layer1.weight", Dtype::BF16));
+    assert_eq!(&bytes[tensors[0].offset..], [1, 2, 3, 4]);
+    assert!(!tensors::are_wanted(), "outside of a save nobody looks for names");
+}

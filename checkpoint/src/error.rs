@@ -1,0 +1,160 @@
+//! Errors of writers and readers. They name the file, and what is wrong with it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A checkpoint cannot be saved.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// The file system refused an operation.
+    #[error("{action} {path} failed")]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A part that its writer has reported is not there.
+    #[error(
+        "part {rank} of {world_size} is not visible in {directory}: the directory must be one that all hosts share"
+    )]
+    PartMissing {
+        /// The writer.
+        rank: u32,
+        /// The number of writers.
+        world_size: u32,
+        /// The step's directory.
+        directory: PathBuf,
+    },
+    /// Two writers' parts are not of the same commit.
+    #[error("part {rank} is of another commit than part 0: {what} differ")]
+    PartsDiffer {
+        /// The writer of the part.
+        rank: u32,
+        /// What differs.
+        what: &'static str,
+    },
+    /// The arrays make no sense.
+    #[error("the array {name:?} cannot be written: {reason}")]
+    Tensor {
+        /// The array.
+        name: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The save was given up by its owner.
+    #[error("the save was given up")]
+    GivenUp,
+}
+
+impl SaveError {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { action, path, source }
+    }
+}
+
+/// Why a checkpoint is not taken: one reason for each.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Damage {
+    /// It has no manifest: its save did not end.
+    Partial,
+    /// A file that its manifest names is missing.
+    Missing {
+        /// The file.
+        file: String,
+    },
+    /// A file cannot be read.
+    Unreadable {
+        /// The file.
+        file: String,
+        /// The system's error.
+        reason: String,
+    },
+    /// A file has another length than it was written with.
+    Length {
+        /// The file.
+        file: String,
+        /// The length, in bytes.
+        found: u64,
+        /// The length that was written.
+        written: u64,
+    },
+    /// A part of a file has other content than was written.
+    Content {
+        /// The file.
+        file: String,
+        /// Offset of the damaged part, in bytes.
+        offset: u64,
+    },
+    /// The manifest cannot be understood.
+    Manifest {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// It belongs to another job, or its directory was renamed.
+    Foreign {
+        /// What does not fit.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Partial => {
+                formatter.write_str("partial: it has no manifest, its save did not end")
+            }
+            Self::Missing { file } => write!(formatter, "{file} is missing"),
+            Self::Unreadable { file, reason } => {
+                write!(formatter, "{file} cannot be read: {reason}")
+            }
+            Self::Length { file, found, written } => {
+                write!(formatter, "{file} has {found} bytes instead of {written}")
+            }
+            Self::Content { file, offset } => {
+                write!(
+                    formatter,
+                    "{file} has other content than was written, from byte {offset} on"
+                )
+            }
+            Self::Manifest { reason } => write!(formatter, "manifest.json: {reason}"),
+            Self::Foreign { reason } => formatter.write_str(reason),
+        }
+    }
+}
+
+/// Checkpoints cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointLoadError {
+    /// The directory cannot be listed.
+    #[error("the directory of checkpoints {path} cannot be listed")]
+    List {
+        /// The directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// There are checkpoints, and none is whole.
+    #[error("none of the checkpoints in {path} is whole: {damages}")]
+    NoneWhole {
+        /// The directory.
+        path: PathBuf,
+        /// Each with its reason.
+        damages: String,
+    },
+    /// The checkpoint that was asked for is not whole.
+    #[error("the checkpoint {path} cannot be taken: {damage}")]
+    Damaged {
+        /// Its directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        damage: Damage,
+    },
+    /// A copy for other readers cannot be written.
+    #[error("the copy cannot be written")]
+    Export(#[source] Box<SaveError>),
+}

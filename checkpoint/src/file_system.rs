@@ -1,0 +1,108 @@
+//! The file system that checkpoints need: a small trait, so that tests can cut the power at each operation, and the
+//! system's own behind it.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// A file that is being written. Its content is safe after [`sync`](Self::sync), not after the last write.
+pub trait SyncedWrite: Write {
+    /// Makes all that was written safe.
+    ///
+    /// # Errors
+    /// The system's error: what was written may be lost, also if a later sync succeeds.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// A directory tree. Changes of a directory (new, renamed and removed names) are safe after its
+/// [`sync_directory`](Self::sync_directory).
+pub trait FileSystem {
+    /// Makes a directory, with those above it. One that exists already is no error.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn make_directory(&self, path: &Path) -> io::Result<()>;
+    /// The names in a directory, in no order.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
+    /// Makes a file, or empties one that exists.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn SyncedWrite>>;
+    /// Opens a file to read it.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn Read>>;
+    /// Renames a file or a directory; a file of the new name is replaced.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn remove_directory(&self, path: &Path) -> io::Result<()>;
+    /// Makes the names in a directory safe.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn sync_directory(&self, path: &Path) -> io::Result<()>;
+}
+
+/// The system's file system: local, NFS, or another that is mounted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LocalFiles;
+
+impl SyncedWrite for File {
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
+impl FileSystem for LocalFiles {
+    fn make_directory(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name()));
+        // No name of ours is anything but UTF-8: the others are not ours.
+        names.filter_map(|name| name.map(|name| name.into_string().ok()).transpose()).collect()
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn SyncedWrite>> {
+        Ok(Box::new(File::create(path)?))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn Read>> {
+        Ok(Box::new(File::open(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        // The directory of a relative path with one part.
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        File::open(path)?.sync_all()
+    }
+}

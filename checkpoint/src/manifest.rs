@@ -1,0 +1,148 @@
+//! `manifest.json`: what a checkpoint consists of. Written by `seal`, read by `read`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::checksum;
+use crate::error::Damage;
+
+/// Name of the manifest within a step's directory.
+pub(crate) const MANIFEST: &str = "manifest.json";
+/// Name of the manifest until its checkpoint is whole.
+pub(crate) const UNSEALED: &str = "manifest.json.partial";
+/// Version of the format.
+const VERSION: u32 = 1;
+/// Bytes of a file that have one checksum.
+pub(crate) const CHUNK_BYTES: usize = 16 << 20;
+/// Largest manifest that is read, in bytes.
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+
+/// A checkpoint's contents.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Version of the format: 1.
+    pub version: u32,
+    /// The job's id.
+    pub job: String,
+    /// The job's name, if the user gave it one.
+    pub name: Option<String>,
+    /// The step of the commit.
+    pub step: u64,
+    /// The driver's term.
+    pub term: u64,
+    /// The generation in which the commit was made.
+    pub generation: u64,
+    /// Number of workers that made and wrote the commit.
+    pub world_size: u32,
+    /// When it was sealed, in milliseconds since 1970.
+    pub saved_at_ms: u64,
+    /// Length of the commit, in bytes.
+    pub length: u64,
+    /// Checksum of the commit.
+    pub digest: String,
+    /// The place in the data: the sampler's ledger.
+    pub position: Value,
+    /// The files.
+    pub files: Vec<FileRecord>,
+    /// The arrays.
+    pub tensors: Vec<TensorRecord>,
+    /// Name of the file of all bytes that are no array, in their order; none if there is no such byte.
+    pub rest: Option<String>,
+    /// Checksum of this manifest with an empty `checksum`.
+    pub checksum: String,
+}
+
+/// A file of a checkpoint.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileRecord {
+    /// Its name within the step's directory.
+    pub name: String,
+    /// Its length, in bytes.
+    pub bytes: u64,
+    /// Length of each chunk but the last, in bytes.
+    pub chunk_bytes: u64,
+    /// Checksum of each chunk.
+    pub chunks: Vec<String>,
+}
+
+/// An array of a checkpoint.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorRecord {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements, with safetensors' names.
+    pub dtype: safetensors::Dtype,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Where it begins in the commit.
+    pub offset: u64,
+    /// Its length, in bytes.
+    pub bytes: u64,
+    /// The file that holds it.
+    pub file: String,
+    /// Where it begins in that file.
+    pub file_offset: u64,
+}
+
+impl Manifest {
+    pub(crate) const VERSION: u32 = VERSION;
+
+    /// The manifest's text, with its own checksum.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let unsigned = Self { checksum: String::new(), ..self.clone() };
+        let signed = Self { checksum: checksum(&text(&unsigned)), ..unsigned };
+        text(&signed)
+    }
+
+    /// Reads a manifest's text.
+    ///
+    /// # Errors
+    /// It is no manifest, of another version, or damaged.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damage> {
+        let wrong = |reason: String| Damage::Manifest { reason };
+        /// The part that all versions have.
+        #[derive(Deserialize)]
+        struct OfAnyVersion {
+            version: u32,
+        }
+        let of_any: OfAnyVersion = serde_json::from_slice(bytes)
+            .map_err(|error| wrong(format!("it cannot be read: {error}")))?;
+        if of_any.version != VERSION {
+            let version = of_any.version;
+            return Err(wrong(format!(
+                "it has version {version}, and this program reads {VERSION}"
+            )));
+        }
+        let manifest: Self = serde_json::from_slice(bytes)
+            .map_err(|error| wrong(format!("it cannot be read: {error}")))?;
+        if manifest.encode() != bytes {
+            return Err(wrong("it has other content than was written".to_owned()));
+        }
+        Ok(manifest)
+    }
+}
+
+/// A part's own record, which the writer of the manifest collects.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PartRecord {
+    pub(crate) job: String,
+    pub(crate) step: u64,
+    pub(crate) length: u64,
+    pub(crate) digest: String,
+    pub(crate) position: Value,
+    pub(crate) files: Vec<FileRecord>,
+    pub(crate) tensors: Vec<TensorRecord>,
+    pub(crate) rest: Option<String>,
+}
+
+/// A record as text that people can read.
+pub(crate) fn text(record: &impl Serialize) -> Vec<u8> {
+    let mut text = serde_json::to_vec_pretty(record)
+        .expect("names are strings, and numbers are finite: nothing else is refused");
+    text.push(b'\n');
+    text
+}

@@ -1,0 +1,218 @@
+//! Writes one writer's part of a checkpoint. Called by every worker, beside training.
+
+use std::path::Path;
+
+use safetensors::tensor::{Metadata, TensorInfo};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::SaveError;
+use crate::file_system::{FileSystem, SyncedWrite};
+use crate::manifest::{CHUNK_BYTES, FileRecord, PartRecord, TensorRecord, text};
+use crate::planted::{PlantedBug, is_planted};
+use crate::snapshot::{CheckpointTensor, SaveAttempt, Snapshot, divide, rest};
+use crate::{hex, step_directory};
+
+/// What a part took.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PartSummary {
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// Bytes written at a time, between two calls of `pace`.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Writes the part of writer `rank`, and makes it safe. `pace` is called with the number of bytes that were written
+/// since the last call: it may wait, to bound the bandwidth, and it may give the save up with an error.
+///
+/// # Errors
+/// [`SaveError`]. What was written so far is left behind, without a manifest.
+pub fn write_part(
+    files: &dyn FileSystem,
+    directory: &Path,
+    attempt: &SaveAttempt,
+    rank: u32,
+    snapshot: &Snapshot<'_>,
+    pace: &mut dyn FnMut(usize) -> Result<(), SaveError>,
+) -> Result<PartSummary, SaveError> {
+    check(snapshot)?;
+    make_root(files, directory)?;
+    let directory = directory.join(step_directory(attempt.step));
+    files.make_directory(&directory).map_err(SaveError::io("making the directory", &directory))?;
+    let rest = rest(snapshot.tensors, snapshot.bytes.len());
+    let rest_bytes = rest.iter().map(|range| range.len()).sum();
+    let own = divide(snapshot.tensors, rest_bytes, attempt.world_size).swap_remove(rank as usize);
+    let mut record = PartRecord {
+        job: attempt.job.clone(),
+        step: attempt.step,
+        length: snapshot.bytes.len() as u64,
+        digest: hex(xxh3_64(snapshot.bytes)),
+        position: snapshot.position.clone(),
+        files: Vec::new(),
+        tensors: Vec::new(),
+        rest: None,
+    };
+    if !own.is_empty() {
+        let name = attempt.file("tensors", rank, "safetensors");
+        let own: Vec<&CheckpointTensor> =
+            own.iter().map(|index| &snapshot.tensors[*index]).collect();
+        let header = header(&own)?;
+        let mut file = PacedFile::create(files, &directory, name.clone(), pace)?;
+        file.write(&header)?;
+        for tensor in own {
+            record.tensors.push(TensorRecord {
+                name: tensor.name.clone(),
+                dtype: tensor.dtype,
+                shape: tensor.shape.clone(),
+                offset: tensor.offset as u64,
+                bytes: tensor.bytes() as u64,
+                file: name.clone(),
+                file_offset: file.written,
+            });
+            file.write(&snapshot.bytes[tensor.offset..tensor.offset + tensor.bytes()])?;
+        }
+        record.files.push(file.finish()?);
+    }
+    if rank == 0 && rest_bytes > 0 {
+        let name = attempt.file("rest", rank, "bin");
+        let mut file = PacedFile::create(files, &directory, name.clone(), pace)?;
+        for range in rest {
+            file.write(&snapshot.bytes[range])?;
+        }
+        record.files.push(file.finish()?);
+        record.rest = Some(name);
+    }
+    let bytes = record.files.iter().map(|file| file.bytes).sum();
+    let name = attempt.file("part", rank, "json");
+    let mut file = PacedFile::create(files, &directory, name, pace)?;
+    file.write(&text(&record))?;
+    file.finish()?;
+    sync_directory(files, &directory)?;
+    Ok(PartSummary { bytes })
+}
+
+/// Makes the directory of all checkpoints, and its name safe, if it does not exist yet.
+fn make_root(files: &dyn FileSystem, directory: &Path) -> Result<(), SaveError> {
+    let is_missing = |path: &&Path| {
+        let listed = files.list(path);
+        listed.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    };
+    let missing: Vec<&Path> = directory.ancestors().take_while(is_missing).collect();
+    for path in missing.into_iter().rev().filter(|path| !path.as_os_str().is_empty()) {
+        files.make_directory(path).map_err(SaveError::io("making the directory", path))?;
+        sync_directory(files, path.parent().unwrap_or(Path::new("/")))?;
+    }
+    Ok(())
+}
+
+/// Makes the names in a directory safe.
+pub(crate) fn sync_directory(files: &dyn FileSystem, path: &Path) -> Result<(), SaveError> {
+    if is_planted(PlantedBug::DirectoryNotSynced) {
+        return Ok(());
+    }
+    files.sync_directory(path).map_err(SaveError::io("syncing the directory", path))
+}
+
+/// Checks that the arrays lie within the bytes, one after the other, with names of their own.
+fn check(snapshot: &Snapshot<'_>) -> Result<(), SaveError> {
+    let mut names = std::collections::BTreeSet::new();
+    let mut at = 0;
+    for tensor in snapshot.tensors {
+        let wrong = |reason: &str| SaveError::Tensor {
+            name: tensor.name.clone(),
+            reason: reason.to_owned(),
+        };
+        let end = tensor.offset.checked_add(tensor.bytes());
+        if tensor.offset < at || end.is_none_or(|end| end > snapshot.bytes.len()) {
+            return Err(wrong("its range is not within the commit, after the array before it"));
+        }
+        if !names.insert(tensor.name.as_str()) {
+            return Err(wrong("another array has the same name"));
+        }
+        at = tensor.offset + tensor.bytes();
+    }
+    Ok(())
+}
+
+/// The header of a safetensors file, with its length in front, padded so that the data is aligned.
+pub(crate) fn header(tensors: &[&CheckpointTensor]) -> Result<Vec<u8>, SaveError> {
+    let mut at = 0;
+    let infos = tensors.iter().map(|tensor| {
+        let begin = at;
+        at += tensor.bytes();
+        let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
+        (tensor.name.clone(), TensorInfo { dtype, shape, data_offsets: (begin, at) })
+    });
+    // Readers such as transformers ask for this entry.
+    let about = std::iter::once(("format".to_owned(), "pt".to_owned())).collect();
+    let metadata = Metadata::new(Some(about), infos.collect()).map_err(|error| {
+        let name = tensors.first().map_or_else(String::new, |tensor| tensor.name.clone());
+        SaveError::Tensor { name, reason: error.to_string() }
+    })?;
+    let mut text = serde_json::to_vec(&metadata).expect("names are strings: nothing is refused");
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.extend_from_slice(&text);
+    Ok(header)
+}
+
+/// A file that is written with its checksums.
+pub(crate) struct PacedFile<'a> {
+    file: Box<dyn SyncedWrite>,
+    path: std::path::PathBuf,
+    name: String,
+    written: u64,
+    chunks: Vec<String>,
+    chunk: xxhash_rust::xxh3::Xxh3,
+    in_chunk: usize,
+    pace: &'a mut dyn FnMut(usize) -> Result<(), SaveError>,
+}
+
+impl<'a> PacedFile<'a> {
+    pub(crate) fn create(
+        files: &dyn FileSystem,
+        directory: &Path,
+        name: String,
+        pace: &'a mut dyn FnMut(usize) -> Result<(), SaveError>,
+    ) -> Result<Self, SaveError> {
+        let path = directory.join(&name);
+        let file = files.create(&path).map_err(SaveError::io("making", &path))?;
+        let chunk = xxhash_rust::xxh3::Xxh3::new();
+        Ok(Self { file, path, name, written: 0, chunks: Vec::new(), chunk, in_chunk: 0, pace })
+    }
+
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), SaveError> {
+        while !bytes.is_empty() {
+            let (piece, rest) =
+                bytes.split_at(bytes.len().min(PIECE_BYTES).min(CHUNK_BYTES - self.in_chunk));
+            self.file.write_all(piece).map_err(SaveError::io("writing", &self.path))?;
+            self.chunk.update(piece);
+            self.written += piece.len() as u64;
+            self.in_chunk += piece.len();
+            if self.in_chunk == CHUNK_BYTES {
+                self.end_chunk();
+            }
+            (self.pace)(piece.len())?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    fn end_chunk(&mut self) {
+        self.chunks.push(hex(self.chunk.digest()));
+        self.chunk.reset();
+        self.in_chunk = 0;
+    }
+
+    /// Makes the file's content safe.
+    pub(crate) fn finish(mut self) -> Result<FileRecord, SaveError> {
+        if self.in_chunk > 0 {
+            self.end_chunk();
+        }
+        if !is_planted(PlantedBug::ManifestBeforeData) {
+            self.file.sync().map_err(SaveError::io("syncing", &self.path))?;
+        }
+        let Self { name, written: bytes, chunks, .. } = self;
+        Ok(FileRecord { name, bytes, chunk_bytes: CHUNK_BYTES as u64, chunks })
+    }
+}

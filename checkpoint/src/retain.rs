@@ -1,0 +1,110 @@
+//! Removal of old checkpoints and of what saves have left behind. A checkpoint loses its manifest first: what is left
+//! of it after a loss of power is partial, never damaged.
+
+use std::io;
+use std::path::Path;
+
+use crate::file_system::FileSystem;
+use crate::manifest::MANIFEST;
+use crate::planted::{PlantedBug, is_planted};
+use crate::{step_directory, step_of};
+
+/// Removes all but the `keep` newest checkpoints up to `newest`, and partial ones before it. Returns troubles, in words.
+pub(crate) fn retain(
+    files: &dyn FileSystem,
+    directory: &Path,
+    keep: usize,
+    newest: u64,
+) -> Vec<String> {
+    let mut steps = match steps(files, directory) {
+        Ok(steps) => steps,
+        Err(error) => return vec![format!("{}: {error}", directory.display())],
+    };
+    steps.retain(|step| *step <= newest);
+    let (mut kept, mut troubles) = (0, Vec::new());
+    for step in steps.into_iter().rev() {
+        let of_step = directory.join(step_directory(step));
+        let names = files.list(&of_step).unwrap_or_default();
+        let is_sealed = names.iter().any(|name| name == MANIFEST);
+        if is_sealed && kept < keep {
+            kept += 1;
+        } else if is_sealed || step < newest {
+            troubles.extend(remove(files, directory, &of_step, names).err());
+        }
+    }
+    troubles
+}
+
+/// Removes what saves that did not end have left behind. Called before training begins, when nobody writes. Returns
+/// troubles, in words.
+pub fn clear_partial(files: &dyn FileSystem, directory: &Path) -> Vec<String> {
+    let Ok(steps) = steps(files, directory) else { return Vec::new() };
+    let mut troubles = Vec::new();
+    for step in steps {
+        let of_step = directory.join(step_directory(step));
+        let names = files.list(&of_step).unwrap_or_default();
+        if !names.iter().any(|name| name == MANIFEST) {
+            troubles.extend(remove(files, directory, &of_step, names).err());
+        }
+    }
+    troubles
+}
+
+/// Renames the checkpoints after `step`: training goes on from `step` (none: from the beginning) and will write steps
+/// of the same numbers, with other content. Nothing is removed; who wants them back renames them. Returns their new
+/// names, and troubles, in words.
+pub fn set_aside_after(
+    files: &dyn FileSystem,
+    directory: &Path,
+    step: Option<u64>,
+) -> (Vec<String>, Vec<String>) {
+    let Ok(all) = files.list(directory) else { return (Vec::new(), Vec::new()) };
+    let later = |name: &String| step_of(name).is_some_and(|other| Some(other) > step);
+    let (mut set_aside, mut troubles) = (Vec::new(), Vec::new());
+    for name in all.iter().filter(|name| later(name)) {
+        let number = (1..).find(|number| !all.contains(&aside(name, *number))).unwrap_or(1);
+        let new = aside(name, number);
+        match files.rename(&directory.join(name), &directory.join(&new)) {
+            Ok(()) => set_aside.push(new),
+            Err(error) => troubles.push(format!("{name} cannot be renamed: {error}")),
+        }
+    }
+    if !set_aside.is_empty() {
+        troubles.extend(files.sync_directory(directory).err().map(|error| error.to_string()));
+    }
+    (set_aside, troubles)
+}
+
+fn aside(name: &str, number: u32) -> String {
+    format!("set-aside-{number}-{name}")
+}
+
+/// The steps that have a directory, in order.
+pub(crate) fn steps(files: &dyn FileSystem, directory: &Path) -> io::Result<Vec<u64>> {
+    let names = files.list(directory)?;
+    let mut steps: Vec<u64> = names.iter().filter_map(|name| step_of(name)).collect();
+    steps.sort_unstable();
+    Ok(steps)
+}
+
+fn remove(
+    files: &dyn FileSystem,
+    directory: &Path,
+    of_step: &Path,
+    mut names: Vec<String>,
+) -> Result<(), String> {
+    let in_words = |error: io::Error| format!("{} cannot be removed: {error}", of_step.display());
+    let manifest = names.iter().position(|name| name == MANIFEST);
+    if is_planted(PlantedBug::DataRemovedBeforeManifest) {
+        names.sort_by_key(|name| name == MANIFEST);
+    }
+    if let Some(index) = manifest.filter(|_| !is_planted(PlantedBug::DataRemovedBeforeManifest)) {
+        files.remove_file(&of_step.join(names.swap_remove(index))).map_err(in_words)?;
+        files.sync_directory(of_step).map_err(in_words)?;
+    }
+    for name in names {
+        files.remove_file(&of_step.join(name)).map_err(in_words)?;
+    }
+    files.remove_directory(of_step).map_err(in_words)?;
+    files.sync_directory(directory).map_err(in_words)
+}

@@ -1,0 +1,146 @@
+//! Makes a checkpoint whole once all its parts are safe: collects the parts' records into the manifest, and gives the
+//! manifest its name. Called by one writer, at the driver's order.
+
+use std::io::Read;
+use std::path::Path;
+
+use crate::error::SaveError;
+use crate::file_system::FileSystem;
+use crate::manifest::{MANIFEST, MANIFEST_BYTES_MAX, Manifest, PartRecord, UNSEALED};
+use crate::part::{PacedFile, sync_directory};
+use crate::planted::{PlantedBug, is_planted};
+use crate::retain::retain;
+use crate::snapshot::SaveAttempt;
+use crate::step_directory;
+
+/// A checkpoint that is whole.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SealSummary {
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Troubles with the removal of old checkpoints, which do not touch this one.
+    pub troubles: Vec<String>,
+}
+
+/// Makes the checkpoint whole, and then removes all but the `keep` newest ones. The checkpoint is safe when this
+/// returns.
+///
+/// # Errors
+/// [`SaveError`]: the checkpoint has no manifest, or its manifest may not be safe yet; older ones are untouched.
+pub fn seal(
+    files: &dyn FileSystem,
+    directory: &Path,
+    attempt: &SaveAttempt,
+    saved_at_ms: u64,
+    keep: usize,
+) -> Result<SealSummary, SaveError> {
+    if is_planted(PlantedBug::OldRemovedFirst) {
+        retain(files, directory, 0, attempt.step);
+    }
+    let of_step = directory.join(step_directory(attempt.step));
+    let mut manifest = collect(files, &of_step, attempt)?;
+    manifest.saved_at_ms = saved_at_ms;
+    let (unsealed, sealed) = (of_step.join(UNSEALED), of_step.join(MANIFEST));
+    let mut pace = |_| Ok(());
+    let mut file = PacedFile::create(files, &of_step, UNSEALED.to_owned(), &mut pace)?;
+    file.write(&manifest.encode())?;
+    file.finish()?;
+    sync_directory(files, &of_step)?;
+    files.rename(&unsealed, &sealed).map_err(SaveError::io("renaming", &unsealed))?;
+    sync_directory(files, &of_step)?;
+    sync_directory(files, directory)?;
+    let bytes = manifest.files.iter().map(|file| file.bytes).sum();
+    let mut troubles = retain(files, directory, keep, attempt.step);
+    troubles.extend(remove_unnamed(files, &of_step, &manifest));
+    Ok(SealSummary { bytes, troubles })
+}
+
+/// The manifest, from the records of all parts.
+fn collect(
+    files: &dyn FileSystem,
+    of_step: &Path,
+    attempt: &SaveAttempt,
+) -> Result<Manifest, SaveError> {
+    let mut manifest: Option<Manifest> = None;
+    for rank in 0..attempt.world_size {
+        let part = read_part(files, of_step, attempt, rank)?;
+        let manifest = manifest.get_or_insert_with(|| Manifest {
+            version: Manifest::VERSION,
+            job: attempt.job.clone(),
+            name: attempt.name.clone(),
+            step: attempt.step,
+            term: attempt.term,
+            generation: attempt.generation,
+            world_size: attempt.world_size,
+            saved_at_ms: 0,
+            length: part.length,
+            digest: part.digest.clone(),
+            position: part.position.clone(),
+            files: Vec::new(),
+            tensors: Vec::new(),
+            rest: None,
+            checksum: String::new(),
+        });
+        let differ = |what| Err(SaveError::PartsDiffer { rank, what });
+        if !is_planted(PlantedBug::PartsNotCompared) {
+            if (&part.job, part.step) != (&manifest.job, manifest.step) {
+                return differ("their jobs or steps");
+            }
+            if part.position != manifest.position {
+                return differ("their places in the data");
+            }
+            if (part.length, &part.digest) != (manifest.length, &manifest.digest) {
+                return differ("the contents of the commits");
+            }
+        }
+        manifest.files.extend(part.files);
+        manifest.tensors.extend(part.tensors);
+        manifest.rest = manifest.rest.take().or(part.rest);
+    }
+    let mut manifest = manifest.ok_or(SaveError::PartMissing {
+        rank: 0,
+        world_size: 0,
+        directory: of_step.to_owned(),
+    })?;
+    manifest.tensors.sort_by_key(|tensor| tensor.offset);
+    Ok(manifest)
+}
+
+fn read_part(
+    files: &dyn FileSystem,
+    of_step: &Path,
+    attempt: &SaveAttempt,
+    rank: u32,
+) -> Result<PartRecord, SaveError> {
+    let path = of_step.join(attempt.file("part", rank, "json"));
+    let file = files.open(&path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => SaveError::PartMissing {
+            rank,
+            world_size: attempt.world_size,
+            directory: of_step.to_owned(),
+        },
+        _ => SaveError::Io { action: "opening", path: path.clone(), source: error },
+    })?;
+    let mut text = Vec::new();
+    file.take(MANIFEST_BYTES_MAX)
+        .read_to_end(&mut text)
+        .map_err(SaveError::io("reading", &path))?;
+    serde_json::from_slice(&text).map_err(|error| SaveError::Io {
+        action: "reading",
+        path,
+        source: error.into(),
+    })
+}
+
+/// Removes what lies beside a whole checkpoint: the parts' records, and files of attempts that did not end.
+fn remove_unnamed(files: &dyn FileSystem, of_step: &Path, manifest: &Manifest) -> Vec<String> {
+    let names = files.list(of_step).unwrap_or_default();
+    let is_named =
+        |name: &String| name == MANIFEST || manifest.files.iter().any(|file| file.name == *name);
+    let unnamed = names.into_iter().filter(|name| !is_named(name));
+    let removed = unnamed.map(|name| {
+        let path = of_step.join(name);
+        files.remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))
+    });
+    removed.filter_map(Result::err).collect()
+}

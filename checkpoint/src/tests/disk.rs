@@ -1,0 +1,294 @@
+//! A file system in memory that loses power. Content that was not synced survives, is torn, or is gone; names that were
+//! not synced survive up to some change, each directory on its own. Used by the tests of this crate.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use crate::{FileSystem, SyncedWrite};
+
+#[derive(Clone, Debug, Default)]
+struct Content {
+    seen: Vec<u8>,
+    safe: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+enum Node {
+    File(usize),
+    Directory,
+}
+
+/// A change of one directory that is not safe yet.
+#[derive(Clone, Debug)]
+enum Change {
+    Made(PathBuf, Node),
+    Removed(PathBuf),
+    Renamed(PathBuf, PathBuf),
+}
+
+#[derive(Debug, Default)]
+struct Disk {
+    contents: Vec<Content>,
+    seen: BTreeMap<PathBuf, Node>,
+    safe: BTreeMap<PathBuf, Node>,
+    changes: Vec<Change>,
+    /// Operations until the power fails.
+    left: Option<u64>,
+    operations: u64,
+    is_full: bool,
+    random: u64,
+}
+
+impl Disk {
+    fn next(&mut self, below: usize) -> usize {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.random >> 33) as usize % below.max(1)
+    }
+
+    /// Counts a change; from the moment when the power fails on, none takes place.
+    fn step(&mut self) -> io::Result<()> {
+        self.operations += 1;
+        if let Some(left) = &mut self.left {
+            if *left == 0 {
+                return Err(io::Error::other("no power"));
+            }
+            *left -= 1;
+        }
+        Ok(())
+    }
+
+    fn file(&self, path: &Path) -> io::Result<usize> {
+        match self.seen.get(path) {
+            Some(Node::File(number)) => Ok(*number),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+fn apply(names: &mut BTreeMap<PathBuf, Node>, change: &Change) {
+    match change {
+        Change::Made(path, node) => {
+            names.insert(path.clone(), node.clone());
+        }
+        Change::Removed(path) => {
+            names.remove(path);
+        }
+        Change::Renamed(from, to) => {
+            let moved: Vec<PathBuf> =
+                names.keys().filter(|path| path.starts_with(from)).cloned().collect();
+            for path in moved {
+                if let (Some(node), Ok(rest)) = (names.remove(&path), path.strip_prefix(from)) {
+                    let new = if rest.as_os_str().is_empty() { to.clone() } else { to.join(rest) };
+                    names.insert(new, node);
+                }
+            }
+        }
+    }
+}
+
+/// The directory whose sync makes a change safe.
+fn directory_of(change: &Change) -> &Path {
+    let path = match change {
+        Change::Made(path, _) | Change::Removed(path) | Change::Renamed(_, path) => path,
+    };
+    path.parent().unwrap_or(Path::new(""))
+}
+
+/// The disk; clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TestDisk(Rc<RefCell<Disk>>);
+
+impl TestDisk {
+    pub(super) fn new(seed: u64) -> Self {
+        let disk = Self::default();
+        disk.0.borrow_mut().random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        disk
+    }
+
+    /// Fails every change after this many.
+    pub(super) fn cut_after(&self, operations: u64) {
+        self.0.borrow_mut().left = Some(operations);
+    }
+
+    pub(super) fn operations(&self) -> u64 {
+        self.0.borrow().operations
+    }
+
+    pub(super) fn fill(&self, is_full: bool) {
+        self.0.borrow_mut().is_full = is_full;
+    }
+
+    /// Loses power, and has it back: only what is safe is left, with some of the rest.
+    pub(super) fn lose_power(&self) {
+        let mut disk = self.0.borrow_mut();
+        let mut by_directory: BTreeMap<PathBuf, Vec<Change>> = BTreeMap::new();
+        for change in std::mem::take(&mut disk.changes) {
+            by_directory.entry(directory_of(&change).to_owned()).or_default().push(change);
+        }
+        for changes in by_directory.into_values() {
+            let kept = disk.next(changes.len() + 1);
+            for change in changes.iter().take(kept) {
+                apply(&mut disk.safe, change);
+            }
+        }
+        let orphaned: Vec<PathBuf> = disk
+            .safe
+            .keys()
+            .filter(|path| {
+                let parent = path.parent().unwrap_or(Path::new(""));
+                !parent.as_os_str().is_empty() && !disk.safe.contains_key(parent)
+            })
+            .cloned()
+            .collect();
+        for path in orphaned {
+            disk.safe.remove(&path);
+        }
+        for number in 0..disk.contents.len() {
+            if disk.contents[number].seen == disk.contents[number].safe {
+                continue;
+            }
+            let Content { mut seen, safe } = disk.contents[number].clone();
+            let survives = match disk.next(3) {
+                0 => safe,
+                1 => seen,
+                _ => {
+                    let length = disk.next(seen.len() + 1);
+                    seen[length / 2..].fill(0);
+                    seen.truncate(length);
+                    seen
+                }
+            };
+            disk.contents[number] = Content { seen: survives.clone(), safe: survives };
+        }
+        disk.seen = disk.safe.clone();
+        disk.left = None;
+    }
+
+    /// Changes a file's bytes, as rot does.
+    pub(super) fn change(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut disk = self.0.borrow_mut();
+        let number = disk.file(path).expect("the file exists");
+        let content = &mut disk.contents[number];
+        change(&mut content.seen);
+        content.safe = content.seen.clone();
+    }
+
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let disk = self.0.borrow();
+        let files = disk.seen.iter().filter(|(_, node)| matches!(node, Node::File(_)));
+        files.map(|(path, _)| path.clone()).collect()
+    }
+
+    fn change_names(&self, change: Change) -> io::Result<()> {
+        let mut disk = self.0.borrow_mut();
+        disk.step()?;
+        apply(&mut disk.seen, &change);
+        disk.changes.push(change);
+        Ok(())
+    }
+}
+
+struct Handle(TestDisk, usize);
+
+impl Write for Handle {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut disk = self.0.0.borrow_mut();
+        disk.step()?;
+        if disk.is_full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        disk.contents[self.1].seen.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl SyncedWrite for Handle {
+    fn sync(&mut self) -> io::Result<()> {
+        let mut disk = self.0.0.borrow_mut();
+        disk.step()?;
+        let content = &mut disk.contents[self.1];
+        content.safe.clone_from(&content.seen);
+        Ok(())
+    }
+}
+
+impl FileSystem for TestDisk {
+    fn make_directory(&self, path: &Path) -> io::Result<()> {
+        let above: Vec<&Path> = path.ancestors().collect();
+        for path in above.into_iter().rev().filter(|path| !path.as_os_str().is_empty()) {
+            if !self.0.borrow().seen.contains_key(path) {
+                self.change_names(Change::Made(path.to_owned(), Node::Directory))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        let disk = self.0.borrow();
+        if !directory.as_os_str().is_empty() && !disk.seen.contains_key(directory) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let inside = disk.seen.keys().filter(|path| path.parent() == Some(directory));
+        Ok(inside.map(|path| path.file_name().unwrap_or_default().display().to_string()).collect())
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn SyncedWrite>> {
+        let known = self.0.borrow().file(path);
+        let number = match known {
+            Ok(number) => {
+                let mut disk = self.0.borrow_mut();
+                disk.step()?;
+                disk.contents[number].seen.clear();
+                number
+            }
+            Err(_) => {
+                let number = self.0.borrow().contents.len();
+                self.0.borrow_mut().contents.push(Content::default());
+                self.change_names(Change::Made(path.to_owned(), Node::File(number)))?;
+                number
+            }
+        };
+        Ok(Box::new(Handle(self.clone(), number)))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn Read>> {
+        let disk = self.0.borrow();
+        let number = disk.file(path)?;
+        Ok(Box::new(io::Cursor::new(disk.contents[number].seen.clone())))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.change_names(Change::Renamed(from.to_owned(), to.to_owned()))
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.0.borrow().file(path)?;
+        self.change_names(Change::Removed(path.to_owned()))
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        if !self.list(path)?.is_empty() {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
+        self.change_names(Change::Removed(path.to_owned()))
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        let mut disk = self.0.borrow_mut();
+        disk.step()?;
+        let (of_this, others): (Vec<Change>, Vec<Change>) =
+            std::mem::take(&mut disk.changes).into_iter().partition(|c| directory_of(c) == path);
+        for change in &of_this {
+            apply(&mut disk.safe, change);
+        }
+        disk.changes = others;
+        Ok(())
+    }
+}

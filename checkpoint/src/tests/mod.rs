@@ -1,0 +1,298 @@
+//! The rules of checkpoints, on a disk that loses power and rots.
+
+mod disk;
+
+use std::path::Path;
+
+use serde_json::json;
+
+use self::disk::TestDisk;
+use crate::planted::{PlantedBug, plant};
+use crate::*;
+
+const DIRECTORY: &str = "checkpoints";
+const KEEP: usize = 2;
+const WORLD_SIZE: u32 = 3;
+
+fn directory() -> &'static Path {
+    Path::new(DIRECTORY)
+}
+
+fn attempt(step: u64) -> SaveAttempt {
+    SaveAttempt {
+        job: "9d1f".to_owned(),
+        name: None,
+        term: 1,
+        generation: 1,
+        step,
+        world_size: WORLD_SIZE,
+    }
+}
+
+/// A commit of this step: 5 bytes, two arrays with a byte between them, 2 bytes.
+fn commit(step: u64) -> (Vec<u8>, Vec<CheckpointTensor>) {
+    let bytes: Vec<u8> = (0..40_u64).map(|n| (n * 7 + step) as u8).collect();
+    let tensor = |name: &str, offset, elements| CheckpointTensor {
+        name: name.to_owned(),
+        dtype: Dtype::F32,
+        shape: vec![elements],
+        offset,
+    };
+    (bytes, vec![tensor("model.weight", 5, 5), tensor("model.bias", 26, 3)])
+}
+
+fn write(disk: &TestDisk, step: u64, rank: u32) -> Result<(), SaveError> {
+    let (bytes, tensors) = commit(step);
+    let position = json!({ "consumed": step });
+    let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position: &position };
+    write_part(disk, directory(), &attempt(step), rank, &snapshot, &mut |_| Ok(())).map(|_| ())
+}
+
+fn save(disk: &TestDisk, step: u64) -> Result<(), SaveError> {
+    (0..WORLD_SIZE).try_for_each(|rank| write(disk, step, rank))?;
+    seal(disk, directory(), &attempt(step), 0, KEEP).map(|_| ())
+}
+
+fn taken(disk: &TestDisk) -> Option<u64> {
+    let (loaded, _) =
+        newest(disk, directory(), None, &|_| Ok(())).expect("some are whole, or none is sealed");
+    let loaded = loaded?;
+    assert_eq!(loaded.bytes, commit(loaded.manifest.step).0, "what is taken is what was written");
+    Some(loaded.manifest.step)
+}
+
+/// Saves steps 1 to 3, cuts the power at each change on the way to step 4, and gives the first rule that does not hold.
+fn broken_rule() -> Option<String> {
+    let changes = {
+        let disk = TestDisk::new(0);
+        (1..=3).for_each(|step| save(&disk, step).expect("the disk is sound"));
+        let before = disk.operations();
+        save(&disk, 4).expect("the disk is sound");
+        disk.operations() - before
+    };
+    for seed in 0..16 {
+        for cut in 0..=changes {
+            let disk = TestDisk::new(seed * 1_000 + cut);
+            (1..=3).for_each(|step| save(&disk, step).expect("the disk is sound"));
+            disk.cut_after(cut);
+            let returned = save(&disk, 4).is_ok();
+            disk.lose_power();
+            for candidate in list(&disk, directory()).ok()? {
+                let Ok(manifest) = candidate.manifest else { continue };
+                if let Err(damage) = verify(&disk, &candidate.path, &manifest) {
+                    return Some(format!(
+                        "step {} is sealed and damaged: {damage}",
+                        candidate.step
+                    ));
+                }
+            }
+            let found =
+                newest(&disk, directory(), None, &|_| Ok(())).ok().and_then(|(found, _)| found);
+            match found.map(|found| found.manifest.step) {
+                Some(4) => {}
+                Some(3) if !returned => {}
+                found => return Some(format!("{found:?} is found, returned: {returned}")),
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn c_1_power_cut_at_any_change_leaves_the_old_one_or_the_new_one() {
+    plant(None);
+    assert_eq!(broken_rule(), None);
+}
+
+#[test]
+fn planted_bugs_in_the_order_of_writes_are_found() {
+    for bug in [
+        PlantedBug::ManifestBeforeData,
+        PlantedBug::DirectoryNotSynced,
+        PlantedBug::OldRemovedFirst,
+        PlantedBug::DataRemovedBeforeManifest,
+    ] {
+        plant(Some(bug));
+        let broken = broken_rule();
+        plant(None);
+        assert!(broken.is_some(), "{bug:?} is not found");
+    }
+}
+
+#[test]
+fn c_3_each_kind_of_damage_is_named_and_the_one_before_is_taken() {
+    type Harm = fn(&mut Vec<u8>);
+    let harms: [(&str, Harm); 5] = [
+        ("truncated", |bytes| bytes.truncate(bytes.len() / 2)),
+        ("one byte shorter", |bytes| bytes.truncate(bytes.len() - 1)),
+        ("one byte longer", |bytes| bytes.push(0)),
+        ("empty", Vec::clear),
+        ("a flipped bit", |bytes| {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 4;
+        }),
+    ];
+    let disk = TestDisk::new(1);
+    save(&disk, 4).and_then(|()| save(&disk, 5)).expect("the disk is sound");
+    let of_5 = directory().join(step_directory(5));
+    let files: Vec<_> = disk.files().into_iter().filter(|file| file.starts_with(&of_5)).collect();
+    assert_eq!(files.len(), 4, "the manifest, the rest, two files of arrays: {files:?}");
+    for file in &files {
+        for (what, harm) in harms {
+            let disk = TestDisk::new(1);
+            save(&disk, 4).and_then(|()| save(&disk, 5)).expect("the disk is sound");
+            disk.change(file, harm);
+            named_and_passed_over(&disk, file, what);
+        }
+        let disk = TestDisk::new(1);
+        save(&disk, 4).and_then(|()| save(&disk, 5)).expect("the disk is sound");
+        disk.remove_file(file).expect("it is there");
+        named_and_passed_over(&disk, file, "removed");
+    }
+}
+
+fn named_and_passed_over(disk: &TestDisk, file: &Path, what: &str) {
+    let (found, passed_over) =
+        newest(disk, directory(), None, &|_| Ok(())).expect("step 4 is whole");
+    assert_eq!(found.map(|found| found.manifest.step), Some(4), "{} {what}", file.display());
+    let [(name, damage)] = &passed_over[..] else { panic!("{passed_over:?}") };
+    assert_eq!(name, "step-0000000005");
+    let file = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let text = damage.to_string();
+    let is_named = text.contains(&file) || *damage == Damage::Partial && file == "manifest.json";
+    assert!(is_named, "{file} {what}: {text}");
+}
+
+#[test]
+fn every_bit_of_a_manifest_counts() {
+    let disk = TestDisk::new(1);
+    save(&disk, 4).and_then(|()| save(&disk, 5)).expect("the disk is sound");
+    let manifest = directory().join("step-0000000005/manifest.json");
+    let mut length = 0;
+    disk.change(&manifest, |bytes| length = bytes.len());
+    for bit in 0..length * 8 {
+        disk.change(&manifest, |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
+        assert_eq!(taken(&disk), Some(4), "bit {bit}");
+        disk.change(&manifest, |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
+    }
+    assert_eq!(taken(&disk), Some(5));
+}
+
+#[test]
+fn one_that_was_renamed_or_is_of_another_job_is_not_taken() {
+    let disk = TestDisk::new(1);
+    save(&disk, 4).expect("the disk is sound");
+    let named = SaveAttempt { name: Some("ours".to_owned()), ..attempt(5) };
+    let (bytes, tensors) = commit(5);
+    let position = json!({ "consumed": 5 });
+    let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position: &position };
+    for rank in 0..WORLD_SIZE {
+        write_part(&disk, directory(), &named, rank, &snapshot, &mut |_| Ok(())).expect("sound");
+    }
+    seal(&disk, directory(), &named, 0, KEEP).expect("the disk is sound");
+    let (found, _) = newest(&disk, directory(), Some("ours"), &|_| Ok(())).expect("it is whole");
+    assert_eq!(found.map(|found| found.manifest.step), Some(5));
+    let (found, passed_over) =
+        newest(&disk, directory(), Some("theirs"), &|_| Ok(())).expect("4 is whole");
+    assert_eq!(found.map(|found| found.manifest.step), Some(4), "it has no name");
+    assert!(passed_over[0].1.to_string().contains("\"ours\""), "{passed_over:?}");
+    let (from, to) = ("step-0000000005", "step-0000000009");
+    disk.rename(&directory().join(from), &directory().join(to)).expect("it is there");
+    let (found, passed_over) = newest(&disk, directory(), None, &|_| Ok(())).expect("4 is whole");
+    assert_eq!(found.map(|found| found.manifest.step), Some(4));
+    assert!(passed_over[0].1.to_string().contains("is of step 5"), "{passed_over:?}");
+}
+
+#[test]
+fn damaged_ones_alone_are_an_error_and_partial_ones_alone_are_none() {
+    let disk = TestDisk::new(1);
+    assert_eq!(taken(&disk), None, "without a directory");
+    write(&disk, 5, 0).expect("the disk is sound");
+    assert_eq!(taken(&disk), None, "one that did not end");
+    save(&disk, 6).expect("the disk is sound");
+    disk.change(&directory().join("step-0000000006/rest-1.1-00000-of-00003.bin"), Vec::clear);
+    let error =
+        newest(&disk, directory(), None, &|_| Ok(())).expect_err("nothing is begun anew unasked");
+    assert!(error.to_string().contains("step-0000000006: rest-1.1-00000"), "{error}");
+}
+
+#[test]
+fn a_part_that_is_missing_or_of_another_commit_is_not_sealed() {
+    let disk = TestDisk::new(1);
+    write(&disk, 5, 0).and_then(|()| write(&disk, 5, 1)).expect("the disk is sound");
+    let error = seal(&disk, directory(), &attempt(5), 0, KEEP).expect_err("part 2 is missing");
+    assert!(matches!(error, SaveError::PartMissing { rank: 2, .. }), "{error}");
+    let (mut bytes, tensors) = commit(5);
+    bytes[7] ^= 1;
+    for (position, what) in [(5, "contents"), (6, "places in the data")] {
+        let position = json!({ "consumed": position });
+        let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position: &position };
+        write_part(&disk, directory(), &attempt(5), 2, &snapshot, &mut |_| Ok(())).expect("sound");
+        let error = seal(&disk, directory(), &attempt(5), 0, KEEP).expect_err("it differs");
+        assert!(error.to_string().contains(what), "{error}");
+        plant(Some(PlantedBug::PartsNotCompared));
+        let sealed = seal(&disk, directory(), &attempt(5), 0, KEEP);
+        plant(None);
+        assert!(sealed.is_ok(), "the comparison is what refuses it");
+        let sealed = directory().join("step-0000000005/manifest.json");
+        disk.remove_file(&sealed).expect("it was sealed");
+        (0..2).for_each(|rank| write(&disk, 5, rank).expect("the disk is sound"));
+    }
+}
+
+#[test]
+fn old_ones_go_only_when_the_new_one_is_whole() {
+    let disk = TestDisk::new(1);
+    (1..=5).for_each(|step| save(&disk, step).expect("the disk is sound"));
+    let steps = |disk: &TestDisk| -> Vec<u64> {
+        list(disk, directory()).expect("listed").iter().map(|found| found.step).collect()
+    };
+    assert_eq!(steps(&disk), [4, 5]);
+    disk.fill(true);
+    assert!(save(&disk, 6).is_err(), "C-4: a full disk");
+    disk.fill(false);
+    assert_eq!(taken(&disk), Some(5), "the old ones are kept");
+    save(&disk, 7).expect("there is room again");
+    assert_eq!(steps(&disk), [5, 7], "what step 6 left behind is gone");
+}
+
+#[test]
+fn later_ones_are_set_aside_and_not_lost_when_training_begins_before_them() {
+    let disk = TestDisk::new(1);
+    (1..=2).for_each(|step| save(&disk, step).expect("the disk is sound"));
+    let (set_aside, troubles) = set_aside_after(&disk, directory(), Some(1));
+    assert_eq!((set_aside, troubles), (vec!["set-aside-1-step-0000000002".to_owned()], vec![]));
+    assert_eq!(taken(&disk), Some(1));
+    save(&disk, 2).expect("the name is free");
+    set_aside_after(&disk, directory(), None);
+    let mut names = disk.list(directory()).expect("listed");
+    names.sort();
+    let all = [
+        "set-aside-1-step-0000000001",
+        "set-aside-1-step-0000000002",
+        "set-aside-2-step-0000000002",
+    ];
+    assert_eq!(names, all);
+}
+
+#[test]
+fn another_reader_of_safetensors_reads_the_arrays() {
+    let root = tempfile::tempdir().expect("a directory");
+    let (bytes, tensors) = commit(5);
+    let position = json!({ "consumed": 5 });
+    let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position: &position };
+    for rank in 0..WORLD_SIZE {
+        write_part(&LocalFiles, root.path(), &attempt(5), rank, &snapshot, &mut |_| Ok(()))
+            .expect("written");
+    }
+    seal(&LocalFiles, root.path(), &attempt(5), 0, KEEP).expect("sealed");
+    let (loaded, _) = newest(&LocalFiles, root.path(), None, &|_| Ok(())).expect("whole");
+    let loaded = loaded.expect("there is one");
+    assert_eq!(loaded.bytes, bytes);
+    let path = root.path().join("model.safetensors");
+    assert_eq!(export(&LocalFiles, &loaded, &path).expect("written"), 2);
+    let content = std::fs::read(&path).expect("read");
+    let read = safetensors::SafeTensors::deserialize(&content).expect("its own crate reads it");
+    assert_eq!(read.tensor("model.weight").expect("named").data(), &bytes[5..25]);
+    assert_eq!(read.tensor("model.bias").expect("named").shape(), [3]);
+}

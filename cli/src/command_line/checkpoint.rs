@@ -1,0 +1,239 @@
+//! `checkpoint list|show|verify|export`: durable checkpoints, looked at without their job. Called by `main`.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use clap::{Args, Subcommand};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use elastic_checkpoint::{
+    CheckpointCandidate, Damage, LoadedCheckpoint, LocalFiles, Manifest, export, list, load,
+    newest, verify,
+};
+use serde_json::{Value, json};
+
+use super::failure::{CommandFailure, ResultExt};
+use super::printable::printable;
+
+/// Flags of `checkpoint`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CheckpointFlags {
+    #[command(subcommand)]
+    command: CheckpointSubcommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum CheckpointSubcommand {
+    /// List the checkpoints of a folder, the oldest first.
+    List(FolderFlags),
+    /// Show what one consists of: the place in the data, and the arrays with their names.
+    Show(FolderFlags),
+    /// Read every byte and compare it with what was written. Exit code 1 if one is damaged.
+    Verify(FolderFlags),
+    /// Write all arrays of one into a single file of the format safetensors.
+    Export(ExportFlags),
+}
+
+#[derive(Args, Clone, Debug)]
+struct FolderFlags {
+    /// The folder that --checkpoint names; or, except for `list`, that of one step in it
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Print JSON on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+struct ExportFlags {
+    #[command(flatten)]
+    from: FolderFlags,
+    /// The file to write
+    #[arg(long, value_name = "FILE", default_value = "model.safetensors")]
+    into: PathBuf,
+}
+
+/// Runs `checkpoint`.
+pub(crate) fn run_checkpoint(flags: &CheckpointFlags) -> Result<(), CommandFailure> {
+    match &flags.command {
+        CheckpointSubcommand::List(flags) => run_list(flags),
+        CheckpointSubcommand::Show(flags) => run_show(flags),
+        CheckpointSubcommand::Verify(flags) => run_verify(flags),
+        CheckpointSubcommand::Export(flags) => run_export(flags),
+    }
+}
+
+fn run_list(flags: &FolderFlags) -> Result<(), CommandFailure> {
+    let all = candidates(&flags.folder)?;
+    if flags.json {
+        let rows: Vec<Value> = all.iter().map(row).collect();
+        return say(&format!("{}\n", Value::from(rows)));
+    }
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(["STEP", "WORKERS", "BYTES", "SAVED AT", "STATE"]);
+    for candidate in &all {
+        let step = candidate.step.to_string();
+        match &candidate.manifest {
+            Ok(manifest) => table.add_row([
+                step,
+                manifest.world_size.to_string(),
+                bytes_of(manifest).to_string(),
+                at(manifest),
+                "complete".to_owned(),
+            ]),
+            Err(damage) => table.add_row([
+                step,
+                String::new(),
+                String::new(),
+                String::new(),
+                printable(&damage.to_string()).into_owned(),
+            ]),
+        };
+    }
+    say(&format!("{table}\n"))
+}
+
+fn run_show(flags: &FolderFlags) -> Result<(), CommandFailure> {
+    let loaded = one(&flags.folder)?;
+    let manifest = &loaded.manifest;
+    if flags.json {
+        let whole = serde_json::to_value(manifest).failed("the manifest cannot be printed")?;
+        return say(&format!("{whole}\n"));
+    }
+    let mut text = format!(
+        "{}\nstep {}, saved at {} by {} workers in generation {}, {} bytes\nplace in the data: {}\n",
+        printable(&loaded.path.display().to_string()),
+        manifest.step,
+        at(manifest),
+        manifest.world_size,
+        manifest.generation,
+        bytes_of(manifest),
+        printable(&manifest.position.to_string()),
+    );
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(["ARRAY", "TYPE", "SHAPE", "BYTES"]);
+    for tensor in &manifest.tensors {
+        table.add_row([
+            printable(&tensor.name).into_owned(),
+            format!("{:?}", tensor.dtype),
+            format!("{:?}", tensor.shape),
+            tensor.bytes.to_string(),
+        ]);
+    }
+    text.push_str(&format!("{table}\n"));
+    say(&text)
+}
+
+fn run_verify(flags: &FolderFlags) -> Result<(), CommandFailure> {
+    let all = match step_folder(&flags.folder) {
+        Some((root, step)) => {
+            let mut all = candidates(root)?;
+            all.retain(|candidate| candidate.step == step);
+            all
+        }
+        None => candidates(&flags.folder)?,
+    };
+    if all.is_empty() {
+        return Err(no_checkpoint(&flags.folder));
+    }
+    let checked: Vec<(&CheckpointCandidate, Option<Damage>)> =
+        all.iter().map(|candidate| (candidate, damage_of(candidate))).collect();
+    if flags.json {
+        let rows = checked.iter().map(|(candidate, damage)| {
+            let damage = damage.as_ref().map(ToString::to_string);
+            json!({ "step": candidate.step, "complete": damage.is_none(), "damage": damage })
+        });
+        say(&format!("{}\n", Value::from(rows.collect::<Vec<_>>())))?;
+    } else {
+        let lines = checked.iter().map(|(candidate, damage)| {
+            let state = damage.as_ref().map_or_else(|| "whole".to_owned(), ToString::to_string);
+            format!("step {}: {}\n", candidate.step, printable(&state))
+        });
+        say(&lines.collect::<String>())?;
+    }
+    let is_damaged =
+        |damage: &Option<Damage>| damage.as_ref().is_some_and(|damage| *damage != Damage::Partial);
+    let damaged: Vec<String> = checked
+        .iter()
+        .filter(|(_, damage)| is_damaged(damage))
+        .map(|(candidate, _)| candidate.step.to_string())
+        .collect();
+    if damaged.is_empty() {
+        return Ok(());
+    }
+    Err(CommandFailure::new(format!("damaged checkpoints: of step {}", damaged.join(", ")))
+        .hint("a job that resumes passes them over for the newest whole one"))
+}
+
+fn run_export(flags: &ExportFlags) -> Result<(), CommandFailure> {
+    let loaded = one(&flags.from.folder)?;
+    let count =
+        export(&LocalFiles, &loaded, &flags.into).failed("the arrays cannot be exported")?;
+    let (step, into) = (loaded.manifest.step, flags.into.display().to_string());
+    if flags.from.json {
+        return say(&format!("{}\n", json!({ "step": step, "arrays": count, "file": into })));
+    }
+    say(&format!("{count} arrays of step {step} are in {}\n", printable(&into)))
+}
+
+/// The checkpoint that a folder names: that of its step, or the newest whole one in it.
+fn one(folder: &Path) -> Result<LoadedCheckpoint, CommandFailure> {
+    if step_folder(folder).is_some() {
+        return load(&LocalFiles, folder).failed("the checkpoint cannot be read");
+    }
+    let (found, _) =
+        newest(&LocalFiles, folder, None, &|_| Ok(())).failed("the checkpoints cannot be read")?;
+    found.ok_or_else(|| no_checkpoint(folder))
+}
+
+/// The folder of all checkpoints and the step, if this is the folder of one step.
+fn step_folder(folder: &Path) -> Option<(&Path, u64)> {
+    let step = folder.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()?;
+    let root = folder.parent().filter(|root| !root.as_os_str().is_empty());
+    Some((root.unwrap_or(Path::new(".")), step))
+}
+
+fn candidates(folder: &Path) -> Result<Vec<CheckpointCandidate>, CommandFailure> {
+    if !folder.is_dir() {
+        let message = format!("there is no folder {}", folder.display());
+        return Err(CommandFailure::usage(message).hint("give the folder that --checkpoint names"));
+    }
+    list(&LocalFiles, folder).failed("the checkpoints cannot be listed")
+}
+
+fn no_checkpoint(folder: &Path) -> CommandFailure {
+    CommandFailure::new(format!("there is no checkpoint in {}", folder.display()))
+        .hint("`elastic-node checkpoint list FOLDER` shows what is there")
+}
+
+fn damage_of(candidate: &CheckpointCandidate) -> Option<Damage> {
+    match &candidate.manifest {
+        Ok(manifest) => verify(&LocalFiles, &candidate.path, manifest).err(),
+        Err(damage) => Some(damage.clone()),
+    }
+}
+
+fn row(candidate: &CheckpointCandidate) -> Value {
+    let manifest = candidate.manifest.as_ref().ok();
+    json!({
+        "step": candidate.step,
+        "world_size": manifest.map(|manifest| manifest.world_size),
+        "bytes": manifest.map(bytes_of),
+        "complete": manifest.is_some(),
+        "at": manifest.map(at),
+    })
+}
+
+fn bytes_of(manifest: &Manifest) -> u64 {
+    manifest.files.iter().map(|file| file.bytes).sum()
+}
+
+fn at(manifest: &Manifest) -> String {
+    let at = UNIX_EPOCH.checked_add(Duration::from_millis(manifest.saved_at_ms));
+    at.map_or_else(String::new, |at| humantime::format_rfc3339_millis(at).to_string())
+}
+
+fn say(text: &str) -> Result<(), CommandFailure> {
+    std::io::stdout().lock().write_all(text.as_bytes()).failed("stdout cannot be written")
+}

@@ -1,0 +1,111 @@
+//! `explain`: why a generation ended, or what the job waits for, from the event log of a state directory. Called by
+//! `main`.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use elastic_observe::{ExplainRequest, LoggedJob, explain};
+use elastic_protocol::messages::StatusReport;
+use elastic_runtime::system;
+
+use super::failure::{CommandFailure, ResultExt};
+use super::printable::printable;
+use super::values::{address, hosts_and_ports};
+use crate::process::{ADDRESS_FILE, EVENTS_FILE, StatusClient, TokenSource, default_state_dir};
+
+/// Flags of `explain`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ExplainFlags {
+    /// What to explain: `last`, the last incident; `now`, what the job waits for; or the number of a generation that
+    /// ended
+    #[arg(default_value = "last", value_name = "last|now|GENERATION")]
+    question: AskedQuestion,
+    /// The driver's state directory; it may be that of a job that is over [default: that of the driver at --driver on
+    /// this machine]
+    #[arg(env = "ELASTIC_STATE_DIR", value_name = "STATE_DIR")]
+    state_dir: Option<PathBuf>,
+    /// The driver, as HOST:PORT
+    #[arg(long, env = "ELASTIC_DRIVER", value_name = "ADDR", default_value = "127.0.0.1:7070")]
+    driver: String,
+    /// Print one JSON object instead of sentences
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is to be explained, as the command line says it.
+#[derive(Clone, Copy, Debug)]
+struct AskedQuestion(ExplainRequest);
+
+impl FromStr for AskedQuestion {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let question = match text {
+            "last" => ExplainRequest::Last,
+            "now" => ExplainRequest::Now,
+            number => ExplainRequest::Generation(number.parse().map_err(|_| {
+                format!("{number:?} is neither `last` nor `now` nor the number of a generation")
+            })?),
+        };
+        Ok(Self(question))
+    }
+}
+
+/// Explains, and prints the explanation.
+pub(crate) fn print_explanation(flags: &ExplainFlags) -> Result<(), CommandFailure> {
+    let folder = state_dir(flags)?;
+    let record = read(&folder)?;
+    // The driver itself knows best what it waits for, if it still runs.
+    let status = match flags.question.0 {
+        ExplainRequest::Now => system::run(ask(&folder)).failed("the system refuses a client")?,
+        _ => None,
+    };
+    let explanation =
+        explain(&record, status.as_ref(), flags.question.0).failed("there is no explanation")?;
+    let text = match flags.json {
+        true => serde_json::to_string(&explanation)
+            .failed("the explanation cannot be written as JSON")?,
+        false => printable(&explanation.to_string()).into_owned(),
+    };
+    let mut stdout = anstream::stdout().lock();
+    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).failed("stdout cannot be written")
+}
+
+fn state_dir(flags: &ExplainFlags) -> Result<PathBuf, CommandFailure> {
+    if let Some(folder) = &flags.state_dir {
+        return Ok(folder.clone());
+    }
+    let hint = "give the driver's state directory: elastic-node explain last STATE_DIR";
+    let driver = hosts_and_ports(&flags.driver)
+        .and_then(|driver| address(driver.split(',').next().unwrap_or_default()))
+        .map_err(|reason| CommandFailure::usage(format!("--driver: {reason}")).hint(hint))?;
+    default_state_dir(driver).ok_or_else(|| {
+        CommandFailure::usage("this user has no folder for state directories").hint(hint)
+    })
+}
+
+fn read(folder: &Path) -> Result<LoggedJob, CommandFailure> {
+    let path = folder.join(EVENTS_FILE);
+    let hint = "on the driver's machine, give the driver's state directory: elastic-node explain last STATE_DIR";
+    let file = File::open(&path)
+        .usage(format!("the event log {} cannot be read", path.display()))
+        .map_err(|failure| failure.hint(hint))?;
+    let lines = BufReader::new(file).lines().map_while(Result::ok);
+    LoggedJob::of_lines(lines).ok_or_else(|| {
+        CommandFailure::new(format!("the event log {} names no job", path.display())).hint(hint)
+    })
+}
+
+/// The status of the driver that uses a state directory; none if it does not answer.
+async fn ask(folder: &Path) -> Option<StatusReport> {
+    let address = std::fs::read_to_string(folder.join(ADDRESS_FILE)).ok()?;
+    let address = address.trim();
+    let token = TokenSource::new(address, None, None, Some(folder)).ok()?;
+    let client = StatusClient::connect(address, &token).await.ok()?;
+    let status = client.ask().await.ok();
+    client.close().await;
+    status
+}

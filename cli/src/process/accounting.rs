@@ -1,0 +1,90 @@
+//! The job's goodput ledger in the driver's process: fed by the observer, asked by `status`. It goes on from the event
+//! log of former drivers in the same state directory.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use elastic_driver::DriverEvent;
+use elastic_observe::{EventTally, GoodputLedger, LoggedJob, TimeBucket, since_1970};
+use elastic_protocol::Time;
+use elastic_protocol::messages::GoodputStatus;
+use elastic_runtime::{NodeHandle, wall_clock};
+use tokio::time::sleep;
+
+use super::event_log::EventMarker;
+
+/// Interval between two lines of the event log that say how much goodput there was. The next driver takes the last of
+/// them for the last sign of this one.
+const MARK_EVERY: Duration = Duration::from_secs(30);
+
+/// The ledger, and the clock that it counts by. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Accounting {
+    ledger: Rc<RefCell<GoodputLedger>>,
+    tally: Rc<RefCell<EventTally>>,
+    node: NodeHandle,
+    /// The same moment by the wall clock, once, and by the node's clock, which does not jump.
+    origin: (Time, Time),
+}
+
+impl Accounting {
+    /// The ledger of a job, with what an event log already tells of it.
+    pub(crate) fn begin(node: &NodeHandle, job: &str, log: &Path) -> Self {
+        let now = since_1970(wall_clock());
+        let ledger = match job_in(log).filter(|record| record.job == job) {
+            Some(mut record) => {
+                record.ledger.handle_driver_gone(record.last_at);
+                record.ledger.handle_driver_back(now);
+                record.ledger
+            }
+            None => GoodputLedger::new(now),
+        };
+        let ledger = Rc::new(RefCell::new(ledger));
+        let tally = Rc::default();
+        Self { ledger, tally, node: node.clone(), origin: (now, node.now()) }
+    }
+
+    /// Takes an event.
+    pub(crate) fn handle_event(&self, event: &DriverEvent) {
+        let now = self.now();
+        self.ledger.borrow_mut().handle_event(now, event);
+        self.tally.borrow_mut().handle_event(event);
+    }
+
+    /// What `status` shows.
+    pub(crate) fn status(&self) -> GoodputStatus {
+        self.ledger.borrow().status(self.now())
+    }
+
+    /// Counts of this driver's events, and the slots in each bucket.
+    pub(crate) fn tally(&self) -> (EventTally, BTreeMap<TimeBucket, u64>) {
+        let ledger = self.ledger.borrow();
+        let slots = TimeBucket::ALL.map(|bucket| (bucket, ledger.slots_in(bucket)));
+        let slots = slots.into_iter().filter(|(_, slots)| *slots > 0).collect();
+        (self.tally.borrow().clone(), slots)
+    }
+
+    /// Writes to the event log now and then.
+    pub(crate) async fn mark(self, marker: EventMarker) {
+        loop {
+            sleep(MARK_EVERY).await;
+            marker.goodput(wall_clock(), &self.status());
+        }
+    }
+
+    fn now(&self) -> Time {
+        let (wall, origin) = self.origin;
+        wall + (self.node.now() - origin)
+    }
+}
+
+/// The last job of an event log; none if there is no log, or it cannot be read.
+fn job_in(log: &Path) -> Option<LoggedJob> {
+    let file = File::open(log).ok()?;
+    LoggedJob::of_lines(BufReader::new(file).lines().map_while(Result::ok))
+}

@@ -1,0 +1,94 @@
+//! What would have avoided an incident, or made it cheaper, with the flag for it. Used by `explain`.
+
+use elastic_driver::ResetWay;
+use elastic_protocol::{ExitStatus, JobResult, ResetCause};
+
+use crate::ledger::{ResetAccount, TimeBucket};
+
+/// Share of a reset's cost above which one bucket is what the advice is about.
+const MAIN_SHARE: f64 = 0.5;
+
+/// Advice on a reset.
+pub(super) fn advice_for_reset(account: &ResetAccount) -> Option<String> {
+    let mut advice = for_cause(&account.cause);
+    let sum = account.cost.sum() as f64 / 1e9;
+    let is_main = |bucket| sum > 0.0 && account.cost.seconds_of(bucket) > MAIN_SHARE * sum;
+    if is_main(TimeBucket::Lost) && account.way == ResetWay::Abort {
+        advice.push("most of the cost was training that was undone: commit more often".to_owned());
+    }
+    if is_main(TimeBucket::Gathering) {
+        let more =
+            "most of the cost was waiting for enough workers: --min-np says how few are enough";
+        advice.push(more.to_owned());
+    }
+    (!advice.is_empty()).then(|| advice.join("; "))
+}
+
+fn for_cause(cause: &ResetCause) -> Vec<String> {
+    let advice = match cause {
+        ResetCause::WorkerExited { worker, status: ExitStatus::Signal(9) } => format!(
+            "SIGKILL comes from outside of the program: mostly from the kernel where memory is short (dmesg on host \
+             {} says so), or from a person",
+            worker.host
+        ),
+        ResetCause::WorkerExited { worker, status: ExitStatus::Signal(_) } => format!(
+            "the program crashed: the last output of {worker} says more (--output-dir keeps all of it)"
+        ),
+        ResetCause::WorkerExited { worker, status: ExitStatus::Code(0) } => format!(
+            "the program of {worker} ended with success before the others did: every rank must end at the same step"
+        ),
+        ResetCause::WorkerExited { worker, .. } | ResetCause::WorkerFailed { worker, .. } => {
+            format!(
+                "the last output of {worker} says what failed (--output-dir keeps all of it); --max-restarts says how \
+                 often a slot may fail before its host is blacklisted"
+            )
+        }
+        ResetCause::WorkerDied { worker } => format!(
+            "the system is still clearing the memory of {worker}: its exit status says more once that is done"
+        ),
+        ResetCause::WorkerSilent { worker, .. } => format!(
+            "the process of {worker} stood still while its host answered: a stop signal, a debugger, or a machine \
+             that swaps"
+        ),
+        ResetCause::PeerBroken { .. } => {
+            "the connection between the two broke, and both processes may be well: the network between their hosts, \
+             or --data-plane"
+                .to_owned()
+        }
+        ResetCause::HostLost { host, .. } => format!(
+            "the agent of host {host} ended, or its machine or the network to it failed: workers of other hosts go on \
+             as long as --min-np are left"
+        ),
+        ResetCause::HostBlacklisted { host } => format!(
+            "host {host} gets no workers any more: --max-restarts and --on-failure say after which failures, \
+             --blacklist-cooldown-range MIN MAX lets it come back"
+        ),
+        ResetCause::DeadlinePassed { phase, .. } if phase == "form" => {
+            "--form-timeout says how long the members may take to connect".to_owned()
+        }
+        ResetCause::DeadlinePassed { .. } => {
+            "--elastic-timeout says how long members may be waited for".to_owned()
+        }
+        ResetCause::HostsChanged { .. } | ResetCause::WorkerLeaves { .. } => return Vec::new(),
+    };
+    vec![advice]
+}
+
+/// Advice on a job that has failed, where its result has none.
+pub(super) fn advice_for_end(result: &JobResult) -> Option<String> {
+    let reason = &result.reason;
+    let advice = [
+        (
+            "elastic timeout",
+            "--elastic-timeout says how long enough workers may be waited for, --min-np how few are enough",
+        ),
+        ("limit of", "--reset-limit says how many resets a job may have"),
+        (
+            "blacklisted",
+            "--blacklist-cooldown-range MIN MAX lets blacklisted hosts come back; --max-restarts says after how many failures they are",
+        ),
+        ("every worker failed", "the program fails everywhere: its last output says why"),
+    ];
+    let known = advice.iter().find(|(words, _)| reason.contains(words));
+    known.map(|(_, advice)| (*advice).to_owned())
+}

@@ -1,0 +1,120 @@
+//! Tests of explanations: each kind of cause names who, why, what it cost and what helps.
+
+use elastic_driver::{DriverEvent, EventKind, ListedHost};
+use elastic_protocol::{ExitStatus, HostName, Incarnation, Term, Time};
+
+use super::*;
+use crate::log::{LoggedEntry, LoggedLine};
+
+fn name(host: &str) -> HostName {
+    HostName::new(host).expect("allowed")
+}
+
+fn worker(host: &str) -> WorkerId {
+    WorkerId { host: name(host), slot: 0, incarnation: Incarnation(3) }
+}
+
+/// A job of two hosts whose first generation ends for this cause after a minute.
+fn broken(cause: &ResetCause, way: ResetWay) -> LoggedJob {
+    let listed = |host: &str| ListedHost { name: name(host), slots: 1, is_blacklisted: false };
+    let members = vec![worker("a"), worker("b")];
+    let ms = PhaseMs { detect: 2.0, form: Some(3_000.0), sync: Some(1.0), total: Some(3_003.0) };
+    let (from, steps_lost) = (GenerationId(1), u64::from(way == ResetWay::Abort));
+    let attached = |host| EventKind::WorkerAttached { worker: worker(host), pid: 1 };
+    let formed = |members: &[WorkerId], step| EventKind::GenerationFormed {
+        members: members.to_vec(),
+        root: None,
+        step,
+    };
+    let joined = |host| EventKind::HostJoined { host: name(host), slots: 1 };
+    let running = |world_size| EventKind::GenerationRunning { world_size };
+    let story = [
+        (0, 0, EventKind::HostsChanged { hosts: vec![listed("a"), listed("b")] }),
+        (0, 0, joined("a")),
+        (0, 0, joined("b")),
+        (1, 0, attached("a")),
+        (1, 0, attached("b")),
+        (2, 1, formed(&members, 0)),
+        (3, 1, running(2)),
+        (63, 1, EventKind::ResetDecided { cause: cause.clone(), way }),
+        (66, 2, formed(&members[..1], 59)),
+        (66, 2, running(1)),
+        (66, 2, EventKind::ResetDone { cause: cause.clone(), from, ms, steps_lost }),
+    ];
+    let mut record = LoggedJob::new("j".to_owned(), Time::ZERO);
+    for (second, generation, kind) in story {
+        let generation = GenerationId(generation);
+        let event = Box::new(DriverEvent { term: Term(1), generation, kind });
+        let entry = LoggedEntry::Event(event);
+        record.handle_line(&LoggedLine { at: Time::from_ms(second * 1_000), entry });
+    }
+    record
+}
+
+fn explained(cause: &ResetCause, way: ResetWay) -> Explanation {
+    explain(&broken(cause, way), None, ExplainRequest::Last).expect("a reset")
+}
+
+#[test]
+fn a_killed_worker_is_named_with_its_signal_its_cost_and_what_kills() {
+    let status = ExitStatus::Signal(9);
+    let cause = ResetCause::WorkerExited { worker: worker("b"), status };
+    let explanation = explained(&cause, ResetWay::Abort);
+    assert_eq!((explanation.generation, explanation.next_generation), (1, Some(2)));
+    assert_eq!(explanation.worker.as_deref(), Some("b[0]#3"));
+    assert_eq!(explanation.host.as_deref(), Some("b"));
+    assert_eq!(explanation.steps_lost, 1);
+    assert!(explanation.cost["lost"] > 1.9 && explanation.cost["lost"] < 2.1, "{explanation:?}");
+    let text = explanation.to_string();
+    for words in ["b[0]#3 ended: signal 9 (SIGKILL)", "1 step was lost", "slot-seconds", "dmesg"] {
+        assert!(text.contains(words), "{words:?} is missing in:\n{text}");
+    }
+    let json = serde_json::to_value(&explanation).expect("an object");
+    assert_eq!((&json["way"], &json["host"]), (&"abort".into(), &"b".into()));
+}
+
+#[test]
+fn each_cause_names_who_is_at_fault_and_a_planned_end_needs_no_advice() {
+    let error = "refused".to_owned();
+    let peer = Some(worker("b"));
+    let cases = [
+        (ResetCause::WorkerFailed { worker: worker("b"), error: error.clone() }, "--max-restarts"),
+        (ResetCause::WorkerSilent { worker: worker("b"), silent_ms: 9 }, "stood still"),
+        (ResetCause::WorkerDied { worker: worker("b") }, "its exit status says more"),
+        (ResetCause::PeerBroken { reporter: worker("a"), peer, error }, "--data-plane"),
+        (ResetCause::HostLost { host: name("b"), reason: "gone".to_owned() }, "--min-np"),
+        (ResetCause::HostBlacklisted { host: name("b") }, "--blacklist-cooldown-range"),
+        (
+            ResetCause::DeadlinePassed { phase: "form".to_owned(), waiting_for: vec![worker("b")] },
+            "--form-timeout",
+        ),
+    ];
+    for (cause, advice) in cases {
+        let explanation = explained(&cause, ResetWay::Abort);
+        assert_eq!(explanation.host.as_deref(), Some("b"), "{explanation:?}");
+        assert!(explanation.advice.as_deref().is_some_and(|it| it.contains(advice)), "{advice}");
+    }
+    let cause = ResetCause::HostsChanged { added: vec![worker("c")], removed: Vec::new() };
+    let explanation = explained(&cause, ResetWay::Interrupt);
+    assert_eq!(explanation.worker.as_deref(), Some("c[0]#3"));
+    assert_eq!((explanation.advice, explanation.steps_lost), (None, 0));
+}
+
+#[test]
+fn what_is_not_on_record_is_said_so() {
+    let cause = ResetCause::HostBlacklisted { host: name("b") };
+    let record = broken(&cause, ResetWay::Abort);
+    let unknown = explain(&record, None, ExplainRequest::Generation(7)).expect_err("there is none");
+    assert!(unknown.to_string().ends_with("that ended: 1"), "{unknown}");
+    let nothing = LoggedJob::new("j".to_owned(), Time::ZERO);
+    assert!(explain(&nothing, None, ExplainRequest::Last).is_err());
+}
+
+#[test]
+fn the_present_says_what_each_slot_does() {
+    let cause = ResetCause::HostBlacklisted { host: name("b") };
+    let now = explain(&broken(&cause, ResetWay::Abort), None, ExplainRequest::Now).expect("always");
+    assert_eq!((now.way, now.generation), ("now", 2));
+    assert_eq!(now.cost["training"], 1.0);
+    assert!(now.to_string().contains("generation 2 trains on 1 slots"), "{now}");
+}

@@ -1,0 +1,89 @@
+//! Resets with what they cost, as the ledger finds out. Used by the ledger, and by what shows it.
+
+use std::collections::BTreeMap;
+
+use elastic_driver::ResetWay;
+use elastic_protocol::messages::PhaseMs;
+use elastic_protocol::{ExitStatus, GenerationId, ResetCause, Time, WorkerId};
+
+use super::bucket::TimeBucket;
+use super::totals::BucketTotals;
+
+/// Resets that are kept, the last ones. Costs of older ones are in the totals alone.
+const ACCOUNTS_MAX: usize = 256;
+
+/// A reset, and what it cost.
+#[derive(Clone, Debug)]
+pub struct ResetAccount {
+    /// The generation that ended.
+    pub from: GenerationId,
+    /// The generation that trains since; none while there is none.
+    pub to: Option<GenerationId>,
+    /// The cause.
+    pub cause: ResetCause,
+    /// How the generation ended.
+    pub way: ResetWay,
+    /// Time of the decision.
+    pub decided_at: Time,
+    /// Phases of the reset; none before it is complete.
+    pub ms: Option<PhaseMs>,
+    /// Lost steps.
+    pub steps_lost: u64,
+    /// Slot-time that it cost, by bucket.
+    pub cost: BucketTotals,
+}
+
+/// All resets that are kept, by the generation that ended.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ResetAccounts {
+    accounts: BTreeMap<u64, ResetAccount>,
+}
+
+impl ResetAccounts {
+    /// Opens the account of a reset. A planned end that becomes an abort goes on in the same account.
+    pub(super) fn open(
+        &mut self,
+        now: Time,
+        from: GenerationId,
+        cause: &ResetCause,
+        way: ResetWay,
+    ) {
+        let account = self.accounts.entry(from.0).or_insert_with(|| ResetAccount {
+            from,
+            to: None,
+            cause: cause.clone(),
+            way,
+            decided_at: now,
+            ms: None,
+            steps_lost: 0,
+            cost: BucketTotals::default(),
+        });
+        account.cause = cause.clone();
+        account.way = way;
+        while self.accounts.len() > ACCOUNTS_MAX {
+            self.accounts.pop_first();
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, from: u64) -> Option<&mut ResetAccount> {
+        self.accounts.get_mut(&from)
+    }
+
+    /// Puts the exit status of a worker in the place of its death, in the resets that the death began.
+    pub(super) fn explain_death(&mut self, worker: &WorkerId, status: ExitStatus) {
+        let died = ResetCause::WorkerDied { worker: worker.clone() };
+        for account in self.accounts.values_mut().filter(|account| account.cause == died) {
+            account.cause = ResetCause::WorkerExited { worker: worker.clone(), status };
+        }
+    }
+
+    pub(super) fn charge(&mut self, from: u64, bucket: TimeBucket, nanos: u128) {
+        if let Some(account) = self.accounts.get_mut(&from) {
+            account.cost.add(bucket, nanos);
+        }
+    }
+
+    pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = &ResetAccount> {
+        self.accounts.values()
+    }
+}

@@ -1,0 +1,501 @@
+//! The goodput ledger: it puts every second of every listed slot into exactly one bucket, by the driver's events alone.
+//! A core without I/O. Fed by the observer of the driver's process, by what reads event logs, and by the simulation,
+//! which checks that the buckets add up to the wall clock times the slots.
+//!
+//! What an event tells late is booked anew when it comes: the steps that an abort has undone, the time in which a failure
+//! was not noticed, and the share of the sync in forming a generation. Moving time between buckets keeps the sum.
+
+mod accounts;
+mod bucket;
+mod facts;
+mod spans;
+#[cfg(test)]
+mod tests;
+mod totals;
+
+use std::collections::BTreeMap;
+
+use elastic_driver::{DriverEvent, EventKind, ResetWay};
+use elastic_protocol::messages::{GoodputStatus, JobPhase, PhaseMs};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{GenerationId, HostName, Time, WorkerId};
+
+pub use self::accounts::ResetAccount;
+use self::accounts::ResetAccounts;
+pub use self::bucket::TimeBucket;
+use self::facts::{JobFacts, KnownPhase, LastEnd};
+use self::spans::{LostTraining, TrainingHistory};
+pub use self::totals::BucketTotals;
+use self::totals::{RecentTotals, seconds};
+
+/// The ledger of a job.
+#[derive(Clone, Debug)]
+pub struct GoodputLedger {
+    now: Time,
+    facts: JobFacts,
+    phase: KnownPhase,
+    generation: GenerationId,
+    /// Step at which the current generation began.
+    step: u64,
+    /// Time at which the current generation began to train.
+    running_since: Time,
+    /// Slots in each bucket now, by the account that they are charged to.
+    counts: BTreeMap<(TimeBucket, u64), u64>,
+    totals: BucketTotals,
+    /// Slot-time of all listed slots, summed without the buckets.
+    slot_nanos: u128,
+    recent: RecentTotals,
+    history: TrainingHistory,
+    resets: ResetAccounts,
+    /// The generation whose end has led to no training yet.
+    open_reset: Option<GenerationId>,
+    /// The phase before the driver went away.
+    before_away: Option<KnownPhase>,
+}
+
+impl GoodputLedger {
+    /// An empty ledger: the job begins, or is not known yet.
+    pub fn new(now: Time) -> Self {
+        Self {
+            now,
+            facts: JobFacts::default(),
+            phase: KnownPhase::default(),
+            generation: GenerationId::default(),
+            step: 0,
+            running_since: now,
+            counts: BTreeMap::new(),
+            totals: BucketTotals::default(),
+            slot_nanos: 0,
+            recent: RecentTotals::default(),
+            history: TrainingHistory::default(),
+            resets: ResetAccounts::default(),
+            open_reset: None,
+            before_away: None,
+        }
+    }
+
+    /// Takes an event of the driver.
+    pub fn handle_event(&mut self, now: Time, event: &DriverEvent) {
+        self.advance(now);
+        self.handle_kind(event.generation, &event.kind);
+    }
+
+    fn handle_kind(&mut self, generation: GenerationId, kind: &EventKind) {
+        match kind {
+            EventKind::HostsChanged { hosts } => {
+                self.facts.list(hosts);
+                self.count_all();
+                self.facts.forget_the_gone();
+            }
+            EventKind::HostJoined { host, .. } => self.host_joined(host),
+            EventKind::HostLost { host, .. } => self.host_lost(host),
+            EventKind::WorkerStarted { worker } => {
+                let slot = self.facts.slot(worker);
+                let is_member = slot.is_member && slot.worker.as_ref() == Some(worker);
+                slot.worker = Some(worker.clone());
+                (slot.has_attached, slot.is_leaving) = (false, false);
+                (slot.is_member, slot.was_passed_over) = (is_member, false);
+                self.count_slot(worker);
+            }
+            EventKind::WorkerAttached { worker, .. } => {
+                let slot = self.facts.slot(worker);
+                slot.is_member &= slot.worker.as_ref() == Some(worker);
+                slot.worker = Some(worker.clone());
+                slot.has_attached = true;
+                self.count_slot(worker);
+            }
+            EventKind::WorkerStopped { worker, .. } => {
+                if let Some(slot) = self.facts.slot_with(worker) {
+                    slot.is_leaving = true;
+                }
+                self.blame(worker);
+                self.count_slot(worker);
+            }
+            EventKind::WorkerExited { worker, status, expected, .. } => {
+                self.resets.explain_death(worker, *status);
+                self.blame(worker);
+                if !expected {
+                    self.end_training_of(worker);
+                }
+                if let Some(slot) = self.facts.slot_with(worker) {
+                    slot.last_end = match (status.is_success(), expected) {
+                        (_, false) => LastEnd::Failed,
+                        (true, true) if slot.is_member => LastEnd::Success,
+                        _ => LastEnd::Meant,
+                    };
+                    slot.worker = None;
+                    (slot.is_member, slot.is_leaving) = (false, false);
+                }
+                self.count_slot(worker);
+            }
+            EventKind::GenerationFormed { members, step, .. } => {
+                self.generation_formed(generation, members, *step);
+            }
+            EventKind::GenerationRunning { .. } => self.generation_running(generation),
+            EventKind::ResetDecided { cause, way } => {
+                self.end_training();
+                self.resets.open(self.now, generation, cause, *way);
+                self.open_reset = Some(generation);
+                self.charge_members();
+                let planned = *way == ResetWay::Interrupt;
+                self.enter(if planned { KnownPhase::Pause } else { KnownPhase::Gather });
+            }
+            EventKind::GenerationTakenBack { .. } => {
+                self.end_training();
+                self.enter(KnownPhase::Gather);
+            }
+            EventKind::ResetDone { cause, from, ms, steps_lost } => {
+                if let Some(account) = self.resets.get_mut(from.0) {
+                    // The first sign of a failure may not have been its cause.
+                    account.cause = cause.clone();
+                }
+                self.reset_done(*from, generation, ms, *steps_lost);
+            }
+            EventKind::TakeoverBegun { members, phase, .. } => self.taken_over(members, *phase),
+            EventKind::JobEnded { .. } => {
+                self.end_training();
+                self.enter(KnownPhase::Over);
+            }
+            EventKind::HostRefused { .. }
+            | EventKind::HostUnreachable(_)
+            | EventKind::ResetCalledOff { .. }
+            | EventKind::StateLost { .. }
+            | EventKind::TakeoverDone { .. }
+            | EventKind::StandbysChanged { .. }
+            | EventKind::HandedOver { .. }
+            | EventKind::Abandoned { .. }
+            | EventKind::CheckpointSaved { .. }
+            | EventKind::CheckpointFailed { .. }
+            | EventKind::CheckpointLoaded { .. }
+            | EventKind::Warning { .. } => {}
+        }
+    }
+
+    /// The driver was last known to be there at this time: what slots did after it is not known.
+    pub fn handle_driver_gone(&mut self, at: Time) {
+        self.advance(at);
+        if self.phase != KnownPhase::Away {
+            self.before_away = Some(self.phase);
+            self.enter(KnownPhase::Away);
+        }
+    }
+
+    /// A driver of the same job is there again.
+    pub fn handle_driver_back(&mut self, now: Time) {
+        self.advance(now);
+        if let Some(before) = self.before_away.take() {
+            self.enter(before);
+        }
+    }
+
+    /// What `status` shows.
+    pub fn status(&self, now: Time) -> GoodputStatus {
+        let mut upto = self.clone_sums();
+        upto.advance(now);
+        let (totals, recent) = (upto.totals, upto.recent.sum(upto.now));
+        GoodputStatus {
+            since_start: totals.goodput(),
+            last_10_min: recent.goodput(),
+            slot_seconds: seconds(totals.sum()),
+            buckets: totals
+                .non_empty()
+                .map(|(bucket, seconds)| (bucket.name().to_owned(), seconds))
+                .collect(),
+        }
+    }
+
+    /// Slot-time by bucket up to now.
+    pub fn totals(&self, now: Time) -> BucketTotals {
+        let mut totals = self.totals;
+        let nanos = u128::from(now.0.saturating_sub(self.now.0));
+        for ((bucket, _), slots) in &self.counts {
+            totals.add(*bucket, u128::from(*slots) * nanos);
+        }
+        totals
+    }
+
+    /// The resets that are kept, the oldest first, with what they have cost up to the last event.
+    pub fn resets(&self) -> impl DoubleEndedIterator<Item = &ResetAccount> {
+        self.resets.all()
+    }
+
+    /// The bucket that a slot is in; none if it is not listed.
+    pub fn bucket_of(&self, host: &HostName, slot: u32) -> Option<TimeBucket> {
+        let host = self.facts.hosts.get(host)?;
+        Some(host.slots.get(&slot)?.counted_as?.0)
+    }
+
+    /// Every listed slot with the bucket that it is in.
+    pub fn slots_now(&self) -> impl Iterator<Item = (&HostName, u32, TimeBucket)> {
+        self.facts.hosts.iter().flat_map(|(host, facts)| {
+            let of_host = facts.slots.iter();
+            of_host.filter_map(move |(slot, it)| Some((host, *slot, it.counted_as?.0)))
+        })
+    }
+
+    /// The current, or last, generation.
+    pub const fn generation(&self) -> GenerationId {
+        self.generation
+    }
+
+    /// Number of slots in a bucket now.
+    pub fn slots_in(&self, bucket: TimeBucket) -> u64 {
+        let of_bucket = self.counts.range((bucket, 0)..=(bucket, u64::MAX));
+        of_bucket.map(|(_, slots)| slots).sum()
+    }
+
+    /// Number of listed slots.
+    pub fn slots(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// Checks that no slot-time is missing, and none is counted twice.
+    ///
+    /// # Errors
+    /// The sums that differ.
+    pub fn check(&self) -> Result<(), String> {
+        let sum = self.totals.sum();
+        if sum != self.slot_nanos {
+            let slots = self.slot_nanos;
+            return Err(format!(
+                "the buckets add up to {sum} ns, and slots were there for {slots} ns"
+            ));
+        }
+        let (counted, listed) = (self.slots(), self.facts.count());
+        if counted != listed {
+            return Err(format!("{counted} slots are in buckets, and {listed} are listed"));
+        }
+        Ok(())
+    }
+
+    /// Books the time up to now to the buckets in which the slots are.
+    fn advance(&mut self, now: Time) {
+        // A clock that goes back stands still here.
+        let Some(nanos) = now.0.checked_sub(self.now.0).filter(|nanos| *nanos > 0) else { return };
+        for ((bucket, account), slots) in &self.counts {
+            let booked = u128::from(*slots) * u128::from(nanos);
+            self.totals.add(*bucket, booked);
+            self.recent.add(*bucket, *slots, self.now, now);
+            self.resets.charge(*account, *bucket, booked);
+        }
+        self.slot_nanos += u128::from(self.facts.count()) * u128::from(nanos);
+        self.now = now;
+    }
+
+    /// The sums without the facts, to look ahead to a time.
+    fn clone_sums(&self) -> Self {
+        Self {
+            counts: self.counts.clone(),
+            recent: self.recent.clone(),
+            totals: self.totals,
+            ..Self::new(self.now)
+        }
+    }
+
+    fn host_joined(&mut self, host: &HostName) {
+        self.facts.host(host).has_agent = true;
+        self.count_host(host);
+    }
+
+    fn host_lost(&mut self, host: &HostName) {
+        let workers: Vec<WorkerId> =
+            self.facts.host(host).slots.values().filter_map(|slot| slot.worker.clone()).collect();
+        for worker in workers {
+            self.blame(&worker);
+            self.end_training_of(&worker);
+        }
+        let facts = self.facts.host(host);
+        facts.has_agent = false;
+        for slot in facts.slots.values_mut() {
+            // Whoever comes back attaches again.
+            slot.worker = None;
+            slot.is_member = false;
+            slot.last_end = LastEnd::Meant;
+        }
+        self.count_host(host);
+        self.facts.forget_the_gone();
+    }
+
+    /// A member leaves its generation: what its slot does until it trains again is charged to the generation's end.
+    fn blame(&mut self, worker: &WorkerId) {
+        let (generation, phase) = (self.generation.0, self.phase);
+        if matches!(phase, KnownPhase::Over | KnownPhase::Away) {
+            return;
+        }
+        if let Some(slot) = self.facts.slot_with(worker).filter(|slot| slot.is_member) {
+            slot.account = generation;
+        }
+    }
+
+    fn generation_formed(&mut self, generation: GenerationId, members: &[WorkerId], step: u64) {
+        self.end_training();
+        self.generation = generation;
+        self.step = step;
+        for slot in self.facts.slots_mut() {
+            slot.is_member = false;
+            slot.was_passed_over = slot.has_attached && slot.worker.is_some();
+        }
+        for member in members {
+            let slot = self.facts.slot(member);
+            if slot.worker.as_ref() != Some(member) {
+                // A process that is started for this generation.
+                (slot.worker, slot.has_attached) = (Some(member.clone()), false);
+            }
+            (slot.is_member, slot.was_passed_over, slot.is_leaving) = (true, false, false);
+        }
+        self.charge_members();
+        self.enter(KnownPhase::Form);
+    }
+
+    fn generation_running(&mut self, generation: GenerationId) {
+        self.generation = generation;
+        for slot in self.facts.slots_mut().filter(|slot| slot.is_member) {
+            slot.account = 0;
+        }
+        self.open_reset = None;
+        self.running_since = self.now;
+        self.enter(KnownPhase::Run);
+        self.history.begin(self.now, self.step, self.slots_in(TimeBucket::Training));
+    }
+
+    fn reset_done(&mut self, from: GenerationId, to: GenerationId, ms: &PhaseMs, steps_lost: u64) {
+        let world_size = self.slots_in(TimeBucket::Training);
+        let way = self.resets.get_mut(from.0).map(|account| {
+            (account.to, account.ms, account.steps_lost) = (Some(to), Some(*ms), steps_lost);
+            account.way
+        });
+        let synced = LostTraining {
+            slots: world_size,
+            start: Time(self.running_since.0.saturating_sub(nanos(ms.sync.unwrap_or_default()))),
+            end: self.running_since,
+        };
+        self.transfer(from, TimeBucket::Forming, TimeBucket::Syncing, synced);
+        if way == Some(ResetWay::Interrupt) {
+            return;
+        }
+        if let Some(unnoticed) = self.history.cut_detection(nanos(ms.detect)) {
+            self.transfer(from, TimeBucket::Training, TimeBucket::Detecting, unnoticed);
+        }
+        // Processes that live for one generation do not tell their steps.
+        if way != Some(ResetWay::Restart) {
+            for lost in self.history.lose(self.step, steps_lost) {
+                self.transfer(from, TimeBucket::Training, TimeBucket::Lost, lost);
+            }
+        }
+    }
+
+    /// Books a stretch of past time under another bucket, and charges it to a reset.
+    fn transfer(
+        &mut self,
+        account: GenerationId,
+        from: TimeBucket,
+        to: TimeBucket,
+        stretch: LostTraining,
+    ) {
+        let LostTraining { slots, start, end } = stretch;
+        let nanos = u128::from(slots) * u128::from(end.0.saturating_sub(start.0));
+        let moved = self.totals.transfer(from, to, nanos);
+        self.recent.transfer((from, to), slots, start, end);
+        if let Some(account) = self.resets.get_mut(account.0) {
+            let charged = account.cost.transfer(from, to, moved);
+            account.cost.add(to, moved - charged);
+        }
+    }
+
+    /// Goes on from what the former driver has recorded, where its events are not known.
+    fn taken_over(&mut self, members: &[WorkerId], phase: JobPhase) {
+        for member in members {
+            let slot = self.facts.slot(member);
+            if slot.worker.is_none() {
+                (slot.worker, slot.has_attached) = (Some(member.clone()), true);
+            }
+            slot.is_member |= slot.worker.as_ref() == Some(member);
+        }
+        let phase = match phase {
+            JobPhase::Gather => KnownPhase::Gather,
+            JobPhase::Form | JobPhase::Sync => KnownPhase::Form,
+            JobPhase::Run => KnownPhase::Run,
+            JobPhase::Succeeded | JobPhase::Failed => KnownPhase::Over,
+        };
+        self.before_away = None;
+        if phase != KnownPhase::Run {
+            self.end_training();
+        }
+        self.enter(phase);
+    }
+
+    fn end_training(&mut self) {
+        let slots = self.slots_in(TimeBucket::Training);
+        self.history.end(self.now, slots);
+    }
+
+    /// A member is lost: its generation trained until now, with all members.
+    fn end_training_of(&mut self, worker: &WorkerId) {
+        if self.facts.slot_with(worker).is_some_and(|slot| slot.is_member) {
+            self.end_training();
+        }
+    }
+
+    /// Charges what members do now to the reset that is under way.
+    fn charge_members(&mut self) {
+        let Some(GenerationId(from)) = self.open_reset else { return };
+        for slot in self.facts.slots_mut().filter(|slot| slot.is_member) {
+            slot.account = from;
+        }
+    }
+
+    fn enter(&mut self, phase: KnownPhase) {
+        self.phase = phase;
+        self.count_all();
+    }
+
+    fn count_slot(&mut self, worker: &WorkerId) {
+        self.count_host(&worker.host);
+    }
+
+    fn count_all(&mut self) {
+        let hosts: Vec<HostName> = self.facts.hosts.keys().cloned().collect();
+        for host in hosts {
+            self.count_host(&host);
+        }
+    }
+
+    /// Counts the slots of a host anew.
+    fn count_host(&mut self, host: &HostName) {
+        let Some(host) = self.facts.hosts.get_mut(host) else { return };
+        let mut changes = Vec::new();
+        for (number, slot) in &host.slots {
+            let is_listed = *number < host.slots_listed;
+            let bucket = host.bucket_of(slot, self.phase);
+            let now = is_listed.then_some((bucket, slot.account));
+            if now != slot.counted_as {
+                changes.push((*number, now));
+            }
+        }
+        for (number, now) in changes {
+            let Some(slot) = host.slots.get_mut(&number) else { continue };
+            let before = std::mem::replace(&mut slot.counted_as, now);
+            if let Some(before) = before
+                && !(now.is_none() && is_planted(Bug::GoneSlotCounted))
+                && let Some(slots) = self.counts.get_mut(&before)
+            {
+                *slots -= 1;
+                if *slots == 0 {
+                    self.counts.remove(&before);
+                }
+            }
+            if let Some(now) = now {
+                *self.counts.entry(now).or_default() += 1;
+            }
+        }
+        host.slots.retain(|number, slot| {
+            *number < host.slots_listed || slot.worker.is_some() || slot.is_member
+        });
+    }
+}
+
+/// Milliseconds of an event as nanoseconds.
+fn nanos(ms: f64) -> u64 {
+    // Saturates, and is zero for what is no number.
+    (ms * 1e6) as u64
+}

@@ -1,0 +1,263 @@
+//! Tests of the ledger: a story with exact figures, and the sum under any events.
+
+use elastic_driver::ListedHost;
+use elastic_protocol::{ExitStatus, Incarnation, ResetCause, Term};
+use proptest::prelude::*;
+
+use super::*;
+
+struct Story {
+    ledger: GoodputLedger,
+    now: Time,
+    generation: u64,
+}
+
+fn at(seconds: u64) -> Time {
+    Time::from_ms(seconds * 1_000)
+}
+
+fn name(host: &str) -> HostName {
+    HostName::new(host).expect("allowed")
+}
+
+fn worker(host: &str, slot: u32, incarnation: u64) -> WorkerId {
+    WorkerId { host: name(host), slot, incarnation: Incarnation(incarnation) }
+}
+
+fn listed(hosts: &[(&str, u32)]) -> EventKind {
+    let hosts = hosts.iter().map(|(host, slots)| ListedHost {
+        name: name(host),
+        slots: *slots,
+        is_blacklisted: false,
+    });
+    EventKind::HostsChanged { hosts: hosts.collect() }
+}
+
+fn killed(worker: &WorkerId) -> [EventKind; 2] {
+    let status = ExitStatus::Signal(9);
+    let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
+    let (worker, expected, killed_after_grace) = (worker.clone(), false, false);
+    [
+        EventKind::WorkerExited { worker, status, expected, killed_after_grace },
+        EventKind::ResetDecided { cause, way: ResetWay::Abort },
+    ]
+}
+
+impl Story {
+    fn new() -> Self {
+        Self { ledger: GoodputLedger::new(Time::ZERO), now: Time::ZERO, generation: 0 }
+    }
+
+    fn at(&mut self, seconds: u64, kinds: impl IntoIterator<Item = EventKind>) {
+        self.now = at(seconds);
+        for kind in kinds {
+            if matches!(kind, EventKind::GenerationFormed { .. }) {
+                self.generation += 1;
+            }
+            let generation = GenerationId(self.generation);
+            let event = DriverEvent { term: Term(1), generation, kind };
+            self.ledger.handle_event(self.now, &event);
+            self.ledger.check().expect("the sums agree");
+        }
+    }
+
+    fn seconds(&self, bucket: TimeBucket) -> f64 {
+        self.ledger.totals(self.now).seconds_of(bucket)
+    }
+
+    /// Two workers on two hosts train from second 10 on.
+    fn two_train() -> (Self, [WorkerId; 2]) {
+        let mut story = Self::new();
+        let members = [worker("a", 0, 1), worker("b", 0, 2)];
+        story.at(0, [listed(&[("a", 1), ("b", 1)])]);
+        story.at(1, [joined("a"), joined("b")]);
+        story.at(1, members.clone().map(|worker| EventKind::WorkerStarted { worker }));
+        story.at(5, members.clone().map(|worker| EventKind::WorkerAttached { worker, pid: 1 }));
+        story.at(7, [formed(&members, 0)]);
+        story.at(10, [EventKind::GenerationRunning { world_size: 2 }]);
+        (story, members)
+    }
+}
+
+fn joined(host: &str) -> EventKind {
+    EventKind::HostJoined { host: name(host), slots: 1 }
+}
+
+fn formed(members: &[WorkerId], step: u64) -> EventKind {
+    EventKind::GenerationFormed { members: members.to_vec(), root: None, step }
+}
+
+fn done(detect: f64, sync: f64, steps_lost: u64, cause: &WorkerId) -> EventKind {
+    let cause = ResetCause::WorkerExited { worker: cause.clone(), status: ExitStatus::Signal(9) };
+    let ms = PhaseMs { detect, form: Some(0.0), sync: Some(sync), total: None };
+    EventKind::ResetDone { cause, from: GenerationId(1), ms, steps_lost }
+}
+
+#[test]
+fn a_kill_is_charged_with_what_it_cost() {
+    let (mut story, [a, b]) = Story::two_train();
+    story.at(110, killed(&b));
+    story.at(112, [formed(std::slice::from_ref(&a), 9)]);
+    story.at(116, [EventKind::GenerationRunning { world_size: 1 }]);
+    // A second until it was noticed; one step of ten is lost; three of the four seconds were the sync.
+    story.at(116, [done(1_000.0, 3_000.0, 1, &b)]);
+    assert_eq!(story.seconds(TimeBucket::Absent), 2.0);
+    assert_eq!(story.seconds(TimeBucket::Starting), 8.0);
+    assert_eq!(story.seconds(TimeBucket::Detecting), 2.0);
+    assert_eq!(story.seconds(TimeBucket::Lost), 19.8);
+    assert_eq!(story.seconds(TimeBucket::Training), 200.0 - 2.0 - 19.8);
+    assert_eq!(story.seconds(TimeBucket::Syncing), 3.0);
+    assert_eq!(story.seconds(TimeBucket::Backoff), 6.0);
+    let account = story.ledger.resets().next_back().expect("one reset").clone();
+    assert_eq!((account.from, account.to), (GenerationId(1), Some(GenerationId(2))));
+    let cost = |bucket| account.cost.seconds_of(bucket);
+    assert_eq!(cost(TimeBucket::Backoff), 6.0, "the slot of the killed one");
+    assert_eq!(cost(TimeBucket::Gathering), 2.0);
+    assert_eq!((cost(TimeBucket::Forming), cost(TimeBucket::Syncing)), (1.0, 3.0));
+    assert_eq!((cost(TimeBucket::Lost), cost(TimeBucket::Training)), (19.8, 0.0));
+}
+
+#[test]
+fn the_process_in_the_place_of_a_killed_one_is_charged_to_the_kill_until_it_trains() {
+    let (mut story, [a, b]) = Story::two_train();
+    story.at(110, killed(&b));
+    story.at(110, [formed(std::slice::from_ref(&a), 9)]);
+    story.at(111, [EventKind::GenerationRunning { world_size: 1 }]);
+    let next = worker("b", 0, 3);
+    story.at(112, [EventKind::WorkerStarted { worker: next.clone() }]);
+    story.at(117, [EventKind::WorkerAttached { worker: next.clone(), pid: 1 }]);
+    let cause = ResetCause::HostsChanged { added: vec![next.clone()], removed: Vec::new() };
+    story.at(119, [EventKind::ResetDecided { cause, way: ResetWay::Interrupt }]);
+    story.at(120, [formed(&[a, next], 20)]);
+    story.at(121, [EventKind::GenerationRunning { world_size: 2 }]);
+    story.at(221, []);
+    let of_kill = story.ledger.resets().next().expect("the kill").cost;
+    assert_eq!(of_kill.seconds_of(TimeBucket::Backoff), 2.0);
+    assert_eq!(of_kill.seconds_of(TimeBucket::Starting), 5.0);
+    assert_eq!(of_kill.seconds_of(TimeBucket::Waiting), 3.0);
+    let of_join = story.ledger.resets().next_back().expect("the join").cost;
+    assert_eq!(of_join.seconds_of(TimeBucket::Pausing), 1.0);
+}
+
+#[test]
+fn slots_that_are_not_listed_any_more_are_not_counted_any_more() {
+    let (mut story, _) = Story::two_train();
+    story.at(20, [listed(&[("a", 1)])]);
+    story.at(30, []);
+    assert_eq!(story.ledger.slots(), 1);
+    assert_eq!(story.seconds(TimeBucket::Training), 20.0 + 10.0);
+}
+
+#[test]
+fn time_without_a_driver_is_said_to_be_so() {
+    let (mut story, [a, b]) = Story::two_train();
+    story.ledger.handle_driver_gone(at(20));
+    story.ledger.handle_driver_back(at(25));
+    let members = vec![a, b];
+    let phase = JobPhase::Run;
+    story.at(25, [EventKind::TakeoverBegun { hosts: 2, workers: 2, members, phase }]);
+    story.at(30, []);
+    assert_eq!(story.seconds(TimeBucket::DriverAway), 10.0);
+    assert_eq!(story.seconds(TimeBucket::Training), 30.0);
+}
+
+#[test]
+fn the_status_looks_ahead_to_now_and_ten_minutes_back() {
+    let (story, _) = Story::two_train();
+    let status = story.ledger.status(at(2_010));
+    assert_eq!(status.slot_seconds, 4_020.0);
+    assert_eq!(status.since_start, Some(4_000.0 / 4_020.0));
+    assert_eq!(status.last_10_min, Some(1.0));
+    assert_eq!(GoodputLedger::new(Time::ZERO).status(at(9)).since_start, None);
+}
+
+fn any_worker() -> impl Strategy<Value = WorkerId> {
+    (0..3_usize, 0..3_u32, 1..6_u64)
+        .prop_map(|(host, slot, incarnation)| worker(["a", "b", "c"][host], slot, incarnation))
+}
+
+fn any_host() -> impl Strategy<Value = HostName> {
+    (0..3_usize).prop_map(|host| name(["a", "b", "c"][host]))
+}
+
+fn any_kind() -> impl Strategy<Value = EventKind> {
+    let host = |(name, slots, is_blacklisted)| ListedHost { name, slots, is_blacklisted };
+    let hosts = proptest::collection::vec((any_host(), 0..4_u32, any::<bool>()), 0..4);
+    let hosts = hosts.prop_map(move |hosts| {
+        let by_name: BTreeMap<HostName, _> =
+            hosts.into_iter().map(|host| (host.0.clone(), host)).collect();
+        EventKind::HostsChanged { hosts: by_name.into_values().map(host).collect() }
+    });
+    let members = || proptest::collection::vec(any_worker(), 1..5);
+    let way =
+        prop_oneof![Just(ResetWay::Abort), Just(ResetWay::Interrupt), Just(ResetWay::Restart)];
+    prop_oneof![
+        hosts,
+        any_host().prop_map(|host| EventKind::HostJoined { host, slots: 3 }),
+        any_host().prop_map(|host| EventKind::HostLost { host, reason: String::new() }),
+        any_worker().prop_map(|worker| EventKind::WorkerStarted { worker }),
+        any_worker().prop_map(|worker| EventKind::WorkerAttached { worker, pid: 1 }),
+        any_worker().prop_map(|worker| EventKind::WorkerStopped { worker, reason: String::new() }),
+        (any_worker(), any::<bool>(), 0..2_i32).prop_map(|(worker, expected, code)| {
+            let status = ExitStatus::Code(code);
+            EventKind::WorkerExited { worker, status, expected, killed_after_grace: false }
+        }),
+        (members(), 0..20_u64).prop_map(|(members, step)| EventKind::GenerationFormed {
+            members,
+            root: None,
+            step
+        }),
+        Just(EventKind::GenerationRunning { world_size: 1 }),
+        (any_worker(), way).prop_map(|(worker, way)| {
+            let status = ExitStatus::Signal(9);
+            EventKind::ResetDecided { cause: ResetCause::WorkerExited { worker, status }, way }
+        }),
+        (any_worker(), 0.0..9e4_f64, 0.0..9e4_f64, 0..9_u64)
+            .prop_map(|(worker, detect, sync, lost)| done(detect, sync, lost, &worker)),
+        members().prop_map(|members| {
+            EventKind::TakeoverBegun { hosts: 1, workers: 1, members, phase: JobPhase::Run }
+        }),
+    ]
+}
+
+#[test]
+fn the_exit_status_of_a_death_reaches_the_account_of_its_reset() {
+    let mut story = Story::new();
+    let victim = worker("b", 0, 2);
+    let cause = ResetCause::WorkerDied { worker: victim.clone() };
+    story.at(1, [EventKind::ResetDecided { cause, way: ResetWay::Abort }]);
+    let [exited, _decided] = killed(&victim);
+    story.at(2, [exited]);
+    let causes: Vec<_> = story.ledger.resets.all().map(|account| account.cause.clone()).collect();
+    let status = ExitStatus::Signal(9);
+    assert_eq!(causes, [ResetCause::WorkerExited { worker: victim, status }]);
+}
+
+proptest! {
+    #[test]
+    fn buckets_add_up_to_the_wall_clock_times_the_slots_whatever_happens(
+        events in proptest::collection::vec((any_kind(), 0..30_000_000_000_u64, 0..20_u8), 1..60),
+    ) {
+        let mut ledger = GoodputLedger::new(Time::ZERO);
+        let (mut now, mut slots, mut slot_nanos) = (0_u64, 0_u64, 0_u128);
+        for (number, (kind, wait, gone)) in (1..).zip(events) {
+            now += wait;
+            slot_nanos += u128::from(slots) * u128::from(wait);
+            match gone {
+                0 => ledger.handle_driver_gone(Time(now)),
+                1 => ledger.handle_driver_back(Time(now)),
+                _ => {}
+            }
+            if let EventKind::HostsChanged { hosts } = &kind {
+                slots = hosts.iter().map(|host| u64::from(host.slots)).sum();
+            }
+            let event = DriverEvent { term: Term(1), generation: GenerationId(number), kind };
+            ledger.handle_event(Time(now), &event);
+            prop_assert_eq!(ledger.check(), Ok(()));
+            prop_assert_eq!(ledger.totals(Time(now)).sum(), slot_nanos);
+            prop_assert_eq!(ledger.slots(), slots);
+            let recent = ledger.status(Time(now)).last_10_min.unwrap_or_default();
+            prop_assert!((0.0..=1.0).contains(&recent));
+        }
+    }
+}

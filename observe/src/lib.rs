@@ -1,0 +1,18 @@
+//! The operator's view: readers of the driver's typed events, writers of nothing. `ledger` accounts for every second of
+//! every slot; `explain` says why a generation ended; `log` reads events back from the event log; `metrics` is what
+//! Prometheus scrapes. The driver's process feeds the ledger live, and the simulation
+//! checks it.
+//!
+//! All of it is logic without I/O: `now` is an argument, and files and sockets are the command line's.
+
+pub mod explain;
+pub mod ledger;
+pub mod log;
+pub mod metrics;
+
+pub use self::explain::{ExplainRequest, Explanation, NothingToExplain, explain};
+pub use self::ledger::{BucketTotals, GoodputLedger, ResetAccount, TimeBucket};
+pub use self::log::{LoggedEntry, LoggedJob, LoggedLine, since_1970, wall_clock_at};
+pub use self::metrics::{
+    EventTally, JobSnapshot, OPEN_METRICS_TYPE, PLAIN_TEXT_TYPE, open_metrics, plain_text,
+};

@@ -1,0 +1,210 @@
+//! Lines of an event log, read back; and the ledger of the job that they tell of. Called by the driver's process, which
+//! goes on counting where its predecessor ended, and by `explain`.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use elastic_driver::{DriverEvent, EventKind};
+use elastic_protocol::{JobResult, Time};
+use serde::Deserialize;
+
+use crate::ledger::GoodputLedger;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoggedLine {
+    /// Time of the line, since 1970.
+    pub at: Time,
+    /// What it says.
+    pub entry: LoggedEntry,
+}
+
+/// What a line says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LoggedEntry {
+    /// A driver began to write: the job's first line, or a successor's.
+    DriverStarted {
+        /// The job.
+        job: String,
+    },
+    /// An event of the driver.
+    Event(Box<DriverEvent>),
+    /// Another line, which tells that the driver was there: how much goodput there was, or that lines are missing.
+    Sign,
+}
+
+/// A line that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum UnreadableLine {
+    /// It is no JSON object with a time and a kind.
+    #[error("not an object with a time and a kind")]
+    NoObject(#[source] serde_json::Error),
+    /// Its time is none.
+    #[error("{text:?} is no time")]
+    NoTime {
+        /// The text.
+        text: String,
+        /// The cause.
+        #[source]
+        error: humantime::TimestampError,
+    },
+    /// Its event is of another version.
+    #[error("an event {kind:?} that this version does not know")]
+    UnknownEvent {
+        /// The kind.
+        kind: String,
+        /// The cause.
+        #[source]
+        error: serde_json::Error,
+    },
+}
+
+#[derive(Deserialize)]
+struct AnyLine {
+    t: String,
+    kind: String,
+    job: Option<String>,
+}
+
+impl LoggedLine {
+    /// Reads a line of the log.
+    ///
+    /// # Errors
+    /// [`UnreadableLine`] says what is wrong with it.
+    pub fn read(line: &str) -> Result<Self, UnreadableLine> {
+        let any: AnyLine = serde_json::from_str(line).map_err(UnreadableLine::NoObject)?;
+        let at = humantime::parse_rfc3339(&any.t)
+            .map_err(|error| UnreadableLine::NoTime { text: any.t.clone(), error })?;
+        let entry = match (any.kind.as_str(), any.job) {
+            ("driver_started", Some(job)) => LoggedEntry::DriverStarted { job },
+            ("goodput" | "lines_dropped", _) => LoggedEntry::Sign,
+            _ => {
+                let event = serde_json::from_str(line)
+                    .map_err(|error| UnreadableLine::UnknownEvent { kind: any.kind, error })?;
+                LoggedEntry::Event(Box::new(event))
+            }
+        };
+        Ok(Self { at: since_1970(at), entry })
+    }
+}
+
+/// A moment of the wall clock, as the ledger counts time.
+pub fn since_1970(at: SystemTime) -> Time {
+    Time::ZERO + at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
+}
+
+/// The moment of the wall clock at a time of the ledger.
+pub fn wall_clock_at(at: Time) -> SystemTime {
+    UNIX_EPOCH + (at - Time::ZERO)
+}
+
+/// The last job of an event log, with its ledger.
+#[derive(Clone, Debug)]
+pub struct LoggedJob {
+    /// The job's id.
+    pub job: String,
+    /// Its slots' time.
+    pub ledger: GoodputLedger,
+    /// Time of its last line.
+    pub last_at: Time,
+    /// Its result; none while it goes on.
+    pub result: Option<JobResult>,
+    /// Lines that could not be read.
+    pub unreadable: u64,
+}
+
+impl LoggedJob {
+    /// A job that begins.
+    pub fn new(job: String, at: Time) -> Self {
+        Self { job, ledger: GoodputLedger::new(at), last_at: at, result: None, unreadable: 0 }
+    }
+
+    /// Takes the next line.
+    pub fn handle_line(&mut self, line: &LoggedLine) {
+        match &line.entry {
+            LoggedEntry::DriverStarted { job } if *job != self.job => {
+                *self = Self::new(job.clone(), line.at);
+            }
+            LoggedEntry::DriverStarted { .. } => {
+                self.ledger.handle_driver_gone(self.last_at);
+                self.ledger.handle_driver_back(line.at);
+            }
+            LoggedEntry::Event(event) => {
+                self.ledger.handle_event(line.at, event);
+                if let EventKind::JobEnded { result } = &event.kind {
+                    self.result = Some(result.clone());
+                }
+            }
+            LoggedEntry::Sign => {}
+        }
+        self.last_at = self.last_at.max(line.at);
+    }
+
+    /// The last job of a log; none if the log names none.
+    pub fn of_lines(lines: impl IntoIterator<Item = String>) -> Option<Self> {
+        let mut record: Option<Self> = None;
+        for line in lines {
+            match (LoggedLine::read(&line), &mut record) {
+                (Ok(line), Some(record)) => record.handle_line(&line),
+                (Ok(LoggedLine { at, entry: LoggedEntry::DriverStarted { job } }), None) => {
+                    record = Some(Self::new(job, at));
+                }
+                // The job of these lines is not known: the log was begun anew after them.
+                (Ok(_), None) => {}
+                (Err(_), Some(record)) => record.unreadable += 1,
+                (Err(_), None) => {}
+            }
+        }
+        record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elastic_driver::ListedHost;
+    use elastic_protocol::{GenerationId, HostName, Term};
+
+    use super::*;
+    use crate::ledger::TimeBucket;
+
+    fn line(second: u64, rest: &str) -> String {
+        let t = humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_secs(second));
+        format!(r#"{{"t":"{t}","term":1,"generation":0,{rest}}}"#)
+    }
+
+    fn started(second: u64, job: &str) -> String {
+        line(second, &format!(r#""kind":"driver_started","job":"{job}""#))
+    }
+
+    fn listed(second: u64) -> String {
+        line(second, r#""kind":"hosts_changed","hosts":["a:2"]"#)
+    }
+
+    #[test]
+    fn an_event_is_read_as_what_it_was() {
+        let host = ListedHost {
+            name: HostName::new("a").expect("allowed"),
+            slots: 2,
+            is_blacklisted: false,
+        };
+        let kind = EventKind::HostsChanged { hosts: vec![host] };
+        let event = DriverEvent { term: Term(1), generation: GenerationId(0), kind };
+        let read = LoggedLine::read(&listed(3)).expect("a line");
+        let entry = LoggedEntry::Event(Box::new(event));
+        assert_eq!(read, LoggedLine { at: Time::from_ms(3_000), entry });
+        for text in ["", "{}", r#"{"t":"x","kind":"goodput"}"#, &line(1, r#""kind":"new""#)] {
+            assert!(LoggedLine::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_next_driver_of_a_job_goes_on_counting_and_another_job_begins_anew() {
+        let log = [started(1, "x"), listed(2), started(10, "j"), listed(11)];
+        let sign = line(20, r#""kind":"goodput","buckets":{}"#);
+        let lines = log.into_iter().chain([sign, "half a li".to_owned(), started(25, "j")]);
+        let record = LoggedJob::of_lines(lines).expect("a job");
+        assert_eq!((record.job.as_str(), record.unreadable), ("j", 1));
+        let totals = record.ledger.totals(Time::from_ms(26_000));
+        assert_eq!(totals.seconds_of(TimeBucket::DriverAway), 10.0, "two slots, five seconds");
+        assert_eq!(totals.seconds_of(TimeBucket::Absent), 20.0);
+    }
+}

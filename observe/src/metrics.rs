@@ -1,0 +1,384 @@
+//! The job in OpenMetrics: what Prometheus scrapes. Encoded from a snapshot, so that a scrape touches nothing of the
+//! driver. Called by the command line's server; names and labels are listed in docs/observability/metrics.md.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use elastic_driver::{DriverEvent, EventKind};
+use elastic_protocol::ResetCause;
+use elastic_protocol::messages::{PhaseMs, StatusReport};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::ledger::TimeBucket;
+
+/// Most workers that have time series of their own; a gauge says how many have none.
+pub const WORKERS_LABELLED_MAX: usize = 1_024;
+
+/// Most hosts that have time series of their own.
+pub const HOSTS_LABELLED_MAX: usize = 256;
+
+/// Bounds of the histogram of resets, in seconds.
+const DURATION_BOUNDS: [f64; 12] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, f64::MAX];
+
+/// Counts that events give, and no status has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EventTally {
+    /// Resets by cause and way.
+    resets: BTreeMap<(&'static str, &'static str), u64>,
+    /// Durations of resets by phase.
+    durations: BTreeMap<&'static str, DurationTally>,
+    /// Losses of each host, of the first hosts that were lost.
+    host_losses: BTreeMap<String, u64>,
+    /// Losses of other hosts.
+    other_host_losses: u64,
+    /// Processes that failed.
+    worker_failures: u64,
+}
+
+/// A histogram.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct DurationTally {
+    counts: [u64; DURATION_BOUNDS.len()],
+    sum: f64,
+}
+
+impl DurationTally {
+    fn add(&mut self, seconds: f64) {
+        let bound = DURATION_BOUNDS.iter().position(|bound| seconds <= *bound);
+        self.counts[bound.unwrap_or(DURATION_BOUNDS.len() - 1)] += 1;
+        self.sum += seconds;
+    }
+}
+
+impl EventTally {
+    /// Takes an event of the driver.
+    pub fn handle_event(&mut self, event: &DriverEvent) {
+        match &event.kind {
+            EventKind::ResetDecided { cause, way } => {
+                *self.resets.entry((kind_of(cause), way.name())).or_default() += 1;
+            }
+            EventKind::ResetDone { ms, .. } => self.reset_done(ms),
+            EventKind::HostLost { host, .. } => {
+                let is_known = self.host_losses.contains_key(host.as_str());
+                if is_known || self.host_losses.len() < HOSTS_LABELLED_MAX {
+                    *self.host_losses.entry(host.to_string()).or_default() += 1;
+                } else {
+                    self.other_host_losses += 1;
+                }
+            }
+            EventKind::WorkerExited { expected: false, .. } => self.worker_failures += 1,
+            _ => {}
+        }
+    }
+
+    fn reset_done(&mut self, ms: &PhaseMs) {
+        let phases = [
+            ("detect", Some(ms.detect)),
+            ("form", ms.form),
+            ("sync", ms.sync),
+            ("total", ms.total),
+        ];
+        for (phase, ms) in phases {
+            if let Some(ms) = ms {
+                self.durations.entry(phase).or_default().add(ms / 1e3);
+            }
+        }
+    }
+}
+
+/// The kind of a cause, as a label.
+const fn kind_of(cause: &ResetCause) -> &'static str {
+    match cause {
+        // A death is the end of a process whose exit status is still to come.
+        ResetCause::WorkerExited { .. } | ResetCause::WorkerDied { .. } => "worker_exited",
+        ResetCause::WorkerFailed { .. } => "worker_failed",
+        ResetCause::WorkerSilent { .. } => "worker_silent",
+        ResetCause::PeerBroken { .. } => "peer_broken",
+        ResetCause::HostLost { .. } => "host_lost",
+        ResetCause::HostBlacklisted { .. } => "host_blacklisted",
+        ResetCause::DeadlinePassed { .. } => "deadline_passed",
+        ResetCause::HostsChanged { .. } => "hosts_changed",
+        ResetCause::WorkerLeaves { .. } => "worker_leaves",
+    }
+}
+
+/// The job at a moment.
+#[derive(Clone, Debug)]
+pub struct JobSnapshot {
+    /// The driver's status.
+    pub status: StatusReport,
+    /// Counts of its events.
+    pub tally: EventTally,
+    /// Slots in each bucket.
+    pub slots: BTreeMap<TimeBucket, u64>,
+}
+
+/// The text that Prometheus scrapes.
+pub fn open_metrics(snapshot: &Arc<JobSnapshot>) -> String {
+    let mut registry = Registry::with_prefix("elastic_node");
+    registry.register_collector(Box::new(SnapshotCollector(Arc::clone(snapshot))));
+    let mut encoded = String::new();
+    // Writing to a string does not fail.
+    let _written = text::encode(&mut encoded, &registry);
+    encoded
+}
+
+/// The content type of [`open_metrics`].
+pub const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The same in Prometheus' older text format, for what does not read OpenMetrics (promtool, for instance): there a
+/// counter's suffix is part of its name, and neither units nor the end are told.
+pub fn plain_text(snapshot: &Arc<JobSnapshot>) -> String {
+    let open = open_metrics(snapshot);
+    let counters: BTreeSet<&str> = open
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let mut plain = String::with_capacity(open.len());
+    for line in open.lines() {
+        let mut words = line.splitn(4, ' ');
+        let head = (words.next(), words.next(), words.next(), words.next());
+        match head {
+            (Some("#"), Some("EOF" | "UNIT"), ..) => continue,
+            (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(name) => {
+                plain.push_str(&format!("# {what} {name}_total {rest}"));
+            }
+            _ => plain.push_str(line),
+        }
+        plain.push('\n');
+    }
+    plain
+}
+
+/// The content type of [`plain_text`].
+pub const PLAIN_TEXT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+#[derive(Debug)]
+struct SnapshotCollector(Arc<JobSnapshot>);
+
+type Labels = Vec<(&'static str, String)>;
+
+/// Time series of one metric: labels and value of each.
+type Series = Vec<(Labels, f64)>;
+
+fn plain(value: f64) -> Series {
+    vec![(Vec::new(), value)]
+}
+
+fn labelled(name: &'static str, values: impl IntoIterator<Item = (String, f64)>) -> Series {
+    values.into_iter().map(|(label, value)| (vec![(name, label)], value)).collect()
+}
+
+struct MetricWriter<'a>(DescriptorEncoder<'a>);
+
+impl MetricWriter<'_> {
+    fn gauge(&mut self, name: &str, help: &str, unit: Option<Unit>, series: Series) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+        for (labels, value) in series {
+            metric.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    fn counter(&mut self, name: &str, help: &str, series: Series) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in series {
+            metric.encode_family(&labels)?.encode_counter::<Labels, f64, f64>(&value, None)?;
+        }
+        Ok(())
+    }
+}
+
+impl Collector for SnapshotCollector {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let JobSnapshot { status, tally, slots } = &*self.0;
+        let mut writer = MetricWriter(encoder);
+        of_job(&mut writer, status)?;
+        of_fleet(&mut writer, status)?;
+        of_goodput(&mut writer, status, slots)?;
+        of_events(&mut writer, tally)
+    }
+}
+
+fn of_job(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result {
+    let labels = vec![("job", status.job.to_string()), ("version", status.driver.version.clone())];
+    writer.gauge(
+        "job_info",
+        "The job, and the version of its driver.",
+        None,
+        vec![(labels, 1.0)],
+    )?;
+    writer.gauge(
+        "phase",
+        "1 for the phase that the job is in.",
+        None,
+        labelled("phase", [(status.phase.to_string(), 1.0)]),
+    )?;
+    writer.gauge("driver_term", "The driver's incarnation.", None, plain(status.term as f64))?;
+    writer.gauge(
+        "standbys",
+        "Drivers that stand by.",
+        None,
+        plain(status.standbys.len() as f64),
+    )?;
+    writer.gauge("generation", "The current generation.", None, plain(status.generation as f64))?;
+    let world_size = f64::from(status.world_size);
+    writer.gauge("world_size", "Members of the current generation.", None, plain(world_size))?;
+    let min_np = f64::from(status.min_np);
+    writer.gauge("workers_min", "Fewest workers to go on with.", None, plain(min_np))?;
+    let step = status.workers.iter().map(|worker| worker.step).max().unwrap_or(0);
+    writer.gauge("step", "The highest step that a worker reported.", None, plain(step as f64))?;
+    let steps_lost = plain(status.steps_lost as f64);
+    writer.counter("steps_lost", "Steps that resets have lost.", steps_lost)?;
+    let warnings = plain(status.warnings.len() as f64);
+    writer.gauge("warnings", "Troubles that only a person can mend.", None, warnings)?;
+    let dropped = plain(status.dropped_messages as f64);
+    writer.counter("messages_dropped", "Messages of old generations that were dropped.", dropped)
+}
+
+fn of_fleet(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result {
+    let mut hosts: BTreeMap<String, f64> = BTreeMap::new();
+    for host in &status.hosts {
+        *hosts.entry(host.state.to_string()).or_default() += 1.0;
+    }
+    writer.gauge("hosts", "Hosts by condition.", None, labelled("state", hosts))?;
+    let mut workers: BTreeMap<String, f64> = BTreeMap::new();
+    for worker in &status.workers {
+        *workers.entry(worker.state.to_string()).or_default() += 1.0;
+    }
+    writer.gauge(
+        "workers",
+        "Workers and empty slots by condition.",
+        None,
+        labelled("state", workers),
+    )?;
+    let members = || status.workers.iter().filter_map(|worker| Some((worker.rank?, worker)));
+    let series = members().take(WORKERS_LABELLED_MAX).map(|(rank, worker)| {
+        let labels = vec![("rank", rank.to_string()), ("host", worker.host.to_string())];
+        (labels, worker.step as f64)
+    });
+    writer.gauge("worker_step", "The step that a rank reported.", None, series.collect())?;
+    let unlabelled = members().count().saturating_sub(WORKERS_LABELLED_MAX);
+    let help = "Ranks without time series of their own.";
+    writer.gauge("workers_unlabelled", help, None, plain(unlabelled as f64))
+}
+
+fn of_goodput(
+    writer: &mut MetricWriter<'_>,
+    status: &StatusReport,
+    slots: &BTreeMap<TimeBucket, u64>,
+) -> fmt::Result {
+    let slots = slots.iter().map(|(bucket, slots)| (bucket.name().to_owned(), *slots as f64));
+    writer.gauge("slots", "Slots by what they do now.", None, labelled("bucket", slots))?;
+    let Some(goodput) = &status.goodput else { return Ok(()) };
+    let buckets = goodput.buckets.iter().map(|(bucket, seconds)| (bucket.clone(), *seconds));
+    writer.gauge(
+        "slot_time",
+        "Time of all slots by what it went into; a gauge, since training that is lost later is booked anew.",
+        Some(Unit::Seconds),
+        labelled("bucket", buckets),
+    )?;
+    let windows = [("start", goodput.since_start), ("10m", goodput.last_10_min)];
+    let windows =
+        windows.into_iter().filter_map(|(window, share)| Some((window.to_owned(), share?)));
+    writer.gauge(
+        "goodput",
+        "Share of slot-time that went into training that was kept.",
+        Some(Unit::Other("ratio".to_owned())),
+        labelled("window", windows),
+    )
+}
+
+fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
+    let resets = tally.resets.iter().map(|((cause, way), resets)| {
+        let labels = vec![("cause", (*cause).to_owned()), ("way", (*way).to_owned())];
+        (labels, *resets as f64)
+    });
+    writer.counter("resets", "Resets by cause and way.", resets.collect())?;
+    let failures = plain(tally.worker_failures as f64);
+    writer.counter("worker_failures", "Processes of workers that failed.", failures)?;
+    let losses = tally.host_losses.iter().map(|(host, losses)| (host.clone(), *losses as f64));
+    writer.counter("host_losses", "Losses of hosts.", labelled("host", losses))?;
+    let others = plain(tally.other_host_losses as f64);
+    writer.counter("other_host_losses", "Losses of hosts without time series.", others)?;
+    let help = "Durations of resets by phase.";
+    let mut metric = writer.0.encode_descriptor(
+        "reset_duration",
+        help,
+        Some(&Unit::Seconds),
+        MetricType::Histogram,
+    )?;
+    for (phase, durations) in &tally.durations {
+        let buckets: Vec<(f64, u64)> = DURATION_BOUNDS.into_iter().zip(durations.counts).collect();
+        let count = durations.counts.iter().sum();
+        metric.encode_family(&[("phase", *phase)])?.encode_histogram::<Labels>(
+            durations.sum,
+            count,
+            &buckets,
+            None,
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot() -> Arc<JobSnapshot> {
+        let job = serde_json::from_str("\"00000000-0000-0000-0000-000000000000\"");
+        let status = StatusReport {
+            job: job.expect("an id"),
+            term: 1,
+            driver: elastic_protocol::messages::DriverStatus::default(),
+            standbys: Vec::new(),
+            generation: 2,
+            phase: elastic_protocol::messages::JobPhase::Run,
+            world_size: 3,
+            min_np: 1,
+            max_np: None,
+            resets: 1,
+            steps_lost: 4,
+            hosts: Vec::new(),
+            workers: Vec::new(),
+            last_reset: None,
+            waiting_for: None,
+            warnings: Vec::new(),
+            unreachable: Vec::new(),
+            lanes: Vec::new(),
+            checkpoint: None,
+            goodput: None,
+            dropped_messages: 0,
+            result: None,
+        };
+        let mut tally = EventTally::default();
+        tally.host_losses.insert("a \"quoted\"\\ host".to_owned(), 1);
+        tally.reset_done(&PhaseMs { detect: 1.0, form: None, sync: None, total: None });
+        let slots = BTreeMap::from([(TimeBucket::Training, 3)]);
+        Arc::new(JobSnapshot { status, tally, slots })
+    }
+
+    #[test]
+    fn open_metrics_end_with_eof_and_host_names_are_escaped() {
+        let text = open_metrics(&snapshot());
+        assert!(text.ends_with("# EOF\n"), "{text}");
+        assert!(text.contains("# TYPE elastic_node_steps_lost counter"), "{text}");
+        assert!(text.contains("elastic_node_steps_lost_total{} 4"), "{text}");
+        assert!(text.contains(r#"host="a \"quoted\"\\ host""#), "{text}");
+        assert!(text.contains("elastic_node_slots{bucket=\"training\"} 3"), "{text}");
+    }
+
+    #[test]
+    fn the_older_format_has_the_suffix_in_the_name_of_a_counter() {
+        let text = plain_text(&snapshot());
+        assert!(text.contains("# TYPE elastic_node_steps_lost_total counter"), "{text}");
+        assert!(text.contains("# HELP elastic_node_steps_lost_total Steps"), "{text}");
+        assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");
+        assert!(text.contains("# TYPE elastic_node_reset_duration_seconds histogram"), "{text}");
+    }
+}

@@ -1,0 +1,137 @@
+"""Elastic Lightning in process: the trainer's checkpoint is the state, in memory.
+
+::
+
+    sampler = en.ElasticDistributedSampler(data)
+    state = LightningState(sampler)
+
+    @en.elastic.run
+    def train(state):
+        trainer = Trainer(
+            strategy=ElasticStrategy(state),
+            callbacks=[CommitStateCallback(state)],
+            devices=en.local_size(),
+            max_epochs=10,
+        )
+        trainer.fit(Digits(), DataLoader(data, 16, sampler=sampler), ckpt_path=state.ckpt_path)
+
+Each generation has a trainer and a module of its own, which go on from the last commit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from lightning.pytorch.strategies import DDPStrategy
+
+from ..elastic import ObjectState
+from ..torch import ElasticDistributedSampler
+
+__all__ = ["CommitStateCallback", "ElasticStrategy", "LightningState"]
+
+#: The path by which `ElasticStrategy` knows the checkpoint that is in the state.
+_IN_MEMORY = "elastic://last commit"
+
+#: The counters of a loop's batches when the rest of an epoch begins.
+_NO_BATCHES = {"ready": 0, "started": 0, "processed": 0, "completed": 0}
+
+
+class LightningState(ObjectState):
+    """All that a trainer saves in a checkpoint (modules, optimisers, schedulers, loops, callbacks), and the sampler.
+
+    Args:
+        sampler: of the training data's loader.
+        kwargs: everything else, as with `ObjectState`.
+    """
+
+    checkpoint: Optional[Dict[str, Any]]
+    sampler: ElasticDistributedSampler
+
+    def __init__(self, sampler: ElasticDistributedSampler, **kwargs: object) -> None:
+        super().__init__(checkpoint=None, sampler=sampler, **kwargs)
+
+    @property
+    def ckpt_path(self) -> Optional[str]:
+        """For `Trainer.fit`: where the trainer goes on."""
+        return _IN_MEMORY if self.checkpoint else None
+
+
+class _Environment(TorchElasticEnvironment):  # type: ignore[misc]  # Lightning's types are not looked at.
+    """The ranks of the generation, however many of them are on each host."""
+
+    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+        """Ranks are the driver's affair."""
+
+
+class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types are not looked at.
+    """Lightning's DDP over the generation's collectives, with the checkpoint in the state. Give the trainer
+    ``devices=en.local_size()``.
+
+    Args:
+        state: of `elastic_node.elastic.run`.
+        kwargs: of `DDPStrategy`.
+    """
+
+    def __init__(self, state: LightningState, **kwargs: Any) -> None:
+        super().__init__(cluster_environment=_Environment(), process_group_backend="elastic", **kwargs)
+        self._state = state
+
+    @property
+    def distributed_sampler_kwargs(self) -> Dict[str, int]:
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def save_checkpoint(self, checkpoint: Dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        if filepath == _IN_MEMORY:
+            self._state.checkpoint = checkpoint
+        else:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: Optional[bool] = None) -> Dict[str, Any]:
+        if checkpoint_path != _IN_MEMORY:
+            return super().load_checkpoint(checkpoint_path, weights_only)  # type: ignore[no-any-return]  # As above.
+        checkpoint = dict(self._state.checkpoint or {})
+        # The sampler deals out what is left of the epoch, for another number of ranks: its batches count from 0.
+        loops = dict(checkpoint["loops"]["fit_loop"])
+        batches = loops["epoch_loop.batch_progress"]
+        total = {**batches["total"], "ready": batches["total"]["completed"]}
+        loops["epoch_loop.batch_progress"] = {"total": total, "current": dict(_NO_BATCHES), "is_last_batch": False}
+        checkpoint["loops"] = {**checkpoint["loops"], "fit_loop": loops}
+        return checkpoint
+
+
+class CommitStateCallback(Callback):  # type: ignore[misc]  # Lightning's types are not looked at.
+    """Counts samples, and commits the state before a batch, with all that belongs to the batch before.
+
+    Args:
+        state: of `elastic_node.elastic.run`.
+        batches_per_commit: 1 for each batch; with accumulated gradients, a multiple of the batches of a step.
+    """
+
+    def __init__(self, state: LightningState, batches_per_commit: int = 1) -> None:
+        self._state, self._every, self._batches = state, batches_per_commit, 0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        # The rest of an epoch has fewer batches than the next epoch.
+        trainer.reload_dataloaders_every_n_epochs = 1
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._batches % self._every == 0:
+            self._commit(trainer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._state.sampler.record_batch(batch_idx, trainer.train_dataloader.batch_size)
+        self._batches += 1
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._state.sampler.set_epoch(self._state.sampler.epoch + 1)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._commit(trainer)
+
+    def _commit(self, trainer: Trainer) -> None:
+        trainer.save_checkpoint(_IN_MEMORY, weights_only=False)
+        self._state.commit()

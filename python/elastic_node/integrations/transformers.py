@@ -1,0 +1,123 @@
+"""Elastic HF Trainer in process: a trainer for each generation, whose checkpoint is the state, in memory.
+
+::
+
+    state = TransformersState(en.ElasticDistributedSampler(data))
+
+    @en.elastic.run
+    def train(state):
+        en.init_process_group()
+        arguments = TrainingArguments("out", max_steps=1000, per_device_train_batch_size=16)
+        return ElasticTrainer(state, model=model, args=arguments, train_dataset=data).train()
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Dict, Optional, Tuple
+
+from accelerate.data_loader import BatchSamplerShard
+from torch.utils.data import DataLoader, Dataset
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ..elastic import ObjectState
+from ..torch import ElasticDistributedSampler
+from .accelerate import Remaining, as_given
+
+__all__ = ["CommitStateCallback", "ElasticTrainer", "TransformersState"]
+
+#: What of a trainer's state is a rank's own, or follows from the arguments.
+_NOT_SHARED = ("is_local_process_zero", "is_world_process_zero", "max_steps", "num_train_epochs")
+
+
+class TransformersState(ObjectState):
+    """What a trainer saves in a checkpoint (model, optimiser, scheduler, its own state), and the sampler.
+
+    Args:
+        sampler: of the training data.
+        kwargs: everything else, as with `ObjectState`.
+    """
+
+    checkpoint: Optional[Dict[str, Any]]
+    sampler: ElasticDistributedSampler
+
+    def __init__(self, sampler: ElasticDistributedSampler, **kwargs: object) -> None:
+        super().__init__(checkpoint=None, sampler=sampler, **kwargs)
+
+
+class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types of transformers are not looked at.
+    """Restores the model, the optimiser and the scheduler, counts samples, and commits the state after a step.
+
+    Args:
+        state: of `elastic_node.elastic.run`.
+        steps_per_commit: 1 for each step.
+    """
+
+    def __init__(self, state: TransformersState, steps_per_commit: int = 1) -> None:
+        self._state, self._every = state, steps_per_commit
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        for name, content in (self._state.checkpoint or {}).items():
+            if name != "trainer":
+                kwargs[name].load_state_dict(content)
+
+    def on_substep_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        sampler = self._state.sampler
+        sampler.record_batch(state.global_step, args.train_batch_size)
+        if not len(sampler):
+            sampler.set_epoch(sampler.epoch + 1)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.on_substep_end(args, state, control)
+        sampler = self._state.sampler
+        state.epoch = sampler.epoch + sampler.processed_num / len(sampler.dataset)
+        if state.global_step % self._every == 0 or state.global_step >= state.max_steps:
+            parts = ("model", "optimizer", "lr_scheduler")
+            checkpoint = {name: kwargs[name].state_dict() for name in parts}
+            shared = {name: value for name, value in asdict(state).items() if name not in _NOT_SHARED}
+            self._state.checkpoint = {**checkpoint, "trainer": shared}
+            self._state.commit()
+
+
+class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformers are not looked at.
+    """`transformers.Trainer` over the generation's collectives. Make it, and its arguments, after `init_process_group` in the
+    function that `elastic_node.elastic.run` runs. Training ends after `max_steps`; epochs are the sampler's.
+
+    Args:
+        elastic_state: of `elastic_node.elastic.run`.
+        steps_per_commit: 1 for each step.
+        kwargs: of `Trainer`.
+
+    Raises:
+        ValueError: the arguments have no `max_steps`.
+    """
+
+    def __init__(self, elastic_state: TransformersState, steps_per_commit: int = 1, **kwargs: Any) -> None:
+        if kwargs.get("model") is not None:
+            kwargs["model"] = as_given(kwargs["model"])
+        super().__init__(**kwargs)
+        if self.args.max_steps <= 0:
+            raise ValueError("give TrainingArguments a max_steps: how many steps an epoch has, follows the ranks")
+        self._elastic_state = elastic_state
+        self.add_callback(CommitStateCallback(elastic_state, steps_per_commit))
+
+    def _get_train_sampler(self, train_dataset: "Optional[Dataset[Any]]" = None) -> Remaining:
+        return Remaining(self._elastic_state.sampler)
+
+    def get_train_dataloader(self) -> "DataLoader[Any]":
+        loader: DataLoader[Any] = super().get_train_dataloader()
+        if isinstance(loader.batch_sampler, BatchSamplerShard):
+            # The sampler gives each rank its own samples.
+            loader.batch_sampler.num_processes, loader.batch_sampler.process_index = 1, 0
+        return loader
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> Tuple[int, int]:
+        first, skipped = super()._init_training_state(*args, **kwargs)
+        for name, value in (self._elastic_state.checkpoint or {}).get("trainer", {}).items():
+            setattr(self.state, name, value)
+        is_over = self.state.global_step >= self.state.max_steps
+        return (self.state.num_train_epochs if is_over else first), skipped

@@ -1,0 +1,87 @@
+"""Lightning that survives: of three ranks one dies by kill -9 in the middle of an epoch; two go on, until another one has
+come. Prints what each rank ends with."""
+
+import hashlib
+import json
+
+import torch
+from dying import die_once, until_there_are
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils.data import DataLoader
+
+import elastic_node.torch as en
+from elastic_node import _codec
+from elastic_node.integrations.lightning import CommitStateCallback, ElasticStrategy, LightningState
+
+SAMPLES, BATCH, EPOCHS, KILLED_AT, GROWN_AT = 240, 4, 3, 27, 57
+
+
+class Rows(torch.utils.data.Dataset):
+    """Each row names itself, so that it can be counted."""
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        x = torch.randn(8, generator=torch.Generator().manual_seed(index))
+        return index, x, x.sum()
+
+
+class Line(LightningModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(8, 1)
+
+    def training_step(self, batch, batch_idx):
+        if self.global_step == KILLED_AT:
+            die_once(1)
+        if self.global_step == GROWN_AT:
+            until_there_are(3, state)
+        _, x, y = batch
+        return (self.layer(x).squeeze(1) - y).square().mean()
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
+        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)}
+
+
+class Notes(Callback):
+    """Which samples were trained on in each epoch, on all ranks together, and by how many ranks each step was made."""
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        for part in en.allgather_object(batch[0].tolist()):
+            state.seen[trainer.current_epoch] += part
+        state.sizes.append(en.size())
+
+
+en.init()
+sampler = en.ElasticDistributedSampler(Rows())
+state = LightningState(sampler, seen=[[] for _ in range(EPOCHS)], sizes=[])
+process = {"calls": 0}
+
+
+@en.elastic.run
+def train(state):
+    process["calls"] += 1
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=en.local_size(),
+        strategy=ElasticStrategy(state),
+        callbacks=[Notes(), CommitStateCallback(state)],
+        max_epochs=EPOCHS,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Line(), DataLoader(Rows(), BATCH, sampler=sampler), ckpt_path=state.ckpt_path)
+    return trainer.global_step, trainer.current_epoch, trainer.optimizers[0].param_groups[0]["lr"]
+
+
+steps, epochs, rate = train(state)
+header, buffers = _codec.encode(state.checkpoint)
+content = hashlib.sha256(b"".join([header, *buffers])).hexdigest()
+told = {"rank": en.rank(), "steps": steps, "epochs": epochs, "rate": rate, "sizes": state.sizes, "content": content}
+told["seen"] = [len(set(seen)) for seen in state.seen]
+print(json.dumps({**told, **process}), flush=True)

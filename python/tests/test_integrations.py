@@ -1,0 +1,67 @@
+"""`elastic_node.integrations` with the real frameworks: a rank is killed in mid-training, the others go on in their processes,
+and another one joins them."""
+
+from importlib.util import find_spec
+
+import pytest
+
+pytest.importorskip("torch")
+
+
+def ends_of(done, workers):
+    """What the ranks said, after what is true of every framework."""
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert sorted(said["rank"] for said in ends) == list(range(workers)), done.output
+    assert len({said["content"] for said in ends}) == 1, "G-5: one final state"
+    assert all(said == {**ends[0], "rank": said["rank"], "calls": said["calls"]} for said in ends), "one history"
+    # Training went on at once with those that were left, then with all.
+    sizes = ends[0]["sizes"]
+    assert set(sizes) == {workers, workers - 1} and sizes[0] == sizes[-1] == workers, sizes
+    assert len(sizes) == ends[0]["steps"], "each step counts once"
+    killed = [event for event in done.kinds("worker_exited") if "signal 9" in str(event)]
+    assert len(killed) == 1, done.output
+    assert sorted(said["calls"] for said in ends) == [1] + [3] * (workers - 1), "survivors went on in their processes"
+    return ends
+
+
+def needs(framework):
+    if find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+
+
+def test_lightning_goes_on_in_process(job):
+    needs("lightning")
+    end = ends_of(job("lightning_survivor.py", workers=3, flags=["--min-np", "1"]), 3)[0]
+    assert end["epochs"] == 3 and end["seen"] == [240] * 3, "each sample once an epoch"
+    assert end["rate"] == 0.01 * 0.5**3, "the scheduler counts epochs"
+
+
+@pytest.mark.parametrize("workers", [3, 2])
+def test_accelerate_goes_on_in_process(job, workers):
+    """Of two workers one is left: a world of one rank, and of two again."""
+    needs("accelerate")
+    end = ends_of(job("accelerate_survivor.py", workers=workers, flags=["--min-np", "1"]), workers)[0]
+    assert end["epochs"] == 3 and end["seen"] == [240] * 3, "each sample once an epoch"
+
+
+def test_the_trainer_of_transformers_goes_on_in_process(job):
+    needs("transformers")
+    end = ends_of(job("transformers_survivor.py", workers=3, flags=["--min-np", "1"]), 3)[0]
+    assert end["steps"] == 70 and end["rate"] == 0, "the scheduler counts all steps"
+    assert end["losses"] == sorted(end["losses"], reverse=True) and len(end["losses"]) == 7, "it learns on"
+    assert end["epochs"] == pytest.approx(1380 / 240), "epochs are the sampler's"
+
+
+def test_a_trainer_without_max_steps_is_refused(tmp_path):
+    needs("transformers")
+    import torch
+    from transformers import TrainingArguments
+
+    import elastic_node.torch as en
+    from elastic_node.integrations.transformers import ElasticTrainer, TransformersState
+
+    state = TransformersState(en.ElasticDistributedSampler([{"x": 0.0}]))
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, num_train_epochs=1, report_to=[])
+    with pytest.raises(ValueError, match="max_steps"):
+        ElasticTrainer(state, model=torch.nn.Linear(1, 1), args=arguments, train_dataset=[{"x": 0.0}])

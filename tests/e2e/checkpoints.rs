@@ -1,0 +1,254 @@
+//! Durable checkpoints: a job whose every process is gone goes on from them (C-1 to C-5).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::sickness::{Disk, Sickness};
+use crate::support::{Job, binary, signal};
+
+/// Commits between two checkpoints of these tests.
+const EVERY: u64 = 20;
+
+fn start(workers: u32, folder: &Path, more: &[&str]) -> Job {
+    let (np, folder) = (workers.to_string(), folder.display().to_string());
+    let every = EVERY.to_string();
+    let flags = ["-n", &np, "--checkpoint", &folder, "--checkpoint-every", &every];
+    let mut job = Job::start(&[&flags, more].concat(), &["--samples", "960"]);
+    for host in 0..workers {
+        job.agent(&format!("h{host}"), 1);
+    }
+    job
+}
+
+fn kill_everything(job: &mut Job) {
+    job.kill_driver();
+    let hosts: Vec<String> = job.agents.keys().cloned().collect();
+    hosts.iter().for_each(|host| job.kill_agent(host));
+    job.wait("the end of every process", |job| (!job.has_processes()).then_some(()));
+}
+
+fn steps_of(job: &Job, kind: &str) -> Vec<u64> {
+    job.events_of(kind).iter().filter_map(|event| event["step"].as_u64()).collect()
+}
+
+/// Waits for so many checkpoints; returns the step of the last one.
+fn wait_for_checkpoints(job: &mut Job, count: usize) -> u64 {
+    job.wait("checkpoints", |job| {
+        let steps = steps_of(job, "checkpoint_saved");
+        steps.last().copied().filter(|_| steps.len() >= count)
+    })
+}
+
+fn loaded(job: &mut Job) -> Value {
+    job.wait("the checkpoint that is loaded", |job| job.events_of("checkpoint_loaded").pop())
+}
+
+/// Runs `checkpoint` with these arguments; returns its exit code and its output.
+fn checkpoint(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(binary()).arg("checkpoint").args(arguments).output();
+    let output = output.expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn steps_listed(folder: &Path) -> Vec<(u64, bool)> {
+    let (code, stdout, stderr) = checkpoint(&["list", &folder.display().to_string(), "--json"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let rows: Vec<Value> = serde_json::from_str(&stdout).expect("JSON");
+    let of_row = |row: &Value| Some((row["step"].as_u64()?, row["complete"].as_bool()?));
+    rows.iter().filter_map(of_row).collect()
+}
+
+fn files_of(folder: &Path, step: u64) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder.join(format!("step-{step:010}"))).expect("it is there");
+    entries.map(|entry| entry.expect("an entry").path()).collect()
+}
+
+#[test]
+fn c_1_a_job_whose_every_process_was_killed_goes_on_at_most_one_interval_behind() {
+    let shared = TempDir::new().expect("a folder");
+    let folder = shared.path().join("checkpoints");
+    let mut job = start(2, &folder, &["--checkpoint-keep", "2"]);
+    let began = loaded(&mut job);
+    assert_eq!(began["step"], Value::Null, "there is none to begin with");
+    let saved = wait_for_checkpoints(&mut job, 3);
+    kill_everything(&mut job);
+    // A save may have ended after its event was looked at, or may not have ended at all.
+    let whole: Vec<u64> = steps_listed(&folder)
+        .into_iter()
+        .filter(|(_, whole)| *whole)
+        .map(|(step, _)| step)
+        .collect();
+    assert!(whole.contains(&saved) && whole.len() <= 3, "{whole:?}");
+    let reached = job.log().iter().filter_map(|line| line["steps"].as_u64()).max();
+    let mut again = start(3, &folder, &[]);
+    let from = loaded(&mut again)["step"].as_u64().expect("a checkpoint");
+    assert_eq!(Some(&from), whole.last(), "C-2: the newest, by another number of workers");
+    // One interval, the one being saved, and the commits of a save's duration.
+    let behind = reached.expect("it trained").saturating_sub(from);
+    assert!(behind <= 10 * EVERY, "{behind} steps are lost");
+    again.wait_for_sizes(&[3]);
+    assert_eq!(again.finish(), 0);
+    again.assert_exact();
+    let log = again.log();
+    let first = log.iter().find(|line| line["event"] == "enter").expect("it trained");
+    assert!(first["steps"].as_u64() > Some(0), "it did not begin from the start: {first}");
+}
+
+#[test]
+fn c_3_a_damaged_checkpoint_is_named_and_passed_over() {
+    let shared = TempDir::new().expect("a folder");
+    let folder = shared.path().to_owned();
+    let mut job = start(1, &folder, &[]);
+    wait_for_checkpoints(&mut job, 2);
+    kill_everything(&mut job);
+    let whole: Vec<u64> = steps_listed(&folder)
+        .into_iter()
+        .filter(|(_, whole)| *whole)
+        .map(|(step, _)| step)
+        .collect();
+    let [.., before, newest] = whole[..] else { panic!("{whole:?}") };
+    let is_data = |file: &&PathBuf| file.extension().is_some_and(|extension| extension == "bin");
+    let files = files_of(&folder, newest);
+    let data = files.iter().find(is_data).expect("what is no array");
+    let mut content = fs::read(data).expect("it is ours");
+    content[0] ^= 1;
+    fs::write(data, content).expect("it is ours");
+    let path = folder.display().to_string();
+    let (code, stdout, stderr) = checkpoint(&["verify", &path]);
+    assert_eq!(code, Some(1), "{stderr}");
+    let name = data.file_name().expect("a file").to_string_lossy().into_owned();
+    assert!(stdout.contains(&name) && stderr.contains(&newest.to_string()), "{stdout}{stderr}");
+    let mut again = start(1, &folder, &[]);
+    let event = loaded(&mut again);
+    assert_eq!(event["step"], before);
+    let notes = event["notes"].to_string();
+    assert!(notes.contains(&name) && notes.contains("passed over"), "{notes}");
+    assert!(notes.contains("set aside as set-aside-1-"), "{notes}");
+    assert_eq!(again.finish(), 0);
+    again.assert_exact();
+}
+
+#[test]
+fn a_job_that_loses_its_last_holder_goes_on_from_its_checkpoint() {
+    let shared = TempDir::new().expect("a folder");
+    let mut job = start(1, shared.path(), &["--on-total-loss", "fail"]);
+    let saved = wait_for_checkpoints(&mut job, 1);
+    let victim = job.pid("h0", 0);
+    signal(victim, Signal::SIGKILL);
+    let event = job.wait("the checkpoint that is loaded", |job| {
+        job.events_of("checkpoint_loaded").into_iter().find(|event| event["step"].is_u64())
+    });
+    assert!(event["step"].as_u64() >= Some(saved), "{event}");
+    assert_eq!(job.events_of("state_lost").len(), 1, "what is lost is told");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn c_4_a_folder_that_cannot_be_written_stops_no_training() {
+    let shared = TempDir::new().expect("a folder");
+    let folder = shared.path().join("checkpoints");
+    let mut job = start(2, &folder, &[]);
+    wait_for_checkpoints(&mut job, 1);
+    let aside = shared.path().join("aside");
+    fs::rename(&folder, &aside).expect("ours");
+    fs::write(&folder, "in the way").expect("ours");
+    let status = job.wait("the trouble in the status", |job| {
+        job.status().filter(|status| status["checkpoint"]["failed"].is_string())
+    });
+    assert!(status["warnings"].to_string().contains("was not saved"), "{status}");
+    job.wait_for_progress();
+    fs::remove_file(&folder).expect("ours");
+    fs::rename(&aside, &folder).expect("ours");
+    let before = steps_of(&job, "checkpoint_saved").len();
+    wait_for_checkpoints(&mut job, before + 1);
+    let status = job.status().expect("a status");
+    assert_eq!(status["checkpoint"]["failed"], Value::Null, "{status}");
+    assert!(status["checkpoint"]["last_step"].is_u64(), "{status}");
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [2], "no reset");
+    job.assert_exact();
+}
+
+#[test]
+fn c_4_a_full_disk_stops_no_training_and_keeps_the_old_ones() {
+    let Some(disk) = Disk::make("out") else { return };
+    let filler = disk.path().join("filler");
+    let sickness = Sickness { disk: Some(disk), stderr: None };
+    let every = EVERY.to_string();
+    let flags = ["-n", "1", "--checkpoint", "DIR/out", "--checkpoint-every", &every];
+    let mut job = Job::start_sick(sickness, &flags);
+    job.agent("h0", 1);
+    wait_for_checkpoints(&mut job, 1);
+    let mut file = fs::File::create(&filler).expect("ours");
+    let status = job.wait("the trouble in the status", |job| {
+        // An old checkpoint that is removed makes room again.
+        while std::io::Write::write_all(&mut file, &[1; 512]).is_ok() {}
+        job.status().filter(|status| status["checkpoint"]["failed"].is_string())
+    });
+    assert!(status["checkpoint"]["failed"].to_string().contains("No space left"), "{status}");
+    job.wait_for_progress();
+    fs::remove_file(&filler).expect("ours");
+    drop(file);
+    let before = steps_of(&job, "checkpoint_saved").len();
+    wait_for_checkpoints(&mut job, before + 1);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn c_5_arrays_are_exported_under_the_names_of_their_fields() {
+    let shared = TempDir::new().expect("a folder");
+    let folder = shared.path().display().to_string();
+    let (np, every) = ("2", EVERY.to_string());
+    let digits = crate::support::program("digits").display().to_string();
+    let program = [digits.as_str(), "--epochs", "3", "--step-ms", "2"].map(ToOwned::to_owned);
+    let flags =
+        ["-n", np, "--mode", "in-process", "--checkpoint", &folder, "--checkpoint-every", &every];
+    let mut job = Job::start_program(&flags, &program);
+    job.agent("a", 2);
+    wait_for_checkpoints(&mut job, 1);
+    assert_eq!(job.end(), 0);
+    let into = shared.path().join("model.safetensors").display().to_string();
+    let (code, stdout, stderr) = checkpoint(&["export", &folder, "--into", &into, "--json"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let (_, shown, _) = checkpoint(&["show", &folder]);
+    assert!(shown.contains("model."), "{shown}");
+    let row: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert!(row["arrays"].as_u64() > Some(0), "{row}");
+    let content = fs::read(&into).expect("written");
+    let length = u64::from_le_bytes(content[..8].try_into().expect("eight bytes")) as usize;
+    let header: Value =
+        serde_json::from_slice(&content[8..8 + length]).expect("its header is JSON");
+    let names =
+        header.as_object().expect("an object").keys().filter(|name| name.starts_with("model."));
+    assert!(names.count() > 0, "{header}");
+}
+
+#[test]
+fn flags_without_a_folder_and_folders_of_no_step_are_wrong_use() {
+    let refused = |flags: &[&str]| {
+        let run = ["run", "-n", "1"];
+        let line = [&run[..], flags, &["--", "/bin/true"]].concat();
+        let output = Command::new(binary()).args(line).output().expect("it runs");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("hint:") || stderr.contains("error:"), "{stderr}");
+        stderr
+    };
+    assert!(refused(&["--resume", "auto"]).contains("no --checkpoint"));
+    assert!(refused(&["--checkpoint-keep", "2"]).contains("no --checkpoint"));
+    let folder = ["--checkpoint", "x"];
+    assert!(refused(&[&folder[..], &["--resume", "y"]].concat()).contains("folder of a step"));
+    assert!(refused(&[&folder[..], &["--checkpoint-every", "0"]].concat()).contains("at least 1"));
+    assert!(refused(&[&folder[..], &["--checkpoint-every", "often"]].concat()).contains("30s"));
+    assert!(refused(&[&folder[..], &["--mode", "restart"]].concat()).contains("--mode restart"));
+    let (code, _, stderr) = checkpoint(&["list", "/nowhere"]);
+    assert_eq!(code, Some(2), "{stderr}");
+}
