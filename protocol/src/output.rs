@@ -1,4 +1,4 @@
-//! Where workers' output goes: set on the command line, sent to agents, carried out by them.
+//! Where workers' output goes and who may read it: set on the command line, sent to agents, carried out by them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,6 +47,52 @@ impl StreamMap {
     }
 }
 
+/// Which permissions the event log and output files do not get, in the bits of a file's mode. Their owner keeps all of
+/// his, and nobody else may ever write to them.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct FileUmask(u32);
+
+impl FileUmask {
+    /// Nobody but the owner reads the files.
+    pub const PRIVATE: Self = Self(0o077);
+
+    /// A mask of the bits that group and others lose; `None` if it has any other bit.
+    pub const fn new(bits: u32) -> Option<Self> {
+        if bits & !0o077 == 0 { Some(Self(bits)) } else { None }
+    }
+
+    /// The mode of a file: 0644 without the mask.
+    pub const fn of_files(self) -> u32 {
+        0o644 & !self.0
+    }
+
+    /// The mode of a folder: 0755 without the mask.
+    pub const fn of_folders(self) -> u32 {
+        0o755 & !self.0
+    }
+}
+
+impl Default for FileUmask {
+    fn default() -> Self {
+        Self::PRIVATE
+    }
+}
+
+impl From<FileUmask> for u32 {
+    fn from(umask: FileUmask) -> Self {
+        umask.0
+    }
+}
+
+impl TryFrom<u32> for FileUmask {
+    type Error = &'static str;
+
+    fn try_from(bits: u32) -> Result<Self, Self::Error> {
+        Self::new(bits).ok_or("a mask takes nothing from the owner")
+    }
+}
+
 /// Where and how an agent stores and shows its workers' output.
 ///
 /// With a folder and without redirects or tees, everything is stored and shown. Redirects, tees and filters go
@@ -66,4 +112,6 @@ pub struct OutputSettings {
     /// Prefix of a shown line, with `${role_name}`, `${rank}`, `${local_rank}` and `${hostname}`. Default:
     /// `[host:slot] `; where a process lives for one generation `[${role_name}${rank}]: `.
     pub prefix: Option<String>,
+    /// Permissions that the stored files do not get. Default: only the agent's user may read them.
+    pub umask: FileUmask,
 }

@@ -21,6 +21,27 @@ fn the_token_is_the_owners_alone() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
+/// Modes of the token, the event log, the output folder and an output file of a job.
+fn modes_of_files(flags: &[&str]) -> [u32; 4] {
+    let flags = [&["-n", "1", "--output-dir", "DIR/output"], flags].concat();
+    let mut job = Job::start(&flags, &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    let names = ["state/token", "state/events.jsonl", "output", "output/a.0.1.stderr"];
+    let modes = names.map(|name| {
+        fs::metadata(job.path(name)).expect("it is there").permissions().mode() & 0o777
+    });
+    assert_eq!(job.finish(), 0);
+    modes
+}
+
+#[test]
+fn s_12_events_and_output_are_the_owner_s_alone_unless_umask_opens_them() {
+    assert_eq!(modes_of_files(&[]), [0o600, 0o600, 0o700, 0o600]);
+    assert_eq!(modes_of_files(&["--umask", "027"]), [0o600, 0o640, 0o750, 0o640]);
+    assert_eq!(modes_of_files(&["--umask", "022"]), [0o600, 0o644, 0o755, 0o644]);
+}
+
 #[test]
 fn x_13_a_wrong_token_is_refused() {
     let mut job = running();

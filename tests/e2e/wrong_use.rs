@@ -107,6 +107,7 @@ const LINES: &[Wrong] = &[
     wrong(&["run", "-m", "--no-python", "x"], "--no-python"),
     // Files and folders.
     wrong(&[DRIVER, "driver", "--output-dir", "FOLDER/hosts", "--", "x"], "no folder"),
+    wrong(&[DRIVER, "driver", "--umask", "700", "--", "x"], "027"),
     wrong(&["run", "--log-dir", "FOLDER/hosts", "--tee", "3", "--", "true"], "--log-dir"),
     wrong(&[DRIVER, "driver", "--bind", "127.0.0.1:0", "--state-dir", "FOLDER/hosts", "--", "x"], "--state-dir"),
     wrong(&[DRIVER, "driver", "--bind", "127.0.0.1:0", "--state-dir", "/proc/nothing", "--", "x"], "--state-dir"),

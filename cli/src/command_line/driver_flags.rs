@@ -12,8 +12,11 @@ use elastic_gpu::Backend;
 use elastic_host_manager::DnsTarget;
 use elastic_journal::etcd::EtcdAddress;
 use elastic_protocol::DataPlane;
+use elastic_protocol::messages::FileUmask;
 
-use super::values::{address, bytes, checkpoint_every, count, host_and_port, seconds, workers};
+use super::values::{
+    address, bytes, checkpoint_every, count, host_and_port, seconds, umask, workers,
+};
 
 /// The driver's flags. An absent flag means its default, which `plan_driver` and `plan_run` fill in.
 #[derive(Args, Clone, Debug, Default)]
@@ -132,6 +135,10 @@ pub(crate) struct DriverFlags {
     /// One log file per worker and incarnation, below this folder of each host
     #[arg(long, env = "ELASTIC_OUTPUT_DIR", value_name = "FOLDER")]
     pub(crate) output_dir: Option<PathBuf>,
+    /// Who may read the event log and output files: 027 for the group, too, 022 for everybody. It takes effect on new
+    /// files and folders and on the event log; the token and the journal always stay private [default: 077]
+    #[arg(long, env = "ELASTIC_UMASK", value_name = "OCTAL", value_parser = umask)]
+    pub(crate) umask: Option<FileUmask>,
     /// Where Prometheus reads the job's metrics: http://ADDR/metrics; port 0 takes any free port. On addresses that are
     /// not loopback only with the job's token [default: off]
     #[arg(long, env = "ELASTIC_DASHBOARD", value_name = "ADDR", value_parser = address)]

@@ -148,8 +148,8 @@ fn plan_here(run: &RunFlags) -> Result<DriverPlan, CommandFailure> {
 pub(super) fn of_torch(plan: &mut DriverPlan, torch: TorchPlan) {
     plan.config.max_job_restarts = torch.max_job_restarts.or(plan.config.max_job_restarts);
     plan.config.run_id = torch.run_id.or(plan.config.run_id.take());
-    let directory = plan.config.output.directory.take();
-    plan.config.output = OutputSettings { directory, ..torch.output };
+    let OutputSettings { directory, umask, .. } = std::mem::take(&mut plan.config.output);
+    plan.config.output = OutputSettings { directory, umask, ..torch.output };
     plan.log_dir = torch.log_dir;
     plan.role = torch.role;
     let backend_for = torch.backend_for.map(|name| (BACKEND_FOR.to_owned(), name));
@@ -388,7 +388,11 @@ fn driver_config(
         mode: flags.mode.unwrap_or_default(),
         hosts_join: *source == HostSource::Joined,
         deadlines: deadlines(flags),
-        output: OutputSettings { directory: output_dir.transpose()?, ..OutputSettings::default() },
+        output: OutputSettings {
+            directory: output_dir.transpose()?,
+            umask: flags.umask.unwrap_or_default(),
+            ..OutputSettings::default()
+        },
         run_id: slurm_job(&|name| std::env::var(name).ok()),
         ..defaults
     };

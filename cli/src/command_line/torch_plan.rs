@@ -11,7 +11,7 @@ use super::failure::{CommandFailure, ResultExt};
 use super::program::is_no_python;
 use super::torch_flags::TorchFlags;
 use super::values::seconds;
-use elastic_protocol::messages::OutputSettings;
+use elastic_protocol::messages::{FileUmask, OutputSettings};
 
 /// Default grace period, as torchrun's `--shutdown-timeout`.
 const GRACE: Duration = Duration::from_secs(30);
@@ -62,6 +62,7 @@ pub(crate) fn read_torch(
         tee: torch.tee.clone().unwrap_or_default(),
         shown: torch.local_ranks_filter.clone().map(BTreeSet::from_iter),
         prefix: torch.log_line_prefix_template.clone(),
+        umask: FileUmask::default(),
     };
     let plan = TorchPlan {
         max_job_restarts: max_restarts.filter(|_| is_torch_s),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use elastic_driver::CheckpointEvery;
 use elastic_protocol::Assignment;
+use elastic_protocol::messages::FileUmask;
 
 /// The driver's default port.
 pub(crate) const DEFAULT_PORT: u16 = 7070;
@@ -48,6 +49,14 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
     bytes.filter(|bytes| *bytes > 0).ok_or_else(|| {
         format!("{text:?} is no number of bytes such as 500000, 64KiB, 200MiB or 2GiB")
+    })
+}
+
+/// Parses a mask of permissions, in octal.
+pub(crate) fn umask(text: &str) -> Result<FileUmask, String> {
+    let bits = u32::from_str_radix(text.trim(), 8);
+    bits.ok().and_then(FileUmask::new).ok_or_else(|| {
+        format!("{text:?} is no mask such as 077, 027 or 022: octal, without the owner's part")
     })
 }
 
@@ -123,6 +132,17 @@ mod tests {
             assert!(workers(wrong).is_err(), "{wrong:?}");
         }
         assert_eq!(workers("65536"), Ok(65_536));
+    }
+
+    #[test]
+    fn s_12_a_mask_takes_nothing_from_the_owner_and_lets_nobody_else_write() {
+        let modes = |text| umask(text).map(|umask| (umask.of_files(), umask.of_folders()));
+        assert_eq!(modes("077"), Ok((0o600, 0o700)));
+        assert_eq!(modes("27"), Ok((0o640, 0o750)));
+        assert_eq!(modes("0"), Ok((0o644, 0o755)));
+        for wrong in ["", "8", "-1", "0o27", "700", "177", "4000", "u=rwx"] {
+            assert!(umask(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use elastic_driver::DriverEvent;
-use elastic_protocol::messages::GoodputStatus;
+use elastic_protocol::messages::{FileUmask, GoodputStatus};
 use elastic_runtime::{DroppingWriter, DroppingWriterLane, wall_clock};
 use serde::Serialize;
 
@@ -84,15 +84,16 @@ impl EventMarker {
 }
 
 impl EventLog {
-    /// Opens the log and writes its first line, which names the job.
+    /// Opens the log, without these permissions, and writes its first line, which names the job.
     pub(crate) fn open(
         path: PathBuf,
+        umask: FileUmask,
         at: SystemTime,
         term: u64,
         job: &str,
         address: &str,
     ) -> io::Result<Self> {
-        let file = EventFile::open(path)?;
+        let file = EventFile::open(path, umask)?;
         let dropped = move |lines| {
             let (t, kind) = (rfc_3339(wall_clock()), "lines_dropped");
             let dropped = Dropped { t, term, generation: 0, kind, lines };
@@ -153,6 +154,7 @@ impl Drop for EventLog {
 #[derive(Debug)]
 struct EventFile {
     path: PathBuf,
+    umask: FileUmask,
     file: File,
     bytes: u64,
     /// Whether the last write failed, which may have left part of a line.
@@ -160,10 +162,10 @@ struct EventFile {
 }
 
 impl EventFile {
-    fn open(path: PathBuf) -> io::Result<Self> {
-        let file = open_private(&path)?;
+    fn open(path: PathBuf, umask: FileUmask) -> io::Result<Self> {
+        let file = open_masked(&path, umask)?;
         let bytes = file.metadata()?.len();
-        Ok(Self { path, file, bytes, is_failing: false })
+        Ok(Self { path, umask, file, bytes, is_failing: false })
     }
 
     /// Renames a log that has become too long.
@@ -171,7 +173,7 @@ impl EventFile {
         let mut aside = self.path.clone().into_os_string();
         aside.push(".1");
         fs::rename(&self.path, aside)?;
-        self.file = open_private(&self.path)?;
+        self.file = open_masked(&self.path, self.umask)?;
         self.bytes = 0;
         Ok(())
     }
@@ -210,11 +212,11 @@ impl Write for EventFile {
     }
 }
 
-/// Opens the file for this user alone: events contain the last output of workers.
-fn open_private(path: &Path) -> io::Result<File> {
+/// Opens the file. By default it is for this user alone: events contain the last output of workers.
+fn open_masked(path: &Path, umask: FileUmask) -> io::Result<File> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-    // An older version created the file readable for everybody.
-    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    // The process's own umask, an older version or another --umask may have left other permissions.
+    file.set_permissions(fs::Permissions::from_mode(umask.of_files()))?;
     Ok(file)
 }
 
@@ -234,7 +236,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("events.jsonl");
         let at = SystemTime::UNIX_EPOCH;
-        let log = EventLog::open(path.clone(), at, 1, "j", "127.0.0.1:1").expect("made");
+        let umask = FileUmask::PRIVATE;
+        let log = EventLog::open(path.clone(), umask, at, 1, "j", "127.0.0.1:1").expect("made");
         let kind = EventKind::Warning { message: "m".to_owned() };
         log.add(at, &DriverEvent { term: Term(1), generation: GenerationId(2), kind });
         drop(log);
@@ -255,12 +258,17 @@ mod tests {
     fn s_12_a_log_that_has_become_too_long_is_put_aside() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("events.jsonl");
-        let mut file = EventFile::open(path.clone()).expect("made");
+        let group_reads = FileUmask::new(0o027).expect("it takes nothing from the owner");
+        let mut file = EventFile::open(path.clone(), group_reads).expect("made");
         let line = [vec![b'x'; (FILE_BYTES_MAX / 4) as usize - 1], vec![b'\n']].concat();
         for _ in 0..9 {
             file.write_all(&line).expect("never fails");
         }
-        let length = |name: &str| fs::metadata(folder.path().join(name)).expect("there").len();
-        assert_eq!((length("events.jsonl.1"), length("events.jsonl")), (64 << 20, 16 << 20));
+        let seen = |name: &str| {
+            let found = fs::metadata(folder.path().join(name)).expect("there");
+            (found.len(), found.permissions().mode() & 0o777)
+        };
+        assert_eq!(seen("events.jsonl.1"), (64 << 20, 0o640));
+        assert_eq!(seen("events.jsonl"), (16 << 20, 0o640));
     }
 }

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use elastic_protocol::messages::FileUmask;
 use elastic_transport::{JoinToken, TOKEN_FILE, write_token};
 
 use crate::command_line::{CommandFailure, ResultExt};
@@ -30,13 +31,13 @@ pub(crate) struct DriverStateDir {
 }
 
 impl DriverStateDir {
-    /// Creates the directory, for this user only, and locks it.
-    pub(crate) fn open(path: &Path) -> Result<Self, CommandFailure> {
+    /// Creates the directory, without these permissions, and locks it.
+    pub(crate) fn open(path: &Path, umask: FileUmask) -> Result<Self, CommandFailure> {
         let failed =
             |doing: &str| format!("could not {doing} the state directory {}", path.display());
         DirBuilder::new()
             .recursive(true)
-            .mode(0o700)
+            .mode(umask.of_folders())
             .create(path)
             .usage(failed("make"))
             .map_err(|failure| failure.hint("give another folder with --state-dir"))?;
@@ -115,12 +116,12 @@ mod tests {
     fn one_driver_has_it_at_a_time_and_only_its_user_reads_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a/b");
-        let first = DriverStateDir::open(&path).expect("made");
+        let first = DriverStateDir::open(&path, FileUmask::PRIVATE).expect("made");
         let mode = fs::metadata(&path).expect("there").permissions().mode() & 0o777;
         assert_eq!(mode, 0o700);
-        let error = DriverStateDir::open(&path).expect_err("taken");
+        let error = DriverStateDir::open(&path, FileUmask::PRIVATE).expect_err("taken");
         assert!(error.to_string().contains("another driver"), "{error}");
         drop(first);
-        DriverStateDir::open(&path).expect("free again");
+        DriverStateDir::open(&path, FileUmask::PRIVATE).expect("free again");
     }
 }

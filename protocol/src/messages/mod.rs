@@ -11,7 +11,7 @@ mod drivers;
 mod vote;
 mod worker;
 
-pub use crate::output::OutputSettings;
+pub use crate::output::{FileUmask, OutputSettings};
 pub use agent::{AgentToDriver, DriverToAgent, LiveWorker, ProcessPlace, ProgramError, StoppedBy};
 pub use checkpoint::{CheckpointOrder, CheckpointReport, CheckpointSource};
 pub use client::{

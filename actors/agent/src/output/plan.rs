@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use elastic_protocol::messages::ProcessPlace;
+use elastic_protocol::messages::{FileUmask, ProcessPlace};
 
 use super::{OutputStream, file_stem};
 use crate::core::SpawnOrder;
@@ -16,6 +16,8 @@ pub(crate) struct OutputPlan {
     pub(super) stderr: StreamPlan,
     /// The file in which the program may write why it failed (`TORCHELASTIC_ERROR_FILE`).
     pub(crate) error_file: Option<PathBuf>,
+    /// Permissions that the stored files do not get.
+    pub(super) umask: FileUmask,
 }
 
 /// Where one stream is stored, and whether it is shown.
@@ -43,6 +45,7 @@ impl OutputPlan {
                 stdout: whole(OutputStream::Stdout),
                 stderr: whole(OutputStream::Stderr),
                 error_file: None,
+                umask: settings.umask,
             };
         };
         let (redirects, tee) =
@@ -60,6 +63,7 @@ impl OutputPlan {
             stdout: plan(OutputStream::Stdout, redirects.stdout, tee.stdout),
             stderr: plan(OutputStream::Stderr, redirects.stderr, tee.stderr),
             error_file: stored.or(scratch).map(|folder| of_rank(folder, place).join("error.json")),
+            umask: settings.umask,
         }
     }
 }

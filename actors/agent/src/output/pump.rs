@@ -106,7 +106,8 @@ pub(crate) fn attach(
     let (hear_end, process_lives) = pipe()?;
     let tail = Arc::new(Mutex::new(StreamTail::default()));
     let source = |stream, of: &StreamPlan, pipe, tail| {
-        let file = of.file.as_deref().map(|path| StoredFile::begin(path, files)).transpose()?;
+        let begin = |path| StoredFile::begin(path, plan.umask, files);
+        let file = of.file.as_deref().map(begin).transpose()?;
         let (pipe, lines) = (Some(File::from(pipe)), of.is_shown.then(Lines::default));
         Ok::<_, AttachError>(Source { stream, pipe, file, lines, tail })
     };

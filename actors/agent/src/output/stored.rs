@@ -2,15 +2,16 @@
 //! hangs holds up neither the worker nor the agent. Output that does not fit into the lane is dropped, and the
 //! file says how much.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use elastic_protocol::messages::FileUmask;
 use elastic_runtime::{
     DroppingWriter, DroppingWriterLane, DroppingWriterTrouble, WeakDroppingWriter,
 };
@@ -64,11 +65,11 @@ pub(super) struct StoredFile {
 }
 
 impl StoredFile {
-    /// Begins to open the file.
-    pub(super) fn begin(path: &Path, files: &OutputFiles) -> io::Result<Self> {
+    /// Begins to open the file, without these permissions.
+    pub(super) fn begin(path: &Path, umask: FileUmask, files: &OutputFiles) -> io::Result<Self> {
         let (told, opened) = sync_channel(1);
-        let file =
-            LateFile { path: path.to_owned(), file: None, opening: Some((files.clone(), told)) };
+        let opening = Some((files.clone(), told));
+        let file = LateFile { path: path.to_owned(), umask, file: None, opening };
         let lane = DroppingWriterLane {
             waiting_bytes_max: WAITING_BYTES_MAX,
             answers_within: WRITTEN_WITHIN,
@@ -128,9 +129,21 @@ fn missing(lines: u64) -> String {
     format!("\n[elastic-node] {lines} lines are missing here: this file was not written in time\n")
 }
 
+/// Opens a file to append to. A new one gets exactly this mode, whatever umask the process inherited.
+fn open_with_mode(path: &Path, mode: u32) -> io::Result<File> {
+    let mut append = OpenOptions::new();
+    append.append(true);
+    match append.clone().create_new(true).mode(mode & 0o600).open(path) {
+        Ok(file) => file.set_permissions(Permissions::from_mode(mode)).map(|()| file),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => append.open(path),
+        Err(error) => Err(error),
+    }
+}
+
 /// The file on its lane's thread, which opens it first.
 struct LateFile {
     path: PathBuf,
+    umask: FileUmask,
     file: Option<File>,
     opening: Option<(OutputFiles, SyncSender<Result<(), AttachError>>)>,
 }
@@ -139,11 +152,11 @@ impl LateFile {
     fn open(&mut self) -> Result<(), AttachError> {
         let path = self.path.clone();
         if let Some(folder) = path.parent() {
-            // Only this user may read the workers' output.
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+            let mode = self.umask.of_folders();
+            let made = DirBuilder::new().recursive(true).mode(mode).create(folder);
             made.map_err(|source| AttachError::Folder { path: folder.to_owned(), source })?;
         }
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+        let file = open_with_mode(&path, self.umask.of_files());
         self.file = Some(file.map_err(|source| AttachError::File { path, source })?);
         Ok(())
     }

@@ -7,7 +7,7 @@ mod standing;
 
 use std::io::IsTerminal as _;
 use std::net::{SocketAddr, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -122,9 +122,9 @@ async fn drive(
     let reached_at = reached_at(plan, *address);
     let events_path = state.path().join(EVENTS_FILE);
     let accounting = Accounting::begin(node, &job.to_string(), &events_path);
-    let events =
-        EventLog::open(events_path.clone(), wall_clock(), term.0, &job.to_string(), &reached_at)
-            .failed("the event log cannot be written")?;
+    let (umask, at, name) = (plan.config.output.umask, wall_clock(), job.to_string());
+    let events = EventLog::open(events_path.clone(), umask, at, term.0, &name, &reached_at)
+        .failed("the event log cannot be written")?;
     let token = credentials.borrow().join_token();
     let token_file = state.publish(&token, *address)?;
     tracing::info!(%job, %address, %term, events = %events_path.display(), "the driver listens");
@@ -281,12 +281,12 @@ fn open(
         let secrets =
             Listening::new_job(plan.shared.as_ref()).failed("the job's secrets cannot be made")?;
         let listening = Listening::start(plan, socket.map(Rc::new), secrets, Term(1))?;
-        let state = DriverStateDir::open(&state_dir(plan, listening.address)?)?;
+        let state = open_state_dir(plan, listening.address)?;
         // No successor will come for orphaned workers, so training ones get the same timeout as idle ones.
         plan.config.deadlines.orphan_training.get_or_insert(plan.config.deadlines.orphan);
         return Ok(OpenedDriver { state, listening, durable: None, seat: None });
     }
-    let state = DriverStateDir::open(&state_dir(plan, plan.bind)?)?;
+    let state = open_state_dir(plan, plan.bind)?;
     let durable = Durable::open(state.path(), plan, &lanes.journal)?;
     if durable.tenure.is_takeover() {
         listen_where_it_did(plan, &state);
@@ -304,7 +304,7 @@ async fn open_store(
     lanes: &Lanes,
     start_beside: &dyn Fn(&str) -> Result<(), CommandFailure>,
 ) -> Result<Result<OpenedDriver, DriverLifeEnd>, CommandFailure> {
-    let state = DriverStateDir::open(&state_dir(plan, plan.bind)?)?;
+    let state = open_state_dir(plan, plan.bind)?;
     listen_where_it_did(plan, &state);
     let reserved = ReservedAddress::bind(plan.bind, wall_clock).map_err(not_listening)?;
     let address = reserved.local_address().failed("the driver cannot listen")?;
@@ -370,14 +370,17 @@ fn log_folder(folder: &Path, run_id: Option<&str>, job: JobId) -> Result<String,
     })
 }
 
-fn state_dir(plan: &DriverPlan, address: SocketAddr) -> Result<PathBuf, CommandFailure> {
-    if let Some(folder) = &plan.state_dir {
-        return Ok(folder.clone());
-    }
-    default_state_dir(address).ok_or_else(|| {
-        CommandFailure::new("there is no folder for the driver's state: HOME is not set")
-            .hint("give one with --state-dir")
-    })
+/// Opens the given state directory, or else the default one of the driver's address.
+fn open_state_dir(
+    plan: &DriverPlan,
+    address: SocketAddr,
+) -> Result<DriverStateDir, CommandFailure> {
+    let folder =
+        plan.state_dir.clone().or_else(|| default_state_dir(address)).ok_or_else(|| {
+            CommandFailure::new("there is no folder for the driver's state: HOME is not set")
+                .hint("give one with --state-dir")
+        })?;
+    DriverStateDir::open(&folder, plan.config.output.umask)
 }
 
 /// Prepares the way in which agents join: a launcher starts them, or people do, who are told how unless they know.
