@@ -7,12 +7,13 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::etcd::Etcd;
 use crate::network::{HERE, Network, Place};
-use crate::support::{binary, wait_until};
+use crate::support::{binary, is_running, signal, wait_until};
 
 const MEET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/meet.py");
 
@@ -230,4 +231,36 @@ fn t_5_with_etcd_the_job_outlives_the_node_of_its_driver() {
     nodes.lose(acts, network.place(acts));
     assert_met(&nodes.met(2));
     nodes.finish();
+}
+
+/// The agent that a node's driver has started.
+fn agent_beside(driver: u32) -> i32 {
+    let is_ours = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent = stat.rsplit(')').next().unwrap_or_default().split_whitespace().nth(1);
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        parent == Some(&driver.to_string()) && String::from_utf8_lossy(&line).contains("--role")
+    };
+    wait_until("the agent", || {
+        let pids = fs::read_dir("/proc").expect("Linux").flatten();
+        pids.filter_map(|it| it.file_name().to_str()?.parse::<i32>().ok()).find(is_ours)
+    })
+}
+
+#[test]
+fn g_9_a_frozen_agent_beside_its_driver_is_killed_when_the_driver_ends() {
+    let Some(network) = Network::enter(1) else { return };
+    let mut nodes = Nodes::new();
+    let head = endpoint(network.place(0));
+    let flags = ["--nnodes", "1:2", "--rdzv-endpoint", &head, "--rdzv-conf", "last_call_timeout=0"];
+    nodes.start(0, network.place(0), &flags, &[("ELASTIC_TOKEN", "a long random text")]);
+    assert_met(&nodes.met(1));
+    let driver = nodes.running[0].1.id();
+    let agent = agent_beside(driver);
+    signal(agent, Signal::SIGSTOP);
+    signal(i32::try_from(driver).expect("a process id"), Signal::SIGTERM);
+    let (_, child) = &mut nodes.running[0];
+    wait_until("its end", || child.try_wait().expect("ours"));
+    assert!(!is_running(agent), "{}", nodes.describe());
+    assert!(nodes.stderr(0).contains("did not end in time"), "{}", nodes.describe());
 }

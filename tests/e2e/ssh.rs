@@ -2,11 +2,14 @@
 //! process or file there (G-11); a host that cannot be reached is a failing host, not a failed job.
 
 use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::sshd::Sshds;
-use crate::support::{Job, binary, is_running, signal, wait_until};
+use crate::support::{Job, binary, is_running, now, signal, wait_until};
 
 /// The agents of a driver, over ssh or not, as (process, host).
 fn agents(address: &str) -> Vec<(i32, String)> {
@@ -197,4 +200,31 @@ fn g_11_a_driver_that_nobody_succeeds_leaves_no_agent_behind() {
     assert_eq!(agents(&address).len(), 1);
     job.kill_driver();
     wait_until_gone(&address);
+}
+
+#[test]
+fn g_9_an_agent_that_has_lost_its_launcher_waits_5_s_for_its_driver_and_leaves() {
+    let mut job = Job::start(&["-n", "1"], &[]);
+    let file = job.path("state/token");
+    let token =
+        wait_until("the token", || fs::read_to_string(&file).ok().filter(|it| !it.is_empty()));
+    let mut agent = Command::new(binary())
+        .args(["--role", "worker", "--join", &job.address, "--host", "a", "--slots", "1"])
+        .args(["--leash", "tight"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the agent starts");
+    let mut leash = agent.stdin.take().expect("it is a pipe");
+    leash.write_all(format!("{}\n", token.trim()).as_bytes()).expect("it reads");
+    job.agents.insert("a".to_owned(), agent);
+    job.wait_for_sizes(&[1]);
+    let driver = i32::try_from(job.driver.id()).expect("a process id");
+    signal(driver, Signal::SIGSTOP);
+    let begun = now();
+    drop(leash);
+    assert_eq!(job.agent_end("a").code(), Some(1));
+    assert!(begun.elapsed() >= Duration::from_secs(5), "its driver had its time");
+    signal(driver, Signal::SIGCONT);
 }

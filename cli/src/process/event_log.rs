@@ -255,6 +255,23 @@ mod tests {
     }
 
     #[test]
+    fn g_9_a_log_that_is_not_written_holds_up_the_end_for_no_longer_than_its_timeout() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("events.jsonl");
+        // A pipe that nobody reads stands for the disk that hangs.
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let both_ends = OpenOptions::new().read(true).write(true).open(&path).expect("no wait");
+        let (umask, at) = (FileUmask::PRIVATE, SystemTime::UNIX_EPOCH);
+        let log = EventLog::open(path, umask, at, 1, "j", "127.0.0.1:1").expect("made");
+        let words = log.words();
+        let kind = EventKind::Warning { message: "m".repeat(1 << 20) };
+        log.add(at, &DriverEvent { term: Term(1), generation: GenerationId(2), kind });
+        drop(log);
+        assert!(!words.flush(Duration::ZERO), "the lines are still being written");
+        drop(both_ends);
+    }
+
+    #[test]
     fn s_12_a_log_that_has_become_too_long_is_put_aside() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("events.jsonl");

@@ -40,10 +40,13 @@ pub(super) async fn show(node: NodeHandle, driver: Addr<Driver>, is_live: bool) 
         sleep(LIVE_EVERY).await;
     }
     if let Some(line) = line {
-        let cleared = lane.run("clear", move || line.finish_and_clear());
-        // A terminal that hangs keeps the old line.
-        drop(timeout(CLEARED_WITHIN, cleared).await);
+        clear(&lane, move || line.finish_and_clear()).await;
     }
+}
+
+/// Clears the live line. A terminal that hangs keeps the old line.
+async fn clear(lane: &OffloadPort, clear: impl FnOnce() + Send + 'static) {
+    drop(timeout(CLEARED_WITHIN, lane.run("clear", clear)).await);
 }
 
 /// The live line, which clears itself when dropped.
@@ -98,6 +101,20 @@ mod tests {
         assert!(!lines.is_due(at(119), 20));
         assert!(!lines.is_due(at(500), 10), "it stands still");
         assert!(lines.is_due(at(501), 11));
+    }
+
+    #[test]
+    fn g_9_a_terminal_that_hangs_does_not_hold_up_the_end() {
+        let (terminal_answers, answered) = std::sync::mpsc::channel::<()>();
+        elastic_runtime::system::run(async move {
+            let lane = OffloadPort::lane(BlockingLane::TERMINAL);
+            clear(&lane, move || {
+                let _ = answered.recv();
+            })
+            .await;
+            assert!(terminal_answers.send(()).is_ok(), "the line is still being cleared");
+        })
+        .expect("a runtime");
     }
 
     #[test]

@@ -192,3 +192,23 @@ fn is_ignored(kind: SignalKind) -> bool {
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
     mask & 1 << (kind.as_raw_value() - 1) != 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g_9_after_a_second_signal_actors_that_run_have_their_time_and_others_none() {
+        let wait_for = |pulse: Pulse| {
+            let begun = boot_time();
+            elastic_runtime::system::run(async move { while_actors_run(&pulse).await })
+                .expect("a runtime");
+            boot_time() - begun
+        };
+        // The last tick lies ahead, so that these actors count as running.
+        let run = Pulse::new(boot_time() + Duration::from_secs(600));
+        assert!(wait_for(run) >= AT_ONCE_WITHIN);
+        let hang = Pulse::new(boot_time().saturating_sub(Duration::from_secs(1)));
+        assert!(wait_for(hang) < AT_ONCE_WITHIN);
+    }
+}

@@ -265,3 +265,22 @@ async fn serve(incoming: Incoming, shared: Arc<EndpointState>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::clock::now;
+
+    #[test]
+    fn g_9_a_dropped_endpoint_waits_for_peers_that_do_not_take_their_bytes_and_then_goes() {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+        let endpoint = Endpoint::new(socket, Duration::from_secs(10)).expect("it is served");
+        let never_sent = endpoint.shared.unsent.one_more();
+        let begun = now();
+        drop(endpoint);
+        assert!(begun.elapsed() >= LINGER);
+        drop(never_sent);
+    }
+}

@@ -166,3 +166,36 @@ fn unusable(name: &str, error: JournalError) -> CommandFailure {
     let hint = error.hint();
     CommandFailure::new(format!("the journal {name} cannot be used")).source(error).hint(hint)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    /// A journal that takes as long to close as its sender lives.
+    struct ClosesLate(Receiver<()>);
+
+    impl Journal for ClosesLate {
+        fn load(&mut self) -> Result<LoadedJournal, JournalError> {
+            Err(JournalError::Fenced("not part of this test".to_owned()))
+        }
+
+        fn append(&mut self, _: &JournalBatch) -> Result<(), JournalError> {
+            Ok(())
+        }
+    }
+
+    impl Drop for ClosesLate {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+
+    #[test]
+    fn g_9_a_journal_that_does_not_close_holds_up_nobody() {
+        let (disk_answers, answered) = channel();
+        drop(ClosedAside(Some(Box::new(ClosesLate(answered)))));
+        assert!(disk_answers.send(()).is_ok(), "the journal is still being closed");
+    }
+}
