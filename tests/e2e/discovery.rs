@@ -49,6 +49,12 @@ impl NameServer {
         self.process.wait().expect("it was ours");
     }
 
+    /// Stops the process: the system goes on to take its connections, and nobody answers.
+    fn freeze(&self) {
+        let pid = i32::try_from(self.process.id()).expect("a process id");
+        signal(pid, Signal::SIGSTOP);
+    }
+
     fn start_again(&mut self, addresses: &[&str]) {
         self.process = wait_until("the name server", || serve(&self.file(), self.port, addresses));
     }
@@ -149,6 +155,21 @@ fn h_15_failures_of_dns_change_nothing_and_are_seen() {
     job.wait_for_progress();
     assert_eq!(job.finish(), 0);
     assert_eq!(job.sizes(), [2]);
+}
+
+#[test]
+fn s_5_a_name_server_that_hangs_stops_neither_forming_nor_the_end() {
+    let Some(server) = NameServer::start(&["10.9.0.1", "10.9.0.2"]) else { return };
+    let mut job = Job::start(&["--discovery", &server.url(), "-n", "2"], &[]);
+    job.agent("10.9.0.1", 1);
+    job.agent("10.9.0.2", 1);
+    job.wait_for_sizes(&[2]);
+    server.freeze();
+    job.wait("a warning", |job| has_warning(job).filter(|is_there| *is_there));
+    signal(job.pid("10.9.0.2", 0), Signal::SIGKILL);
+    job.wait_for_sizes(&[2, 2]);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
 }
 
 #[test]
