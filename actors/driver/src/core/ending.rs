@@ -160,6 +160,7 @@ impl DriverCore {
 
     fn end(&mut self, now: Time, result: JobResult) {
         self.record(&JournalRecord::Ended { result: result.clone() });
+        self.report_held_reset();
         self.event(EventKind::JobEnded { result: result.clone() });
         // Workers that succeeded may still have data to write: they are waited for.
         let patience = match result.outcome {

@@ -227,13 +227,9 @@ impl DriverCore {
         self.event(EventKind::GenerationRunning { world_size });
         self.vote_for_the_done();
         if let Some(reset) = self.round.end_reset(now) {
-            self.event(EventKind::ResetDone {
-                cause: reset.cause.clone(),
-                from: reset.from,
-                ms: reset.phases(),
-                steps_lost: reset.steps_lost,
-            });
-            self.count_lost_steps(now, reset.steps_lost);
+            let steps_lost = reset.steps_lost;
+            self.report_reset(now, reset);
+            self.count_lost_steps(now, steps_lost);
         }
         self.agenda.ask_review(now);
     }

@@ -144,6 +144,7 @@ impl DriverCore {
         if self.reset_limit_reached(now, &cause) {
             return;
         }
+        self.report_held_reset();
         self.event(EventKind::ResetDecided { cause: cause.clone(), way: ResetWay::Interrupt });
         self.round.count_reset();
         let since = self.round.interrupt_since();

@@ -167,7 +167,9 @@ impl DriverCore {
         if was_known_dead {
             // The loss was counted. If its generation is still the newest, the registry learns how the member ended.
             self.report_incident(Some(worker.clone()), failure, cause.clone(), now);
-            self.round.explain_death(worker, &cause);
+            if self.round.explain_death(worker, &cause) {
+                self.report_held_reset();
+            }
         } else if !is_planted(Bug::DeathIgnored) {
             self.lose_failed_member(now, worker, failure, &cause, now);
         }
@@ -360,6 +362,7 @@ impl DriverCore {
     pub(crate) fn begin_abort(&mut self, now: Time, cause: ResetCause, evidence: Time) {
         let Some(stamp) = self.round.stamp() else { return };
         let way = if self.is_by_restart() { ResetWay::Restart } else { ResetWay::Abort };
+        self.report_held_reset();
         self.event(EventKind::ResetDecided { cause: cause.clone(), way });
         let survivors: Vec<WorkerId> = self.round.alive().cloned().collect();
         self.stop_processes(now, &survivors, &cause);

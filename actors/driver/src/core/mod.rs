@@ -28,6 +28,7 @@ mod pacing;
 mod phase;
 mod quarrels;
 mod random;
+mod reset_report;
 mod restart;
 mod restored;
 mod review;

@@ -30,6 +30,7 @@ impl DriverCore {
                 Timer::Silence(worker) => self.handle_silence_deadline(now, &worker),
                 Timer::Departure(worker) => self.handle_departure_deadline(now, &worker),
                 Timer::Checkpoint => self.handle_checkpoint_timer(now),
+                Timer::ResetReport => self.handle_report_deadline(now),
                 Timer::Takeover => self.handle_takeover_deadline(now),
                 Timer::Reports(host) => self.handle_reports_deadline(now, &host),
             }

@@ -34,6 +34,8 @@ pub(crate) struct Round {
     /// The reset under way.
     reset: Option<ResetRecord>,
     last_reset: Option<ResetRecord>,
+    /// The reset that is over and not reported, and the end of the wait for its cause's exit status.
+    held_report: Option<(ResetRecord, Time)>,
 }
 
 impl Round {
@@ -58,6 +60,7 @@ impl Round {
             interrupt_since: now,
             reset: None,
             last_reset: None,
+            held_report: None,
         }
     }
 
@@ -252,14 +255,32 @@ impl Round {
     }
 
     /// Puts the exit status of a worker in the place of its death, as the cause of the reset that it began. That reset
-    /// may be over, since the others did not wait for the status.
-    pub(crate) fn explain_death(&mut self, worker: &WorkerId, cause: &ResetCause) {
+    /// may be over, since the others did not wait for the status. Returns whether a held report has its cause now.
+    pub(crate) fn explain_death(&mut self, worker: &WorkerId, cause: &ResetCause) -> bool {
+        let death = ResetCause::WorkerDied { worker: worker.clone() };
         let last = self.last_reset.as_mut().filter(|_| !is_planted(Bug::DeathStaysUnexplained));
         for reset in self.reset.as_mut().into_iter().chain(last) {
-            if reset.cause == (ResetCause::WorkerDied { worker: worker.clone() }) {
+            if reset.cause == death {
                 reset.cause = cause.clone();
             }
         }
+        let held = self.held_report.as_mut().filter(|(reset, _)| reset.cause == death);
+        held.map(|(reset, _)| reset.cause = cause.clone()).is_some()
+    }
+
+    /// Keeps a reset that is over until it is reported.
+    pub(crate) fn hold_report(&mut self, reset: ResetRecord, until: Time) {
+        self.held_report = Some((reset, until));
+    }
+
+    /// Takes the reset whose report is held.
+    pub(crate) fn take_held_report(&mut self) -> Option<ResetRecord> {
+        self.held_report.take().map(|(reset, _)| reset)
+    }
+
+    /// End of the wait of the report that is held.
+    pub(crate) fn held_report_until(&self) -> Option<Time> {
+        self.held_report.as_ref().map(|(_, until)| *until)
     }
 
     /// Notes that all members of the next generation are READY.

@@ -27,6 +27,8 @@ pub(crate) enum Timer {
     Silence(WorkerId),
     /// A checkpoint is due, or its save is slow.
     Checkpoint,
+    /// The report of a reset waits no longer for an exit status.
+    ResetReport,
     /// A worker that wants to leave must be let go.
     Departure(WorkerId),
     /// End of a takeover: agents and workers that are not back are lost.

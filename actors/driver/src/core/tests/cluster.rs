@@ -73,6 +73,8 @@ pub(super) struct Cluster {
     pub(super) losses: Vec<(u64, u64, u64)>,
     /// Lost steps of each reset.
     pub(super) steps_lost: Vec<u64>,
+    /// Causes of the resets that were reported as done.
+    pub(super) reported: Vec<ResetCause>,
     /// Number of generations whose processes were kept for another one.
     pub(super) taken_back: u32,
     pub(super) skipped_syncs: u32,
@@ -142,6 +144,7 @@ impl Cluster {
             resets: Vec::new(),
             losses: Vec::new(),
             steps_lost: Vec::new(),
+            reported: Vec::new(),
             taken_back: 0,
             skipped_syncs: 0,
             deltas: 0,
@@ -520,7 +523,10 @@ impl Cluster {
             DriverOutput::Event(event) => match event.kind {
                 EventKind::GenerationRunning { world_size } => self.sizes.push(world_size),
                 EventKind::ResetDecided { cause, .. } => self.resets.push(cause),
-                EventKind::ResetDone { steps_lost, .. } => self.steps_lost.push(steps_lost),
+                EventKind::ResetDone { steps_lost, cause, .. } => {
+                    self.steps_lost.push(steps_lost);
+                    self.reported.push(cause);
+                }
                 EventKind::StateLost { committed, begins_at, steps_lost } => {
                     self.losses.push((committed, begins_at, steps_lost));
                 }

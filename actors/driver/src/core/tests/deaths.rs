@@ -63,6 +63,39 @@ fn the_exit_status_of_a_death_reaches_its_reset_though_the_others_train_again() 
 }
 
 #[test]
+fn a_reset_is_reported_with_the_exit_status_of_its_death_or_without_after_a_second() {
+    let mut cluster = two_by_two(|_| {});
+    let victim = cluster.worker("b", 1);
+    die(&mut cluster, &victim);
+    cluster.pass(Duration::from_millis(500));
+    assert_eq!(cluster.sizes, [4, 3], "the others train again");
+    assert!(cluster.reported.is_empty(), "{:?}", cluster.reported);
+    cluster.kill(&victim);
+    let exited = ResetCause::WorkerExited { worker: victim, status: KILLED };
+    assert_eq!(cluster.reported, [exited]);
+
+    let mut cluster = two_by_two(|_| {});
+    let victim = cluster.worker("b", 1);
+    die(&mut cluster, &victim);
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.reported, [died(&victim)]);
+    cluster.kill(&victim);
+    assert_eq!(cluster.reported, [died(&victim)], "it is reported once");
+}
+
+#[test]
+fn the_next_reset_and_the_jobs_end_are_reported_after_the_one_before() {
+    let mut cluster = two_by_two(|_| {});
+    let (first, second) = (cluster.worker("b", 1), cluster.worker("b", 0));
+    die(&mut cluster, &first);
+    die(&mut cluster, &second);
+    assert_eq!(cluster.sizes, [4, 3, 2]);
+    assert_eq!(cluster.reported, [died(&first)]);
+    cluster.finish_all();
+    assert_eq!(cluster.reported, [died(&first), died(&second)]);
+}
+
+#[test]
 fn a_death_is_one_failure_of_its_slot() {
     let mut cluster = two_by_two(|config| config.max_restarts = 2);
     for failures in 1..=2 {
