@@ -17,7 +17,7 @@ __all__ = ["ElasticCluster"]
 _MEETING_ADDRESS = "ELASTIC_MEETING_ADDRESS"
 
 
-class ElasticCluster(ClusterEnv):  # type: ignore[misc]  # JAX's types are not looked at.
+class ElasticCluster(ClusterEnv):  # type: ignore[no-untyped-call]  # JAX leaves it without types.
     """The ranks of a generation, as its agents tell them to the workers that they start."""
 
     name = "elastic"
