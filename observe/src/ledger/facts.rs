@@ -71,7 +71,8 @@ impl ObservedHost {
             KnownPhase::Away => return TimeBucket::DriverAway,
             KnownPhase::Over => return TimeBucket::Ending,
             _ if self.is_blacklisted => return TimeBucket::Blacklisted,
-            _ if !self.has_agent => return TimeBucket::Absent,
+            // A worker may be back before the agent of its host, and train.
+            _ if !self.has_agent && slot.worker.is_none() => return TimeBucket::Absent,
             _ => {}
         }
         if slot.worker.is_none() {
