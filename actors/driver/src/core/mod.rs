@@ -220,7 +220,11 @@ impl DriverCore {
                 return Err(format!("{worker} is a member and has no rank"));
             }
         }
-        let awaited = self.round.phase().waiting_for().into_iter().flatten();
+        // A pause waits for answers, also of a member that has just arrived since a collective of its failed. The
+        // registry's verdict on that failure ends the pause.
+        let phase = self.round.phase();
+        let is_pausing = matches!(phase, RoundPhase::Pausing { .. });
+        let awaited = phase.waiting_for().filter(|_| !is_pausing).into_iter().flatten();
         for worker in awaited {
             let record = self.roster.worker(worker);
             if record.is_some_and(|record| record.stance == Stance::Arrived) {

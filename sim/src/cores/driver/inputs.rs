@@ -78,10 +78,8 @@ impl World {
         {
             self.local(LocalMessage::Verdict(verdict));
         }
-        if self.is_checked_each_time() {
-            let checked = self.driver.cores().map_or(Ok(()), |cores| cores.registry.check());
-            self.demand(checked);
-        }
+        let checked = self.driver.cores().map_or(Ok(()), |cores| cores.registry.check());
+        self.demand(checked);
     }
 
     pub(super) fn local(&mut self, message: LocalMessage) {

@@ -110,6 +110,8 @@ pub(super) struct DriverCores {
     journal: JournalSeat,
     armed: u64,
     host_manager_armed: u64,
+    /// Inputs since the invariants of the driver's core were last checked.
+    inputs_unchecked: usize,
 }
 
 /// The world's knowledge of a driver's node of actors.
@@ -235,6 +237,7 @@ impl DriverLife {
                     journal: JournalSeat::new(handle),
                     armed: u64::MAX,
                     host_manager_armed: u64::MAX,
+                    inputs_unchecked: 0,
                 }))
             }
             Some(hub) => {

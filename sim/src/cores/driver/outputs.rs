@@ -11,9 +11,10 @@ use super::super::{Happening, NONE, World};
 use super::{LocalMessage, ObservedPhase};
 use crate::trace::{TraceKind, TracePlace};
 
-/// Largest cluster in which the invariants of driver and registry are checked after every input. The checks visit every
-/// host.
-const CHECKED_HOSTS_MAX: usize = 64;
+/// Slots up to which the invariants of the driver's core are checked after every input. The check visits every worker and
+/// seats all hosts anew: with more slots it is made after every so many inputs, so that its cost for each input stays the
+/// same. A part that is broken stays broken until it is looked at.
+const SLOTS_CHECKED_EACH_TIME: usize = 4;
 
 impl World {
     pub(in crate::cores) fn drain_driver(&mut self) {
@@ -36,9 +37,15 @@ impl World {
         }
         let (now, life, clock) = (self.now, self.driver.life, self.driver.clock);
         let waits = matches!(self.driver.phase, ObservedPhase::Gather | ObservedPhase::Form);
-        let is_small = self.is_checked_each_time();
+        let inputs_a_check = self.inputs_a_check();
         let Some(cores) = self.driver.cores() else { return };
-        let checked = if is_small { cores.driver.check() } else { Ok(()) };
+        cores.inputs_unchecked += 1;
+        let checked = if cores.inputs_unchecked >= inputs_a_check {
+            cores.inputs_unchecked = 0;
+            cores.driver.check()
+        } else {
+            Ok(())
+        };
         self.demand(checked);
         let Some(cores) = self.driver.cores() else { return };
         if let Some(at) = cores.driver.poll_timeout() {
@@ -52,9 +59,9 @@ impl World {
         }
     }
 
-    /// Whether the cluster is small enough for checks that visit every host after every input.
-    pub(super) fn is_checked_each_time(&self) -> bool {
-        self.hosts.len() <= CHECKED_HOSTS_MAX
+    /// Number of the driver's inputs between two checks of its invariants.
+    fn inputs_a_check(&self) -> usize {
+        (self.hosts.len() * self.options.slots as usize).div_ceil(SLOTS_CHECKED_EACH_TIME)
     }
 
     fn carry_out(&mut self, output: DriverOutput) {
