@@ -148,7 +148,6 @@ impl Oracle {
         worker: &WorkerId,
     ) -> Result<(), String> {
         self.formed_at.1.clear();
-        self.fruitless = 0;
         if let Some(record) = self.jobs.get_mut(&job) {
             record.highest_step = record.highest_step.max(Some(step));
         }

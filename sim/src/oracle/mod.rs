@@ -59,8 +59,11 @@ pub(crate) struct Oracle {
     pub(crate) generations_formed: u64,
     pub(crate) commits: u64,
     commits_when_healed: u64,
-    /// Generations formed since the last commit of any member.
+    /// Generations formed in a row whose members held no more than those of the one before. A commit does not count if it
+    /// was lost with its holders.
     pub(crate) fruitless: u32,
+    /// Samples that a member of the last generation held when it was formed.
+    held: Option<u64>,
     /// Term of the current driver, and times at which it formed generations since the last commit.
     formed_at: (Term, VecDeque<u64>),
 }
@@ -143,7 +146,8 @@ impl Oracle {
             ));
         }
         self.generations_formed += 1;
-        self.fruitless += 1;
+        self.fruitless = if best > self.held { 1 } else { self.fruitless + 1 };
+        self.held = best;
         if self.generations.len() >= GENERATIONS_KEPT {
             self.generations.pop_front();
         }
