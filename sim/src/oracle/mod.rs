@@ -59,10 +59,10 @@ pub(crate) struct Oracle {
     pub(crate) generations_formed: u64,
     pub(crate) commits: u64,
     commits_when_healed: u64,
-    /// Generations formed in a row whose members held no more than those of the one before. A commit does not count if it
-    /// was lost with its holders.
+    /// Generations formed in a row whose members held no more than those of any before. A commit does not count if it was
+    /// lost with its holders.
     pub(crate) fruitless: u32,
-    /// Samples that a member of the last generation held when it was formed.
+    /// Most samples that a member of a generation held when that was formed.
     held: Option<u64>,
     /// Term of the current driver, and times at which it formed generations since the last commit.
     formed_at: (Term, VecDeque<u64>),
@@ -147,7 +147,7 @@ impl Oracle {
         }
         self.generations_formed += 1;
         self.fruitless = if best > self.held { 1 } else { self.fruitless + 1 };
-        self.held = best;
+        self.held = self.held.max(best);
         if self.generations.len() >= GENERATIONS_KEPT {
             self.generations.pop_front();
         }
