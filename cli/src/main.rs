@@ -29,7 +29,7 @@ fn carry_out(cli: CommandLine) -> Result<(), CommandFailure> {
     forget_token();
     command_line::start_logging(&cli.log)?;
     command_line::warn_of_misspelt_variables();
-    let CommandLine { command, role, log } = cli;
+    let CommandLine { command, role, log, .. } = cli;
     match (command, role.role) {
         (Some(ProgramCommand::Demo(flags)), _) => demo::run_demo(flags.json),
         (Some(ProgramCommand::DemoWorker(options)), _) => {

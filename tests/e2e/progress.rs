@@ -34,9 +34,9 @@ fn on_a_terminal_one_line_says_how_the_job_stands_and_no_line_of_others_is_torn(
         || String::from_utf8_lossy(&fs::read(at("typescript")).unwrap_or_default()).into_owned();
     let steps = || {
         let text = shown();
-        let line = "run: generation 1, 1 workers, step ";
+        let line = "run: generation 1, 1 worker, step ";
         let steps =
-            text.split(line).skip(1).filter_map(|rest| rest.split(',').next()?.parse().ok());
+            text.split(line).skip(1).filter_map(|rest| rest.split(|it: char| !it.is_ascii_digit()).next()?.parse().ok());
         steps.collect::<Vec<u64>>()
     };
     wait_until("two steps on the live line", || {
@@ -51,7 +51,7 @@ fn on_a_terminal_one_line_says_how_the_job_stands_and_no_line_of_others_is_torn(
     {
         let fresh = line.rsplit(FRESH_LINE).next().unwrap_or_default();
         assert!(
-            line.contains(FRESH_LINE) && !fresh.contains("generation 1, 1 workers"),
+            line.contains(FRESH_LINE) && !fresh.contains("generation 1, 1 worker"),
             "{line:?}"
         );
     }

@@ -1,6 +1,7 @@
 //! Commands and roles, as clap reads them. Every flag of a role can come from the environment as
 //! `ELASTIC_<FLAG>`: flag over environment over default.
 
+use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::checkpoint::CheckpointFlags;
@@ -25,7 +26,7 @@ Exit code: 0 success, 1 the job failed, 2 wrong use.";
 
 /// Keeps a distributed training job running while machines come and go.
 #[derive(Debug, Parser)]
-#[command(name = "elastic-node", version, after_help = EXAMPLES, allow_negative_numbers = true)]
+#[command(name = "elastic-node", version, after_long_help = EXAMPLES, allow_negative_numbers = true)]
 pub(crate) struct CommandLine {
     /// The command to run, where no `--role` is given.
     #[command(subcommand)]
@@ -35,8 +36,25 @@ pub(crate) struct CommandLine {
     pub(crate) role: RoleArguments,
     /// The log filter for stderr: a level (error, warn, info, debug, trace), or directives such as
     /// `warn,elastic_driver=debug`.
-    #[arg(long, env = "ELASTIC_LOG", value_name = "FILTER", default_value = "info", global = true)]
+    #[arg(
+        long,
+        env = "ELASTIC_LOG",
+        value_name = "FILTER",
+        default_value = "info",
+        global = true,
+        help_heading = "All commands"
+    )]
     pub(crate) log: String,
+    /// Say more: `--log debug`, which also names the incarnation of each worker; a filter given with --log goes first
+    #[arg(
+        short,
+        long,
+        env = "ELASTIC_VERBOSE",
+        value_parser = BoolishValueParser::new(),
+        global = true,
+        help_heading = "All commands"
+    )]
+    pub(crate) verbose: bool,
 }
 
 /// The commands, each used instead of a role.

@@ -1,6 +1,5 @@
 //! `checkpoint list|show|verify|export`: durable checkpoints, looked at without their job. Called by `main`.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::failure::{CommandFailure, ResultExt};
 use super::printable::printable;
+use super::stdout::print;
 
 /// Flags of `checkpoint`.
 #[derive(Args, Clone, Debug)]
@@ -68,7 +68,7 @@ fn run_list(flags: &FolderFlags) -> Result<(), CommandFailure> {
     let all = candidates(&flags.folder)?;
     if flags.json {
         let rows: Vec<Value> = all.iter().map(row).collect();
-        return say(&format!("{}\n", Value::from(rows)));
+        return print(&format!("{}\n", Value::from(rows)));
     }
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(["STEP", "WORKERS", "BYTES", "SAVED AT", "STATE"]);
@@ -91,7 +91,7 @@ fn run_list(flags: &FolderFlags) -> Result<(), CommandFailure> {
             ]),
         };
     }
-    say(&format!("{table}\n"))
+    print(&format!("{table}\n"))
 }
 
 fn run_show(flags: &FolderFlags) -> Result<(), CommandFailure> {
@@ -99,7 +99,7 @@ fn run_show(flags: &FolderFlags) -> Result<(), CommandFailure> {
     let manifest = &loaded.manifest;
     if flags.json {
         let whole = serde_json::to_value(manifest).failed("the manifest cannot be printed")?;
-        return say(&format!("{whole}\n"));
+        return print(&format!("{whole}\n"));
     }
     let mut text = format!(
         "{}\nstep {}, saved at {} by {} workers in generation {}, {} bytes\nplace in the data: {}\n",
@@ -122,7 +122,7 @@ fn run_show(flags: &FolderFlags) -> Result<(), CommandFailure> {
         ]);
     }
     text.push_str(&format!("{table}\n"));
-    say(&text)
+    print(&text)
 }
 
 fn run_verify(flags: &FolderFlags) -> Result<(), CommandFailure> {
@@ -144,13 +144,13 @@ fn run_verify(flags: &FolderFlags) -> Result<(), CommandFailure> {
             let damage = damage.as_ref().map(ToString::to_string);
             json!({ "step": candidate.step, "complete": damage.is_none(), "damage": damage })
         });
-        say(&format!("{}\n", Value::from(rows.collect::<Vec<_>>())))?;
+        print(&format!("{}\n", Value::from(rows.collect::<Vec<_>>())))?;
     } else {
         let lines = checked.iter().map(|(candidate, damage)| {
             let state = damage.as_ref().map_or_else(|| "whole".to_owned(), ToString::to_string);
             format!("step {}: {}\n", candidate.step, printable(&state))
         });
-        say(&lines.collect::<String>())?;
+        print(&lines.collect::<String>())?;
     }
     let is_damaged =
         |damage: &Option<Damage>| damage.as_ref().is_some_and(|damage| *damage != Damage::Partial);
@@ -172,9 +172,9 @@ fn run_export(flags: &ExportFlags) -> Result<(), CommandFailure> {
         export(&LocalFiles, &loaded, &flags.into).failed("the arrays cannot be exported")?;
     let (step, into) = (loaded.manifest.step, flags.into.display().to_string());
     if flags.from.json {
-        return say(&format!("{}\n", json!({ "step": step, "arrays": count, "file": into })));
+        return print(&format!("{}\n", json!({ "step": step, "arrays": count, "file": into })));
     }
-    say(&format!("{count} arrays of step {step} are in {}\n", printable(&into)))
+    print(&format!("{count} arrays of step {step} are in {}\n", printable(&into)))
 }
 
 /// The checkpoint that a folder names: that of its step, or the newest whole one in it.
@@ -232,8 +232,4 @@ fn bytes_of(manifest: &Manifest) -> u64 {
 fn at(manifest: &Manifest) -> String {
     let at = UNIX_EPOCH.checked_add(Duration::from_millis(manifest.saved_at_ms));
     at.map_or_else(String::new, |at| humantime::format_rfc3339_millis(at).to_string())
-}
-
-fn say(text: &str) -> Result<(), CommandFailure> {
-    std::io::stdout().lock().write_all(text.as_bytes()).failed("stdout cannot be written")
 }

@@ -1,7 +1,6 @@
 //! `doctor`: what this host has, what will be used, and what is wrong, with hints. A table for people, or one JSON
 //! object; exit code 1 if something is wrong.
 
-use std::io::Write as _;
 use std::net::TcpListener;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,6 +14,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 
 use super::failure::{CommandFailure, ResultExt};
+use super::stdout::print_line;
 use super::values::DEFAULT_PORT;
 
 /// Fewest open files for a host of many workers: each worker has a link to every other.
@@ -120,8 +120,7 @@ pub(crate) fn run_doctor(flags: &DoctorFlags) -> Result<(), CommandFailure> {
         true => serde_json::to_string(&report).failed("the report cannot be written as JSON")?,
         false => report.describe(),
     };
-    let mut stdout = anstream::stdout().lock();
-    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).failed("stdout cannot be written")?;
+    print_line(&text)?;
     let fatal = report.problems.iter().filter(|problem| problem.is_fatal).count();
     match fatal {
         0 => Ok(()),

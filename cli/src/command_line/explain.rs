@@ -2,7 +2,7 @@
 //! `main`.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -13,7 +13,9 @@ use elastic_runtime::system;
 
 use super::failure::{CommandFailure, ResultExt};
 use super::printable::printable;
+use super::stdout::print_line;
 use super::values::{address, hosts_and_ports};
+use super::worker_names::with_short_names;
 use crate::process::{ADDRESS_FILE, EVENTS_FILE, StatusClient, TokenSource, default_state_dir};
 
 /// Flags of `explain`.
@@ -68,10 +70,9 @@ pub(crate) fn print_explanation(flags: &ExplainFlags) -> Result<(), CommandFailu
     let text = match flags.json {
         true => serde_json::to_string(&explanation)
             .failed("the explanation cannot be written as JSON")?,
-        false => printable(&explanation.to_string()).into_owned(),
+        false => with_short_names(&printable(&explanation.to_string())).into_owned(),
     };
-    let mut stdout = anstream::stdout().lock();
-    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).failed("stdout cannot be written")
+    print_line(&text)
 }
 
 fn state_dir(flags: &ExplainFlags) -> Result<PathBuf, CommandFailure> {

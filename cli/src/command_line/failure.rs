@@ -59,10 +59,16 @@ impl CommandFailure {
         self
     }
 
-    /// Marks the failure as reported by another process on the same stderr: only the exit code remains to be given.
+    /// Marks the failure as reported by another process on the same stderr, or of no interest to anybody: only the exit code remains to be given.
     pub(crate) fn told_elsewhere(mut self) -> Self {
         self.is_told = true;
         self
+    }
+
+    /// Whether only the exit code remains to be given.
+    #[cfg(test)]
+    pub(crate) const fn is_told(&self) -> bool {
+        self.is_told
     }
 
     /// The exit code.

@@ -2,6 +2,7 @@
 //! stopped terminal or an unread pipe blocks no other work: lines that do not fit are dropped and counted. Started by
 //! `main`.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -11,8 +12,10 @@ use std::time::Duration;
 use elastic_agent::output::{FRESH_LINE, not_shown};
 use elastic_runtime::{DroppingWriter, DroppingWriterLane};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use super::failure::{CommandFailure, ResultExt};
+use super::worker_names::with_short_names;
 
 /// Timeout for writing the last lines when the process ends.
 const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
@@ -26,10 +29,12 @@ struct Stderr {
     /// Whether each event clears its line first: on a terminal another process may have left text there.
     is_terminal: bool,
     shows_colours: bool,
+    /// Whether workers are named with their incarnation.
+    is_verbose: bool,
 }
 
 impl Stderr {
-    fn open() -> io::Result<Self> {
+    fn open(is_verbose: bool) -> io::Result<Self> {
         // A descriptor of its own avoids the lock of `std::io::stderr`, which a blocked write would hold.
         let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let choice = anstream::AutoStream::choice(&io::stderr());
@@ -42,10 +47,17 @@ impl Stderr {
             words,
             is_terminal: io::stderr().is_terminal(),
             shows_colours: choice != anstream::ColorChoice::Never,
+            is_verbose,
         })
     }
 
+    /// Writes text, with the names of workers as people read them.
     fn push(&self, text: &[u8]) {
+        let short = match std::str::from_utf8(text) {
+            Ok(text) if !self.is_verbose => with_short_names(text),
+            _ => Cow::default(),
+        };
+        let text = if short.is_empty() { text } else { short.as_bytes() };
         let begin = if self.is_terminal { FRESH_LINE } else { b"" };
         self.words.push(&[begin, text]);
     }
@@ -83,7 +95,8 @@ pub(crate) fn start_logging(filter: &str) -> Result<(), CommandFailure> {
     let filter = EnvFilter::try_new(quiet)
         .usage(format!("--log {filter:?} is neither a level nor a list of directives"))
         .map_err(|failure| failure.hint("such as: info, debug, or warn,elastic_driver=debug"))?;
-    let stderr = Stderr::open().failed("nothing can be said on stderr")?;
+    let is_verbose = filter.max_level_hint().is_none_or(|level| level > LevelFilter::INFO);
+    let stderr = Stderr::open(is_verbose).failed("nothing can be said on stderr")?;
     let shows_colours = stderr.shows_colours;
     // Cannot fail: `main` calls this function once.
     let _ = STDERR.set(stderr);
@@ -106,7 +119,7 @@ pub(crate) fn say(text: &str) {
             stderr.push(anstream::adapter::strip_str(text).to_string().as_bytes());
         }
         // Logging has not started: no other work is running yet that a blocked write could hold up.
-        None => drop(anstream::stderr().write_all(text.as_bytes())),
+        None => drop(anstream::stderr().write_all(with_short_names(text).as_bytes())),
     }
 }
 

@@ -9,13 +9,16 @@ use elastic_protocol::environment;
 
 use super::arguments::{CommandLine, ProgramCommand, Role};
 use super::failure::CommandFailure;
+use super::help::{asks_for_short_help, with_short_help};
 use super::nearest::nearest;
 
 /// Flags of `--role worker`.
 const WORKER_FLAGS: [&str; 9] =
     ["join", "token", "token_file", "host", "slots", "role_name", "interface", "launched", "leash"];
 /// Flags that both roles share.
-const COMMON_FLAGS: [&str; 4] = ["role", "log", "state_dir", "program"];
+const COMMON_FLAGS: [&str; 5] = ["role", "log", "verbose", "state_dir", "program"];
+/// Log filter of `--verbose`.
+const VERBOSE_LOG: &str = "debug";
 
 /// The environment variables that set flags of roles. Agents that a driver starts must not inherit them: they are
 /// meant for the driver.
@@ -27,7 +30,8 @@ pub(crate) fn flag_variables() -> Vec<OsString> {
 /// Reads the arguments of this process. clap itself ends the process for `--help` and for invalid arguments.
 pub(crate) fn read() -> Result<CommandLine, CommandFailure> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let matches = CommandLine::command().try_get_matches_from(&arguments);
+    let command = with_short_help(CommandLine::command(), asks_for_short_help(&arguments));
+    let matches = command.try_get_matches_from(&arguments);
     let matches =
         matches.map_err(|error| unknown_command(&error).unwrap_or_else(|| error.exit()))?;
     let mut cli = interpret(&matches)?;
@@ -108,13 +112,22 @@ fn note_dashes(cli: &mut CommandLine, arguments: &[OsString]) {
 }
 
 fn interpret(matches: &ArgMatches) -> Result<CommandLine, CommandFailure> {
-    let cli = CommandLine::from_arg_matches(matches)
+    let mut cli = CommandLine::from_arg_matches(matches)
         .map_err(|error| CommandFailure::usage(error.to_string()))?;
+    if cli.verbose && !is_log_given(matches) {
+        cli.log = VERBOSE_LOG.to_owned();
+    }
     match matches.subcommand_name() {
         Some(command) => check_command(matches, command)?,
         None => check_role(matches, cli.role.role)?,
     }
     Ok(cli)
+}
+
+/// Whether `--log` is on the command line, before or behind the command.
+fn is_log_given(matches: &ArgMatches) -> bool {
+    let is_given = |of: &ArgMatches| of.value_source("log") == Some(ValueSource::CommandLine);
+    is_given(matches) || matches.subcommand().is_some_and(|(_, of)| is_given(of))
 }
 
 /// The arguments given before any command. Values from the environment are left out: they may be meant for another
@@ -132,7 +145,7 @@ fn flag_of(id: &str) -> String {
 }
 
 fn check_command(matches: &ArgMatches, command: &str) -> Result<(), CommandFailure> {
-    match given(matches).into_iter().find(|id| id != "log") {
+    match given(matches).into_iter().find(|id| !["log", "verbose"].contains(&id.as_str())) {
         None => Ok(()),
         Some(id) => {
             Err(CommandFailure::usage(format!("{} is given before `{command}`", flag_of(&id)))
@@ -237,5 +250,7 @@ mod tests {
         assert_eq!(error("elastic-node --np 3 -- x"), "--np is given, but no role");
         assert_eq!(error("elastic-node -n 3 run -- x"), "--np is given before `run`");
         assert!(parse("elastic-node --log warn run -- x").is_ok());
+        assert_eq!(parse("elastic-node run -v -- x").expect("sound").log, "debug");
+        assert_eq!(parse("elastic-node run -v --log warn -- x").expect("sound").log, "warn");
     }
 }

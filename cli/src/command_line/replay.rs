@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::failure::{CommandFailure, ResultExt};
 use super::printable::printable;
+use super::stdout::print;
 use crate::process::{messages_known, read_recording};
 
 /// Most characters of a decision that are shown to people.
@@ -65,7 +66,7 @@ pub(crate) fn run_replay(flags: &ReplayFlags) -> Result<(), CommandFailure> {
         true => serde_json::to_string(&report).failed("the report is no JSON")? + "\n",
         false => describe(&report),
     };
-    std::io::stdout().write_all(text.as_bytes()).failed("stdout cannot be written")?;
+    print(&text)?;
     match &report.difference {
         None => Ok(()),
         Some(difference) => {

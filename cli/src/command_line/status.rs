@@ -1,6 +1,5 @@
 //! `status`: a table for people, or one JSON object. Called by `main`.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,7 +13,9 @@ use elastic_protocol::messages::{
 
 use super::failure::{CommandFailure, ResultExt};
 use super::printable::printable;
+use super::stdout::print_line;
 use super::values::hosts_and_ports;
+use super::worker_names::with_short_names;
 use crate::process::{StatusClient, TokenSource};
 
 /// Interval between two requests of `--watch`.
@@ -54,7 +55,7 @@ pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailu
     loop {
         let status = client.ask().await?;
         let is_over = status.result.is_some();
-        print(&render(&status, flags)?)?;
+        print_line(&render(&status, flags)?)?;
         if !flags.watch || is_over {
             break;
         }
@@ -70,12 +71,7 @@ fn render(status: &StatusReport, flags: &StatusFlags) -> Result<String, CommandF
     }
     // With `--watch`, clears the screen before each table.
     let clear = if flags.watch { "\x1b[2J\x1b[H" } else { "" };
-    Ok(format!("{clear}{}", printable(&describe_status(status))))
-}
-
-fn print(text: &str) -> Result<(), CommandFailure> {
-    let mut stdout = anstream::stdout().lock();
-    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).failed("stdout cannot be written")
+    Ok(format!("{clear}{}", with_short_names(&printable(&describe_status(status)))))
 }
 
 /// The status as text for people.

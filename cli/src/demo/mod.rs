@@ -6,7 +6,7 @@ mod report;
 mod story;
 mod view;
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use elastic_runtime::{Pulse, system};
@@ -16,7 +16,7 @@ use self::cluster::Cluster;
 use self::report::DemoReport;
 use self::story::{Story, StoryAction};
 use self::view::DemoView;
-use crate::command_line::{CommandFailure, ResultExt};
+use crate::command_line::{CommandFailure, ResultExt, print_line};
 use crate::process::{Heard, Signals, StatusClient, TokenSource, boot_time, tick};
 
 /// Interval between two looks at the cluster.
@@ -57,7 +57,7 @@ async fn demonstrate(json: bool) -> Result<(), CommandFailure> {
     } else {
         report.to_string()
     };
-    writeln!(anstream::stdout(), "{text}").failed("stdout cannot be written")
+    print_line(&text)
 }
 
 /// Follows the story until the job is over.

@@ -167,6 +167,7 @@ fn refused(plan: &WorkerPlan, error: ConnectError) -> CommandFailure {
 async fn forward(signals: Signals, agent: Addr<AgentActor>) {
     loop {
         let heard = signals.next().await;
+        tracing::info!("{}: asked to end; its workers are stopped", heard.name);
         agent.do_send(Drain { reason: heard.name.to_owned(), code: heard.code() });
     }
 }

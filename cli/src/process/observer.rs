@@ -12,13 +12,14 @@ use tokio::sync::oneshot;
 
 use super::accounting::Accounting;
 use super::event_log::EventLog;
-use super::event_text::log_event;
+use super::event_text::EventText;
 use super::launcher::Launcher;
 use super::watch::Watch;
 
 /// The observer of a driver's process.
 pub(crate) struct Observer {
     log: EventLog,
+    text: EventText,
     accounting: Accounting,
     launcher: Option<Rc<Launcher>>,
     watch: Watch,
@@ -49,7 +50,8 @@ impl Observer {
         ended: oneshot::Sender<DriverEnd>,
     ) -> Self {
         let processes = BTreeMap::new();
-        Self { log, accounting, launcher, watch, processes, ended: Some(ended) }
+        let text = EventText::new(launcher.is_some());
+        Self { log, text, accounting, launcher, watch, processes, ended: Some(ended) }
     }
 
     fn end(&mut self, end: DriverEnd) {
@@ -76,7 +78,7 @@ impl DriverObserver for Observer {
     fn event(&mut self, at: SystemTime, event: &DriverEvent) {
         self.log.add(at, event);
         self.accounting.handle_event(event);
-        log_event(event.generation, &event.kind);
+        self.text.log(event.generation, &event.kind);
         match &event.kind {
             EventKind::HostJoined { host, .. } => {
                 if let Some(launcher) = &self.launcher {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use actix::Addr;
 use elastic_driver::{AskGlance, Driver, Glance};
 use elastic_protocol::Time;
+use elastic_protocol::messages::JobPhase;
 use elastic_runtime::{BlockingLane, NodeHandle, OffloadPort};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{sleep, timeout};
@@ -22,12 +23,16 @@ const CLEARED_WITHIN: Duration = Duration::from_millis(100);
 /// Interval between two lines of the log; events have lines of their own.
 const PLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// Shows the progress until the driver is gone.
+/// Shows the progress until the job is over or the driver is gone.
 pub(super) async fn show(node: NodeHandle, driver: Addr<Driver>, is_live: bool) {
     let lane = OffloadPort::lane(BlockingLane::TERMINAL);
     let line = is_live.then(live_line);
     let mut plain = PlainLines::new(node.now());
     while let Ok(glance) = driver.send(AskGlance).await {
+        // The end has lines of its own.
+        if matches!(glance.phase, JobPhase::Succeeded | JobPhase::Failed) {
+            break;
+        }
         match &line {
             Some(line) => {
                 let line = line.clone();
@@ -60,8 +65,28 @@ fn live_line() -> ProgressBar {
 }
 
 fn text(glance: &Glance) -> String {
-    let Glance { phase, generation, world_size, step, resets } = glance;
-    format!("{phase}: generation {generation}, {world_size} workers, step {step}, {resets} resets")
+    let Glance { phase, generation, world_size, step, resets, .. } = glance;
+    let resets =
+        if *resets == 0 { String::new() } else { format!(", {}", count(*resets, "reset")) };
+    let workers = count(u64::from(*world_size), "worker");
+    match phase {
+        JobPhase::Gather => {
+            let Glance { workers_there, workers_needed, .. } = glance;
+            format!("waiting for workers: {workers_there} of {workers_needed}{resets}")
+        }
+        JobPhase::Form | JobPhase::Sync => {
+            format!("starting: generation {generation}, {workers}{resets}")
+        }
+        JobPhase::Run => format!("run: generation {generation}, {workers}, step {step}{resets}"),
+        JobPhase::Succeeded | JobPhase::Failed => {
+            format!("{phase}: generation {generation}, step {step}{resets}")
+        }
+    }
+}
+
+/// A number with its noun.
+fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The schedule of the lines of the log.
@@ -88,8 +113,6 @@ impl PlainLines {
 
 #[cfg(test)]
 mod tests {
-    use elastic_protocol::messages::JobPhase;
-
     use super::*;
 
     #[test]
@@ -119,8 +142,19 @@ mod tests {
 
     #[test]
     fn it_says_where_training_is() {
-        let phase = JobPhase::Run;
-        let glance = Glance { phase, generation: 3, world_size: 4, step: 120, resets: 2 };
-        assert_eq!(text(&glance), "run: generation 3, 4 workers, step 120, 2 resets");
+        let glance = |phase, resets| Glance {
+            phase,
+            generation: 3,
+            world_size: 4,
+            step: 120,
+            resets,
+            workers_there: 2,
+            workers_needed: 3,
+        };
+        let said = |phase, resets| text(&glance(phase, resets));
+        assert_eq!(said(JobPhase::Run, 2), "run: generation 3, 4 workers, step 120, 2 resets");
+        assert_eq!(said(JobPhase::Run, 0), "run: generation 3, 4 workers, step 120");
+        assert_eq!(said(JobPhase::Gather, 1), "waiting for workers: 2 of 3, 1 reset");
+        assert_eq!(said(JobPhase::Form, 0), "starting: generation 3, 4 workers");
     }
 }

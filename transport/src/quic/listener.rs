@@ -205,7 +205,7 @@ impl Listener {
         let admitted = (self.admit)(&request).and_then(|node| {
             let issued = self.authority.issue(&node, &request.public_key, (self.wall_clock)());
             let certificate = issued.map_err(|error| EnrolRefusal::Other(error.to_string()))?;
-            tracing::info!(%node, address = %connection.remote_address(), "enrolled");
+            tracing::debug!(%node, address = %connection.remote_address(), "enrolled");
             Ok((node, certificate.to_vec()))
         });
         let (said, outcome) = match admitted {

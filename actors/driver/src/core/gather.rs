@@ -369,21 +369,29 @@ impl DriverCore {
             self.try_form(now);
         }
         let RoundPhase::Gather(_) = self.round.phase() else { return };
-        let there: BTreeSet<&WorkerId> = self
-            .roster
-            .workers()
-            .filter(|(_, record)| record.is_eligible())
-            .map(|(worker, _)| worker)
-            .collect();
+        let there: BTreeSet<&WorkerId> = self.workers_there().collect();
+        let needed = self.workers_needed();
+        let mut missing = self.who_is_missing(now, &late);
+        if missing.is_empty() {
+            let slots = (needed as usize).saturating_sub(there.len());
+            let s = if slots == 1 { "" } else { "s" };
+            missing.push(format!("{slots} slot{s} (no host has joined with them)"));
+        }
         let reason = format!(
             "the elastic timeout of {} s passed: {} workers are needed; there: {}; missing: {}",
             self.config.deadlines.elastic.as_secs_f64(),
-            self.workers_needed(),
+            needed,
             list(there.iter().map(ToString::to_string)),
-            list(self.who_is_missing(now, &late).into_iter()),
+            missing.join(", "),
         );
         let hint = "add hosts or slots, lower --min-np, or raise --elastic-timeout";
         self.fail(now, &reason, Some(hint));
+    }
+
+    /// Workers that could be in a generation now.
+    pub(crate) fn workers_there(&self) -> impl Iterator<Item = &WorkerId> {
+        let eligible = self.roster.workers().filter(|(_, record)| record.is_eligible());
+        eligible.map(|(worker, _)| worker)
     }
 
     /// Workers, slots and hosts that are missing for a generation, in words.

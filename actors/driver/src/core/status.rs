@@ -26,6 +26,10 @@ pub struct Glance {
     pub step: u64,
     /// Number of resets so far.
     pub resets: u64,
+    /// Number of workers that could be in a generation now.
+    pub workers_there: u32,
+    /// Number of workers that a generation needs.
+    pub workers_needed: u32,
 }
 
 impl DriverCore {
@@ -44,6 +48,8 @@ impl DriverCore {
                 .max()
                 .unwrap_or(0),
             resets: self.round.resets(),
+            workers_there: u32::try_from(self.workers_there().count()).unwrap_or(u32::MAX),
+            workers_needed: self.workers_needed(),
         }
     }
 
