@@ -144,7 +144,7 @@ fn h_12_the_elastic_timeout() {
     assert_eq!(job.end(), 1);
     let stderr = job.stderr();
     assert!(stderr.contains("elastic timeout of 2 s") && stderr.contains("hint:"), "{stderr}");
-    assert!(stderr.contains("a[0]") && stderr.contains("host b"), "{stderr}");
+    assert!(stderr.contains("a:0") && stderr.contains("host b"), "{stderr}");
 }
 
 #[test]
