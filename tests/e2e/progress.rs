@@ -35,8 +35,10 @@ fn on_a_terminal_one_line_says_how_the_job_stands_and_no_line_of_others_is_torn(
     let steps = || {
         let text = shown();
         let line = "run: generation 1, 1 worker, step ";
-        let steps =
-            text.split(line).skip(1).filter_map(|rest| rest.split(|it: char| !it.is_ascii_digit()).next()?.parse().ok());
+        let steps = text
+            .split(line)
+            .skip(1)
+            .filter_map(|rest| rest.split(|it: char| !it.is_ascii_digit()).next()?.parse().ok());
         steps.collect::<Vec<u64>>()
     };
     wait_until("two steps on the live line", || {
@@ -50,10 +52,7 @@ fn on_a_terminal_one_line_says_how_the_job_stands_and_no_line_of_others_is_torn(
     for line in text.lines().filter(|line| line.contains("INFO") || line.contains("[localhost:0]"))
     {
         let fresh = line.rsplit(FRESH_LINE).next().unwrap_or_default();
-        assert!(
-            line.contains(FRESH_LINE) && !fresh.contains("generation 1, 1 worker"),
-            "{line:?}"
-        );
+        assert!(line.contains(FRESH_LINE) && !fresh.contains("generation 1, 1 worker"), "{line:?}");
     }
     assert!(text.contains("[localhost:0]"), "the worker's own output is there: {text}");
 }
