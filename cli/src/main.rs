@@ -39,6 +39,7 @@ fn carry_out(cli: CommandLine) -> Result<(), CommandFailure> {
             RunPlan::Driver(plan) => process::run_driver(*plan, &log, None),
             RunPlan::Node(plan) => process::run_node(*plan, &log),
         },
+        (Some(ProgramCommand::List(flags)), _) => command_line::print_jobs(&flags),
         (Some(ProgramCommand::Status(flags)), _) => {
             system::run(command_line::print_status(&flags)).failed("the system refuses a client")?
         }

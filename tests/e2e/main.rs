@@ -15,6 +15,7 @@ mod failures;
 mod gpu;
 mod handshakes;
 mod hosts;
+mod jobs;
 mod lifecycle;
 mod membership;
 mod metrics;

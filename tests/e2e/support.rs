@@ -525,6 +525,8 @@ fn driver_starter(
     starter
         .args(&whole[1..])
         .args(command)
+        // The list of jobs: not that of the user who runs the tests.
+        .env("XDG_STATE_HOME", folder.join("user"))
         .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(file("stdout"))

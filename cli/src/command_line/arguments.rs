@@ -8,6 +8,7 @@ use super::checkpoint::CheckpointFlags;
 use super::doctor::DoctorFlags;
 use super::driver_flags::DriverFlags;
 use super::explain::ExplainFlags;
+use super::list::ListFlags;
 use super::replay::ReplayFlags;
 use super::status::StatusFlags;
 use super::torch_flags::TorchFlags;
@@ -64,7 +65,9 @@ pub(crate) enum ProgramCommand {
     Demo(DemoFlags),
     /// Run a driver, its agents and their workers on this machine.
     Run(Box<RunFlags>),
-    /// Show what a job is doing.
+    /// List the jobs of this user on this machine, running and past.
+    List(ListFlags),
+    /// Show what a job is doing, or how it ended.
     Status(StatusFlags),
     /// Say why a generation ended, what it cost, and what would have avoided it; or what a job waits for.
     Explain(ExplainFlags),

@@ -12,6 +12,7 @@ use elastic_protocol::messages::StatusReport;
 use elastic_runtime::system;
 
 use super::failure::{CommandFailure, ResultExt};
+use super::find_job::find_job;
 use super::printable::printable;
 use super::stdout::print_line;
 use super::values::{address, hosts_and_ports};
@@ -25,13 +26,16 @@ pub(crate) struct ExplainFlags {
     /// ended
     #[arg(default_value = "last", value_name = "last|now|GENERATION")]
     question: AskedQuestion,
-    /// The driver's state directory; it may be that of a job that is over [default: that of the driver at --driver on
-    /// this machine]
+    /// The driver's state directory; it may be that of a job that is over [default: that of the job]
     #[arg(env = "ELASTIC_STATE_DIR", value_name = "STATE_DIR")]
     state_dir: Option<PathBuf>,
+    /// The job, by the first letters of its id as `list` shows it [default: the one that runs on this machine, else
+    /// the last]
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["driver", "state_dir"])]
+    job: Option<String>,
     /// The driver, as HOST:PORT
-    #[arg(long, env = "ELASTIC_DRIVER", value_name = "ADDR", default_value = "127.0.0.1:7070")]
-    driver: String,
+    #[arg(long, env = "ELASTIC_DRIVER", value_name = "ADDR")]
+    driver: Option<String>,
     /// Print one JSON object instead of sentences
     #[arg(long)]
     json: bool,
@@ -79,8 +83,11 @@ fn state_dir(flags: &ExplainFlags) -> Result<PathBuf, CommandFailure> {
     if let Some(folder) = &flags.state_dir {
         return Ok(folder.clone());
     }
+    let Some(driver) = &flags.driver else {
+        return Ok(find_job(flags.job.as_deref())?.state_dir);
+    };
     let hint = "give the driver's state directory: elastic-node explain last STATE_DIR";
-    let driver = hosts_and_ports(&flags.driver)
+    let driver = hosts_and_ports(driver)
         .and_then(|driver| address(driver.split(',').next().unwrap_or_default()))
         .map_err(|reason| CommandFailure::usage(format!("--driver: {reason}")).hint(hint))?;
     default_state_dir(driver).ok_or_else(|| {

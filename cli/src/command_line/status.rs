@@ -1,6 +1,7 @@
 //! `status`: a table for people, or one JSON object. Called by `main`.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -12,11 +13,15 @@ use elastic_protocol::messages::{
 };
 
 use super::failure::{CommandFailure, ResultExt};
+use super::find_job::{find_job, short_id};
 use super::printable::printable;
 use super::stdout::print_line;
 use super::values::hosts_and_ports;
 use super::worker_names::with_short_names;
-use crate::process::{StatusClient, TokenSource};
+use crate::process::{ADDRESS_FILE, JobCondition, JobEntry, StatusClient, TokenSource};
+
+/// Address of a driver that was given none.
+const DEFAULT_DRIVER: &str = "127.0.0.1:7070";
 
 /// Interval between two requests of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
@@ -27,9 +32,13 @@ const BUCKETS_NAMED_MAX: usize = 3;
 /// Flags of `status`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StatusFlags {
-    /// The driver, as HOST:PORT; with the other drivers that may act, separated by commas
-    #[arg(long, env = "ELASTIC_DRIVER", value_name = "ADDR", default_value = "127.0.0.1:7070")]
-    driver: String,
+    /// The job, by the first letters of its id as `list` shows it [default: the one that runs on this machine, else
+    /// the last]
+    #[arg(value_name = "JOB", conflicts_with = "driver")]
+    job: Option<String>,
+    /// The driver, as HOST:PORT; with the other drivers that may act, separated by commas [default: that of JOB]
+    #[arg(long, env = "ELASTIC_DRIVER", value_name = "ADDR")]
+    driver: Option<String>,
     /// A file with the driver's token [default: that of its state directory on this machine]
     #[arg(long, env = "ELASTIC_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -44,13 +53,12 @@ pub(crate) struct StatusFlags {
     watch: bool,
 }
 
-/// Asks the driver for its status and prints it.
+/// Asks the driver for its status and prints it; of a job that is over, prints its last status.
 pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailure> {
-    let driver = hosts_and_ports(&flags.driver)
-        .map_err(|reason| CommandFailure::usage(format!("--driver: {reason}")))
-        .map_err(|failure| failure.hint("give the address that the driver printed: HOST:PORT"))?;
-    let token =
-        TokenSource::new(&driver, None, flags.token_file.as_deref(), flags.state_dir.as_deref())?;
+    let (driver, token) = match source(flags)? {
+        StatusSource::Driver(driver, token) => (driver, token),
+        StatusSource::Past(entry) => return print_past(&entry, flags),
+    };
     let client = StatusClient::connect(&driver, &token).await?;
     loop {
         let status = client.ask().await?;
@@ -65,9 +73,86 @@ pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailu
     Ok(())
 }
 
+/// Where a status comes from.
+enum StatusSource {
+    /// The driver at an address, with the token that it asks for.
+    Driver(String, TokenSource),
+    /// A job whose driver does not run any more.
+    Past(Box<JobEntry>),
+}
+
+fn source(flags: &StatusFlags) -> Result<StatusSource, CommandFailure> {
+    let (token, folder) = (flags.token_file.as_deref(), flags.state_dir.as_deref());
+    let at = |driver: &str, folder: Option<&Path>| {
+        let driver = hosts_and_ports(driver)
+            .map_err(|reason| CommandFailure::usage(format!("--driver: {reason}")))
+            .map_err(|failure| {
+                failure.hint("give the address that the driver printed: HOST:PORT")
+            })?;
+        let token = TokenSource::new(&driver, None, token, folder)?;
+        Ok(StatusSource::Driver(driver, token))
+    };
+    if let Some(driver) = &flags.driver {
+        return at(driver, folder);
+    }
+    if let Some(folder) = folder.filter(|_| flags.job.is_none()) {
+        let address = fs::read_to_string(folder.join(ADDRESS_FILE)).unwrap_or_default();
+        let address = address.trim();
+        return at(if address.is_empty() { DEFAULT_DRIVER } else { address }, Some(folder));
+    }
+    let found = find_job(flags.job.as_deref());
+    let is_running = found.as_ref().is_ok_and(|job| job.condition() == JobCondition::Running);
+    // A driver that is in no list, such as one of another user whose token file is given.
+    if flags.job.is_none()
+        && !is_running
+        && let StatusSource::Driver(driver, source) = at(DEFAULT_DRIVER, None)?
+        && (token.is_some() || !source.may_appear())
+    {
+        return Ok(StatusSource::Driver(driver, source));
+    }
+    let entry = found?;
+    match is_running {
+        true => at(&entry.address, Some(&entry.state_dir)),
+        false => Ok(StatusSource::Past(Box::new(entry))),
+    }
+}
+
+/// Prints the last status of a job that is over, and says how it ended.
+fn print_past(entry: &JobEntry, flags: &StatusFlags) -> Result<(), CommandFailure> {
+    let Some(end) = &entry.ended else {
+        return Err(CommandFailure::new(format!(
+            "the driver of job {} does not run any more (process {}), and has told no end",
+            short_id(&entry.job),
+            entry.pid
+        ))
+        .hint(format!(
+            "`elastic-node explain last {}` tells what happened; started again with the same command and \
+             --state-dir, a driver goes on with its job",
+            entry.state_dir.display()
+        )));
+    };
+    match (&end.status, flags.json) {
+        (Some(status), true) => print_line(&to_json(status)?),
+        (None, true) => {
+            print_line(&serde_json::json!({"job": entry.job, "result": end.result}).to_string())
+        }
+        (status, false) => {
+            let text = match status {
+                Some(status) => describe_status(status),
+                None => format!("job {} · result: {}", entry.job, end.result.reason),
+            };
+            print_line(&with_short_names(&printable(&format!("ended at {}\n{text}", end.at))))
+        }
+    }
+}
+
+fn to_json(status: &StatusReport) -> Result<String, CommandFailure> {
+    serde_json::to_string(status).failed("the status cannot be written as JSON")
+}
+
 fn render(status: &StatusReport, flags: &StatusFlags) -> Result<String, CommandFailure> {
     if flags.json {
-        return serde_json::to_string(status).failed("the status cannot be written as JSON");
+        return to_json(status);
     }
     // With `--watch`, clears the screen before each table.
     let clear = if flags.watch { "\x1b[2J\x1b[H" } else { "" };
@@ -76,9 +161,14 @@ fn render(status: &StatusReport, flags: &StatusFlags) -> Result<String, CommandF
 
 /// The status as text for people.
 pub(crate) fn describe_status(status: &StatusReport) -> String {
+    // After the end there is no world any more.
+    let world = match &status.result {
+        Some(_) => String::new(),
+        None => format!(" · world size {}", status.world_size),
+    };
     let mut text = format!(
-        "job {} · {} · generation {} · world size {} · resets {}\n",
-        status.job, status.phase, status.generation, status.world_size, status.resets
+        "job {} · {} · generation {}{world} · resets {}\n",
+        status.job, status.phase, status.generation, status.resets
     );
     text.push_str(&format!("driver {}, term {}", describe_driver(&status.driver), status.term));
     if !status.standbys.is_empty() {

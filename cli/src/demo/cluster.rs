@@ -50,6 +50,8 @@ impl Cluster {
             .args(["--np", &WORKERS.to_string(), "--orphan-timeout", "30"])
             .arg("--state-dir")
             .arg(folder.path().join("state"))
+            // A demo is no job to be found later.
+            .env("XDG_STATE_HOME", folder.path())
             .arg("--")
             .arg(&program)
             .arg("demo-worker")

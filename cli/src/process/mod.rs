@@ -9,6 +9,7 @@ mod driver_address;
 mod event_log;
 mod event_text;
 mod host_watch;
+mod job_registry;
 mod launcher;
 mod leash;
 mod network;
@@ -27,6 +28,7 @@ mod watch;
 
 pub(crate) use agent::run_agent;
 pub(crate) use driver::run_driver;
+pub(crate) use job_registry::{JobCondition, JobEntry, JobRegistry};
 pub(crate) use leash::read_token as read_token_from_launcher;
 pub(crate) use node::{read_secret_file, run_node};
 pub(crate) use recording::{messages_known, read_recording};

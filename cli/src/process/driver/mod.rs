@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use elastic_driver::recording::{DriverStart, RecordedDriver};
-use elastic_driver::{Driver, DriverParts, StopJob};
+use elastic_driver::{AskStatus, Driver, DriverParts, StopJob};
 use elastic_host_manager::{Discovery, DnsDiscovery, HostFileDiscovery, ScriptDiscovery};
 use elastic_journal::etcd::{EtcdAddress, StoreRevision};
 use elastic_protocol::{JobId, JobOutcome, JobResult, Term, WorkerFailure};
@@ -30,6 +30,7 @@ use super::accounting::Accounting;
 use super::boot_time;
 use super::dashboard::Dashboard;
 use super::event_log::EventLog;
+use super::job_registry::{JobEnd, JobEntry, JobRegistry, entry_time};
 use super::launcher::{AgentCommand, LaunchMethod, Launcher};
 use super::node::Beside;
 use super::observer::{DriverEnd, Observer};
@@ -127,6 +128,7 @@ async fn drive(
         .failed("the event log cannot be written")?;
     let token = credentials.borrow().join_token();
     let token_file = state.publish(&token, *address)?;
+    let registry = registered(plan, *job, &reached_at, state.path());
     tracing::info!(%job, %address, %term, events = %events_path.display(), "the driver listens");
     let dashboard = plan.dashboard.map(|bind| Dashboard::start(bind, &token)).transpose()?;
     if let Some(dashboard) = &dashboard {
@@ -195,7 +197,7 @@ async fn drive(
         tokio::task::spawn_local(dashboard.publish(driver.clone(), accounting));
     }
     let keeper = seat.map(|seat| seat.serve(driver.clone()));
-    tokio::task::spawn_local(forward(signals.clone(), driver));
+    tokio::task::spawn_local(forward(signals.clone(), driver.clone()));
     let store = StoreActor::new(node.clone());
     let _store =
         spawn_child(|_| store, |exit| tracing::error!("a fault in the driver: the store {exit}"));
@@ -236,7 +238,13 @@ async fn drive(
         transport.shutdown("the driver has ended", GOODBYE).await;
         return result;
     }
-    let withdrawn = lanes.state.run("withdrawal", move || state.withdraw());
+    let (job, end) = (*job, end_of(&result, &driver).await);
+    let withdrawn = lanes.state.run("withdrawal", move || {
+        if let (Some(registry), Some(end)) = (registry, end) {
+            note_end(&registry, job, end);
+        }
+        state.withdraw();
+    });
     if timeout(GOODBYE, withdrawn).await.is_err() {
         tracing::warn!("the state directory does not answer: token and journal are left there");
     }
@@ -245,6 +253,50 @@ async fn drive(
         launcher.close(AGENTS_GO_WITHIN).await;
     }
     result
+}
+
+/// Enters the job into the list of this user's jobs; none where there is no list, which costs no more than that.
+fn registered(
+    plan: &DriverPlan,
+    job: JobId,
+    address: &str,
+    state_dir: &Path,
+) -> Option<JobRegistry> {
+    let registry = JobRegistry::of_user()?;
+    let entry = JobEntry {
+        job: job.to_string(),
+        started_at: entry_time(wall_clock()),
+        address: address.to_owned(),
+        state_dir: state_dir.to_owned(),
+        pid: std::process::id(),
+        program: plan.config.program.argv.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ended: None,
+    };
+    match registry.begin(entry) {
+        Ok(()) => Some(registry),
+        Err(error) => {
+            tracing::warn!(%error, "`elastic-node list` will not show this job");
+            None
+        }
+    }
+}
+
+/// How a job ended, with its last status; none if it has not ended.
+async fn end_of(
+    ended: &Result<DriverLifeEnd, CommandFailure>,
+    driver: &actix::Addr<Driver>,
+) -> Option<JobEnd> {
+    let Ok(DriverLifeEnd::Over(result)) = ended else { return None };
+    // Without an answer the result is all that is kept.
+    let status = timeout(GOODBYE, driver.send(AskStatus)).await.ok().and_then(Result::ok);
+    Some(JobEnd { at: entry_time(wall_clock()), result: result.clone(), status })
+}
+
+fn note_end(registry: &JobRegistry, job: JobId, end: JobEnd) {
+    if let Err(error) = registry.end(&job.to_string(), end) {
+        tracing::warn!(%error, "`elastic-node list` will not show how this job ended");
+    }
 }
 
 /// The recording of this driver; none if it cannot be opened, which costs the recording and not the job.

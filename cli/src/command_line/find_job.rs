@@ -1,0 +1,99 @@
+//! Which job a command means: the driver at an address, the job with an id, or the one of this user on this machine.
+//! Used by `status`, `explain` and `list`.
+
+use super::failure::CommandFailure;
+use crate::process::{JobCondition, JobEntry, JobRegistry};
+
+/// Letters of a job's id that `list` shows.
+const ID_SHOWN: usize = 8;
+
+/// All jobs that are known here, the newest first.
+pub(super) fn known_jobs() -> Vec<JobEntry> {
+    JobRegistry::of_user().map(|registry| registry.jobs()).unwrap_or_default()
+}
+
+/// The job that is meant: by the begin of its id, else the one that runs, else the last.
+pub(super) fn find_job(id: Option<&str>) -> Result<JobEntry, CommandFailure> {
+    choose(known_jobs(), id, &JobEntry::condition)
+}
+
+fn choose(
+    jobs: Vec<JobEntry>,
+    id: Option<&str>,
+    condition: &dyn Fn(&JobEntry) -> JobCondition,
+) -> Result<JobEntry, CommandFailure> {
+    let mut meant: Vec<JobEntry> = match id {
+        Some(id) => jobs.into_iter().filter(|job| job.job.starts_with(id)).collect(),
+        None => jobs,
+    };
+    let running: Vec<&JobEntry> =
+        meant.iter().filter(|job| condition(job) == JobCondition::Running).collect();
+    match (id, meant.len(), &running[..]) {
+        (None, 0, _) => Err(CommandFailure::usage("no job of this user is known on this machine")
+            .hint("for a job elsewhere: --driver HOST:PORT --token-file FILE")),
+        (Some(id), 0, _) => {
+            Err(CommandFailure::usage(format!("no job {id} is known on this machine"))
+                .hint("`elastic-node list` shows the jobs of this user"))
+        }
+        (Some(id), 2.., _) => {
+            Err(CommandFailure::usage(format!("{id} may be any of {}", names(meant.iter())))
+                .hint("give more letters of the id"))
+        }
+        (None, _, [_, _, ..]) => Err(CommandFailure::usage(format!(
+            "{} jobs run on this machine: {}",
+            running.len(),
+            names(running.iter().copied())
+        ))
+        .hint("say which is meant by its id; `elastic-node list` shows them")),
+        (None, _, [only]) => Ok((*only).clone()),
+        _ => Ok(meant.remove(0)),
+    }
+}
+
+/// The first letters of the ids of jobs.
+fn names<'a>(jobs: impl Iterator<Item = &'a JobEntry>) -> String {
+    jobs.map(|job| short_id(&job.job)).collect::<Vec<_>>().join(", ")
+}
+
+/// The begin of a job's id, which names it among the jobs of a machine.
+pub(super) fn short_id(id: &str) -> String {
+    id.chars().take(ID_SHOWN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(id: &str) -> JobEntry {
+        JobEntry {
+            job: id.to_owned(),
+            started_at: String::new(),
+            address: String::new(),
+            state_dir: "/nope".into(),
+            pid: 0,
+            program: Vec::new(),
+            version: String::new(),
+            ended: None,
+        }
+    }
+
+    #[test]
+    fn the_job_that_runs_is_meant_else_the_last_one() {
+        let chosen = |jobs: &[&str], id: Option<&str>, running: &[&str]| {
+            let condition = |job: &JobEntry| match running.contains(&job.job.as_str()) {
+                true => JobCondition::Running,
+                false => JobCondition::Succeeded,
+            };
+            let jobs = jobs.iter().map(|id| job(id)).collect();
+            choose(jobs, id, &condition).map(|job| job.job).map_err(|error| error.to_string())
+        };
+        assert_eq!(chosen(&["new", "old"], None, &[]).as_deref(), Ok("new"));
+        assert_eq!(chosen(&["new", "old"], None, &["old"]).as_deref(), Ok("old"));
+        assert_eq!(chosen(&["new", "old"], Some("ol"), &["new"]).as_deref(), Ok("old"));
+        let error = chosen(&["new", "old"], None, &["new", "old"]).expect_err("two");
+        assert_eq!(error, "2 jobs run on this machine: new, old");
+        assert!(chosen(&["ab", "ac"], Some("a"), &[]).is_err());
+        assert!(chosen(&[], None, &[]).is_err());
+        assert!(chosen(&["ab"], Some("x"), &[]).is_err());
+    }
+}

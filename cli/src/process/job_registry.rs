@@ -1,0 +1,263 @@
+//! The jobs of this user on this machine, running and past: one file a job below the user's state folder, written by the
+//! driver's process and read by `list`, `status` and `explain`, which find a job by it without an address.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use elastic_protocol::messages::StatusReport;
+use elastic_protocol::{JobOutcome, JobResult};
+use serde::{Deserialize, Serialize};
+
+use super::state_dir::{JOURNAL_FILE, LOCK_FILE, state_root};
+
+/// Most jobs that are remembered; past it the oldest that do not run are forgotten, with their default state folders.
+const JOBS_MAX: usize = 100;
+
+/// Largest file of a job that is read, in bytes (4 MiB).
+const ENTRY_BYTES_MAX: u64 = 4 << 20;
+
+/// Name of the folder of the entries.
+const JOBS_FOLDER: &str = "jobs";
+
+/// The entry of one job.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct JobEntry {
+    /// The job's id.
+    pub(crate) job: String,
+    /// Start of its first driver, in RFC 3339.
+    pub(crate) started_at: String,
+    /// Address at which the driver is reached.
+    pub(crate) address: String,
+    /// The driver's state directory.
+    pub(crate) state_dir: PathBuf,
+    /// Process of the driver.
+    pub(crate) pid: u32,
+    /// The program of the workers, with its arguments.
+    pub(crate) program: Vec<String>,
+    /// Version of the driver.
+    pub(crate) version: String,
+    /// How the job ended, if it has.
+    pub(crate) ended: Option<JobEnd>,
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct JobEnd {
+    /// Time of the end, in RFC 3339.
+    pub(crate) at: String,
+    /// The job's result.
+    pub(crate) result: JobResult,
+    /// The last status, if the driver could still give one.
+    pub(crate) status: Option<Box<StatusReport>>,
+}
+
+/// What is known about a job without asking its driver.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum JobCondition {
+    /// Its driver runs on this machine.
+    Running,
+    /// The job ended with success.
+    Succeeded,
+    /// The job ended without success.
+    Failed,
+    /// The operator ended the job.
+    Stopped,
+    /// Its driver vanished without an end, such as by SIGKILL or with the machine.
+    DriverGone,
+}
+
+impl JobCondition {
+    /// The word that `list` shows.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Stopped => "stopped",
+            Self::DriverGone => "driver gone",
+        }
+    }
+}
+
+impl JobEntry {
+    /// Whether the job runs, or how it ended.
+    pub(crate) fn condition(&self) -> JobCondition {
+        match self.ended.as_ref().map(|end| end.result.outcome) {
+            Some(JobOutcome::Succeeded) => JobCondition::Succeeded,
+            Some(JobOutcome::Failed) => JobCondition::Failed,
+            Some(JobOutcome::Stopped) => JobCondition::Stopped,
+            None if self.has_process() && is_locked(&self.state_dir) => JobCondition::Running,
+            None => JobCondition::DriverGone,
+        }
+    }
+
+    fn has_process(&self) -> bool {
+        Path::new(&format!("/proc/{}", self.pid)).exists()
+    }
+}
+
+/// Whether a driver holds the lock of a state directory.
+fn is_locked(state_dir: &Path) -> bool {
+    let Ok(lock) = File::open(state_dir.join(LOCK_FILE)) else { return false };
+    matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
+/// The folder of the entries.
+#[derive(Clone, Debug)]
+pub(crate) struct JobRegistry {
+    root: PathBuf,
+}
+
+impl JobRegistry {
+    /// The registry of this user; none without a home.
+    pub(crate) fn of_user() -> Option<Self> {
+        Some(Self { root: state_root()? })
+    }
+
+    /// All jobs, the newest first. Files that are no entries are left out.
+    pub(crate) fn jobs(&self) -> Vec<JobEntry> {
+        let Ok(folder) = fs::read_dir(self.folder()) else { return Vec::new() };
+        let mut jobs: Vec<JobEntry> =
+            folder.flatten().filter_map(|entry| read_entry(&entry.path())).collect();
+        jobs.sort_by(|left, right| {
+            (&right.started_at, &right.job).cmp(&(&left.started_at, &left.job))
+        });
+        jobs
+    }
+
+    /// Stores the entry of a job that begins, or goes on with another driver, and forgets the oldest jobs.
+    pub(crate) fn begin(&self, mut entry: JobEntry) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(self.folder())?;
+        if let Some(former) = read_entry(&self.path(&entry.job)) {
+            entry.started_at = former.started_at;
+        }
+        self.write(&entry)?;
+        self.forget_oldest();
+        Ok(())
+    }
+
+    /// Adds the end of a job.
+    pub(crate) fn end(&self, job: &str, end: JobEnd) -> io::Result<()> {
+        let Some(mut entry) = read_entry(&self.path(job)) else { return Ok(()) };
+        entry.ended = Some(end);
+        self.write(&entry)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.root.join(JOBS_FOLDER)
+    }
+
+    fn path(&self, job: &str) -> PathBuf {
+        self.folder().join(format!("{job}.json"))
+    }
+
+    /// Writes an entry for this user alone: arguments of a program may be secret.
+    fn write(&self, entry: &JobEntry) -> io::Result<()> {
+        let path = self.path(&entry.job);
+        let draft = path.with_extension("draft");
+        let mut file =
+            OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&draft)?;
+        serde_json::to_writer(&mut file, entry)?;
+        file.write_all(b"\n")?;
+        fs::rename(draft, path)
+    }
+
+    /// Forgets what is beyond the bound. Other drivers may do so at the same time: what is gone already is no error.
+    fn forget_oldest(&self) {
+        let jobs = self.jobs();
+        let (kept, beyond) = jobs.split_at(jobs.len().min(JOBS_MAX));
+        for entry in beyond.iter().filter(|entry| entry.condition() != JobCondition::Running) {
+            let _ = fs::remove_file(self.path(&entry.job));
+            let is_default = entry.state_dir.parent() == Some(&self.root);
+            let is_used = kept.iter().any(|other| other.state_dir == entry.state_dir);
+            // With a journal the job can still go on.
+            if is_default && !is_used && !entry.state_dir.join(JOURNAL_FILE).exists() {
+                let _ = fs::remove_dir_all(&entry.state_dir);
+            }
+        }
+    }
+}
+
+fn read_entry(path: &Path) -> Option<JobEntry> {
+    if path.extension()? != "json" || fs::metadata(path).ok()?.len() > ENTRY_BYTES_MAX {
+        return None;
+    }
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// A time as entries have it.
+pub(crate) fn entry_time(at: SystemTime) -> String {
+    humantime::format_rfc3339_millis(at).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use elastic_protocol::GenerationId;
+
+    use super::*;
+
+    fn entry(root: &Path, number: usize) -> JobEntry {
+        let state_dir = root.join(format!("127.0.0.1:{number}"));
+        fs::create_dir_all(&state_dir).expect("a folder");
+        JobEntry {
+            job: format!("job-{number:04}"),
+            started_at: format!("2026-01-01T00:00:00.{number:03}Z"),
+            address: format!("127.0.0.1:{number}"),
+            state_dir,
+            pid: std::process::id(),
+            program: vec!["train".to_owned()],
+            version: "1".to_owned(),
+            ended: None,
+        }
+    }
+
+    fn end(outcome: JobOutcome) -> JobEnd {
+        let (code, reason, generation) = (0, "done".to_owned(), GenerationId(1));
+        let result =
+            JobResult { outcome, code, reason, hint: None, generation, first_failure: None };
+        JobEnd { at: entry_time(SystemTime::UNIX_EPOCH), result, status: None }
+    }
+
+    #[test]
+    fn a_job_is_found_while_it_runs_and_after_its_end() {
+        let root = tempfile::tempdir().expect("a folder");
+        let registry = JobRegistry { root: root.path().to_owned() };
+        let entry = entry(root.path(), 1);
+        registry.begin(entry.clone()).expect("written");
+        let path = registry.path(&entry.job);
+        let mode = fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "arguments may be secret");
+        let condition = || registry.jobs()[0].condition();
+        assert_eq!(condition(), JobCondition::DriverGone, "nobody holds the lock");
+        let lock = File::create(entry.state_dir.join(LOCK_FILE)).expect("made");
+        lock.lock().expect("free");
+        assert_eq!(condition(), JobCondition::Running);
+        registry.end(&entry.job, end(JobOutcome::Succeeded)).expect("written");
+        assert_eq!(condition(), JobCondition::Succeeded);
+        registry.end("unknown", end(JobOutcome::Failed)).expect("nothing to do");
+        fs::write(registry.folder().join("x.json"), "no entry").expect("written");
+        assert_eq!(registry.jobs().len(), 1);
+    }
+
+    #[test]
+    fn the_oldest_jobs_are_forgotten_with_their_default_state_folders() {
+        let root = tempfile::tempdir().expect("a folder");
+        let registry = JobRegistry { root: root.path().to_owned() };
+        for number in 0..JOBS_MAX + 3 {
+            let entry = entry(root.path(), number);
+            if number == 1 {
+                fs::write(entry.state_dir.join(JOURNAL_FILE), "").expect("written");
+            }
+            registry.begin(entry).expect("written");
+        }
+        let jobs = registry.jobs();
+        assert_eq!((jobs.len(), jobs[0].job.as_str()), (JOBS_MAX, "job-0102"));
+        let is_there = |number: usize| root.path().join(format!("127.0.0.1:{number}")).exists();
+        assert_eq!([0, 1, 2, 3].map(is_there), [false, true, false, true], "1 has a journal");
+    }
+}

@@ -1,0 +1,73 @@
+//! The jobs of this user on this machine: `list`, `status` and `explain` find them without an address, also after the end.
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{binary, program, wait_until};
+
+/// `elastic-node` with a list of jobs of its own.
+fn command(folder: &TempDir, line: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(line).env("XDG_STATE_HOME", folder.path()).stdin(Stdio::null());
+    command
+}
+
+fn output(folder: &TempDir, line: &[&str]) -> Output {
+    command(folder, line).output().expect("it runs")
+}
+
+fn json(folder: &TempDir, line: &[&str]) -> Value {
+    let output = output(folder, line);
+    serde_json::from_slice(&output.stdout).unwrap_or_default()
+}
+
+#[test]
+fn a_job_on_a_random_port_is_found_while_it_runs_and_after_its_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["control", "log"] {
+        fs::create_dir(folder.path().join(name)).expect("a folder");
+    }
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    assert_eq!(json(&folder, &["list", "--json"]), Value::Array(Vec::new()));
+    let none = output(&folder, &["status"]);
+    let stderr = String::from_utf8_lossy(&none.stderr);
+    assert_eq!(none.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("no job of this user") && stderr.contains("hint:"), "{stderr}");
+
+    let trainer = program("trainer").display().to_string();
+    let (control, log) = (at("control"), at("log"));
+    let line = ["run", "-n", "2", "--mode", "in-process", "--", &trainer];
+    let line = [&line[..], &["--control", &control, "--log", &log]].concat();
+    let mut job = command(&folder, &line)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let running = wait_until("a job that runs", || {
+        let status = json(&folder, &["status", "--json"]);
+        (status["phase"] == "run").then_some(status)
+    });
+    let listed = json(&folder, &["list", "--json"]);
+    assert_eq!(listed[0]["state"], "running", "{listed}");
+    assert_eq!(listed[0]["job"], running["job"], "{listed}");
+    assert_eq!(listed[0]["program"][0], *trainer, "{listed}");
+    fs::write(folder.path().join("control/finish"), "").expect("a file");
+    wait_until("the end of the job", || job.try_wait().expect("ours"));
+
+    let listed = json(&folder, &["list", "--json"]);
+    assert_eq!(listed[0]["state"], "succeeded", "{listed}");
+    let over = json(&folder, &["status", "--json"]);
+    assert_eq!((&over["job"], &over["phase"]), (&running["job"], &"succeeded".into()), "{over}");
+    assert_eq!(over["result"]["code"], 0, "{over}");
+    let id = &running["job"].as_str().expect("an id")[..8];
+    let shown = output(&folder, &["status", id]);
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.starts_with("ended at") && !shown.contains("world size 0"), "{shown}");
+    // The event log of the job is found, too: it has nothing to explain.
+    let explained = output(&folder, &["explain", "--job", id]);
+    let stderr = String::from_utf8_lossy(&explained.stderr);
+    assert!(!stderr.contains("cannot be read"), "{stderr}");
+}
