@@ -250,7 +250,9 @@ impl DriverCore {
     }
 
     /// Evicts the members whose READY or SYNCED is missing, as the registry named them, after the phase's deadline.
-    pub fn handle_missing(&mut self, now: Time, stamp: Stamp, missing: Vec<WorkerId>) {
+    pub fn handle_missing(&mut self, now: Time, stamp: Stamp, mut missing: Vec<WorkerId>) {
+        // A driver that stood still asks once for each deadline that passed meanwhile. A member is evicted once.
+        missing.retain(|worker| self.round.is_member(worker));
         if self.round.stamp() != Some(stamp) || missing.is_empty() {
             return;
         }

@@ -359,6 +359,26 @@ fn the_deadline_of_a_forming_generation_names_and_evicts() {
 }
 
 #[test]
+fn a_member_is_evicted_once_however_many_deadlines_have_passed() {
+    let mut cluster = two_by_two(|_| {});
+    let mute = cluster.worker("a", 1);
+    cluster.deaf.insert(mute.clone());
+    let first = cluster.worker("a", 0);
+    cluster.kill(&first);
+    cluster.arrive(&mute, 0);
+    cluster.settle();
+    cluster.hold_verdicts = true;
+    cluster.pass(Duration::from_secs(11));
+    let stops = |cluster: &Cluster| cluster.stops.iter().filter(|(it, _)| *it == mute).count();
+    let before = stops(&cluster);
+    assert!(before > 0, "it was evicted, and its generation has not ended yet");
+    let stamp = cluster.stamp();
+    cluster.core.handle_missing(cluster.now, stamp, vec![mute.clone()]);
+    cluster.settle();
+    assert_eq!(stops(&cluster), before);
+}
+
+#[test]
 fn a_second_agent_of_one_name_is_refused_while_the_first_is_there() {
     let mut cluster = two_by_two(|_| {});
     let known = cluster.agent("a");
