@@ -121,6 +121,10 @@ impl DriverCore {
     pub(crate) fn handle_exit(&mut self, now: Time, worker: &WorkerId, exit: &ProcessExit) {
         let ProcessExit { status, stopped_by, killed_after_grace } = exit;
         let (status, killed_after_grace) = (*status, *killed_after_grace);
+        let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
+        // The status may come after the process was stopped, after the end of the job, or to a driver that has taken over
+        // and does not know the worker any more.
+        let is_explained = self.round.explain_death(worker, &cause);
         let Some(record) = self.roster.worker(worker) else { return self.drop_message() };
         let rank = self.round.rank_of(worker);
         self.first_cause.process_ended(now, worker, (status, rank), &self.config.deadlines);
@@ -162,12 +166,11 @@ impl DriverCore {
         if was_member && !expected {
             self.note_failure(worker, Some(status), "");
         }
-        let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
         let failure = (!expected).then_some(status);
         if was_known_dead {
             // The loss was counted. If its generation is still the newest, the registry learns how the member ended.
-            self.report_incident(Some(worker.clone()), failure, cause.clone(), now);
-            if self.round.explain_death(worker, &cause) {
+            self.report_incident(Some(worker.clone()), failure, cause, now);
+            if is_explained {
                 self.report_held_reset();
             }
         } else if !is_planted(Bug::DeathIgnored) {
