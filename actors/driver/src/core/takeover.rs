@@ -259,6 +259,7 @@ impl DriverCore {
 
     /// Ends the takeover at its deadline: hosts and workers that are not back are lost.
     pub(crate) fn handle_takeover_deadline(&mut self, now: Time) {
+        self.forget_absent_hosts();
         let Some(takeover) = &mut self.takeover else { return };
         if takeover.deadline() > now {
             return;
@@ -291,6 +292,20 @@ impl DriverCore {
         self.end_takeover(now, lost);
         self.continue_ending(now);
         self.agenda.ask_review(now);
+    }
+
+    /// Has hosts of the former driver forgotten that have no agent under this one, where hosts are whoever joins (G-7).
+    /// The takeover waits for hosts with workers only, and may have ended before the deadline.
+    fn forget_absent_hosts(&mut self) {
+        if !self.config.hosts_join {
+            return;
+        }
+        let names = self.roster.hosts().iter().map(|entry| &entry.name);
+        let absent: Vec<HostName> =
+            names.filter(|host| self.roster.agent(host).is_none()).cloned().collect();
+        for host in absent {
+            self.output(DriverOutput::HostLeft { host });
+        }
     }
 
     fn end_takeover(&mut self, now: Time, lost: usize) {
