@@ -113,9 +113,7 @@ impl RunOptions {
         if !self.job.is_in_process() {
             command += " --job restart";
         }
-        if self.draws > 0 {
-            command += &format!(" --draws {}", self.draws);
-        }
+        command += &format!(" --draws {}", self.draws);
         if self.calm {
             command += " --calm";
         }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use sim::{Recording, RunOptions, RunReport, RunVerdict, SimulationMode};
+use sim::{DRAWS, Recording, RunOptions, RunReport, RunVerdict, SimulationMode};
 
 fn options(seed: u64) -> RunOptions {
-    RunOptions { mode: SimulationMode::Actors, seconds: 10, ..RunOptions::new(seed) }
+    RunOptions { mode: SimulationMode::Actors, draws: DRAWS, seconds: 10, ..RunOptions::new(seed) }
 }
 
 fn passes(options: &RunOptions) -> RunReport {

@@ -1,6 +1,6 @@
 //! Seeds that every change must pass in mode *cores*: a sweep, and double runs.
 
-use sim::{Recording, RunOptions, RunVerdict};
+use sim::{DRAWS, Recording, RunOptions, RunVerdict};
 
 fn passes(options: &RunOptions) -> sim::RunReport {
     let report = sim::run(options, Recording::default());
@@ -23,7 +23,7 @@ fn two_hundred_seeds() {
     let mut resets = 0;
     let mut commits = 0;
     for seed in 0..200 {
-        let report = passes(&RunOptions { seconds: 15, ..RunOptions::new(seed) });
+        let report = passes(&RunOptions { draws: DRAWS, seconds: 15, ..RunOptions::new(seed) });
         resets += report.resets;
         commits += report.commits;
     }
@@ -34,7 +34,8 @@ fn two_hundred_seeds() {
 #[test]
 fn a_calm_cluster_resets_only_to_grow() {
     for seed in 0..20 {
-        let report = passes(&RunOptions { calm: true, seconds: 10, ..RunOptions::new(seed) });
+        let report =
+            passes(&RunOptions { calm: true, draws: DRAWS, seconds: 10, ..RunOptions::new(seed) });
         assert!(report.resets <= report.generations, "{report:?}");
     }
 }
@@ -42,7 +43,13 @@ fn a_calm_cluster_resets_only_to_grow() {
 #[test]
 fn a_larger_cluster() {
     for seed in 0..3 {
-        passes(&RunOptions { hosts: 20, slots: 4, seconds: 10, ..RunOptions::new(seed) });
+        passes(&RunOptions {
+            hosts: 20,
+            slots: 4,
+            draws: DRAWS,
+            seconds: 10,
+            ..RunOptions::new(seed)
+        });
     }
 }
 
@@ -50,7 +57,7 @@ fn a_larger_cluster() {
 fn two_runs_of_a_seed_are_one() {
     let mut hashes = std::collections::BTreeSet::new();
     for seed in 0..20 {
-        let options = RunOptions { seconds: 10, ..RunOptions::new(seed) };
+        let options = RunOptions { draws: DRAWS, seconds: 10, ..RunOptions::new(seed) };
         let report = sim::run_twice(&options);
         assert_ne!(report.verdict(), RunVerdict::Nondeterministic, "{:?}", report.reason());
         hashes.insert(report.hash);

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
-use sim::{JobKind, RunOptions, Shape, SimulationMode};
+use sim::{DRAWS, JobKind, RunOptions, Shape, SimulationMode};
 
 /// Elastic Node's simulated cluster.
 #[derive(Debug, Parser)]
@@ -65,7 +65,7 @@ struct ClusterArguments {
     #[arg(long)]
     calm: bool,
     /// Up to which set of draws jobs and faults are drawn.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = DRAWS)]
     draws: u32,
 }
 
