@@ -119,6 +119,10 @@ bugs! {
     LossNotTold = "the loss of the training state is not told", "driver";
     /// A job that must fail at the loss of its training state begins again from the start.
     TotalLossTolerated = "a job begins again from the start although it may not", "driver";
+    /// A slot whose worker was told to leave from outside is filled again.
+    NoticedSlotRefilled = "a slot whose worker was told to leave is filled again", "driver";
+    /// A worker that is ready is left out of the next generation (G-7).
+    ReadyLeftOut = "one ready worker is left out of a generation", "driver";
     /// A slot that is not listed any more is still counted in its bucket.
     GoneSlotCounted = "the time of a slot that is gone is still counted", "observe";
     /// A node that was paused counts the pause as its peers' silence (D-3).
@@ -135,6 +139,8 @@ bugs! {
     BarrierOneShort = "the barrier opens one short", "registry";
     /// A repeated vote counts for another worker.
     RepeatedVoteCountsTwice = "a repeated vote counts twice", "registry";
+    /// Members that have voted are named among those whose votes are missing.
+    VotersEvicted = "who has voted is evicted with the late ones", "registry";
     /// A blacklisted host never comes back.
     BlacklistNeverEnds = "a blacklisting never ends", "host manager";
     /// A failed discovery empties the list of hosts (H-15).
@@ -163,6 +169,8 @@ bugs! {
     PromiseBroken = "a boundary is passed in spite of the promise", "state";
     /// On arrival the worker tells its first commit.
     OldCommitTold = "an old commit is told on arrival", "state";
+    /// On arrival the worker says that it has lost no steps.
+    LostStepsNotTold = "lost steps are not told on arrival", "state";
     /// The driver is not told of processes that were killed by a signal.
     DeathNotReported = "a death by signal is not reported", "agent";
     /// The end of a process is not reported where its death was.
@@ -171,6 +179,8 @@ bugs! {
     FormerDriverObeyed = "a driver that was succeeded is obeyed", "agent";
     /// A process that ignores SIGTERM is never killed.
     NeverKills = "SIGKILL is never sent", "agent";
+    /// SIGKILL comes in the middle of the grace period.
+    GraceHalved = "SIGKILL is sent in the middle of the grace", "agent";
     /// An agent without a driver stays for ever.
     NeverAlone = "an agent outlives its driver without end", "agent";
     /// Data of a generation that has ended is delivered (G-4).

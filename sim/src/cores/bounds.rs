@@ -16,7 +16,7 @@ use super::{Happening, MS, World};
 pub(super) const PACE_NS: u64 = 500 * MS;
 
 /// Allowance added to every bound: frames, hops, disk syncs, a clock that is 1 % slow, and one check interval.
-const SLACK_NS: u64 = 4_000 * MS;
+pub(super) const SLACK_NS: u64 = 4_000 * MS;
 
 /// Undisturbed time after which a reset has no reason any more.
 const STABLE_AFTER_NS: u64 = 15_000 * MS;
@@ -50,6 +50,7 @@ impl World {
         self.demand(checked);
         if !self.is_whole() {
             self.calm = Calm { whole_since: self.now, ..Calm::default() };
+            self.forget_empty_slots();
             return;
         }
         let is_enough = self.driver.phase == ObservedPhase::Gather && self.is_enough_at_rest();
@@ -57,7 +58,10 @@ impl World {
         self.calm.enough_since =
             is_enough.then(|| self.calm.enough_since.map_or(now, |since| since));
         self.check_phase();
-        let checked = self.check_status();
+        let checked = self.check_membership();
+        self.demand(checked);
+        self.forgive_slots();
+        let checked = self.check_status().and_then(|()| self.check_named());
         self.demand(checked);
         self.note_stability();
     }
@@ -90,7 +94,7 @@ impl World {
     }
 
     /// Longest time from one step's boundary to the next, in nanoseconds.
-    fn boundary_ns(&self) -> u64 {
+    pub(super) fn boundary_ns(&self) -> u64 {
         let steps = if self.scenario.checks_every_step { 1 } else { self.scenario.commit_every };
         steps * (self.scenario.step_ns / 8 * 9 + 5 * MS)
     }

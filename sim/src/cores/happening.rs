@@ -188,6 +188,15 @@ pub(super) enum Happening {
         process: u32,
         since: u64,
     },
+    /// A process that was ordered to stop must be gone.
+    StopDue {
+        process: u32,
+    },
+    /// An agent that was asked to leave must be gone.
+    LeaveDue {
+        host: u32,
+        life: u32,
+    },
     /// Deadline for a member's death to be noticed.
     Noticed {
         process: u32,
@@ -294,6 +303,8 @@ impl World {
             Happening::Heal => self.heal(),
             Happening::InTime => self.look(),
             Happening::Check => self.check_liveness(),
+            Happening::StopDue { process } => self.check_stopped(process),
+            Happening::LeaveDue { host, life } => self.check_left(host, life),
             Happening::Resumed { process, since } => self.check_resumed(process, since),
             Happening::Noticed { process, generation } => self.check_noticed(process, generation),
         }

@@ -3,9 +3,10 @@
 
 use elastic_driver::OnTotalLoss;
 use elastic_host_manager::{HostSource, HostState};
-use elastic_protocol::{JobOutcome, JobResult};
+use elastic_protocol::{JobOutcome, JobResult, Stamp};
 
 use super::driver::ObservedPhase;
+use super::processes::SimulatedProcess;
 use super::{Happening, MS, World};
 use crate::trace::{TraceKind, TracePlace};
 
@@ -216,7 +217,7 @@ impl World {
             JobOutcome::Stopped => Ok(()),
             JobOutcome::Succeeded => {
                 let done = self.scenario.epochs.saturating_mul(self.data.length());
-                let has_finished = |process: &super::processes::SimulatedProcess| {
+                let has_finished = |process: &SimulatedProcess| {
                     process.job == self.driver.job
                         && process.program.saved.is_some_and(|saved| saved.model.samples == done)
                 };
@@ -239,6 +240,9 @@ impl World {
                 }
                 self.check_commit_kept(None)
             }
+            JobOutcome::Failed if result.reason.starts_with("the program ended on every slot") => {
+                self.check_early_failures(&result.reason)
+            }
             JobOutcome::Failed => {
                 let members = self.driver.members.iter();
                 let all_raised = members.filter_map(|process| self.processes.get(*process as usize)).all(|process| {
@@ -249,6 +253,30 @@ impl World {
                     return Ok(());
                 }
                 Err(format!("the job failed, and need not have: {}", result.reason))
+            }
+        }
+    }
+
+    /// Checks a job that failed since its program ended everywhere before its first call of the library: it has, and no
+    /// process has come so far (G-10).
+    fn check_early_failures(&self, reason: &str) -> Result<(), String> {
+        let of_job = || self.processes.iter().filter(|process| process.job == self.driver.job);
+        let has_come = |process: &&SimulatedProcess| {
+            let rests = process.stays()
+                && process.program.is_at_rest()
+                && process.program.rested_at + 3_000 * MS < self.now
+                && self.links[process.link as usize].is_in_touch()
+                && !self.was_deaf(process.link, 3_000 * MS);
+            rests || process.program.stamp != Stamp::default()
+        };
+        if let Some(process) = of_job().find(has_come) {
+            return Err(format!("G-10: the job failed, and {} had come: {reason}", process.id));
+        }
+        let ended = of_job().filter(|process| process.has_died()).count();
+        match ended >= 2 {
+            true => Ok(()),
+            false => {
+                Err(format!("G-10: the job failed, and {ended} processes had ended: {reason}"))
             }
         }
     }

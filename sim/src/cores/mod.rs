@@ -7,17 +7,21 @@
 
 mod agents;
 mod bounds;
+mod causes;
 mod checkpoints;
 mod collectives;
 mod driver;
 mod faults;
 mod happening;
 mod healing;
+mod membership;
 mod network;
 mod processes;
 mod program;
+mod reports;
 mod seats;
 mod state;
+mod stops;
 mod truth;
 mod wire;
 
@@ -35,6 +39,7 @@ use self::checkpoints::SharedStorage;
 use self::collectives::CollectiveGroup;
 use self::driver::{DriverBirth, DriverLife, Interregnum, Tenancy};
 use self::happening::Happening;
+use self::membership::SlotWatch;
 use self::network::SimulatedLink;
 use self::processes::SimulatedProcess;
 use self::program::TrainedModel;
@@ -99,6 +104,7 @@ pub(crate) struct World {
     disturbed_at: u64,
     /// Processes given to each slot since its host was last blamed for it.
     tries: BTreeMap<(HostName, u32), u32>,
+    slot_watch: SlotWatch,
     /// World time at which a fault last began or ended.
     faulted_at: u64,
     calm: Calm,
@@ -193,6 +199,7 @@ impl World {
             batches: 0,
             disturbed_at: 0,
             tries: BTreeMap::new(),
+            slot_watch: SlotWatch::default(),
             faulted_at: 0,
             calm: Calm::default(),
             interregnum: None,

@@ -10,6 +10,7 @@ use super::driver::job_id;
 use super::network::LinkOwner;
 use super::program::TrainingProgram;
 use super::seats::StateSeat;
+use super::stops::Stopping;
 use super::{Happening, MS, World};
 use crate::clock::NodeClock;
 use crate::trace::{TraceKind, TracePlace};
@@ -27,7 +28,7 @@ pub(super) struct SimulatedProcess {
     /// The job of the worker.
     pub(super) job: u32,
     /// The life of the agent that started the process.
-    agent_life: u32,
+    pub(super) agent_life: u32,
     pub(super) link: u32,
     pub(super) place: TracePlace,
     pub(super) state: StateSeat,
@@ -52,6 +53,7 @@ pub(super) struct SimulatedProcess {
     pub(super) program: TrainingProgram,
     /// Whether SIGTERM is pending until the process continues.
     pending_terminate: bool,
+    pub(super) stopping: Stopping,
 }
 
 impl SimulatedProcess {
@@ -139,6 +141,7 @@ impl World {
             is_leaving: false,
             program: TrainingProgram::default(),
             pending_terminate: false,
+            stopping: Stopping::default(),
         });
         self.hosts[host as usize].processes.push(index);
         let boot = self.draw_ns(self.scenario.boot_ns / 2, self.scenario.boot_ns);
@@ -263,6 +266,7 @@ impl World {
         self.disturb();
         let entry = &mut self.processes[process as usize];
         entry.is_alive = false;
+        entry.stopping.ended_at = Some(self.now);
         entry.state.end();
         entry.end = Some(status);
         let (place, host, life, link) = (entry.place, entry.host, entry.agent_life, entry.link);
@@ -300,6 +304,7 @@ impl World {
         self.disturb();
         let entry = &mut self.processes[process as usize];
         entry.is_alive = false;
+        entry.stopping.ended_at = Some(self.now);
         entry.state.end();
         entry.end = Some(ExitStatus::Signal(9));
         let (place, link) = (entry.place, entry.link);

@@ -2,7 +2,9 @@
 //! takeover, and its hosts, whose agents may be gone. `bounds` calls this file at each check in time.
 
 use elastic_host_manager::HostState;
-use elastic_protocol::messages::{JobPhase, WorkerCondition};
+use elastic_protocol::messages::{
+    HostCondition, HostStatus, JobPhase, WorkerCondition, WorkerStatus,
+};
 use elastic_protocol::{ResetCause, WorkerId};
 
 use super::driver::ObservedPhase;
@@ -11,10 +13,123 @@ use super::{MS, World};
 /// Undisturbed time after which everything that has happened shows in the status.
 const SETTLED_NS: u64 = 4_000 * MS;
 
+/// Undisturbed time after which an agent that was waited for is there, too.
+const LONG_NS: u64 = 8_000 * MS;
+
 /// Time, beside twice `lost` and `suspect`, after which a host without an agent is no host of the job.
 const GONE_NS: u64 = 5_000 * MS;
 
 impl World {
+    /// Checks the status in any phase: who and what it names exists, in the state that it says.
+    pub(super) fn check_named(&mut self) -> Result<(), String> {
+        let now = self.driver.clock.local(self.now);
+        let life = self.driver.life;
+        if self.calm_for(0) < LONG_NS || self.driver.phase == ObservedPhase::Over {
+            return Ok(());
+        }
+        let disk_was_well = self.disk_mended_at == 0;
+        let Some(cores) = self.driver.cores() else { return Ok(()) };
+        let status = cores.driver.status(now, &|time| time.to_string());
+        let glance = cores.driver.glance();
+        let (phase, generation) = (status.phase, status.generation);
+        if (glance.phase, glance.generation) != (phase, generation)
+            || (glance.world_size, glance.resets) != (status.world_size, status.resets)
+        {
+            return Err(format!(
+                "status: {glance:?} at a glance, and {phase} {generation} in full"
+            ));
+        }
+        if status.term != self.driver.term.0 {
+            return Err(format!("status: term {}, and it is {}", status.term, self.driver.term));
+        }
+        if disk_was_well && status.warnings.iter().any(|warning| warning.contains("journal")) {
+            return Err(format!("status: the disk is well; {:?}", status.warnings));
+        }
+        for worker in &status.workers {
+            let Some(pid) = worker.pid else { continue };
+            let process = self.processes.iter().find(|process| process.pid() == pid);
+            let ended_at = process.and_then(|process| process.stopping.ended_at);
+            if process.is_none() || ended_at.is_some_and(|at| at + LONG_NS < self.now) {
+                let WorkerStatus { host, slot, state, .. } = worker;
+                return Err(format!(
+                    "status: {host}[{slot}] is {state} in process {pid}, which is gone"
+                ));
+            }
+        }
+        self.check_hosts_named(&status.hosts)?;
+        for host in &self.hosts {
+            for process in &host.processes {
+                let process = &self.processes[*process as usize];
+                let link = &self.links[process.link as usize];
+                let rests = process.stays()
+                    && process.program.is_at_rest()
+                    && process.program.rested_at + LONG_NS < self.now
+                    && link.is_in_touch()
+                    && link.life == life
+                    && !self.was_deaf(process.link, LONG_NS)
+                    && self.driver.phase == ObservedPhase::Run;
+                if !rests || process.job != self.driver.job {
+                    continue;
+                }
+                let is_it = |worker: &&WorkerStatus| {
+                    worker.host == process.id.host && worker.slot == process.id.slot
+                };
+                let named = status.workers.iter().find(is_it);
+                let is_so = named.is_some_and(|worker| {
+                    worker.pid == Some(process.pid())
+                        && matches!(
+                            worker.state,
+                            WorkerCondition::Attached
+                                | WorkerCondition::Lost
+                                | WorkerCondition::Leaving
+                        )
+                });
+                if !is_so {
+                    return Err(format!(
+                        "status: {} is at rest, and is said to be {named:?}",
+                        process.id
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the hosts of the status: those whose agents are in reach are active.
+    fn check_hosts_named(&self, named: &[HostStatus]) -> Result<(), String> {
+        let snapshot = self.driver.hosts();
+        for entry in &snapshot.hosts {
+            let status = named.iter().find(|host| host.name == entry.name);
+            let state = status.map(|host| host.state);
+            let is_out = entry.state != HostState::Listed;
+            if self.driver.hosts_since + LONG_NS > self.now {
+                continue;
+            }
+            if is_out != (state == Some(HostCondition::Blacklisted)) {
+                return Err(format!(
+                    "status: {} is {state:?}, and blacklisted: {is_out}",
+                    entry.name
+                ));
+            }
+            let host = self.hosts.iter().find(|host| host.name == entry.name);
+            let Some(agent) = host.and_then(|host| host.agent.as_ref()).filter(|_| !is_out) else {
+                continue;
+            };
+            let link = &self.links[agent.link as usize];
+            let is_there = link.is_in_touch()
+                && link.life == self.driver.life
+                && !agent.may_leave
+                && !self.was_deaf(agent.link, LONG_NS);
+            if is_there && state != Some(HostCondition::Active) {
+                return Err(format!(
+                    "status: {} is in reach, and said to be {state:?}",
+                    entry.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks the status of a job that trains, and has been undisturbed for some time.
     pub(super) fn check_status(&mut self) -> Result<(), String> {
         let since = self.driver.phase_since;
@@ -44,7 +159,7 @@ impl World {
             if !in_touch || !entry.stays() || !entry.program.trains_in(self.driver.stamp) {
                 continue;
             }
-            let is_it = |worker: &&elastic_protocol::messages::WorkerStatus| {
+            let is_it = |worker: &&WorkerStatus| {
                 worker.host == entry.id.host && worker.slot == entry.id.slot
             };
             let Some(worker) = status.workers.iter().find(is_it) else {

@@ -1,8 +1,8 @@
 //! The oracle's checks of a generation's members: ranks, votes, sync, commits.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use elastic_protocol::messages::{Placement, Vote};
+use elastic_protocol::messages::{Ballot, Placement, Vote};
 use elastic_protocol::{Stamp, WorkerId};
 
 use super::{JobNumber, Oracle};
@@ -26,8 +26,9 @@ pub(super) struct GenerationRecord {
     table: Option<u64>,
     /// Least samples to begin from (G-5): those of the acknowledged commit that a member holds.
     pub(super) floor: u64,
-    /// Members that voted READY.
-    ready: BTreeSet<WorkerId>,
+    /// Members that voted READY, and SYNCED, with the world time at which the vote reached the registry.
+    ready: BTreeMap<WorkerId, u64>,
+    proved: BTreeMap<WorkerId, u64>,
     /// Digest that the members hold after the sync.
     synced: Option<u64>,
     commits: VecDeque<OpenCommit>,
@@ -42,7 +43,8 @@ impl GenerationRecord {
             members: members.to_vec(),
             table: None,
             floor,
-            ready: BTreeSet::new(),
+            ready: BTreeMap::new(),
+            proved: BTreeMap::new(),
             synced: None,
             commits: VecDeque::new(),
         }
@@ -183,16 +185,32 @@ impl Oracle {
     }
 
     /// Records a worker's vote that has reached the registry.
-    pub(crate) fn voted(&mut self, job: JobNumber, vote: &Vote) {
+    pub(crate) fn voted(&mut self, job: JobNumber, vote: &Vote, now: u64) {
         if let Some(record) = self.generation_mut(job, vote.stamp) {
-            record.ready.insert(vote.worker.clone());
+            record.ready.entry(vote.worker.clone()).or_insert(now);
+            if vote.ballot == Ballot::Synced {
+                record.proved.entry(vote.worker.clone()).or_insert(now);
+            }
         }
+    }
+
+    /// When a member's vote for a phase reached the registry: SYNCED for `sync`, otherwise READY.
+    pub(crate) fn vote_of(
+        &self,
+        job: JobNumber,
+        stamp: Stamp,
+        is_sync: bool,
+        worker: &WorkerId,
+    ) -> Option<u64> {
+        let record = self.generation(job, stamp)?;
+        let votes = if is_sync { &record.proved } else { &record.ready };
+        votes.get(worker).copied()
     }
 
     /// Checks that all members have voted when the barrier opens.
     pub(crate) fn barrier_opened(&self, job: JobNumber, stamp: Stamp) -> Result<(), String> {
         let Some(record) = self.generation(job, stamp) else { return Ok(()) };
-        match record.members.iter().find(|member| !record.ready.contains(member)) {
+        match record.members.iter().find(|member| !record.ready.contains_key(member)) {
             None => Ok(()),
             Some(member) => Err(format!(
                 "the barrier of generation {} opens before {member} is READY",

@@ -104,7 +104,8 @@ pub(super) struct OrderedStop {
 
 impl OrderedStop {
     pub(super) fn new(now: Time, grace: Duration, reason: String, by: StoppedBy) -> Self {
-        Self { reason, by, grace, kill_at: now + grace, terminated: false, killed: false }
+        let until = if is_planted(Bug::GraceHalved) { grace / 2 } else { grace };
+        Self { reason, by, grace, kill_at: now + until, terminated: false, killed: false }
     }
 
     /// Takes a further order: the earlier deadline counts.

@@ -43,6 +43,9 @@ impl DriverCore {
             return;
         }
         let mut members: Vec<WorkerId> = self.roster.seating().ready().cloned().collect();
+        if members.len() > needed && is_planted(Bug::ReadyLeftOut) {
+            members.pop();
+        }
         if let Some(invited) = invited {
             self.invite(invited, &mut members);
         }

@@ -8,6 +8,7 @@ use elastic_agent::core::{AgentCore, AgentSettings, LastWords, SpawnOrder, Start
 use elastic_protocol::{ExitStatus, HostName};
 
 use super::network::LinkOwner;
+use super::stops::EarlyStop;
 use super::{Happening, MS, World};
 use crate::actors::AgentNode;
 use crate::clock::NodeClock;
@@ -76,6 +77,14 @@ pub(super) struct AgentLife {
     armed: u64,
     spawning: Vec<(u64, SpawnOrder)>,
     spawns: u64,
+    /// Whether the agent has a reason to end, and with it its workers.
+    pub(super) may_leave: bool,
+    /// Whether the agent may end its workers without grace.
+    pub(super) is_hurried: bool,
+    /// Orders to stop workers whose processes have not been started yet.
+    pub(super) early_stops: Vec<EarlyStop>,
+    /// World time at which the host was asked to leave.
+    pub(super) drained_at: Option<u64>,
 }
 
 /// Where an agent's logic runs.
@@ -188,6 +197,10 @@ impl World {
             armed: u64::MAX,
             spawning: Vec::new(),
             spawns: 0,
+            may_leave: false,
+            is_hurried: false,
+            early_stops: Vec::new(),
+            drained_at: None,
         });
         self.update_hearing(link);
         self.drain_agent(host);

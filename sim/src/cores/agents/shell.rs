@@ -27,6 +27,7 @@ impl World {
     }
 
     pub(in crate::cores) fn agent_hears(&mut self, host: u32, life: u32, message: DriverToAgent) {
+        self.note_order(host, life, &message);
         self.with_agent(host, life, |core, now| core.handle_driver(now, message));
     }
 
@@ -46,6 +47,7 @@ impl World {
 
     /// Sends SIGTERM to the agent.
     pub(in crate::cores) fn drain_host(&mut self, host: u32) {
+        self.note_drain(host);
         if let Some(node) = self.hosts[host as usize].agent.as_ref().and_then(AgentLife::node) {
             return node.drain();
         }

@@ -1,6 +1,8 @@
 //! The host manager's outputs, and the simulated discovery script. Part of the simulated world.
 
-use elastic_host_manager::{DiscoveryError, HostEntry, HostManagerOutput, HostsSnapshot};
+use elastic_host_manager::{
+    DiscoveryError, HostEntry, HostManagerOutput, HostState, HostsSnapshot,
+};
 use elastic_protocol::{ExitStatus, HostName};
 
 use super::super::agents::SimulatedHost;
@@ -19,6 +21,7 @@ impl World {
                     self.discover(timeout.as_nanos() as u64);
                 }
                 HostManagerOutput::HostsChanged(snapshot) => {
+                    self.driver.hosts_since = self.now;
                     let now = self.driver.clock.local(self.now);
                     let cooldown = self.scenario.host_manager.cooldown;
                     let checked = self.driver.cooldowns.check(now, cooldown, &snapshot);
@@ -92,6 +95,10 @@ impl World {
             let checked = self.check_unclear(&before, &after);
             self.demand(checked);
         }
+        if lie.is_none() {
+            let checked = self.check_list(&before, &after);
+            self.demand(checked);
+        }
         if has_failed && before.hosts.len() != after.hosts.len() {
             self.fail_safety("H-15: a discovery that failed changed the list of hosts".to_owned());
         }
@@ -136,6 +143,35 @@ impl World {
             _ => format!("{}:two\n", host.name),
         };
         self.listed().map(line).collect()
+    }
+
+    /// Checks the list after an answer that was true: it is the answer, and hosts that stay keep their order.
+    fn check_list(&self, before: &HostsSnapshot, after: &HostsSnapshot) -> Result<(), String> {
+        let is_so = |entry: &HostEntry| {
+            let mut listed = self.listed();
+            listed.any(|host| host.name == entry.name && host.listed_slots == entry.slots)
+        };
+        if let Some(entry) = after.hosts.iter().find(|entry| !is_so(entry)) {
+            return Err(format!(
+                "H-15: {} has {} slots, and is not so listed",
+                entry.name, entry.slots
+            ));
+        }
+        if after.hosts.len() != self.listed().count() {
+            return Err("H-15: a listed host is left out".to_owned());
+        }
+        let is_in = |hosts: &[HostEntry], name: &HostName| {
+            hosts.iter().any(|entry| entry.name == *name && entry.state == HostState::Listed)
+        };
+        let stay = |hosts: &HostsSnapshot| -> Vec<HostName> {
+            let names = hosts.hosts.iter().map(|entry| &entry.name);
+            let stay = names.filter(|name| is_in(&before.hosts, name) && is_in(&after.hosts, name));
+            stay.cloned().collect()
+        };
+        if stay(before) != stay(after) {
+            return Err("G-8: hosts that stay have changed their order".to_owned());
+        }
+        Ok(())
     }
 
     /// Checks that a listed host whose slots cannot be read keeps its entry.

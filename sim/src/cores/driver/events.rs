@@ -42,6 +42,8 @@ impl World {
         {
             self.driver_decides(|| words);
         }
+        let checked = self.check_reasons(&kind);
+        self.demand(checked);
         match kind {
             EventKind::ResetDecided { cause, .. } => {
                 let what = format!("a reset is decided ({cause})");
@@ -77,6 +79,7 @@ impl World {
                 let checked = self.check_interregnum(&what).and_then(|()| self.check_stable(&what));
                 self.demand(checked);
                 if let Some(process) = self.process_of(self.driver.job, &worker) {
+                    self.processes[process as usize].stopping.is_told = true;
                     let checked = self.check_stop(process, &reason);
                     self.demand(checked);
                 }
@@ -148,7 +151,9 @@ impl World {
             // State on a blacklisted host is lost with it, as the user has asked.
             entry.is_leaving = true;
         }
-        if reason.contains("was not heard for") {
+        // By restart, the other members of a generation are stopped for what ended it.
+        let is_own_silence = !reason.starts_with("its generation ended");
+        if is_own_silence && reason.contains("was not heard for") {
             // The worker stands still, nobody knows for how long. What it holds is lost with it.
             entry.is_leaving = true;
             let (link, id) = (entry.link, entry.id.clone());

@@ -31,6 +31,7 @@ impl World {
     }
 
     pub(in crate::cores) fn driver_hears_agent(&mut self, link: u32, message: AgentToDriver) {
+        self.note_report(&message);
         let ended = match &message {
             AgentToDriver::Exited { worker, .. } => Some(worker.clone()),
             _ => None,
@@ -45,6 +46,7 @@ impl World {
     }
 
     pub(in crate::cores) fn driver_hears_worker(&mut self, link: u32, message: WorkerToDriver) {
+        self.note_leaving(link, &message);
         self.with_driver_of(link, |cores, now, node| {
             cores.driver.handle(now, DriverInput::Worker { from: node.clone(), message });
         });
@@ -58,7 +60,7 @@ impl World {
     }
 
     pub(in crate::cores) fn registry_hears(&mut self, link: u32, vote: &Vote) {
-        self.oracle.voted(self.driver.job, vote);
+        self.oracle.voted(self.driver.job, vote, self.now);
         self.with_driver_of(link, |cores, now, node| {
             let _decision = cores.registry.handle_vote_from(now, node, vote);
         });

@@ -159,12 +159,14 @@ pub(super) struct DriverLife {
     /// World time of the next check of the sessions.
     pub(super) peers_armed: u64,
     polls: u64,
+    /// World time at which the list of hosts last changed.
+    pub(super) hosts_since: u64,
     /// Blacklist stays, as the oracle follows them.
     cooldowns: Cooldowns,
     /// Resets decided by this life.
     pub(super) resets: u32,
     /// The generation that the last of these resets ended.
-    last_reset: Option<Stamp>,
+    pub(super) last_reset: Option<Stamp>,
     /// Workers whose death has ended a generation under this driver.
     deaths: BTreeSet<Incarnation>,
     pub(super) phase: ObservedPhase,
@@ -268,6 +270,7 @@ impl DriverLife {
             carriers: BTreeMap::new(),
             peers_armed: u64::MAX,
             polls: 0,
+            hosts_since: at,
             cooldowns: Cooldowns::default(),
             resets: 0,
             last_reset: None,

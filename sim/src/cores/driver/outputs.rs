@@ -69,6 +69,8 @@ impl World {
             DriverOutput::ToAgent { to, message } => self.tell_agent(&to, message),
             DriverOutput::StartWorker { agent, worker, environment, place } => {
                 self.check_recorded(&worker);
+                let checked = self.check_slot_open(&agent, &worker);
+                self.demand(checked);
                 *self.tries.entry((worker.host.clone(), worker.slot)).or_default() += 1;
                 self.know(self.driver.job, worker.incarnation.0, NONE);
                 let credential = String::new();
@@ -188,6 +190,8 @@ impl World {
             let checked = self.oracle.paced(self.driver.term, self.now);
             self.demand(checked);
         }
+        let checked = self.check_members(stamp, members);
+        self.demand(checked);
         // Only scripts are started after their generation is formed.
         if self.options.job.is_in_process() && processes.contains(&NONE) {
             let generation = stamp.generation;

@@ -49,6 +49,7 @@ impl World {
             SimulatedFault::NoticeWorker { host, slot } => {
                 let process = self.process_on(host, slot)?;
                 self.hosts[host as usize].has_closed_slots = true;
+                self.note_notice(process);
                 self.handle_signalled(process, false);
                 None
             }

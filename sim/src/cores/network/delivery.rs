@@ -50,6 +50,8 @@ impl World {
 
     /// Notes what a node says. An encoded message is noted where it is decoded.
     pub(in crate::cores) fn note_said(&mut self, link: u32, frame: &LinkFrame) {
+        let checked = self.check_report(link, frame);
+        self.demand(checked);
         if !self.trace.decisions.is_wanted() {
             return;
         }

@@ -108,6 +108,9 @@ impl World {
         self.record(TraceKind::Link, place, (end as u64, code), || {
             format!("at {end:?}: {event:?}")
         });
+        if end == LinkSide::Driver && matches!(event, LinkEvent::Lost { .. }) {
+            self.links[index as usize].was_lost = true;
+        }
         let name = if end == LinkSide::Driver { "driver" } else { "node" };
         self.decide(place, || words::link(name, &event));
         if self.hub.is_some() {

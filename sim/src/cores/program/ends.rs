@@ -20,6 +20,8 @@ impl World {
 
     pub(super) fn keep_and_rest(&mut self, process: u32) {
         self.keep(process);
+        let program = self.program(process);
+        program.gave_up_in = program.stamp;
         self.leave_group(process, false);
         self.rest(process, 0);
     }
@@ -27,6 +29,7 @@ impl World {
     pub(super) fn roll_back(&mut self, process: u32) {
         self.leave_group(process, true);
         let program = self.program(process);
+        program.gave_up_in = program.stamp;
         let steps_lost = program.steps_since_commit;
         program.steps_since_commit = 0;
         let weights = program.live.weights;

@@ -100,6 +100,13 @@ pub(super) struct TrainingProgram {
     /// World time at which the thread last came to rest.
     pub(super) rested_at: u64,
     has_raised: bool,
+    /// The last generations in which the thread formed its group, took the commit over, returned, and gave up.
+    pub(super) formed_in: Stamp,
+    pub(super) synced_in: Stamp,
+    pub(super) returned_in: Stamp,
+    pub(super) gave_up_in: Stamp,
+    /// Steps that the thread reported as lost when it last came to rest.
+    pub(super) told_lost: u64,
     commands: Hop<TrainingCommand>,
     pub(super) tells: Hop<ThreadTell>,
     /// The newest stamp at which the State was seen.

@@ -26,6 +26,7 @@ impl World {
     pub(super) fn rest(&mut self, process: u32, steps_lost: u64) {
         self.enter_stage(process, ProgramStage::AtRest);
         self.program(process).rested_at = self.now;
+        self.program(process).told_lost = steps_lost;
         let commit = self.program(process).saved.map(|saved| saved.id);
         self.tell_event(process, TrainingEvent::AtRest { commit, steps_lost });
         self.handle_command(process);
@@ -141,6 +142,7 @@ impl World {
             digest: model.digest(),
         };
         program.saved = Some(Saved { id: commit, model });
+        program.synced_in = stamp;
         let SimulatedProcess { id, job, .. } = &self.processes[process as usize];
         let checked = self.oracle.synced(*job, stamp, commit.digest, model.samples, id);
         self.demand(checked);

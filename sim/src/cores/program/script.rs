@@ -26,7 +26,7 @@ impl World {
         self.demand(checked);
         // A running script counts as a vote.
         let worker = self.processes[process as usize].id.clone();
-        self.oracle.voted(job, &Vote { stamp, worker, ballot: Ballot::Ready });
+        self.oracle.voted(job, &Vote { stamp, worker, ballot: Ballot::Ready }, self.now);
         let program = self.program(process);
         (program.stamp, program.generation) = (stamp, stamp);
         (program.rank, program.world_size) = (rank, world_size);

@@ -35,6 +35,7 @@ impl World {
             self.leave_group(process, false);
             self.enter_stage(process, ProgramStage::Returned);
             let stamp = self.program(process).stamp;
+            self.program(process).returned_in = stamp;
             let note = String::new();
             self.tell_event(process, TrainingEvent::Returned { stamp, commit, note });
             return self.handle_command(process);
@@ -98,6 +99,7 @@ impl World {
             }
             ProgramStage::Forming => {
                 let stamp = self.program(process).stamp;
+                self.program(process).formed_in = stamp;
                 self.enter_stage(process, ProgramStage::Formed);
                 self.tell_event(process, TrainingEvent::Formed { stamp });
                 self.handle_command(process);

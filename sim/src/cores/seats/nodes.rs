@@ -74,6 +74,8 @@ impl World {
         if let Some(process) = self.process_of(self.job_of_agent(host), worker) {
             let wait = self.draw_ns(20_000, 300_000);
             let kills = signal == StopSignal::Kill;
+            let checked = self.check_signal(host, process, kills);
+            self.demand(checked);
             self.agenda.push(self.now + wait, Happening::Signalled { process, kills });
         }
     }

@@ -174,7 +174,7 @@ impl World {
             self.is_outdated(link, true);
         }
         if let Some(vote) = &packet.vote {
-            self.oracle.voted(self.driver.job, vote);
+            self.oracle.voted(self.driver.job, vote, self.now);
         }
         if let Some(from) = self.other_end(link, end) {
             let Packet { bytes: frame, conversation, .. } = packet;

@@ -53,7 +53,10 @@ impl StateCore {
             self.tell_driver(WorkerToDriver::Arrived {
                 stamp: self.stamp,
                 commit: self.commit.filter(|_| !is_planted(Bug::CommitNotTold)),
-                steps_lost: self.steps_lost,
+                steps_lost: match is_planted(Bug::LostStepsNotTold) {
+                    true => 0,
+                    false => self.steps_lost,
+                },
             });
         }
     }

@@ -1,0 +1,181 @@
+//! What agents and workers say is so: their reports against the processes themselves, at the moment at which they are
+//! sent. Called for every message of a node, in both modes.
+
+use elastic_protocol::messages::{AgentToDriver, Ballot, Vote, WorkerToDriver};
+
+use super::World;
+use super::network::{LinkFrame, LinkOwner};
+
+impl World {
+    /// Checks what a node says.
+    pub(super) fn check_report(&self, link: u32, frame: &LinkFrame) -> Result<(), String> {
+        match (frame, self.links[link as usize].owner) {
+            (LinkFrame::FromAgent(message), LinkOwner::Agent { host, life }) => {
+                self.check_agents_report(host, life, message)
+            }
+            (LinkFrame::FromWorker(message), LinkOwner::Worker { process }) => {
+                self.check_workers_report(process, message)
+            }
+            (LinkFrame::Vote(vote), LinkOwner::Worker { process }) => {
+                self.check_vote(process, vote)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_agents_report(
+        &self,
+        host: u32,
+        life: u32,
+        message: &AgentToDriver,
+    ) -> Result<(), String> {
+        let job = self.job_of_agent(host);
+        let complain = |what: String| Err(format!("what agents say is so: {what}"));
+        match message {
+            AgentToDriver::Join { host: name, slots, live, .. } => {
+                let entry = &self.hosts[host as usize];
+                if (name, *slots) != (&entry.name, entry.slots) {
+                    return complain(format!("{} joins as {name} with {slots} slots", entry.name));
+                }
+                for process in live {
+                    let is_so = self.process_of(job, &process.worker).is_some_and(|it| {
+                        let it = &self.processes[it as usize];
+                        it.pid() == process.pid && (it.host, it.agent_life) == (host, life)
+                    });
+                    if !is_so {
+                        return complain(format!("{} is said to live", process.worker));
+                    }
+                }
+                // An actor may hear of a process later.
+                let is_named = |process: &&u32| {
+                    let id = &self.processes[**process as usize].id;
+                    live.iter().any(|live| live.worker == *id)
+                };
+                let left_out = entry.processes.iter().find(|process| !is_named(process));
+                match left_out.filter(|_| self.hub.is_none()) {
+                    Some(it) => complain(format!(
+                        "{} runs, and is not among the processes with which its agent joins",
+                        self.processes[*it as usize].id
+                    )),
+                    None => Ok(()),
+                }
+            }
+            AgentToDriver::Started { worker, pid } => {
+                let process = self.process_of(job, worker).map(|it| &self.processes[it as usize]);
+                match process.filter(|process| process.pid() == *pid) {
+                    Some(_) => Ok(()),
+                    None => complain(format!("{worker} is said to run as process {pid}")),
+                }
+            }
+            AgentToDriver::StartFailed { worker, reason, .. } => {
+                let process = self.process_of(job, worker).map(|it| &self.processes[it as usize]);
+                match process.filter(|process| process.is_alive) {
+                    Some(_) => complain(format!("{worker} runs, and is not started: {reason}")),
+                    None => Ok(()),
+                }
+            }
+            AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace } => {
+                let process = self.process_of(job, worker).map(|it| &self.processes[it as usize]);
+                let Some(process) = process.filter(|process| process.end == Some(*status)) else {
+                    return complain(format!("{worker} is said to have ended: {status}"));
+                };
+                let stopping = &process.stopping;
+                let is_signalled = stopping.terminated_at.or(stopping.killed_at).is_some();
+                if stopped_by.is_some() != is_signalled {
+                    return complain(format!(
+                        "{worker} was signalled: {is_signalled}, and stopped by {stopped_by:?}"
+                    ));
+                }
+                let was_killed = stopping.terminated_at.and(stopping.killed_at).is_some();
+                if *killed_after_grace && !was_killed {
+                    return complain(format!("{worker} is said to have been killed after a grace"));
+                }
+                Ok(())
+            }
+            AgentToDriver::LastWords { worker, .. } | AgentToDriver::Dying { worker } => {
+                let process = self.process_of(job, worker).map(|it| &self.processes[it as usize]);
+                match process.filter(|process| process.is_alive) {
+                    Some(_) => complain(format!("{worker} is said to have ended, and runs")),
+                    None => Ok(()),
+                }
+            }
+            AgentToDriver::Drain { .. } => {
+                let agent = self.hosts[host as usize].agent.as_ref();
+                match agent.filter(|agent| agent.life == life && agent.drained_at.is_none()) {
+                    Some(_) => complain(format!("h{host} is to leave, and nobody has asked it to")),
+                    None => Ok(()),
+                }
+            }
+            AgentToDriver::HostChanged { .. } => Ok(()),
+        }
+    }
+
+    fn check_workers_report(&self, process: u32, message: &WorkerToDriver) -> Result<(), String> {
+        let entry = &self.processes[process as usize];
+        let (id, program) = (&entry.id, &entry.program);
+        let complain = |what: String| Err(format!("what workers say is so: {id} {what}"));
+        let saved = program.saved.map(|saved| saved.id);
+        match message {
+            WorkerToDriver::Attach { pid, commit, .. } => {
+                if *pid != entry.pid() {
+                    return complain(format!("attaches as process {pid}, and is {}", entry.pid()));
+                }
+                if program.is_at_rest() && *commit != saved {
+                    return complain(format!(
+                        "attaches with commit {commit:?}, and holds {saved:?}"
+                    ));
+                }
+                if commit.map(|commit| commit.step) > saved.map(|saved| saved.step) {
+                    return complain(format!("attaches with a commit beyond its own: {commit:?}"));
+                }
+                Ok(())
+            }
+            WorkerToDriver::Arrived { commit, steps_lost, .. } => {
+                if program.is_at_rest() && (*commit, *steps_lost) != (saved, program.told_lost) {
+                    return complain(format!(
+                        "arrives with commit {commit:?} and {steps_lost} lost steps, and holds {saved:?} with {} lost",
+                        program.told_lost
+                    ));
+                }
+                if program.waits_in_collective() {
+                    return complain("arrives from within a collective".to_owned());
+                }
+                Ok(())
+            }
+            WorkerToDriver::Progress { step, .. } => {
+                let most = saved.map(|saved| saved.step);
+                match Some(*step) > most && step.0 > 0 {
+                    true => complain(format!("is at step {step}, and has committed {most:?}")),
+                    false => Ok(()),
+                }
+            }
+            WorkerToDriver::Leaving { .. } if !entry.is_leaving => {
+                complain("wants to leave, and nobody has told it to".to_owned())
+            }
+            WorkerToDriver::Leaving { .. }
+            | WorkerToDriver::Paused { .. }
+            | WorkerToDriver::CollectiveFailed { .. }
+            | WorkerToDriver::Checkpoint { .. }
+            | WorkerToDriver::Resumed { .. }
+            | WorkerToDriver::TableWanted { .. } => Ok(()),
+        }
+    }
+
+    fn check_vote(&self, process: u32, vote: &Vote) -> Result<(), String> {
+        let entry = &self.processes[process as usize];
+        let program = &entry.program;
+        let (is_so, what) = match &vote.ballot {
+            Ballot::Ready => (program.formed_in >= vote.stamp, "READY"),
+            Ballot::Synced => (program.synced_in >= vote.stamp, "SYNCED"),
+            Ballot::Success => (program.returned_in >= vote.stamp, "success"),
+            Ballot::Failure { .. } => (program.has_raised(), "failure"),
+        };
+        if is_so && vote.worker == entry.id {
+            return Ok(());
+        }
+        Err(format!(
+            "what workers say is so: {} votes {what} in generation {}, and is not there",
+            vote.worker, vote.stamp.generation
+        ))
+    }
+}
