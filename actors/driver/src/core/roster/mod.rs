@@ -161,10 +161,11 @@ impl Roster {
         self.workers.get(worker).and_then(WorkerRecord::commit_order)
     }
 
-    /// Highest step at which one of these workers holds a commit.
+    /// Step of the commit from which a generation of these workers would begin. An older generation's commit of a higher
+    /// step does not count.
     pub(crate) fn best_step(&self, workers: &[WorkerId]) -> Option<Step> {
         let held = workers.iter().filter_map(|worker| self.workers.get(worker)?.commit);
-        held.map(|commit| commit.step).max()
+        held.max().map(|commit| commit.step)
     }
 
     /// Whether a process that lives for one generation has been told to end, and has not ended.
