@@ -36,6 +36,10 @@ impl Oracle {
     pub(crate) fn taken_over(&mut self, job: JobNumber, resets: u64) -> Result<(), String> {
         let job = self.jobs.entry(job).or_default();
         let decided = std::mem::replace(&mut job.resets, resets);
+        if resets < decided {
+            // The last decision was not stored: the new driver decides on that generation's end again.
+            job.last_reset = None;
+        }
         if resets.abs_diff(decided) <= 1 {
             return Ok(());
         }
