@@ -1,7 +1,7 @@
 //! The operator's view: readers of the driver's typed events, writers of nothing. `ledger` accounts for every second of
 //! every slot; `explain` says why a generation ended; `log` reads events back from the event log; `metrics` is what
-//! Prometheus scrapes. The driver's process feeds the ledger live, and the simulation
-//! checks it.
+//! Prometheus scrapes; `words` are events as sentences; `page` is what the job's page shows. The driver's process feeds
+//! the ledger live, and the simulation checks it.
 //!
 //! All of it is logic without I/O: `now` is an argument, and files and sockets are the command line's.
 
@@ -9,10 +9,14 @@ pub mod explain;
 pub mod ledger;
 pub mod log;
 pub mod metrics;
+pub mod page;
+pub mod words;
 
-pub use self::explain::{ExplainRequest, Explanation, NothingToExplain, explain};
-pub use self::ledger::{BucketTotals, GoodputLedger, ResetAccount, TimeBucket};
+pub use self::explain::{ExplainRequest, Explanation, NothingToExplain, explain, explain_resets};
+pub use self::ledger::{BucketTotals, GoodputLedger, ResetAccount, TimeBucket, TotalsTimeline};
 pub use self::log::{LoggedEntry, LoggedJob, LoggedLine, since_1970, wall_clock_at};
 pub use self::metrics::{
     EventTally, JobSnapshot, OPEN_METRICS_TYPE, PLAIN_TEXT_TYPE, open_metrics, plain_text,
 };
+pub use self::page::{PageRecord, PageTopic};
+pub use self::words::{EventLevel, EventWords, describe_event, describe_phases};

@@ -353,6 +353,7 @@ mod tests {
             lanes: Vec::new(),
             checkpoint: None,
             goodput: None,
+            dashboard: None,
             dropped_messages: 0,
             result: None,
         };

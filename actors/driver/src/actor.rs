@@ -60,6 +60,10 @@ pub trait DriverObserver {
     fn goodput(&self) -> Option<GoodputStatus> {
         None
     }
+    /// The address of the job's page; none without one.
+    fn dashboard(&self) -> Option<String> {
+        None
+    }
     /// Parts of the process that do not answer in time.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
@@ -260,6 +264,7 @@ impl Driver {
         status.dropped_messages += self.dropped_votes;
         status.lanes = self.observer.lanes();
         status.goodput = self.observer.goodput();
+        status.dashboard = self.observer.dashboard();
         status.warnings.extend(self.observer.warnings());
         status
     }

@@ -33,7 +33,9 @@ pub(crate) use arguments::{CommandLine, ProgramCommand, Role};
 pub(crate) use checkpoint::run_checkpoint;
 pub(crate) use doctor::run_doctor;
 pub(crate) use driver_flags::LauncherKind;
-pub(crate) use driver_plan::{DiscoveryPlan, DriverPlan, RunPlan, plan_driver, plan_run};
+pub(crate) use driver_plan::{
+    DashboardPlan, DiscoveryPlan, DriverPlan, RunPlan, plan_driver, plan_run,
+};
 pub(crate) use explain::print_explanation;
 pub(crate) use failure::{CommandFailure, ResultExt};
 pub(crate) use list::print_jobs;
@@ -42,6 +44,6 @@ pub(crate) use node_plan::{NodePlan, SecretSource};
 pub(crate) use printable::printable;
 pub(crate) use reading::{flag_variables, read, warn_of_misspelt_variables};
 pub(crate) use replay::run_replay;
-pub(crate) use status::{describe_phases, describe_status, print_status};
+pub(crate) use status::{describe_status, print_status};
 pub(crate) use stdout::print_line;
 pub(crate) use worker_flags::{Leash, TOKEN_VARIABLE, WorkerPlan, plan_worker};

@@ -7,10 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use elastic_observe::TimeBucket;
-use elastic_protocol::messages::{
-    DriverStatus, GoodputStatus, PhaseMs, StatusReport, UnreachableHost,
-};
+use elastic_observe::{TimeBucket, describe_phases};
+use elastic_protocol::messages::{DriverStatus, GoodputStatus, StatusReport, UnreachableHost};
 
 use super::failure::{CommandFailure, ResultExt};
 use super::find_job::{find_job, short_id};
@@ -176,6 +174,9 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
         text.push_str(&format!(" · standing by: {}", standbys.join(", ")));
     }
     text.push('\n');
+    if let Some(dashboard) = &status.dashboard {
+        text.push_str(&format!("dashboard: {dashboard}\n"));
+    }
     if let Some(reset) = &status.last_reset {
         text.push_str(&format!("last reset: {} ({})\n", reset.cause, describe_phases(&reset.ms)));
     }
@@ -275,13 +276,4 @@ fn plain_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(header);
     table
-}
-
-/// The known phases of a reset, in milliseconds.
-pub(crate) fn describe_phases(ms: &PhaseMs) -> String {
-    let phases =
-        [("detect", Some(ms.detect)), ("form", ms.form), ("sync", ms.sync), ("total", ms.total)];
-    let known: Vec<String> =
-        phases.into_iter().filter_map(|(name, ms)| Some(format!("{name} {:.1} ms", ms?))).collect();
-    known.join(", ")
 }

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::path::Path;
 
+use elastic_observe::describe_phases;
 use elastic_protocol::messages::PhaseMs;
 use serde::{Deserialize, Serialize};
 
-use crate::command_line::{CommandFailure, ResultExt, describe_phases};
+use crate::command_line::{CommandFailure, ResultExt};
 
 /// The JSON object printed by `demo --json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -123,6 +123,7 @@ mod tests {
             unreachable: Vec::new(),
             lanes: Vec::new(),
             goodput: None,
+            dashboard: None,
             checkpoint: None,
             dropped_messages: 0,
             result: None,

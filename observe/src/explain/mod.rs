@@ -15,7 +15,7 @@ use elastic_protocol::{GenerationId, JobOutcome, JobResult, ResetCause, WorkerId
 use serde::Serialize;
 
 use self::advice::{advice_for_end, advice_for_reset};
-use crate::ledger::{BucketTotals, ResetAccount, TimeBucket};
+use crate::ledger::{BucketTotals, GoodputLedger, ResetAccount, TimeBucket};
 use crate::log::{LoggedJob, wall_clock_at};
 
 /// What is to be explained.
@@ -117,6 +117,13 @@ pub fn explain(
             )
         }
     }
+}
+
+/// Explains the last resets of a job, at most `most`, the oldest first.
+pub fn explain_resets(ledger: &GoodputLedger, most: usize) -> Vec<Explanation> {
+    let mut last: Vec<Explanation> = ledger.resets().rev().take(most).map(of_reset).collect();
+    last.reverse();
+    last
 }
 
 fn known_generations(record: &LoggedJob) -> String {

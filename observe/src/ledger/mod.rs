@@ -11,6 +11,7 @@ mod facts;
 mod spans;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod totals;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use self::accounts::ResetAccounts;
 pub use self::bucket::TimeBucket;
 use self::facts::{JobFacts, KnownPhase, LastEnd};
 use self::spans::{LostTraining, TrainingHistory};
+pub use self::timeline::TotalsTimeline;
 pub use self::totals::BucketTotals;
 use self::totals::{RecentTotals, seconds};
 
@@ -45,6 +47,7 @@ pub struct GoodputLedger {
     /// Slot-time of all listed slots, summed without the buckets.
     slot_nanos: u128,
     recent: RecentTotals,
+    timeline: TotalsTimeline,
     history: TrainingHistory,
     resets: ResetAccounts,
     /// The generation whose end has led to no training yet.
@@ -67,6 +70,7 @@ impl GoodputLedger {
             totals: BucketTotals::default(),
             slot_nanos: 0,
             recent: RecentTotals::default(),
+            timeline: TotalsTimeline::default(),
             history: TrainingHistory::default(),
             resets: ResetAccounts::default(),
             open_reset: None,
@@ -214,6 +218,17 @@ impl GoodputLedger {
         totals
     }
 
+    /// Slot-time by bucket over the job's life, up to now.
+    pub fn timeline(&self, now: Time) -> TotalsTimeline {
+        let mut timeline = self.timeline.clone();
+        if now > self.now {
+            for ((bucket, _), slots) in &self.counts {
+                timeline.add(*bucket, *slots, self.now, now);
+            }
+        }
+        timeline
+    }
+
     /// The resets that are kept, the oldest first, with what they have cost up to the last event.
     pub fn resets(&self) -> impl DoubleEndedIterator<Item = &ResetAccount> {
         self.resets.all()
@@ -276,6 +291,7 @@ impl GoodputLedger {
             let booked = u128::from(*slots) * u128::from(nanos);
             self.totals.add(*bucket, booked);
             self.recent.add(*bucket, *slots, self.now, now);
+            self.timeline.add(*bucket, *slots, self.now, now);
             self.resets.charge(*account, *bucket, booked);
         }
         self.slot_nanos += u128::from(self.facts.count()) * u128::from(nanos);
@@ -396,6 +412,7 @@ impl GoodputLedger {
         let nanos = u128::from(slots) * u128::from(end.0.saturating_sub(start.0));
         let moved = self.totals.transfer(from, to, nanos);
         self.recent.transfer((from, to), slots, start, end);
+        self.timeline.transfer((from, to), slots, start, end);
         if let Some(account) = self.resets.get_mut(account.0) {
             let charged = account.cost.transfer(from, to, moved);
             account.cost.add(to, moved - charged);

@@ -51,7 +51,7 @@ impl BucketTotals {
         moved
     }
 
-    fn add_all(&mut self, other: &Self) {
+    pub(super) fn add_all(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;
         }

@@ -74,6 +74,9 @@ pub struct StatusReport {
     /// The durable checkpoints; absent without `--checkpoint`.
     #[serde(default)]
     pub checkpoint: Option<CheckpointStatus>,
+    /// The address of the job's page; absent without one.
+    #[serde(default)]
+    pub dashboard: Option<String>,
     /// Messages of old generations or dead incarnations that were dropped (G-2).
     pub dropped_messages: u64,
     /// The job's result, once the job has ended.

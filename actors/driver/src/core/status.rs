@@ -80,6 +80,7 @@ impl DriverCore {
             unreachable: self.unreachable(),
             lanes: Vec::new(),
             goodput: None,
+            dashboard: None,
             checkpoint: self.checkpoint_status(wall_clock),
             dropped_messages: self.dropped_messages,
             result: self.result_so_far().cloned(),

@@ -1,0 +1,159 @@
+//! The page's topics, from events and a status.
+
+use elastic_driver::{EventKind, ListedHost, ResetWay};
+use elastic_protocol::messages::{HostCondition, HostStatus, JobPhase};
+use elastic_protocol::{ExitStatus, GenerationId, Incarnation, JobId, ResetCause, Term, WorkerId};
+use serde_json::Value;
+
+use super::*;
+
+const HOSTILE: &str = "<script>alert(1)</script>";
+
+fn at(seconds: u64) -> Time {
+    Time::from_ms(seconds * 1_000)
+}
+
+fn name(text: &str) -> elastic_protocol::HostName {
+    elastic_protocol::HostName::new(text).expect("allowed")
+}
+
+fn worker(host: &str, slot: u32) -> WorkerId {
+    WorkerId { host: name(host), slot, incarnation: Incarnation(1) }
+}
+
+fn event(generation: u64, kind: EventKind) -> DriverEvent {
+    DriverEvent { term: Term(1), generation: GenerationId(generation), kind }
+}
+
+/// A job of two slots that has trained from second 2 to second 5, when a worker died.
+fn record() -> PageRecord {
+    let mut record = PageRecord::new("j".to_owned(), at(1));
+    let host = ListedHost { name: name("a"), slots: 2, is_blacklisted: false };
+    let members = vec![worker("a", 0), worker("a", 1)];
+    let cause = ResetCause::WorkerExited { worker: worker("a", 1), status: ExitStatus::Signal(9) };
+    let kinds = [
+        (1, 0, EventKind::HostsChanged { hosts: vec![host] }),
+        (1, 0, EventKind::HostJoined { host: name("a"), slots: 2 }),
+        (1, 0, EventKind::WorkerAttached { worker: worker("a", 0), pid: 1 }),
+        (1, 0, EventKind::WorkerAttached { worker: worker("a", 1), pid: 2 }),
+        (1, 1, EventKind::GenerationFormed { members, root: None, step: 0 }),
+        (2, 1, EventKind::GenerationRunning { world_size: 2 }),
+        (5, 1, EventKind::ResetDecided { cause, way: ResetWay::Abort }),
+    ];
+    for (second, generation, kind) in kinds {
+        record.handle_event(at(second), event(generation, kind));
+    }
+    record
+}
+
+fn status() -> StatusReport {
+    let hosts = vec![HostStatus {
+        name: name("a"),
+        slots: 2,
+        state: HostCondition::Active,
+        until: None,
+        lanes: Vec::new(),
+    }];
+    StatusReport {
+        job: JobId(
+            serde_json::from_str("\"00000000-0000-0000-0000-000000000000\"").expect("an id"),
+        ),
+        term: 1,
+        driver: elastic_protocol::messages::DriverStatus::default(),
+        standbys: Vec::new(),
+        generation: 1,
+        phase: JobPhase::Gather,
+        world_size: 2,
+        min_np: 1,
+        max_np: None,
+        resets: 1,
+        steps_lost: 0,
+        hosts,
+        workers: Vec::new(),
+        last_reset: None,
+        waiting_for: Some(HOSTILE.to_owned()),
+        warnings: Vec::new(),
+        unreachable: Vec::new(),
+        lanes: Vec::new(),
+        checkpoint: None,
+        goodput: None,
+        dashboard: None,
+        dropped_messages: 0,
+        result: None,
+    }
+}
+
+fn topic(topics: &[PageTopic], name: &str) -> Option<Value> {
+    let topic = topics.iter().find(|topic| topic.name == name)?;
+    Some(serde_json::from_str(&topic.json).expect("JSON"))
+}
+
+#[test]
+fn a_reader_that_has_nothing_gets_everything() {
+    let (record, status) = (record(), status());
+    let whole = record.whole(at(6), Some(&status));
+    let of = |name: &str| topic(&whole, name).expect("a topic");
+    assert_eq!(of("world")[0]["size"], 2);
+    assert_eq!(
+        (&of("world")[1]["size"], &of("world")[1]["reset"]["way"]),
+        (&0.into(), &"abort".into())
+    );
+    assert_eq!(of("resets")[0]["worker"], "a[1]#1");
+    assert_eq!(
+        of("goodput")["t"],
+        serde_json::json!([1_000, 2_000, 3_000, 4_000, 5_000, 6_000, 6_000])
+    );
+    assert_eq!(
+        of("goodput")["slots"]["training"],
+        serde_json::json!([0.0, 2.0, 2.0, 2.0, 0.0, 0.0])
+    );
+    let buckets = of("buckets");
+    let slots = of("fleet")[0]["slots"].as_str().expect("letters").to_owned();
+    let shown = slots.bytes().map(|letter| &buckets[usize::from(letter - b'a')]);
+    assert_eq!(shown.collect::<Vec<_>>(), ["gathering", "gathering"]);
+    assert_eq!(of("events").as_array().expect("events").len(), 7);
+    let last = &of("events")[6];
+    assert_eq!((&last["kind"], &last["level"]), (&"reset_decided".into(), &"warn".into()));
+    assert!(last["text"].as_str().is_some_and(|text| text.contains("signal 9")), "{last}");
+    assert_eq!(of("status")["waiting_for"], HOSTILE);
+}
+
+#[test]
+fn what_has_not_changed_is_not_sent_again() {
+    let (mut record, status) = (record(), status());
+    let first = record.changes(at(6), Some(&status));
+    assert!(topic(&first, "events").is_some() && topic(&first, "world").is_some());
+    let second = record.changes(at(7), Some(&status));
+    let names: Vec<&str> = second.iter().map(|topic| topic.name).collect();
+    assert_eq!(names, ["goodput", "status"], "the costs of a reset grow with the next event");
+    let hostile = EventKind::Warning { message: HOSTILE.to_owned() };
+    record.handle_event(at(7), event(1, hostile));
+    let third = record.changes(at(7), Some(&status));
+    let events = topic(&third, "events").expect("the new one");
+    assert_eq!((events.as_array().map(Vec::len), &events[0]["text"]), (Some(1), &HOSTILE.into()));
+}
+
+#[test]
+fn the_history_is_bounded_and_a_long_text_is_shortened() {
+    let mut record = PageRecord::new("j".to_owned(), at(0));
+    for number in 0..5_000 {
+        let message = format!("{number} {}", "ü".repeat(2_000));
+        record.handle_event(at(number), event(1, EventKind::Warning { message }));
+        record.handle_event(at(number), event(1, EventKind::GenerationRunning { world_size: 1 }));
+    }
+    let whole = record.whole(at(5_000), None);
+    let events = topic(&whole, "events").expect("events");
+    let events = events.as_array().expect("events");
+    assert_eq!(events.len(), 2_000);
+    assert_eq!(events[1_998]["text"].as_str().map(|text| text.chars().count()), Some(601));
+    let world = topic(&whole, "world").expect("sizes");
+    assert_eq!(world.as_array().map(Vec::len), Some(2_000));
+}
+
+#[test]
+fn a_log_of_another_job_is_forgotten() {
+    let mut record = record();
+    let entry = LoggedEntry::DriverStarted { job: "other".to_owned() };
+    record.handle_line(&LoggedLine { at: at(9), entry });
+    assert_eq!(topic(&record.whole(at(9), None), "events"), Some(Value::Array(Vec::new())));
+}

@@ -1,0 +1,165 @@
+//! Events in words: one sentence an event, with its level. Called by the driver's process for its log, and by the page.
+//! The texts contain what workers, hosts and scripts said: whoever shows them escapes them for where they are shown.
+
+use std::fmt::Display;
+
+use elastic_driver::{EventKind, ResetWay};
+use elastic_protocol::GenerationId;
+use elastic_protocol::messages::{PhaseMs, UnreachableHost};
+use serde::Serialize;
+
+/// How much an event matters to a person.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventLevel {
+    /// What is expected while a job starts or resets.
+    Debug,
+    /// What a job does.
+    Info,
+    /// What should not have happened.
+    Warn,
+}
+
+/// An event in words.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct EventWords {
+    /// The level.
+    pub level: EventLevel,
+    /// The sentence, without a full stop.
+    pub text: String,
+}
+
+/// An event in words.
+pub fn describe_event(generation: GenerationId, event: &EventKind) -> EventWords {
+    EventWords { level: level_of(event), text: text_of(generation, event) }
+}
+
+fn level_of(event: &EventKind) -> EventLevel {
+    let warn_if = |is_warning| if is_warning { EventLevel::Warn } else { EventLevel::Info };
+    match event {
+        EventKind::HostRefused { .. }
+        | EventKind::HostLost { .. }
+        | EventKind::HostUnreachable(_)
+        | EventKind::StateLost { .. }
+        | EventKind::CheckpointFailed { .. }
+        | EventKind::Abandoned { .. }
+        | EventKind::Warning { .. }
+        | EventKind::WorkerExited { expected: false, .. } => EventLevel::Warn,
+        EventKind::ResetDecided { way, .. } => warn_if(*way == ResetWay::Abort),
+        EventKind::CheckpointLoaded { notes, .. } => warn_if(!notes.is_empty()),
+        EventKind::TakeoverDone { lost, .. } => warn_if(*lost > 0),
+        EventKind::WorkerStarted { .. }
+        | EventKind::WorkerAttached { .. }
+        | EventKind::WorkerExited { .. }
+        | EventKind::WorkerStopped { .. }
+        | EventKind::GenerationFormed { .. }
+        | EventKind::GenerationTakenBack { .. } => EventLevel::Debug,
+        EventKind::HostJoined { .. }
+        | EventKind::HostsChanged { .. }
+        | EventKind::GenerationRunning { .. }
+        | EventKind::ResetCalledOff { .. }
+        | EventKind::ResetDone { .. }
+        | EventKind::CheckpointSaved { .. }
+        | EventKind::TakeoverBegun { .. }
+        | EventKind::StandbysChanged { .. }
+        | EventKind::HandedOver { .. }
+        | EventKind::JobEnded { .. } => EventLevel::Info,
+    }
+}
+
+fn text_of(generation: GenerationId, event: &EventKind) -> String {
+    match event {
+        EventKind::HostJoined { host, slots } => {
+            format!("host {host} joined with {}", count(*slots, "slot"))
+        }
+        EventKind::HostRefused { host, reason } => format!("host {host} was refused: {reason}"),
+        EventKind::HostLost { host, reason } => format!("host {host} is lost: {reason}"),
+        EventKind::HostUnreachable(UnreachableHost { from, to, breaks, error }) => {
+            format!("host {from} does not reach host {to} ({breaks} generations in a row): {error}")
+        }
+        EventKind::HostsChanged { hosts } => format!("hosts: {}", list(hosts)),
+        EventKind::WorkerStarted { worker } => format!("{worker} is started"),
+        EventKind::WorkerAttached { worker, pid } => format!("{worker} attached (pid {pid})"),
+        EventKind::WorkerExited { worker, status, killed_after_grace, .. } => {
+            let note = if *killed_after_grace { ", after SIGTERM was ignored" } else { "" };
+            format!("{worker} ended: {status}{note}")
+        }
+        EventKind::WorkerStopped { worker, reason } => format!("{worker} is to end: {reason}"),
+        EventKind::GenerationFormed { members, root, step } => {
+            let from = match root {
+                Some(root) => format!("state from rank {root}"),
+                None => "all hold the same state".to_owned(),
+            };
+            format!("generation {generation}: {} (step {step}, {from})", list(members))
+        }
+        EventKind::GenerationRunning { world_size } => {
+            format!("generation {generation} runs with {}", count(*world_size, "worker"))
+        }
+        EventKind::ResetDecided { cause, way } => {
+            format!("generation {generation} ends ({}): {cause}", way.name())
+        }
+        EventKind::ResetCalledOff { reason } => {
+            format!("generation {generation} goes on: {reason}")
+        }
+        EventKind::GenerationTakenBack { worker } => format!(
+            "generation {generation} is taken back: {worker} is elastic in process, every process is kept"
+        ),
+        EventKind::ResetDone { ms, steps_lost, .. } => {
+            let lost = count(*steps_lost, "step");
+            format!("reset done: {}; {lost} lost", describe_phases(ms))
+        }
+        EventKind::StateLost { committed, begins_at, steps_lost } => format!(
+            "STEPS ARE LOST: every worker that held committed step {committed} is gone. Training begins again at step \
+             {begins_at}, {steps_lost} steps are lost. More workers on more hosts would have kept them \
+             (--on-total-loss fail ends the job instead)"
+        ),
+        EventKind::CheckpointSaved { step, bytes, ms } => {
+            format!(
+                "the checkpoint of step {step} is saved: {bytes} bytes, {ms:.0} ms after its order"
+            )
+        }
+        EventKind::CheckpointFailed { step, reason } => {
+            format!("the checkpoint of step {step} is not saved, and training goes on: {reason}")
+        }
+        EventKind::CheckpointLoaded { step, notes } => {
+            let begun = match step {
+                Some(step) => format!("training goes on from the checkpoint of step {step}"),
+                None => "there is no checkpoint: training begins from the start".to_owned(),
+            };
+            let notes = notes.iter().map(|note| format!("; checkpoints: {note}"));
+            begun + &notes.collect::<String>()
+        }
+        EventKind::TakeoverBegun { hosts, workers, .. } => {
+            let (hosts, workers) = (count(*hosts, "host"), count(*workers, "worker"));
+            format!("a former driver's job goes on: {hosts} with {workers} are awaited")
+        }
+        EventKind::TakeoverDone { lost: 0, ms } => format!("all are back after {ms:.0} ms"),
+        EventKind::TakeoverDone { lost, ms } => format!("{lost} were not back after {ms:.0} ms"),
+        EventKind::StandbysChanged { standbys } => {
+            format!("drivers that stand by: {}", list(standbys))
+        }
+        EventKind::HandedOver { to } => format!("the job is left to {}", list(to)),
+        EventKind::Abandoned { reason } => format!("this driver has stopped leading: {reason}"),
+        EventKind::Warning { message } => message.clone(),
+        EventKind::JobEnded { result } => format!("the job ends: {}", result.reason),
+    }
+}
+
+/// The known phases of a reset, in milliseconds.
+pub fn describe_phases(ms: &PhaseMs) -> String {
+    let phases =
+        [("detect", Some(ms.detect)), ("form", ms.form), ("sync", ms.sync), ("total", ms.total)];
+    let known: Vec<String> =
+        phases.into_iter().filter_map(|(name, ms)| Some(format!("{name} {:.1} ms", ms?))).collect();
+    known.join(", ")
+}
+
+/// A number with its noun, singular or plural.
+fn count<N: Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == N::from(1) { "" } else { "s" })
+}
+
+fn list(names: &[impl ToString]) -> String {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
