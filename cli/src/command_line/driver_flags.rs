@@ -14,6 +14,7 @@ use elastic_journal::etcd::EtcdAddress;
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::FileUmask;
 
+use super::driver_plan::DashboardPlan;
 use super::values::{
     address, bytes, checkpoint_every, count, host_and_port, seconds, umask, workers,
 };
@@ -139,10 +140,11 @@ pub(crate) struct DriverFlags {
     /// files and folders and on the event log; the token and the journal always stay private [default: 077]
     #[arg(long, env = "ELASTIC_UMASK", value_name = "OCTAL", value_parser = umask)]
     pub(crate) umask: Option<FileUmask>,
-    /// Where Prometheus reads the job's metrics: http://ADDR/metrics; port 0 takes any free port. On addresses that are
-    /// not loopback only with the job's token [default: off]
-    #[arg(long, env = "ELASTIC_DASHBOARD", value_name = "ADDR", value_parser = address)]
-    pub(crate) dashboard: Option<SocketAddr>,
+    /// Where the job's page is (http://ADDR/), and where Prometheus reads its metrics (http://ADDR/metrics); port 0 takes
+    /// any free port. On addresses that are not loopback only with the job's token. `none`: nowhere [default: off; `run`:
+    /// 127.0.0.1 with any free port]
+    #[arg(long, env = "ELASTIC_DASHBOARD", value_name = "ADDR|none", value_parser = dashboard)]
+    pub(crate) dashboard: Option<DashboardFlag>,
     /// The folder of `token`, `address`, `events.jsonl` and the journal, from which a driver that was killed goes on
     /// when it is started again; a worker or `status` looks for them there [default: a folder per address below
     /// ~/.local/state/elastic-node]
@@ -185,4 +187,31 @@ pub(crate) enum LauncherKind {
     Local,
     /// The driver starts the agent over ssh.
     Ssh,
+}
+
+/// Values of `--dashboard`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum DashboardFlag {
+    /// There is none.
+    Off,
+    /// It listens there.
+    At(SocketAddr),
+}
+
+impl DashboardFlag {
+    /// The plan for it.
+    pub(super) const fn plan(self) -> Option<DashboardPlan> {
+        match self {
+            Self::Off => None,
+            Self::At(bind) => Some(DashboardPlan { bind, is_asked_for: true }),
+        }
+    }
+}
+
+/// Parses the value of `--dashboard`.
+fn dashboard(text: &str) -> Result<DashboardFlag, String> {
+    match text.trim() {
+        "none" => Ok(DashboardFlag::Off),
+        text => address(text).map(DashboardFlag::At),
+    }
 }

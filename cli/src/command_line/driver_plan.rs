@@ -2,7 +2,7 @@
 //! Called by `main`.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use elastic_protocol::{Deadlines, HostName, ProgramSpec};
 use elastic_transport::SharedSecret;
 
 use super::arguments::RunFlags;
-use super::driver_flags::{DriverFlags, LauncherKind};
+use super::driver_flags::{DashboardFlag, DriverFlags, LauncherKind};
 use super::failure::{CommandFailure, ResultExt};
 use super::node_plan::{NodePlan, plan_node};
 use super::program::{check_program, in_path, is_executable};
@@ -71,9 +71,24 @@ pub(crate) struct DriverPlan {
     /// Leader lease: delay before a standby takes over after the acting driver has vanished.
     pub(crate) lease: Duration,
     /// Where the dashboard listens, if there is one.
-    pub(crate) dashboard: Option<SocketAddr>,
+    pub(crate) dashboard: Option<DashboardPlan>,
     /// The secret that the nodes of the job share beforehand, if there is one.
     pub(crate) shared: Option<SharedSecret>,
+}
+
+/// Where the dashboard listens.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct DashboardPlan {
+    /// The address; port 0 is any free port.
+    pub(crate) bind: SocketAddr,
+    /// Whether a person has asked for it: then the driver does not run without it.
+    pub(crate) is_asked_for: bool,
+}
+
+impl DashboardPlan {
+    /// The dashboard that nobody has asked for: on any free port, for this machine alone.
+    const UNASKED: Self =
+        Self { bind: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0), is_asked_for: false };
 }
 
 /// The source from which hosts are discovered.
@@ -139,6 +154,9 @@ fn plan_here(run: &RunFlags) -> Result<DriverPlan, CommandFailure> {
     // Over ssh, the hosts must be named.
     let host = (flags.launcher != Some(LauncherKind::Ssh)).then_some(HostSlots { name, slots });
     let mut plan = plan(flags, &program, bind, LauncherKind::Local, host)?;
+    if flags.dashboard.is_none() {
+        plan.dashboard = Some(DashboardPlan::UNASKED);
+    }
     of_torch(&mut plan, torch);
     plan.interface = run.torch.interface.clone();
     Ok(plan)
@@ -209,7 +227,7 @@ pub(super) fn plan(
         store,
         is_standby,
         lease,
-        dashboard: flags.dashboard,
+        dashboard: flags.dashboard.and_then(DashboardFlag::plan),
         shared,
     })
 }

@@ -46,7 +46,7 @@ impl Cluster {
         let mut command = command(&program);
         command
             .args(["--role", "driver", "--bind", "127.0.0.1:0", "--min-np", "1"])
-            .args(["--mode", "in-process"])
+            .args(["--mode", "in-process", "--dashboard", "127.0.0.1:0"])
             .args(["--np", &WORKERS.to_string(), "--orphan-timeout", "30"])
             .arg("--state-dir")
             .arg(folder.path().join("state"))

@@ -71,6 +71,7 @@ async fn watch(cluster: &mut Cluster) -> Result<(), CommandFailure> {
     let token = TokenSource::new(&address, None, Some(&cluster.token_file()), None)?;
     let mut client = Some(StatusClient::connect(&address, &token).await?);
     let mut story = Story::default();
+    let mut is_page_known = false;
     loop {
         if let Some(status) = cluster.driver_end()? {
             view.finish();
@@ -79,6 +80,10 @@ async fn watch(cluster: &mut Cluster) -> Result<(), CommandFailure> {
         if let Some(asked) = client.take() {
             // The driver exits when the job is over: from then on only its exit code counts.
             if let Ok(status) = asked.ask().await {
+                if let Some(page) = status.dashboard.as_ref().filter(|_| !is_page_known) {
+                    view.say(&format!("watch it in a browser: {page}"));
+                    is_page_known = true;
+                }
                 act(story.next(&status), cluster, &view)?;
                 view.show(&status);
                 match status.result {

@@ -11,6 +11,7 @@ use elastic_protocol::{HostName, JobResult, WorkerId};
 use tokio::sync::oneshot;
 
 use super::accounting::Accounting;
+use super::dashboard::EventFeed;
 use super::event_log::EventLog;
 use super::event_text::EventText;
 use super::launcher::Launcher;
@@ -23,10 +24,20 @@ pub(crate) struct Observer {
     accounting: Accounting,
     launcher: Option<Rc<Launcher>>,
     watch: Watch,
+    dashboard: Option<ObservedDashboard>,
     /// The worker processes of each host, counted from the events.
     processes: BTreeMap<HostName, BTreeSet<WorkerId>>,
     /// Receives the end of the driver.
     ended: Option<oneshot::Sender<DriverEnd>>,
+}
+
+/// The dashboard, as the observer knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct ObservedDashboard {
+    /// Takes events.
+    pub(crate) feed: EventFeed,
+    /// The page's address.
+    pub(crate) url: String,
 }
 
 /// The way in which a driver ends.
@@ -41,17 +52,20 @@ pub(crate) enum DriverEnd {
 }
 
 impl Observer {
-    /// An observer that writes to `log` and `accounting`, tells `launcher` of hosts, and sends the driver's end to `ended`.
+    /// An observer that writes to `log`, `accounting` and `dashboard`, tells `launcher` of hosts, and sends the driver's
+    /// end to `ended`.
     pub(crate) fn new(
         log: EventLog,
         accounting: Accounting,
         launcher: Option<Rc<Launcher>>,
         watch: Watch,
+        dashboard: Option<ObservedDashboard>,
         ended: oneshot::Sender<DriverEnd>,
     ) -> Self {
         let processes = BTreeMap::new();
         let text = EventText::new(launcher.is_some());
-        Self { log, text, accounting, launcher, watch, processes, ended: Some(ended) }
+        let ended = Some(ended);
+        Self { log, text, accounting, launcher, watch, dashboard, processes, ended }
     }
 
     fn end(&mut self, end: DriverEnd) {
@@ -78,6 +92,9 @@ impl DriverObserver for Observer {
     fn event(&mut self, at: SystemTime, event: &DriverEvent) {
         self.log.add(at, event);
         self.accounting.handle_event(event);
+        if let Some(dashboard) = &self.dashboard {
+            dashboard.feed.push(at, event);
+        }
         self.text.log(event.generation, &event.kind);
         match &event.kind {
             EventKind::HostJoined { host, .. } => {
@@ -129,6 +146,10 @@ impl DriverObserver for Observer {
 
     fn goodput(&self) -> Option<GoodputStatus> {
         Some(self.accounting.status())
+    }
+
+    fn dashboard(&self) -> Option<String> {
+        Some(self.dashboard.as_ref()?.url.clone())
     }
 
     fn warnings(&self) -> Vec<String> {

@@ -1,19 +1,30 @@
-//! Who may read the dashboard: on a loopback address any process of this machine, elsewhere whoever has the job's token.
-//! Called by `answer`.
+//! Who may read the dashboard: on a loopback address any process of this machine, elsewhere whoever has shown the job's
+//! token, in each request or once in a login. Called by `answer`.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use elastic_transport::JoinToken;
+use rand::RngCore as _;
 use subtle::ConstantTimeEq as _;
 
-use super::request::DashboardRequest;
+use super::request::{DashboardRequest, form_field};
+use crate::process::random::system_rng;
+
+/// Most logins that are remembered: the last ones.
+const SESSIONS_MAX: usize = 64;
+
+/// Bytes of a session's secret.
+const SESSION_BYTES: usize = 32;
 
 /// Who may read.
-#[derive(Clone)]
 pub(super) struct Access {
-    is_loopback: bool,
+    address: SocketAddr,
     /// The job's token, as its file has it.
     token: String,
+    /// The secrets of logins.
+    sessions: RefCell<VecDeque<String>>,
 }
 
 /// Why a request is refused.
@@ -21,31 +32,87 @@ pub(super) struct Access {
 pub(super) enum AccessDenied {
     /// It does not show the job's token.
     NoToken,
-    /// It was sent to a name. A page of another site could have made a browser send it, by a name that it lets point to
-    /// this machine.
+    /// It was sent to a name, or by a page of another site. Such a page could have made a browser send it, by a name
+    /// that it lets point to this machine.
     ForeignName,
 }
 
 impl Access {
     pub(super) fn new(address: SocketAddr, token: &JoinToken) -> Self {
-        Self { is_loopback: address.ip().is_loopback(), token: token.to_line() }
+        Self::with_token(address, token.to_line())
+    }
+
+    fn with_token(address: SocketAddr, token: String) -> Self {
+        Self { address, token, sessions: RefCell::default() }
+    }
+
+    /// Whether there is a login.
+    pub(super) const fn has_login(&self) -> bool {
+        !self.address.ip().is_loopback()
     }
 
     /// Whether a request may be answered.
     pub(super) fn check(&self, request: &DashboardRequest) -> Result<(), AccessDenied> {
-        if self.is_loopback {
+        if !self.has_login() {
             return match request.host.as_deref().is_none_or(is_address) {
                 true => Ok(()),
                 false => Err(AccessDenied::ForeignName),
             };
         }
-        let shown = request.authorization.as_deref().unwrap_or_default();
-        let shown = shown.strip_prefix("Bearer ").unwrap_or_default();
-        match bool::from(shown.trim().as_bytes().ct_eq(self.token.trim().as_bytes())) {
+        let shown = request.authorization.as_deref().and_then(|it| it.strip_prefix("Bearer "));
+        let is_in_session = || {
+            let shown = self.cookie_of(request)?;
+            // Each of them is compared, in the same time.
+            let sessions = self.sessions.borrow();
+            Some(sessions.iter().fold(false, |found, session| found | is_same(session, shown)))
+        };
+        match shown.is_some_and(|shown| is_same(&self.token, shown))
+            || is_in_session().unwrap_or_default()
+        {
             true => Ok(()),
             false => Err(AccessDenied::NoToken),
         }
     }
+
+    /// Begins a session for a form that shows the job's token; returns its cookie.
+    pub(super) fn log_in(&self, request: &DashboardRequest) -> Result<String, AccessDenied> {
+        let origin = request.origin.as_deref().and_then(|origin| origin.split_once("://"));
+        if let (Some((_, origin)), Some(host)) = (origin, request.host.as_deref())
+            && origin != host
+        {
+            return Err(AccessDenied::ForeignName);
+        }
+        let shown = form_field(&request.body, "token").unwrap_or_default();
+        if !is_same(&self.token, &shown) {
+            return Err(AccessDenied::NoToken);
+        }
+        let mut secret = [0; SESSION_BYTES];
+        system_rng().fill_bytes(&mut secret);
+        let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        let cookie = format!("{}={secret}; Path=/; HttpOnly; SameSite=Strict", self.cookie_name());
+        let mut sessions = self.sessions.borrow_mut();
+        sessions.push_back(secret);
+        while sessions.len() > SESSIONS_MAX {
+            sessions.pop_front();
+        }
+        Ok(cookie)
+    }
+
+    /// The name of the cookie. Browsers send cookies to all ports of a host: each job has a name of its own.
+    fn cookie_name(&self) -> String {
+        format!("elastic-node-{}", self.address.port())
+    }
+
+    fn cookie_of<'a>(&self, request: &'a DashboardRequest) -> Option<&'a str> {
+        let name = self.cookie_name();
+        let cookies = request.cookie.as_deref()?.split(';');
+        let mut cookies = cookies.filter_map(|cookie| cookie.trim().split_once('='));
+        cookies.find(|(it, _)| *it == name).map(|(_, value)| value)
+    }
+}
+
+fn is_same(secret: &str, shown: &str) -> bool {
+    bool::from(shown.trim().as_bytes().ct_eq(secret.trim().as_bytes()))
 }
 
 /// Whether what a request was sent to is an address or `localhost`, with or without a port.
@@ -61,8 +128,18 @@ fn is_address(host: &str) -> bool {
 }
 
 #[cfg(test)]
+pub(super) fn access(address: &str) -> Access {
+    Access::with_token(address.parse().expect("an address"), "secret+/\n".to_owned())
+}
+
+#[cfg(test)]
 mod tests {
+    use hyper::body::Bytes;
+
     use super::*;
+
+    const LOOPBACK: &str = "127.0.0.1:9000";
+    const ELSEWHERE: &str = "10.0.0.1:9000";
 
     fn sent_to(host: &str, authorization: Option<&str>) -> DashboardRequest {
         DashboardRequest {
@@ -72,28 +149,68 @@ mod tests {
         }
     }
 
-    fn access(is_loopback: bool) -> Access {
-        Access { is_loopback, token: "secret\n".to_owned() }
+    fn login(form: &'static str) -> DashboardRequest {
+        DashboardRequest { body: Bytes::from_static(form.as_bytes()), ..sent_to(ELSEWHERE, None) }
     }
 
     #[test]
     fn on_loopback_nobody_needs_a_token_and_no_other_site_can_ask() {
         for host in ["127.0.0.1:9000", "localhost:9000", "localhost", "[::1]:9000", "::1"] {
-            assert_eq!(access(true).check(&sent_to(host, None)), Ok(()), "{host}");
+            assert_eq!(access(LOOPBACK).check(&sent_to(host, None)), Ok(()), "{host}");
         }
         for host in ["evil.example:9000", "evil.example", "localhost.evil.example", ""] {
-            let checked = access(true).check(&sent_to(host, None));
+            let checked = access(LOOPBACK).check(&sent_to(host, None));
             assert_eq!(checked, Err(AccessDenied::ForeignName), "{host}");
         }
     }
 
     #[test]
     fn elsewhere_only_the_token_opens() {
-        let host = "10.0.0.1:9000";
-        assert_eq!(access(false).check(&sent_to(host, Some("Bearer secret"))), Ok(()));
-        for shown in [None, Some("Bearer "), Some("Bearer secre"), Some("secret")] {
-            let checked = access(false).check(&sent_to(host, shown));
+        let access = access(ELSEWHERE);
+        assert_eq!(access.check(&sent_to(ELSEWHERE, Some("Bearer secret+/"))), Ok(()));
+        for shown in [None, Some("Bearer "), Some("Bearer secret"), Some("secret+/")] {
+            let checked = access.check(&sent_to(ELSEWHERE, shown));
             assert_eq!(checked, Err(AccessDenied::NoToken), "{shown:?}");
         }
+        // An address in the header opens nothing, as it does on loopback.
+        assert_eq!(access.check(&sent_to("127.0.0.1", None)), Err(AccessDenied::NoToken));
+    }
+
+    #[test]
+    fn a_login_gives_a_cookie_that_opens_and_that_no_script_and_no_other_site_can_use() {
+        let access = access(ELSEWHERE);
+        for form in ["", "token=", "token=secret", "other=secret%2B%2F"] {
+            assert_eq!(access.log_in(&login(form)), Err(AccessDenied::NoToken), "{form}");
+        }
+        let cookie = access.log_in(&login("token=secret%2B%2F%0A")).expect("the token");
+        assert!(cookie.ends_with("; Path=/; HttpOnly; SameSite=Strict"), "{cookie}");
+        let (pair, _) = cookie.split_once(';').expect("attributes");
+        assert!(!pair.contains("secret"), "the token itself is in no cookie");
+        let with =
+            |cookie: String| DashboardRequest { cookie: Some(cookie), ..sent_to(ELSEWHERE, None) };
+        assert_eq!(access.check(&with(format!("a=b; {pair}"))), Ok(()));
+        let (name, _) = pair.split_once('=').expect("a value");
+        for wrong in [format!("{pair}0"), format!("{name}="), format!("x{pair}"), name.to_owned()] {
+            assert_eq!(access.check(&with(wrong)), Err(AccessDenied::NoToken));
+        }
+        let foreign = DashboardRequest {
+            origin: Some("http://evil.example".to_owned()),
+            ..login("token=secret%2B%2F")
+        };
+        assert_eq!(access.log_in(&foreign), Err(AccessDenied::ForeignName));
+    }
+
+    #[test]
+    fn the_number_of_logins_is_bounded_and_the_oldest_is_forgotten() {
+        let access = access(ELSEWHERE);
+        let mut cookies = (0..=SESSIONS_MAX)
+            .map(|_| access.log_in(&login("token=secret%2B%2F")).expect("the token"));
+        let first = cookies.next();
+        let last = cookies.last();
+        let is_open = |cookie: Option<String>| {
+            access.check(&DashboardRequest { cookie, ..sent_to(ELSEWHERE, None) }).is_ok()
+        };
+        assert_eq!((is_open(first), is_open(last)), (false, true));
+        assert_eq!(access.sessions.borrow().len(), SESSIONS_MAX);
     }
 }

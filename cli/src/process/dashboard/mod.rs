@@ -1,15 +1,21 @@
-//! `--dashboard ADDR`: `/metrics` for Prometheus, read-only, on a thread of its own beside the actors. Started by the
+//! `--dashboard ADDR`: the job's page and `/metrics`, read-only, on a thread of its own beside the actors. Started by the
 //! driver's process.
 //!
-//! The actors' thread publishes a snapshot once a second; requests are answered from it. A reader that is slow, or stuck,
-//! holds a connection of this thread and nothing else: their number, their length and their requests are bounded.
+//! The actors' thread gives away its events, by a queue that it never waits for, and a status once a second; pages and
+//! scrapes are answered from these. A reader that is slow, or stuck, holds a connection of this thread and nothing else:
+//! their number, their length, their requests and what is kept for them are bounded.
 
 mod access;
 mod answer;
+mod assets;
+mod feed;
+mod follow;
 mod request;
 mod server;
+mod viewers;
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -17,15 +23,20 @@ use std::time::Duration;
 use actix::Addr;
 use elastic_driver::{AskStatus, Driver};
 use elastic_observe::JobSnapshot;
+use elastic_protocol::Time;
 use elastic_transport::JoinToken;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use self::access::Access;
+pub(crate) use self::feed::EventFeed;
 use super::accounting::Accounting;
 use crate::command_line::{CommandFailure, ResultExt};
 
-/// Interval between two snapshots.
+/// Interval between two snapshots, if nothing happens.
 const PUBLISHED_EVERY: Duration = Duration::from_secs(1);
+
+/// Shortest interval between two snapshots, if much happens.
+const PUBLISHED_APART: Duration = Duration::from_millis(200);
 
 /// The snapshot that requests are answered from: written by the actors' thread, read by the server's. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -42,16 +53,33 @@ impl PublishedSnapshot {
     }
 }
 
+/// The job that a dashboard shows.
+#[derive(Clone, Debug)]
+pub(crate) struct DashboardJob {
+    /// Its id.
+    pub(crate) id: String,
+    /// The event log, in which former drivers of the job may have told what happened.
+    pub(crate) log: PathBuf,
+    /// The time at which this driver began, since 1970: later lines are its own, and come as events.
+    pub(crate) since: Time,
+}
+
 /// The listening dashboard.
 pub(crate) struct Dashboard {
     /// The address at which it really listens.
     pub(crate) address: SocketAddr,
+    /// Takes the driver's events.
+    pub(crate) feed: EventFeed,
     published: PublishedSnapshot,
 }
 
 impl Dashboard {
     /// Listens, and answers on a thread of its own until the process ends.
-    pub(crate) fn start(bind: SocketAddr, token: &JoinToken) -> Result<Self, CommandFailure> {
+    pub(crate) fn start(
+        bind: SocketAddr,
+        token: &JoinToken,
+        job: DashboardJob,
+    ) -> Result<Self, CommandFailure> {
         let listening = || -> std::io::Result<(TcpListener, SocketAddr)> {
             let listener = TcpListener::bind(bind)?;
             listener.set_nonblocking(true)?;
@@ -61,16 +89,19 @@ impl Dashboard {
         let (listener, address) = listening()
             .usage(format!("the dashboard cannot listen on {bind}"))
             .map_err(|failure| {
-                failure.hint("give --dashboard an address of this machine with a port that is free (port 0 takes any)")
+                failure.hint(
+                    "give --dashboard an address of this machine with a port that is free (port 0 takes any), or none",
+                )
             })?;
         let published = PublishedSnapshot::default();
         let access = Access::new(address, token);
+        let (feed, events) = EventFeed::new();
         let served = published.clone();
         thread::Builder::new()
             .name("dashboard".to_owned())
-            .spawn(move || server::serve(listener, &access, &served))
+            .spawn(move || server::serve(listener, access, served, events, job))
             .failed("the dashboard has no thread")?;
-        Ok(Self { address, published })
+        Ok(Self { address, feed, published })
     }
 
     /// Publishes snapshots until the driver is gone.
@@ -78,7 +109,9 @@ impl Dashboard {
         while let Ok(status) = driver.send(AskStatus).await {
             let (tally, slots) = accounting.tally();
             self.published.publish(JobSnapshot { status: *status, tally, slots });
-            sleep(PUBLISHED_EVERY).await;
+            sleep(PUBLISHED_APART).await;
+            // Whether anything has happened or not, a snapshot is due then.
+            let _due = timeout(PUBLISHED_EVERY - PUBLISHED_APART, self.feed.fed()).await;
         }
     }
 }

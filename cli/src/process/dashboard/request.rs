@@ -1,12 +1,11 @@
-//! Requests and answers of the dashboard as bytes: HTTP/1.1, one request a connection. Used by `server` and `answer`.
+//! Requests of the dashboard, reduced to what matters here, and its answers. Used by `server` and `answer`.
 
-use httparse::{EMPTY_HEADER, Request, Status};
-
-/// Most bytes of a request's head.
-pub(super) const HEAD_BYTES_MAX: usize = 16 << 10;
-
-/// Most headers of a request.
-const HEADERS_MAX: usize = 64;
+use hyper::body::Bytes;
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, HeaderName, LOCATION, ORIGIN, SET_COOKIE,
+};
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Response, StatusCode};
 
 /// The parts of a request that matter here.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -14,85 +13,140 @@ pub(super) struct DashboardRequest {
     pub(super) method: String,
     /// The path, without the query.
     pub(super) path: String,
+    pub(super) query: String,
     /// The name or address that the request was sent to.
     pub(super) host: Option<String>,
+    /// The site whose page sent it, where a browser says so.
+    pub(super) origin: Option<String>,
     pub(super) authorization: Option<String>,
+    pub(super) cookie: Option<String>,
     /// The content types that the reader takes.
     pub(super) accept: Option<String>,
+    /// The body; only a login has one that is read.
+    pub(super) body: Bytes,
+}
+
+impl DashboardRequest {
+    /// A request from its head.
+    pub(super) fn new(head: &Parts) -> Self {
+        let header = |name: HeaderName| {
+            let value = head.headers.get(name)?;
+            Some(String::from_utf8_lossy(value.as_bytes()).trim().to_owned())
+        };
+        Self {
+            method: head.method.as_str().to_owned(),
+            path: head.uri.path().to_owned(),
+            query: head.uri.query().unwrap_or_default().to_owned(),
+            host: header(HOST),
+            origin: header(ORIGIN),
+            authorization: header(AUTHORIZATION),
+            cookie: header(COOKIE),
+            accept: header(ACCEPT),
+            body: Bytes::new(),
+        }
+    }
+
+    /// Whether it carries the token of a login.
+    pub(super) fn is_login(&self) -> bool {
+        self.method == "POST" && self.path == "/login"
+    }
+}
+
+/// The value of a field in a query or a form: `a=1&b=x%20y`. None if it is not there.
+pub(super) fn form_field(form: &[u8], name: &str) -> Option<String> {
+    let field = form.split(|byte| *byte == b'&').find_map(|field| {
+        let at = field.iter().position(|byte| *byte == b'=')?;
+        (&field[..at] == name.as_bytes()).then_some(&field[at + 1..])
+    })?;
+    let mut decoded = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        let digits = tail.get(..2).and_then(|digits| str::from_utf8(digits).ok());
+        let code = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match (first, code) {
+            (b'%', Some(code)) => {
+                decoded.push(code);
+                rest = &tail[2..];
+            }
+            (b'+', _) => decoded.push(b' '),
+            (other, _) => decoded.push(*other),
+        }
+    }
+    String::from_utf8(decoded).ok()
 }
 
 /// An answer.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct DashboardAnswer {
-    /// Code and reason, as in the status line.
-    pub(super) status: &'static str,
+    pub(super) status: StatusCode,
     pub(super) content_type: &'static str,
-    pub(super) body: String,
+    pub(super) body: Bytes,
+    /// A cookie to keep.
+    pub(super) cookie: Option<String>,
+    /// Whether the reader is to ask for the page next.
+    pub(super) leads_to_page: bool,
 }
-
-/// Text for people.
-const PLAIN: &str = "text/plain; charset=utf-8";
 
 impl DashboardAnswer {
+    /// An answer with a body.
+    pub(super) const fn new(status: StatusCode, content_type: &'static str, body: Bytes) -> Self {
+        Self { status, content_type, body, cookie: None, leads_to_page: false }
+    }
+
     /// An answer for people.
-    pub(super) fn plain(status: &'static str, text: &str) -> Self {
-        Self { status, content_type: PLAIN, body: format!("{text}\n") }
+    pub(super) fn plain(status: StatusCode, text: &str) -> Self {
+        Self::new(status, "text/plain; charset=utf-8", Bytes::from(format!("{text}\n")))
     }
 
-    /// The answer as it is sent. No browser runs, frames, keeps or interprets what is in it.
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        let Self { status, content_type, body } = self;
-        let challenge = if status.starts_with("401") { "www-authenticate: Bearer\r\n" } else { "" };
-        format!(
-            "HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\nconnection: close\r\n\
-             cache-control: no-store\r\nx-content-type-options: nosniff\r\n{challenge}\
-             content-security-policy: default-src 'none'; frame-ancestors 'none'\r\n\r\n{body}",
-            body.len()
-        )
-        .into_bytes()
-    }
-}
-
-/// How far the head of a request has come.
-pub(super) enum HeadProgress {
-    /// More is to come.
-    Partial,
-    /// The head is whole.
-    Complete(DashboardRequest),
-    /// It is no request; the answer says so.
-    Invalid(DashboardAnswer),
-}
-
-/// The answer to a head that is too long.
-pub(super) fn too_long() -> DashboardAnswer {
-    DashboardAnswer::plain("431 Request Header Fields Too Large", "the request is too long")
-}
-
-/// Reads the head of a request.
-pub(super) fn read_head(bytes: &[u8]) -> HeadProgress {
-    let mut headers = [EMPTY_HEADER; HEADERS_MAX];
-    let mut request = Request::new(&mut headers);
-    match request.parse(bytes) {
-        Ok(Status::Partial) => return HeadProgress::Partial,
-        Ok(Status::Complete(_)) => {}
-        Err(httparse::Error::TooManyHeaders) => return HeadProgress::Invalid(too_long()),
-        Err(_) => {
-            let answer = DashboardAnswer::plain("400 Bad Request", "this is no HTTP request");
-            return HeadProgress::Invalid(answer);
+    /// The head of the answer.
+    pub(super) fn head(&self) -> Response<()> {
+        let mut response = Response::new(());
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        let mut set = |name: HeaderName, text: &str| {
+            // All are literals, or made of hexadecimal digits and a port.
+            if let Ok(value) = text.parse() {
+                headers.insert(name, value);
+            }
+        };
+        set(CONTENT_TYPE, self.content_type);
+        if let Some(cookie) = &self.cookie {
+            set(SET_COOKIE, cookie);
         }
+        if self.leads_to_page {
+            set(LOCATION, "/");
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            set(hyper::header::WWW_AUTHENTICATE, "Bearer");
+        }
+        protect(response.headers_mut());
+        response
     }
-    let header = |name: &str| {
-        let header = request.headers.iter().find(|it| it.name.eq_ignore_ascii_case(name))?;
-        Some(String::from_utf8_lossy(header.value).trim().to_owned())
-    };
-    let target = request.path.unwrap_or_default();
-    HeadProgress::Complete(DashboardRequest {
-        method: request.method.unwrap_or_default().to_owned(),
-        path: target.split('?').next().unwrap_or_default().to_owned(),
-        host: header("host"),
-        authorization: header("authorization"),
-        accept: header("accept"),
-    })
+}
+
+/// What a browser may do with an answer: load what the page is made of from the same place, and nothing else. No script
+/// and no style in the page itself, nothing kept, nothing framed, nothing interpreted as what it is not.
+const PROTECTION: [(&str, &str); 7] = [
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+         form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+         trusted-types 'none'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cache-control", "no-store"),
+];
+
+fn protect(headers: &mut HeaderMap) {
+    for (name, value) in PROTECTION {
+        headers
+            .insert(HeaderName::from_static(name), hyper::header::HeaderValue::from_static(value));
+    }
 }
 
 #[cfg(test)]
@@ -100,34 +154,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_read_once_it_is_whole() {
-        let text = b"GET /metrics?x=1 HTTP/1.1\r\nhost: a:1\r\nAuthorization: Bearer t \r\n\r\n";
-        for length in 0..text.len() {
-            assert!(matches!(read_head(&text[..length]), HeadProgress::Partial), "{length}");
-        }
-        let HeadProgress::Complete(request) = read_head(text) else { panic!("it is whole") };
-        let expected = DashboardRequest {
-            method: "GET".to_owned(),
-            path: "/metrics".to_owned(),
-            host: Some("a:1".to_owned()),
-            authorization: Some("Bearer t".to_owned()),
-            accept: None,
-        };
-        assert_eq!(request, expected);
+    fn fields_of_a_form_are_decoded() {
+        let form = b"a=1&token=x%2By+z%zz%2&b";
+        assert_eq!(form_field(form, "token").as_deref(), Some("x+y z%zz%2"));
+        assert_eq!(form_field(form, "a").as_deref(), Some("1"));
+        assert_eq!((form_field(form, "b"), form_field(form, "c")), (None, None));
+        assert_eq!(form_field(b"a=%ff", "a"), None, "no text");
     }
 
     #[test]
-    fn what_is_no_request_is_told_so() {
-        for text in ["\u{0}\u{1}\u{2}", "GET / SPDY\r\n\r\n"] {
-            let HeadProgress::Invalid(answer) = read_head(text.as_bytes()) else {
-                panic!("{text:?} is no request")
-            };
-            assert_eq!(answer.status, "400 Bad Request");
-        }
-        let many: String = (0..=HEADERS_MAX).map(|number| format!("a{number}: b\r\n")).collect();
-        let many = format!("GET / HTTP/1.1\r\n{many}\r\n");
-        assert!(
-            matches!(read_head(many.as_bytes()), HeadProgress::Invalid(answer) if answer == too_long())
+    fn every_answer_says_what_a_browser_may_do() {
+        let head = DashboardAnswer::plain(StatusCode::NOT_FOUND, "no").head();
+        let policy = head.headers().get("content-security-policy").expect("a policy");
+        let policy = policy.to_str().expect("ASCII");
+        assert!(policy.starts_with("default-src 'none'; script-src 'self'"), "{policy}");
+        assert!(!policy.contains("unsafe"), "{policy}");
+        assert_eq!(
+            head.headers().get("cache-control").map(|it| it.as_bytes()),
+            Some(&b"no-store"[..])
         );
     }
 }

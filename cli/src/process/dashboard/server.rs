@@ -1,20 +1,35 @@
-//! The dashboard's connections, on its own thread and runtime: one request each. Started by `dashboard`.
+//! The dashboard's connections, on its own thread and runtime, by hyper: one request each. Started by `dashboard`.
 
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::future::Future;
 use std::net::TcpListener;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use elastic_observe::{PageRecord, since_1970};
+use elastic_runtime::wall_clock;
+use futures_util::future::{Either, select};
+use http_body_util::{BodyExt as _, Either as OneBody, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use super::PublishedSnapshot;
 use super::access::Access;
-use super::answer::answer;
-use super::request::{HEAD_BYTES_MAX, HeadProgress, read_head};
+use super::answer::{DashboardRoute, answer};
+use super::feed::FedEvents;
+use super::follow::{follow, record_of};
+use super::request::{DashboardAnswer, DashboardRequest};
+use super::viewers::{ConnectionState, ViewerNews, Viewers};
+use super::{DashboardJob, PublishedSnapshot};
 
 /// Most connections at a time; another one is closed at once.
 const CONNECTIONS_MAX: usize = 64;
@@ -25,62 +40,129 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// Pause after a connection that could not be accepted, as without descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
+/// Most bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// Most headers of a request.
+const HEADERS_MAX: usize = 64;
+
+/// Most bytes of a login.
+const LOGIN_BYTES_MAX: usize = 4 << 10;
+
+/// What all connections share.
+pub(super) struct DashboardService {
+    access: Access,
+    pub(super) published: PublishedSnapshot,
+    pub(super) record: RefCell<PageRecord>,
+    pub(super) viewers: Viewers,
+}
+
+type DashboardBody = OneBody<Full<Bytes>, ViewerNews>;
+
 /// Serves until the process ends. Without a runtime of its own nothing is served, and the log says so.
-pub(super) fn serve(listener: TcpListener, access: &Access, published: &PublishedSnapshot) {
+pub(super) fn serve(
+    listener: TcpListener,
+    access: Access,
+    published: PublishedSnapshot,
+    events: FedEvents,
+    job: DashboardJob,
+) {
+    let record = RefCell::new(record_of(&job));
+    let viewers = Viewers::default();
+    let service = Rc::new(DashboardService { access, published, record, viewers });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime.and_then(|runtime| {
-        LocalSet::new().block_on(&runtime, accept(listener, access.clone(), published.clone()))
+        let local = LocalSet::new();
+        local.spawn_local(follow(Rc::clone(&service), events));
+        local.block_on(&runtime, accept(listener, service))
     });
     if let Err(error) = served {
         tracing::warn!(%error, "the dashboard does not answer");
     }
 }
 
-async fn accept(
-    listener: TcpListener,
-    access: Access,
-    published: PublishedSnapshot,
-) -> std::io::Result<()> {
+async fn accept(listener: TcpListener, service: Rc<DashboardService>) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let (access, places) = (Rc::new(access), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             sleep(REFUSED_PAUSE).await;
             continue;
         };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let (access, published) = (Rc::clone(&access), published.clone());
+        let service = Rc::clone(&service);
         tokio::task::spawn_local(async move {
-            // A reader that breaks off, or is cut off, is no event.
-            let _ended = timeout(ANSWERED_WITHIN, serve_one(stream, &access, &published)).await;
+            serve_one(stream, service).await;
             drop(place);
         });
     }
 }
 
-/// Reads a request, answers it, and ends the connection.
-async fn serve_one(
-    mut stream: TcpStream,
-    access: &Access,
-    published: &PublishedSnapshot,
-) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    let mut piece = [0; 4_096];
-    loop {
-        let answer = match read_head(&head) {
-            HeadProgress::Complete(request) => answer(&request, access, published),
-            HeadProgress::Invalid(answer) => answer,
-            HeadProgress::Partial if head.len() < HEAD_BYTES_MAX => {
-                let count = stream.read(&mut piece).await?;
-                if count == 0 {
-                    return Ok(());
-                }
-                head.extend_from_slice(&piece[..count]);
-                continue;
+/// Serves a connection until its answer is sent, its time is over, or its page is cut off. A reader that breaks off is no
+/// event.
+async fn serve_one(stream: TcpStream, service: Rc<DashboardService>) {
+    let state = Rc::new(ConnectionState::default());
+    let asked = Rc::clone(&state);
+    let respond =
+        service_fn(move |request| respond(request, Rc::clone(&service), Rc::clone(&asked)));
+    let mut builder = http1::Builder::new();
+    builder.keep_alive(false).max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
+    let served = pin!(builder.serve_connection(TokioIo::new(stream), respond));
+    let ended = until(served, sleep(ANSWERED_WITHIN)).await;
+    if let Some(served) = ended
+        && state.is_viewer.get()
+    {
+        until(served, state.cut.notified()).await;
+    }
+}
+
+/// Runs a future to its end, or until another one ends first; then it is returned.
+async fn until<F: Future + Unpin>(run: F, end: impl Future) -> Option<F> {
+    match select(run, pin!(end)).await {
+        Either::Left(_) => None,
+        Either::Right((_, run)) => Some(run),
+    }
+}
+
+async fn respond(
+    request: Request<Incoming>,
+    service: Rc<DashboardService>,
+    connection: Rc<ConnectionState>,
+) -> Result<Response<DashboardBody>, Infallible> {
+    let (head, body) = request.into_parts();
+    let mut request = DashboardRequest::new(&head);
+    if request.is_login() && service.access.has_login() {
+        match Limited::new(body, LOGIN_BYTES_MAX).collect().await {
+            Ok(body) => request.body = body.to_bytes(),
+            Err(_too_long_or_broken) => {
+                let text = "the form is too long";
+                return Ok(of(DashboardAnswer::plain(StatusCode::PAYLOAD_TOO_LARGE, text)));
             }
-            HeadProgress::Partial => super::request::too_long(),
-        };
-        stream.write_all(&answer.into_bytes()).await?;
-        return stream.shutdown().await;
+        }
+    }
+    Ok(match answer(&request, &service.access, &service.published) {
+        DashboardRoute::Answer(answer) => of(answer),
+        DashboardRoute::News => news(&service, &connection),
+    })
+}
+
+fn of(answer: DashboardAnswer) -> Response<DashboardBody> {
+    answer.head().map(|()| OneBody::Left(Full::new(answer.body)))
+}
+
+/// The stream of news for a page: everything, and then what changes.
+fn news(service: &DashboardService, connection: &Rc<ConnectionState>) -> Response<DashboardBody> {
+    let snapshot = service.published.last();
+    let status = snapshot.as_ref().map(|snapshot| &snapshot.status);
+    let whole = service.record.borrow().whole(since_1970(wall_clock()), status);
+    match service.viewers.add(connection, &whole) {
+        Some(news) => {
+            let stream = DashboardAnswer::new(StatusCode::OK, "text/event-stream", Bytes::new());
+            stream.head().map(|()| OneBody::Right(news))
+        }
+        None => {
+            let text = "too many pages are open";
+            of(DashboardAnswer::plain(StatusCode::SERVICE_UNAVAILABLE, text))
+        }
     }
 }

@@ -15,10 +15,11 @@ use elastic_driver::recording::{DriverStart, RecordedDriver};
 use elastic_driver::{AskStatus, Driver, DriverParts, StopJob};
 use elastic_host_manager::{Discovery, DnsDiscovery, HostFileDiscovery, ScriptDiscovery};
 use elastic_journal::etcd::{EtcdAddress, StoreRevision};
+use elastic_observe::since_1970;
 use elastic_protocol::{JobId, JobOutcome, JobResult, Term, WorkerFailure};
 use elastic_runtime::{NodeHandle, Pulse, spawn_child, system, wall_clock};
 use elastic_store::actor::StoreActor;
-use elastic_transport::ReservedAddress;
+use elastic_transport::{JoinToken, ReservedAddress};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -28,12 +29,12 @@ use self::reach::{reached_at, tell_how_to_join};
 use self::standing::{LeaderSeat, Stood, finish, resign, stand};
 use super::accounting::Accounting;
 use super::boot_time;
-use super::dashboard::Dashboard;
+use super::dashboard::{Dashboard, DashboardJob};
 use super::event_log::EventLog;
 use super::job_registry::{JobEnd, JobEntry, JobRegistry, entry_time};
 use super::launcher::{AgentCommand, LaunchMethod, Launcher};
 use super::node::Beside;
-use super::observer::{DriverEnd, Observer};
+use super::observer::{DriverEnd, ObservedDashboard, Observer};
 use super::progress::show;
 use super::random::system_rng;
 use super::recording::{RECORDING_FOLDER, RecordingLane};
@@ -41,7 +42,7 @@ use super::signals::{Heard, Signals, tick};
 use super::state_dir::{DriverStateDir, EVENTS_FILE, default_state_dir};
 use super::watch::{Lanes, Watch};
 use crate::command_line::{
-    CommandFailure, DiscoveryPlan, DriverPlan, LauncherKind, ResultExt, stderr_lane,
+    CommandFailure, DashboardPlan, DiscoveryPlan, DriverPlan, LauncherKind, ResultExt, stderr_lane,
 };
 
 /// Timeout for the last messages to agents.
@@ -122,18 +123,21 @@ async fn drive(
     let Listening { job, term, node, transport, credentials, address } = &listening;
     let reached_at = reached_at(plan, *address);
     let events_path = state.path().join(EVENTS_FILE);
+    let began = since_1970(wall_clock());
     let accounting = Accounting::begin(node, &job.to_string(), &events_path);
     let (umask, at, name) = (plan.config.output.umask, wall_clock(), job.to_string());
     let events = EventLog::open(events_path.clone(), umask, at, term.0, &name, &reached_at)
         .failed("the event log cannot be written")?;
     let token = credentials.borrow().join_token();
     let token_file = state.publish(&token, *address)?;
-    let registry = registered(plan, *job, &reached_at, state.path());
     tracing::info!(%job, %address, %term, events = %events_path.display(), "the driver listens");
-    let dashboard = plan.dashboard.map(|bind| Dashboard::start(bind, &token)).transpose()?;
-    if let Some(dashboard) = &dashboard {
-        tracing::info!("metrics: http://{}/metrics", dashboard.address);
-    }
+    let shown = DashboardJob { id: job.to_string(), log: events_path, since: began };
+    let dashboard = start_dashboard(plan, &token, shown)?;
+    let observed = dashboard.as_ref().map(|dashboard| ObservedDashboard {
+        feed: dashboard.feed.clone(),
+        url: page_address(dashboard.address, &reached_at),
+    });
+    let registry = registered(plan, *job, &reached_at, state.path());
     tracing::debug!(?plan, "configuration");
 
     let command = AgentCommand {
@@ -159,7 +163,8 @@ async fn drive(
     let watch = Watch::new(lanes.clone(), words, stalls_after);
     tokio::task::spawn_local(watch.clone().tell());
     tokio::task::spawn_local(accounting.clone().mark(events.marker()));
-    let observer = Observer::new(events, accounting.clone(), launcher.clone(), watch, tell_end);
+    let observer =
+        Observer::new(events, accounting.clone(), launcher.clone(), watch, observed, tell_end);
     let mut config = plan.config.clone();
     config.driver_address = reached_at;
     if let Some(folder) = &plan.log_dir {
@@ -296,6 +301,37 @@ async fn end_of(
 fn note_end(registry: &JobRegistry, job: JobId, end: JobEnd) {
     if let Err(error) = registry.end(&job.to_string(), end) {
         tracing::warn!(%error, "`elastic-node list` will not show how this job ended");
+    }
+}
+
+/// The dashboard, where there is one. That nobody has asked for it costs the page and not the job.
+fn start_dashboard(
+    plan: &DriverPlan,
+    token: &JoinToken,
+    job: DashboardJob,
+) -> Result<Option<Dashboard>, CommandFailure> {
+    let Some(DashboardPlan { bind, is_asked_for }) = plan.dashboard else { return Ok(None) };
+    match Dashboard::start(bind, token, job) {
+        Ok(dashboard) => {
+            let address = dashboard.address;
+            tracing::info!("dashboard: http://{address}/ (metrics: http://{address}/metrics)");
+            Ok(Some(dashboard))
+        }
+        Err(failure) if is_asked_for => Err(failure),
+        Err(failure) => {
+            tracing::warn!(%failure, "there is no dashboard");
+            Ok(None)
+        }
+    }
+}
+
+/// Where a browser finds the page: at the driver's own name or address, if the dashboard listens on all of them.
+fn page_address(listens_at: SocketAddr, reached_at: &str) -> String {
+    match reached_at.rsplit_once(':') {
+        Some((host, _)) if listens_at.ip().is_unspecified() => {
+            format!("http://{host}:{}/", listens_at.port())
+        }
+        _ => format!("http://{listens_at}/"),
     }
 }
 
