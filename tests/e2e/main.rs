@@ -1,6 +1,7 @@
 //! End-to-end tests: real processes, real sockets, real kills, through the binary that a user runs. Tests cite the
 //! scenarios of the design (H-n, X-n).
 
+mod browser;
 mod checkpoints;
 mod clock;
 mod containers;
@@ -24,6 +25,7 @@ mod networks;
 mod nodes;
 mod observe;
 mod operation;
+mod page;
 mod pauses;
 mod progress;
 mod recording;

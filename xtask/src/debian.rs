@@ -34,7 +34,8 @@ impl Component {
 }
 
 /// All components.
-pub(crate) const ALL: [Component; 7] = [ETCD, SSHD, DNSMASQ, FAKETIME, IPROUTE, PROMETHEUS, PYTHON];
+pub(crate) const ALL: [Component; 8] =
+    [ETCD, SSHD, DNSMASQ, FAKETIME, IPROUTE, PROMETHEUS, CHROMIUM, PYTHON];
 
 /// etcd, the store of several drivers.
 pub(crate) const ETCD: Component = Component {
@@ -88,6 +89,15 @@ pub(crate) const PROMETHEUS: Component = Component {
     packages: &["prometheus"],
     tests: "metrics, read by Prometheus",
     required_by: Some("ELASTIC_REQUIRE_PROMETHEUS"),
+};
+
+/// Chromium, which shows the job's page, with its WebDriver.
+pub(crate) const CHROMIUM: Component = Component {
+    program: "chromedriver",
+    check: &["--version"],
+    packages: &["chromium", "chromium-driver"],
+    tests: "the page, in a browser",
+    required_by: Some("ELASTIC_REQUIRE_CHROMIUM"),
 };
 
 /// Python, with the module for virtual environments.

@@ -1,0 +1,121 @@
+//! The job's page, in a real browser. Where Debian's chromium is not installed these tests say so and pass, unless
+//! `ELASTIC_REQUIRE_CHROMIUM` is set, as the project's checks do. Their pictures are kept in `target/tmp/pictures`.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::browser::{Browser, is_browser_here};
+use crate::support::{Job, signal};
+
+/// A host name that would be a script, if it were markup.
+const HOSTILE: &str = "<script>window.hostile=1</script><img/src=x/onerror=window.hostile=1>";
+
+/// The address of a job's page.
+fn page_of(job: &mut Job) -> String {
+    job.wait("the page's address", |job| Some(job.status()?["dashboard"].as_str()?.to_owned()))
+}
+
+/// The page has no way to change the script's world from text, and nothing came from elsewhere.
+fn assert_nothing_foreign(browser: &Browser, url: &str) {
+    assert_eq!(browser.run("return window.hostile === undefined"), true);
+    let loaded = browser.run("return performance.getEntriesByType('resource').map(it => it.name)");
+    let loaded: Vec<&str> =
+        loaded.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    assert!(loaded.len() >= 5, "{loaded:?}");
+    assert!(loaded.iter().all(|it| it.starts_with(url)), "{loaded:?}");
+    // A script that gets into the page all the same is not run.
+    let inline = "try { const it = document.createElement('script'); it.textContent = 'window.hostile = 1'; \
+                  document.body.append(it); } catch {} return window.hostile === undefined";
+    assert_eq!(browser.run(inline), true);
+}
+
+#[test]
+fn the_page_follows_a_job_and_what_a_host_is_called_stays_text() {
+    if !is_browser_here() {
+        return;
+    }
+    let flags = ["-n", "3", "--min-np", "2", "--dashboard", "127.0.0.1:0"];
+    let mut job = Job::start(&flags, &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.agent_named(HOSTILE);
+    job.wait_for_sizes(&[3]);
+    let url = page_of(&mut job);
+    let browser = Browser::start();
+    browser.show_on(1400, "light");
+    browser.open(&url);
+    browser.wait_for("document.querySelectorAll('#fleet .host').length === 3");
+    browser.wait_for("document.querySelectorAll('#fleet .b-training').length === 3");
+    browser.wait_for("document.querySelectorAll('#world canvas, #goodput canvas').length === 2");
+    let shown = browser.run("return document.getElementById('fleet').textContent");
+    assert!(shown.as_str().is_some_and(|text| text.contains(HOSTILE)), "{shown}");
+
+    signal(job.pid("b", 0), Signal::SIGKILL);
+    browser.wait_for("document.getElementById('resets').textContent.includes('SIGKILL')");
+    browser.wait_for("document.querySelector('#events .warn').textContent.length > 0");
+    browser.wait_for("document.querySelector('.tiles').textContent.includes('1')");
+    // The slot is filled again, and its worker joins.
+    browser.wait_for("document.querySelectorAll('#fleet .b-training').length === 3");
+
+    // Filter and search.
+    browser.type_into("#search", "sigkill");
+    browser.wait_for(
+        "document.querySelectorAll('#events li').length > 0 && \
+         [...document.querySelectorAll('#events li')].every(it => /sigkill/i.test(it.textContent))",
+    );
+    browser.run("const it = document.getElementById('topic'); it.value = 'checkpoint'; it.dispatchEvent(new Event('change'))");
+    browser.wait_for("document.querySelectorAll('#events li').length === 0");
+    browser.run("document.getElementById('search').value = ''; const it = document.getElementById('topic'); it.value = ''; it.dispatchEvent(new Event('change'))");
+
+    // A host's workers, by the keyboard alone.
+    browser.run("document.querySelector('#fleet .host').focus()");
+    browser.type_into("#fleet .host", "\u{e007}");
+    browser.wait_for("document.querySelectorAll('#host-workers tr').length === 1");
+    browser.run("document.getElementById('host').close()");
+
+    browser.keep_picture("page-light");
+    browser.show_on(1400, "dark");
+    browser.keep_picture("page-dark");
+    browser.show_on(360, "light");
+    browser.wait_for(
+        "innerWidth === 360 && document.querySelector('#world canvas').clientWidth < 340",
+    );
+    let width = browser.run("return document.documentElement.scrollWidth");
+    assert!(width.as_u64().is_some_and(|width| width <= 360), "{width}");
+    browser.keep_picture("page-360");
+
+    // What the browser complains of now would be the page's own fault.
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert_nothing_foreign(&browser, &url);
+    assert_eq!(job.finish(), 0);
+    browser.wait_for("document.getElementById('link').className.includes('gone')");
+}
+
+#[test]
+fn beyond_loopback_the_token_opens_the_page_once_for_all() {
+    if !is_browser_here() {
+        return;
+    }
+    let flags = ["-n", "1", "--min-np", "1", "--dashboard", "0.0.0.0:0"];
+    let mut job = Job::start(&flags, &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    let url = page_of(&mut job);
+    let browser = Browser::start();
+    browser.open(&url);
+    browser.type_into("#token", "wrong\u{e007}");
+    browser.wait_for(
+        "document.querySelector('#token') && document.querySelector('#token').value === ''",
+    );
+    assert_eq!(browser.run("return document.getElementById('fleet')"), Value::Null);
+    let token = fs::read_to_string(job.path("state/token")).expect("a token");
+    browser.type_into("#token", &format!("{}\u{e007}", token.trim()));
+    browser.wait_for("document.querySelectorAll('#fleet .host').length === 1");
+    assert_eq!(browser.run("return document.cookie"), "", "no script reads it");
+    browser.open(&url);
+    browser.wait_for("document.querySelectorAll('#fleet .host').length === 1");
+    assert_nothing_foreign(&browser, &url);
+    assert_eq!(job.finish(), 0);
+}
