@@ -38,7 +38,7 @@ const PRODUCT: [&str; 10] = [
 const LIBRARY: &str = "src/";
 
 /// Deadlines that no test makes wait, at most. It only goes down.
-const UNTESTED_MAX: usize = 12;
+const UNTESTED_MAX: usize = 9;
 
 /// Names of modules that are compiled for tests alone.
 const TEST_MODULES: [&str; 6] =

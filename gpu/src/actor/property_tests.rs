@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::core::{
     AskTicket, Close, CommId, CoreConfig, GpuAnswer, GpuCore, GpuJobId, GpuOutput, GpuWork,
-    ProgressSample, SPARES_MAX, WORK_MAX, WorkOutcome,
+    INTERRUPTED_MAX, ProgressSample, SPARES_MAX, WORK_MAX, WorkOutcome,
 };
 use crate::nccl::Features;
 use crate::offer::{FormPlan, How, plan};
@@ -271,6 +271,18 @@ fn a_hang_is_told_and_what_is_under_way_is_ended() {
         panic!("{outputs:?}");
     };
     assert!(reason.contains("all_reduce #4"), "{reason}");
+}
+
+#[test]
+fn g_9_an_interrupted_communicator_that_no_shrink_asks_for_is_ended() {
+    let mut model = Model::new(Features { shrink: true, ..Features::default() });
+    model.step(Input::Generation(2));
+    model.settle();
+    model.step(Input::Abort);
+    assert!(model.job.is_none(), "{:?}", model.job);
+    assert_eq!(model.core.poll_timeout(), Some(model.now + INTERRUPTED_MAX));
+    model.step(Input::Wait(INTERRUPTED_MAX.as_millis() as u64));
+    assert!(matches!(model.job, Some((_, GpuWork::End(_)))), "{:?}", model.job);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use crate::faults::setting;
+use crate::faults::{self, Fault, setting};
 use crate::stream::{Event, Stream};
 
 const OK: c_uint = 0;
@@ -188,9 +188,17 @@ pub extern "C" fn cuMemFreeHost(start: *mut c_void) -> c_uint {
     free(start as usize)
 }
 
-fn copy(from: usize, to: usize, bytes: usize, stream: *mut Stream) -> c_uint {
-    // SAFETY: the caller keeps both, as CUDA demands.
-    let copy = move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+fn copy(call: &str, from: usize, to: usize, bytes: usize, stream: *mut Stream) -> c_uint {
+    let is_hanging = faults::of(call, None, 0) == Some(Fault::Hang);
+    let copy = move || {
+        if is_hanging {
+            loop {
+                std::thread::park();
+            }
+        }
+        // SAFETY: the caller keeps both, as CUDA demands.
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) }
+    };
     unsafe { (*stream).push(Box::new(copy)) };
     OK
 }
@@ -202,7 +210,7 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(
     bytes: usize,
     stream: *mut Stream,
 ) -> c_uint {
-    copy(from as usize, to as usize, bytes, stream)
+    copy("cuMemcpyHtoDAsync", from as usize, to as usize, bytes, stream)
 }
 
 #[unsafe(no_mangle)]
@@ -212,7 +220,7 @@ pub extern "C" fn cuMemcpyDtoHAsync_v2(
     bytes: usize,
     stream: *mut Stream,
 ) -> c_uint {
-    copy(from as usize, to as usize, bytes, stream)
+    copy("cuMemcpyDtoHAsync", from as usize, to as usize, bytes, stream)
 }
 
 #[unsafe(no_mangle)]

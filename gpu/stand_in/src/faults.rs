@@ -5,7 +5,7 @@
 //! ```
 //!
 //! `rank` is a communicator's; without it, any. `nth` counts that call in that communicator from 1; without it, each
-//! one. `do` is one of
+//! one. Copies (`cuMemcpyHtoDAsync`, `cuMemcpyDtoHAsync`) have neither, and only hang. `do` is one of
 //!
 //! - `fail:CODE`: the call returns this code;
 //! - `late:CODE`: the call returns, and this code comes later by `ncclCommGetAsyncError`, and the work is never done;

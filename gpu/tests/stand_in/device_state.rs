@@ -1,6 +1,6 @@
 //! State on the GPU: commits that overlap with the next step, and the way back.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use elastic_gpu::cuda::Stream;
 use elastic_gpu::nccl::GpuPatience;
@@ -66,4 +66,19 @@ fn a_commit_after_a_step_that_was_aborted_is_none() {
     state.keep_commit();
     assert!(all(&state, 1));
     assert_eq!(state.cost().commits, 1);
+}
+
+#[test]
+fn g_9_a_copy_that_does_not_end_is_waited_for_and_then_its_memory_is_given_up() {
+    let faults = faults();
+    let gpu = Gpu::open(&search(), 0, false).expect("the stand-in works");
+    let compute = Stream::new(gpu.device()).expect("a stream");
+    let patience = GpuPatience { due: Instant::now() + LONG, stop: &|| None };
+    let mut state = DeviceState::new(gpu.device(), LENGTH).expect("memory");
+    state.write(&[1; LENGTH], &compute, &patience).expect("it goes up");
+    faults.set("call=cuMemcpyDtoHAsync do=hang");
+    state.begin_commit(&compute, &patience).expect("it begins");
+    let begun = Instant::now();
+    drop(state);
+    assert!(begun.elapsed() >= Duration::from_secs(5), "the copy had its time");
 }

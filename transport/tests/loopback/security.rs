@@ -223,6 +223,21 @@ fn versions_must_agree_and_both_are_named() {
 }
 
 #[test]
+fn x_12_a_program_of_another_version_that_does_not_say_which_is_refused_soon() {
+    run(async {
+        let driver = TestDriver::start();
+        // The name of the protocol that all versions speak.
+        let silent = raw::client_config(&driver, None, "elastic");
+        let endpoint = raw::endpoint();
+        let connecting = endpoint.connect_with(silent, driver.address, "driver.elastic");
+        let connection = connecting.expect("a good address").await.expect("it is to be told");
+        let ended = connection.closed().await.to_string();
+        assert!(ended.contains("protocol 2."), "it is told what the driver is: {ended}");
+        assert_undisturbed(&driver, "b").await;
+    });
+}
+
+#[test]
 fn an_agent_cannot_pose_as_the_driver() {
     run(async {
         let driver = TestDriver::start();
