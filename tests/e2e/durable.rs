@@ -62,7 +62,7 @@ fn a_worker_that_dies_with_the_driver_is_found_missing() {
     });
     job.wait_for_progress();
     // The cause is the agent's report or the survivor's accusation, whichever comes first.
-    let cause = job.events_of("reset_done")[0]["cause"].to_string();
+    let cause = job.first_reset()["cause"].to_string();
     assert!(cause.contains("b[0]#") || cause.contains("host b"), "{cause}");
     assert_eq!(job.finish(), 0);
     job.assert_exact();

@@ -59,11 +59,11 @@ fn h_8_the_slot_is_refilled() {
     // On a busy machine the slot may be refilled before the others have regrouped.
     assert!(matches!(job.sizes()[..], [4, 3, 4] | [4, 4]), "{:?}", job.sizes());
     job.wait_for_progress();
-    let resets = job.events_of("reset_done");
-    let cause = resets[0]["cause"].as_str().unwrap_or_default();
+    let reset = job.first_reset();
+    let cause = reset["cause"].as_str().unwrap_or_default();
     assert!(cause.contains("signal 9 (SIGKILL)"), "{cause}");
     for phase in ["detect", "form", "sync", "total"] {
-        assert!(resets[0]["ms"][phase].is_number(), "{phase} is timed: {}", resets[0]);
+        assert!(reset["ms"][phase].is_number(), "{phase} is timed: {reset}");
     }
     assert_eq!(job.finish(), 0);
     job.assert_exact();
@@ -89,8 +89,8 @@ fn h_8_the_slot_is_refilled_on_every_data_plane() {
             (job.sizes().len() > 1 && job.sizes().ends_with(&[4])).then_some(())
         });
         job.wait_for_progress();
-        let resets = job.events_of("reset_done");
-        let cause = resets[0]["cause"].as_str().unwrap_or_default();
+        let reset = job.first_reset();
+        let cause = reset["cause"].as_str().unwrap_or_default();
         assert!(cause.contains("signal 9 (SIGKILL)"), "{plane}: {cause}");
         assert_eq!(job.finish(), 0, "{plane}");
         job.assert_exact();
@@ -219,7 +219,7 @@ fn x_2_a_stopped_worker_is_evicted_and_does_not_come_back() {
     }
     job.wait("the slot's refill", |job| (job.sizes().last() == Some(&4)).then_some(()));
     assert!(!is_running(victim));
-    let cause = job.events_of("reset_done")[0]["cause"].to_string();
+    let cause = job.first_reset()["cause"].to_string();
     assert!(cause.contains("not heard for"), "{cause}");
     assert_eq!(job.finish(), 0);
     job.assert_exact();
@@ -282,7 +282,7 @@ fn x_11_a_worker_leaves_on_sigterm() {
     let leaver = job.pid("b", 1);
     signal(leaver, Signal::SIGTERM);
     job.wait_for_sizes(&[4, 3]);
-    let reset = job.events_of("reset_done").remove(0);
+    let reset = job.first_reset();
     assert_eq!(reset["steps_lost"], 0, "{reset}");
     let exits = job.wait_for_exits(1);
     assert_eq!(exits[0]["expected"], true);
@@ -300,7 +300,7 @@ fn x_11_an_agent_drains_on_sigterm() {
     signal(i32::try_from(job.agents["b"].id()).expect("a pid"), Signal::SIGTERM);
     job.wait_for_sizes(&[2, 1]);
     assert_eq!(job.agent_end("b").code(), Some(0));
-    assert_eq!(job.events_of("reset_done")[0]["steps_lost"], 0);
+    assert_eq!(job.first_reset()["steps_lost"], 0);
     assert_eq!(job.finish(), 0);
     job.assert_exact();
 }

@@ -159,7 +159,7 @@ fn explain_names_a_host_whose_agent_was_killed_and_says_what_is_waited_for() {
     assert_eq!(now["way"], "now");
     job.agent("c", 1);
     job.wait("both", |job| (job.sizes() == [2, 2]).then_some(()));
-    let generation = job.events_of("reset_done")[0]["from"].to_string();
+    let generation = job.first_reset()["from"].to_string();
     let explained = explanation(&job, &generation);
     assert_eq!(explained["host"], "b", "{explained}");
     let now = explanation(&job, "now");

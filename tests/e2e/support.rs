@@ -332,6 +332,11 @@ impl Job {
         self.events().into_iter().filter(|event| event["kind"] == kind).collect()
     }
 
+    /// The report of the first reset that is over.
+    pub(crate) fn first_reset(&mut self) -> Value {
+        self.wait("a reset's report", |job| job.events_of("reset_done").into_iter().next())
+    }
+
     /// The number of the current generation, as the driver reports it.
     pub(crate) fn generation(&self) -> u64 {
         self.status().and_then(|status| status["generation"].as_u64()).unwrap_or_default()
