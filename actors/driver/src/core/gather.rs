@@ -378,9 +378,10 @@ impl DriverCore {
         let needed = self.workers_needed();
         let mut missing = self.who_is_missing(now, &late);
         if missing.is_empty() {
-            let slots = (needed as usize).saturating_sub(there.len());
-            let s = if slots == 1 { "" } else { "s" };
-            missing.push(format!("{slots} slot{s} (no host has joined with them)"));
+            let more = (needed as usize).saturating_sub(there.len());
+            let s = if more == 1 { "" } else { "s" };
+            let why = if self.roster.hosts().is_empty() { " (no host has joined)" } else { "" };
+            missing.push(format!("{more} more worker{s}{why}"));
         }
         let reason = format!(
             "the elastic timeout of {} s passed: {} workers are needed; there: {}; missing: {}",
