@@ -93,6 +93,30 @@ fn the_page_follows_a_job_and_what_a_host_is_called_stays_text() {
     browser.wait_for("document.getElementById('link').className.includes('gone')");
 }
 
+/// The README's picture: copied by hand from `target/tmp/pictures/readme.png` to `docs/pictures/page.png`.
+#[test]
+fn a_job_that_lost_a_worker_and_won_a_host_is_shown_with_both_resets() {
+    if !is_browser_here() {
+        return;
+    }
+    let mut job = Job::start(&["-n", "6", "--min-np", "2", "--dashboard", "127.0.0.1:0"], &[]);
+    job.agent("node1", 2);
+    job.agent("node2", 2);
+    job.wait("four workers", |job| (job.sizes().last() == Some(&4)).then_some(()));
+    let browser = Browser::start();
+    browser.show_on(1400, "light");
+    browser.open(&page_of(&mut job));
+    browser.wait_for("document.querySelectorAll('#fleet .b-training').length === 4");
+    signal(job.pid("node2", 1), Signal::SIGKILL);
+    browser.wait_for("document.getElementById('resets').textContent.includes('SIGKILL')");
+    browser.wait_for("document.querySelectorAll('#fleet .b-training').length === 4");
+    job.agent("node3", 2);
+    browser.wait_for("document.querySelectorAll('#fleet .b-training').length === 6");
+    browser.wait_for("document.getElementById('resets').textContent.includes('node3')");
+    browser.keep_picture("readme");
+    assert_eq!(job.finish(), 0);
+}
+
 #[test]
 fn beyond_loopback_the_token_opens_the_page_once_for_all() {
     if !is_browser_here() {
