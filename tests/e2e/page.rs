@@ -99,10 +99,10 @@ fn a_job_that_lost_a_worker_and_won_a_host_is_shown_with_both_resets() {
     if !is_browser_here() {
         return;
     }
-    let mut job = Job::start(&["-n", "6", "--min-np", "2", "--dashboard", "127.0.0.1:0"], &[]);
+    let mut job = Job::start(&["-n", "4", "--min-np", "2", "--dashboard", "127.0.0.1:0"], &[]);
     job.agent("node1", 2);
     job.agent("node2", 2);
-    job.wait("four workers", |job| (job.sizes().last() == Some(&4)).then_some(()));
+    job.wait_for_sizes(&[4]);
     let browser = Browser::start();
     browser.show_on(1400, "light");
     browser.open(&page_of(&mut job));

@@ -34,9 +34,10 @@ fn wait_for_warning(job: &mut Job, of: &str) {
     });
 }
 
-/// Waits until another generation of two trains.
-fn wait_for_another_generation(job: &mut Job) {
+/// Kills a worker, and waits until another generation of two trains.
+fn kill_until_another_generation(job: &mut Job, victim: i32) {
     let before = job.generation();
+    signal(victim, Signal::SIGKILL);
     job.wait("two workers of another generation", |job| {
         let status = job.status()?;
         let is_back = status["world_size"] == 2 && status["phase"] == "run";
@@ -81,8 +82,7 @@ fn s_1_with_the_journal_in_etcd_a_frozen_state_directory_costs_events_only() {
     let mut job = with_two_agents(Job::start_sick(sickness, &flags));
     let victim = job.pid("b", 0);
     job.disk.as_ref().expect("it has one").freeze();
-    signal(victim, Signal::SIGKILL);
-    wait_for_another_generation(&mut job);
+    kill_until_another_generation(&mut job, victim);
     wait_for_warning(&mut job, "event log: not written for");
     assert_eq!(job.status().expect("a status")["term"], 1, "the same driver leads");
     job.disk.as_ref().expect("it has one").thaw();
@@ -125,8 +125,7 @@ fn s_1_a_stderr_that_nobody_reads_stops_nothing() {
     let mut job = with_two_agents(Job::start_sick(sickness, &flags));
     wait_for_warning(&mut job, "log: not written for");
     let victim = job.pid("b", 0);
-    signal(victim, Signal::SIGKILL);
-    wait_for_another_generation(&mut job);
+    kill_until_another_generation(&mut job, victim);
     // The last log lines are not read either: their timeout costs 1 s.
     let begun = now();
     assert_eq!(job.finish(), 0);
@@ -191,8 +190,7 @@ fn s_5_a_host_file_that_hangs_stops_neither_forming_nor_the_end() {
     std::fs::rename(&pipe, &hosts).expect("it takes the file's place");
     wait_for_warning(&mut job, "discovery: not answered for");
     let victim = job.pid("b", 0);
-    signal(victim, Signal::SIGKILL);
-    wait_for_another_generation(&mut job);
+    kill_until_another_generation(&mut job, victim);
     assert_eq!(reads_under_way(&job), 1, "a second read was started");
     let begun = now();
     assert_eq!(job.finish(), 0);
@@ -216,8 +214,7 @@ fn s_6_a_frozen_output_directory_loses_no_host() {
     let mut job = with_two_agents(Job::start_sick(sickness, &flags));
     let (victim, healthy) = (job.pid("b", 0), job.pid("a", 0));
     job.disk.as_ref().expect("it has one").freeze();
-    signal(victim, Signal::SIGKILL);
-    wait_for_another_generation(&mut job);
+    kill_until_another_generation(&mut job, victim);
     assert_eq!(job.pid("a", 0), healthy, "the healthy worker was lost");
     assert_eq!(job.events_of("host_lost").len(), 0);
     let hanging = |job: &mut Job| {
