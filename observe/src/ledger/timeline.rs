@@ -4,7 +4,7 @@
 use elastic_protocol::Time;
 
 use super::bucket::TimeBucket;
-use super::totals::{BucketTotals, seconds};
+use super::totals::{BucketTotals, add_to, seconds, transfer_in};
 
 /// Width of a piece at first, in nanoseconds: one second.
 const WIDTH_FIRST: u64 = 1_000_000_000;
@@ -43,22 +43,18 @@ impl TotalsTimeline {
     /// Adds `slots` in a bucket over a stretch of time.
     pub(super) fn add(&mut self, bucket: TimeBucket, slots: u64, start: Time, end: Time) {
         self.reach(start, end);
-        for (nanos, totals) in self.overlapping(start, end) {
-            totals.add(bucket, u128::from(nanos) * u128::from(slots));
-        }
+        add_to(self.overlapping(start, end), bucket, slots);
     }
 
     /// Moves `slots` over a stretch of time from one bucket to another, as far as they are there.
     pub(super) fn transfer(
         &mut self,
-        (from, to): (TimeBucket, TimeBucket),
+        buckets: (TimeBucket, TimeBucket),
         slots: u64,
         start: Time,
         end: Time,
     ) {
-        for (nanos, totals) in self.overlapping(start, end) {
-            totals.transfer(from, to, u128::from(nanos) * u128::from(slots));
-        }
+        transfer_in(self.overlapping(start, end), buckets, slots);
     }
 
     /// Makes the pieces up to a time, at first those from `start` on.

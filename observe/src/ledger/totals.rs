@@ -62,6 +62,28 @@ pub(super) fn seconds(nanos: u128) -> f64 {
     nanos as f64 / 1e9
 }
 
+/// Adds `slots` in a bucket to pieces of time, for the nanoseconds of each.
+pub(super) fn add_to<'p>(
+    pieces: impl Iterator<Item = (u64, &'p mut BucketTotals)>,
+    bucket: TimeBucket,
+    slots: u64,
+) {
+    for (nanos, totals) in pieces {
+        totals.add(bucket, u128::from(nanos) * u128::from(slots));
+    }
+}
+
+/// Moves `slots` from one bucket to another in pieces of time, for the nanoseconds of each, as far as they are there.
+pub(super) fn transfer_in<'p>(
+    pieces: impl Iterator<Item = (u64, &'p mut BucketTotals)>,
+    (from, to): (TimeBucket, TimeBucket),
+    slots: u64,
+) {
+    for (nanos, totals) in pieces {
+        totals.transfer(from, to, u128::from(nanos) * u128::from(slots));
+    }
+}
+
 /// Width of a piece of the recent past.
 const PIECE: Duration = Duration::from_secs(10);
 
@@ -79,22 +101,18 @@ impl RecentTotals {
     /// Adds `slots` in a bucket over a stretch of time.
     pub(super) fn add(&mut self, bucket: TimeBucket, slots: u64, start: Time, end: Time) {
         self.open(end);
-        for (nanos, totals) in self.overlapping(start, end) {
-            totals.add(bucket, u128::from(nanos) * u128::from(slots));
-        }
+        add_to(self.overlapping(start, end), bucket, slots);
     }
 
     /// Moves `slots` over a stretch of time from one bucket to another, as far as they are there.
     pub(super) fn transfer(
         &mut self,
-        (from, to): (TimeBucket, TimeBucket),
+        buckets: (TimeBucket, TimeBucket),
         slots: u64,
         start: Time,
         end: Time,
     ) {
-        for (nanos, totals) in self.overlapping(start, end) {
-            totals.transfer(from, to, u128::from(nanos) * u128::from(slots));
-        }
+        transfer_in(self.overlapping(start, end), buckets, slots);
     }
 
     /// The sum of all pieces that are not too old at this time.
