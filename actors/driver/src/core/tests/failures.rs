@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::{Ballot, LiveWorker, WorkerToDriver};
-use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, Step};
+use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, Step, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
 use super::cluster::{lost, silence};
@@ -340,8 +340,8 @@ fn a_broken_link_is_explained_by_the_exit_that_follows() {
     assert!(cause.contains("signal 9 (SIGKILL)"), "{cause}");
 }
 
-#[test]
-fn the_deadline_of_a_forming_generation_names_and_evicts() {
+/// A generation that forms, with the member that does not vote.
+fn forming_with_a_mute_member() -> (Cluster, WorkerId) {
     let mut cluster = two_by_two(|_| {});
     let mute = cluster.worker("a", 1);
     cluster.deaf.insert(mute.clone());
@@ -349,6 +349,12 @@ fn the_deadline_of_a_forming_generation_names_and_evicts() {
     cluster.kill(&first);
     cluster.arrive(&mute, 0);
     cluster.settle();
+    (cluster, mute)
+}
+
+#[test]
+fn the_deadline_of_a_forming_generation_names_and_evicts() {
+    let (mut cluster, mute) = forming_with_a_mute_member();
     cluster.pass(Duration::from_secs(11));
     assert!(cluster.resets.iter().any(|cause| matches!(
         cause,
@@ -360,13 +366,7 @@ fn the_deadline_of_a_forming_generation_names_and_evicts() {
 
 #[test]
 fn a_member_is_evicted_once_however_many_deadlines_have_passed() {
-    let mut cluster = two_by_two(|_| {});
-    let mute = cluster.worker("a", 1);
-    cluster.deaf.insert(mute.clone());
-    let first = cluster.worker("a", 0);
-    cluster.kill(&first);
-    cluster.arrive(&mute, 0);
-    cluster.settle();
+    let (mut cluster, mute) = forming_with_a_mute_member();
     cluster.hold_verdicts = true;
     cluster.pass(Duration::from_secs(11));
     let stops = |cluster: &Cluster| cluster.stops.iter().filter(|(it, _)| *it == mute).count();
