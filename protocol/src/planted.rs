@@ -58,6 +58,8 @@ bugs! {
     DeathCountsTwice = "a death counts twice, before and with its exit status", "driver";
     /// A death whose reset is over when the exit status comes keeps its provisional cause.
     DeathStaysUnexplained = "the exit status of a death does not reach its reset", "driver";
+    /// A death keeps its provisional cause if the exit status comes before the verdict upon it.
+    ExitBeforeVerdictForgotten = "an exit status before the verdict upon its death is forgotten", "driver";
     /// The driver waits without end for a process that never comes to the library (G-9, X-14).
     StartHasNoDeadline = "a start has no deadline", "driver";
     /// The elastic timeout passes unnoticed (G-9).

@@ -61,7 +61,10 @@ const fn draws(bug: Bug) -> u32 {
         Bug::TotalLossTolerated => 2,
         Bug::SealedTooEarly | Bug::LedgerOfAnotherStep => 4,
         Bug::RefusalBelieved => 3,
-        Bug::DeathCountsTwice | Bug::DeathStaysUnexplained | Bug::ExitOmittedAfterDeath => 4,
+        Bug::DeathCountsTwice
+        | Bug::DeathStaysUnexplained
+        | Bug::ExitBeforeVerdictForgotten
+        | Bug::ExitOmittedAfterDeath => 4,
         _ => 0,
     }
 }

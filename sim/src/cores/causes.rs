@@ -42,11 +42,12 @@ impl World {
             EventKind::WorkerExited { worker, status, expected, .. } => {
                 self.check_exit(worker, *status, *expected)
             }
-            EventKind::ResetDone { ms, from, .. } => {
+            EventKind::ResetDone { ms, from, cause, .. } => {
                 let ended = self.driver.last_reset.map(|stamp| stamp.generation);
                 if ended.is_some_and(|ended| ended != *from) {
                     return Err(format!("events: the reset of generation {from} is done"));
                 }
+                self.check_reported_cause(cause)?;
                 self.check_duration(*ms)
             }
             EventKind::GenerationFormed { members, root, step } => {

@@ -192,12 +192,28 @@ impl World {
         if cores.driver.standings().any(|(known, _)| known == worker) {
             return Ok(());
         }
+        self.driver.explained.insert(worker.incarnation);
+        let Some(cores) = self.driver.cores() else { return Ok(()) };
         let last = cores.driver.status(now, &|time| time.to_string()).last_reset;
         let died = ResetCause::WorkerDied { worker: worker.clone() }.to_string();
         if last.is_some_and(|reset| reset.cause == died) {
             return Err(format!("G-10: {worker} has ended, and its reset lacks the exit status"));
         }
         Ok(())
+    }
+
+    /// Checks the cause of a reset that the driver reports: it is no death whose exit status the driver has taken.
+    pub(super) fn check_reported_cause(&self, cause: &ResetCause) -> Result<(), String> {
+        match cause {
+            ResetCause::WorkerDied { worker }
+                if self.driver.explained.contains(&worker.incarnation) =>
+            {
+                Err(format!(
+                    "G-10: {worker} had ended, and its reset is reported without the status"
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Checks the hosts of a job whose hosts come by joining: a host whose agent has been gone for long is none (G-7).

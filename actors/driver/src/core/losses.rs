@@ -68,6 +68,7 @@ impl DriverCore {
         evidence: Time,
         spent: Option<BudgetSpent>,
     ) {
+        let cause = self.round.explained(cause);
         if let Some(spent) = spent {
             return self.fail_of_spent_budget(now, spent, &cause);
         }
@@ -124,11 +125,15 @@ impl DriverCore {
         let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
         // The status may come after the process was stopped, after the end of the job, or to a driver that has taken over
         // and does not know the worker any more.
-        let is_explained = self.round.explain_death(worker, &cause);
+        let is_explained = self.round.explain_death(worker, status);
         let Some(record) = self.roster.worker(worker) else { return self.drop_message() };
         let rank = self.round.rank_of(worker);
         self.first_cause.process_ended(now, worker, (status, rank), &self.config.deadlines);
         let stance = record.stance;
+        let was_known_dead = stance == Stance::Dying;
+        if was_known_dead {
+            self.round.note_exit_of_dead(worker, status);
+        }
         let was_leaving = record.leaving.is_some();
         let is_over = self.round.phase().is_over();
         let is_stopped_by_another = self.is_stopped_by_another(*stopped_by);
@@ -161,7 +166,6 @@ impl DriverCore {
         if is_done {
             return;
         }
-        let was_known_dead = stance == Stance::Dying;
         let was_member = self.round.is_member(worker);
         if was_member && !expected {
             self.note_failure(worker, Some(status), "");

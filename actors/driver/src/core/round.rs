@@ -1,10 +1,10 @@
 //! [`Round`]: the generation formed last, the phase that it is in, and the resets between generations. A part of the
 //! core; handlers change it through its methods, which keep its invariants.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{GenerationId, JobResult, ResetCause, Stamp, Time, WorkerId};
+use elastic_protocol::{ExitStatus, GenerationId, JobResult, ResetCause, Stamp, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::agenda::Timetable;
@@ -36,6 +36,8 @@ pub(crate) struct Round {
     last_reset: Option<ResetRecord>,
     /// The reset that is over and not reported, and the end of the wait for its cause's exit status.
     held_report: Option<(ResetRecord, Time)>,
+    /// Exit statuses of members of the last two generations whose deaths were known before.
+    exits_of_dead: BTreeMap<WorkerId, ExitStatus>,
 }
 
 impl Round {
@@ -61,6 +63,7 @@ impl Round {
             reset: None,
             last_reset: None,
             held_report: None,
+            exits_of_dead: BTreeMap::new(),
         }
     }
 
@@ -160,6 +163,10 @@ impl Round {
             reset.to = generation.stamp.generation;
         }
         self.started_with.get_or_insert(generation.assignment.world_size());
+        let before = self.current.as_ref().map(|before| &before.assignment);
+        let is_of_before =
+            |worker: &WorkerId| before.is_some_and(|table| table.rank_of(worker).is_some());
+        self.exits_of_dead.retain(|worker, _| is_of_before(worker));
         self.current = Some(generation);
     }
 
@@ -248,6 +255,7 @@ impl Round {
     /// Replaces a provisional cause of the reset that ended this generation. The next one may have been formed
     /// meanwhile.
     pub(crate) fn correct_cause(&mut self, ended: Stamp, cause: ResetCause) {
+        let cause = self.explained(cause);
         let reset = self.reset.as_mut();
         if let Some(reset) = reset.filter(|reset| reset.from == ended.generation) {
             reset.cause = cause;
@@ -255,9 +263,11 @@ impl Round {
     }
 
     /// Puts the exit status of a worker in the place of its death, as the cause of the reset that it began. That reset
-    /// may be over, since the others did not wait for the status. Returns whether a held report has its cause now.
-    pub(crate) fn explain_death(&mut self, worker: &WorkerId, cause: &ResetCause) -> bool {
+    /// may be over, since the others did not wait for the status, or not have begun. Returns whether a held report has
+    /// its cause now.
+    pub(crate) fn explain_death(&mut self, worker: &WorkerId, status: ExitStatus) -> bool {
         let death = ResetCause::WorkerDied { worker: worker.clone() };
+        let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
         let last = self.last_reset.as_mut().filter(|_| !is_planted(Bug::DeathStaysUnexplained));
         for reset in self.reset.as_mut().into_iter().chain(last) {
             if reset.cause == death {
@@ -265,7 +275,23 @@ impl Round {
             }
         }
         let held = self.held_report.as_mut().filter(|(reset, _)| reset.cause == death);
-        held.map(|(reset, _)| reset.cause = cause.clone()).is_some()
+        held.map(|(reset, _)| reset.cause = cause).is_some()
+    }
+
+    /// Notes the exit status of a worker whose death was known before. The verdict upon that death may come after it.
+    pub(crate) fn note_exit_of_dead(&mut self, worker: &WorkerId, status: ExitStatus) {
+        if !is_planted(Bug::ExitBeforeVerdictForgotten) {
+            self.exits_of_dead.insert(worker.clone(), status);
+        }
+    }
+
+    /// The cause of a verdict, with the exit status if a death is the cause and its status is known by now.
+    pub(crate) fn explained(&self, cause: ResetCause) -> ResetCause {
+        let ResetCause::WorkerDied { worker } = &cause else { return cause };
+        match self.exits_of_dead.get(worker) {
+            Some(status) => ResetCause::WorkerExited { worker: worker.clone(), status: *status },
+            None => cause,
+        }
     }
 
     /// Keeps a reset that is over until it is reported.

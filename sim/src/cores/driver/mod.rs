@@ -169,6 +169,8 @@ pub(super) struct DriverLife {
     pub(super) last_reset: Option<Stamp>,
     /// Workers whose death has ended a generation under this driver.
     deaths: BTreeSet<Incarnation>,
+    /// Workers whose exit status the driver has taken.
+    pub(in crate::cores) explained: BTreeSet<Incarnation>,
     pub(super) phase: ObservedPhase,
     /// World time at which the phase began.
     pub(super) phase_since: u64,
@@ -275,6 +277,7 @@ impl DriverLife {
             resets: 0,
             last_reset: None,
             deaths: BTreeSet::new(),
+            explained: BTreeSet::new(),
             phase,
             phase_since: at,
             reset_since: Some(at),

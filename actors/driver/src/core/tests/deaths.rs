@@ -147,3 +147,18 @@ fn a_process_that_lives_on_after_its_workers_death_is_killed() {
     assert!(cluster.worker("b", 1).incarnation > victim.incarnation, "its slot has another worker");
     assert_eq!(cluster.sizes.last(), Some(&4));
 }
+
+#[test]
+fn an_exit_status_that_comes_before_the_verdict_upon_its_death_is_the_cause() {
+    let mut cluster = two_by_two(|_| {});
+    let victim = cluster.worker("b", 1);
+    // The registry answers after the agent has reported both.
+    let agent = cluster.agent("b");
+    let dying = AgentToDriver::Dying { worker: victim.clone() };
+    cluster.core.handle_agent(cluster.now, &agent, dying);
+    cluster.kill(&victim);
+    assert_eq!(last_cause(&cluster), format!("{victim} ended: signal 9 (SIGKILL)"));
+    let exited = ResetCause::WorkerExited { worker: victim, status: KILLED };
+    assert_eq!(cluster.resets.first(), Some(&exited));
+    assert_eq!(cluster.reported.first(), Some(&exited));
+}
