@@ -60,6 +60,11 @@ bugs! {
     DeathStaysUnexplained = "the exit status of a death does not reach its reset", "driver";
     /// A death keeps its provisional cause if the exit status comes before the verdict upon it.
     ExitBeforeVerdictForgotten = "an exit status before the verdict upon its death is forgotten", "driver";
+    DeathFailsSuccess = "a death that the others outlived fails the job that has succeeded", "driver";
+    /// A worker that attaches again is still looked for at its first address.
+    FirstAddressKept = "a worker's new address is not taken", "driver";
+    /// A lane that answers again is still said to hang.
+    LaneNeverAnswers = "a lane that answers again is still said to hang", "driver";
     /// The driver waits without end for a process that never comes to the library (G-9, X-14).
     StartHasNoDeadline = "a start has no deadline", "driver";
     /// The elastic timeout passes unnoticed (G-9).

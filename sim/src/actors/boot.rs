@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use actix::Addr;
 use elastic_agent::core::AgentSettings;
-use elastic_agent::{AgentActor, Drain, ProcessEvent};
+use elastic_agent::{AgentActor, Drain, HostChange, ProcessEvent};
 use elastic_driver::journal::Tenure;
 use elastic_driver::recording::{DriverRecorder, DriverStart, RecordedDriver};
 use elastic_driver::{Driver, DriverConfig, DriverParts, JournalPort, StopJob};
@@ -139,6 +139,10 @@ impl AgentNode {
     }
 
     /// Sends SIGTERM to the agent.
+    pub(crate) fn host_changed(&self, change: HostChange) {
+        self.address.do_send(change);
+    }
+
     pub(crate) fn drain(&self) {
         self.address.do_send(Drain { reason: "SIGTERM".to_owned(), code: 143 });
     }

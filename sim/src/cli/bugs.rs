@@ -64,7 +64,9 @@ const fn draws(bug: Bug) -> u32 {
         Bug::DeathCountsTwice
         | Bug::DeathStaysUnexplained
         | Bug::ExitBeforeVerdictForgotten
-        | Bug::ExitOmittedAfterDeath => 4,
+        | Bug::ExitOmittedAfterDeath
+        | Bug::DeathFailsSuccess => 4,
+        Bug::FirstAddressKept | Bug::LaneNeverAnswers => 5,
         _ => 0,
     }
 }

@@ -110,6 +110,11 @@ pub(super) enum Happening {
         life: u32,
         process: u32,
     },
+    /// The agent looks at its process's lanes.
+    LaneLook {
+        host: u32,
+        life: u32,
+    },
     /// The memory of a dead process is cleared, and its connections end.
     Cleared {
         host: u32,
@@ -273,6 +278,7 @@ impl World {
             Happening::Signalled { process, kills } => self.handle_signalled(process, kills),
             Happening::Exited { process, code } => self.handle_exited(process, code),
             Happening::Dying { host, life, process } => self.handle_dying(host, life, process),
+            Happening::LaneLook { host, life } => self.handle_lane_look(host, life),
             Happening::Cleared { host, life, process } => self.handle_cleared(host, life, process),
             Happening::Reaped { host, life, process } => self.handle_reaped(host, life, process),
             Happening::Read { host, life, process } => {

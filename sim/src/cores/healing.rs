@@ -63,6 +63,8 @@ impl World {
                 entry.down = 0;
             }
             self.release_held(host);
+            let life = self.hosts[host as usize].lives;
+            self.release_lane(host, life, u32::MAX);
             for process in self.hosts[host as usize].processes.clone() {
                 self.continue_process(process, u32::MAX);
                 self.continue_thread(process, u32::MAX);

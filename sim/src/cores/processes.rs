@@ -51,6 +51,8 @@ pub(super) struct SimulatedProcess {
     /// Whether the process was told to leave. Its state may be lost with it.
     pub(super) is_leaving: bool,
     pub(super) program: TrainingProgram,
+    /// The address of its host at which the process listens for its peers, as it has told its State.
+    pub(super) address: u8,
     /// Whether SIGTERM is pending until the process continues.
     pending_terminate: bool,
     pub(super) stopping: Stopping,
@@ -83,6 +85,12 @@ impl SimulatedProcess {
     }
 }
 
+/// Where a process listens for its peers, at its host's address of this number.
+pub(super) fn data_address(host: u32, address: u8, process: u32) -> SocketAddr {
+    let port = 10_000 + (process % 50_000) as u16;
+    SocketAddr::from(([10, (host >> 8) as u8, host as u8, address], port))
+}
+
 impl World {
     /// Starts a process. Returns its number and its process id.
     pub(super) fn start_process(
@@ -96,16 +104,15 @@ impl World {
         let index = self.processes.len() as u32;
         let pid = 1_000 + index;
         let entry = &self.hosts[host as usize];
-        let hangs = entry.hang_start > 0;
+        let (hangs, address) = (entry.hang_start > 0, entry.address);
         let clock = NodeClock::new(self.now, entry.ppm);
         let place = TracePlace { host, slot: id.slot };
         self.record(TraceKind::Start, place, (id.incarnation.0, u64::from(pid)), || id.to_string());
-        let port = 10_000 + (index % 50_000) as u16;
         let config = StateConfig {
             job: job_id(self.options.seed, job),
             worker: id.clone(),
             pid,
-            data_address: SocketAddr::from(([10, (host >> 8) as u8, host as u8, 1], port)),
+            data_address: data_address(host, address, index),
             deadlines: Deadlines::default(),
         };
         let state = match self.hub {
@@ -139,6 +146,7 @@ impl World {
             hangs,
             is_script,
             is_leaving: false,
+            address,
             program: TrainingProgram::default(),
             pending_terminate: false,
             stopping: Stopping::default(),

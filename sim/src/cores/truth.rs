@@ -7,6 +7,7 @@ use elastic_protocol::messages::{
 };
 use elastic_protocol::{ResetCause, WorkerId};
 
+use super::agents::SimulatedHost;
 use super::driver::ObservedPhase;
 use super::{MS, World};
 
@@ -126,8 +127,35 @@ impl World {
                     entry.name
                 ));
             }
+            if is_there && let (Some(host), Some(status)) = (host, status) {
+                self.check_lanes(host, status)?;
+            }
         }
         Ok(())
+    }
+
+    /// Checks the lanes that the status names with a host: the one that hangs, with its age, and no other.
+    fn check_lanes(&self, host: &SimulatedHost, named: &HostStatus) -> Result<(), String> {
+        let Some(agent) = host.agent.as_ref().filter(|agent| agent.stopped == 0) else {
+            return Ok(());
+        };
+        let lasts_ns = self.now - host.lane.changed_at;
+        if lasts_ns < LONG_NS {
+            return Ok(());
+        }
+        let hangs = host.lane.hangs(agent.life);
+        let said_ms = named.lanes.first().and_then(|lane| lane.hanging_ms);
+        let is_right = said_ms.is_some() == hangs
+            && said_ms.is_none_or(|ms| (ms * MS).abs_diff(lasts_ns) < LONG_NS / 2);
+        match is_right {
+            true => Ok(()),
+            false => {
+                let (name, lasts_ms) = (&host.name, lasts_ns / MS);
+                Err(format!(
+                    "status: a lane of {name} hangs: {hangs}, for {lasts_ms} ms; it is said: {said_ms:?}"
+                ))
+            }
+        }
     }
 
     /// Checks the status of a job that trains, and has been undisturbed for some time.

@@ -9,11 +9,12 @@ use super::{CutDirection, DiscoveryFault, DiskFault, FaultMoment, PlannedFault, 
 use crate::options::RunOptions;
 
 /// Number of kinds of fault that swarm testing switches.
-const KINDS: u32 = 30;
+const KINDS: u32 = 32;
 
 /// Number of kinds in the first sets of draws.
 const KINDS_FIRST: u32 = 25;
 const KINDS_SECOND: u32 = 29;
+const KINDS_THIRD: u32 = 30;
 
 /// Kinds that take the driver away: alone, together with another node, and by trouble of its disk.
 const DRIVER_LOST: u32 = 17;
@@ -30,6 +31,7 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
     let kinds = match options.draws {
         0 => KINDS_FIRST,
         1 | 2 => KINDS_SECOND,
+        3 | 4 => KINDS_THIRD,
         _ => KINDS,
     };
     let mut swarm = stream(seed, "swarm", 0);
@@ -165,6 +167,8 @@ fn one(kind: u32, host: u32, slot: u32, slots: u32, random: &mut ChaCha8Rng) -> 
         25 => SimulatedFault::HangThread { host, slot, for_us },
         26 => SimulatedFault::RaiseLate { host, slot },
         29 => SimulatedFault::ForgedRefusals { host },
+        30 => SimulatedFault::RenumberHost { host },
+        31 => SimulatedFault::HangLane { host, for_us: for_us * 4 },
         27 => SimulatedFault::Discovery { lie: DiscoveryFault::Unclear, for_us },
         // Longer than any node waits for a silent driver.
         28 => {

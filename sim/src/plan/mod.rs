@@ -157,6 +157,10 @@ pub(crate) enum SimulatedFault {
     NoForming { host: u32, is_told: bool, for_us: u64 },
     /// Processes that start on a host never come to the library.
     HangStart { host: u32, for_us: u64 },
+    /// A host gets another address, for good. Its workers are not reached at the one before.
+    RenumberHost { host: u32 },
+    /// A lane of an agent's process does not answer, as where the directory of its workers' output hangs.
+    HangLane { host: u32, for_us: u64 },
     /// The driver's process stands still, then goes on.
     StopDriver { for_us: u64 },
     /// The driver's process is killed, and started again later: it goes on with its job.
@@ -180,8 +184,9 @@ pub(crate) enum SimulatedFault {
 }
 
 impl SimulatedFault {
-    /// Whether only the driver is affected: by its death, its pause, its disk's trouble, or a lie.
-    pub(crate) const fn is_the_drivers_alone(&self) -> bool {
+    /// Whether agents and workers go on as before: the driver alone is affected, by its death, its pause, its disk's
+    /// trouble, or a lie; or a lane hangs that nobody waits for.
+    pub(crate) const fn spares_the_job(&self) -> bool {
         matches!(
             self,
             Self::CrashDriver { .. }
@@ -190,6 +195,7 @@ impl SimulatedFault {
                 | Self::StopDriver { .. }
                 | Self::Disk { .. }
                 | Self::ForgedRefusals { .. }
+                | Self::HangLane { .. }
         )
     }
 

@@ -158,7 +158,9 @@ impl DriverCore {
         }
         if is_over {
             self.forget_worker(worker);
-            if !expected {
+            // A death that was known before the end has had its consequences: the others went on without it.
+            let counted = was_known_dead && !is_planted(Bug::DeathFailsSuccess);
+            if !expected && !counted {
                 self.handle_late_failure(worker, status);
             }
             return self.continue_ending(now);
@@ -194,6 +196,7 @@ impl DriverCore {
     fn handle_unexpected_exit(&mut self, now: Time, worker: &WorkerId, status: ExitStatus) {
         self.count_failure(now, worker, &status.to_string());
         if matches!(status, ExitStatus::Code(_)) {
+            self.roster.note_exit(worker);
             self.judge_early_failures(now);
         }
     }

@@ -19,8 +19,9 @@ use super::timers::Timer;
 const BACKOFF: RestartBackoff =
     RestartBackoff { base: Duration::from_millis(250), cap: Duration::from_secs(30) };
 
-/// Failures on each slot, before any worker attached, after which the program itself is at fault.
-const EARLY_FAILURES: u32 = 2;
+/// Exits on each slot, before any worker attached, after which the program itself is at fault. A process that could not
+/// be started tells nothing of the program.
+const EARLY_EXITS: u32 = 2;
 
 impl DriverCore {
     /// Counts a failure of a slot's worker: back-off or blacklist.
@@ -77,13 +78,13 @@ impl DriverCore {
             .roster
             .slots()
             .map(|(_, slot)| slot)
-            .filter(|slot| slot.failures >= EARLY_FAILURES)
+            .filter(|slot| slot.exits >= EARLY_EXITS)
             .count();
         let listed: usize = self.roster.hosts().iter().map(|entry| entry.slots as usize).sum();
         let usable = listed.min(self.config.max_np.map_or(usize::MAX, |max| max as usize));
         if !self.config.hosts_join && failing >= usable {
             let reason = format!(
-                "the program ended on every slot {EARLY_FAILURES} times before its first call of the library"
+                "the program ended on every slot {EARLY_EXITS} times before its first call of the library"
             );
             self.fail_with_first_cause(now, &reason);
         }

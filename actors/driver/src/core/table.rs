@@ -95,6 +95,8 @@ pub(crate) struct SlotRecord {
     pub(crate) worker: Option<WorkerId>,
     /// Number of failures counted against the slot.
     pub(crate) failures: u32,
+    /// Number of those, under this driver, that were ends of a process with an exit code.
+    pub(crate) exits: u32,
     /// Time at which a process of the slot first trained after its last failure, under this driver.
     pub(crate) trains_since: Option<Time>,
     /// End of the back-off: the slot is not refilled before.

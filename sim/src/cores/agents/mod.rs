@@ -1,12 +1,14 @@
 //! Hosts and their agents: start of an agent's process, orders to start and stop workers, reports of their ends. Part
 //! of the simulated world.
 
+mod lanes;
 mod shell;
 
 use elastic_agent::ProcessEvent;
 use elastic_agent::core::{AgentCore, AgentSettings, LastWords, SpawnOrder, StartFailure};
 use elastic_protocol::{ExitStatus, HostName};
 
+use self::lanes::HostLane;
 use super::network::LinkOwner;
 use super::stops::EarlyStop;
 use super::{Happening, MS, World};
@@ -56,6 +58,9 @@ pub(super) struct SimulatedHost {
     /// it.
     pub(super) no_forming: [u32; 2],
     pub(super) hang_start: u32,
+    /// Number of the host's address. It grows when the host is renumbered.
+    pub(super) address: u8,
+    pub(super) lane: HostLane,
     /// Whether a worker left on notice. The driver then leaves its slot empty.
     pub(super) has_closed_slots: bool,
     pub(super) ppm: i64,
@@ -148,6 +153,8 @@ impl SimulatedHost {
             no_spawn: 0,
             no_forming: [0; 2],
             hang_start: 0,
+            address: 1,
+            lane: HostLane::default(),
             has_closed_slots: false,
             ppm,
             processes: Vec::new(),

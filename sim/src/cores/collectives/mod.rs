@@ -11,6 +11,7 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Stamp, WorkerId};
 use rand::Rng;
 
+use super::processes::data_address;
 use super::program::{ProgramStage, TrainedModel};
 use super::{Happening, NONE, World};
 use crate::trace::TraceKind;
@@ -65,6 +66,17 @@ impl World {
             SyncPlan::FromRoot { root } => Some(root),
         };
         self.open_group(process, generation, &members, root);
+        // Who is told an address at which a peer does not listen any more does not reach it.
+        let moved = placement.assignment.members().position(|member| {
+            let listens_at = self.process_of(job, &member.worker).and_then(|process| {
+                let entry = self.processes.get(process as usize)?;
+                Some(data_address(entry.host, self.hosts[entry.host as usize].address, process))
+            });
+            listens_at.is_some_and(|address| address != member.data_address)
+        });
+        if let Some(group) = self.groups.get_mut(&(job, generation)) {
+            group.broken = group.broken.or(moved.map(|rank| rank as u32));
+        }
     }
 
     /// Opens the group of a generation when its first member arrives.

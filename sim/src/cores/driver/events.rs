@@ -1,7 +1,7 @@
 //! The driver's events, as the oracle checks them. Called where the driver writes its event log.
 
 use elastic_driver::{DriverEvent, EventKind};
-use elastic_protocol::{JobResult, ResetCause};
+use elastic_protocol::{JobOutcome, JobResult, ResetCause};
 
 use super::super::processes::SimulatedProcess;
 use super::super::{Happening, MS, World};
@@ -125,6 +125,19 @@ impl World {
         }
     }
 
+    /// Checks a job that failed after its training had succeeded (G-10): a death that ended a generation is not its cause.
+    fn check_late_failure(&self, result: &JobResult) -> Result<(), String> {
+        let had_succeeded =
+            self.driver.result.as_ref().is_some_and(|it| it.outcome == JobOutcome::Succeeded);
+        let failed = result.first_failure.as_ref().map(|failure| &failure.worker);
+        match failed.filter(|_| had_succeeded && result.outcome == JobOutcome::Failed) {
+            Some(worker) if self.driver.deaths.contains(&worker.incarnation) => Err(format!(
+                "G-10: the others outlived {worker} and succeeded, and its death fails the job"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn driver_ended(&mut self, result: JobResult) {
         self.driver_decides(|| words::ended(&result));
         let code = mix(u64::from(result.code.unsigned_abs()), result.reason.len() as u64);
@@ -133,6 +146,8 @@ impl World {
             return self.fail_safety("G-10: the driver gave two results".to_owned());
         }
         self.driver.has_left = true;
+        let checked = self.check_late_failure(&result);
+        self.demand(checked);
         self.driver.result = Some(result);
         self.end_connections_of(self.driver.life, true);
         self.driver.seat = None;

@@ -63,7 +63,7 @@ impl World {
         if self.healed_at.is_some() || (self.is_over() && !fault.takes_the_driver()) {
             return;
         }
-        if !fault.is_the_drivers_alone() {
+        if !fault.spares_the_job() {
             self.disturb();
         }
         let words = || format!("{index}: {fault:?}");
@@ -79,7 +79,7 @@ impl World {
         }
         let fault = self.plan[index as usize].fault;
         self.faulted_at = self.now;
-        if !fault.is_the_drivers_alone() {
+        if !fault.spares_the_job() {
             self.disturb();
         }
         self.record(TraceKind::Mend, place_of(&fault), (u64::from(index), 0), || {
@@ -122,6 +122,11 @@ impl World {
                 self.hosts[host as usize].no_forming[usize::from(is_told)] -= 1;
             }
             SimulatedFault::HangStart { host, .. } => self.hosts[host as usize].hang_start -= 1,
+            SimulatedFault::HangLane { host, .. } => {
+                if let Some(life) = self.take_stopped(index) {
+                    self.release_lane(host, life, 1);
+                }
+            }
             SimulatedFault::StopDriver { .. } => self.continue_driver(1),
             SimulatedFault::CrashDriver { .. }
             | SimulatedFault::CrashDriverAndWorker { .. }
@@ -167,7 +172,9 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::Slots { host, .. }
         | SimulatedFault::NoSpawn { host, .. }
         | SimulatedFault::NoForming { host, .. }
-        | SimulatedFault::HangStart { host, .. } => TracePlace::agent(host),
+        | SimulatedFault::HangStart { host, .. }
+        | SimulatedFault::RenumberHost { host }
+        | SimulatedFault::HangLane { host, .. } => TracePlace::agent(host),
         SimulatedFault::Discovery { .. }
         | SimulatedFault::StopDriver { .. }
         | SimulatedFault::CrashDriver { .. }

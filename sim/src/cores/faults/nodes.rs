@@ -83,6 +83,14 @@ impl World {
         self.reopen_host(host);
     }
 
+    /// Gives a host its next address. Connections to its workers end.
+    pub(super) fn renumber(&mut self, host: u32) {
+        self.hosts[host as usize].address += 1;
+        for process in self.hosts[host as usize].processes.clone() {
+            self.break_groups_of(process);
+        }
+    }
+
     /// Sets the disk of the driver's machine to the condition of the newest fault.
     pub(in crate::cores) fn set_disk(&mut self) {
         let mut conditions = self.disk_faults.iter().rev().filter_map(|(_, fault)| match fault {

@@ -53,6 +53,16 @@ impl World {
                 self.handle_signalled(process, false);
                 None
             }
+            SimulatedFault::RenumberHost { host } => {
+                self.renumber(host);
+                None
+            }
+            SimulatedFault::HangLane { host, for_us } => {
+                let life = self.hosts[host as usize].agent.as_ref()?.life;
+                self.hang_lane(host, life);
+                self.stopped_by.push((index, life));
+                Some(for_us)
+            }
             SimulatedFault::KillAgent { host } => {
                 self.end_agent(host, false);
                 self.boot_agent_later(host);

@@ -5,7 +5,7 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, Step};
 use elastic_worker::state::core::{TrainingCommand, TrainingEvent};
 
-use super::super::processes::SimulatedProcess;
+use super::super::processes::{SimulatedProcess, data_address};
 use super::super::{Happening, World};
 use super::{ProgramStage, Saved, TrainedModel};
 use crate::trace::TraceKind;
@@ -27,6 +27,7 @@ impl World {
         self.enter_stage(process, ProgramStage::AtRest);
         self.program(process).rested_at = self.now;
         self.program(process).told_lost = steps_lost;
+        self.relocate(process);
         let commit = self.program(process).saved.map(|saved| saved.id);
         self.tell_event(process, TrainingEvent::AtRest { commit, steps_lost });
         self.handle_command(process);
@@ -110,9 +111,42 @@ impl World {
         program.operation = 0;
         program.has_told_commit = false;
         self.enter_stage(process, ProgramStage::Forming);
+        let checked = self.check_own_address(process, &placement);
+        self.demand(checked);
+        let entry = &self.processes[process as usize];
+        if entry.address != self.hosts[entry.host as usize].address {
+            self.program(process).placement = Some(placement);
+            return self.collective_failed(process, None, "its host has another address");
+        }
         self.join_group(process, &placement);
         self.program(process).placement = Some(placement);
         self.enter_collective(process, 0);
+    }
+
+    /// Tells the State the host's address, if it is another than before.
+    fn relocate(&mut self, process: u32) {
+        let entry = &mut self.processes[process as usize];
+        let address = self.hosts[entry.host as usize].address;
+        if std::mem::replace(&mut entry.address, address) != address {
+            let data_address = data_address(entry.host, address, process);
+            let commit = self.program(process).saved.map(|saved| saved.id);
+            self.tell_event(process, TrainingEvent::Moved { data_address, commit });
+        }
+    }
+
+    /// Checks where the others are told to find a process: at the address that it has told last, since its State tells
+    /// the address before it says that it has arrived.
+    fn check_own_address(&self, process: u32, placement: &Placement) -> Result<(), String> {
+        let entry = &self.processes[process as usize];
+        let own = data_address(entry.host, entry.address, process);
+        let member = placement.assignment.members().find(|member| member.worker == entry.id);
+        match member.filter(|member| member.data_address != own) {
+            Some(member) => Err(format!(
+                "S-3: {} listens at {own}, and its peers are told {}",
+                entry.id, member.data_address
+            )),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn sync(&mut self, process: u32, plan: SyncPlan) {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use elastic_protocol::messages::LaneStatus;
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{HostName, NodeId, NodeName, Time};
 
 use super::Roster;
@@ -67,7 +68,9 @@ impl Roster {
     ) {
         if let Some(agent) = self.agents.get_mut(host) {
             agent.meeting = meeting;
-            agent.hanging = (now, hanging);
+            if !hanging.is_empty() || !is_planted(Bug::LaneNeverAnswers) {
+                agent.hanging = (now, hanging);
+            }
         }
     }
 

@@ -49,6 +49,14 @@ impl Roster {
         record.failures
     }
 
+    /// Notes that a slot's process has ended with an exit code, which was counted as a failure.
+    pub(crate) fn note_exit(&mut self, worker: &WorkerId) {
+        let slot = (worker.host.clone(), worker.slot);
+        if let Some(record) = self.slots.get_mut_untouched(&slot) {
+            record.exits += 1;
+        }
+    }
+
     /// Keeps a slot empty until a time.
     pub(crate) fn back_off(&mut self, slot: &SlotId, until: Time) {
         self.slots.get_or_default(slot.clone()).backoff_until = Some(until);
@@ -69,7 +77,7 @@ impl Roster {
     /// Forgives the failures of a slot.
     pub(crate) fn forgive(&mut self, slot: &SlotId) {
         if let Some(record) = self.slots.get_mut_untouched(slot) {
-            record.failures = 0;
+            (record.failures, record.exits) = (0, 0);
             record.trains_since = None;
         }
     }

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, Step, Time, WorkerId};
 
 use super::Roster;
@@ -126,7 +127,10 @@ impl Roster {
         let host_is_there = self.agent_of(worker).is_some();
         let record = self.workers.get_mut(worker)?;
         record.pid = pid;
-        record.data_address = Some(data_address);
+        let is_first = record.data_address.is_none();
+        if is_first || !is_planted(Bug::FirstAddressKept) {
+            record.data_address = Some(data_address);
+        }
         record.link = PeerLink::Up;
         record.at_rest = false;
         record.commit = commit.or(record.commit);

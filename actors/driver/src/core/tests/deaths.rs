@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::{AgentToDriver, WorkerToDriver};
-use elastic_protocol::{ExitStatus, ResetCause, WorkerId};
+use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, WorkerId};
 
 use super::Cluster;
 use crate::core::DriverConfig;
@@ -161,4 +161,17 @@ fn an_exit_status_that_comes_before_the_verdict_upon_its_death_is_the_cause() {
     let exited = ResetCause::WorkerExited { worker: victim, status: KILLED };
     assert_eq!(cluster.resets.first(), Some(&exited));
     assert_eq!(cluster.reported.first(), Some(&exited));
+}
+
+#[test]
+fn g_10_an_exit_status_after_the_success_of_those_who_went_on_does_not_fail_the_job() {
+    let mut cluster = two_by_two(|_| {});
+    let victim = cluster.worker("b", 1);
+    die(&mut cluster, &victim);
+    assert_eq!(cluster.sizes, [4, 3], "the others go on");
+    cluster.finish_all();
+    cluster.kill(&victim);
+    cluster.pass(Duration::from_secs(1));
+    let result = cluster.result.expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (JobOutcome::Succeeded, 0), "{}", result.reason);
 }

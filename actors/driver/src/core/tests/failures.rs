@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use elastic_protocol::messages::AgentToDriver;
 use elastic_protocol::messages::{Ballot, LiveWorker, WorkerToDriver};
 use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, Step, WorkerId};
 use elastic_runtime::transport::LinkEvent;
@@ -116,6 +117,25 @@ fn a_host_on_which_the_program_cannot_begin_does_not_end_the_job_of_others_that_
         cluster.pass(Duration::from_secs(5));
     }
     assert!(cluster.result.is_none(), "b may be well");
+}
+
+#[test]
+fn a_host_that_could_start_no_process_for_a_while_does_not_tell_of_the_program() {
+    let mut cluster = Cluster::new(|config| {
+        config.min_np = Some(2);
+        config.hosts_join = false;
+    });
+    cluster.slow_start = true;
+    cluster.add_host("a", 2);
+    for slot in [0, 1, 0, 1] {
+        let (worker, reason) = (cluster.worker("a", slot), "no process is to be had".to_owned());
+        let failed = AgentToDriver::StartFailed { worker, reason, is_programs: false };
+        cluster.hear_agent("a", failed);
+        cluster.pass(Duration::from_secs(5));
+    }
+    let worker = cluster.worker("a", 1);
+    cluster.exit(&worker, ExitStatus::Code(1));
+    assert!(cluster.result.is_none(), "one process has ended, and once");
 }
 
 #[test]

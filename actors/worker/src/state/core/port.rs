@@ -33,6 +33,8 @@ pub enum TrainingEvent {
     Moved {
         /// The new address.
         data_address: SocketAddr,
+        /// The commit that the thread holds, as in `AtRest`.
+        commit: Option<CommitId>,
     },
     /// The thread is in `run`, takes part in no generation, and waits for a command. Sent when it enters `run`,
     /// and whenever a generation has ended at it.

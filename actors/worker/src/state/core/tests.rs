@@ -530,10 +530,11 @@ fn s_3_a_worker_whose_host_was_renumbered_attaches_with_its_new_address() {
     core.handle_training(NOW, failed);
     outputs(&mut core);
     let data_address = ([10, 0, 0, 7], 9).into();
-    core.handle_training(NOW, TrainingEvent::Moved { data_address });
+    let held = Some(commit(1, 0));
+    core.handle_training(NOW, TrainingEvent::Moved { data_address, commit: held });
     let attach = |output: &StateOutput| {
-        matches!(output, StateOutput::ToDriver(WorkerToDriver::Attach { data_address: told, active: false, .. })
-            if *told == data_address)
+        matches!(output, StateOutput::ToDriver(WorkerToDriver::Attach { data_address: told, active: false, commit, .. })
+            if (*told, *commit) == (data_address, held))
     };
     let told = outputs(&mut core);
     assert!(told.len() == 1 && attach(&told[0]), "{told:?}");
@@ -550,7 +551,8 @@ fn s_3_a_worker_whose_host_was_renumbered_attaches_with_its_new_address() {
 fn s_3_a_worker_that_moves_while_no_driver_is_there_says_so_to_the_next() {
     let mut core = attached();
     core.handle_link(NOW, &lost());
-    core.handle_training(NOW, TrainingEvent::Moved { data_address: ([10, 0, 0, 7], 9).into() });
+    let data_address = ([10, 0, 0, 7], 9).into();
+    core.handle_training(NOW, TrainingEvent::Moved { data_address, commit: None });
     at_rest(&mut core, None, 0);
     assert_eq!(outputs(&mut core), [], "nobody is there to be told");
 }

@@ -18,7 +18,10 @@ impl StateCore {
             return;
         }
         match event {
-            TrainingEvent::Moved { data_address } => self.moved(now, data_address),
+            TrainingEvent::Moved { data_address, commit } => {
+                self.commit = commit;
+                self.moved(now, data_address);
+            }
             TrainingEvent::AtRest { commit, steps_lost } => self.at_rest(commit, steps_lost),
             TrainingEvent::Formed { stamp } => self.formed(stamp),
             TrainingEvent::Resumed { stamp, step, notes } => self.say_resumed(stamp, step, notes),

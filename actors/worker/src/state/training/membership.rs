@@ -116,10 +116,10 @@ impl Membership {
         let Some(driven) = &mut self.driven else { return alone(state, &mut self.ended) };
         loop {
             if let TrainingEnd::AtRest { steps_lost } = self.ended {
-                if let Some(data_address) = driven.fabric.relocate() {
-                    driven.control.event(TrainingEvent::Moved { data_address });
-                }
                 let commit = state.commit_id();
+                if let Some(data_address) = driven.fabric.relocate() {
+                    driven.control.event(TrainingEvent::Moved { data_address, commit });
+                }
                 driven.control.event(TrainingEvent::AtRest { commit, steps_lost });
             }
             match driven.control.wait()? {
@@ -225,7 +225,8 @@ impl Driven {
             let error =
                 "its host has another address, which the next generation's members are told";
             let ended = self.broken(stamp, None, error.to_owned());
-            self.control.event(TrainingEvent::Moved { data_address });
+            let commit = state.commit_id();
+            self.control.event(TrainingEvent::Moved { data_address, commit });
             return Ok(Err(ended));
         }
         let mut group = match self.fabric.form(placement, self.control.shared().group_deadlines()) {
