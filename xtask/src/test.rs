@@ -10,7 +10,7 @@ use crate::simulation;
 use crate::steps::{seed_of_commit, shell, skip, step};
 
 /// Tests at a time for each processor, where cargo-nextest runs each as a process of its own.
-const TESTS_PER_PROCESSOR: usize = 3;
+const TESTS_PER_PROCESSOR: usize = 2;
 
 /// Runs the format check, the lints, the tests of the workspace, and simulated clusters.
 ///

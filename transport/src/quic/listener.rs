@@ -90,6 +90,8 @@ impl Listener {
     pub(crate) async fn run(self: Rc<Self>, endpoint: Endpoint) {
         while let Some(incoming) = endpoint.accept().await {
             self.take(incoming);
+            // Each costs the time of a signature. Whoever is connected already comes in between.
+            tokio::task::yield_now().await;
         }
     }
 
