@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import sysconfig
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -244,3 +245,23 @@ except KeyboardInterrupt:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
     assert done.stdout == "interrupted\n", done.stderr
+
+
+def test_g_9_a_callback_that_does_not_return_delays_the_exit_and_does_not_prevent_it():
+    program = """
+import threading, time
+from elastic_node import _native
+meeting = _native.Meeting("127.0.0.1")
+group = meeting.form(0, [meeting.address], [7] * 32, 60.0)
+begun = threading.Event()
+def callback(error):
+    begun.set()
+    time.sleep(600)
+handle = group.barrier(callback)
+begun.wait()
+print("leaving", flush=True)
+"""
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("leaving\n", 0), done.stderr
+    assert time.monotonic() - begun >= 5, "the callback had its time"

@@ -1,9 +1,12 @@
 //! Processes that pause and continue (SIGSTOP, a suspended machine, a disk that hangs): a process that was paused
 //! itself must not count that time against others (D-3).
 
+use std::io::Read as _;
+
 use nix::sys::signal::Signal;
 
-use crate::support::{Job, signal};
+use crate::sickness::small_pipe;
+use crate::support::{Job, binary, signal, wait_until};
 
 fn job() -> Job {
     let mut job = Job::start(&["-n", "2"], &[]);
@@ -31,6 +34,38 @@ fn assert_undisturbed(mut job: Job, pids: [i32; 2]) {
         assert_eq!(job.agent_end(host).code(), Some(0), "agent {host}");
     }
     job.assert_exact();
+}
+
+#[test]
+fn g_9_a_client_whose_driver_is_paused_after_its_answer_ends_without_a_goodbye() {
+    let mut job = Job::start(&["-n", "1"], &[]);
+    // So many that a status is longer than the pipe.
+    const HOSTS: usize = 16;
+    for number in 0..HOSTS {
+        job.agent(&format!("a-host-with-a-rather-long-name-{number}"), 1);
+    }
+    job.wait("all agents", |job| {
+        let hosts = job.status()?["hosts"].as_array()?.len();
+        (hosts == HOSTS).then_some(())
+    });
+    let (mut reader, writer) = small_pipe();
+    let mut client = std::process::Command::new(binary())
+        .args(["status", "--json", "--driver", &job.address, "--token-file"])
+        .arg(job.path("state/token"))
+        .stdout(writer)
+        .spawn()
+        .expect("it is there");
+    // With the first byte it has its answer; it waits for the rest to be read.
+    let mut first = [0];
+    reader.read_exact(&mut first).expect("an answer");
+    signal(driver_pid(&job), Signal::SIGSTOP);
+    let mut rest = String::new();
+    reader.read_to_string(&mut rest).expect("the rest");
+    assert!(rest.len() > 4096, "it was not held up: {}", rest.len());
+    let status = wait_until("the client's end", || client.try_wait().expect("it is ours"));
+    assert_eq!(status.code(), Some(0));
+    signal(driver_pid(&job), Signal::SIGCONT);
+    assert_eq!(job.finish(), 0);
 }
 
 fn a_paused_driver_resets_nobody(pause_ms: u64) {
@@ -83,7 +118,7 @@ fn a_host_that_freezes_while_its_driver_is_paused_is_lost_all_the_same() {
 fn g_9_a_driver_that_stands_still_is_not_waited_for_when_its_status_is_asked() {
     let job = job();
     signal(driver_pid(&job), Signal::SIGSTOP);
-    let asked = std::process::Command::new(crate::support::binary())
+    let asked = std::process::Command::new(binary())
         .args(["status", "--driver", &job.address, "--token-file"])
         .arg(job.path("state/token"))
         .output()

@@ -172,3 +172,42 @@ fn send(pid: u32, signal: Signal) -> io::Result<()> {
     let pid = i32::try_from(pid).map_err(io::Error::other)?;
     Ok(signal::kill(Pid::from_raw(pid), signal)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cluster of processes that say nothing and end for no signal but SIGKILL.
+    fn mute() -> Cluster {
+        let program = PathBuf::from("/bin/sh");
+        let child = || {
+            let mut command = command(&program);
+            command.args(["-c", "trap '' INT TERM; exec sleep 600"]);
+            command.spawn().expect("a shell is there")
+        };
+        let (driver, agents) = (child(), vec![child()]);
+        let folder = TempDir::new().expect("a folder");
+        Cluster { folder, program, driver, agents, address: String::new() }
+    }
+
+    /// On a clock that moves to the next timer while everybody waits.
+    fn run_paused<F: Future>(test: F) -> F::Output {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build();
+        runtime.expect("the system gives an event queue").block_on(test)
+    }
+
+    #[test]
+    fn g_9_processes_of_the_demo_that_neither_start_nor_end_are_given_up() {
+        run_paused(async {
+            let begun = Instant::now();
+            let mut cluster = mute();
+            let failure = cluster.address().await.expect_err("it never listens");
+            assert_eq!(failure.to_string(), "the driver did not start");
+            let failure = cluster.judge(ExitStatus::default()).await.expect_err("it never ends");
+            assert_eq!(failure.to_string(), "an agent did not end");
+            cluster.stop().await;
+            assert!(begun.elapsed() >= 3 * PATIENCE, "each had its time");
+        });
+    }
+}

@@ -37,14 +37,10 @@ async fn demonstrate(json: bool) -> Result<(), CommandFailure> {
     let mut cluster = Cluster::start()?;
     let watched = {
         let heard = std::pin::pin!(signals.next());
-        let watching = std::pin::pin!(tokio::time::timeout(PATIENCE, watch(&mut cluster)));
+        let watching = std::pin::pin!(in_time(watch(&mut cluster)));
         match select(heard, watching).await {
             Either::Left((heard, _)) => Err(stopped(heard)),
-            Either::Right((Ok(watched), _)) => watched,
-            Either::Right((Err(_elapsed), _)) => Err(CommandFailure::new(format!(
-                "the demo was not over after {} s",
-                PATIENCE.as_secs()
-            ))),
+            Either::Right((watched, _)) => watched,
         }
     };
     if let Err(failure) = watched {
@@ -58,6 +54,16 @@ async fn demonstrate(json: bool) -> Result<(), CommandFailure> {
         report.to_string()
     };
     print_line(&text)
+}
+
+/// Fails when the demo takes too long.
+async fn in_time(
+    watching: impl Future<Output = Result<(), CommandFailure>>,
+) -> Result<(), CommandFailure> {
+    tokio::time::timeout(PATIENCE, watching).await.unwrap_or_else(|_elapsed| {
+        let seconds = PATIENCE.as_secs();
+        Err(CommandFailure::new(format!("the demo was not over after {seconds} s")))
+    })
 }
 
 /// Follows the story until the job is over.
@@ -112,4 +118,16 @@ fn act(action: StoryAction, cluster: &mut Cluster, view: &DemoView) -> Result<()
 
 fn stopped(heard: Heard) -> CommandFailure {
     CommandFailure::new(format!("stopped by {}", heard.name)).with_code(heard.code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g_9_a_demo_that_does_not_end_is_stopped_with_the_reason() {
+        let failure = system::run_paused(in_time(std::future::pending()));
+        let failure = failure.expect_err("it never ends");
+        assert_eq!(failure.to_string(), "the demo was not over after 120 s");
+    }
 }

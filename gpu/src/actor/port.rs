@@ -114,3 +114,57 @@ impl std::fmt::Debug for GpuPort {
         formatter.write_str("GpuPort")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use actix::{Actor, Context, Handler};
+    use elastic_runtime::system;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// Takes requests and answers none.
+    #[derive(Default)]
+    struct MuteActor {
+        kept: Vec<GpuRequest>,
+    }
+
+    impl Actor for MuteActor {
+        type Context = Context<Self>;
+    }
+
+    impl Handler<GpuRequest> for MuteActor {
+        type Result = ();
+
+        fn handle(&mut self, request: GpuRequest, _: &mut Context<Self>) {
+            self.kept.push(request);
+        }
+    }
+
+    fn identify(port: &GpuPort, patience: Duration) -> Result<UniqueId, String> {
+        let plan = FormPlan::init(1, "a test");
+        port.ask(patience, |reply| GpuRequest::Identify { plan, reply })
+    }
+
+    #[test]
+    fn g_9_an_actor_that_does_not_answer_is_waited_for_until_the_patience_is_over() {
+        let port = GpuPort::default();
+        let gone = identify(&port, Duration::from_secs(60)).expect_err("nobody is there");
+        assert_eq!(gone, "the GPU actor is gone");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (ready, is_ready) = mpsc::sync_channel(1);
+        let opened = port.clone();
+        let thread = std::thread::spawn(move || {
+            system::run(async move {
+                opened.open(MuteActor::default().start().recipient());
+                ready.send(()).expect("the test waits");
+                let _ = stopped.await;
+            })
+        });
+        is_ready.recv().expect("the actor starts");
+        let mute = identify(&port, Duration::from_millis(200)).expect_err("it is mute");
+        assert_eq!(mute, "the GPU actor does not answer");
+        drop(stop);
+        thread.join().expect("it ends").expect("the system gives an event queue");
+    }
+}

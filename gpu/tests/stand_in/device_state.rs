@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use elastic_gpu::cuda::Stream;
-use elastic_gpu::nccl::GpuPatience;
+use elastic_gpu::nccl::{CommError, GpuPatience};
 use elastic_gpu::{DeviceState, Gpu};
 
 use crate::support::{LONG, faults, search};
@@ -66,6 +66,21 @@ fn a_commit_after_a_step_that_was_aborted_is_none() {
     state.keep_commit();
     assert!(all(&state, 1));
     assert_eq!(state.cost().commits, 1);
+}
+
+#[test]
+fn g_9_work_that_the_gpu_does_not_end_is_given_up_when_the_patience_is_over() {
+    let faults = faults();
+    let gpu = Gpu::open(&search(), 0, false).expect("the stand-in works");
+    let compute = Stream::new(gpu.device()).expect("a stream");
+    let patience = GpuPatience { due: Instant::now() + LONG, stop: &|| None };
+    let mut state = DeviceState::new(gpu.device(), LENGTH).expect("memory");
+    state.write(&[1; LENGTH], &compute, &patience).expect("it goes up");
+    faults.set("call=cuMemcpyDtoHAsync do=hang");
+    state.begin_commit(&compute, &patience).expect("it begins");
+    let short = GpuPatience { due: Instant::now() + Duration::from_millis(200), stop: &|| None };
+    let error = state.finish_commit(&short).expect_err("the copy hangs");
+    assert!(matches!(error, CommError::DeadlinePassed { .. }), "{error}");
 }
 
 #[test]

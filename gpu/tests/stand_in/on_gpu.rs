@@ -208,3 +208,19 @@ fn after_a_failure_the_memory_is_let_go_of() {
     assert!(results.iter().all(|(_, lets_go)| *lets_go));
     drop(faults);
 }
+
+#[test]
+fn g_9_memory_that_the_gpu_does_not_let_go_of_is_waited_for_and_then_given_up() {
+    let faults = faults();
+    let mut world = World::new(0..1, Options::default());
+    world.form();
+    faults.set("call=cuMemcpyDtoHAsync do=hang");
+    let lets_go = world.collective(|group| {
+        let nccl = nccl_of(group);
+        let data = Numbers::zeroes(nccl, 3);
+        let stuck = GpuPatience { due: Instant::now(), stop: &|| None };
+        data.memory.read(nccl.stream().expect("it has one"), &stuck).expect_err("the copy hangs");
+        nccl.lets_go_within(Duration::from_millis(200))
+    });
+    assert_eq!(lets_go, [false], "a copy is under way");
+}

@@ -136,9 +136,10 @@ fn keep(
         let valid = leadership.lease().check(clock());
         let now = clock();
         let is_stalled = now.saturating_sub(ticked_at()) > leadership.lease().stalls_after();
-        let renewed = valid.and_then(|()| {
-            if is_stalled { leadership.leave_unrenewed(now) } else { leadership.renew(clock, left) }
-        });
+        let renewed = match is_stalled {
+            true => leadership.leave_unrenewed(now),
+            false => valid.and_then(|()| leadership.renew(clock, left)),
+        };
         match renewed {
             Ok(lease) => permit.renew(lease.valid_until()),
             Err(end) => {

@@ -172,6 +172,22 @@ fn a_driver_stops_when_etcd_is_silent_and_acts_again_when_it_is_back() {
     });
 }
 
+/// A driver that has won is given until then to begin, as if its actors had run at that time.
+#[test]
+fn g_9_a_driver_that_has_won_and_never_begins_loses_its_lease() {
+    let Some(etcd) = Etcd::start() else { return };
+    let leadership = wins(&mut short_lived(&etcd, "a"));
+    let (tell, told) = std::sync::mpsc::channel();
+    let begins_until = clock() + Duration::from_secs(1);
+    let tell = move |what| tell.send((clock(), what)).is_ok();
+    let keeper = Keeper::start(leadership, clock, move || begins_until, tell)
+        .expect("a thread is to be had");
+    let (ended_at, ended) = told.recv_timeout(LONG).expect("it must stop acting");
+    assert_eq!(ended, KeeperMessage::Ended(LeaseEnd::Stalled));
+    assert!(ended_at > begins_until + keeper.stalls_after(), "it had its time");
+    assert!(!keeper.permit().is_valid(clock()), "it must not act");
+}
+
 #[test]
 fn d_2_a_driver_that_is_cut_off_stops_before_another_acts() {
     let Some(etcd) = Etcd::start() else { return };

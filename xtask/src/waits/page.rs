@@ -5,8 +5,6 @@
 pub(super) enum WaitKind {
     /// A wait ends at this time, whatever was waited for.
     Deadline,
-    /// The same, and no test has made it wait yet.
-    Untested,
     /// Something is done this often, or put off for this long: what is waited for is the time itself.
     Interval,
     /// A span that a decision looks at; nothing waits for its end.
@@ -40,7 +38,6 @@ fn row(line: &str) -> Option<Row> {
         value: value.to_owned(),
         kind: match kind {
             "deadline" => Some(WaitKind::Deadline),
-            "untested" => Some(WaitKind::Untested),
             "interval" => Some(WaitKind::Interval),
             "span" => Some(WaitKind::Span),
             _ => None,

@@ -132,4 +132,20 @@ mod tests {
         assert_eq!(folder_of("proc /proc proc rw 0 0\n", groups), None);
         assert_eq!(folder_of(mounts, "4:memory:/a\n"), None);
     }
+
+    /// Files that never change, as those of a group whose process is in a system call that does not return.
+    #[test]
+    fn g_9_a_killed_group_whose_processes_stay_is_waited_for_and_then_left() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = place.path().join("stuck");
+        fs::create_dir(&folder).expect("a folder");
+        fs::write(folder.join("cgroup.kill"), "").expect("it is written");
+        fs::write(folder.join("cgroup.events"), "populated 1\nfrozen 0\n").expect("it is written");
+        let begun = std::time::Instant::now();
+        drop(WorkerGroup { folder: folder.clone() });
+        let waited_ms = begun.elapsed().as_millis();
+        assert!(waited_ms >= u128::from(GONE_WITHIN_MS), "it was left after {waited_ms} ms");
+        assert_eq!(fs::read_to_string(folder.join("cgroup.kill")).expect("it is there"), "1");
+        assert!(folder.exists(), "a group with processes in it cannot be removed");
+    }
 }
