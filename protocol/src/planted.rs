@@ -60,6 +60,7 @@ bugs! {
     DeathStaysUnexplained = "the exit status of a death does not reach its reset", "driver";
     /// A death keeps its provisional cause if the exit status comes before the verdict upon it.
     ExitBeforeVerdictForgotten = "an exit status before the verdict upon its death is forgotten", "driver";
+    /// The exit status of a worker that the others outlived comes after their success, and fails the job (G-10).
     DeathFailsSuccess = "a death that the others outlived fails the job that has succeeded", "driver";
     /// A worker that attaches again is still looked for at its first address.
     FirstAddressKept = "a worker's new address is not taken", "driver";

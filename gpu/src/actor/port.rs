@@ -147,6 +147,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "an actor without a supervisor, on its thread")]
     fn g_9_an_actor_that_does_not_answer_is_waited_for_until_the_patience_is_over() {
         let port = GpuPort::default();
         let gone = identify(&port, Duration::from_secs(60)).expect_err("nobody is there");

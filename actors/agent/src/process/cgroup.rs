@@ -135,6 +135,7 @@ mod tests {
 
     /// Files that never change, as those of a group whose process is in a system call that does not return.
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "measures a wait for the kernel")]
     fn g_9_a_killed_group_whose_processes_stay_is_waited_for_and_then_left() {
         let place = tempfile::tempdir().expect("a folder");
         let folder = place.path().join("stuck");
