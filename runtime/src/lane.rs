@@ -32,6 +32,11 @@ impl BlockingLane {
     pub const DISCOVERY: Self =
         Self { name: "discovery", jobs_max: 1, answers_within: Duration::from_secs(5) };
 
+    /// Starts of the agents that a driver starts itself. Its thread must live as long as they do: the kernel ends them
+    /// with it (prctl(2), `PR_SET_PDEATHSIG`).
+    pub const AGENTS: Self =
+        Self { name: "agents", jobs_max: 4096, answers_within: Duration::from_secs(5) };
+
     /// Starts and ends of an agent's processes.
     pub const PROCESSES: Self =
         Self { name: "processes", jobs_max: 4096, answers_within: Duration::from_secs(5) };

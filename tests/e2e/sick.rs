@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::etcd::Etcd;
-use crate::sickness::{Disk, Sickness, StoodStill, small_pipe};
+use crate::sickness::{Disk, HeldProgram, Sickness, StoodStill, small_pipe};
 use crate::support::{Job, PATIENCE, binary, is_running, now, signal};
 
 /// Tolerance for slow test machines, added to the times that the product promises.
@@ -196,6 +196,48 @@ fn s_5_a_host_file_that_hangs_stops_neither_forming_nor_the_end() {
     assert_eq!(job.finish(), 0);
     assert!(begun.elapsed() < Duration::from_secs(5) + SLOW_MACHINE, "{:?}", begun.elapsed());
     job.assert_exact();
+}
+
+#[test]
+fn s_5_a_discovery_script_whose_start_hangs_stops_neither_forming_nor_the_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = Job::discovery_script(folder.path(), "a:1\nb:1");
+    let text = std::fs::read_to_string(&script).expect("it was written");
+    let flags = ["-n", "2", "--host-discovery-script", &script.display().to_string()];
+    let mut job = with_two_agents(Job::start(&flags, &[]));
+    let Some(held) = HeldProgram::put(&script, &text) else { return };
+    wait_for_warning(&mut job, "discovery: not answered for");
+    let victim = job.pid("b", 0);
+    kill_until_another_generation(&mut job, victim);
+    let begun = now();
+    assert_eq!(job.finish(), 0);
+    assert!(begun.elapsed() < Duration::from_secs(5) + SLOW_MACHINE, "{:?}", begun.elapsed());
+    job.assert_exact();
+    drop(held);
+}
+
+#[test]
+fn s_5_an_agent_whose_start_hangs_holds_up_neither_status_nor_the_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // In the place of ssh: runs what it was told on this machine.
+    let text = "#!/bin/sh\nfor line; do :; done\nexec sh -c \"$line\"\n";
+    let Some(held) = HeldProgram::put(&folder.path().join("ssh"), text) else { return };
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").expect("a path"));
+    let flags = ["-H", "a:1,b:1", "--launcher", "ssh"];
+    let mut job = Job::start_in(&[("PATH", &path)], &flags, &[]);
+    wait_for_warning(&mut job, "agents: not answered for");
+    drop(held);
+    job.wait_for_sizes(&[2]);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+    let Some(held) = HeldProgram::put(&folder.path().join("ssh"), text) else { return };
+    let mut job = Job::start_in(&[("PATH", &path)], &flags, &[]);
+    wait_for_warning(&mut job, "agents: not answered for");
+    let begun = now();
+    signal(pid_of_driver(&job), Signal::SIGTERM);
+    assert_eq!(job.end(), 143);
+    assert!(begun.elapsed() < Duration::from_secs(20) + SLOW_MACHINE, "{:?}", begun.elapsed());
+    drop(held);
 }
 
 /// The number of threads in the driver's lane of discovery.

@@ -3,15 +3,18 @@
 
 use std::fs::{self, File};
 use std::io::{PipeReader, PipeWriter};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::Command;
 
 use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+
+use crate::support::make_executable;
 
 /// The faulty parts with which a job is started.
 #[derive(Default)]
@@ -83,6 +86,46 @@ fn run(program: &str, arguments: &[&str], last: &Path) -> Result<(), String> {
     let output = output.map_err(|error| format!("`{program}` cannot be run: {error}"))?;
     let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     output.status.success().then_some(()).ok_or_else(|| format!("`{program}`: {stderr}"))
+}
+
+/// A program on a file system that hangs: whoever opens or executes it waits until this is dropped, or for the 45 s of
+/// the kernel, since this process holds the file by a lease (fcntl(2), `F_SETLEASE`).
+pub(crate) struct HeldProgram(File);
+
+impl HeldProgram {
+    /// Puts a held program in the place of the one at `path`; none where the file system has no leases.
+    #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
+    pub(crate) fn put(path: &Path, text: &str) -> Option<Self> {
+        let aside = path.with_extension("held");
+        fs::write(&aside, text).expect("a file");
+        make_executable(&aside);
+        let file = File::open(&aside).expect("it is there");
+        if let Err(error) = lease(&file, libc::F_WRLCK) {
+            eprintln!("not shown: no file can be held here: {error}");
+            return None;
+        }
+        fs::rename(&aside, path).expect("it takes the other one's place");
+        Some(Self(file))
+    }
+}
+
+impl Drop for HeldProgram {
+    fn drop(&mut self) {
+        let _ = lease(&self.0, libc::F_UNLCK);
+    }
+}
+
+/// fcntl(2): chooses the signal of a lease. The libc crate does not name it.
+const F_SETSIG: i32 = 10;
+
+#[expect(unsafe_code, reason = "nix has no leases")]
+fn lease(file: &File, kind: i32) -> std::io::Result<()> {
+    // The signal that somebody waits would end this process; this one is ignored.
+    // SAFETY: these commands take a number, and the descriptor is open.
+    let told = unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) };
+    // SAFETY: as above.
+    let held = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) };
+    if told == 0 && held == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 /// A pipe with a buffer of one page, for a reader that does not read.

@@ -16,7 +16,7 @@ use elastic_host_manager::{HostManagerConfig, HostSource, HostsSnapshot, ScriptD
 use elastic_protocol::{
     Incarnation, JobId, JobResult, NodeId, NodeName, ProgramSpec, Term, WorkerId,
 };
-use elastic_runtime::{NodeHandle, system, wall_clock};
+use elastic_runtime::{BlockingLane, NodeHandle, OffloadPort, system, wall_clock};
 use elastic_transport::{Credentials, JobSecrets, JoinToken, ListenOptions, QuicTransport};
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
@@ -68,7 +68,10 @@ pub(super) fn run(
             )
             .into(),
             host_manager: HostManagerConfig::new(HostSource::Joined),
-            discovery: Box::new(ScriptDiscovery::new(Path::new(""))),
+            discovery: Box::new(ScriptDiscovery::new(
+                Path::new(""),
+                OffloadPort::lane(BlockingLane::DISCOVERY),
+            )),
             credentials: Rc::new(Issue(Rc::clone(&credentials))),
             observer: Box::new(Nobody),
             journal: None,

@@ -17,8 +17,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct Lanes {
     /// Work on the journal, and on the store of several drivers.
     pub(crate) journal: OffloadPort,
-    /// Reads of the host file.
+    /// Reads of the host file, starts of the discovery script.
     pub(crate) discovery: OffloadPort,
+    /// Starts of the driver's own agents.
+    pub(crate) agents: OffloadPort,
     /// Work on the state directory.
     pub(crate) state: OffloadPort,
 }
@@ -26,10 +28,14 @@ pub(crate) struct Lanes {
 impl Lanes {
     /// Lanes without threads yet.
     pub(crate) fn new() -> Self {
-        let [journal, discovery, state] =
-            [BlockingLane::JOURNAL, BlockingLane::DISCOVERY, BlockingLane::STATE]
-                .map(OffloadPort::lane);
-        Self { journal, discovery, state }
+        let kinds = [
+            BlockingLane::JOURNAL,
+            BlockingLane::DISCOVERY,
+            BlockingLane::AGENTS,
+            BlockingLane::STATE,
+        ];
+        let [journal, discovery, agents, state] = kinds.map(OffloadPort::lane);
+        Self { journal, discovery, agents, state }
     }
 }
 
@@ -83,8 +89,8 @@ impl Watch {
     }
 
     fn ports(&self) -> impl Iterator<Item = &OffloadPort> {
-        let Lanes { journal, discovery, state } = &self.0.lanes;
-        [journal, discovery, state].into_iter()
+        let Lanes { journal, discovery, agents, state } = &self.0.lanes;
+        [journal, discovery, agents, state].into_iter()
     }
 }
 

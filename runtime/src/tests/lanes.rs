@@ -11,6 +11,7 @@ fn g_9_work_that_does_not_return_is_named_after_the_time_of_its_lane() {
     let lanes = [
         BlockingLane::JOURNAL,
         BlockingLane::DISCOVERY,
+        BlockingLane::AGENTS,
         BlockingLane::PROCESSES,
         BlockingLane::ADMISSION,
         BlockingLane::STATE,

@@ -9,8 +9,10 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use elastic_protocol::ExitStatus;
+use elastic_runtime::OffloadPort;
 use futures_util::future::{Either, join, select};
 use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
 use super::process::{CommandOutput, ProcessGroup};
@@ -32,15 +34,17 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct ScriptDiscovery {
     path: PathBuf,
+    offload: OffloadPort,
 }
 
 impl ScriptDiscovery {
     /// The script at `path`; a relative path counts from the present working directory. A name without a
-    /// slash that is no file there is looked for in `PATH`.
-    pub fn new(path: &Path) -> Self {
+    /// slash that is no file there is looked for in `PATH`. It is started through `offload`, since the file system
+    /// with the script or its interpreter can hang.
+    pub fn new(path: &Path, offload: OffloadPort) -> Self {
         let is_bare = path.components().count() == 1 && !path.exists();
         let absolute = if is_bare { None } else { std::path::absolute(path).ok() };
-        Self { path: absolute.unwrap_or_else(|| path.to_owned()) }
+        Self { path: absolute.unwrap_or_else(|| path.to_owned()), offload }
     }
 
     fn shown(&self) -> String {
@@ -50,12 +54,12 @@ impl ScriptDiscovery {
     async fn start(&self) -> Result<Child, DiscoveryError> {
         let mut starts = 1;
         loop {
-            let started = Command::new(&self.path)
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .process_group(0)
-                .spawn();
+            let (path, runtime) = (self.path.clone(), Handle::current());
+            let starting = self.offload.run("discovery script", move || spawn(&path, &runtime));
+            let started = starting.await.map_err(|error| {
+                let (command, message) = (self.shown(), error.to_string());
+                DiscoveryError::CannotStart { command, message }
+            })?;
             match started {
                 Ok(child) => return Ok(child),
                 Err(error)
@@ -111,6 +115,18 @@ impl ScriptDiscovery {
         }
         Err(DiscoveryError::Failed { command, status, stderr })
     }
+}
+
+/// Starts the script, on any thread. It ends with its handle, since the run may have been given up meanwhile.
+fn spawn(path: &Path, runtime: &Handle) -> io::Result<Child> {
+    let _context = runtime.enter();
+    Command::new(path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
 }
 
 /// Reads the script's output until it has ended.

@@ -23,8 +23,12 @@ fn script(text: &str) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
+fn discovery(path: &std::path::Path) -> ScriptDiscovery {
+    ScriptDiscovery::new(path, OffloadPort::lane(BlockingLane::DISCOVERY))
+}
+
 fn run_within(path: &std::path::Path, limit: Duration) -> Result<String, DiscoveryError> {
-    system::run(async { ScriptDiscovery::new(path).run(limit).await }).expect("a runtime")
+    system::run(async { discovery(path).run(limit).await }).expect("a runtime")
 }
 
 fn run(text: &str) -> Result<String, DiscoveryError> {
@@ -133,7 +137,7 @@ fn dropping_a_run_ends_the_script() {
     );
     let pid_file = folder.path().join("pid");
     let pid = system::run(async {
-        let mut run = ScriptDiscovery::new(&path).run(LIMIT);
+        let mut run = discovery(&path).run(LIMIT);
         loop {
             let step = tokio::time::timeout(Duration::from_millis(10), &mut run).await;
             assert!(step.is_err(), "it ended: {step:?}");

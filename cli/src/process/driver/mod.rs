@@ -151,7 +151,7 @@ async fn drive(
         log: log.to_owned(),
     };
     start_beside(&reached_at)?;
-    let launcher = launcher(plan, command, node, beside.is_some());
+    let launcher = launcher(plan, command, node, &lanes, beside.is_some());
     if let (Some(launcher), Some(durable)) = (&launcher, &durable) {
         launcher.adopt(durable.tenure.image.hosts.iter().map(|host| host.name.clone()));
     }
@@ -476,6 +476,7 @@ fn launcher(
     plan: &DriverPlan,
     command: AgentCommand,
     node: &NodeHandle,
+    lanes: &Lanes,
     is_told: bool,
 ) -> Option<Rc<Launcher>> {
     let way = match plan.launcher {
@@ -487,7 +488,7 @@ fn launcher(
         LauncherKind::Local => LaunchMethod::Local,
         LauncherKind::Ssh => LaunchMethod::Ssh { failures_max: plan.config.max_restarts },
     };
-    Some(Launcher::start(command, way, node))
+    Some(Launcher::start(command, way, node, lanes.agents.clone()))
 }
 
 /// Default of `--log`.
@@ -495,9 +496,13 @@ const DEFAULT_LOG: &str = "info";
 
 fn discovery(plan: &DiscoveryPlan, node: &NodeHandle, lanes: &Lanes) -> Box<dyn Discovery> {
     match plan {
-        DiscoveryPlan::Script(path) => Box::new(ScriptDiscovery::new(path)),
+        DiscoveryPlan::Script(path) => {
+            Box::new(ScriptDiscovery::new(path, lanes.discovery.clone()))
+        }
         // A placeholder: without discovery the script is never run.
-        DiscoveryPlan::None => Box::new(ScriptDiscovery::new(Path::new(""))),
+        DiscoveryPlan::None => {
+            Box::new(ScriptDiscovery::new(Path::new(""), lanes.discovery.clone()))
+        }
         DiscoveryPlan::Dns(target) => {
             Box::new(DnsDiscovery::new(target.clone(), node.random("discovery: DNS", 0)))
         }

@@ -17,7 +17,7 @@ use super::command::AgentCommand;
 use super::core::{AgentProcessEnd, EndKind};
 use crate::command_line::flag_variables;
 
-/// Starts the agent of a host.
+/// Starts the agent of a host, from the launcher's lane.
 pub(super) fn start(agent: &AgentCommand, name: &HostName) -> io::Result<Child> {
     let mut command = Command::new(&agent.program);
     for variable in flag_variables() {

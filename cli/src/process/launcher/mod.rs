@@ -16,12 +16,13 @@ use std::time::Duration;
 use actix::Addr;
 use elastic_driver::{Driver, LaunchFailed};
 use elastic_protocol::{HostName, Time};
-use elastic_runtime::NodeHandle;
 use elastic_runtime::restart::RestartBackoff;
+use elastic_runtime::{NodeHandle, OffloadPort};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::NamedTempFile;
 use tokio::process::Child;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -69,19 +70,35 @@ impl LaunchMethod {
     }
 }
 
-/// The process started for a host.
-#[derive(Debug)]
+/// The process started for a host, or being started.
+#[derive(Debug, Default)]
 struct StartedAgent {
     pid: Option<Pid>,
     /// Over ssh: the leash, which is ssh's stdin.
     stdin: Option<File>,
+    /// What the process is told once it is started.
+    told_early: Option<AgentOrder>,
 }
+
+/// How an agent's process is ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum AgentOrder {
+    /// It is asked to leave in order.
+    Leave,
+    /// It is killed.
+    End,
+}
+
+/// A process that was started for a host, with the file to which ssh writes its messages.
+type SpawnedAgent = (Child, Option<NamedTempFile>);
 
 /// The agents that a driver starts.
 pub(crate) struct Launcher {
     command: AgentCommand,
     way: LaunchMethod,
     node: NodeHandle,
+    /// Where processes are started: the file system with the program can hang.
+    lane: OffloadPort,
     core: RefCell<LauncherCore>,
     held: RefCell<BTreeMap<HostName, StartedAgent>>,
     driver: OnceCell<Addr<Driver>>,
@@ -91,12 +108,18 @@ pub(crate) struct Launcher {
 
 impl Launcher {
     /// A launcher without agents.
-    pub(super) fn start(command: AgentCommand, way: LaunchMethod, node: &NodeHandle) -> Rc<Self> {
+    pub(super) fn start(
+        command: AgentCommand,
+        way: LaunchMethod,
+        node: &NodeHandle,
+        lane: OffloadPort,
+    ) -> Rc<Self> {
         let core = LauncherCore::new(way.rules(), node.random("launcher", 0));
         let launcher = Rc::new(Self {
             command,
             way,
             node: node.clone(),
+            lane,
             core: RefCell::new(core),
             held: RefCell::default(),
             driver: OnceCell::new(),
@@ -195,8 +218,8 @@ impl Launcher {
     fn carry_out(self: &Rc<Self>, output: LauncherOutput) {
         match output {
             LauncherOutput::Start(name) => self.start_agent(name),
-            LauncherOutput::AskToGo(name) => self.ask_to_go(&name),
-            LauncherOutput::Kill(name) => self.signal(&name, Signal::SIGKILL),
+            LauncherOutput::AskToGo(name) => self.order(&name, AgentOrder::Leave),
+            LauncherOutput::Kill(name) => self.order(&name, AgentOrder::End),
             LauncherOutput::Again { host, reason } => {
                 tracing::warn!(%host, reason, "its agent ended and is started again");
             }
@@ -208,26 +231,28 @@ impl Launcher {
     }
 
     fn start_agent(self: &Rc<Self>, name: HostName) {
-        match self.spawn(&name) {
-            Ok((child, said, held)) => {
-                self.held.borrow_mut().insert(name.clone(), held);
-                tokio::task::spawn_local(Rc::clone(self).watch(name, child, said));
-            }
+        self.held.borrow_mut().insert(name.clone(), StartedAgent::default());
+        tokio::task::spawn_local(Rc::clone(self).run(name));
+    }
+
+    /// Starts the agent of a host, and waits for its end.
+    async fn run(self: Rc<Self>, name: HostName) {
+        let (command, way, host) = (self.command.clone(), self.way, name.clone());
+        let runtime = Handle::current();
+        let start = move || spawn(&command, way, &host, &runtime);
+        let started = self.lane.run("an agent's start", start).await;
+        match started.map_err(io::Error::other).flatten().and_then(|it| self.hold(&name, it)) {
+            Ok((child, said)) => self.watch(name, child, said).await,
             Err(error) => {
+                self.held.borrow_mut().remove(&name);
                 let reason = format!("it could not be started: {error}");
                 self.ended(&name, AgentProcessEnd { kind: EndKind::Refused, reason });
             }
         }
     }
 
-    fn spawn(&self, name: &HostName) -> io::Result<(Child, Option<NamedTempFile>, StartedAgent)> {
-        let (mut child, said) = match self.way {
-            LaunchMethod::Local => (local::start(&self.command, name)?, None),
-            LaunchMethod::Ssh { .. } => {
-                let (child, said) = ssh::start(&self.command, name)?;
-                (child, Some(said))
-            }
-        };
+    /// Keeps what the process is told through, and tells it what came before it was started.
+    fn hold(&self, name: &HostName, (mut child, said): SpawnedAgent) -> io::Result<SpawnedAgent> {
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw);
         // Waiting for the child would close its stdin.
         let stdin = child.stdin.take().map(tokio::process::ChildStdin::into_owned_fd);
@@ -236,10 +261,15 @@ impl Launcher {
             // The pipe has room for the token; if ssh has ended already, its end is reported.
             let _ = ssh::greet(&self.command, stdin);
         }
-        Ok((child, said, StartedAgent { pid, stdin }))
+        let started = StartedAgent { pid, stdin, told_early: None };
+        let before = self.held.borrow_mut().insert(name.clone(), started);
+        if let Some(order) = before.and_then(|before| before.told_early) {
+            self.order(name, order);
+        }
+        Ok((child, said))
     }
 
-    async fn watch(self: Rc<Self>, name: HostName, mut child: Child, said: Option<NamedTempFile>) {
+    async fn watch(self: &Rc<Self>, name: HostName, mut child: Child, said: Option<NamedTempFile>) {
         let ended = child.wait().await;
         self.held.borrow_mut().remove(&name);
         let end = match (ended, said) {
@@ -256,19 +286,38 @@ impl Launcher {
         self.one_ended.notify_one();
     }
 
-    fn ask_to_go(&self, name: &HostName) {
-        let leash = self.held.borrow_mut().get_mut(name).and_then(|held| held.stdin.take());
-        match leash {
-            // A failure means that the agent has just ended.
-            Some(mut leash) => drop(leash.write_all(format!("{LEAVE}\n").as_bytes())),
-            None => self.signal(name, Signal::SIGTERM),
-        }
+    fn order(&self, name: &HostName, order: AgentOrder) {
+        let mut held = self.held.borrow_mut();
+        let Some(started) = held.get_mut(name) else { return };
+        let Some(pid) = started.pid else {
+            // The later order is the harder one.
+            started.told_early = Some(order);
+            return;
+        };
+        // The process may have ended just now; until it is waited for, its process id is not reused.
+        let _ = match (order, started.stdin.take_if(|_| order == AgentOrder::Leave)) {
+            (AgentOrder::Leave, Some(mut leash)) => {
+                leash.write_all(format!("{LEAVE}\n").as_bytes())
+            }
+            (AgentOrder::Leave, None) => kill(pid, Signal::SIGTERM).map_err(io::Error::from),
+            (AgentOrder::End, _) => kill(pid, Signal::SIGKILL).map_err(io::Error::from),
+        };
     }
+}
 
-    fn signal(&self, name: &HostName, signal: Signal) {
-        if let Some(pid) = self.held.borrow().get(name).and_then(|held| held.pid) {
-            // The process may have ended just now; until it is waited for, its process id is not reused.
-            let _ = kill(pid, signal);
+/// Starts the process for a host, on any thread.
+fn spawn(
+    command: &AgentCommand,
+    way: LaunchMethod,
+    name: &HostName,
+    runtime: &Handle,
+) -> io::Result<SpawnedAgent> {
+    let _context = runtime.enter();
+    match way {
+        LaunchMethod::Local => Ok((local::start(command, name)?, None)),
+        LaunchMethod::Ssh { .. } => {
+            let (child, said) = ssh::start(command, name)?;
+            Ok((child, Some(said)))
         }
     }
 }

@@ -61,7 +61,7 @@ const KNOWN: [(&str, EndKind, &str); 4] = [
     ),
 ];
 
-/// Starts the agent of a host. Also returns the file to which ssh writes its messages.
+/// Starts the agent of a host, from the launcher's lane. Also returns the file to which ssh writes its messages.
 pub(super) fn start(agent: &AgentCommand, name: &HostName) -> io::Result<(Child, NamedTempFile)> {
     let said = NamedTempFile::with_prefix("elastic-node-ssh-")?;
     let mut command = Command::new(PROGRAM);
