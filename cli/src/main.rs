@@ -47,6 +47,8 @@ fn carry_out(cli: CommandLine) -> Result<(), CommandFailure> {
         (Some(ProgramCommand::Replay(flags)), _) => command_line::run_replay(&flags),
         (Some(ProgramCommand::Checkpoint(flags)), _) => command_line::run_checkpoint(&flags),
         (Some(ProgramCommand::Doctor(flags)), _) => command_line::run_doctor(&flags),
+        (Some(ProgramCommand::Completions(flags)), _) => command_line::print_completions(&flags),
+        (Some(ProgramCommand::Man(flags)), _) => command_line::run_man(&flags),
         (None, Some(Role::Driver)) => {
             process::run_driver(command_line::plan_driver(&role.driver, &role.program)?, &log, None)
         }

@@ -16,6 +16,7 @@ mod failures;
 mod gpu;
 mod handshakes;
 mod hosts;
+mod installed;
 mod jobs;
 mod lifecycle;
 mod membership;

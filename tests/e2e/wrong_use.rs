@@ -36,6 +36,8 @@ const LINES: &[Wrong] = &[
     wrong(&["rum", "-n", "2", "--", "x"], "run"),
     wrong(&["doktor"], "doctor"),
     wrong(&["version"], "--version"),
+    wrong(&["completions", "basch"], "bash"),
+    wrong(&["man", "--output", "/nope"], "/nope"),
     wrong(&["--role", "drivr", "--", "x"], "driver"),
     wrong(&["--roll", "driver"], "--role"),
     wrong(&["--np", "3"], "no role"),

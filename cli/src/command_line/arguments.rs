@@ -5,10 +5,12 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::checkpoint::CheckpointFlags;
+use super::completions::CompletionsFlags;
 use super::doctor::DoctorFlags;
 use super::driver_flags::DriverFlags;
 use super::explain::ExplainFlags;
 use super::list::ListFlags;
+use super::man::ManFlags;
 use super::replay::ReplayFlags;
 use super::status::StatusFlags;
 use super::torch_flags::TorchFlags;
@@ -77,6 +79,10 @@ pub(crate) enum ProgramCommand {
     Checkpoint(CheckpointFlags),
     /// Check this host: what it has, what will be used, and what is wrong.
     Doctor(DoctorFlags),
+    /// Print what a shell needs to complete commands and flags.
+    Completions(CompletionsFlags),
+    /// Print the manual page, or write those of all commands into a folder.
+    Man(ManFlags),
     /// Run the training program of `demo`.
     #[command(hide = true)]
     DemoWorker(crate::digits::Options),

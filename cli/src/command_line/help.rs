@@ -31,15 +31,22 @@ const COMMON: [&str; 22] = [
     "version",
 ];
 
+/// The commands that `-h` leaves out.
+const RARE: [&str; 3] = ["replay", "completions", "man"];
+
 /// The line below a short help.
-const MORE: &str = "`--help` shows all flags, their environment variables and examples.";
+const MORE: &str =
+    "`--help` shows all commands and flags, their environment variables and examples.";
 
 /// Gives a command its short help; with `is_short` the variables are left out, too, which clap shows in both.
 pub(super) fn with_short_help(command: Command, is_short: bool) -> Command {
     let command = command.mut_args(|argument| common_only(argument, is_short)).after_help(MORE);
     command.mut_subcommands(|command| match command.get_name() {
         "run" => command.mut_args(|argument| common_only(argument, is_short)).after_help(MORE),
-        _ => command.mut_args(|argument| argument.hide_env(is_short)),
+        name => {
+            let is_hidden = command.is_hide_set() || (is_short && RARE.contains(&name));
+            command.hide(is_hidden).mut_args(|argument| argument.hide_env(is_short))
+        }
     })
 }
 

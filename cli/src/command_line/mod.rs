@@ -1,9 +1,10 @@
 //! The command line: the flags (`arguments`, `driver_flags`, `worker_flags`, `torch_flags`), the plans made of them
-//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `status`, `explain`, `replay`, `checkpoint` and `doctor`, and
+//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `list`, `status`, `explain`, `replay`, `checkpoint`, `doctor`, `completions` and `man`, and
 //! the report of a failure (`failure`). Called by `main`.
 
 mod arguments;
 mod checkpoint;
+mod completions;
 mod doctor;
 mod driver_flags;
 mod driver_plan;
@@ -13,6 +14,7 @@ mod find_job;
 mod help;
 mod list;
 mod logging;
+mod man;
 mod nearest;
 mod node_plan;
 mod printable;
@@ -31,6 +33,7 @@ mod worker_names;
 
 pub(crate) use arguments::{CommandLine, ProgramCommand, Role};
 pub(crate) use checkpoint::run_checkpoint;
+pub(crate) use completions::print_completions;
 pub(crate) use doctor::run_doctor;
 pub(crate) use driver_flags::LauncherKind;
 pub(crate) use driver_plan::{
@@ -40,6 +43,7 @@ pub(crate) use explain::print_explanation;
 pub(crate) use failure::{CommandFailure, ResultExt};
 pub(crate) use list::print_jobs;
 pub(crate) use logging::{flush_stderr, say, start_logging, stderr_lane};
+pub(crate) use man::run_man;
 pub(crate) use node_plan::{NodePlan, SecretSource};
 pub(crate) use printable::printable;
 pub(crate) use reading::{flag_variables, read, warn_of_misspelt_variables};
