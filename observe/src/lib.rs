@@ -1,6 +1,6 @@
 //! The operator's view: readers of the driver's typed events, writers of nothing. `ledger` accounts for every second of
 //! every slot; `explain` says why a generation ended; `log` reads events back from the event log; `metrics` is what
-//! Prometheus scrapes; `words` are events as sentences; `page` is what the job's page shows. The driver's process feeds
+//! Prometheus scrapes; `words` are events as sentences; `timeline` is a job's life as a trace; `page` is what the job's page shows. The driver's process feeds
 //! the ledger live, and the simulation checks it.
 //!
 //! All of it is logic without I/O: `now` is an argument, and files and sockets are the command line's.
@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod log;
 pub mod metrics;
 pub mod page;
+pub mod timeline;
 pub mod words;
 
 pub use self::explain::{ExplainRequest, Explanation, NothingToExplain, explain, explain_resets};
@@ -19,4 +20,5 @@ pub use self::metrics::{
     EventTally, JobSnapshot, OPEN_METRICS_TYPE, PLAIN_TEXT_TYPE, open_metrics, plain_text,
 };
 pub use self::page::{PageRecord, PageTopic};
+pub use self::timeline::JobTimeline;
 pub use self::words::{EventLevel, EventWords, describe_event, describe_phases};

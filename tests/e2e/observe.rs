@@ -245,3 +245,32 @@ fn explain_says_what_is_not_there() {
     assert_eq!(nowhere.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("/nowhere/events.jsonl") && stderr.contains("hint:"), "{stderr}");
 }
+
+#[test]
+fn the_timeline_of_a_job_shows_its_workers_its_resets_and_who_began_them() {
+    let mut job = pair(&[]);
+    let victim = job.pid("b", 0);
+    signal(victim, Signal::SIGKILL);
+    let reset = job.first_reset();
+    job.wait_for_sizes(&[2, 1, 2]);
+    assert_eq!(job.finish(), 0);
+    let printed = Command::new(binary()).arg("timeline").arg(job.path("state")).output();
+    let printed = printed.expect("it runs");
+    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    let trace: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
+    let entries = trace["traceEvents"].as_array().expect("a list");
+    let of_kind = |kind: &'static str| entries.iter().filter(move |entry| entry["ph"] == kind);
+    let killed = of_kind("X").find(|it| it["args"]["end"] == "signal 9 (SIGKILL)");
+    let killed = killed.expect("the worker that was killed");
+    let host = of_kind("M").find(|it| it["pid"] == killed["pid"]).expect("its host has a name");
+    assert_eq!(host["args"]["name"], "host b");
+    let cause = reset["cause"].as_str().expect("a cause");
+    let resets = of_kind("X").filter(|it| it["name"] == format!("reset: {cause}").as_str());
+    let began = resets.map(|it| it["ts"].as_f64()).next().expect("the reset");
+    let flow = of_kind("s").find(|it| it["ts"].as_f64() == began).expect("a flow from the worker");
+    assert_eq!((&flow["pid"], &flow["tid"]), (&killed["pid"], &killed["tid"]));
+    assert!(of_kind("f").any(|it| it["id"] == flow["id"]), "the flow ends at the reset");
+    let sizes: Vec<u64> = of_kind("C").filter_map(|it| it["args"]["workers"].as_u64()).collect();
+    assert!(sizes.starts_with(&[2, 0, 1]), "{sizes:?}");
+    assert!(of_kind("X").all(|it| it["dur"].as_f64() >= Some(0.0)), "{entries:?}");
+}

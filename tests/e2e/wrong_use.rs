@@ -37,6 +37,7 @@ const LINES: &[Wrong] = &[
     wrong(&["doktor"], "doctor"),
     wrong(&["version"], "--version"),
     wrong(&["completions", "basch"], "bash"),
+    wrong(&["timeline", "/nope"], "/nope"),
     wrong(&["man", "--output", "/nope"], "/nope"),
     wrong(&["--role", "drivr", "--", "x"], "driver"),
     wrong(&["--roll", "driver"], "--role"),

@@ -13,6 +13,7 @@ use super::list::ListFlags;
 use super::man::ManFlags;
 use super::replay::ReplayFlags;
 use super::status::StatusFlags;
+use super::timeline::TimelineFlags;
 use super::torch_flags::TorchFlags;
 use super::worker_flags::WorkerFlags;
 
@@ -73,6 +74,8 @@ pub(crate) enum ProgramCommand {
     Status(StatusFlags),
     /// Say why a generation ended, what it cost, and what would have avoided it; or what a job waits for.
     Explain(ExplainFlags),
+    /// Print a job's whole life as a trace for Perfetto.
+    Timeline(TimelineFlags),
     /// Give a recording (`--record`) to the driver's core again: whether it decides the same.
     Replay(ReplayFlags),
     /// List, show, verify and export durable checkpoints.

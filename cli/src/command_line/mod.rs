@@ -1,5 +1,5 @@
 //! The command line: the flags (`arguments`, `driver_flags`, `worker_flags`, `torch_flags`), the plans made of them
-//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `list`, `status`, `explain`, `replay`, `checkpoint`, `doctor`, `completions` and `man`, and
+//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `list`, `status`, `explain`, `timeline`, `replay`, `checkpoint`, `doctor`, `completions` and `man`, and
 //! the report of a failure (`failure`). Called by `main`.
 
 mod arguments;
@@ -25,6 +25,7 @@ mod slurm;
 mod status;
 mod stdout;
 mod store_plan;
+mod timeline;
 mod torch_flags;
 mod torch_plan;
 mod values;
@@ -50,4 +51,5 @@ pub(crate) use reading::{flag_variables, read, warn_of_misspelt_variables};
 pub(crate) use replay::run_replay;
 pub(crate) use status::{describe_status, print_status};
 pub(crate) use stdout::print_line;
+pub(crate) use timeline::print_timeline;
 pub(crate) use worker_flags::{Leash, TOKEN_VARIABLE, WorkerPlan, plan_worker};
