@@ -284,6 +284,7 @@ impl DriverCore {
                 self.event(EventKind::Warning { message: warning.clone() });
             }
         }
+        self.quarrels.handle_hosts(&snapshot.hosts);
         self.roster.set_hosts(snapshot);
         if !changed {
             return;

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::UnreachableHost;
 use elastic_protocol::{HostName, WorkerId};
@@ -32,6 +33,9 @@ pub(crate) struct Quarrels {
     /// Paths between two hosts, the lesser name first, over which generations broke in a row.
     #[serde(with = "crate::recording::readable::pairs")]
     breaks: BTreeMap<HostPair, BrokenPath>,
+    /// The host that is to be left out, until the host manager has said that it is.
+    #[serde(default)]
+    going: Option<HostName>,
 }
 
 /// A path between two hosts over which generations broke.
@@ -127,6 +131,14 @@ impl Quarrels {
         Ok(())
     }
 
+    /// Takes the hosts that the job may use now.
+    pub(crate) fn handle_hosts(&mut self, hosts: &[HostEntry]) {
+        let is_listed = |host: &HostName| {
+            hosts.iter().any(|entry| entry.name == *host && entry.state == HostState::Listed)
+        };
+        self.going = self.going.take().filter(is_listed);
+    }
+
     /// Lowers the counts of a host that was left out: once it is back, its next break is enough.
     fn settled(&mut self, host: &HostName) {
         for ((one, other), path) in &mut self.breaks {
@@ -151,6 +163,9 @@ impl DriverCore {
     /// Whether a host must be left out before these members form the next generation, since generations break between
     /// it and others again and again. The host manager is told, and its answer removes the host's workers.
     pub(crate) fn leaves_a_quarreller_out(&mut self, members: &[WorkerId]) -> bool {
+        if self.quarrels.going.is_some() {
+            return true;
+        }
         let Some(ended) = self.round.current() else { return false };
         let outcome = if self.roster.best_step(members) > Some(ended.formation.step) {
             BrokenOutcome::GotOn
@@ -183,6 +198,7 @@ impl DriverCore {
             others.join(", ")
         );
         self.quarrels.settled(&host);
+        self.quarrels.going = Some(host.clone());
         self.output(DriverOutput::HostFailed { host, reason });
         true
     }

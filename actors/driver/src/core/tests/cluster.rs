@@ -82,6 +82,8 @@ pub(super) struct Cluster {
     pub(super) deltas: u32,
     pub(super) roots: Vec<Option<u32>>,
     pub(super) failed_hosts: Vec<HostName>,
+    /// Whether the host manager does not blacklist a failing host by itself.
+    pub(super) host_manager_is_slow: bool,
     /// Events that say which host does not reach which.
     pub(super) unreachable: Vec<UnreachableHost>,
     pub(super) left: Vec<WorkerId>,
@@ -150,6 +152,7 @@ impl Cluster {
             deltas: 0,
             roots: Vec::new(),
             failed_hosts: Vec::new(),
+            host_manager_is_slow: false,
             unreachable: Vec::new(),
             left: Vec::new(),
             stops: Vec::new(),
@@ -517,7 +520,9 @@ impl Cluster {
             }
             DriverOutput::HostFailed { host, .. } => {
                 self.failed_hosts.push(host.clone());
-                self.blacklist(host.as_str());
+                if !self.host_manager_is_slow {
+                    self.blacklist(host.as_str());
+                }
             }
             DriverOutput::HostJoined { .. } | DriverOutput::HostLeft { .. } => {}
             DriverOutput::Event(event) => match event.kind {

@@ -61,6 +61,24 @@ fn g_9_two_hosts_whose_generation_broke_and_whose_next_one_does_not_form_are_par
 }
 
 #[test]
+fn nothing_is_formed_with_a_host_that_is_to_be_left_out_until_the_host_manager_has_done_so() {
+    let mut cluster = of(&["a", "b", "c"], 2);
+    cluster.host_manager_is_slow = true;
+    let cut_off = cluster.worker("c", 0);
+    cluster.unconnected.insert(cut_off);
+    cluster.break_between("c", "b");
+    let broken = cluster.stamp();
+    cluster.break_between("c", "b");
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.failed_hosts, [host("c")]);
+    assert_eq!(cluster.stamp(), broken, "c is still listed");
+    cluster.blacklist("c");
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.failed_hosts, [host("c")], "it was named once");
+    assert_eq!(cluster.sizes, [6, 4]);
+}
+
+#[test]
 fn who_quarrels_with_most_is_left_out() {
     let mut cluster = of(&["a", "b", "c", "d"], 2);
     for _ in 0..3 {
