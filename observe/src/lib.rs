@@ -1,7 +1,7 @@
 //! The operator's view: readers of the driver's typed events, writers of nothing. `ledger` accounts for every second of
 //! every slot; `explain` says why a generation ended; `log` reads events back from the event log; `metrics` is what
-//! Prometheus scrapes; `words` are events as sentences; `timeline` is a job's life as a trace; `page` is what the job's page shows. The driver's process feeds
-//! the ledger live, and the simulation checks it.
+//! Prometheus scrapes; `words` are events as sentences; `timeline` is a job's life as a trace; `page` is what the job's
+//! page shows. The driver's process feeds the ledger live, and the simulation checks it.
 //!
 //! All of it is logic without I/O: `now` is an argument, and files and sockets are the command line's.
 

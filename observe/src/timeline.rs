@@ -5,6 +5,7 @@
 //! and a slice for each incarnation of its worker. A flow leads from the worker whose loss began a reset to that reset.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use elastic_driver::{DriverEvent, EventKind, ResetWay};
 use elastic_protocol::messages::PhaseMs;
@@ -180,8 +181,7 @@ impl JobTimeline {
     }
 
     fn end_reset(&mut self, reset: &BegunReset, cause: &ResetCause, ms: &PhaseMs, lost: u64) {
-        let spanned =
-            |from: Time, ms: f64| from + std::time::Duration::from_secs_f64(ms.max(0.0) / 1e3);
+        let spanned = |from: Time, ms: f64| from + Duration::from_secs_f64(ms.max(0.0) / 1e3);
         let phases = [("form", ms.form.unwrap_or_default()), ("sync", ms.sync.unwrap_or_default())];
         let end = spanned(reset.decided, phases.iter().map(|(_, ms)| ms).sum());
         let track = (JOB, RESETS);

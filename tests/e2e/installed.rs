@@ -1,18 +1,18 @@
-//! What an installation brings beside the program: completions for shells, manual pages.
+//! Completions for shells and manual pages, as a packager installs them.
 
 use std::process::Command;
 
 use crate::support::binary;
 
-/// What the command prints.
-fn printed(arguments: &[&str]) -> String {
+/// Runs the command, and returns its stdout.
+fn stdout_of(arguments: &[&str]) -> String {
     let output = Command::new(binary()).args(arguments).output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// What bash offers for the last of these words.
-fn offered(script: &str, words: &[&str]) -> Vec<String> {
+/// Has bash complete the last of these words, and returns its proposals.
+fn completions(script: &str, words: &[&str]) -> Vec<String> {
     let complete = r#"
         eval "$SCRIPT"
         function=$(complete -p elastic-node | sed 's/.*-F \([^ ]*\).*/\1/')
@@ -29,18 +29,18 @@ fn offered(script: &str, words: &[&str]) -> Vec<String> {
 
 #[test]
 fn bash_completes_commands_flags_and_values() {
-    let script = printed(&["completions", "bash"]);
-    assert_eq!(offered(&script, &["st"]), ["status"]);
-    assert_eq!(offered(&script, &["--role", ""]), ["driver", "worker"]);
-    assert_eq!(offered(&script, &["run", "--host-disc"]), ["--host-discovery-script"]);
-    assert_eq!(offered(&script, &["--launcher", "s"]), ["ssh"]);
+    let script = stdout_of(&["completions", "bash"]);
+    assert_eq!(completions(&script, &["st"]), ["status"]);
+    assert_eq!(completions(&script, &["--role", ""]), ["driver", "worker"]);
+    assert_eq!(completions(&script, &["run", "--host-disc"]), ["--host-discovery-script"]);
+    assert_eq!(completions(&script, &["--launcher", "s"]), ["ssh"]);
 }
 
 #[test]
 fn every_command_has_a_manual_page_with_its_flags() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().display().to_string();
-    assert_eq!(printed(&["man", "--output", &path]), "");
+    assert_eq!(stdout_of(&["man", "--output", &path]), "");
     let page = |name: &str| {
         let text = std::fs::read_to_string(folder.path().join(format!("{name}.1")));
         text.expect("it was written").replace('\\', "")
@@ -53,5 +53,5 @@ fn every_command_has_a_manual_page_with_its_flags() {
     {
         assert!(page(&format!("elastic-node-{command}")).contains(".TH"), "{command}");
     }
-    assert!(printed(&["man"]).contains("min\\-np"));
+    assert!(stdout_of(&["man"]).contains("min\\-np"));
 }

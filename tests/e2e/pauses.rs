@@ -16,10 +16,6 @@ fn job() -> Job {
     job
 }
 
-fn driver_pid(job: &Job) -> i32 {
-    i32::try_from(job.driver.id()).expect("a pid")
-}
-
 fn agent_pids(job: &Job) -> Vec<i32> {
     job.agents.values().map(|agent| i32::try_from(agent.id()).expect("a pid")).collect()
 }
@@ -58,22 +54,22 @@ fn g_9_a_client_whose_driver_is_paused_after_its_answer_ends_without_a_goodbye()
     // With the first byte it has its answer; it waits for the rest to be read.
     let mut first = [0];
     reader.read_exact(&mut first).expect("an answer");
-    signal(driver_pid(&job), Signal::SIGSTOP);
+    signal(job.driver_pid(), Signal::SIGSTOP);
     let mut rest = String::new();
     reader.read_to_string(&mut rest).expect("the rest");
     assert!(rest.len() > 4096, "it was not held up: {}", rest.len());
     let status = wait_until("the client's end", || client.try_wait().expect("it is ours"));
     assert_eq!(status.code(), Some(0));
-    signal(driver_pid(&job), Signal::SIGCONT);
+    signal(job.driver_pid(), Signal::SIGCONT);
     assert_eq!(job.finish(), 0);
 }
 
 fn a_paused_driver_resets_nobody(pause_ms: u64) {
     let mut job = job();
     let pids = [job.pid("a", 0), job.pid("b", 0)];
-    signal(driver_pid(&job), Signal::SIGSTOP);
+    signal(job.driver_pid(), Signal::SIGSTOP);
     job.pass_ms(pause_ms);
-    signal(driver_pid(&job), Signal::SIGCONT);
+    signal(job.driver_pid(), Signal::SIGCONT);
     assert_undisturbed(job, pids);
 }
 
@@ -93,7 +89,7 @@ fn d_3_a_machine_that_was_suspended_goes_on_with_everything() {
     let pids = [job.pid("a", 0), job.pid("b", 0)];
     let mut all = agent_pids(&job);
     all.extend(pids);
-    all.push(driver_pid(&job));
+    all.push(job.driver_pid());
     all.iter().for_each(|pid| signal(*pid, Signal::SIGSTOP));
     job.pass_ms(5_000);
     all.iter().for_each(|pid| signal(*pid, Signal::SIGCONT));
@@ -104,11 +100,11 @@ fn d_3_a_machine_that_was_suspended_goes_on_with_everything() {
 fn a_host_that_freezes_while_its_driver_is_paused_is_lost_all_the_same() {
     let mut job = job();
     let (frozen, worker) = (agent_pids(&job)[1], job.pid("b", 0));
-    signal(driver_pid(&job), Signal::SIGSTOP);
+    signal(job.driver_pid(), Signal::SIGSTOP);
     signal(frozen, Signal::SIGSTOP);
     signal(worker, Signal::SIGSTOP);
     job.pass_ms(4_000);
-    signal(driver_pid(&job), Signal::SIGCONT);
+    signal(job.driver_pid(), Signal::SIGCONT);
     job.wait("a reset", |job| (!job.events_of("reset_decided").is_empty()).then_some(()));
     signal(worker, Signal::SIGKILL);
     signal(frozen, Signal::SIGKILL);
@@ -117,13 +113,13 @@ fn a_host_that_freezes_while_its_driver_is_paused_is_lost_all_the_same() {
 #[test]
 fn g_9_a_driver_that_stands_still_is_not_waited_for_when_its_status_is_asked() {
     let job = job();
-    signal(driver_pid(&job), Signal::SIGSTOP);
+    signal(job.driver_pid(), Signal::SIGSTOP);
     let asked = std::process::Command::new(binary())
         .args(["status", "--driver", &job.address, "--token-file"])
         .arg(job.path("state/token"))
         .output()
         .expect("it runs");
-    signal(driver_pid(&job), Signal::SIGCONT);
+    signal(job.driver_pid(), Signal::SIGCONT);
     let stderr = String::from_utf8_lossy(&asked.stderr);
     assert_eq!(asked.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("error: the driver cannot be asked"), "{stderr}");

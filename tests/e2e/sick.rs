@@ -24,10 +24,6 @@ fn with_two_agents(mut job: Job) -> Job {
     job
 }
 
-fn pid_of_driver(job: &Job) -> i32 {
-    i32::try_from(job.driver.id()).expect("a process id")
-}
-
 fn wait_for_warning(job: &mut Job, of: &str) {
     job.wait(&format!("the warning of {of}"), |job| {
         job.status()?["warnings"].to_string().contains(of).then_some(())
@@ -138,7 +134,7 @@ fn s_1_a_stderr_that_nobody_reads_stops_nothing() {
 fn s_1_a_second_signal_ends_a_driver_whose_actors_stand_still() {
     let mut job = with_two_agents(Job::start(&["-n", "2"], &[]));
     let stood_still = StoodStill::main_thread_of(job.driver.id());
-    let driver = pid_of_driver(&job);
+    let driver = job.driver_pid();
     signal(driver, Signal::SIGINT);
     // Two signals that are pending together count as one: the first must be taken before.
     job.wait("the first signal to be taken", |_| is_taken(driver, Signal::SIGINT).then_some(()));
@@ -234,7 +230,7 @@ fn s_5_an_agent_whose_start_hangs_holds_up_neither_status_nor_the_end() {
     let mut job = Job::start_in(&[("PATH", &path)], &flags, &[]);
     wait_for_warning(&mut job, "agents: not answered for");
     let begun = now();
-    signal(pid_of_driver(&job), Signal::SIGTERM);
+    signal(job.driver_pid(), Signal::SIGTERM);
     assert_eq!(job.end(), 143);
     assert!(begun.elapsed() < Duration::from_secs(20) + SLOW_MACHINE, "{:?}", begun.elapsed());
     drop(held);

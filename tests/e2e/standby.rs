@@ -38,10 +38,6 @@ fn three(etcd: &Etcd) -> Three {
 }
 
 impl Three {
-    fn pid_of_driver(&self) -> i32 {
-        i32::try_from(self.job.driver.id()).expect("a process id")
-    }
-
     /// Waits until the nodes are back with the driver of this term.
     fn wait_for_takeover(&mut self, term: u64) {
         self.job.wait_for_term(term);
@@ -115,7 +111,7 @@ fn another_driver_acts_when_the_acting_one_is_killed() {
 fn d_2_a_driver_that_was_stopped_changes_nothing_when_it_goes_on() {
     let Some(etcd) = Etcd::start() else { return };
     let mut three = three(&etcd);
-    let stopped = three.pid_of_driver();
+    let stopped = three.job.driver_pid();
     signal(stopped, Signal::SIGSTOP);
     three.wait_for_takeover(2);
     let written = three.job.events_in("state").len();
@@ -211,7 +207,7 @@ fn a_driver_is_replaced_by_starting_another_and_stopping_it() {
     let Some(etcd) = Etcd::start() else { return };
     let mut two = job(&etcd.address().to_string());
     two.job.standby("second", &[]);
-    signal(two.pid_of_driver(), Signal::SIGTERM);
+    signal(two.job.driver_pid(), Signal::SIGTERM);
     assert_eq!(two.job.end(), 0, "it has handed over");
     assert_eq!(two.job.events_of("handed_over").len(), 1);
     two.wait_for_takeover(2);
@@ -244,7 +240,7 @@ fn a_driver_hands_over_although_an_agent_is_frozen() {
     two.job.standby("second", &[]);
     let frozen = i32::try_from(two.job.agents["b"].id()).expect("a process id");
     signal(frozen, Signal::SIGSTOP);
-    signal(two.pid_of_driver(), Signal::SIGTERM);
+    signal(two.job.driver_pid(), Signal::SIGTERM);
     two.job.wait_for_term(2);
     let handed_over = two.job.events_of("handed_over").pop().expect("it has handed over");
     let began = two.job.wait("the takeover of term 2", |job| {

@@ -391,6 +391,11 @@ impl Job {
         self.wait("more commits", |job| (job.log().len() > before + 10).then_some(()));
     }
 
+    /// The driver's process.
+    pub(crate) fn driver_pid(&self) -> i32 {
+        i32::try_from(self.driver.id()).expect("a process id")
+    }
+
     /// The process id of the worker on a slot; waits until there is one.
     pub(crate) fn pid(&mut self, host: &str, slot: u64) -> i32 {
         self.wait(&format!("the process of {host}[{slot}]"), |job| {

@@ -1,8 +1,6 @@
 //! `explain`: why a generation ended, or what the job waits for, from the event log of a state directory. Called by
 //! `main`.
 
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -11,13 +9,14 @@ use elastic_observe::{ExplainRequest, LoggedJob, explain};
 use elastic_protocol::messages::StatusReport;
 use elastic_runtime::system;
 
+use super::event_log::read_event_log;
 use super::failure::{CommandFailure, ResultExt};
 use super::find_job::find_job;
 use super::printable::printable;
 use super::stdout::print_line;
 use super::values::{address, hosts_and_ports};
 use super::worker_names::with_short_names;
-use crate::process::{ADDRESS_FILE, EVENTS_FILE, StatusClient, TokenSource, default_state_dir};
+use crate::process::{ADDRESS_FILE, StatusClient, TokenSource, default_state_dir};
 
 /// Flags of `explain`.
 #[derive(Args, Clone, Debug)]
@@ -63,7 +62,7 @@ impl FromStr for AskedQuestion {
 /// Explains, and prints the explanation.
 pub(crate) fn print_explanation(flags: &ExplainFlags) -> Result<(), CommandFailure> {
     let folder = state_dir(flags)?;
-    let record = read(&folder)?;
+    let record = read_event_log(&folder, "explain last", |lines| LoggedJob::of_lines(lines))?;
     // The driver itself knows best what it waits for, if it still runs.
     let status = match flags.question.0 {
         ExplainRequest::Now => system::run(ask(&folder)).failed("the system refuses a client")?,
@@ -92,18 +91,6 @@ fn state_dir(flags: &ExplainFlags) -> Result<PathBuf, CommandFailure> {
         .map_err(|reason| CommandFailure::usage(format!("--driver: {reason}")).hint(hint))?;
     default_state_dir(driver).ok_or_else(|| {
         CommandFailure::usage("this user has no folder for state directories").hint(hint)
-    })
-}
-
-fn read(folder: &Path) -> Result<LoggedJob, CommandFailure> {
-    let path = folder.join(EVENTS_FILE);
-    let hint = "on the driver's machine, give the driver's state directory: elastic-node explain last STATE_DIR";
-    let file = File::open(&path)
-        .usage(format!("the event log {} cannot be read", path.display()))
-        .map_err(|failure| failure.hint(hint))?;
-    let lines = BufReader::new(file).lines().map_while(Result::ok);
-    LoggedJob::of_lines(lines).ok_or_else(|| {
-        CommandFailure::new(format!("the event log {} names no job", path.display())).hint(hint)
     })
 }
 

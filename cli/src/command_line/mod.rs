@@ -8,6 +8,7 @@ mod completions;
 mod doctor;
 mod driver_flags;
 mod driver_plan;
+mod event_log;
 mod explain;
 mod failure;
 mod find_job;

@@ -1,16 +1,14 @@
 //! `timeline`: a job's whole life as a trace, from the event log of a state directory. Called by `main`.
 
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 
 use clap::Args;
 use elastic_observe::JobTimeline;
 
-use super::failure::{CommandFailure, ResultExt as _};
+use super::event_log::read_event_log;
+use super::failure::CommandFailure;
 use super::find_job::find_job;
 use super::stdout::print_line;
-use crate::process::EVENTS_FILE;
 
 /// Flags of `timeline`.
 #[derive(Args, Clone, Debug)]
@@ -30,18 +28,7 @@ pub(crate) fn print_timeline(flags: &TimelineFlags) -> Result<(), CommandFailure
         Some(folder) => folder.clone(),
         None => find_job(flags.job.as_deref())?.state_dir,
     };
-    let path = folder.join(EVENTS_FILE);
-    let hint = "on the driver's machine, give the driver's state directory: elastic-node timeline STATE_DIR";
-    let log = File::open(&path)
-        .usage(format!("the event log {} cannot be read", path.display()))
-        .map_err(|failure| failure.hint(hint))?;
-    // A log that had become too long was put aside; most jobs have none.
-    let aside = File::open(folder.join(format!("{EVENTS_FILE}.1"))).ok();
-    let files = aside.into_iter().chain([log]);
-    let lines = files.flat_map(|file| BufReader::new(file).lines().map_while(Result::ok));
-    let timeline = JobTimeline::of_lines(lines).ok_or_else(|| {
-        CommandFailure::new(format!("the event log {} names no job", path.display())).hint(hint)
-    })?;
+    let timeline = read_event_log(&folder, "timeline", |lines| JobTimeline::of_lines(lines))?;
     let entries: Vec<String> = timeline.into_entries().iter().map(ToString::to_string).collect();
     print_line(&format!("{{\"traceEvents\":[\n{}\n]}}", entries.join(",\n")))
 }

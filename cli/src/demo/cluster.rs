@@ -190,8 +190,8 @@ mod tests {
         Cluster { folder, program, driver, agents, address: String::new() }
     }
 
-    /// On a clock that moves to the next timer while everybody waits.
-    fn run_paused<F: Future>(test: F) -> F::Output {
+    /// As `elastic_runtime::system::run_paused`, and with the I/O that child processes need.
+    fn run_paused_with_io<F: Future>(test: F) -> F::Output {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().start_paused(true).build();
         runtime.expect("the system gives an event queue").block_on(test)
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn g_9_processes_of_the_demo_that_neither_start_nor_end_are_given_up() {
-        run_paused(async {
+        run_paused_with_io(async {
             let begun = Instant::now();
             let mut cluster = mute();
             let failure = cluster.address().await.expect_err("it never listens");

@@ -6,7 +6,7 @@ use elastic_gpu::cuda::Stream;
 use elastic_gpu::nccl::{CommError, GpuPatience};
 use elastic_gpu::{DeviceState, Gpu};
 
-use crate::support::{LONG, faults, search};
+use crate::support::{Faults, LONG, faults, search};
 
 const LENGTH: usize = 1 << 20;
 
@@ -68,16 +68,22 @@ fn a_commit_after_a_step_that_was_aborted_is_none() {
     assert_eq!(state.cost().commits, 1);
 }
 
-#[test]
-fn g_9_work_that_the_gpu_does_not_end_is_given_up_when_the_patience_is_over() {
-    let faults = faults();
-    let gpu = Gpu::open(&search(), 0, false).expect("the stand-in works");
+/// A state with a begun commit whose copy does not end.
+fn state_whose_copy_hangs(gpu: &Gpu, faults: &Faults) -> DeviceState {
     let compute = Stream::new(gpu.device()).expect("a stream");
     let patience = GpuPatience { due: Instant::now() + LONG, stop: &|| None };
     let mut state = DeviceState::new(gpu.device(), LENGTH).expect("memory");
     state.write(&[1; LENGTH], &compute, &patience).expect("it goes up");
     faults.set("call=cuMemcpyDtoHAsync do=hang");
     state.begin_commit(&compute, &patience).expect("it begins");
+    state
+}
+
+#[test]
+fn g_9_work_that_the_gpu_does_not_end_is_given_up_when_the_patience_is_over() {
+    let faults = faults();
+    let gpu = Gpu::open(&search(), 0, false).expect("the stand-in works");
+    let mut state = state_whose_copy_hangs(&gpu, &faults);
     let short = GpuPatience { due: Instant::now() + Duration::from_millis(200), stop: &|| None };
     let error = state.finish_commit(&short).expect_err("the copy hangs");
     assert!(matches!(error, CommError::DeadlinePassed { .. }), "{error}");
@@ -87,12 +93,7 @@ fn g_9_work_that_the_gpu_does_not_end_is_given_up_when_the_patience_is_over() {
 fn g_9_a_copy_that_does_not_end_is_waited_for_and_then_its_memory_is_given_up() {
     let faults = faults();
     let gpu = Gpu::open(&search(), 0, false).expect("the stand-in works");
-    let compute = Stream::new(gpu.device()).expect("a stream");
-    let patience = GpuPatience { due: Instant::now() + LONG, stop: &|| None };
-    let mut state = DeviceState::new(gpu.device(), LENGTH).expect("memory");
-    state.write(&[1; LENGTH], &compute, &patience).expect("it goes up");
-    faults.set("call=cuMemcpyDtoHAsync do=hang");
-    state.begin_commit(&compute, &patience).expect("it begins");
+    let state = state_whose_copy_hangs(&gpu, &faults);
     let begun = Instant::now();
     drop(state);
     assert!(begun.elapsed() >= Duration::from_secs(5), "the copy had its time");

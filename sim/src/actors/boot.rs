@@ -138,11 +138,11 @@ impl AgentNode {
         self.address.do_send(event);
     }
 
-    /// Sends SIGTERM to the agent.
     pub(crate) fn host_changed(&self, change: HostChange) {
         self.address.do_send(change);
     }
 
+    /// Sends SIGTERM to the agent.
     pub(crate) fn drain(&self) {
         self.address.do_send(Drain { reason: "SIGTERM".to_owned(), code: 143 });
     }

@@ -76,7 +76,7 @@ struct StartedAgent {
     pid: Option<Pid>,
     /// Over ssh: the leash, which is ssh's stdin.
     stdin: Option<File>,
-    /// What the process is told once it is started.
+    /// An order that came while the process was being started: it is carried out once there is a process.
     told_early: Option<AgentOrder>,
 }
 

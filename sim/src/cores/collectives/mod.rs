@@ -66,7 +66,7 @@ impl World {
             SyncPlan::FromRoot { root } => Some(root),
         };
         self.open_group(process, generation, &members, root);
-        // Who is told an address at which a peer does not listen any more does not reach it.
+        // A member with an outdated address of a peer cannot reach that peer.
         let moved = placement.assignment.members().position(|member| {
             let listens_at = self.process_of(job, &member.worker).and_then(|process| {
                 let entry = self.processes.get(process as usize)?;

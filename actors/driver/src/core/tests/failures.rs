@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::AgentToDriver;
-use elastic_protocol::messages::{Ballot, LiveWorker, WorkerToDriver};
+use elastic_protocol::messages::{AgentToDriver, Ballot, LiveWorker, WorkerToDriver};
 use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, Step, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
