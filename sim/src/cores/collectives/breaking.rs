@@ -25,8 +25,21 @@ impl World {
                 (generation.generation.0, u64::from(rank)),
                 String::new,
             );
-            self.collective_failed(process, Some(rank), "connection reset by peer");
+            let peer = self.peer_of_broken_link(process, rank);
+            self.collective_failed(process, peer, "connection reset by peer");
         }
+    }
+
+    /// The rank that a process names whose links to this rank have broken. The rank itself names a peer: it would name
+    /// itself only for what its own system has refused it.
+    fn peer_of_broken_link(&self, process: u32, broken: u32) -> Option<u32> {
+        let entry = &self.processes[process as usize];
+        let (own, generation) = (entry.program.rank, entry.program.generation);
+        if broken != own {
+            return Some(broken);
+        }
+        let world_size = self.groups.get(&(entry.job, generation))?.members.len() as u32;
+        (world_size > 1).then(|| (own + 1) % world_size)
     }
 
     /// Takes a rank out of its group. With `breaks`, its peers' links to it break.

@@ -1,6 +1,8 @@
 //! The driver's events, as the oracle checks them. Called where the driver writes its event log.
 
-use elastic_driver::{DriverEvent, EventKind};
+use std::collections::BTreeSet;
+
+use elastic_driver::{DriverEvent, EventKind, WorkerStanding};
 use elastic_protocol::{JobOutcome, JobResult, ResetCause};
 
 use super::super::processes::SimulatedProcess;
@@ -159,7 +161,7 @@ impl World {
     }
 
     /// Checks a worker that the driver stops (G-5): the only holder of an acknowledged commit is not put out for
-    /// being late.
+    /// being late, nor for what its own system refuses it.
     fn check_stop(&mut self, process: u32, reason: &str) -> Result<(), String> {
         let entry = &mut self.processes[process as usize];
         if reason == "its host was blacklisted" {
@@ -184,7 +186,8 @@ impl World {
                 && process.saved_progress() >= acknowledged
         };
         let entry = &self.processes[process as usize];
-        if !reason.contains("deadline passed") || !holds(entry) {
+        let is_refused = reason.starts_with(&format!("{} failed: ", entry.id));
+        if !(is_refused || reason.contains("deadline passed")) || !holds(entry) {
             return Ok(());
         }
         let mut others = self.hosts.iter().flat_map(|host| &host.processes);
@@ -197,6 +200,8 @@ impl World {
         }
         let is_held_by_others =
             others.any(|other| *other != process && holds(&self.processes[*other as usize]));
+        let is_held_by_others =
+            is_held_by_others || (is_refused && self.is_held_by_a_member(process, acknowledged));
         let entry = &mut self.processes[process as usize];
         // Workers put out later cannot count on this one.
         entry.is_leaving = true;
@@ -208,6 +213,23 @@ impl World {
             entry.id,
             acknowledged.unwrap_or_default()
         ))
+    }
+
+    /// Whether another member holds the acknowledged commit, as far as the driver can know. No deadline has passed for
+    /// it: it may have died or stand still a moment ago.
+    fn is_held_by_a_member(&mut self, process: u32, acknowledged: Option<u64>) -> bool {
+        let standings = self.driver.cores().map(|cores| {
+            let engaged = cores.driver.standings();
+            let engaged = engaged.filter(|(_, standing)| *standing == WorkerStanding::Engaged);
+            engaged.map(|(worker, _)| worker.clone()).collect::<BTreeSet<_>>()
+        });
+        let others = self.driver.members.iter().filter(|other| **other != process);
+        let mut others = others.filter_map(|other| self.processes.get(*other as usize));
+        others.any(|other| {
+            !other.is_leaving
+                && standings.as_ref().is_none_or(|engaged| engaged.contains(&other.id))
+                && other.program.saved.map(|saved| saved.model.samples) >= acknowledged
+        })
     }
 
     /// A change was undone: schedules a check that paused members are told to go on.
