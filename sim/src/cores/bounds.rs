@@ -253,7 +253,8 @@ impl World {
                 || format!("G-10: the job failed, and had not come to it: {}", result.reason);
             Some(if is_right { Ok(()) } else { Err(complaint()) })
         };
-        let resets = self.oracle.resets;
+        // Of its own job: with those whose events were lost with the driver that decided them.
+        let resets = self.oracle.resets_of(self.driver.job);
         if result.reason.starts_with("the limit of") {
             return complain(driver.reset_limit.is_some_and(|max| resets >= u64::from(max)));
         }
