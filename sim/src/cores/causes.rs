@@ -224,11 +224,18 @@ impl World {
         let link = self.processes[process as usize].link;
         let entry = &self.processes[process as usize];
         let is_told = entry.is_leaving || entry.stopping.is_told || entry.program.has_raised();
-        let was_lost =
-            self.lives > 1 || self.was_cut(entry.host) || self.links[link as usize].was_lost;
-        if expected && !is_told && !was_lost && !is_over && !status.is_success() {
+        let lost_at = self.links[link as usize].lost_at;
+        // Who was out of reach for long may have ended for want of a driver.
+        let deadlines = &self.scenario.driver.deadlines;
+        let orphan = deadlines.orphan_training.unwrap_or(deadlines.orphan).min(deadlines.orphan);
+        let alone = orphan.saturating_sub(deadlines.lost * 3).as_nanos() as u64 / 100 * 97;
+        let may_be_orphaned = lost_at.is_some_and(|at| at + alone <= self.now);
+        let is_signalled = entry.stopping.terminated_at.or(entry.stopping.killed_at).is_some();
+        let is_excused = self.lives > 1 || may_be_orphaned || is_signalled;
+        if expected && !is_told && !is_excused && !is_over && !status.is_success() {
             return Err(format!("events: the end of {worker} ({status}) is said to be expected"));
         }
+        let was_lost = self.lives > 1 || self.was_cut(entry.host) || lost_at.is_some();
         let was_stopped = entry.stopping.is_told && entry.stopping.terminated_at.is_some();
         if !expected && was_stopped && !was_lost && !is_over {
             return Err(format!(

@@ -158,8 +158,9 @@ impl World {
         let slot = (worker.host.clone(), worker.slot);
         let job = self.driver.job;
         // Whose end was not reported may have been stopped by anybody: its slot is open.
-        let was_lost =
-            self.link_of_agent(agent).is_none_or(|link| self.links[link as usize].was_lost);
+        let was_lost = self
+            .link_of_agent(agent)
+            .is_none_or(|link| self.links[link as usize].lost_at.is_some());
         match self.slot_watch.closed.remove(&slot) {
             Some((of_job, node))
                 if of_job == job && node == *agent && self.lives == 1 && !was_lost =>

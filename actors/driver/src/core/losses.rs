@@ -11,7 +11,7 @@ use elastic_registry::{BudgetSpent, GenerationVerdict, Incident, RestartBudget};
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind, ResetWay};
 use super::phase::{Gather, RoundPhase};
-use super::table::Stance;
+use super::table::{Stance, WorkerRecord};
 use super::timers::Timer;
 use crate::journal::JournalRecord;
 
@@ -134,6 +134,8 @@ impl DriverCore {
         if was_known_dead {
             self.round.note_exit_of_dead(worker, status);
         }
+        let was_lost = stance == Stance::Lost;
+        let has_failed_lost = was_lost && self.has_failed_by_itself(now, record, exit);
         let was_leaving = record.leaving.is_some();
         let is_over = self.round.phase().is_over();
         let is_stopped_by_another = self.is_stopped_by_another(*stopped_by);
@@ -143,7 +145,8 @@ impl DriverCore {
         let is_done = self.handle_process_done(worker, status);
         let expected = is_done
             || is_stopped_by_another
-            || matches!(stance, Stance::Leaving | Stance::Lost)
+            || stance == Stance::Leaving
+            || (was_lost && !has_failed_lost)
             || (was_leaving && status.is_success())
             || (is_over && status.is_success());
         self.event(EventKind::WorkerExited {
@@ -158,8 +161,8 @@ impl DriverCore {
         }
         if is_over {
             self.forget_worker(worker);
-            // A death that was known before the end has had its consequences: the others went on without it.
-            let counted = was_known_dead && !is_planted(Bug::DeathFailsSuccess);
+            // A loss that was known before the end has had its consequences: the others went on without it.
+            let counted = (was_known_dead || was_lost) && !is_planted(Bug::DeathFailsSuccess);
             if !expected && !counted {
                 self.handle_late_failure(worker, status);
             }
@@ -173,7 +176,7 @@ impl DriverCore {
             self.note_failure(worker, Some(status), "");
         }
         let failure = (!expected).then_some(status);
-        if was_known_dead {
+        if was_known_dead || has_failed_lost {
             // The loss was counted. If its generation is still the newest, the registry learns how the member ended.
             self.report_incident(Some(worker.clone()), failure, cause, now);
             if is_explained {
@@ -191,6 +194,19 @@ impl DriverCore {
             self.handle_unexpected_exit(now, worker, status);
         }
         self.agenda.ask_review(now);
+    }
+
+    /// Whether the process of a lost worker has failed, so that its slot pays for it. The end of its connection may
+    /// come before its agent's report, and its host may be silent at that time. But a worker that was unheard for long
+    /// may have ended for want of a driver. It may have heard nothing for `lost` before the driver did.
+    fn has_failed_by_itself(&self, now: Time, record: &WorkerRecord, exit: &ProcessExit) -> bool {
+        let deadlines = &self.config.deadlines;
+        let orphan =
+            deadlines.orphan_training.map_or(deadlines.orphan, |it| it.min(deadlines.orphan));
+        let is_orphaned = record
+            .heard_until
+            .is_none_or(|heard_until| heard_until + orphan <= now + deadlines.lost);
+        exit.stopped_by.is_none() && !exit.status.is_success() && !is_orphaned
     }
 
     fn handle_unexpected_exit(&mut self, now: Time, worker: &WorkerId, status: ExitStatus) {
@@ -279,7 +295,9 @@ impl DriverCore {
         let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
         // The stance comes first, before the loss has effects such as a new generation of the others: the worker may
         // come back with its commit. If its process has ended, its agent tells.
-        self.roster.set_stance(now, worker, Stance::Lost);
+        // Who does not come to a new driver was in session with a former one, until nobody knows when.
+        let heard_until = self.takeover.is_none().then_some(evidence);
+        self.roster.lose_session(now, worker, heard_until);
         self.lose_member(now, worker, &cause, evidence);
         let deadline = now + self.config.deadlines.grace;
         self.agenda.set(deadline, Timer::Departure(worker.clone()));

@@ -112,6 +112,9 @@ pub(crate) struct WorkerRecord {
     pub(crate) pid: Option<u32>,
     pub(crate) data_address: Option<SocketAddr>,
     pub(crate) link: PeerLink,
+    /// Time at which a worker that has lost its session was heard last; none if it has not, or nobody knows.
+    #[serde(default)]
+    pub(crate) heard_until: Option<Time>,
     pub(crate) stance: Stance,
     /// Stage of a process that lives for one generation; none for other processes.
     pub(crate) stage: Option<ProcessStage>,
@@ -135,6 +138,7 @@ impl WorkerRecord {
     pub(crate) fn starting(now: Time) -> Self {
         Self {
             pid: None,
+            heard_until: None,
             data_address: None,
             link: PeerLink::Down,
             stance: Stance::Starting,
@@ -147,6 +151,7 @@ impl WorkerRecord {
             accused: false,
             leaving: None,
         }
+        self.heard_until = None;
     }
 
     pub(crate) fn take_stance(&mut self, now: Time, stance: Stance) {

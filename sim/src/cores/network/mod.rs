@@ -240,8 +240,8 @@ pub(super) struct SimulatedLink {
     is_unheard: bool,
     /// World time of the last look of the driver's sessions at which it heard this node.
     heard_at_look: u64,
-    /// Whether the driver has ever lost the session with this node.
-    pub(super) was_lost: bool,
+    /// World time at which the driver last lost the session with this node.
+    pub(super) lost_at: Option<u64>,
     /// World time at which such a silence last ended.
     unheard_until: u64,
     /// World time of the next check of the peer's sessions.
@@ -308,7 +308,7 @@ impl World {
             dial_token: 0,
             is_unheard: false,
             heard_at_look: 0,
-            was_lost: false,
+            lost_at: None,
             unheard_until: 0,
             armed: u64::MAX,
         }

@@ -109,7 +109,7 @@ impl World {
             format!("at {end:?}: {event:?}")
         });
         if end == LinkSide::Driver && matches!(event, LinkEvent::Lost { .. }) {
-            self.links[index as usize].was_lost = true;
+            self.links[index as usize].lost_at = Some(self.now);
         }
         let name = if end == LinkSide::Driver { "driver" } else { "node" };
         self.decide(place, || words::link(name, &event));

@@ -79,6 +79,14 @@ impl Roster {
         record.map(|record| record.take_stance(now, stance)).is_some()
     }
 
+    /// Notes that a worker has lost its session, and when it was heard last, if that is known.
+    pub(crate) fn lose_session(&mut self, now: Time, worker: &WorkerId, heard_until: Option<Time>) {
+        if let Some(record) = self.workers.get_mut(worker) {
+            record.take_stance(now, Stance::Lost);
+            record.heard_until = heard_until;
+        }
+    }
+
     /// Notes that a worker has become a member of the generation formed last, or is none any more: what is derived
     /// from that is out of date.
     pub(crate) fn membership_changed(&mut self, worker: &WorkerId) {

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{AgentToDriver, WorkerToDriver};
+use elastic_protocol::messages::{AgentToDriver, StoppedBy, WorkerToDriver};
 use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, WorkerId};
+use elastic_runtime::transport::LinkEvent;
 
 use super::Cluster;
+use super::cluster::lost;
 use crate::core::DriverConfig;
 
 const KILLED: ExitStatus = ExitStatus::Signal(9);
@@ -174,4 +176,57 @@ fn g_10_an_exit_status_after_the_success_of_those_who_went_on_does_not_fail_the_
     cluster.pass(Duration::from_secs(1));
     let result = cluster.result.expect("the job has ended");
     assert_eq!((result.outcome, result.code), (JobOutcome::Succeeded, 0), "{}", result.reason);
+}
+
+/// Ends the session of a worker.
+fn hang_up(cluster: &mut Cluster, worker: &WorkerId) {
+    cluster.worker_link(worker, lost());
+    cluster.settle();
+}
+
+#[test]
+fn a_failure_counts_against_its_slot_though_the_connection_ended_before_the_report() {
+    let mut cluster = two_by_two(|config| config.max_restarts = 0);
+    let victim = cluster.worker("b", 1);
+    hang_up(&mut cluster, &victim);
+    assert_eq!(cluster.sizes, [4, 3], "the others go on");
+    cluster.exit(&victim, ExitStatus::Code(1));
+    assert_eq!(cluster.failed_hosts.len(), 1, "the slot's failure");
+    assert_eq!(cluster.resets.iter().filter(|cause| cause.is_failure()).count(), 1);
+}
+
+#[test]
+fn the_end_of_a_lost_worker_that_may_have_missed_its_driver_is_no_failure() {
+    let mut cluster = two_by_two(|config| config.max_restarts = 0);
+    let victim = cluster.worker("b", 1);
+    let agent = cluster.agent("b");
+    cluster.core.handle_link(cluster.now, &agent, &LinkEvent::Silent { silent_ms: 1000 });
+    hang_up(&mut cluster, &victim);
+    cluster.pass(cluster.core.config.deadlines.orphan);
+    cluster.exit(&victim, ExitStatus::Code(1));
+    assert!(cluster.failed_hosts.is_empty(), "{:?}", cluster.failed_hosts);
+
+    let mut cluster = two_by_two(|config| config.max_restarts = 0);
+    let victim = cluster.worker("b", 1);
+    hang_up(&mut cluster, &victim);
+    cluster.report_end(&victim, KILLED, Some(StoppedBy::Agent), None);
+    cluster.settle();
+    assert!(
+        cluster.failed_hosts.is_empty(),
+        "its agent has stopped it: {:?}",
+        cluster.failed_hosts
+    );
+}
+
+#[test]
+fn g_10_the_end_of_a_lost_worker_does_not_fail_the_job_that_the_others_finish() {
+    let mut cluster = two_by_two(|_| {});
+    let victim = cluster.worker("b", 1);
+    hang_up(&mut cluster, &victim);
+    cluster.is_silent_at_end = true;
+    cluster.finish_all();
+    cluster.exit(&victim, ExitStatus::Code(1));
+    cluster.pass(Duration::from_secs(60));
+    let result = cluster.result.expect("the end");
+    assert_eq!(result.outcome, JobOutcome::Succeeded, "{}", result.reason);
 }
