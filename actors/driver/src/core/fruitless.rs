@@ -33,12 +33,16 @@ impl DriverCore {
     fn count_fruitless_reset(&mut self, now: Time, members: &[WorkerId]) {
         let Some(ended) = self.round.current() else { return };
         let is_planned = self.round.reset().is_none_or(|reset| reset.cause.is_planned());
-        if !self.pacing.note_ended(ended.stamp) || is_planned || self.is_by_restart() {
+        if !self.pacing.note_ended(ended.stamp) || self.is_by_restart() {
             return;
         }
+        // Progress counts however the generation ended.
         let is_further = self.roster.best_step(members) > Some(ended.formation.step);
         if is_further || self.pacing.is_steady(now) {
             return self.pacing.got_on();
+        }
+        if is_planned {
+            return;
         }
         let (fruitless, since) = self.pacing.count_fruitless(now);
         let cause = self.round.reset().map(|reset| reset.cause.to_string()).unwrap_or_default();

@@ -78,6 +78,24 @@ fn progress_and_steady_training_are_not_held_against_the_next_reset() {
 }
 
 #[test]
+fn progress_of_a_generation_that_ends_by_plan_is_not_held_against_the_next_reset() {
+    let mut cluster = of(&["a", "b"], 2);
+    let worker = cluster.worker("a", 0);
+    for _ in 0..10 {
+        cluster.fail(&worker, None);
+        cluster.pass(Duration::from_secs(8));
+    }
+    cluster.train(5);
+    cluster.add_host("c", 1);
+    cluster.pass(Duration::from_secs(3));
+    assert_eq!(cluster.sizes.last(), Some(&3), "the new host is taken in");
+    let before = cluster.sizes.len();
+    cluster.fail(&worker, None);
+    cluster.settle();
+    assert_eq!(cluster.sizes.len(), before + 1, "the next generation forms at once");
+}
+
+#[test]
 fn who_is_refused_by_its_own_system_is_replaced() {
     let mut cluster = of(&["a", "b", "c"], 2);
     let (worker, rank) = (cluster.worker("b", 0), 1);
