@@ -240,7 +240,7 @@ impl Handler<HostChange> for AgentActor {
     type Result = ();
 
     fn handle(&mut self, HostChange { meeting, hanging }: HostChange, ctx: &mut Context<Self>) {
-        self.with_core(ctx, |core, _now| core.handle_host_changed(meeting, hanging));
+        self.with_core(ctx, |core, now| core.handle_host_changed(now, meeting, hanging));
     }
 }
 

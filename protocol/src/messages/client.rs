@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -141,6 +142,15 @@ pub struct LaneStatus {
     pub hanging_ms: Option<u64>,
     /// Lines dropped because the writer did not keep up.
     pub dropped_lines: u64,
+}
+
+impl LaneStatus {
+    /// The same lane so much later, if it has hung on.
+    pub fn after(&self, passed: Duration) -> Self {
+        let passed_ms = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
+        let hanging_ms = self.hanging_ms.map(|ms| ms.saturating_add(passed_ms));
+        Self { hanging_ms, ..self.clone() }
+    }
 }
 
 /// A host that another one does not reach.

@@ -87,8 +87,8 @@ enum AgentPhase {
 #[derive(Debug)]
 pub struct AgentCore {
     settings: AgentSettings,
-    /// The lanes of this process that do not answer.
-    hanging: Vec<LaneStatus>,
+    /// The lanes of this process that do not answer, and the time of that look at them.
+    hanging: (Time, Vec<LaneStatus>),
     welcome: Option<AcceptedWelcome>,
     /// Whether a session with a driver exists.
     link_up: bool,
@@ -120,7 +120,7 @@ impl AgentCore {
     pub fn new(now: Time, settings: AgentSettings) -> Self {
         Self {
             settings,
-            hanging: Vec::new(),
+            hanging: (now, Vec::new()),
             welcome: None,
             link_up: false,
             accepted: false,
@@ -216,19 +216,23 @@ impl AgentCore {
     /// after its next `Welcome`.
     pub fn handle_host_changed(
         &mut self,
+        now: Time,
         meeting: Option<SocketAddr>,
         mut hanging: Vec<LaneStatus>,
     ) {
         self.settings.meeting = meeting;
         hanging.truncate(AgentToDriver::LANES_MAX);
-        self.hanging = hanging;
+        self.hanging = (now, hanging);
         if self.accepted {
-            self.say_changed();
+            self.say_changed(now);
         }
     }
 
-    fn say_changed(&mut self) {
-        let (meeting, hanging) = (self.settings.meeting, self.hanging.clone());
+    /// Tells the driver of this host, with the lanes' ages of now: it may be welcomed long after the look at them.
+    fn say_changed(&mut self, now: Time) {
+        let (looked_at, hanging) = &self.hanging;
+        let hanging = hanging.iter().map(|lane| lane.after(now.since(*looked_at))).collect();
+        let meeting = self.settings.meeting;
         self.send(AgentToDriver::HostChanged { meeting, hanging });
     }
 
@@ -457,8 +461,8 @@ impl AgentCore {
         self.announce();
         self.catch_up();
         self.repeat_deaths();
-        if !self.hanging.is_empty() {
-            self.say_changed();
+        if !self.hanging.1.is_empty() {
+            self.say_changed(now);
         }
         if let AgentPhase::Draining { reason, .. } = &self.phase {
             let reason = reason.clone();

@@ -494,7 +494,7 @@ fn s_6_a_change_of_the_host_is_told_now_and_to_the_next_driver() {
         dropped_lines: 0,
     };
     let changed = |hanging| AgentOutput::ToDriver(AgentToDriver::HostChanged { meeting, hanging });
-    core.handle_host_changed(meeting, vec![lane.clone()]);
+    core.handle_host_changed(T0, meeting, vec![lane.clone()]);
     assert_eq!(drain(&mut core), [changed(vec![lane.clone()])]);
     core.handle_link(T0, DriverLink::Lost { reason: "gone".to_owned() });
     core.handle_link(T0, DriverLink::Up);
@@ -503,9 +503,10 @@ fn s_6_a_change_of_the_host_is_told_now_and_to_the_next_driver() {
         matches!(output, AgentOutput::ToDriver(AgentToDriver::Join { meeting: told, .. }) if *told == meeting)
     });
     assert!(joins, "it joins with its new address");
-    core.handle_driver(T0, welcome(1, 2));
-    assert!(drain(&mut core).contains(&changed(vec![lane.clone()])));
-    core.handle_host_changed(meeting, vec![lane; 20]);
+    core.handle_driver(T0 + Duration::from_secs(5), welcome(1, 2));
+    let later = LaneStatus { hanging_ms: Some(6_500), ..lane.clone() };
+    assert!(drain(&mut core).contains(&changed(vec![later])), "it hangs 5 s longer by now");
+    core.handle_host_changed(T0, meeting, vec![lane; 20]);
     let told = drain(&mut core);
     let [AgentOutput::ToDriver(AgentToDriver::HostChanged { hanging, .. })] = told.as_slice()
     else {

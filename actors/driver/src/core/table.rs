@@ -41,12 +41,7 @@ impl AgentRecord {
     /// The lanes that do not answer, with the time since the report.
     pub(crate) fn hanging_at(&self, now: Time) -> Vec<LaneStatus> {
         let (told_at, lanes) = &self.hanging;
-        let since_ms = u64::try_from(now.since(*told_at).as_millis()).unwrap_or(u64::MAX);
-        let aged = |lane: &LaneStatus| LaneStatus {
-            hanging_ms: lane.hanging_ms.map(|ms| ms.saturating_add(since_ms)),
-            ..lane.clone()
-        };
-        lanes.iter().map(aged).collect()
+        lanes.iter().map(|lane| lane.after(now.since(*told_at))).collect()
     }
 
     /// Whether the agent's host can run workers.
@@ -112,14 +107,14 @@ pub(crate) struct WorkerRecord {
     pub(crate) pid: Option<u32>,
     pub(crate) data_address: Option<SocketAddr>,
     pub(crate) link: PeerLink,
-    /// Time at which a worker that has lost its session was heard last; none if it has not, or nobody knows.
-    #[serde(default)]
-    pub(crate) heard_until: Option<Time>,
     pub(crate) stance: Stance,
     /// Stage of a process that lives for one generation; none for other processes.
     pub(crate) stage: Option<ProcessStage>,
     /// Time at which the stance was taken.
     pub(crate) since: Time,
+    /// Time at which a worker that has lost its session was heard last; none if it has not, or nobody knows.
+    #[serde(default)]
+    pub(crate) heard_until: Option<Time>,
     /// Commit that the worker reported when it arrived (copy).
     pub(crate) commit: Option<CommitId>,
     /// Step of the worker's last commit (copy).
@@ -138,12 +133,12 @@ impl WorkerRecord {
     pub(crate) fn starting(now: Time) -> Self {
         Self {
             pid: None,
-            heard_until: None,
             data_address: None,
             link: PeerLink::Down,
             stance: Stance::Starting,
             stage: None,
             since: now,
+            heard_until: None,
             commit: None,
             step: Step::default(),
             note: String::new(),
@@ -151,12 +146,12 @@ impl WorkerRecord {
             accused: false,
             leaving: None,
         }
-        self.heard_until = None;
     }
 
     pub(crate) fn take_stance(&mut self, now: Time, stance: Stance) {
         self.stance = stance;
         self.since = now;
+        self.heard_until = None;
     }
 
     /// Sets the stance of a worker whose host is in reach again and whose process ran all the time.

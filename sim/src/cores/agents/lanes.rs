@@ -81,6 +81,6 @@ impl World {
             return node.host_changed(change);
         }
         let HostChange { meeting, hanging } = change;
-        self.with_agent(host, life, |core, _| core.handle_host_changed(meeting, hanging));
+        self.with_agent(host, life, |core, now| core.handle_host_changed(now, meeting, hanging));
     }
 }
