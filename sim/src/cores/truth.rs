@@ -167,6 +167,10 @@ impl World {
         let now = self.driver.clock.local(self.now);
         let Some(cores) = self.driver.cores() else { return Ok(()) };
         let status = cores.driver.status(now, &|time| time.to_string());
+        if status.phase != JobPhase::Run && cores.waits_for_its_disk() {
+            // A decision that is told once its record is stored.
+            return Ok(());
+        }
         let (said, size) = (status.world_size, self.driver.members.len());
         if status.phase != JobPhase::Run || said as usize != size {
             let phase = status.phase;

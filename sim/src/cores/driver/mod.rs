@@ -114,6 +114,13 @@ pub(super) struct DriverCores {
     inputs_unchecked: usize,
 }
 
+impl DriverCores {
+    /// Whether a batch of the journal is being stored.
+    pub(super) const fn waits_for_its_disk(&self) -> bool {
+        self.journal.is_busy()
+    }
+}
+
 /// The world's knowledge of a driver's node of actors.
 #[derive(Debug)]
 pub(super) struct DriverActors {
