@@ -137,7 +137,10 @@ impl World {
         };
         let entry = &self.processes[process as usize];
         // The slot of a worker that has failed as well is judged by its failure.
+        // The driver knows a worker no more whose end it has heard of before.
+        let is_gone = entry.stopping.reported.is_some_and(|(life, _)| life == self.driver.life);
         let is_noticed = entry.stopping.noticed_at.is_some()
+            && !is_gone
             && !entry.stopping.is_told
             && !entry.program.has_raised();
         let agent = self.hosts[entry.host as usize].agent.as_ref();
