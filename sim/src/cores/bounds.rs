@@ -28,6 +28,9 @@ const BACKOFF_MAX_NS: u64 = 30_000 * MS;
 const PAUSED_AFTER: u32 = 2;
 const PAUSE_MAX_NS: u64 = 10_000 * MS;
 
+/// Generations in a row without a commit that end a job, once they have gone on for the elastic timeout.
+const FRUITLESS_MAX: u32 = 16;
+
 /// Start times of the conditions under watch.
 #[derive(Debug, Default)]
 pub(super) struct Calm {
@@ -261,8 +264,12 @@ impl World {
         if result.reason.starts_with("a worker failed") {
             return complain(driver.max_job_restarts.is_some_and(|max| resets >= u64::from(max)));
         }
+        let elastic = driver.deadlines.elastic.as_nanos() as u64 / 100 * 97;
+        if result.reason.contains(" resets in a row within ") {
+            let was_long = self.oracle.fruitless_since + elastic <= self.now;
+            return complain(was_long && self.oracle.fruitless >= FRUITLESS_MAX);
+        }
         if result.reason.starts_with("the elastic timeout of") {
-            let elastic = driver.deadlines.elastic.as_nanos() as u64 / 100 * 97;
             let lasted = self.now - self.driver.phase_since;
             let may_be_late = !self.driver_acts_since(elastic);
             let was_long = lasted >= elastic || may_be_late;

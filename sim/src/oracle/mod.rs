@@ -62,6 +62,8 @@ pub(crate) struct Oracle {
     /// Generations formed in a row whose members held no more than those of any before. A commit does not count if it was
     /// lost with its holders.
     pub(crate) fruitless: u32,
+    /// World time at which the first of them was formed.
+    pub(crate) fruitless_since: u64,
     /// Most samples that a member of a generation held when that was formed.
     held: Option<u64>,
     /// Term of the current driver, and times at which it formed generations since the last commit.
@@ -72,6 +74,9 @@ impl Oracle {
     /// Checks the pace when the driver forms a generation (`now` in nanoseconds): no rapid series without a pause or
     /// a commit.
     pub(crate) fn paced(&mut self, by: Term, now: u64) -> Result<(), String> {
+        if self.fruitless <= 1 {
+            self.fruitless_since = now;
+        }
         let (term, formed_at) = &mut self.formed_at;
         if *term != by {
             (*term, *formed_at) = (by, VecDeque::new());
