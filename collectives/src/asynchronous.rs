@@ -17,6 +17,7 @@ use crate::abort::AbortHandle;
 use crate::communicator::Communicator;
 use crate::error::CollectiveError;
 use crate::operation::Operation;
+use crate::watch::WatchedGroup;
 
 /// Most operations of one communicator that are launched and not done; a further launch waits.
 pub const LAUNCHED_MAX: usize = 256;
@@ -57,6 +58,7 @@ struct SharedCommunicator {
     communicator: Mutex<Box<dyn Communicator>>,
     launched: Mutex<usize>,
     done: Condvar,
+    watch: Option<WatchedGroup>,
 }
 
 /// A communicator whose operations can be launched. Its calls and launches come from one thread. Clones share it.
@@ -89,18 +91,34 @@ impl AsyncCommunicator {
         abort: Option<AbortHandle>,
         progress: &ProgressThread,
     ) -> AsyncCommunicator {
+        AsyncCommunicator::watched(communicator, abort, progress, None)
+    }
+
+    /// As [`AsyncCommunicator::new`]; `watch` sees the calls of this communicator, and of those beside it.
+    pub fn watched(
+        communicator: Box<dyn Communicator>,
+        abort: Option<AbortHandle>,
+        progress: &ProgressThread,
+        watch: Option<WatchedGroup>,
+    ) -> AsyncCommunicator {
         let (term, generation) = (communicator.term(), communicator.generation());
         let (rank, world) = (communicator.rank(), communicator.world_size());
-        let (launched, done) = (Mutex::new(0), Condvar::new());
-        let shared = SharedCommunicator { communicator: Mutex::new(communicator), launched, done };
-        let (shared, progress) = (Arc::new(shared), progress.clone());
+        let communicator = match &watch {
+            Some(watch) => watch.naming(communicator),
+            None => communicator,
+        };
+        let (communicator, launched, done) =
+            (Mutex::new(communicator), Mutex::new(0), Condvar::new());
+        let shared = Arc::new(SharedCommunicator { communicator, launched, done, watch });
+        let progress = progress.clone();
         AsyncCommunicator { shared, progress, abort, term, generation, rank, world }
     }
 
     /// An asynchronous communicator for another group, such as a sub-group, on the same thread and with the same
     /// abort word.
     pub fn beside(&self, communicator: Box<dyn Communicator>) -> AsyncCommunicator {
-        AsyncCommunicator::new(communicator, self.abort.clone(), &self.progress)
+        let watch = self.shared.watch.as_ref().map(WatchedGroup::over_part);
+        AsyncCommunicator::watched(communicator, self.abort.clone(), &self.progress, watch)
     }
 
     /// This process's rank in the group.
@@ -125,6 +143,7 @@ impl AsyncCommunicator {
 
     /// Runs `operation` on the calling thread, after all earlier launches.
     pub fn call<T>(&self, operation: impl FnOnce(&mut dyn Communicator) -> T) -> T {
+        let _call = WatchedGroup::enter(self.shared.watch.as_ref());
         self.wait_for_launched(0);
         operation(&mut **lock(&self.shared.communicator))
     }
@@ -223,6 +242,7 @@ struct LaunchTicket<T> {
 
 impl<T> LaunchTicket<T> {
     fn run(mut self, operation: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError>) {
+        let _call = WatchedGroup::enter(self.shared.watch.as_ref());
         self.result = Some(operation(&mut **lock(&self.shared.communicator)));
     }
 }

@@ -10,6 +10,7 @@
 //! - [`AbortHandle`] ends blocked calls of a generation, from any thread, within milliseconds.
 //! - [`wire`] encodes and decodes the wire format, as pure functions.
 //! - [`AsyncCommunicator`] runs operations beside the training thread, in the order of their launch.
+//! - [`OperationWatch`] shows where a process stands among its collectives.
 //! - [`negotiation`] lets ranks agree on calls by name before they run, as Horovod does.
 //!
 //! Only two parts of this crate start a thread: [`ProgressThread`] with the first launch, and the first group that
@@ -39,6 +40,7 @@ mod split;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod watch;
 pub mod wire;
 
 pub use abort::{Abort, AbortHandle};
@@ -60,3 +62,4 @@ pub use tcp::{
     DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, DEFAULT_PATH_DEADLINE, DEFAULT_STREAMS,
     GroupSpec, TcpCommunicator, TcpFabric,
 };
+pub use watch::{OperationWatch, WatchedGroup};

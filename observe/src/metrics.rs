@@ -38,6 +38,7 @@ pub struct EventTally {
     other_host_losses: u64,
     /// Processes that failed.
     worker_failures: u64,
+    worker_hangs: u64,
 }
 
 /// A histogram.
@@ -72,6 +73,7 @@ impl EventTally {
                 }
             }
             EventKind::WorkerExited { expected: false, .. } => self.worker_failures += 1,
+            EventKind::WorkerStalled { .. } => self.worker_hangs += 1,
             _ => {}
         }
     }
@@ -257,6 +259,12 @@ fn of_fleet(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result
         None,
         labelled("state", workers),
     )?;
+    let stalled = status.stalled.iter().map(|worker| {
+        let labels = vec![("rank", worker.rank.to_string()), ("host", worker.host.to_string())];
+        (labels, worker.late_ms as f64 / 1e3)
+    });
+    let help = "How long others have waited for a worker that hangs.";
+    writer.gauge("worker_late", help, Some(Unit::Seconds), stalled.collect())?;
     let members = || status.workers.iter().filter_map(|worker| Some((worker.rank?, worker)));
     let series = members().take(WORKERS_LABELLED_MAX).map(|(rank, worker)| {
         let labels = vec![("rank", rank.to_string()), ("host", worker.host.to_string())];
@@ -302,6 +310,8 @@ fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
     writer.counter("resets", "Resets by cause and way.", resets.collect())?;
     let failures = plain(tally.worker_failures as f64);
     writer.counter("worker_failures", "Processes of workers that failed.", failures)?;
+    let hangs = plain(tally.worker_hangs as f64);
+    writer.counter("worker_hangs", "Workers that hung while others waited for them.", hangs)?;
     let losses = tally.host_losses.iter().map(|(host, losses)| (host.clone(), *losses as f64));
     writer.counter("host_losses", "Losses of hosts.", labelled("host", losses))?;
     let others = plain(tally.other_host_losses as f64);
@@ -348,6 +358,8 @@ mod tests {
             workers: Vec::new(),
             last_reset: None,
             waiting_for: None,
+            awaited: Vec::new(),
+            stalled: Vec::new(),
             warnings: Vec::new(),
             unreachable: Vec::new(),
             lanes: Vec::new(),

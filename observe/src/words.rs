@@ -44,6 +44,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::CheckpointFailed { .. }
         | EventKind::Abandoned { .. }
         | EventKind::Warning { .. }
+        | EventKind::WorkerStalled { .. }
         | EventKind::WorkerExited { expected: false, .. } => EventLevel::Warn,
         EventKind::ResetDecided { way, .. } => warn_if(*way == ResetWay::Abort),
         EventKind::CheckpointLoaded { notes, .. } => warn_if(!notes.is_empty()),
@@ -58,6 +59,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::HostsChanged { .. }
         | EventKind::GenerationRunning { .. }
         | EventKind::ResetCalledOff { .. }
+        | EventKind::StallEnded { .. }
         | EventKind::ResetDone { .. }
         | EventKind::CheckpointSaved { .. }
         | EventKind::TakeoverBegun { .. }
@@ -94,6 +96,18 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         }
         EventKind::GenerationRunning { world_size } => {
             format!("generation {generation} runs with {}", count(*world_size, "worker"))
+        }
+        EventKind::WorkerStalled { worker, rank, operation, waiting, late_ms, doing, stack } => {
+            let others = if *waiting == 1 { "other has" } else { "others have" };
+            let at = stack.as_deref().and_then(innermost_call);
+            let at = at.map_or_else(String::new, |call| format!("; its innermost call: {call}"));
+            format!(
+                "{worker} (rank {rank}) HANGS: {waiting} {others} waited for it for {late_ms} ms in {operation}, and it \
+                 {doing}{at}"
+            )
+        }
+        EventKind::StallEnded { worker, ms } => {
+            format!("{worker} goes on: others had waited for it for {ms:.0} ms")
         }
         EventKind::ResetDecided { cause, way } => {
             format!("generation {generation} ends ({}): {cause}", way.name())
@@ -143,6 +157,11 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         EventKind::Warning { message } => message.clone(),
         EventKind::JobEnded { result } => format!("the job ends: {}", result.reason),
     }
+}
+
+/// The innermost call of a Python stack, as `faulthandler` writes it: `File "train.py", line 7 in load`.
+pub fn innermost_call(stack: &str) -> Option<&str> {
+    stack.lines().map(str::trim).find(|line| line.starts_with("File "))
 }
 
 /// The known phases of a reset, in milliseconds.

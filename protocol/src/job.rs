@@ -93,6 +93,8 @@ pub enum ResetCause {
         worker: WorkerId,
         /// Duration of the silence, in milliseconds.
         silent_ms: u64,
+        /// What its process does, as its agent has seen, in words that follow its name; `None` if that is unknown.
+        doing: Option<String>,
     },
     /// A worker's link to a peer broke in a collective.
     PeerBroken {
@@ -178,8 +180,10 @@ impl fmt::Display for ResetCause {
         match self {
             Self::WorkerExited { worker, status } => write!(formatter, "{worker} ended: {status}"),
             Self::WorkerFailed { worker, error } => write!(formatter, "{worker} failed: {error}"),
-            Self::WorkerSilent { worker, silent_ms } => {
-                write!(formatter, "{worker} was not heard for {silent_ms} ms")
+            Self::WorkerSilent { worker, silent_ms, doing } => {
+                write!(formatter, "{worker} was not heard for {silent_ms} ms")?;
+                let Some(doing) = doing else { return Ok(()) };
+                write!(formatter, "; its process {doing}")
             }
             Self::PeerBroken { reporter, peer, error } => match peer {
                 Some(peer) => write!(formatter, "{reporter} lost its link to {peer}: {error}"),

@@ -54,6 +54,12 @@ bugs! {
     BackOffNeverEnds = "a slot's back-off never ends", "driver";
     /// The end of a member's process does not end its generation (G-12).
     DeathIgnored = "the death of a member does not end its generation", "driver";
+    /// A member for which others wait for ever is never named.
+    HangNeverNamed = "a hang is never named", "driver";
+    /// The driver names those who wait, as watchdogs of single ranks do.
+    WaiterNamed = "those who wait are named, not those who are awaited", "driver";
+    /// Every wait is held to the limit of one for a stopped process, whatever the process does and whatever is usual.
+    EveryWaitIsAHang = "a wait of a second is a hang, whatever the process does", "driver";
     /// A death that is known before the exit status counts as two failures of the slot.
     DeathCountsTwice = "a death counts twice, before and with its exit status", "driver";
     /// A death whose reset is over when the exit status comes keeps its provisional cause.
@@ -179,6 +185,10 @@ bugs! {
     OldCommitTold = "an old commit is told on arrival", "state";
     /// On arrival the worker says that it has lost no steps.
     LostStepsNotTold = "lost steps are not told on arrival", "state";
+    /// A worker does not tell that its training thread goes on after a standstill.
+    GoingOnNotTold = "a standstill that has ended is not told", "state";
+    /// An agent looks at a process once, and never again.
+    InspectedOnce = "a process is looked at only once", "agent";
     /// The driver is not told of processes that were killed by a signal.
     DeathNotReported = "a death by signal is not reported", "agent";
     /// The end of a process is not reported where its death was.

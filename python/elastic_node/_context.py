@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Callable, List, Optional, Tuple
 
-from . import _native
+from . import _native, _stacks
 
 Place = Tuple[int, int, int, int, int, int]
 
@@ -32,6 +32,8 @@ def init() -> None:
     global _session, _is_shut_down
     if _session is None:
         _session = _native.Session()
+        if _session.has_driver:
+            _stacks.offer()
     _is_shut_down = False
 
 
@@ -82,6 +84,7 @@ def _forked() -> None:
     global _session, _place, _world, _is_forked
     if _session is None:
         return
+    _stacks.withdraw()
     _native.Session.abandon(_session)
     _session = _place = _world = None
     _is_forked = True

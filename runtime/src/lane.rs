@@ -41,6 +41,11 @@ impl BlockingLane {
     pub const PROCESSES: Self =
         Self { name: "processes", jobs_max: 4096, answers_within: Duration::from_secs(5) };
 
+    /// Looks at what an agent's processes do, through `/proc` and control groups: a look at a process that hangs may
+    /// hang with it.
+    pub const INSPECTIONS: Self =
+        Self { name: "inspections", jobs_max: 16, answers_within: Duration::from_secs(5) };
+
     /// Lookups of the process that connected to an agent's store port: one lookup answers for all who wait.
     pub const ADMISSION: Self =
         Self { name: "admission", jobs_max: 1, answers_within: Duration::from_secs(5) };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_driver::{
-    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, OnFailure, OnTotalLoss,
+    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, OnFailure, OnHang, OnTotalLoss,
     ResumeFrom,
 };
 use elastic_host_manager::{CooldownRange, HostManagerConfig, HostSlots, HostSource};
@@ -169,6 +169,13 @@ impl Scenario {
             let answers = [None, Some(OnTotalLoss::Fail), Some(OnTotalLoss::Restart)];
             driver.on_total_loss =
                 answers[stream(options.seed, "total loss", 0).random_range(0..3)];
+        }
+        if options.draws >= 6 {
+            let mut hangs = stream(options.seed, "hangs", 0);
+            driver.on_hang =
+                [OnHang::Tell, OnHang::Dump, OnHang::Restart][hangs.random_range(0..3)];
+            driver.hang_timeout =
+                hangs.random_bool(0.5).then(|| ms(hangs.random_range(1_000..4_000)));
         }
         if options.draws >= 4 && options.job == JobKind::InProcess {
             driver.checkpoint = draw_checkpoints(options.seed);

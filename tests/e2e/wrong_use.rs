@@ -66,6 +66,7 @@ const LINES: &[Wrong] = &[
     wrong(&["run", "-n", "2", "--min-np", "3", "--", "x"], "min"),
     wrong(&[DRIVER, "driver", "--elastic-timeout", "-5", "--", "x"], "elastic-timeout"),
     wrong(&[DRIVER, "driver", "--elastic-timeout", "NaN", "--", "x"], "elastic-timeout"),
+    wrong(&[DRIVER, "driver", "--hang-timeout", "0", "--", "x"], "more than 0"),
     wrong(&[DRIVER, "driver", "--form-timeout", "soon", "--", "x"], "form-timeout"),
     wrong(&[DRIVER, "driver", "--reset-limit", "-1", "--", "x"], "reset-limit"),
     wrong(&[DRIVER, "driver", "--blacklist-cooldown-range", "10", "--", "x"], "two numbers"),
@@ -78,6 +79,7 @@ const LINES: &[Wrong] = &[
     wrong(&[DRIVER, "driver", "--launcher", "shh", "--", "x"], "ssh"),
     wrong(&[DRIVER, "driver", "--backend", "ncll", "--", "x"], "nccl"),
     wrong(&[DRIVER, "driver", "--on-failure", "ignore", "--", "x"], "blacklist"),
+    wrong(&[DRIVER, "driver", "--on-hang", "kill", "--", "x"], "restart"),
     wrong(&["--log", "lots of", "--role", "driver", "--", "x"], "--log"),
     // Addresses.
     wrong(&[DRIVER, "driver", "--bind", "nowhere.invalid:1", "--", "x"], "nowhere.invalid"),

@@ -96,6 +96,9 @@ impl AgentActor {
                 info!(%worker, %signal, reason, "is stopped");
                 self.processes.signal(&worker, signal);
             }
+            AgentOutput::Inspect { worker, with_stack } => {
+                self.processes.inspect(&worker, with_stack, ctx.address().recipient());
+            }
             AgentOutput::Warn(warning) => warn!("{warning}"),
             AgentOutput::Exit { code, reason } => self.end(AgentExit { code, reason }, ctx),
         }
@@ -228,6 +231,10 @@ impl Handler<ProcessEvent> for AgentActor {
             ProcessEvent::Exited { worker, status } => {
                 info!(%worker, %status, "ended");
                 self.with_core(ctx, |core, _now| core.handle_exited(&worker, status));
+            }
+            ProcessEvent::Inspected { worker, sight } => {
+                debug!(%worker, %sight, "was looked at");
+                self.with_core(ctx, |core, _now| core.handle_inspected(&worker, sight));
             }
             ProcessEvent::LastWords { worker, said } => {
                 self.with_core(ctx, |core, _now| core.handle_last_words(&worker, said));

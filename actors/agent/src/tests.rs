@@ -88,6 +88,8 @@ impl ProcessPort for Stubborn {
             events.do_send(ProcessEvent::LastWords { worker, said });
         }
     }
+
+    fn inspect(&mut self, _: &WorkerId, _: bool, _: Recipient<ProcessEvent>) {}
 }
 
 struct Cluster {

@@ -13,5 +13,5 @@ pub use self::actor::{
 pub use self::core::{
     CheckpointEvery, CheckpointSettings, DriverConfig, DriverCore, DriverEvent, DriverInput,
     DriverOutput, ElasticMode, EventKind, Glance, InvalidDriverConfig, InvalidListedHost,
-    ListedHost, OnFailure, OnTotalLoss, ResetWay, ResumeFrom, Until, WorkerStanding,
+    ListedHost, OnFailure, OnHang, OnTotalLoss, ResetWay, ResumeFrom, Until, WorkerStanding,
 };

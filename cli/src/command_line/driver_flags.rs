@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
-use elastic_driver::{CheckpointEvery, ElasticMode, OnFailure, OnTotalLoss};
+use elastic_driver::{CheckpointEvery, ElasticMode, OnFailure, OnHang, OnTotalLoss};
 use elastic_gpu::Backend;
 use elastic_host_manager::DnsTarget;
 use elastic_journal::etcd::EtcdAddress;
@@ -16,7 +16,8 @@ use elastic_protocol::messages::FileUmask;
 
 use super::driver_plan::DashboardPlan;
 use super::values::{
-    address, bytes, checkpoint_every, count, host_and_port, seconds, umask, workers,
+    address, bytes, checkpoint_every, count, host_and_port, positive_seconds, seconds, umask,
+    workers,
 };
 
 /// The driver's flags. An absent flag means its default, which `plan_driver` and `plan_run` fill in.
@@ -95,6 +96,14 @@ pub(crate) struct DriverFlags {
     /// unless less than a minute of training is lost]
     #[arg(long, env = "ELASTIC_ON_TOTAL_LOSS", value_enum)]
     pub(crate) on_total_loss: Option<OnTotalLoss>,
+    /// A worker for which others wait for longer than is usual: name it, show its stacks, too, or replace its process as well
+    /// [default: dump]
+    #[arg(long, env = "ELASTIC_ON_HANG", value_enum)]
+    pub(crate) on_hang: Option<OnHang>,
+    /// Longest time that others may wait for a worker in a collective before it counts as hanging [default: what is usual is
+    /// learnt]
+    #[arg(long, env = "ELASTIC_HANG_TIMEOUT", value_name = "SECONDS", value_parser = positive_seconds)]
+    pub(crate) hang_timeout: Option<Duration>,
     /// The folder of durable checkpoints, which all hosts share: from them the job resumes when no worker holds its state
     /// any more [default: nothing is written]
     #[arg(long, env = "ELASTIC_CHECKPOINT", value_name = "FOLDER")]

@@ -402,6 +402,8 @@ fn driver_config(
         max_restarts: flags.max_restarts.unwrap_or(defaults.max_restarts),
         on_failure: flags.on_failure.unwrap_or_default(),
         on_total_loss: flags.on_total_loss,
+        on_hang: flags.on_hang.unwrap_or_default(),
+        hang_timeout: flags.hang_timeout,
         checkpoint: checkpoints(flags)?,
         mode: flags.mode.unwrap_or_default(),
         hosts_join: *source == HostSource::Joined,

@@ -186,6 +186,14 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
     if let Some(waiting) = &status.waiting_for {
         text.push_str(&format!("waiting: {waiting}\n"));
     }
+    for stalled in &status.stalled {
+        text.push_str(&format!("hangs: {stalled}\n"));
+        let stack = stalled.stack.iter().flat_map(|stack| stack.lines());
+        text.extend(stack.map(|line| format!("    {line}\n")));
+    }
+    if status.stalled.is_empty() {
+        text.extend(status.awaited.iter().map(|awaited| format!("awaited: {awaited}\n")));
+    }
     if let Some(checkpoint) = &status.checkpoint {
         let last = match (checkpoint.last_step, &checkpoint.at) {
             (Some(step), Some(at)) => format!("step {step}, saved at {at}"),

@@ -18,6 +18,12 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
         .map_err(|_| format!("{text:?} seconds: give a number from 0 to a few years"))
 }
 
+/// Parses seconds, possibly with a fraction, and more than none.
+pub(crate) fn positive_seconds(text: &str) -> Result<Duration, String> {
+    let duration = seconds(text)?;
+    if duration.is_zero() { Err("it must be more than 0".to_owned()) } else { Ok(duration) }
+}
+
 /// Parses when a checkpoint is saved: a time with its unit, or a number of commits.
 pub(crate) fn checkpoint_every(text: &str) -> Result<CheckpointEvery, String> {
     let text = text.trim();

@@ -119,6 +119,8 @@ mod tests {
             workers: workers.collect(),
             last_reset: None,
             waiting_for: None,
+            awaited: Vec::new(),
+            stalled: Vec::new(),
             warnings: Vec::new(),
             unreachable: Vec::new(),
             lanes: Vec::new(),

@@ -96,6 +96,10 @@ impl<P: ProcessPort> ProcessPort for DriverAddress<P> {
     fn signal(&mut self, worker: &WorkerId, signal: StopSignal) {
         self.processes.signal(worker, signal);
     }
+
+    fn inspect(&mut self, worker: &WorkerId, with_stack: bool, events: Recipient<ProcessEvent>) {
+        self.processes.inspect(worker, with_stack, events);
+    }
 }
 
 #[cfg(test)]

@@ -58,6 +58,11 @@ impl StoreService {
         self.processes.lane()
     }
 
+    /// The lane that looks at what processes do.
+    pub(crate) fn inspection_lane(&self) -> OffloadPort {
+        self.processes.inspection_lane()
+    }
+
     /// The lane that finds the owners of connections.
     pub(crate) fn admission_lane(&self) -> OffloadPort {
         self.admission_lane.clone()
@@ -154,6 +159,10 @@ impl ProcessPort for StoreService {
         if self.generations.borrow().contains_key(worker) {
             self.relay.do_send(GenerationEnded(worker.clone()));
         }
+    }
+
+    fn inspect(&mut self, worker: &WorkerId, with_stack: bool, events: Recipient<ProcessEvent>) {
+        self.processes.inspect(worker, with_stack, events);
     }
 }
 

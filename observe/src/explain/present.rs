@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use elastic_protocol::messages::StatusReport;
+use elastic_protocol::messages::{AwaitedWorker, StalledWorker, StatusReport};
 
 use super::Explanation;
 use crate::ledger::TimeBucket;
@@ -31,6 +31,7 @@ pub(super) fn of_present(record: &LoggedJob, status: Option<&StatusReport>) -> E
         let idle = by_bucket.iter().filter(|(bucket, _)| **bucket != TimeBucket::Training);
         sentences.extend(idle.map(|(bucket, slots)| describe(*bucket, slots)));
     }
+    sentences.extend(status.into_iter().flat_map(hangs));
     let warnings = status.into_iter().flat_map(|status| &status.warnings);
     sentences.extend(warnings.map(|warning| format!("Warning: {warning}.")));
     let awaited = by_bucket
@@ -53,6 +54,19 @@ pub(super) fn of_present(record: &LoggedJob, status: Option<&StatusReport>) -> E
         steps_lost: 0,
         advice: advice(&by_bucket),
         sentences,
+    }
+}
+
+/// Who hangs; where nobody does, who is awaited.
+fn hangs(status: &StatusReport) -> Vec<String> {
+    let with_stack = |stalled: &StalledWorker| match &stalled.stack {
+        Some(stack) => format!("Worker of {stalled}. Its stacks:\n{stack}"),
+        None => format!("Worker of {stalled}."),
+    };
+    let awaited = |awaited: &AwaitedWorker| format!("Awaited: {awaited}.");
+    match status.stalled.is_empty() {
+        true => status.awaited.iter().map(awaited).collect(),
+        false => status.stalled.iter().map(with_stack).collect(),
     }
 }
 

@@ -79,7 +79,10 @@ fn each_cause_names_who_is_at_fault_and_a_planned_end_needs_no_advice() {
     let peer = Some(worker("b"));
     let cases = [
         (ResetCause::WorkerFailed { worker: worker("b"), error: error.clone() }, "--max-restarts"),
-        (ResetCause::WorkerSilent { worker: worker("b"), silent_ms: 9 }, "stood still"),
+        (
+            ResetCause::WorkerSilent { worker: worker("b"), silent_ms: 9, doing: None },
+            "stood still",
+        ),
         (ResetCause::WorkerDied { worker: worker("b") }, "its exit status says more"),
         (ResetCause::PeerBroken { reporter: worker("a"), peer, error }, "--data-plane"),
         (ResetCause::HostLost { host: name("b"), reason: "gone".to_owned() }, "--min-np"),

@@ -163,6 +163,8 @@ impl GoodputLedger {
             EventKind::HostRefused { .. }
             | EventKind::HostUnreachable(_)
             | EventKind::ResetCalledOff { .. }
+            | EventKind::WorkerStalled { .. }
+            | EventKind::StallEnded { .. }
             | EventKind::StateLost { .. }
             | EventKind::TakeoverDone { .. }
             | EventKind::StandbysChanged { .. }

@@ -76,8 +76,9 @@ fn warnings(status: &StatusReport, missed: u64) -> Vec<String> {
         let (from, to, breaks, error) = (&pair.from, &pair.to, pair.breaks, &pair.error);
         format!("{from} does not reach {to} ({breaks} generations in a row): {error}")
     });
+    let stalled = status.stalled.iter().map(ToString::to_string);
     let missed = (missed > 0).then(|| format!("this page has missed {missed} events"));
-    status.warnings.iter().cloned().chain(unreachable).chain(missed).collect()
+    status.warnings.iter().cloned().chain(stalled).chain(unreachable).chain(missed).collect()
 }
 
 /// The hosts, each with its slots.

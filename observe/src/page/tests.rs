@@ -72,6 +72,8 @@ fn status() -> StatusReport {
         workers: Vec::new(),
         last_reset: None,
         waiting_for: Some(HOSTILE.to_owned()),
+        awaited: Vec::new(),
+        stalled: Vec::new(),
         warnings: Vec::new(),
         unreachable: Vec::new(),
         lanes: Vec::new(),

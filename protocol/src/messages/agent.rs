@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::client::LaneStatus;
+use super::standstill::ProcessSight;
 use crate::deadlines::Deadlines;
 use crate::ids::{HostName, JobId, Stamp, Term, WorkerId};
 use crate::job::{ExitStatus, ProgramSpec};
@@ -102,6 +103,13 @@ pub enum AgentToDriver {
         /// The lanes of the agent's process that do not answer; at most [`AgentToDriver::LANES_MAX`].
         hanging: Vec<LaneStatus>,
     },
+    /// The answer to [`DriverToAgent::Inspect`]; there is none if the process has ended.
+    Inspected {
+        /// The worker.
+        worker: WorkerId,
+        /// What its process was seen to do.
+        sight: Box<ProcessSight>,
+    },
 }
 
 impl AgentToDriver {
@@ -178,6 +186,13 @@ pub enum DriverToAgent {
         grace_ms: u64,
         /// The reason.
         reason: String,
+    },
+    /// Look at what a worker's process does: others wait for it.
+    Inspect {
+        /// The worker.
+        worker: WorkerId,
+        /// Whether its Python stacks are wanted, too.
+        with_stack: bool,
     },
     /// The job is over, or the host is out of it: stop the processes that still run, then end with this code.
     Leave {

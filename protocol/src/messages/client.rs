@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::{HostCondition, JobPhase, WorkerCondition};
 use super::drivers::DriverStatus;
+use super::standstill::{AwaitedWorker, StalledWorker};
 use crate::ids::{HostName, JobId};
 use crate::job::JobResult;
 
@@ -61,6 +62,12 @@ pub struct StatusReport {
     pub last_reset: Option<ResetStatus>,
     /// The workers that the job waits for, and why, when it stands still (G-9).
     pub waiting_for: Option<String>,
+    /// The workers that others, or the job, wait for; at most [`StatusReport::AWAITED_MAX`].
+    #[serde(default)]
+    pub awaited: Vec<AwaitedWorker>,
+    /// Workers that hang in a generation that trains; at most [`StatusReport::AWAITED_MAX`].
+    #[serde(default)]
+    pub stalled: Vec<StalledWorker>,
     /// Troubles that only a person can mend, such as a failing discovery script.
     pub warnings: Vec<String>,
     /// Hosts that do not reach each other, although the driver hears both: the last generation broke between them.
@@ -83,6 +90,11 @@ pub struct StatusReport {
     /// The job's result, once the job has ended.
     #[serde(default)]
     pub result: Option<JobResult>,
+}
+
+impl StatusReport {
+    /// Most workers that are named as awaited, or as stalled.
+    pub const AWAITED_MAX: usize = 8;
 }
 
 /// One line: the job's phase, and what it waits for.

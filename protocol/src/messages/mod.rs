@@ -8,6 +8,7 @@ mod checkpoint;
 mod client;
 mod condition;
 mod drivers;
+mod standstill;
 mod vote;
 mod worker;
 
@@ -20,6 +21,10 @@ pub use client::{
 };
 pub use condition::{HostCondition, JobPhase, WorkerCondition};
 pub use drivers::{DRIVERS_MAX, DriverStatus, KnownDrivers};
+pub use standstill::{
+    AwaitedWorker, CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight,
+    StalledWorker,
+};
 pub use vote::{Ballot, Vote};
 pub use worker::{
     DriverToWorker, Formation, FormationTable, GroupKey, Placement, SyncPlan, WorkerToDriver,

@@ -12,7 +12,7 @@ use crate::commit::{CommitId, Step};
 use crate::deadlines::Deadlines;
 use crate::ids::{JobId, Stamp, Term};
 use crate::job::{JobResult, ResetCause};
-use crate::messages::{CheckpointOrder, CheckpointReport, CheckpointSource};
+use crate::messages::{CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition};
 
 /// Messages from a worker to the driver. Votes go to the registry as [`Vote`](super::Vote).
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -68,6 +68,16 @@ pub enum WorkerToDriver {
         /// bytes.
         note: String,
     },
+    /// The training thread has stood still for [`WorkerToDriver::STILL_BEATS`] beats, or goes on after that. Sent again on
+    /// every new connection while it stands still.
+    Standstill {
+        /// The generation.
+        stamp: Stamp,
+        /// Where it stands; `None` when it goes on.
+        position: Option<CollectivePosition>,
+        /// How long it has stood still, or has stood still before it went on, in milliseconds.
+        for_ms: u64,
+    },
     /// The worker wants to leave (SIGTERM, spot notice) after its current step.
     Leaving {
         /// The reason.
@@ -102,6 +112,9 @@ pub enum WorkerToDriver {
 }
 
 impl WorkerToDriver {
+    /// How many beats a training thread stands still before the driver is told.
+    pub const STILL_BEATS: u32 = 5;
+
     /// Longest progress note, in bytes.
     pub const NOTE_BYTES_MAX: usize = 256;
 }

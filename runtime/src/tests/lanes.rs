@@ -13,6 +13,7 @@ fn g_9_work_that_does_not_return_is_named_after_the_time_of_its_lane() {
         BlockingLane::DISCOVERY,
         BlockingLane::AGENTS,
         BlockingLane::PROCESSES,
+        BlockingLane::INSPECTIONS,
         BlockingLane::ADMISSION,
         BlockingLane::STATE,
         BlockingLane::TERMINAL,

@@ -35,6 +35,10 @@ impl ProcessPort for SimProcesses {
     fn signal(&mut self, worker: &WorkerId, signal: StopSignal) {
         self.port.call(|world| world.agent_signals(self.host, worker, signal));
     }
+
+    fn inspect(&mut self, worker: &WorkerId, with_stack: bool, _: Recipient<ProcessEvent>) {
+        self.port.call(|world| world.agent_inspects(self.host, worker, with_stack));
+    }
 }
 
 /// A worker's training program.

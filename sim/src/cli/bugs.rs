@@ -67,6 +67,11 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::ExitOmittedAfterDeath
         | Bug::DeathFailsSuccess => 4,
         Bug::FirstAddressKept | Bug::LaneNeverAnswers => 5,
+        Bug::HangNeverNamed
+        | Bug::WaiterNamed
+        | Bug::EveryWaitIsAHang
+        | Bug::GoingOnNotTold
+        | Bug::InspectedOnce => 6,
         _ => 0,
     }
 }

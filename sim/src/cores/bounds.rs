@@ -49,7 +49,7 @@ impl World {
             return;
         }
         self.agenda.push(self.now + PACE_NS, Happening::InTime);
-        let checked = self.check_gone_hosts();
+        let checked = self.check_gone_hosts().and_then(|()| self.check_hang_is_named());
         self.demand(checked);
         if !self.is_whole() {
             self.calm = Calm { whole_since: self.now, ..Calm::default() };

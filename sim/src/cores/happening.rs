@@ -110,6 +110,13 @@ pub(super) enum Happening {
         life: u32,
         process: u32,
     },
+    /// The agent has looked at a worker's process.
+    Inspected {
+        host: u32,
+        life: u32,
+        process: u32,
+        with_stack: bool,
+    },
     /// The agent looks at its process's lanes.
     LaneLook {
         host: u32,
@@ -278,6 +285,9 @@ impl World {
             Happening::Signalled { process, kills } => self.handle_signalled(process, kills),
             Happening::Exited { process, code } => self.handle_exited(process, code),
             Happening::Dying { host, life, process } => self.handle_dying(host, life, process),
+            Happening::Inspected { host, life, process, with_stack } => {
+                self.handle_inspected((host, life), process, with_stack);
+            }
             Happening::LaneLook { host, life } => self.handle_lane_look(host, life),
             Happening::Cleared { host, life, process } => self.handle_cleared(host, life, process),
             Happening::Reaped { host, life, process } => self.handle_reaped(host, life, process),

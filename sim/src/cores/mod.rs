@@ -12,6 +12,7 @@ mod checkpoints;
 mod collectives;
 mod driver;
 mod faults;
+mod hangs;
 mod happening;
 mod healing;
 mod membership;
@@ -38,6 +39,7 @@ use self::bounds::{Calm, PACE_NS};
 use self::checkpoints::SharedStorage;
 use self::collectives::CollectiveGroup;
 use self::driver::{DriverBirth, DriverLife, Interregnum, Tenancy};
+use self::hangs::HangWatch;
 use self::happening::Happening;
 use self::membership::SlotWatch;
 use self::network::SimulatedLink;
@@ -108,6 +110,7 @@ pub(crate) struct World {
     /// World time at which a fault last began or ended.
     faulted_at: u64,
     calm: Calm,
+    hangs: HangWatch,
     interregnum: Option<Interregnum>,
     /// Number of interregna so far.
     interregna: u64,
@@ -202,6 +205,7 @@ impl World {
             slot_watch: SlotWatch::default(),
             faulted_at: 0,
             calm: Calm::default(),
+            hangs: HangWatch::default(),
             interregnum: None,
             interregna: 0,
             former: Vec::new(),

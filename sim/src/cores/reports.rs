@@ -106,7 +106,7 @@ impl World {
                     None => Ok(()),
                 }
             }
-            AgentToDriver::HostChanged { .. } => Ok(()),
+            AgentToDriver::HostChanged { .. } | AgentToDriver::Inspected { .. } => Ok(()),
         }
     }
 
@@ -153,6 +153,7 @@ impl World {
                 complain("wants to leave, and nobody has told it to".to_owned())
             }
             WorkerToDriver::Leaving { .. }
+            | WorkerToDriver::Standstill { .. }
             | WorkerToDriver::Paused { .. }
             | WorkerToDriver::CollectiveFailed { .. }
             | WorkerToDriver::Checkpoint { .. }

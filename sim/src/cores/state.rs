@@ -3,9 +3,7 @@
 use elastic_protocol::messages::{DriverToWorker, WorkerToDriver};
 use elastic_protocol::{Term, Time};
 use elastic_runtime::transport::LinkEvent;
-use elastic_worker::state::core::{
-    CheckpointOutcome, StateCore, StateOutput, TrainingEvent, TrainingProgress,
-};
+use elastic_worker::state::core::{CheckpointOutcome, StateCore, StateOutput, TrainingEvent};
 
 use super::network::{LinkDirection, LinkFrame};
 use super::{Happening, World};
@@ -106,10 +104,8 @@ impl World {
             ThreadTell::Event(event) => core.handle_training(now, event),
             ThreadTell::Checkpoint(outcome) => core.handle_checkpoint(now, outcome),
             ThreadTell::Progress => {
-                let step = entry.program.saved.as_ref().map_or(0, |saved| saved.model.step);
-                let progress =
-                    TrainingProgress { step: elastic_protocol::Step(step), note: String::new() };
-                core.handle_progress(now, progress);
+                let progress = self.progress_of(process);
+                self.with_state(process, |core, now| core.handle_progress(now, progress));
             }
             ThreadTell::Boundary(boundary) => {
                 let verdict = core.handle_boundary(now, entry.program.stamp, boundary);

@@ -112,7 +112,7 @@ impl World {
                     self.expect_leave(host, life);
                 }
             }
-            DriverToAgent::Welcome { .. } => {}
+            DriverToAgent::Welcome { .. } | DriverToAgent::Inspect { .. } => {}
         }
     }
 

@@ -130,6 +130,7 @@ pub(crate) fn from_agent(message: &AgentToDriver) -> String {
             let error = error.as_ref().map(|error| error.message.as_str());
             format!("last words of {worker}: {tail:?}, error {}", or_none(error))
         }
+        AgentToDriver::Inspected { worker, sight } => format!("{worker} {sight}"),
         AgentToDriver::HostChanged { meeting, hanging } => {
             let lanes = list(hanging.iter().map(|lane| &lane.name));
             format!("the host changed: met at {}, hanging: {lanes}", or_none(*meeting))
@@ -155,6 +156,18 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
         }
         WorkerToDriver::Progress { stamp: of, step, note } => {
             format!("{PROGRESS} {} is at step {step} {note}", stamp(*of)).trim_end().to_owned()
+        }
+        WorkerToDriver::Standstill { stamp: of, position: Some(position), for_ms } => {
+            let inside = position.inside.as_ref().map(|inside| &inside.kind);
+            let call = position.entered;
+            format!(
+                "stands still in {} for {for_ms} ms: call {call}, in {}",
+                stamp(*of),
+                or_none(inside)
+            )
+        }
+        WorkerToDriver::Standstill { stamp: of, position: None, for_ms } => {
+            format!("goes on in {} after {for_ms} ms", stamp(*of))
         }
         WorkerToDriver::Checkpoint { stamp: of, step, report } => {
             format!("step {step} of {}: {report:?}", stamp(*of))
@@ -199,6 +212,9 @@ pub(crate) fn to_agent(message: &DriverToAgent) -> String {
         }
         DriverToAgent::Stop { worker, grace_ms, reason } => {
             format!("stop {worker} with {grace_ms} ms of grace: {reason}")
+        }
+        DriverToAgent::Inspect { worker, with_stack } => {
+            format!("look at {worker}{}", if *with_stack { " and its stack" } else { "" })
         }
         DriverToAgent::Leave { code, reason } => format!("leave with code {code}: {reason}"),
     }
@@ -346,6 +362,10 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
             format!("formed of {} at step {step}, root {}", list(members), or_none(*root))
         }
         EventKind::GenerationRunning { world_size } => format!("{world_size} train"),
+        EventKind::WorkerStalled { worker, operation, waiting, late_ms, doing, .. } => format!(
+            "{worker} hangs: {waiting} have waited for {late_ms} ms in {operation}, and it {doing}"
+        ),
+        EventKind::StallEnded { worker, ms } => format!("{worker} goes on after {ms:.3} ms"),
         EventKind::ResetDecided { cause, way } => format!("reset by {}: {cause}", way.name()),
         EventKind::CheckpointSaved { step, .. } => format!("step {step} is saved"),
         EventKind::CheckpointFailed { step, reason } => {

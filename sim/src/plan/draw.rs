@@ -68,7 +68,7 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
                 _ => random.random_range(0..hosts),
             };
             let slot = random.random_range(0..slots);
-            let fault = one(kind, host, slot, slots, &mut random);
+            let fault = one(kind, host, slot, options, &mut random);
             let moment = if during_resets && random.random_bool(0.4) {
                 let number = random.random_range(1..=seconds.max(2) / 2);
                 let after_us = 10_u64.pow(random.random_range(2..7));
@@ -96,7 +96,14 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
     plan
 }
 
-fn one(kind: u32, host: u32, slot: u32, slots: u32, random: &mut ChaCha8Rng) -> SimulatedFault {
+fn one(
+    kind: u32,
+    host: u32,
+    slot: u32,
+    options: &RunOptions,
+    random: &mut ChaCha8Rng,
+) -> SimulatedFault {
+    let slots = options.slots;
     // Logarithmic between 10 ms and 10 s: below and above every deadline.
     let for_us = (10_000.0 * 10_f64.powf(random.random_range(0.0..3.0))) as u64;
     match kind {
@@ -164,6 +171,8 @@ fn one(kind: u32, host: u32, slot: u32, slots: u32, random: &mut ChaCha8Rng) -> 
         },
         20 => SimulatedFault::BreakData { host, slot },
         24 => SimulatedFault::NoForming { host, is_told: random.random_bool(0.5), for_us },
+        // Mostly longer than a wait that is usual.
+        25 if options.draws >= 6 => SimulatedFault::HangThread { host, slot, for_us: for_us * 4 },
         25 => SimulatedFault::HangThread { host, slot, for_us },
         26 => SimulatedFault::RaiseLate { host, slot },
         29 => SimulatedFault::ForgedRefusals { host },

@@ -6,6 +6,7 @@
 //! driver is obeyed until its session ends. Exits of processes are reported to an accepted driver only; until
 //! there is one the reports are kept.
 
+mod inspecting;
 mod invariants;
 mod output;
 mod reports;
@@ -273,9 +274,13 @@ impl AgentCore {
             DriverToAgent::Stop { worker, grace_ms, reason } if self.accepted => {
                 self.stop(now, worker, Duration::from_millis(grace_ms), reason);
             }
+            DriverToAgent::Inspect { worker, with_stack } if self.accepted => {
+                self.inspect(worker, with_stack);
+            }
             DriverToAgent::Leave { .. } => self.not_welcomed("Leave"),
             DriverToAgent::Start { .. } => self.not_welcomed("Start"),
             DriverToAgent::Stop { .. } => self.not_welcomed("Stop"),
+            DriverToAgent::Inspect { .. } => self.not_welcomed("Inspect"),
         }
         self.end_if_empty();
     }

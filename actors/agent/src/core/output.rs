@@ -23,6 +23,13 @@ pub enum AgentOutput {
         /// The reason, for the log.
         reason: String,
     },
+    /// Look at what a process does; the shell answers with `handle_inspected`, unless the process ends.
+    Inspect {
+        /// The worker of that process.
+        worker: WorkerId,
+        /// Whether its Python stacks are wanted, too.
+        with_stack: bool,
+    },
     /// End the agent. This is the last output: no process of the agent is left, except those that the reason
     /// names.
     Exit {

@@ -297,7 +297,7 @@ impl Model {
                     self.exit = true;
                     assert!(self.live.is_empty() && self.spawning.is_empty(), "left behind");
                 }
-                AgentOutput::Warn(_) => {}
+                AgentOutput::Inspect { .. } | AgentOutput::Warn(_) => {}
             }
         }
     }

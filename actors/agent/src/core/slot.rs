@@ -66,13 +66,23 @@ pub(super) struct SlotProcess {
     pub(super) announced: bool,
     /// Whether the thread of the worker's actors has died; the process has not ended yet.
     pub(super) is_dying: bool,
+    /// The look at the process that is under way.
+    pub(super) inspection: Option<Inspection>,
     /// The stop that was ordered, if any.
     pub(super) stop: Option<OrderedStop>,
 }
 
+/// A look at a process that is under way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Inspection {
+    pub(super) with_stack: bool,
+    /// Whether the stacks were asked for while a look without them was under way: they follow it.
+    pub(super) stack_follows: bool,
+}
+
 impl SlotProcess {
     pub(super) const fn starting(worker: WorkerId) -> Self {
-        Self { worker, pid: None, announced: false, is_dying: false, stop: None }
+        Self { worker, pid: None, announced: false, is_dying: false, inspection: None, stop: None }
     }
 
     /// The time of its SIGKILL, if the process is being stopped and was not killed yet.

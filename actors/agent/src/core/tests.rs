@@ -1,6 +1,8 @@
 //! Unit tests of the agent's core, one decision at a time.
 
-use elastic_protocol::messages::{AgentToDriver, DriverToAgent, LaneStatus, StoppedBy};
+use elastic_protocol::messages::{
+    AgentToDriver, DriverToAgent, LaneStatus, ProcessActivity, ProcessSight, StoppedBy,
+};
 use elastic_protocol::{
     Deadlines, ExitStatus, HostName, Incarnation, JobId, ProgramSpec, Term, Time, WorkerId,
 };
@@ -513,6 +515,38 @@ fn s_6_a_change_of_the_host_is_told_now_and_to_the_next_driver() {
         panic!("one message: {told:?}")
     };
     assert_eq!(hanging.len(), AgentToDriver::LANES_MAX);
+}
+
+#[test]
+fn a_process_is_looked_at_once_at_a_time_and_only_while_it_runs() {
+    let mut core = running();
+    let inspect = |with_stack| DriverToAgent::Inspect { worker: worker(0, 1), with_stack };
+    let look = |with_stack| AgentOutput::Inspect { worker: worker(0, 1), with_stack };
+    for with_stack in [false, false, true, true] {
+        core.handle_driver(T0, inspect(with_stack));
+    }
+    assert_eq!(drain(&mut core), [look(false)], "the others wait for its answer");
+    let sight = Box::new(ProcessSight {
+        activity: ProcessActivity::Stopped,
+        watched_ms: 200,
+        cpu_ms: 0,
+        moved_bytes: 0,
+        waits_in: None,
+        findings: vec![],
+        stack: String::new(),
+    });
+    core.handle_inspected(&worker(0, 1), sight.clone());
+    let told = AgentToDriver::Inspected { worker: worker(0, 1), sight: sight.clone() };
+    let told = AgentOutput::ToDriver(told);
+    assert_eq!(drain(&mut core), [told.clone(), look(true)], "the stacks were wanted, too");
+    core.handle_inspected(&worker(0, 1), sight.clone());
+    assert_eq!(drain(&mut core), [told]);
+    core.handle_driver(T0, inspect(true));
+    assert_eq!(drain(&mut core), [look(true)]);
+    end(&mut core, &worker(0, 1), ExitStatus::Code(0));
+    drain(&mut core);
+    core.handle_inspected(&worker(0, 1), sight);
+    assert_eq!(drain(&mut core), [], "its end was reported");
 }
 
 #[test]

@@ -14,12 +14,15 @@
 //! - A descendant that makes a session of its own ends with its worker, too: the agent adopts orphans and
 //!   recognises them by their environment. Such a descendant survives only if it clears its environment, or if
 //!   the agent is killed.
+//! - A look at a process changes nothing of it, unless the process has offered the stacks of its Python threads: then it
+//!   gets the signal by which it writes them. That ends a sleep of native code early, as any signal that is handled.
 
 mod cgroup;
 mod command;
 mod error_file;
 mod exit_watch;
 mod guard;
+mod inspection;
 mod orphans;
 mod starting;
 mod system;
@@ -28,6 +31,7 @@ mod system;
 mod tests;
 
 use actix::{Message, Recipient};
+use elastic_protocol::messages::ProcessSight;
 use elastic_protocol::{ExitStatus, WorkerId};
 
 use super::core::{LastWords, SpawnOrder, StartFailure, StopSignal};
@@ -63,6 +67,13 @@ pub enum ProcessEvent {
         /// Its last words.
         said: LastWords,
     },
+    /// The answer to an `inspect`.
+    Inspected {
+        /// The worker.
+        worker: WorkerId,
+        /// What its process was seen to do.
+        sight: Box<ProcessSight>,
+    },
 }
 
 impl Message for ProcessEvent {
@@ -76,4 +87,8 @@ pub trait ProcessPort {
 
     /// Signals a process. Has no effect if the process has ended already.
     fn signal(&mut self, worker: &WorkerId, signal: StopSignal);
+
+    /// Looks at what a process does, with the Python stacks of its threads if they are asked for. The answer comes as
+    /// [`ProcessEvent::Inspected`]; there is none if the process has ended already.
+    fn inspect(&mut self, worker: &WorkerId, with_stack: bool, events: Recipient<ProcessEvent>);
 }

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::super::core::{LastWords, SpawnOrder, StartFailure, StopSignal};
 use super::super::output::{OutputSink, TAIL_PATIENCE};
 use super::exit_watch::ExitWatch;
+use super::inspection::Inspector;
 use super::starting::{Spawned, Starter};
 use super::{ProcessEvent, ProcessPort, error_file, orphans};
 
@@ -31,6 +32,7 @@ use super::{ProcessEvent, ProcessPort, error_file, orphans};
 pub struct SystemProcesses {
     starter: Starter,
     lane: OffloadPort,
+    inspector: Inspector,
     live: Rc<RefCell<Live>>,
     adopts: Rc<Cell<bool>>,
 }
@@ -63,7 +65,8 @@ impl SystemProcesses {
     /// A port without processes. `sink` shows their output.
     pub fn new(sink: Arc<dyn OutputSink>) -> Self {
         let (starter, lane) = (Starter::new(sink), OffloadPort::lane(BlockingLane::PROCESSES));
-        Self { starter, lane, live: Rc::default(), adopts: Rc::default() }
+        let inspector = Inspector::new();
+        Self { starter, lane, inspector, live: Rc::default(), adopts: Rc::default() }
     }
 
     /// Adopts orphans, which workers leave behind outside of their process groups: reaps them, and kills them
@@ -97,6 +100,11 @@ impl SystemProcesses {
     /// The lane on which processes are started, to be watched.
     pub fn lane(&self) -> OffloadPort {
         self.lane.clone()
+    }
+
+    /// The lane on which processes are looked at, to be watched.
+    pub fn inspection_lane(&self) -> OffloadPort {
+        self.inspector.lane()
     }
 
     /// Tells, at any time, which output file has not been written for longest, if one hangs.
@@ -231,6 +239,19 @@ impl ProcessPort for SystemProcesses {
                 }
             }
         }
+    }
+
+    fn inspect(&mut self, worker: &WorkerId, with_stack: bool, events: Recipient<ProcessEvent>) {
+        let Some(pid) = self.live.borrow().processes.get(worker).copied() else { return };
+        let (worker, live) = (worker.clone(), Rc::clone(&self.live));
+        let inspector = self.inspector.clone();
+        spawn_local(async move {
+            // A process that was reaped is not there any more, and its id may be another one's.
+            let is_alive = || live.borrow().processes.get(&worker) == Some(&pid);
+            if let Some(sight) = inspector.look(pid, with_stack, is_alive).await {
+                events.do_send(ProcessEvent::Inspected { worker, sight: Box::new(sight) });
+            }
+        });
     }
 }
 

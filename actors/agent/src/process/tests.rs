@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler};
-use elastic_protocol::messages::OutputSettings;
+use elastic_protocol::messages::{OutputSettings, ProcessActivity};
 use elastic_protocol::{ExitStatus, HostName, Incarnation, ProgramSpec, WorkerId};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -318,5 +318,30 @@ fn x_8_an_agent_that_is_killed_takes_its_workers_with_it() {
         // The agent's pipe ends: the guard keeps no descriptor of the agent open.
         let output = BufReader::new(agent.stdout.take().expect("a pipe"));
         assert!(output.lines().all(|line| line.is_ok()));
+    });
+}
+
+#[test]
+fn a_look_at_a_worker_is_answered_while_it_lives() {
+    run(async {
+        let mut fixture = Fixture::new();
+        fixture.script("exec sleep 1000").await;
+        let recipient = fixture.listener.clone().recipient();
+        fixture.processes.inspect(&worker(), true, recipient);
+        let ProcessEvent::Inspected { worker: of, sight } = fixture.event().await else {
+            panic!("no other event is due");
+        };
+        // What it does is not known: it may not be asleep yet.
+        assert_eq!(of, worker());
+        assert_ne!(sight.activity, ProcessActivity::Ended);
+        // It ends while it is looked at, and nothing is said of it but its end.
+        let recipient = fixture.listener.clone().recipient();
+        fixture.processes.inspect(&worker(), true, recipient);
+        fixture.processes.signal(&worker(), StopSignal::Kill);
+        assert_eq!(fixture.end().await.0, ExitStatus::Signal(9));
+        let recipient = fixture.listener.clone().recipient();
+        fixture.processes.inspect(&worker(), true, recipient);
+        wait_until(|| fixture.processes.inspection_lane().hanging().is_none()).await;
+        assert!(fixture.events.try_recv().is_err(), "a process that is gone is not looked at");
     });
 }

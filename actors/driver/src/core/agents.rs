@@ -66,6 +66,9 @@ impl DriverCore {
             AgentToDriver::HostChanged { meeting, hanging } => {
                 self.roster.note_host(now, host, meeting, hanging);
             }
+            AgentToDriver::Inspected { worker, sight } => {
+                self.handle_inspected(now, &worker, *sight);
+            }
             AgentToDriver::Drain { reason } => {
                 self.roster.drain(host, reason);
                 self.agenda.ask_review(now);

@@ -28,6 +28,19 @@ pub enum OnTotalLoss {
     Restart,
 }
 
+/// Answer to a member for which others wait for too long.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum OnHang {
+    /// It is named, with what its process does.
+    Tell,
+    /// It is named, with the stacks of its threads, too.
+    #[default]
+    Dump,
+    /// As `dump`; then its process is stopped, and another one takes its place.
+    Restart,
+}
+
 /// Ways in which workers survive a reset.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -102,6 +115,10 @@ pub struct DriverConfig {
     /// Treatment of the loss of all workers that held the training state; none: training begins again from the start
     /// if less than a minute of it is lost, else the job fails.
     pub on_total_loss: Option<OnTotalLoss>,
+    /// Answer to a member for which others wait for too long. Default: its stacks are shown.
+    pub on_hang: OnHang,
+    /// Longest time that others may wait for a member in a collective; none: what is usual is learnt.
+    pub hang_timeout: Option<Duration>,
     /// Durable checkpoints; none: nothing is written.
     pub checkpoint: Option<CheckpointSettings>,
     /// Way in which workers survive a reset.
@@ -175,6 +192,8 @@ impl DriverConfig {
             max_job_restarts: None,
             on_failure: OnFailure::default(),
             on_total_loss: None,
+            on_hang: OnHang::default(),
+            hang_timeout: None,
             checkpoint: None,
             mode: ElasticMode::default(),
             hosts_join: true,

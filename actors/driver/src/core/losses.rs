@@ -32,6 +32,7 @@ impl DriverCore {
             GenerationVerdict::Succeeded { stamp, worker } => {
                 if self.round.stamp() == Some(stamp) && self.roster.finish(now, &worker) {
                     self.finished_during_interrupt(now, &worker);
+                    self.review_hangs(now);
                 }
             }
             GenerationVerdict::AllSucceeded { stamp } => {
@@ -270,7 +271,8 @@ impl DriverCore {
             return self.handle_worker_gone(now, worker, &reason, silent_ms);
         }
         let evidence = last_heard(now, silent_ms);
-        let cause = ResetCause::WorkerSilent { worker: worker.clone(), silent_ms };
+        let doing = self.take_silent_doing(worker);
+        let cause = ResetCause::WorkerSilent { worker: worker.clone(), silent_ms, doing };
         let message = cause.to_string();
         self.note_failure(worker, None, &message);
         self.stop_process(now, worker, 0, &message);

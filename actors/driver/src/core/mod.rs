@@ -17,6 +17,7 @@ mod first_cause;
 mod former_nodes;
 mod fruitless;
 mod gather;
+mod hangs;
 mod input;
 mod interrupt;
 mod journaling;
@@ -59,11 +60,12 @@ use self::agenda::Timetable;
 use self::checkpoints::Checkpoints;
 pub use self::config::{
     CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, InvalidDriverConfig, OnFailure,
-    OnTotalLoss, ResumeFrom,
+    OnHang, OnTotalLoss, ResumeFrom,
 };
 pub use self::event_form::{InvalidListedHost, ListedHost};
 use self::first_cause::FirstCause;
 use self::former_nodes::Takeover;
+use self::hangs::Hangs;
 pub use self::input::DriverInput;
 use self::outbox::DriverOutbox;
 pub use self::output::{DriverEvent, DriverOutput, EventKind, ResetWay};
@@ -98,6 +100,9 @@ pub struct DriverCore {
     first_cause: FirstCause,
     /// Hosts that do not reach each other.
     quarrels: Quarrels,
+    /// Members that stand still while others wait for them.
+    #[serde(default)]
+    hangs: Hangs,
     /// Resets that bring the job no further.
     pacing: Pacing,
     /// How far the training state has come, and how many of its steps are lost.
@@ -132,6 +137,7 @@ impl DriverCore {
             round,
             first_cause: FirstCause::default(),
             quarrels: Quarrels::default(),
+            hangs: Hangs::default(),
             pacing: Pacing::default(),
             state: TrainedState::default(),
             checkpoints: Checkpoints::restored(None),
@@ -198,6 +204,7 @@ impl DriverCore {
         self.roster.check_seating(&self.round)?;
         self.round.check()?;
         self.quarrels.check()?;
+        self.hangs.check()?;
         self.pacing.check()?;
         self.outbox.check()?;
         self.takeover.as_ref().map_or(Ok(()), Takeover::check)?;
@@ -245,6 +252,11 @@ impl DriverCore {
             && !self.agenda.covers(takeover.deadline(), Timer::Takeover)
         {
             return Err("G-9: the takeover has no timer".to_owned());
+        }
+        if let Some(at) = self.hangs.due_at()
+            && !self.agenda.covers(at, Timer::Hang)
+        {
+            return Err("G-9: the wait of members for others has no timer".to_owned());
         }
         for (host, join) in self.roster.pending_joins() {
             if !self.agenda.covers(join.deadline, Timer::Join(host.clone())) {

@@ -202,6 +202,33 @@ pub enum EventKind {
         /// The world size.
         world_size: u32,
     },
+    /// A member hangs: others have waited for it in a collective for longer than is usual.
+    WorkerStalled {
+        /// The worker.
+        #[serde(with = "event_form::text")]
+        worker: WorkerId,
+        /// Its rank.
+        rank: u32,
+        /// The collective that the others wait in, such as `all_reduce, call 17`.
+        operation: String,
+        /// How many wait.
+        waiting: usize,
+        /// How long they have waited, in milliseconds.
+        late_ms: u64,
+        /// What the worker's process does instead, in words that follow its name.
+        doing: String,
+        /// The Python stack of each of its threads; none where there is none, or where it is not wanted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stack: Option<String>,
+    },
+    /// A member that hung goes on.
+    StallEnded {
+        /// The worker.
+        #[serde(with = "event_form::text")]
+        worker: WorkerId,
+        /// How long the others had waited for it, in milliseconds.
+        ms: f64,
+    },
     /// A generation is to end.
     ResetDecided {
         /// The reason.

@@ -29,6 +29,7 @@ impl DriverCore {
                 Timer::Join(host) => self.resolve_pending_join(now, &host),
                 Timer::Silence(worker) => self.handle_silence_deadline(now, &worker),
                 Timer::Departure(worker) => self.handle_departure_deadline(now, &worker),
+                Timer::Hang => self.review_hangs(now),
                 Timer::Checkpoint => self.handle_checkpoint_timer(now),
                 Timer::ResetReport => self.handle_report_deadline(now),
                 Timer::Takeover => self.handle_takeover_deadline(now),

@@ -76,6 +76,8 @@ impl DriverCore {
             workers: self.worker_statuses(now),
             last_reset: reset.map(|reset| reset_status(reset, wall_clock)),
             waiting_for: self.waiting_for(now),
+            awaited: self.awaited_workers(now),
+            stalled: self.stalled_workers(now),
             warnings: self.warnings(),
             unreachable: self.unreachable(),
             lanes: Vec::new(),

@@ -25,6 +25,8 @@ pub(crate) enum Timer {
     Join(HostName),
     /// A worker is silent; by now its agent would be silent, too, if the network were at fault.
     Silence(WorkerId),
+    /// Members wait for others: their processes are to be looked at, or the wait lasts too long.
+    Hang,
     /// A checkpoint is due, or its save is slow.
     Checkpoint,
     /// The report of a reset waits no longer for an exit status.

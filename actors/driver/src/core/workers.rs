@@ -45,6 +45,9 @@ impl DriverCore {
                 self.roster.note_progress(&worker, step, note);
                 self.record_progress(now);
             }
+            WorkerToDriver::Standstill { stamp, position, for_ms } => {
+                self.handle_standstill(now, &worker, stamp, position, for_ms);
+            }
             WorkerToDriver::Checkpoint { stamp, step, report } => {
                 self.handle_checkpoint_report(now, &worker, stamp, step, report);
             }
@@ -65,6 +68,7 @@ impl DriverCore {
             LinkEvent::Up | LinkEvent::Heard => {}
             LinkEvent::Silent { silent_ms } => {
                 if agent_is_heard {
+                    self.look_at_silent(&worker);
                     // The process is at fault if the host answers and the worker does not. But if the network is cut,
                     // one of the two falls silent first, by up to a beat.
                     let at = now + self.config.deadlines.beat * 2;

@@ -61,7 +61,7 @@ fn exit(slot: u32, status: ExitStatus) -> Incident {
 
 /// Incident: a member is not heard.
 fn silence(slot: u32) -> Incident {
-    let cause = ResetCause::WorkerSilent { worker: worker(slot), silent_ms: 2_000 };
+    let cause = ResetCause::WorkerSilent { worker: worker(slot), silent_ms: 2_000, doing: None };
     incident(Some(slot), None, cause)
 }
 

@@ -12,7 +12,7 @@ use super::{AgentLife, AgentSeat};
 use crate::trace::{TraceKind, TracePlace};
 
 impl World {
-    pub(super) fn with_agent(
+    pub(in crate::cores) fn with_agent(
         &mut self,
         host: u32,
         life: u32,
@@ -147,6 +147,9 @@ impl World {
             }
             AgentOutput::Signal { worker, signal, .. } => {
                 self.agent_signals(host, &worker, signal);
+            }
+            AgentOutput::Inspect { worker, with_stack } => {
+                self.agent_inspects(host, &worker, with_stack);
             }
             AgentOutput::Exit { code, reason } => self.agent_ended(host, life, code, reason),
             AgentOutput::Warn(warning) => {

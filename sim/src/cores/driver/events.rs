@@ -86,6 +86,11 @@ impl World {
                     self.demand(checked);
                 }
             }
+            EventKind::WorkerStalled { worker, late_ms, stack, .. } => {
+                let checked = self.check_stalled(&worker, late_ms, stack.as_deref());
+                self.demand(checked);
+            }
+            EventKind::StallEnded { ms, .. } => self.note_stall_ended(ms),
             EventKind::ResetCalledOff { .. } => self.expect_resumption(),
             EventKind::CheckpointSaved { step, .. } => self.check_checkpoint_told(step),
             EventKind::StateLost { committed, .. } => {

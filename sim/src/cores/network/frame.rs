@@ -33,6 +33,7 @@ impl LinkFrame {
                         AgentToDriver::LastWords { .. } => 5,
                         AgentToDriver::HostChanged { .. } => 6,
                         AgentToDriver::Dying { .. } => 7,
+                        AgentToDriver::Inspected { .. } => 8,
                     }
             }
             Self::FromWorker(message) => {
@@ -45,6 +46,7 @@ impl LinkFrame {
                             3 | stamp.generation.0 << 16
                         }
                         WorkerToDriver::Progress { step, .. } => 4 | step.0 << 16,
+                        WorkerToDriver::Standstill { for_ms, .. } => 9 | for_ms << 16,
                         WorkerToDriver::Leaving { .. } => 5,
                         WorkerToDriver::Checkpoint { step, .. } => 7 | step.0 << 16,
                         WorkerToDriver::Resumed { step, .. } => {
@@ -62,6 +64,7 @@ impl LinkFrame {
                         DriverToAgent::Start { worker, .. } => 2 | worker.incarnation.0 << 16,
                         DriverToAgent::Stop { worker, .. } => 3 | worker.incarnation.0 << 16,
                         DriverToAgent::Leave { .. } => 4,
+                        DriverToAgent::Inspect { worker, .. } => 5 | worker.incarnation.0 << 16,
                     }
             }
             Self::ToWorker(message) => {

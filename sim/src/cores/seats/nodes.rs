@@ -147,6 +147,7 @@ impl World {
         TrainingProgress {
             step: Step(saved.map_or(0, |saved| saved.model.step)),
             note: String::new(),
+            position: self.position_of(process),
         }
     }
 

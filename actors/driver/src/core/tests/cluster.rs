@@ -10,8 +10,8 @@ use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     AgentToDriver, Ballot, CheckpointOrder, CheckpointSource, DriverToAgent, DriverToWorker,
-    Formation, FormationTable, KnownDrivers, LiveWorker, Placement, ProgramError, StoppedBy,
-    SyncPlan, UnreachableHost, Vote, WorkerToDriver,
+    Formation, FormationTable, KnownDrivers, LiveWorker, Placement, ProcessSight, ProgramError,
+    StoppedBy, SyncPlan, UnreachableHost, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, BaseMismatch, CommitId, ExitStatus, HostName, Incarnation, JobResult, NodeId,
@@ -86,6 +86,12 @@ pub(super) struct Cluster {
     pub(super) host_manager_is_slow: bool,
     /// Events that say which host does not reach which.
     pub(super) unreachable: Vec<UnreachableHost>,
+    /// What agents see when they look at a process; a stack is shown only if it was asked for.
+    pub(super) sights: BTreeMap<WorkerId, ProcessSight>,
+    /// Orders to look at a process, with whether its stack was wanted.
+    pub(super) looks: Vec<(WorkerId, bool)>,
+    /// Events about hangs.
+    pub(super) stalls: Vec<EventKind>,
     pub(super) left: Vec<WorkerId>,
     pub(super) stops: Vec<(WorkerId, u64)>,
     pub(super) refused: Vec<String>,
@@ -154,6 +160,9 @@ impl Cluster {
             failed_hosts: Vec::new(),
             host_manager_is_slow: false,
             unreachable: Vec::new(),
+            sights: BTreeMap::new(),
+            looks: Vec::new(),
+            stalls: Vec::new(),
             left: Vec::new(),
             stops: Vec::new(),
             refused: Vec::new(),
@@ -537,6 +546,9 @@ impl Cluster {
                 }
                 EventKind::GenerationFormed { root, .. } => self.roots.push(root),
                 EventKind::HostUnreachable(report) => self.unreachable.push(report),
+                kind @ (EventKind::WorkerStalled { .. } | EventKind::StallEnded { .. }) => {
+                    self.stalls.push(kind);
+                }
                 EventKind::GenerationTakenBack { .. } => self.taken_back += 1,
                 _ => {}
             },
@@ -671,6 +683,15 @@ impl Cluster {
                     let signal = if grace_ms == 0 { 9 } else { 15 };
                     self.report_exit(&worker, ExitStatus::Signal(signal));
                 }
+            }
+            DriverToAgent::Inspect { worker, with_stack } => {
+                self.looks.push((worker.clone(), with_stack));
+                let Some(mut sight) = self.sights.get(&worker).cloned() else { return };
+                if !with_stack {
+                    sight.stack.clear();
+                }
+                let sight = Box::new(sight);
+                self.core.handle_agent(self.now, to, AgentToDriver::Inspected { worker, sight });
             }
             DriverToAgent::Leave { .. } if self.hold_stops => self.leaving.push(to.clone()),
             DriverToAgent::Leave { .. } => self.leave(to),

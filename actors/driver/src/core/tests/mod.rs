@@ -8,6 +8,7 @@ mod drivers;
 mod endings;
 mod failures;
 mod forgiveness;
+mod hangs;
 mod invariants;
 mod last_words;
 mod membership;

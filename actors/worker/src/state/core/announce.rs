@@ -36,6 +36,7 @@ impl StateCore {
                     self.vote(Ballot::Synced);
                     self.say_paused();
                     self.say_checkpoint();
+                    self.repeat_standstill();
                 }
                 ThreadState::Returned => self.vote(Ballot::Success),
                 ThreadState::Starting

@@ -12,6 +12,7 @@ mod driver;
 mod port;
 #[cfg(test)]
 mod property_tests;
+mod standstill;
 #[cfg(test)]
 mod tests;
 mod training;
@@ -112,6 +113,8 @@ pub struct StateCore {
     /// The time since which the training thread has been waiting, if it waits.
     waits_since: Option<Time>,
     sent_progress: Option<(Time, TrainingProgress)>,
+    /// Where the training thread was seen last, while it runs.
+    seen: Option<standstill::SeenPosition>,
     /// The step that this worker was told last to save, with its last report.
     checkpoint: Option<checkpoints::OrderedCheckpoint>,
     sample_at: Option<Time>,
@@ -141,6 +144,7 @@ impl StateCore {
             leaving: None,
             waits_since: Some(now),
             sent_progress: None,
+            seen: None,
             checkpoint: None,
             sample_at: None,
             dropped: 0,
@@ -330,6 +334,7 @@ impl StateCore {
             self.training = ThreadState::Forming;
             self.arrived = false;
             self.sent_progress = None;
+            self.seen = None;
             self.placement = Some(placement.clone());
             self.outputs.push_back(StateOutput::PauseFlag { on: false });
             self.command(TrainingCommand::Form(Box::new(placement)));

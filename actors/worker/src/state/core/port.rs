@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 
 use elastic_protocol::messages::{
-    CheckpointOrder, CheckpointReport, CheckpointSource, Placement, SyncPlan, Vote, WorkerToDriver,
+    CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, Placement, SyncPlan,
+    Vote, WorkerToDriver,
 };
 use elastic_protocol::{CommitId, Deadlines, JobId, JobResult, Stamp, Step, WorkerId};
 
@@ -232,4 +233,6 @@ pub struct TrainingProgress {
     pub step: Step,
     /// The note that the program wants shown.
     pub note: String,
+    /// Where the training thread stands among its collectives.
+    pub position: CollectivePosition,
 }

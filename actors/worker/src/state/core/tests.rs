@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
-    Ballot, DriverToWorker, Formation, FormationTable, GroupKey, Placement, SyncPlan, Vote,
-    WorkerToDriver,
+    Ballot, CollectivePosition, DriverToWorker, Formation, FormationTable, GroupKey, Placement,
+    SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, AssignmentDelta, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId,
@@ -466,7 +466,12 @@ fn x_12_a_driver_of_another_job_is_left() {
 fn progress_is_told_once_a_beat_and_when_it_changed() {
     let mut core = running(1);
     let beat = Deadlines::default().beat;
-    let at = |step| TrainingProgress { step: Step(step), note: "é".repeat(200) };
+    let note = "é".repeat(200);
+    let at = |step| TrainingProgress {
+        step: Step(step),
+        note: note.clone(),
+        ..TrainingProgress::default()
+    };
     core.handle_progress(NOW, at(1));
     core.handle_progress(NOW, at(2));
     let said = outputs(&mut core);
@@ -477,6 +482,40 @@ fn progress_is_told_once_a_beat_and_when_it_changed() {
     core.handle_progress(NOW + beat, at(2));
     core.handle_progress(NOW + beat + beat, at(2));
     assert_eq!(outputs(&mut core).len(), 1);
+}
+
+#[test]
+fn x_2_a_thread_that_stands_still_is_told_of_once_to_each_driver_and_again_when_it_goes_on() {
+    let mut core = running(1);
+    let beat = Deadlines::default().beat;
+    let at = |entered| TrainingProgress {
+        position: CollectivePosition { entered, inside: None },
+        ..TrainingProgress::default()
+    };
+    let standstills = |core: &mut StateCore| -> Vec<(Option<u64>, u64)> {
+        let said = outputs(core).into_iter().filter_map(|output| match output {
+            StateOutput::ToDriver(WorkerToDriver::Standstill { position, for_ms, .. }) => {
+                Some((position.map(|position| position.entered), for_ms))
+            }
+            _ => None,
+        });
+        said.collect()
+    };
+    for beats in 0..20 {
+        core.handle_progress(NOW + beat * beats, at(7));
+    }
+    assert_eq!(standstills(&mut core), [(Some(7), 500)], "after five beats, once");
+    core.handle_link(NOW, &lost());
+    core.handle_link(NOW, &LinkEvent::Up);
+    core.handle_driver(NOW, welcome());
+    core.handle_progress(NOW + beat * 20, at(7));
+    assert_eq!(standstills(&mut core), [(Some(7), 2_000)], "the next driver is told, too");
+    core.handle_progress(NOW + beat * 21, at(8));
+    assert_eq!(standstills(&mut core), [(None, 2_100)]);
+    for beats in 22..26 {
+        core.handle_progress(NOW + beat * beats, at(u64::from(beats)));
+    }
+    assert_eq!(standstills(&mut core), [], "a thread that moves costs no message");
 }
 
 fn changed(generation: u64, base: &Assignment, next: &Assignment) -> DriverToWorker {

@@ -43,6 +43,7 @@ impl StateCore {
         if !matches!(self.training, ThreadState::Running { .. }) {
             return;
         }
+        self.note_position(now, progress.position.clone());
         let due =
             self.sent_progress.as_ref().is_none_or(|(at, _)| *at + self.deadlines.beat <= now);
         if due {
@@ -52,7 +53,10 @@ impl StateCore {
 
     fn say_progress(&mut self, now: Time, mut progress: TrainingProgress) {
         progress.note.truncate(prefix(&progress.note, WorkerToDriver::NOTE_BYTES_MAX).len());
-        if self.sent_progress.as_ref().is_some_and(|(_, before)| *before == progress) {
+        let is_old = |before: &TrainingProgress| {
+            (before.step, &before.note) == (progress.step, &progress.note)
+        };
+        if self.sent_progress.as_ref().is_some_and(|(_, before)| is_old(before)) {
             return;
         }
         self.tell_driver(WorkerToDriver::Progress {
@@ -118,7 +122,10 @@ impl StateCore {
 
     fn returned(&mut self, now: Time, stamp: Stamp, commit: CommitId, note: String) {
         if stamp == self.stamp && matches!(self.training, ThreadState::Running { .. }) {
-            self.say_progress(now, TrainingProgress { step: commit.step, note });
+            self.say_progress(
+                now,
+                TrainingProgress { step: commit.step, note, ..Default::default() },
+            );
             self.commit = Some(commit);
             self.steps_lost = 0;
             self.training = ThreadState::Returned;

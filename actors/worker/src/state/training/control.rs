@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use elastic_collectives::OperationWatch;
 use elastic_protocol::messages::WorkerToDriver;
 use elastic_protocol::{Deadlines, Stamp, Step};
 
@@ -31,6 +32,7 @@ pub struct ControlShared {
     form_ms: AtomicU64,
     path_ms: AtomicU64,
     checkpoints: CheckpointDesk,
+    operations: OperationWatch,
     /// The lock is held for a copy of some bytes only.
     note: Mutex<String>,
 }
@@ -44,6 +46,7 @@ impl Default for ControlShared {
             form_ms: AtomicU64::new(0),
             path_ms: AtomicU64::new(0),
             checkpoints: CheckpointDesk::default(),
+            operations: OperationWatch::default(),
             note: Mutex::new(String::new()),
         };
         shared.set_deadlines(&Deadlines::default());
@@ -63,11 +66,17 @@ impl ControlShared {
     pub fn begin_generation(&self) {
         self.boundary.store(0, Ordering::SeqCst);
         self.checkpoints.begin_generation();
+        self.operations.begin_generation();
     }
 
     /// Orders to save checkpoints, and who carries them out.
     pub const fn checkpoints(&self) -> &CheckpointDesk {
         &self.checkpoints
+    }
+
+    /// Where the training thread stands among its collectives.
+    pub(super) const fn operations(&self) -> &OperationWatch {
+        &self.operations
     }
 
     /// Actor: sets the pause flag, and returns the boundary that the training thread has reached.
@@ -100,7 +109,8 @@ impl ControlShared {
     /// Actor: the progress of training.
     pub fn progress(&self) -> TrainingProgress {
         let note = self.note.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        TrainingProgress { step: Step(self.step.load(Ordering::Relaxed)), note }
+        let position = self.operations.position();
+        TrainingProgress { step: Step(self.step.load(Ordering::Relaxed)), note, position }
     }
 
     pub(super) fn group_deadlines(&self) -> GroupDeadlines {

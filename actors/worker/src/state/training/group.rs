@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use elastic_collectives::{
     AsyncCommunicator, CollectiveError, Communicator, CommunicatorExt, Element, Launched,
-    ProgressThread, ReduceOp, shards_of,
+    ProgressThread, ReduceOp, WatchedGroup, shards_of,
 };
 
 use super::error::{Error, Result};
@@ -17,6 +17,7 @@ pub struct Group {
     life: Rc<GenerationLife>,
     communicator: AsyncCommunicator,
     progress: ProgressThread,
+    watch: Option<WatchedGroup>,
 }
 
 impl Group {
@@ -25,8 +26,19 @@ impl Group {
         communicator: Box<dyn Communicator>,
         progress: &ProgressThread,
     ) -> Self {
-        let communicator = AsyncCommunicator::new(communicator, life.abort(), progress);
-        Self { life, communicator, progress: progress.clone() }
+        let watch = life.control().map(|control| control.shared().operations().over_all());
+        Self::watched(life, communicator, progress, watch)
+    }
+
+    fn watched(
+        life: Rc<GenerationLife>,
+        communicator: Box<dyn Communicator>,
+        progress: &ProgressThread,
+        watch: Option<WatchedGroup>,
+    ) -> Self {
+        let communicator =
+            AsyncCommunicator::watched(communicator, life.abort(), progress, watch.clone());
+        Self { watch, life, communicator, progress: progress.clone() }
     }
 
     /// This worker's number in the group, from 0.
@@ -49,7 +61,9 @@ impl Group {
     /// As [`all_reduce`](Self::all_reduce).
     pub fn split(&self, colour: Option<u32>, key: i32) -> Result<Option<Self>> {
         let group = self.call(|group| group.split(colour, key))?;
-        Ok(group.map(|group| Self::new(Rc::clone(&self.life), group, &self.progress)))
+        let watch = self.watch.as_ref().map(WatchedGroup::over_part);
+        let part = |group| Self::watched(Rc::clone(&self.life), group, &self.progress, watch);
+        Ok(group.map(part))
     }
 
     /// The logical shards, out of `total`, that this rank has in

@@ -1,0 +1,108 @@
+//! What else two readings show that may be the cause of a wait. Called by `reading`.
+
+use std::fs;
+
+use elastic_protocol::messages::ProcessSight;
+use nix::sys::signal::Signal;
+
+use super::activity::PART_OF_TIME;
+use super::proc_files::ProcessStat;
+use super::reading::Reading;
+use super::texts::bounded;
+
+/// Page faults in a look that are worth a finding: a program reads some of its code late without harm.
+const MAJOR_FAULTS_MIN: u64 = 20;
+
+/// The findings, at most [`ProcessSight::FINDINGS_MAX`], the surest first.
+pub(super) fn findings(first: &Reading, second: &Reading, watched_ms: u64) -> Vec<String> {
+    let ended = ended(first, second);
+    let faults = second.stat.major_faults.saturating_sub(first.stat.major_faults);
+    let held_back_us = second.held_back_us.saturating_sub(first.held_back_us);
+    let others = [
+        debugger(second.status.number("TracerPid")),
+        slow_pages(faults, second.status.number("VmSwap"), watched_ms),
+        held_back(held_back_us / 1_000, watched_ms),
+    ];
+    let all = ended.chain(others.into_iter().flatten());
+    all.take(ProcessSight::FINDINGS_MAX).map(|finding| bounded(&finding)).collect()
+}
+
+/// Children that had ended at the first reading, and were not waited for at the second.
+fn ended<'a>(first: &'a Reading, second: &'a Reading) -> impl Iterator<Item = String> + use<'a> {
+    let ended = second.descendants.iter().filter(|(_, stat)| stat.has_ended());
+    let for_long = ended.filter(|(pid, stat)| {
+        let before = first.descendants.iter().find(|(it, _)| it == pid);
+        before.is_some_and(|(_, it)| it.has_ended() && it.started == stat.started)
+    });
+    for_long.map(|(pid, ProcessStat { name, parent, exit, .. })| {
+        let of =
+            if *parent == second.pid { String::new() } else { format!(" of its process {parent}") };
+        let whose = if of.is_empty() { "its" } else { "the" };
+        format!(
+            "{whose} child process {pid} ({name}){of} has ended{} and was not waited for",
+            how(*exit)
+        )
+    })
+}
+
+/// How a process has ended, as wait(2) has it, in words behind `has ended`. Nothing is said of a success, for which an end
+/// that is not to be seen is taken, too.
+fn how(exit: i32) -> String {
+    match (libc::WIFSIGNALED(exit), libc::WTERMSIG(exit), libc::WEXITSTATUS(exit)) {
+        (true, signal, _) => match Signal::try_from(signal) {
+            Ok(signal) => format!(" by {signal}"),
+            Err(_real_time) => format!(" by signal {signal}"),
+        },
+        (false, _, 0) => String::new(),
+        (false, _, code) => format!(" with code {code}"),
+    }
+}
+
+fn debugger(tracer: u64) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    (tracer > 0)
+        .then(|| format!("process {tracer} ({}) traces it, as a debugger does", name.trim()))
+}
+
+fn slow_pages(faults: u64, swapped_kib: u64, watched_ms: u64) -> Option<String> {
+    let cause = match swapped_kib {
+        0 => "it waits for its pages from a disk",
+        _ => "it is swapping",
+    };
+    let has_many = faults >= MAJOR_FAULTS_MIN;
+    has_many.then(|| format!("{cause}: {faults} major page faults in {watched_ms} ms"))
+}
+
+/// The system adds up what each processor was denied.
+fn held_back(denied_ms: u64, watched_ms: u64) -> Option<String> {
+    let has_cost = denied_ms > 0 && denied_ms * PART_OF_TIME >= watched_ms;
+    let cause = "its control group's CPU limit held it back for";
+    has_cost.then(|| format!("{cause} {} ms", denied_ms.min(watched_ms)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_by_its_signal_or_its_code() {
+        let cases =
+            [(0, ""), (3 << 8, " with code 3"), (9, " by SIGKILL"), (11 | 0x80, " by SIGSEGV")];
+        for (exit, words) in cases {
+            assert_eq!(how(exit), words);
+        }
+        assert_eq!(how(61), " by signal 61");
+    }
+
+    #[test]
+    fn pages_and_limits_are_told_from_where_they_cost_time() {
+        assert_eq!(slow_pages(19, 4, 200), None);
+        let swapping = "it is swapping: 20 major page faults in 200 ms";
+        assert_eq!(slow_pages(20, 4, 200).as_deref(), Some(swapping));
+        let reading = "it waits for its pages from a disk: 20 major page faults in 200 ms";
+        assert_eq!(slow_pages(20, 0, 200).as_deref(), Some(reading));
+        assert_eq!(held_back(19, 200), None);
+        let limited = "its control group's CPU limit held it back for 200 ms";
+        assert_eq!(held_back(700, 200).as_deref(), Some(limited), "of several processors");
+    }
+}

@@ -1,0 +1,92 @@
+//! One reading of a process, and what two of them say. Called by `inspection`.
+
+use elastic_protocol::messages::{ProcessActivity, ProcessSight};
+use tokio::time::Instant;
+
+use super::activity::{activity, is_work};
+use super::control_groups::ControlGroups;
+use super::descendants::descendants;
+use super::findings::findings;
+use super::proc_files::{ProcessStat, ProcessStatus, moved_bytes};
+use super::waits_in::waits_in;
+
+/// Ticks in a second of the CPU times in `/proc`: on every processor that Linux calls `x86_64` or `aarch64`.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// A process and its descendants at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    pub(super) pid: i32,
+    at: Instant,
+    pub(super) stat: ProcessStat,
+    pub(super) status: ProcessStatus,
+    /// How often the main thread has given its processor up, or lost it.
+    pub(super) switches: u64,
+    pub(super) descendants: Vec<(i32, ProcessStat)>,
+    cpu_ticks: u64,
+    moved_bytes: u64,
+    pub(super) is_frozen: bool,
+    pub(super) held_back_us: u64,
+}
+
+impl Reading {
+    /// Reads a process; `None` if it is gone.
+    pub(super) fn take(pid: i32) -> Option<Self> {
+        let (stat, status) = (ProcessStat::of(pid)?, ProcessStatus::of(pid)?);
+        let descendants = descendants(pid);
+        let at = Instant::now();
+        // A child that is waited for leaves its times and its bytes to its parent, so the sums do not lose them.
+        let stats = descendants.iter().map(|(_, stat)| stat);
+        let cpu_ticks = stat.cpu_ticks + stats.map(|it| it.cpu_ticks).sum::<u64>();
+        let of_descendants = descendants.iter().map(|(pid, _)| moved_bytes(*pid));
+        let moved_bytes = moved_bytes(pid) + of_descendants.sum::<u64>();
+        let groups = ControlGroups::of(pid);
+        let switches =
+            status.number("voluntary_ctxt_switches") + status.number("nonvoluntary_ctxt_switches");
+        Some(Self {
+            pid,
+            at,
+            stat,
+            status,
+            switches,
+            descendants,
+            cpu_ticks,
+            moved_bytes,
+            is_frozen: groups.is_frozen(),
+            held_back_us: groups.held_back_us(),
+        })
+    }
+
+    /// What the process does, where one reading shows it: it stands still by force, or has ended. A worker that does not
+    /// answer is given up soon, so this is said at once.
+    pub(super) fn at_once(&self) -> Option<ProcessSight> {
+        let is_clear = self.stat.state == 'T' || self.is_frozen || self.stat.has_ended();
+        is_clear.then(|| self.since(self)).flatten()
+    }
+
+    /// What the process has done since an earlier reading; `None` if its id is another one's now. Its stack is not known
+    /// by this.
+    pub(super) fn since(&self, first: &Self) -> Option<ProcessSight> {
+        if self.stat.started != first.stat.started {
+            return None;
+        }
+        let watched = self.at.saturating_duration_since(first.at).as_millis();
+        let watched_ms = u64::try_from(watched).unwrap_or(u64::MAX);
+        let cpu_ms = self.cpu_ticks.saturating_sub(first.cpu_ticks) * 1_000 / TICKS_PER_SECOND;
+        let moved_bytes = self.moved_bytes.saturating_sub(first.moved_bytes);
+        let activity = activity(first, self, is_work(watched_ms, cpu_ms, moved_bytes));
+        let may_wait = !matches!(
+            activity,
+            ProcessActivity::Stopped | ProcessActivity::Frozen | ProcessActivity::Ended
+        );
+        Some(ProcessSight {
+            activity,
+            watched_ms,
+            cpu_ms,
+            moved_bytes,
+            waits_in: may_wait.then(|| waits_in(self.pid)).flatten(),
+            findings: findings(first, self, watched_ms),
+            stack: String::new(),
+        })
+    }
+}

@@ -1,0 +1,45 @@
+//! Bounded texts of a sight: whatever a process has written or named itself, it is shown on a line of its own length.
+//! Called by all parts of an inspection.
+
+use elastic_protocol::messages::ProcessSight;
+
+/// Longest path that is shown whole, in bytes.
+const PATH_BYTES_MAX: usize = 160;
+
+/// A finding, or what a thread waits in, without control characters and within its bound.
+pub(super) fn bounded(text: &str) -> String {
+    let mut text = printable(text);
+    while text.len() > ProcessSight::TEXT_BYTES_MAX {
+        text.pop();
+    }
+    text
+}
+
+/// The end of a path, which says more than its beginning.
+pub(super) fn shortened(path: &str) -> String {
+    let mut kept = path;
+    while kept.len() > PATH_BYTES_MAX {
+        kept = kept.strip_prefix(|_| true).unwrap_or_default();
+    }
+    if kept.len() == path.len() { path.to_owned() } else { format!("…{kept}") }
+}
+
+/// A text on one line.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|it| if it.is_control() { '?' } else { it }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_between_two_characters_and_stay_on_a_line() {
+        let long = bounded(&format!("x\n{}", "ä".repeat(200)));
+        assert!(long.len() <= ProcessSight::TEXT_BYTES_MAX, "{}", long.len());
+        assert!(long.starts_with("x?ää") && long.ends_with('ä'), "{long}");
+        let path = shortened(&format!("/{}/train.bin", "ä".repeat(200)));
+        assert!(path.starts_with("…ä") && path.ends_with("ä/train.bin"), "{path}");
+        assert_eq!(shortened("/data/train.bin"), "/data/train.bin");
+    }
+}

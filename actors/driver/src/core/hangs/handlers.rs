@@ -1,0 +1,227 @@
+//! Reports of members that stand still, and looks at their processes: who waits for whom. Called by the handlers of
+//! workers' and agents' messages, and by the timer of hangs.
+
+use std::collections::BTreeMap;
+
+use elastic_protocol::messages::{CollectivePosition, DriverToAgent, ProcessSight, StatusReport};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{Stamp, Time, WorkerId};
+
+use super::naming::may_show_its_stack;
+use super::{
+    AwaitedMember, LOOK_AFTER, LOOK_AFTER_MAX, Naming, REVIEW_AFTER, StillMember, WaitForMembers,
+};
+use crate::core::DriverCore;
+use crate::core::config::OnHang;
+use crate::core::losses::last_heard;
+use crate::core::output::{DriverOutput, EventKind};
+use crate::core::phase::RoundPhase;
+use crate::core::table::{PeerLink, Stance};
+use crate::core::timers::Timer;
+
+/// A wait as it is now: those who wait, and those who are awaited.
+struct PresentWait {
+    since: Time,
+    operation: String,
+    waiters: usize,
+    awaited: BTreeMap<WorkerId, AwaitedMember>,
+}
+
+impl DriverCore {
+    /// A worker's training thread stands still, or goes on.
+    pub(crate) fn handle_standstill(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        stamp: Stamp,
+        position: Option<CollectivePosition>,
+        for_ms: u64,
+    ) {
+        if self.round.stamp() != Some(stamp) || !self.round.is_member(worker) {
+            return self.drop_message();
+        }
+        self.hangs.turn_to(Some(stamp));
+        match position {
+            Some(position) => {
+                let since = last_heard(now, for_ms);
+                self.hangs.still.insert(worker.clone(), StillMember { position, since });
+            }
+            None => {
+                self.hangs.still.remove(worker);
+            }
+        }
+        self.ask_hang_review(now);
+    }
+
+    /// An agent has looked at a process.
+    pub(crate) fn handle_inspected(&mut self, now: Time, worker: &WorkerId, sight: ProcessSight) {
+        if self.is_silent(worker) {
+            self.hangs.silent.insert(worker.clone(), sight);
+            return;
+        }
+        let wait = self.hangs.wait.as_mut();
+        let Some(member) = wait.and_then(|wait| wait.awaited.get_mut(worker)) else { return };
+        // A look without the stacks, asked for before, may come first.
+        let is_enough = self.config.on_hang == OnHang::Tell
+            || !sight.stack.is_empty()
+            || !may_show_its_stack(&sight);
+        member.sight = Some(sight);
+        if let Naming::Looking { .. } = member.naming
+            && is_enough
+        {
+            member.naming = Naming::Looking { until: now };
+        }
+        self.review_hangs(now);
+    }
+
+    /// Asks for a review a moment from now: members mostly stand still, and go on, at the same time.
+    fn ask_hang_review(&mut self, now: Time) {
+        let at = *self.hangs.review_at.get_or_insert(now + REVIEW_AFTER);
+        self.agenda.set(at, Timer::Hang);
+    }
+
+    fn is_silent(&self, worker: &WorkerId) -> bool {
+        self.roster.worker(worker).is_some_and(|record| record.link == PeerLink::Silent)
+    }
+
+    /// A worker is silent, and its host is heard: its agent looks at its process, so that it is known what the process
+    /// does when the worker is given up.
+    pub(crate) fn look_at_silent(&mut self, worker: &WorkerId) {
+        self.hangs.silent.remove(worker);
+        self.look_at(worker, false);
+    }
+
+    /// What the process of a worker did that is given up since it is silent.
+    pub(crate) fn take_silent_doing(&mut self, worker: &WorkerId) -> Option<String> {
+        self.hangs.silent.remove(worker).map(|sight| sight.to_string())
+    }
+
+    /// Sees who waits for whom, and acts on a wait that lasts too long.
+    pub(crate) fn review_hangs(&mut self, now: Time) {
+        self.hangs.review_at = None;
+        if !matches!(self.round.phase(), RoundPhase::Run) {
+            // A planned end has its own deadlines, and the end of a generation is no hang's.
+            self.hangs.wait = None;
+            return;
+        }
+        self.hangs.turn_to(self.round.stamp());
+        let present = self.present_wait();
+        self.follow_wait(now, present);
+        self.look_at_awaited(now);
+        self.name_hanging(now);
+        if let Some(at) = self.hangs.due_at() {
+            self.agenda.set(at.max(now), Timer::Hang);
+        }
+        // The limit of a wait may come before the next look.
+        if let Some(at) = self.next_limit().filter(|at| *at > now) {
+            self.agenda.set(at, Timer::Hang);
+        }
+    }
+
+    /// The wait as the reports show it now.
+    fn present_wait(&self) -> Option<PresentWait> {
+        let finished = self.round.alive().filter_map(|worker| {
+            let record = self.roster.worker(worker)?;
+            (record.stance == Stance::Finished).then(|| (worker, record.since))
+        });
+        let finished: BTreeMap<&WorkerId, Time> = finished.collect();
+        let current = self.round.current()?;
+        let is_training =
+            |worker: &WorkerId| current.alive.contains(worker) && !finished.contains_key(worker);
+        let still = self.hangs.still.iter().filter(|(worker, _)| is_training(worker));
+        let (waiting, outside): (Vec<_>, Vec<_>) =
+            still.partition(|(_, member)| member.position.inside.is_some());
+        let first = waiting.iter().min_by_key(|(_, member)| member.since)?;
+        let inside = first.1.position.inside.as_ref()?;
+        let operation = match inside.is_of_all {
+            true => format!("{}, call {}", inside.kind, first.1.position.entered),
+            false => format!("{} of a sub-group", inside.kind),
+        };
+        let since = first.1.since;
+        let member = |worker: &WorkerId, own: Time, has_finished: bool| {
+            let (since, sight, naming) = (since.max(own), None, Naming::NotYet);
+            (worker.clone(), AwaitedMember { since, has_finished, sight, naming })
+        };
+        let outside = outside.into_iter().map(|(worker, still)| member(worker, still.since, false));
+        let gone = finished.iter().map(|(worker, at)| member(worker, *at, true));
+        let mut awaited: BTreeMap<WorkerId, AwaitedMember> = outside.chain(gone).collect();
+        if is_planted(Bug::WaiterNamed) {
+            let waiting = waiting.iter().map(|(worker, still)| member(worker, still.since, false));
+            awaited = waiting.collect();
+        }
+        if awaited.is_empty() {
+            return None;
+        }
+        Some(PresentWait { since, operation, waiters: waiting.len(), awaited })
+    }
+
+    /// Takes the present wait over: goes on with the one under way, or ends it and begins another.
+    fn follow_wait(&mut self, now: Time, present: Option<PresentWait>) {
+        let goes_on = match (&self.hangs.wait, &present) {
+            (Some(wait), Some(present)) => {
+                present.awaited.keys().any(|worker| wait.awaited.contains_key(worker))
+            }
+            _ => false,
+        };
+        let former = self.hangs.wait.take();
+        if let Some(former) = former.as_ref().filter(|_| !goes_on) {
+            self.end_wait(now, former);
+        }
+        let Some(present) = present else { return };
+        let mut known = former.filter(|_| goes_on);
+        let since = known.as_ref().map_or(present.since, |wait| wait.since);
+        let mut awaited = present.awaited;
+        for (worker, member) in &mut awaited {
+            let known = known.as_mut().and_then(|wait| wait.awaited.remove(worker));
+            if let Some(known) = known {
+                *member = AwaitedMember { has_finished: member.has_finished, ..known };
+            }
+        }
+        // Of several who were awaited, some have come.
+        if let Some(known) = &known {
+            self.tell_going_on(now, known);
+        }
+        let (look_at, look_after) = match &known {
+            Some(wait) => (wait.look_at, wait.look_after),
+            None => ((since + LOOK_AFTER).max(now), LOOK_AFTER),
+        };
+        let (operation, waiters) = (present.operation, present.waiters);
+        self.hangs.wait =
+            Some(WaitForMembers { since, operation, waiters, awaited, look_at, look_after });
+    }
+
+    /// A wait has ended by itself.
+    fn end_wait(&mut self, now: Time, wait: &WaitForMembers) {
+        self.hangs.usual.learn(now.since(wait.since));
+        self.tell_going_on(now, wait);
+    }
+
+    fn tell_going_on(&mut self, now: Time, wait: &WaitForMembers) {
+        let named = wait.awaited.iter().filter(|(_, member)| member.naming == Naming::Done);
+        let ms = now.ms_since(wait.since);
+        let gone_on: Vec<WorkerId> = named.map(|(worker, _)| worker.clone()).collect();
+        for worker in gone_on {
+            self.event(EventKind::StallEnded { worker, ms });
+        }
+    }
+
+    /// Has the agents look at the processes of those who are awaited, if it is time.
+    fn look_at_awaited(&mut self, now: Time) {
+        let Some(wait) = self.hangs.wait.as_mut().filter(|wait| wait.look_at <= now) else {
+            return;
+        };
+        wait.look_at = now + wait.look_after;
+        wait.look_after = (wait.look_after * 2).min(LOOK_AFTER_MAX);
+        let named = wait.awaited.keys().take(StatusReport::AWAITED_MAX);
+        for worker in named.cloned().collect::<Vec<_>>() {
+            self.look_at(&worker, false);
+        }
+    }
+
+    pub(super) fn look_at(&mut self, worker: &WorkerId, with_stack: bool) {
+        if let Some(agent) = self.roster.agent_of(worker) {
+            let message = DriverToAgent::Inspect { worker: worker.clone(), with_stack };
+            self.output(DriverOutput::ToAgent { to: agent, message });
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! [`Hangs`]: members that stand still while others wait for them in a collective. A part of the core; its handlers are
+//! in `handlers`, which says who is awaited, `naming`, which names who hangs, and `shown`, for the status.
+//!
+//! Workers report that their training thread stands still, where, and that it goes on. Who stands still inside a
+//! collective waits; who stands still outside of all collectives, or has finished, is awaited. Agents look at the
+//! processes of those who are awaited. A wait that lasts for longer than is usual (`limits`) is a hang: the member is
+//! named, and the operator's answer follows (`--on-hang`).
+
+mod handlers;
+mod limits;
+mod naming;
+mod shown;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use elastic_protocol::messages::{CollectivePosition, ProcessSight};
+use elastic_protocol::{Stamp, Time, WorkerId};
+use serde::{Deserialize, Serialize};
+
+use self::limits::UsualWaits;
+
+/// Delay between a report and its review, so that the reports of many members share one.
+const REVIEW_AFTER: Duration = Duration::from_millis(20);
+/// First look at an awaited process after the wait began; each further one comes after twice the time.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// Longest time between two looks.
+const LOOK_AFTER_MAX: Duration = Duration::from_secs(30);
+/// How long the event of a hang waits for the process's stacks.
+const STACK_WITHIN: Duration = Duration::from_secs(2);
+
+/// Who stands still in the generation that trains, and who waits for whom.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Hangs {
+    /// The generation that all of this is about.
+    stamp: Option<Stamp>,
+    /// Members whose training thread stands still.
+    #[serde(with = "crate::recording::readable::pairs")]
+    still: BTreeMap<WorkerId, StillMember>,
+    /// The wait under way.
+    wait: Option<WaitForMembers>,
+    usual: UsualWaits,
+    /// The review that was asked for.
+    review_at: Option<Time>,
+    /// What the processes of silent members were seen to do.
+    #[serde(with = "crate::recording::readable::pairs")]
+    silent: BTreeMap<WorkerId, ProcessSight>,
+}
+
+/// A member whose training thread stands still.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct StillMember {
+    position: CollectivePosition,
+    since: Time,
+}
+
+/// Members that others wait for in a collective.
+#[derive(Debug, Deserialize, Serialize)]
+struct WaitForMembers {
+    since: Time,
+    /// The collective that they wait in, such as `all_reduce`, and the number of the call.
+    operation: String,
+    /// How many wait.
+    waiters: usize,
+    #[serde(with = "crate::recording::readable::pairs")]
+    awaited: BTreeMap<WorkerId, AwaitedMember>,
+    /// The next look at the processes, and the time between it and the one after it.
+    look_at: Time,
+    look_after: Duration,
+}
+
+/// A member that others wait for.
+#[derive(Debug, Deserialize, Serialize)]
+struct AwaitedMember {
+    /// The time since which others wait for it: it stood still before, or came to stand still meanwhile.
+    since: Time,
+    /// Whether its training function has returned.
+    has_finished: bool,
+    /// What its process was seen to do last.
+    sight: Option<ProcessSight>,
+    naming: Naming,
+}
+
+/// Progress of naming an awaited member as hanging.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+enum Naming {
+    /// The wait is not too long yet.
+    NotYet,
+    /// It is too long. What the process does, and its stacks where they are wanted, are awaited until this time.
+    Looking { until: Time },
+    /// The event was written.
+    Done,
+}
+
+impl Hangs {
+    /// Forgets the generation before.
+    fn turn_to(&mut self, stamp: Option<Stamp>) {
+        if self.stamp != stamp {
+            self.stamp = stamp;
+            self.still.clear();
+            self.silent.clear();
+            self.wait = None;
+        }
+    }
+
+    /// Time of the next review.
+    pub(crate) fn due_at(&self) -> Option<Time> {
+        let looks = self.wait.iter().flat_map(|wait| {
+            let stacks = wait.awaited.values().filter_map(|member| match member.naming {
+                Naming::Looking { until } => Some(until),
+                Naming::NotYet | Naming::Done => None,
+            });
+            stacks.chain([wait.look_at])
+        });
+        looks.chain(self.review_at).min()
+    }
+
+    /// Checks that the wait under way is for somebody.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match &self.wait {
+            Some(wait) if wait.awaited.is_empty() || wait.waiters == 0 => {
+                Err(format!("{} members wait for {} others", wait.waiters, wait.awaited.len()))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Names members for which others have waited for too long, and answers as the operator wants (`--on-hang`). Called by
+//! `handlers` at each review.
+
+use std::time::Duration;
+
+use elastic_protocol::messages::{ProcessActivity, ProcessSight, StatusReport};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{ResetCause, Time, WorkerId};
+
+use super::{AwaitedMember, Naming, STACK_WITHIN};
+use crate::core::DriverCore;
+use crate::core::config::OnHang;
+use crate::core::output::EventKind;
+
+impl DriverCore {
+    /// How long others may wait for a member.
+    fn limit_of(&self, worker: &WorkerId, member: &AwaitedMember) -> Duration {
+        let cap = self.config.hang_timeout;
+        let began_at = self.round.current().map(|current| current.formation.step);
+        let record = self.roster.worker(worker);
+        let has_committed = record.is_some_and(|record| Some(record.step) > began_at);
+        self.hangs.usual.limit(member.sight.as_ref(), has_committed, cap)
+    }
+
+    /// Time at which the next limit passes.
+    pub(super) fn next_limit(&self) -> Option<Time> {
+        let wait = self.hangs.wait.as_ref()?;
+        let waiting = wait.awaited.iter().filter(|(_, member)| member.naming == Naming::NotYet);
+        waiting.map(|(worker, member)| member.since + self.limit_of(worker, member)).min()
+    }
+
+    /// Names the members for which others have waited for too long.
+    pub(super) fn name_hanging(&mut self, now: Time) {
+        if is_planted(Bug::HangNeverNamed) {
+            return;
+        }
+        let Some(wait) = &self.hangs.wait else { return };
+        let wants_stack = self.config.on_hang != OnHang::Tell;
+        let mut steps = Vec::new();
+        for (worker, member) in wait.awaited.iter().take(StatusReport::AWAITED_MAX) {
+            let naming = match member.naming {
+                Naming::NotYet if now < member.since + self.limit_of(worker, member) => continue,
+                Naming::NotYet if member.is_worth_a_look(wants_stack) => {
+                    Naming::Looking { until: now + STACK_WITHIN }
+                }
+                Naming::Looking { until } if now < until => continue,
+                Naming::NotYet | Naming::Looking { .. } => Naming::Done,
+                Naming::Done => continue,
+            };
+            steps.push((worker.clone(), naming));
+        }
+        for (worker, naming) in steps {
+            let Some(wait) = &mut self.hangs.wait else { return };
+            let Some(member) = wait.awaited.get_mut(&worker) else { continue };
+            member.naming = naming;
+            match naming {
+                Naming::Looking { .. } => self.look_at(&worker, wants_stack),
+                Naming::Done | Naming::NotYet => self.name(now, &worker),
+            }
+        }
+    }
+
+    /// Names a member as hanging, and answers as the operator wants.
+    fn name(&mut self, now: Time, worker: &WorkerId) {
+        let Some(stalled) = self.stalled(now, worker) else { return };
+        let waiting = self.hangs.wait.as_ref().map_or(0, |wait| wait.waiters);
+        self.event(EventKind::WorkerStalled {
+            worker: worker.clone(),
+            rank: stalled.rank,
+            operation: stalled.operation.clone(),
+            waiting,
+            late_ms: stalled.late_ms,
+            doing: stalled.doing.clone(),
+            stack: stalled.stack,
+        });
+        if self.config.on_hang == OnHang::Restart {
+            let error = format!(
+                "it hung: {waiting} others had waited for {} ms in {}, and it {}",
+                stalled.late_ms, stalled.operation, stalled.doing
+            );
+            let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
+            self.evict(now, std::slice::from_ref(worker), &cause);
+        }
+    }
+}
+
+impl AwaitedMember {
+    /// Whether a look would show more before the member is named.
+    fn is_worth_a_look(&self, wants_stack: bool) -> bool {
+        let shows_more = |sight: &ProcessSight| wants_stack && may_show_its_stack(sight);
+        !self.has_finished && self.sight.as_ref().is_none_or(shows_more)
+    }
+}
+
+/// Whether a signal would have a process show its stack: one that stands still by force answers none.
+pub(super) fn may_show_its_stack(sight: &ProcessSight) -> bool {
+    matches!(sight.activity, ProcessActivity::Waiting | ProcessActivity::Working)
+}

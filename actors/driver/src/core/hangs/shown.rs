@@ -1,0 +1,84 @@
+//! Who is awaited and who hangs, for the status and for events. Called by `status` and `naming`.
+
+use elastic_protocol::messages::{AwaitedWorker, StalledWorker, StatusReport};
+use elastic_protocol::{Time, WorkerId};
+
+use super::{AwaitedMember, Naming, WaitForMembers};
+use crate::core::DriverCore;
+use crate::core::phase::RoundPhase;
+
+impl DriverCore {
+    /// A member for which others wait, as the status shows it.
+    pub(super) fn stalled(&self, now: Time, worker: &WorkerId) -> Option<StalledWorker> {
+        let wait = self.hangs.wait.as_ref()?;
+        let member = wait.awaited.get(worker)?;
+        let stack = member.sight.as_ref().map(|sight| sight.stack.clone());
+        Some(StalledWorker {
+            rank: self.round.rank_of(worker)?,
+            host: worker.host.clone(),
+            slot: worker.slot,
+            operation: wait.operation.clone(),
+            late_ms: waited_ms(now, member.since),
+            doing: member.doing(),
+            stack: stack.filter(|stack| !stack.is_empty()),
+        })
+    }
+
+    /// Workers that hang.
+    pub(crate) fn stalled_workers(&self, now: Time) -> Vec<StalledWorker> {
+        let Some(wait) = self.hangs.wait.as_ref().filter(|_| self.trains()) else {
+            return Vec::new();
+        };
+        let named = wait.awaited.iter().filter(|(_, member)| member.naming == Naming::Done);
+        named
+            .take(StatusReport::AWAITED_MAX)
+            .filter_map(|(worker, _)| self.stalled(now, worker))
+            .collect()
+    }
+
+    /// Workers that others, or the job, wait for.
+    pub(crate) fn awaited_workers(&self, now: Time) -> Vec<AwaitedWorker> {
+        let named = |worker: &WorkerId, why: String, since: Time| AwaitedWorker {
+            worker: worker.to_string(),
+            host: worker.host.clone(),
+            why,
+            for_ms: waited_ms(now, since),
+        };
+        if let Some(wait) = self.hangs.wait.as_ref().filter(|_| self.trains()) {
+            let awaited = wait.awaited.iter().take(StatusReport::AWAITED_MAX);
+            let why = |member: &AwaitedMember| {
+                let WaitForMembers { waiters, operation, .. } = wait;
+                format!("{waiters} others wait for it in {operation}; it {}", member.doing())
+            };
+            return awaited
+                .map(|(worker, member)| named(worker, why(member), member.since))
+                .collect();
+        }
+        let phase = self.round.phase();
+        let awaited = phase.waiting_for().into_iter().flatten().take(StatusReport::AWAITED_MAX);
+        let (why, since) = match phase {
+            RoundPhase::Gather(gather) => ("to come to rest", gather.since),
+            _ => ("to stop at one step", self.round.interrupt_since()),
+        };
+        awaited.map(|worker| named(worker, why.to_owned(), since)).collect()
+    }
+
+    fn trains(&self) -> bool {
+        matches!(self.round.phase(), RoundPhase::Run) && self.hangs.stamp == self.round.stamp()
+    }
+}
+
+impl AwaitedMember {
+    /// What the member does instead of coming, in words that follow its name.
+    fn doing(&self) -> String {
+        match &self.sight {
+            _ if self.has_finished => "has finished, and calls no further collective".to_owned(),
+            Some(sight) => sight.to_string(),
+            None => "is in its own code".to_owned(),
+        }
+    }
+}
+
+fn waited_ms(now: Time, since: Time) -> u64 {
+    u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX)
+}

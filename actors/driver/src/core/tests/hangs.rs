@@ -1,0 +1,306 @@
+//! Tests of hangs: who is awaited, what is usual, who is named and when, and the operator's answer.
+
+use std::time::Duration;
+
+use elastic_protocol::messages::{
+    Ballot, CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight, WorkerToDriver,
+};
+use elastic_protocol::{ResetCause, Step, WorkerId};
+use elastic_runtime::transport::LinkEvent;
+
+use super::Cluster;
+use crate::core::{DriverConfig, EventKind, OnHang};
+
+/// Three workers that have committed in their generation.
+fn three(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+    let mut cluster = cold(change);
+    let stamp = cluster.stamp();
+    for worker in cluster.members() {
+        let note = String::new();
+        cluster.say(&worker, WorkerToDriver::Progress { stamp, step: Step(5), note });
+    }
+    cluster
+}
+
+/// Three workers that have not committed.
+fn cold(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(3);
+        config.min_np = Some(1);
+        change(config);
+    });
+    for host in ["a", "b", "c"] {
+        cluster.add_host(host, 1);
+    }
+    assert_eq!(cluster.sizes, [3]);
+    cluster.pass(seconds(1));
+    cluster
+}
+
+fn sight(activity: ProcessActivity) -> ProcessSight {
+    ProcessSight {
+        activity,
+        watched_ms: 200,
+        cpu_ms: if activity == ProcessActivity::Working { 200 } else { 0 },
+        moved_bytes: 0,
+        waits_in: None,
+        findings: Vec::new(),
+        stack: "File \"train.py\", line 7 in load".to_owned(),
+    }
+}
+
+fn inside() -> CollectivePosition {
+    let inside = Some(CurrentCollective { kind: "all_reduce".to_owned(), is_of_all: true });
+    CollectivePosition { entered: 17, inside }
+}
+
+fn outside() -> CollectivePosition {
+    CollectivePosition { entered: 16, inside: None }
+}
+
+impl Cluster {
+    fn stands(&mut self, worker: &WorkerId, position: CollectivePosition) {
+        let (stamp, position) = (self.stamp(), Some(position));
+        self.say(worker, WorkerToDriver::Standstill { stamp, position, for_ms: 500 });
+        self.settle();
+    }
+
+    fn goes_on(&mut self, worker: &WorkerId) {
+        let stamp = self.stamp();
+        self.say(worker, WorkerToDriver::Standstill { stamp, position: None, for_ms: 900 });
+        self.settle();
+    }
+
+    /// Has a worker stand still outside, doing this, while all others wait for it.
+    fn hang(&mut self, late: &WorkerId, activity: ProcessActivity) {
+        self.sights.insert(late.clone(), sight(activity));
+        for worker in self.members() {
+            let position = if worker == *late { outside() } else { inside() };
+            self.stands(&worker, position);
+        }
+        self.pass(Duration::from_millis(20));
+    }
+
+    /// The workers that were named, with how late they were.
+    fn named(&self) -> Vec<(WorkerId, u64)> {
+        let named = self.stalls.iter().filter_map(|event| match event {
+            EventKind::WorkerStalled { worker, late_ms, .. } => Some((worker.clone(), *late_ms)),
+            _ => None,
+        });
+        named.collect()
+    }
+
+    fn awaited(&self) -> Vec<String> {
+        let status = self.core.status(self.now, &|_| String::new());
+        status.awaited.into_iter().map(|awaited| awaited.worker).collect()
+    }
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn x_2_who_has_not_come_is_named_and_not_who_waits() {
+    let mut cluster = three(|config| config.on_hang = OnHang::Tell);
+    let late = cluster.worker("b", 0);
+    cluster.hang(&late, ProcessActivity::Stopped);
+    assert_eq!(cluster.awaited(), [late.to_string()], "known before it is called a hang");
+    cluster.pass(seconds(1));
+    let [EventKind::WorkerStalled { worker, rank, operation, waiting, late_ms, doing, stack }] =
+        &cluster.stalls[..]
+    else {
+        panic!("one event: {:?}", cluster.stalls)
+    };
+    assert_eq!((worker, *rank, operation.as_str(), *waiting), (&late, 1, "all_reduce, call 17", 2));
+    assert!((1_000..1_100).contains(late_ms), "{late_ms}");
+    assert_eq!(doing, "is stopped by a signal or a debugger");
+    assert_eq!(stack.as_deref(), None, "it is not wanted");
+    cluster.pass(seconds(3600));
+    assert_eq!(cluster.named().len(), 1, "once");
+    let status = cluster.core.status(cluster.now, &|_| String::new());
+    assert_eq!(status.stalled.len(), 1);
+    assert_eq!((status.stalled[0].rank, status.stalled[0].host.as_str()), (1, "b"));
+    assert!(status.awaited[0].why.contains("2 others wait for it in all_reduce, call 17"));
+}
+
+#[test]
+fn a_process_that_sleeps_is_named_later_than_one_that_is_stopped_and_one_that_works_last() {
+    for (activity, limit_ms) in [
+        (ProcessActivity::Stopped, 1_000),
+        (ProcessActivity::Waiting, 10_000),
+        (ProcessActivity::Uninterruptible, 10_000),
+        (ProcessActivity::Working, 60_000),
+    ] {
+        let mut cluster = three(|config| config.on_hang = OnHang::Tell);
+        let late = cluster.worker("c", 0);
+        cluster.hang(&late, activity);
+        cluster.pass(Duration::from_millis(limit_ms - 600));
+        assert_eq!(cluster.named(), [], "{activity:?}: not yet");
+        cluster.pass(Duration::from_millis(300));
+        let named = cluster.named();
+        assert!(
+            named.len() == 1 && (limit_ms..limit_ms + 50).contains(&named[0].1),
+            "{activity:?}: {named:?}"
+        );
+    }
+}
+
+#[test]
+fn the_stack_is_taken_once_the_wait_is_too_long_and_not_before() {
+    let mut cluster = three(|_config| {});
+    let late = cluster.worker("b", 0);
+    cluster.hang(&late, ProcessActivity::Waiting);
+    cluster.pass(seconds(9));
+    assert!(!cluster.looks.is_empty() && cluster.looks.iter().all(|(_, with_stack)| !with_stack));
+    cluster.pass(seconds(1));
+    assert_eq!(cluster.looks.last(), Some(&(late.clone(), true)));
+    let [EventKind::WorkerStalled { stack: Some(stack), .. }] = &cluster.stalls[..] else {
+        panic!("with its stack: {:?}", cluster.stalls)
+    };
+    assert!(stack.contains("train.py"), "{stack}");
+}
+
+#[test]
+fn g_9_an_agent_that_shows_no_stack_is_not_waited_for() {
+    let mut cluster = three(|_config| {});
+    let late = cluster.worker("b", 0);
+    cluster.hang(&late, ProcessActivity::Waiting);
+    cluster.sights.clear();
+    cluster.pass(seconds(60));
+    assert_eq!(cluster.named(), [], "of a process of which nothing is known");
+    cluster.pass(seconds(3));
+    assert_eq!(cluster.named().len(), 1, "two seconds after its stack was wanted");
+}
+
+#[test]
+fn a_wait_that_ended_by_itself_makes_its_length_usual() {
+    let mut cluster = three(|config| config.on_hang = OnHang::Tell);
+    let late = cluster.worker("a", 0);
+    // A checkpoint of rank 0, as others wait: 9.5 s each time.
+    for _epoch in 0..2 {
+        cluster.hang(&late, ProcessActivity::Waiting);
+        cluster.pass(seconds(9));
+        for worker in cluster.members() {
+            cluster.goes_on(&worker);
+        }
+        cluster.pass(seconds(5));
+    }
+    assert_eq!(cluster.stalls, []);
+    cluster.hang(&late, ProcessActivity::Waiting);
+    cluster.pass(seconds(27));
+    assert_eq!(cluster.named(), [], "three times the usual wait");
+    cluster.pass(seconds(2));
+    assert_eq!(cluster.named().len(), 1);
+    for worker in cluster.members() {
+        cluster.goes_on(&worker);
+    }
+    cluster.pass(Duration::from_millis(20));
+    let ended = cluster
+        .stalls
+        .iter()
+        .filter(|event| matches!(event, EventKind::StallEnded { worker, .. } if *worker == late));
+    assert_eq!(ended.count(), 1, "and its end is told");
+    assert_eq!(cluster.awaited(), Vec::<String>::new());
+}
+
+#[test]
+fn a_process_that_has_not_committed_may_compile() {
+    let mut cluster = cold(|config| config.on_hang = OnHang::Tell);
+    let late = cluster.worker("b", 0);
+    cluster.hang(&late, ProcessActivity::Waiting);
+    cluster.pass(seconds(119));
+    assert_eq!(cluster.named(), []);
+    cluster.pass(seconds(1));
+    assert_eq!(cluster.named().len(), 1);
+}
+
+#[test]
+fn members_that_all_compute_or_all_wait_are_no_hang_of_one() {
+    let mut cluster = three(|_config| {});
+    for position in [outside(), inside()] {
+        for worker in cluster.members() {
+            cluster.stands(&worker, position.clone());
+        }
+        cluster.pass(seconds(3600));
+        assert_eq!((cluster.awaited().len(), cluster.looks.len()), (0, 0), "{position:?}");
+    }
+}
+
+#[test]
+fn who_has_finished_is_no_hang_of_those_that_are_about_to() {
+    let mut cluster = three(|config| {
+        config.on_hang = OnHang::Tell;
+        config.hang_timeout = Some(seconds(5));
+    });
+    let late = cluster.worker("b", 0);
+    cluster.hang(&late, ProcessActivity::Waiting);
+    cluster.pass(seconds(4));
+    // All have come, and one of them was the first to finish: what the others do has not been heard yet.
+    let done = cluster.worker("a", 0);
+    cluster.goes_on(&late);
+    cluster.vote(&done, Ballot::Success);
+    cluster.pass(seconds(4));
+    let other = cluster.worker("c", 0);
+    cluster.goes_on(&other);
+    cluster.pass(seconds(60));
+    assert_eq!(cluster.stalls, []);
+}
+
+#[test]
+fn who_has_finished_while_others_wait_in_a_collective_is_named() {
+    let mut cluster = three(|config| {
+        config.on_hang = OnHang::Tell;
+        config.hang_timeout = Some(seconds(5));
+    });
+    let done = cluster.worker("a", 0);
+    cluster.vote(&done, Ballot::Success);
+    for worker in cluster.members().into_iter().filter(|worker| *worker != done) {
+        cluster.stands(&worker, inside());
+    }
+    cluster.pass(seconds(5));
+    let [EventKind::WorkerStalled { worker, doing, .. }] = &cluster.stalls[..] else {
+        panic!("one event: {:?}", cluster.stalls)
+    };
+    assert_eq!(*worker, done);
+    assert_eq!(doing, "has finished, and calls no further collective");
+}
+
+#[test]
+fn on_hang_restart_replaces_the_process_and_says_why() {
+    let mut cluster = three(|config| config.on_hang = OnHang::Restart);
+    let late = cluster.worker("b", 0);
+    cluster.hang(&late, ProcessActivity::Waiting);
+    cluster.pass(seconds(11));
+    assert_eq!(cluster.stops.first().map(|(worker, _)| worker), Some(&late));
+    let Some(ResetCause::WorkerFailed { worker, error }) = cluster.resets.first() else {
+        panic!("a reset: {:?}", cluster.resets)
+    };
+    assert_eq!(*worker, late);
+    assert!(error.starts_with("it hung: 2 others had waited for"), "{error}");
+    cluster.pass(seconds(60));
+    assert!(cluster.sizes.last() == Some(&3), "it has a successor: {:?}", cluster.sizes);
+}
+
+#[test]
+fn an_end_of_the_generation_ends_the_wait_and_is_not_learnt() {
+    let mut cluster = three(|config| config.on_hang = OnHang::Tell);
+    let late = cluster.worker("b", 0);
+    cluster.hang(&late, ProcessActivity::Working);
+    cluster.pass(seconds(50));
+    let other = cluster.worker("c", 0);
+    cluster.kill(&other);
+    cluster.pass(seconds(30));
+    assert_eq!((cluster.named(), cluster.awaited().len()), (Vec::new(), 0));
+}
+
+#[test]
+fn x_2_a_silent_worker_is_looked_at_and_its_cause_says_what_it_does() {
+    let mut cluster = three(|_config| {});
+    let silent = cluster.worker("b", 0);
+    cluster.sights.insert(silent.clone(), sight(ProcessActivity::Stopped));
+    cluster.worker_link(&silent, LinkEvent::Silent { silent_ms: 1_000 });
+    cluster.pass(seconds(1));
+    let cause = cluster.resets.first().map(ToString::to_string).expect("a reset");
+    assert!(cause.ends_with("its process is stopped by a signal or a debugger"), "{cause}");
+}

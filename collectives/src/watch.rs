@@ -1,0 +1,202 @@
+//! [`OperationWatch`]: where a process stands among its collectives, so that a hang can be named. The threads that run
+//! collectives write it, the thread of the worker's actors reads it.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use elastic_protocol::messages::{CollectivePosition, CurrentCollective};
+
+use crate::communicator::Communicator;
+use crate::error::CollectiveError;
+use crate::operation::HostOperation;
+use crate::wire::{OperationKind, OperationSignature};
+
+/// Where a process stands among its collectives. Clones are the same watch.
+///
+/// Each value is read alone, so a reading may mix two moments. A thread that stands still gives the same reading twice,
+/// which is what a reader waits for.
+#[derive(Clone, Debug, Default)]
+pub struct OperationWatch(Arc<WatchedPosition>);
+
+#[derive(Debug, Default)]
+struct WatchedPosition {
+    /// Calls on the group of all ranks that were begun in this generation.
+    entered: AtomicU64,
+    /// Calls that are under way, on all groups, and on the group of all ranks.
+    inside: AtomicU32,
+    inside_of_all: AtomicU32,
+    /// The code of the operation begun last; 0 before the first of a call.
+    kind: AtomicU32,
+}
+
+/// Whose calls a watch sees.
+#[derive(Clone, Debug)]
+pub struct WatchedGroup {
+    watch: OperationWatch,
+    is_of_all: bool,
+}
+
+/// A call that is under way. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct WatchedCall(Option<WatchedGroup>);
+
+impl OperationWatch {
+    /// Begins to count anew, while no call is under way.
+    pub fn begin_generation(&self) {
+        self.0.entered.store(0, Ordering::Relaxed);
+    }
+
+    /// The watch over the group of all ranks.
+    pub fn over_all(&self) -> WatchedGroup {
+        WatchedGroup { watch: self.clone(), is_of_all: true }
+    }
+
+    /// The present place.
+    pub fn position(&self) -> CollectivePosition {
+        let inside = (self.0.inside.load(Ordering::Acquire) > 0).then(|| {
+            let code = self.0.kind.load(Ordering::Relaxed);
+            let mut kinds = OperationKind::ALL.into_iter();
+            let kind = kinds.find(|kind| u32::from(*kind as u8) == code);
+            CurrentCollective {
+                kind: kind.map_or_else(|| "collective".to_owned(), |kind| kind.to_string()),
+                is_of_all: self.0.inside_of_all.load(Ordering::Relaxed) > 0,
+            }
+        });
+        CollectivePosition { entered: self.0.entered.load(Ordering::Relaxed), inside }
+    }
+}
+
+impl WatchedGroup {
+    /// The watch over a sub-group.
+    pub fn over_part(&self) -> Self {
+        Self { watch: self.watch.clone(), is_of_all: false }
+    }
+
+    /// A call begins.
+    pub(crate) fn enter(group: Option<&Self>) -> WatchedCall {
+        if let Some(Self { watch, is_of_all }) = group {
+            watch.0.kind.store(0, Ordering::Relaxed);
+            watch.0.entered.fetch_add(u64::from(*is_of_all), Ordering::Relaxed);
+            watch.0.inside_of_all.fetch_add(u32::from(*is_of_all), Ordering::Relaxed);
+            watch.0.inside.fetch_add(1, Ordering::Release);
+        }
+        WatchedCall(group.cloned())
+    }
+
+    /// A communicator whose operations are named to the watch.
+    pub(crate) fn naming(&self, inner: Box<dyn Communicator>) -> Box<dyn Communicator> {
+        Box::new(NamingCommunicator { inner, watch: self.watch.clone() })
+    }
+}
+
+impl Drop for WatchedCall {
+    fn drop(&mut self) {
+        if let Some(WatchedGroup { watch, is_of_all }) = &self.0 {
+            watch.0.inside.fetch_sub(1, Ordering::Release);
+            watch.0.inside_of_all.fetch_sub(u32::from(*is_of_all), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A communicator that tells the watch which operation it runs.
+struct NamingCommunicator {
+    inner: Box<dyn Communicator>,
+    watch: OperationWatch,
+}
+
+impl Communicator for NamingCommunicator {
+    fn rank(&self) -> u32 {
+        self.inner.rank()
+    }
+
+    fn world_size(&self) -> u32 {
+        self.inner.world_size()
+    }
+
+    fn term(&self) -> u64 {
+        self.inner.term()
+    }
+
+    fn generation(&self) -> u64 {
+        self.inner.generation()
+    }
+
+    fn encrypts(&self) -> bool {
+        self.inner.encrypts()
+    }
+
+    fn run(&mut self, operation: HostOperation<'_>) -> Result<(), CollectiveError> {
+        self.watch.0.kind.store(u32::from(operation.kind() as u8), Ordering::Relaxed);
+        self.inner.run(operation)
+    }
+
+    fn run_part(
+        &mut self,
+        signature: OperationSignature,
+        part: HostOperation<'_>,
+    ) -> Result<(), CollectiveError> {
+        self.inner.run_part(signature, part)
+    }
+
+    fn split(
+        &mut self,
+        colour: Option<u32>,
+        key: i32,
+    ) -> Result<Option<Box<dyn Communicator>>, CollectiveError> {
+        self.watch.0.kind.store(u32::from(OperationKind::Split as u8), Ordering::Relaxed);
+        self.inner.split(colour, key)
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self.inner.as_any_mut()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self.inner.into_any()
+    }
+
+    fn set_operation_deadline(&mut self, deadline: Duration) {
+        self.inner.set_operation_deadline(deadline);
+    }
+
+    fn close(&mut self) {
+        self.inner.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::asynchronous::{AsyncCommunicator, ProgressThread};
+    use crate::communicator::CommunicatorExt as _;
+    use crate::solo::SoloCommunicator;
+
+    #[test]
+    fn a_call_is_seen_while_it_is_under_way_and_counted_on_the_group_of_all() {
+        let watch = OperationWatch::default();
+        let group = Box::new(SoloCommunicator::new());
+        let (progress, all) = (ProgressThread::new(), watch.over_all());
+        let group = AsyncCommunicator::watched(group, None, &progress, Some(all));
+        assert_eq!(watch.position(), CollectivePosition::default());
+        let seen = group.call(|group| {
+            let before = watch.position();
+            group.barrier().map(|()| (before, watch.position()))
+        });
+        let (before, named) = seen.expect("a world of one");
+        let inside =
+            |kind: &str, is_of_all| Some(CurrentCollective { kind: kind.to_owned(), is_of_all });
+        assert_eq!((before.entered, before.inside), (1, inside("collective", true)));
+        assert_eq!((named.entered, named.inside), (1, inside("barrier", true)));
+        assert_eq!((watch.position().entered, watch.position().inside), (1, None));
+
+        let part = group.beside(Box::new(SoloCommunicator::new()));
+        let launched = watch.clone();
+        let seen = part.launch(move |group| group.barrier().map(|()| launched.position()));
+        let seen = seen.wait().expect("a world of one");
+        assert_eq!((seen.entered, seen.inside), (1, inside("barrier", false)));
+        watch.begin_generation();
+        assert_eq!(watch.position().entered, 0);
+    }
+}

@@ -1,0 +1,158 @@
+//! What hangs are found and named by: where a training thread stands among its collectives, what a process was seen to
+//! do, and what `status` says of both.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::HostName;
+
+/// Where a worker's training thread stands among the collectives of its generation.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CollectivePosition {
+    /// Collectives of the group of all ranks that the worker has entered in this generation.
+    pub entered: u64,
+    /// The collective that it is in; `None` while it is in none, such as in its own computation.
+    pub inside: Option<CurrentCollective>,
+}
+
+/// The collective that a worker is in.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CurrentCollective {
+    /// Its kind, such as `all_reduce`; at most [`CurrentCollective::KIND_BYTES_MAX`] bytes.
+    pub kind: String,
+    /// Whether all ranks take part, not those of a sub-group alone.
+    pub is_of_all: bool,
+}
+
+impl CurrentCollective {
+    /// Longest kind, in bytes.
+    pub const KIND_BYTES_MAX: usize = 32;
+}
+
+/// What a process does, as far as its host's system shows it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessActivity {
+    /// A signal has stopped it (SIGSTOP, SIGTSTP), or a debugger holds it.
+    Stopped,
+    /// Its control group is frozen.
+    Frozen,
+    /// It is in uninterruptible sleep, mostly for a disk or a network file system.
+    Uninterruptible,
+    /// It sleeps, and neither it nor a process that it has started computes or moves data.
+    Waiting,
+    /// It, or a process that it has started, computes or moves data.
+    Working,
+    /// It has ended, and was not reaped.
+    Ended,
+}
+
+/// A process as its agent saw it over a short time.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ProcessSight {
+    /// What it does.
+    pub activity: ProcessActivity,
+    /// How long it was watched, in milliseconds.
+    pub watched_ms: u64,
+    /// CPU time that it and its descendants have used in that time, in milliseconds.
+    pub cpu_ms: u64,
+    /// Bytes that they have read and written in that time, from files, pipes and sockets.
+    pub moved_bytes: u64,
+    /// What its main thread waits in, such as `write to file descriptor 1 (a pipe)`.
+    pub waits_in: Option<String>,
+    /// What else may be the cause, such as a child that has ended; at most [`ProcessSight::FINDINGS_MAX`].
+    pub findings: Vec<String>,
+    /// The Python stack of each of its threads, the innermost call first; empty if there is none. At most
+    /// [`ProcessSight::STACK_BYTES_MAX`] bytes.
+    pub stack: String,
+}
+
+impl ProcessSight {
+    /// Longest stack, in bytes.
+    pub const STACK_BYTES_MAX: usize = 4096;
+    /// Most findings.
+    pub const FINDINGS_MAX: usize = 4;
+    /// Longest finding, and longest `waits_in`, in bytes.
+    pub const TEXT_BYTES_MAX: usize = 256;
+}
+
+/// What the process does, in words that follow its name.
+impl fmt::Display for ProcessSight {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.activity {
+            ProcessActivity::Stopped => {
+                formatter.write_str("is stopped by a signal or a debugger")?
+            }
+            ProcessActivity::Frozen => formatter.write_str("is frozen with its control group")?,
+            ProcessActivity::Uninterruptible => {
+                formatter
+                    .write_str("is in uninterruptible sleep, as for a disk that does not answer")?;
+            }
+            ProcessActivity::Waiting => formatter.write_str("waits")?,
+            ProcessActivity::Working => {
+                let Self { cpu_ms, moved_bytes, watched_ms, .. } = self;
+                write!(formatter, "works: {cpu_ms} ms of CPU time")?;
+                if *moved_bytes > 0 {
+                    write!(formatter, " and {moved_bytes} bytes moved")?;
+                }
+                write!(formatter, " in {watched_ms} ms")?;
+            }
+            ProcessActivity::Ended => formatter.write_str("has ended")?,
+        }
+        if let Some(waits_in) = &self.waits_in {
+            write!(formatter, ", in {waits_in}")?;
+        }
+        self.findings.iter().try_for_each(|finding| write!(formatter, "; {finding}"))
+    }
+}
+
+/// A worker for which others wait.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct AwaitedWorker {
+    /// The worker, as `HOST[SLOT]#INCARNATION`.
+    pub worker: String,
+    /// Its host.
+    pub host: HostName,
+    /// What it is awaited for, and what it does instead, as far as is known.
+    pub why: String,
+    /// How long it has been awaited, in milliseconds.
+    pub for_ms: u64,
+}
+
+/// A worker that hangs: others have waited for it for longer than is usual.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct StalledWorker {
+    /// Its rank.
+    pub rank: u32,
+    /// Its host.
+    pub host: HostName,
+    /// Its slot.
+    pub slot: u32,
+    /// The collective in which the others wait for it, such as `all_reduce, number 17`.
+    pub operation: String,
+    /// How long they have waited, in milliseconds.
+    pub late_ms: u64,
+    /// What it does instead.
+    pub doing: String,
+    /// The Python stack of each of its threads, the innermost call first; absent if there is none.
+    #[serde(default)]
+    pub stack: Option<String>,
+}
+
+/// One line, without the stack.
+impl fmt::Display for StalledWorker {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, host, slot, operation, late_ms, doing, .. } = self;
+        write!(
+            formatter,
+            "rank {rank} ({host}[{slot}]) hangs: others have waited {late_ms} ms for it in {operation}, and it {doing}"
+        )
+    }
+}
+
+impl fmt::Display for AwaitedWorker {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} for {} ms: {}", self.worker, self.for_ms, self.why)
+    }
+}

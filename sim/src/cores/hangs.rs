@@ -1,0 +1,264 @@
+//! Hangs: where a simulated training thread stands, what an agent sees of its process, and what the driver may say of
+//! both. A member that stands still is named in time; nobody is named who waits itself, or too early.
+
+use elastic_agent::ProcessEvent;
+use elastic_driver::OnHang;
+use elastic_protocol::WorkerId;
+use elastic_protocol::messages::{
+    CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight,
+};
+
+use super::driver::ObservedPhase;
+use super::program::ProgramStage;
+use super::{Happening, MS, World};
+use crate::dataset::mix;
+
+/// Longest time that an agent takes to look at a process.
+const LOOK_NS: u64 = 300 * MS;
+
+/// How long a process is watched, in milliseconds.
+const WATCHED_MS: u64 = 200;
+
+/// Allowance for reports on their way, with delays and retransmissions.
+const ON_THE_WAY_NS: u64 = 5_000 * MS;
+
+/// How late a wait may be named beyond its limit: the thread counts as still after half a second, the stack may take two.
+const NAMED_AFTER_NS: u64 = 3_000 * MS + ON_THE_WAY_NS;
+
+/// Shortest wait that is a hang where the operator has set no bound, for a process that is not stopped.
+const WAITING_MS: u64 = 10_000;
+
+/// Longest time until the driver knows that a thread goes on.
+const GOES_ON_NS: u64 = 2_500 * MS;
+
+/// How many times the longest usual wait a hang lasts.
+const FACTOR: u64 = 3;
+
+/// What the oracle knows of hangs under the driver's present life.
+#[derive(Debug, Default)]
+pub(super) struct HangWatch {
+    /// The driver's life.
+    life: u32,
+    /// The longest wait that ended by itself, in milliseconds.
+    longest_ms: u64,
+    /// The member that others wait for, with the world time since when; unset while nobody waits.
+    awaited_since: Option<(u32, u64)>,
+}
+
+impl World {
+    /// Where the training thread of a process stands.
+    pub(crate) fn position_of(&self, process: u32) -> CollectivePosition {
+        let program = &self.processes[process as usize].program;
+        let kind = "all_reduce".to_owned();
+        let inside = (program.stage == ProgramStage::Reducing)
+            .then_some(CurrentCollective { kind, is_of_all: true });
+        CollectivePosition { entered: u64::from(program.operation), inside }
+    }
+
+    /// What an agent sees of a process.
+    fn sight_of(&self, process: u32, with_stack: bool) -> ProcessSight {
+        let entry = &self.processes[process as usize];
+        let computes = entry.program.stage == ProgramStage::Computing && entry.thread_hangs == 0;
+        let activity = match (entry.stopped > 0, computes) {
+            (true, _) => ProcessActivity::Stopped,
+            (false, true) => ProcessActivity::Working,
+            (false, false) => ProcessActivity::Waiting,
+        };
+        let shows = with_stack && activity != ProcessActivity::Stopped;
+        ProcessSight {
+            activity,
+            watched_ms: WATCHED_MS,
+            cpu_ms: if computes { WATCHED_MS } else { 0 },
+            moved_bytes: 0,
+            waits_in: None,
+            findings: Vec::new(),
+            stack: if shows { stack_of(&entry.id) } else { String::new() },
+        }
+    }
+
+    /// An agent begins to look at a process.
+    pub(crate) fn agent_inspects(&mut self, host: u32, worker: &WorkerId, with_stack: bool) {
+        let Some(process) = self.process_of(self.job_of_agent(host), worker) else { return };
+        let life = self.hosts[host as usize].lives;
+        let at = self.now + mix(self.now, u64::from(process)) % LOOK_NS;
+        self.agenda.push(at, Happening::Inspected { host, life, process, with_stack });
+    }
+
+    /// An agent has looked at a process. There is no answer if the process has ended.
+    pub(super) fn handle_inspected(
+        &mut self,
+        (host, life): (u32, u32),
+        process: u32,
+        with_stack: bool,
+    ) {
+        if !self.processes[process as usize].is_alive {
+            return;
+        }
+        let sight = Box::new(self.sight_of(process, with_stack));
+        let worker = self.processes[process as usize].id.clone();
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        if agent.stopped > 0 {
+            let again = Happening::Inspected { host, life, process, with_stack };
+            return agent.frozen.push(again);
+        }
+        match agent.node() {
+            Some(node) => node.process_event(ProcessEvent::Inspected { worker, sight }),
+            None => self.with_agent(host, life, |core, _now| core.handle_inspected(&worker, sight)),
+        }
+    }
+
+    /// Checks a member that the driver names as hanging: others wait for it, it does not wait itself, it is named no earlier
+    /// than what is usual allows, and with its stack where that is wanted.
+    pub(super) fn check_stalled(
+        &self,
+        worker: &WorkerId,
+        late_ms: u64,
+        stack: Option<&str>,
+    ) -> Result<(), String> {
+        let Some(process) = self.process_of(self.driver.job, worker) else {
+            return Err(format!("hangs: {worker} is said to hang, and there is no such worker"));
+        };
+        let entry = &self.processes[process as usize];
+        let waits = entry.program.stage == ProgramStage::Reducing
+            && entry.program.waits_since + GOES_ON_NS < self.now
+            && entry.program.stamp == self.driver.stamp;
+        if waits && self.heard_all_the_time(process) {
+            return Err(format!("hangs: {worker} is said to hang, and waits for others itself"));
+        }
+        let waited_ns = self.longest_wait_ns();
+        if late_ms * MS > waited_ns + GOES_ON_NS && self.driver_acts_since(ON_THE_WAY_NS) {
+            let waited_ms = waited_ns / MS;
+            return Err(format!(
+                "hangs: others are said to have waited {late_ms} ms for {worker}, and nobody has for more than {waited_ms} ms"
+            ));
+        }
+        let config = &self.scenario.driver;
+        let is_stopped = entry.stopped > 0 || entry.program.has_returned();
+        if config.hang_timeout.is_none() && !is_stopped {
+            let usual_ms = self.hangs.longest_ms * FACTOR;
+            let least_ms = WAITING_MS.max(usual_ms);
+            if late_ms < least_ms {
+                return Err(format!(
+                    "hangs: {worker} is said to hang after {late_ms} ms, and {least_ms} ms are usual"
+                ));
+            }
+        }
+        let wants_stack = config.on_hang != OnHang::Tell && !is_stopped;
+        let expected = stack_of(worker);
+        match stack {
+            Some(stack) if stack != expected => {
+                Err(format!("hangs: {worker} is shown with another stack: {stack}"))
+            }
+            None if wants_stack && self.agent_answers(process) => {
+                Err(format!("hangs: {worker} hangs, and its stack is not shown"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that a wait has ended by itself.
+    pub(super) fn note_stall_ended(&mut self, ms: f64) {
+        self.turn_hang_watch();
+        self.hangs.longest_ms = self.hangs.longest_ms.max(ms as u64);
+    }
+
+    /// Checks that a member is named for which others wait beyond the operator's bound. Called at each check in time.
+    pub(super) fn check_hang_is_named(&mut self) -> Result<(), String> {
+        self.turn_hang_watch();
+        let Some(bound) = self.scenario.driver.hang_timeout else { return Ok(()) };
+        let awaited = self.awaited_member();
+        let since = match (self.hangs.awaited_since, awaited) {
+            (Some((known, since)), Some(process)) if known == process => since,
+            _ => self.now,
+        };
+        self.hangs.awaited_since = awaited.map(|process| (process, since));
+        let (Some(process), lasted) = (awaited, self.now - since) else { return Ok(()) };
+        if lasted < bound.as_nanos() as u64 + NAMED_AFTER_NS {
+            return Ok(());
+        }
+        let now = self.driver.clock.local(self.now);
+        let id = self.processes[process as usize].id.clone();
+        let Some(cores) = self.driver.cores() else { return Ok(()) };
+        let status = cores.driver.status(now, &|time| time.to_string());
+        let is_it = |host, slot| host == &id.host && slot == id.slot;
+        let is_named = status.stalled.iter().any(|stalled| is_it(&stalled.host, stalled.slot));
+        match is_named {
+            true => Ok(()),
+            false => Err(format!(
+                "hangs: others have waited for {id} for {} ms, and it is not named: {:?}",
+                lasted / MS,
+                status.stalled
+            )),
+        }
+    }
+
+    /// The member whose thread hangs outside of all collectives while another one waits, if everybody is heard.
+    fn awaited_member(&self) -> Option<u32> {
+        let is_there = self.driver.phase == ObservedPhase::Run
+            && self.driver_acts_since(ON_THE_WAY_NS)
+            && self.options.job.is_in_process();
+        let members = || self.driver.members.iter().copied().filter(|_| is_there);
+        let in_stage = |process: u32, stage: ProgramStage| {
+            let entry = &self.processes[process as usize];
+            entry.is_alive
+                && entry.stopped == 0
+                && entry.program.stage == stage
+                && entry.program.stamp == self.driver.stamp
+                && entry.program.aborted < self.driver.stamp
+                && self.heard_all_the_time(process)
+        };
+        let has_waiter = members().any(|process| in_stage(process, ProgramStage::Reducing));
+        members().find(|process| {
+            has_waiter
+                && self.processes[*process as usize].thread_hangs > 0
+                && in_stage(*process, ProgramStage::Computing)
+        })
+    }
+
+    /// How long a member of the generation has waited in the collective that it is in, at most.
+    fn longest_wait_ns(&self) -> u64 {
+        let waits = self.driver.members.iter().filter_map(|process| {
+            let program = &self.processes.get(*process as usize)?.program;
+            let is_in_it =
+                program.stage == ProgramStage::Reducing && program.stamp == self.driver.stamp;
+            is_in_it.then(|| self.now - program.waits_since)
+        });
+        waits.max().unwrap_or_default()
+    }
+
+    /// Whether the driver has heard a worker without a gap.
+    fn heard_all_the_time(&self, process: u32) -> bool {
+        let link = self.processes[process as usize].link;
+        let entry = &self.links[link as usize];
+        entry.is_in_touch()
+            && entry.life == self.driver.life
+            && !self.was_deaf(link, ON_THE_WAY_NS)
+            && self.driver_acts_since(ON_THE_WAY_NS)
+    }
+
+    /// Whether the agent of a process answers the driver.
+    fn agent_answers(&self, process: u32) -> bool {
+        let entry = &self.processes[process as usize];
+        let host = &self.hosts[entry.host as usize];
+        host.extra_delay == 0
+            && host.agent.as_ref().is_some_and(|agent| {
+                let link = &self.links[agent.link as usize];
+                agent.stopped == 0
+                    && agent.life == entry.agent_life
+                    && link.is_in_touch()
+                    && link.life == self.driver.life
+                    && !self.was_deaf(agent.link, ON_THE_WAY_NS)
+            })
+            && self.driver_acts_since(ON_THE_WAY_NS)
+    }
+
+    fn turn_hang_watch(&mut self) {
+        if self.hangs.life != self.driver.life {
+            self.hangs = HangWatch { life: self.driver.life, ..HangWatch::default() };
+        }
+    }
+}
+
+fn stack_of(worker: &WorkerId) -> String {
+    format!("File \"{worker}\", line 1 in step")
+}
