@@ -75,7 +75,8 @@ impl World {
             let agent_runs = host.agent.as_ref().is_some_and(|agent| agent.stopped == 0);
             let cuts = host.cut_to_driver + host.cut_from_driver + host.cut_data;
             let starts = host.no_spawn + host.hang_start + host.unlisted;
-            let is_slow = host.slow_times > 1 || host.extra_delay > 0 || host.data_delay > 0;
+            let steps_slowly = host.slow_times > 1 || host.slow_until > self.now;
+            let is_slow = steps_slowly || host.extra_delay > 0 || host.data_delay > 0;
             let runs = |process: &u32| {
                 let process = &self.processes[*process as usize];
                 process.stopped == 0 && process.thread_hangs == 0 && !process.hangs

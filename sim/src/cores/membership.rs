@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use elastic_driver::WorkerStanding;
 use elastic_host_manager::{HostState, HostsSnapshot};
 use elastic_protocol::messages::{AgentToDriver, StoppedBy, WorkerToDriver};
 use elastic_protocol::{HostName, NodeId, Stamp, WorkerId};
@@ -135,12 +136,19 @@ impl World {
         let super::network::LinkOwner::Worker { process } = self.links[link as usize].owner else {
             return;
         };
+        let id = self.processes[process as usize].id.clone();
+        // The event of a stop may still wait for its record.
+        let is_departing = self.driver.cores().is_some_and(|cores| {
+            let mut standings = cores.driver.standings();
+            standings.any(|(it, standing)| *it == id && standing == WorkerStanding::Departing)
+        });
         let entry = &self.processes[process as usize];
         // The slot of a worker that has failed as well is judged by its failure.
         // The driver knows a worker no more whose end it has heard of before.
         let is_gone = entry.stopping.reported.is_some_and(|(life, _)| life == self.driver.life);
         let is_noticed = entry.stopping.noticed_at.is_some()
             && !is_gone
+            && !is_departing
             && !entry.stopping.is_told
             && !entry.program.has_raised();
         let agent = self.hosts[entry.host as usize].agent.as_ref();

@@ -138,7 +138,7 @@ impl World {
         let entry = &mut self.processes[process as usize];
         let id = &entry.id;
         let stopping = &mut entry.stopping;
-        for (is_without_grace, at) in early {
+        for (is_without_grace, at) in early.iter().copied() {
             stopping.is_ordered = true;
             stopping.ordered_at.get_or_insert(at);
             stopping.is_without_grace |= is_without_grace;
@@ -150,7 +150,12 @@ impl World {
         if sent.replace(now).is_some() {
             return Err(format!("G-11: {id} gets the same signal twice"));
         }
-        let began = stopping.terminated_at.map(|at| at.min(stopping.ordered_at.unwrap_or(at)));
+        // The grace of a process that was told to stop before it was there has begun with the order.
+        let is_told_early = !early.is_empty();
+        let began = match stopping.terminated_at {
+            Some(at) => Some(at.min(stopping.ordered_at.unwrap_or(at))),
+            None => stopping.ordered_at.filter(|_| is_told_early),
+        };
         let is_early = began.is_none_or(|began| now < began + grace);
         let is_without_grace = is_hurried || stopping.is_without_grace;
         if is_of_cores && kills && is_early && !is_without_grace {

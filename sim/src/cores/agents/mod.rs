@@ -53,6 +53,8 @@ pub(super) struct SimulatedHost {
     /// Extra delay of collectives' results at this host, in nanoseconds.
     pub(super) data_delay: u64,
     pub(super) slow_times: u64,
+    /// World time at which the last step ends that was begun while the host was slow.
+    pub(super) slow_until: u64,
     pub(super) no_spawn: u32,
     /// Active faults under which the host's workers cannot form groups: cause unknown to the worker, cause known to
     /// it.
@@ -150,6 +152,7 @@ impl SimulatedHost {
             extra_delay: 0,
             data_delay: 0,
             slow_times: 1,
+            slow_until: 0,
             no_spawn: 0,
             no_forming: [0; 2],
             hang_start: 0,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use elastic_driver::{DriverEvent, EventKind, WorkerStanding};
-use elastic_protocol::{JobOutcome, JobResult, ResetCause};
+use elastic_protocol::{JobOutcome, JobResult, ResetCause, Time};
 
 use super::super::processes::SimulatedProcess;
 use super::super::{Happening, MS, World};
@@ -183,6 +183,7 @@ impl World {
                 return Err(format!("{id} is put out for its silence, and was heard all the time"));
             }
         }
+        let began = self.reset_decided_at();
         let acknowledged = self.oracle.acknowledged(self.driver.job);
         let holds = |process: &SimulatedProcess| {
             process.stays()
@@ -197,7 +198,6 @@ impl World {
         }
         let mut others = self.hosts.iter().flat_map(|host| &host.processes);
         let elastic = self.scenario.driver.deadlines.elastic.as_nanos() as u64 / 100 * 97;
-        let began = self.driver.reset_since.unwrap_or(self.now);
         if began + elastic <= self.now {
             // The elastic timeout ends every wait.
             self.processes[process as usize].is_leaving = true;
@@ -235,6 +235,16 @@ impl World {
                 && standings.as_ref().is_none_or(|engaged| engaged.contains(&other.id))
                 && other.program.saved.map(|saved| saved.model.samples) >= acknowledged
         })
+    }
+
+    /// World time at which the driver decided the reset under way. Its event may come much later: it waits for the disk.
+    fn reset_decided_at(&mut self) -> u64 {
+        let told = self.driver.reset_since.unwrap_or(self.now);
+        let now = self.driver.clock.local(self.now);
+        let Some(cores) = self.driver.cores() else { return told };
+        let reset = cores.driver.status(now, &|time| time.0.to_string()).last_reset;
+        let decided = reset.and_then(|reset| reset.at.parse().ok()).map(Time);
+        decided.map_or(told, |at| self.driver.clock.world(at).min(told))
     }
 
     /// A change was undone: schedules a check that paused members are told to go on.

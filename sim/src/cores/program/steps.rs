@@ -45,7 +45,12 @@ impl World {
         let slow = self.hosts[host as usize].slow_times;
         let step = self.scenario.step_ns;
         let takes = self.draw_ns(step - step / 8, step + step / 8) * slow;
-        self.agenda.push(self.now + takes, Happening::Computed { process, token });
+        let ends = self.now + takes;
+        if slow > 1 {
+            let until = &mut self.hosts[host as usize].slow_until;
+            *until = ends.max(*until);
+        }
+        self.agenda.push(ends, Happening::Computed { process, token });
     }
 
     pub(in crate::cores) fn handle_computed(&mut self, process: u32, token: u32) {
