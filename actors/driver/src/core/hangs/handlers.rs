@@ -122,7 +122,7 @@ impl DriverCore {
     fn present_wait(&self) -> Option<PresentWait> {
         let finished = self.round.alive().filter_map(|worker| {
             let record = self.roster.worker(worker)?;
-            (record.stance == Stance::Finished).then(|| (worker, record.since))
+            (record.stance == Stance::Finished).then_some((worker, record.since))
         });
         let finished: BTreeMap<&WorkerId, Time> = finished.collect();
         let current = self.round.current()?;
