@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -30,6 +31,11 @@ fn kill_everything(job: &mut Job) {
     let hosts: Vec<String> = job.agents.keys().cloned().collect();
     hosts.iter().for_each(|host| job.kill_agent(host));
     job.wait("the end of every process", |job| (!job.has_processes()).then_some(()));
+}
+
+/// Exchanges two paths at once: the job makes a folder again wherever it misses one.
+fn exchange(one: &Path, other: &Path) {
+    renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE).expect("both are ours");
 }
 
 fn steps_of(job: &Job, kind: &str) -> Vec<u64> {
@@ -157,15 +163,14 @@ fn c_4_a_folder_that_cannot_be_written_stops_no_training() {
     let mut job = start(2, &folder, &[]);
     wait_for_checkpoints(&mut job, 1);
     let aside = shared.path().join("aside");
-    fs::rename(&folder, &aside).expect("ours");
-    fs::write(&folder, "in the way").expect("ours");
+    fs::write(&aside, "in the way").expect("ours");
+    exchange(&folder, &aside);
     let status = job.wait("the trouble in the status", |job| {
         job.status().filter(|status| status["checkpoint"]["failed"].is_string())
     });
     assert!(status["warnings"].to_string().contains("was not saved"), "{status}");
     job.wait_for_progress();
-    fs::remove_file(&folder).expect("ours");
-    fs::rename(&aside, &folder).expect("ours");
+    exchange(&folder, &aside);
     let before = steps_of(&job, "checkpoint_saved").len();
     wait_for_checkpoints(&mut job, before + 1);
     let status = job.status().expect("a status");
