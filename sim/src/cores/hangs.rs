@@ -1,5 +1,6 @@
-//! Hangs: where a simulated training thread stands, what an agent sees of its process, and what the driver may say of
-//! both. A member that stands still is named in time; nobody is named who waits itself, or too early.
+//! Hangs: the simulated training threads stand still and the simulated agents look at them; the oracle checks the members
+//! that the driver names. A member that stands still is named in time. A member that waits itself is never named, and
+//! none is named too early.
 
 use elastic_agent::ProcessEvent;
 use elastic_driver::OnHang;
@@ -55,7 +56,7 @@ impl World {
         CollectivePosition { entered: u64::from(program.operation), inside }
     }
 
-    /// What an agent sees of a process.
+    /// The sight that an agent has of a process.
     fn sight_of(&self, process: u32, with_stack: bool) -> ProcessSight {
         let entry = &self.processes[process as usize];
         let computes = entry.program.stage == ProgramStage::Computing && entry.thread_hangs == 0;

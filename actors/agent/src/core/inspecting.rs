@@ -1,5 +1,4 @@
-//! Inspections: what a worker's process does while others wait for it. The driver asks, the process port looks. Part of
-//! [`AgentCore`].
+//! Inspections: the driver asks what a worker's process does, the process port looks. Part of [`AgentCore`].
 
 use elastic_protocol::WorkerId;
 use elastic_protocol::messages::{AgentToDriver, ProcessSight};
@@ -10,8 +9,8 @@ use super::output::{AgentOutput, AgentWarning};
 use super::slot::Inspection;
 
 impl AgentCore {
-    /// The driver asks what a worker's process does. One look at a process is under way at a time; the stacks
-    /// that are asked for meanwhile follow. No process, no answer: the report of its end says more.
+    /// The driver asks what a worker's process does. One look at a process is under way at a time: stacks that are asked
+    /// for meanwhile are taken by a further look. A process that has ended gets no answer: the report of its end says more.
     pub(super) fn inspect(&mut self, worker: WorkerId, with_stack: bool) {
         let Some(process) = self.process_mut(&worker).filter(|process| process.pid.is_some())
         else {
@@ -26,7 +25,7 @@ impl AgentCore {
         }
     }
 
-    /// What a process was seen to do.
+    /// The process port has looked at a process.
     pub fn handle_inspected(&mut self, worker: &WorkerId, sight: Box<ProcessSight>) {
         // A process that has ended meanwhile was reported.
         let Some(process) = self.process_mut(worker) else { return };

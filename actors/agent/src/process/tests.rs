@@ -19,7 +19,7 @@ use crate::core::WorkerCredential;
 use crate::output::{OutputSink, OutputStream};
 
 /// Timeout that a busy machine keeps; no test waits for it to pass.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Makes this test binary be an agent that starts one worker and waits to be killed.
 const BE_AGENT: &str = "ELASTIC_TEST_BE_AGENT";
@@ -139,11 +139,11 @@ impl Fixture {
     }
 }
 
-fn run<F: Future>(test: F) -> F::Output {
+pub(super) fn run<F: Future>(test: F) -> F::Output {
     elastic_runtime::system::run(test).expect("a runtime")
 }
 
-async fn wait_until(mut condition: impl FnMut() -> bool) {
+pub(super) async fn wait_until(mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < deadline, "not in time");

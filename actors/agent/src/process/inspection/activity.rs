@@ -1,4 +1,4 @@
-//! What a process does, by two readings. Called by `reading`.
+//! Tells by two readings of a process which [`ProcessActivity`] it shows. Called by `reading`.
 
 use elastic_protocol::messages::ProcessActivity;
 
@@ -16,7 +16,7 @@ pub(super) fn is_work(watched_ms: u64, cpu_ms: u64, moved_bytes: u64) -> bool {
     cpu_ms * PART_OF_TIME >= watched_ms || moved_bytes > MOVED_BY_WAKE_UPS
 }
 
-/// What a process does between two readings, given whether that is work.
+/// The activity of a process between two readings. `is_work` is the answer of [`is_work`] for the same time.
 pub(super) fn activity(first: &Reading, second: &Reading, is_work: bool) -> ProcessActivity {
     // A main thread that ran in between, and is in such a sleep again, gets its data, if slowly.
     let is_same_sleep = first.switches == second.switches && first.stat.state == 'D';

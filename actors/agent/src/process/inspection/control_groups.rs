@@ -1,5 +1,5 @@
-//! What the control groups of a process do to it: whether one is frozen, and how long a CPU limit has held it back. Both
-//! versions of control groups. Called by `reading`.
+//! The control groups (cgroups, version 1 or 2) of a process: whether one is frozen, and for how long their CPU limits
+//! have held the process back. Called by `reading`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

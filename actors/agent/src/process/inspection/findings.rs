@@ -1,4 +1,5 @@
-//! What else two readings show that may be the cause of a wait. Called by `reading`.
+//! Findings: causes of a wait that two readings show, such as a child that has ended, beside the activity itself. Called
+//! by `reading`.
 
 use std::fs;
 

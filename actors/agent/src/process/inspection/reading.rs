@@ -1,4 +1,5 @@
-//! One reading of a process, and what two of them say. Called by `inspection`.
+//! A reading of a process from `/proc` and its control groups; two of them make a [`ProcessSight`]. Called by
+//! `inspection`.
 
 use elastic_protocol::messages::{ProcessActivity, ProcessSight};
 use tokio::time::Instant;
@@ -57,15 +58,15 @@ impl Reading {
         })
     }
 
-    /// What the process does, where one reading shows it: it stands still by force, or has ended. A worker that does not
-    /// answer is given up soon, so this is said at once.
+    /// The sight of a process that is stopped, frozen or has ended: one reading shows that. A silent worker is given up
+    /// soon, so its agent does not wait for a second reading.
     pub(super) fn at_once(&self) -> Option<ProcessSight> {
         let is_clear = self.stat.state == 'T' || self.is_frozen || self.stat.has_ended();
         is_clear.then(|| self.since(self)).flatten()
     }
 
-    /// What the process has done since an earlier reading; `None` if its id is another one's now. Its stack is not known
-    /// by this.
+    /// The sight of the process from an earlier reading until this one, without its stack; `None` if the process id
+    /// has passed to another process meanwhile.
     pub(super) fn since(&self, first: &Self) -> Option<ProcessSight> {
         if self.stat.started != first.stat.started {
             return None;

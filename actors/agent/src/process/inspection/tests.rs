@@ -8,9 +8,7 @@ use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 
 use super::*;
-
-/// Timeout that a busy machine keeps; no test waits for it to pass.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::process::tests::{PATIENCE, run, wait_until};
 
 /// The package's module that offers stacks.
 const STACKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/elastic_node/_stacks.py");
@@ -88,18 +86,6 @@ fn python(program: &str) -> Option<(Subject, tempfile::TempDir)> {
     );
     std::fs::write(&path, load + program).expect("it is written");
     Some((Subject::start(Command::new("python3").arg("-I").arg(&path)), folder))
-}
-
-fn run<F: Future>(test: F) -> F::Output {
-    elastic_runtime::system::run(test).expect("a runtime")
-}
-
-async fn wait_until(mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not in time");
-        sleep(Duration::from_millis(2)).await;
-    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a process's main thread is blocked in, in words. Called by `reading`.
+//! Puts into words the system call or kernel function that a process's main thread is blocked in. Called by `reading`.
 
 use std::fs;
 

@@ -29,7 +29,7 @@ const LOOK_AFTER_MAX: Duration = Duration::from_secs(30);
 /// How long the event of a hang waits for the process's stacks.
 const STACK_WITHIN: Duration = Duration::from_secs(2);
 
-/// Who stands still in the generation that trains, and who waits for whom.
+/// Members of the generation that trains whose training thread stands still, and the wait of others for them.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Hangs {
     /// The generation that all of this is about.
@@ -42,7 +42,7 @@ pub(crate) struct Hangs {
     usual: UsualWaits,
     /// The review that was asked for.
     review_at: Option<Time>,
-    /// What the processes of silent members were seen to do.
+    /// The last sight of the process of each silent member.
     #[serde(with = "crate::recording::readable::pairs")]
     silent: BTreeMap<WorkerId, ProcessSight>,
 }
@@ -76,7 +76,7 @@ struct AwaitedMember {
     since: Time,
     /// Whether its training function has returned.
     has_finished: bool,
-    /// What its process was seen to do last.
+    /// The last sight of its process.
     sight: Option<ProcessSight>,
     naming: Naming,
 }

@@ -1,4 +1,4 @@
-//! Who is awaited and who hangs, for the status and for events. Called by `status` and `naming`.
+//! Awaited and hanging workers as the status and events show them. Called by `status` and `naming`.
 
 use elastic_protocol::messages::{AwaitedWorker, StalledWorker, StatusReport};
 use elastic_protocol::{Time, WorkerId};

@@ -22,6 +22,11 @@ fn three(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
     cluster
 }
 
+fn tell_after_five_seconds(config: &mut DriverConfig) {
+    config.on_hang = OnHang::Tell;
+    config.hang_timeout = Some(seconds(5));
+}
+
 /// Three workers that have not committed.
 fn cold(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
     let mut cluster = Cluster::new(|config| {
@@ -229,10 +234,7 @@ fn members_that_all_compute_or_all_wait_are_no_hang_of_one() {
 
 #[test]
 fn who_has_finished_is_no_hang_of_those_that_are_about_to() {
-    let mut cluster = three(|config| {
-        config.on_hang = OnHang::Tell;
-        config.hang_timeout = Some(seconds(5));
-    });
+    let mut cluster = three(tell_after_five_seconds);
     let late = cluster.worker("b", 0);
     cluster.hang(&late, ProcessActivity::Waiting);
     cluster.pass(seconds(4));
@@ -249,10 +251,7 @@ fn who_has_finished_is_no_hang_of_those_that_are_about_to() {
 
 #[test]
 fn who_has_finished_while_others_wait_in_a_collective_is_named() {
-    let mut cluster = three(|config| {
-        config.on_hang = OnHang::Tell;
-        config.hang_timeout = Some(seconds(5));
-    });
+    let mut cluster = three(tell_after_five_seconds);
     let done = cluster.worker("a", 0);
     cluster.vote(&done, Ballot::Success);
     for worker in cluster.members().into_iter().filter(|worker| *worker != done) {
