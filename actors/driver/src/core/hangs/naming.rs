@@ -74,8 +74,9 @@ impl DriverCore {
             stack: stalled.stack,
         });
         if self.config.on_hang == OnHang::Restart {
+            let others = if waiting == 1 { "other" } else { "others" };
             let error = format!(
-                "it hung: {waiting} others had waited for {} ms in {}, and it {}",
+                "it hung: {waiting} {others} had waited for {} ms in {}, and it {}",
                 stalled.late_ms, stalled.operation, stalled.doing
             );
             let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };

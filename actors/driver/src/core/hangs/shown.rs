@@ -48,7 +48,12 @@ impl DriverCore {
             let awaited = wait.awaited.iter().take(StatusReport::AWAITED_MAX);
             let why = |member: &AwaitedMember| {
                 let WaitForMembers { waiters, operation, .. } = wait;
-                format!("{waiters} others wait for it in {operation}; it {}", member.doing())
+                let wait = if *waiters == 1 {
+                    "1 other waits"
+                } else {
+                    &*format!("{waiters} others wait")
+                };
+                format!("{wait} for it in {operation}; it {}", member.doing())
             };
             return awaited
                 .map(|(worker, member)| named(worker, why(member), member.since))
