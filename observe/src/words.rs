@@ -106,7 +106,7 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
                  {doing}{at}"
             )
         }
-        EventKind::StallEnded { worker, ms } => {
+        EventKind::StallEnded { worker, ms, .. } => {
             format!("{worker} goes on: others had waited for it for {ms:.0} ms")
         }
         EventKind::ResetDecided { cause, way } => {

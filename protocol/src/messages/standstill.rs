@@ -75,6 +75,12 @@ impl ProcessSight {
     pub const FINDINGS_MAX: usize = 4;
     /// Longest finding, and longest `waits_in`, in bytes.
     pub const TEXT_BYTES_MAX: usize = 256;
+
+    /// Whether the process stands still since somebody has stopped or frozen it.
+    #[must_use]
+    pub const fn is_by_force(&self) -> bool {
+        matches!(self.activity, ProcessActivity::Stopped | ProcessActivity::Frozen)
+    }
 }
 
 /// What the process does, in words that follow its name.

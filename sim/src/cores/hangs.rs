@@ -157,9 +157,12 @@ impl World {
         }
     }
 
-    /// Notes that a wait has ended by itself.
-    pub(super) fn note_stall_ended(&mut self, ms: f64) {
+    /// Notes that a wait has ended by itself, and whether the driver counts it as usual.
+    pub(super) fn note_stall_ended(&mut self, ms: f64, usual: bool) {
         self.turn_hang_watch();
+        if !usual {
+            return;
+        }
         self.hangs.longest_ms = self.hangs.longest_ms.max(ms as u64);
     }
 

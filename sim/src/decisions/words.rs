@@ -365,7 +365,7 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
         EventKind::WorkerStalled { worker, operation, waiting, late_ms, doing, .. } => format!(
             "{worker} hangs: {waiting} have waited for {late_ms} ms in {operation}, and it {doing}"
         ),
-        EventKind::StallEnded { worker, ms } => format!("{worker} goes on after {ms:.3} ms"),
+        EventKind::StallEnded { worker, ms, .. } => format!("{worker} goes on after {ms:.3} ms"),
         EventKind::ResetDecided { cause, way } => format!("reset by {}: {cause}", way.name()),
         EventKind::CheckpointSaved { step, .. } => format!("step {step} is saved"),
         EventKind::CheckpointFailed { step, reason } => {

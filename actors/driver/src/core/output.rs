@@ -228,6 +228,9 @@ pub enum EventKind {
         worker: WorkerId,
         /// How long the others had waited for it, in milliseconds.
         ms: f64,
+        /// Whether the wait counts among the usual ones from now on. One for a stopped or frozen process does not, nor
+        /// does one that goes on for other members.
+        usual: bool,
     },
     /// A generation is to end.
     ResetDecided {

@@ -59,8 +59,9 @@ impl DriverCore {
             self.hangs.silent.insert(worker.clone(), sight);
             return;
         }
-        let wait = self.hangs.wait.as_mut();
-        let Some(member) = wait.and_then(|wait| wait.awaited.get_mut(worker)) else { return };
+        let Some(wait) = self.hangs.wait.as_mut() else { return };
+        let Some(member) = wait.awaited.get_mut(worker) else { return };
+        wait.was_by_force |= sight.is_by_force();
         // A look without the stacks, asked for before, may come first.
         let is_enough = self.config.on_hang == OnHang::Tell
             || !sight.stack.is_empty()
@@ -179,29 +180,39 @@ impl DriverCore {
         }
         // Of several who were awaited, some have come.
         if let Some(known) = &known {
-            self.tell_going_on(now, known);
+            self.tell_going_on(now, known, false);
         }
         let (look_at, look_after) = match &known {
             Some(wait) => (wait.look_at, wait.look_after),
             None => ((since + LOOK_AFTER).max(now), LOOK_AFTER),
         };
         let (operation, waiters) = (present.operation, present.waiters);
-        self.hangs.wait =
-            Some(WaitForMembers { since, operation, waiters, awaited, look_at, look_after });
+        let was_by_force = known.is_some_and(|wait| wait.was_by_force);
+        self.hangs.wait = Some(WaitForMembers {
+            since,
+            operation,
+            waiters,
+            awaited,
+            was_by_force,
+            look_at,
+            look_after,
+        });
     }
 
     /// A wait has ended by itself.
     fn end_wait(&mut self, now: Time, wait: &WaitForMembers) {
-        self.hangs.usual.learn(now.since(wait.since));
-        self.tell_going_on(now, wait);
+        if !wait.was_by_force {
+            self.hangs.usual.learn(now.since(wait.since));
+        }
+        self.tell_going_on(now, wait, !wait.was_by_force);
     }
 
-    fn tell_going_on(&mut self, now: Time, wait: &WaitForMembers) {
+    fn tell_going_on(&mut self, now: Time, wait: &WaitForMembers, usual: bool) {
         let named = wait.awaited.iter().filter(|(_, member)| member.naming == Naming::Done);
         let ms = now.ms_since(wait.since);
         let gone_on: Vec<WorkerId> = named.map(|(worker, _)| worker.clone()).collect();
         for worker in gone_on {
-            self.event(EventKind::StallEnded { worker, ms });
+            self.event(EventKind::StallEnded { worker, ms, usual });
         }
     }
 

@@ -64,6 +64,8 @@ struct WaitForMembers {
     waiters: usize,
     #[serde(with = "crate::recording::readable::pairs")]
     awaited: BTreeMap<WorkerId, AwaitedMember>,
+    /// Whether a process was seen stopped or frozen. The length of such a wait says nothing of what is usual.
+    was_by_force: bool,
     /// The next look at the processes, and the time between it and the one after it.
     look_at: Time,
     look_after: Duration,

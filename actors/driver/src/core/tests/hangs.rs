@@ -210,6 +210,24 @@ fn a_wait_that_ended_by_itself_makes_its_length_usual() {
 }
 
 #[test]
+fn a_wait_for_a_process_that_somebody_had_stopped_makes_nothing_usual() {
+    let mut cluster = three(|config| config.on_hang = OnHang::Tell);
+    let late = cluster.worker("a", 0);
+    cluster.hang(&late, ProcessActivity::Stopped);
+    cluster.pass(seconds(600));
+    for worker in cluster.members() {
+        cluster.goes_on(&worker);
+    }
+    cluster.pass(seconds(5));
+    let Some(EventKind::StallEnded { usual: false, .. }) = cluster.stalls.last() else {
+        panic!("its end is told: {:?}", cluster.stalls)
+    };
+    cluster.hang(&late, ProcessActivity::Waiting);
+    cluster.pass(seconds(10));
+    assert_eq!(cluster.named().len(), 2, "after as long as without the first");
+}
+
+#[test]
 fn a_process_that_has_not_committed_may_compile() {
     let mut cluster = cold(|config| config.on_hang = OnHang::Tell);
     let late = cluster.worker("b", 0);
