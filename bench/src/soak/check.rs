@@ -1,6 +1,6 @@
-//! Compares the records of the training programs, at the end of a soak. Every rank of a generation must have
-//! the same bits after each commit. After each epoch the state must be that of a training in which every sample
-//! counted once.
+//! Compares the records of the training programs, at the end of a soak. Every rank of a generation must have the same
+//! bits when the generation begins and after each commit. After each epoch the state must be that of a training in which
+//! every sample counted once.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -80,6 +80,8 @@ pub(crate) fn run(options: &SoakProgramOptions) -> anyhow::Result<()> {
         weights: vec![0.0; WEIGHTS],
     };
     elastic_node::run(elastic_node::state(start), |worker, state| {
+        // A commit at which a generation ends as planned returns an error, and is recorded by the next generation here.
+        records.write_all(&state.record(worker.generation()).to_bytes())?;
         loop {
             for batch in worker.sampler(&SAMPLES, BATCH, state.epoch) {
                 pace(options.step_ms);
