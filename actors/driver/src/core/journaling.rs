@@ -32,6 +32,9 @@ impl DriverCore {
         if was_in_trouble {
             self.begin_start_deadlines(now);
         }
+        if !self.is_held() && !self.roster.seating().unwanted().is_empty() {
+            self.agenda.ask_review(now);
+        }
     }
 
     /// Whether the phase's orders to its members have not left yet.

@@ -84,7 +84,13 @@ impl DriverCore {
     }
 
     /// Removes workers whose slots are not wanted and who are not members. Members leave by an interrupt.
+    ///
+    /// Not while outputs wait for the journal: the order would leave later, and whoever makes the worker dispensable now
+    /// may be gone by then (G-5). `handle_journaled` asks for another review.
     fn let_go_of_the_unwanted(&mut self, now: Time) {
+        if self.is_held() {
+            return;
+        }
         let stance = |worker: &WorkerId| Some((worker.clone(), self.roster.worker(worker)?.stance));
         let unwanted: Vec<(WorkerId, Stance)> =
             self.roster.seating().unwanted().iter().filter_map(stance).collect();

@@ -120,6 +120,22 @@ fn a_host_replaced_at_once_hands_its_state_over_before_it_leaves() {
 }
 
 #[test]
+fn g_5_a_holder_that_is_not_wanted_stays_while_the_journal_cannot_be_written() {
+    let mut cluster = trained(&[("a", 1), ("b", 1), ("c", 1)], 2);
+    let [last, unwanted, victim] = ["a", "b", "c"].map(|host| cluster.worker(host, 0));
+    cluster.disk_hangs = true;
+    cluster.add_host("d", 1);
+    cluster.remove_host("b");
+    cluster.kill(&victim);
+    cluster.pass(Duration::from_secs(1));
+    cluster.kill(&last);
+    cluster.disk_hangs = false;
+    cluster.pass(Duration::from_secs(20));
+    assert_eq!(cluster.left, [unwanted], "it has handed its commit over before");
+    assert_eq!(cluster.losses, [], "the others went on from it");
+}
+
+#[test]
 fn h_19_an_unused_host_comes_and_goes() {
     let mut cluster = Cluster::new(|config| {
         config.np = Some(2);
