@@ -365,15 +365,24 @@ impl DriverCore {
         self.evict(now, &late, &cause);
     }
 
+    /// End of the pause between two generations, if enough workers are ready and only this pause holds them up.
+    fn pause_of_enough(&self, now: Time) -> Option<Time> {
+        let are_enough = self.roster.seating().ready().len() >= self.workers_needed() as usize;
+        self.pacing.pause_ends(now).filter(|_| are_enough)
+    }
+
     /// Handles the elastic timeout: goes on without late members if the others are enough, else fails the job.
     fn handle_gather_deadline(&mut self, now: Time, late: Vec<WorkerId>) {
         if !late.is_empty() {
             let phase = "gather".to_owned();
             let cause = ResetCause::DeadlinePassed { phase, waiting_for: late.clone() };
             self.evict(now, &late, &cause);
-            self.try_form(now);
         }
+        self.try_form(now);
         let RoundPhase::Gather(_) = self.round.phase() else { return };
+        if let Some(end) = self.pause_of_enough(now) {
+            return self.agenda.set(end, Timer::Phase);
+        }
         let there: BTreeSet<&WorkerId> = self.workers_there().collect();
         let needed = self.workers_needed();
         let mut missing = self.who_is_missing(now, &late);

@@ -7,9 +7,14 @@ use elastic_protocol::{ResetCause, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
 use super::cluster::Cluster;
+use crate::core::DriverConfig;
 
 fn of(hosts: &[&str], min_np: u32) -> Cluster {
-    let mut cluster = Cluster::new(|config| config.min_np = Some(min_np));
+    with(hosts, |config| config.min_np = Some(min_np))
+}
+
+fn with(hosts: &[&str], change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+    let mut cluster = Cluster::new(change);
     for name in hosts {
         cluster.add_host(name, 1);
     }
@@ -59,6 +64,20 @@ fn g_10_resets_without_progress_end_the_job_when_a_gather_would() {
     let result = cluster.result.expect("an end");
     assert!(result.reason.contains("have brought the job no further"), "{}", result.reason);
     assert!(result.reason.contains("too many open files"), "{}", result.reason);
+}
+
+#[test]
+fn g_10_a_pause_that_is_longer_than_the_elastic_timeout_does_not_end_the_job() {
+    let mut cluster = with(&["a", "b"], |config| {
+        config.min_np = Some(2);
+        config.deadlines.elastic = Duration::from_secs(3);
+    });
+    cluster.fail_always(Duration::from_secs(25));
+    assert_eq!(cluster.result, None, "it waits for itself, not for workers");
+    cluster.train(1);
+    cluster.fail_always(Duration::from_secs(700));
+    let result = cluster.result.expect("an end");
+    assert!(result.reason.contains("have brought the job no further"), "{}", result.reason);
 }
 
 #[test]
