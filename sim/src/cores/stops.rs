@@ -106,9 +106,11 @@ impl World {
             }
             DriverToAgent::Leave { .. } | DriverToAgent::Refused { .. } => {
                 let is_refused = matches!(message, DriverToAgent::Refused { .. });
+                let now = self.now;
                 if let Some(agent) = self.agent_mut(host, life) {
                     agent.may_leave = true;
                     agent.is_hurried |= is_refused;
+                    agent.left_at.get_or_insert(now);
                     self.expect_leave(host, life);
                 }
             }
@@ -132,6 +134,7 @@ impl World {
             .map(|order| (order.is_without_grace, order.at))
             .collect();
         let is_hurried = agent.is_none_or(|agent| agent.is_hurried);
+        let left_at = agent.and_then(|agent| agent.left_at);
         let is_of_cores = self.hub.is_none();
         let grace = self.scenario.driver.deadlines.grace.as_nanos() as u64 / 100 * 97;
         let now = self.now;
@@ -151,10 +154,11 @@ impl World {
             return Err(format!("G-11: {id} gets the same signal twice"));
         }
         // The grace of a process that was told to stop before it was there has begun with the order.
-        let is_told_early = !early.is_empty();
+        let is_told_early = !early.is_empty() || left_at.is_some();
+        let ordered_at = [stopping.ordered_at, left_at].into_iter().flatten().min();
         let began = match stopping.terminated_at {
-            Some(at) => Some(at.min(stopping.ordered_at.unwrap_or(at))),
-            None => stopping.ordered_at.filter(|_| is_told_early),
+            Some(at) => Some(at.min(ordered_at.unwrap_or(at))),
+            None => ordered_at.filter(|_| is_told_early),
         };
         let is_early = began.is_none_or(|began| now < began + grace);
         let is_without_grace = is_hurried || stopping.is_without_grace;

@@ -90,6 +90,8 @@ pub(super) struct AgentLife {
     pub(super) is_hurried: bool,
     /// Orders to stop workers whose processes have not been started yet.
     pub(super) early_stops: Vec<EarlyStop>,
+    /// World time at which the driver told the agent to leave: an order to stop all of its processes.
+    pub(super) left_at: Option<u64>,
     /// World time at which the host was asked to leave.
     pub(super) drained_at: Option<u64>,
 }
@@ -210,6 +212,7 @@ impl World {
             may_leave: false,
             is_hurried: false,
             early_stops: Vec::new(),
+            left_at: None,
             drained_at: None,
         });
         self.update_hearing(link);
