@@ -56,5 +56,5 @@ pub use elastic_collectives::{
 };
 pub use elastic_worker::state::training::{
     Batch, Batches, Dataset, DeviceError, DeviceMemory, Error, Group, Pending, Result, Sampler,
-    State, Worker, bulk,
+    Section, State, Worker, bulk,
 };

@@ -53,7 +53,7 @@ impl OperationWatch {
         WatchedGroup { watch: self.clone(), is_of_all: true }
     }
 
-    /// The present place.
+    /// The present place; in which section of its program the thread is, its owner knows.
     pub fn position(&self) -> CollectivePosition {
         let inside = (self.0.inside.load(Ordering::Acquire) > 0).then(|| {
             let code = self.0.kind.load(Ordering::Relaxed);
@@ -64,7 +64,8 @@ impl OperationWatch {
                 is_of_all: self.0.inside_of_all.load(Ordering::Relaxed) > 0,
             }
         });
-        CollectivePosition { entered: self.0.entered.load(Ordering::Relaxed), inside }
+        let entered = self.0.entered.load(Ordering::Relaxed);
+        CollectivePosition { entered, inside, section: None }
     }
 }
 

@@ -60,6 +60,8 @@ bugs! {
     WaiterNamed = "those who wait are named, not those who are awaited", "driver";
     /// Every wait is held to the limit of one for a stopped process, whatever the process does and whatever is usual.
     EveryWaitIsAHang = "a wait of a second is a hang, whatever the process does", "driver";
+    /// A wait for a worker in a section of its program is held to the limit of waits outside of sections.
+    SectionsIgnored = "a wait for a worker in a section is held to the limit of the others", "driver";
     /// A death that is known before the exit status counts as two failures of the slot.
     DeathCountsTwice = "a death counts twice, before and with its exit status", "driver";
     /// A death whose reset is over when the exit status comes keeps its provisional cause.

@@ -21,9 +21,10 @@ Start it with ``elastic-node run -n 4 -- train.py``; by itself it is a world of 
 PyTorch adds. The names are Horovod's, so that porting is changing the import.
 """
 
+from contextlib import contextmanager as _contextmanager
 from importlib.metadata import version as _version_of
 
-from typing import Optional, Sequence
+from typing import Iterator, Optional, Sequence
 
 from ._builds import (
     ccl_built,
@@ -167,6 +168,33 @@ def note(text: str) -> None:
     _context.session().note(text)
 
 
+@_contextmanager
+def section(name: str, within: Optional[float] = None) -> Iterator[None]:
+    """Names a part of the program in which the other ranks may wait for this one for longer than in a step, such as an
+    evaluation or a checkpoint by rank 0::
+
+        with en.section("evaluation"):
+            evaluate(model)
+
+    How long is usual is learnt for each name by itself; until one wait has ended, 120 s are. A worker for which others
+    have waited for longer counts as hanging (`--on-hang`). Sections may be nested: the innermost counts. It does nothing
+    outside of a generation.
+
+    Args:
+        name: its first 64 bytes of UTF-8 count.
+        within: how long others may wait for a worker in it, in seconds, in place of what is learnt. `--hang-timeout`
+            bounds it.
+
+    Raises:
+        ValueError: `init` was not called, or `within` is no number of seconds.
+    """
+    begun = _context.session().begin_section(name, within)
+    try:
+        yield
+    finally:
+        begun.end()
+
+
 __all__ = [
     "Adasum",
     "Average",
@@ -233,6 +261,7 @@ __all__ = [
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "section",
     "shutdown",
     "size",
     "start_timeline",

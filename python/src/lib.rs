@@ -40,5 +40,5 @@ mod native {
     #[pymodule_export]
     use crate::sampler::{permutation, share};
     #[pymodule_export]
-    use crate::session::PySession;
+    use crate::session::{PySection, PySession};
 }

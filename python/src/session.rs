@@ -3,9 +3,12 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
-use elastic_node::{AttachOptions, Attachment, Error, State, WhileWaiting, Worker, attach};
-use pyo3::exceptions::PyRuntimeError;
+use elastic_node::{
+    AttachOptions, Attachment, Error, Section, State, WhileWaiting, Worker, attach,
+};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::communicator::PyGroup;
@@ -34,6 +37,18 @@ pub(crate) struct PySession {
     generation: Option<EnteredGeneration>,
     /// Whether training continues from where it was, in the generation that was entered last.
     goes_on: Rc<Cell<bool>>,
+}
+
+/// A section of the program; `None` outside of a generation.
+#[pyclass(name = "Section", unsendable, module = "elastic_node._native")]
+pub(crate) struct PySection(Option<Section>);
+
+#[pymethods]
+impl PySection {
+    /// Ends it.
+    fn end(&mut self) {
+        self.0 = None;
+    }
 }
 
 thread_local! {
@@ -192,6 +207,17 @@ impl PySession {
         let generation = current(self.generation.as_ref())?;
         generation.check()?;
         unlocked(py, || generation.worker.check_host_updates()).map_err(raise)
+    }
+
+    /// Begins a section of the program, which lasts until its `end`. `within` is in seconds.
+    #[pyo3(signature = (name, within))]
+    fn begin_section(&self, name: &str, within: Option<f64>) -> PyResult<PySection> {
+        let within = within.map(Duration::try_from_secs_f64).transpose();
+        let within = within.map_err(|error| {
+            PyValueError::new_err(format!("within must be a number of seconds from 0 on: {error}"))
+        })?;
+        let worker = self.generation.as_ref().map(|generation| &generation.worker);
+        Ok(PySection(worker.map(|worker| worker.section(name, within))))
     }
 
     /// Shows a short text beside this worker in `elastic-node status`.

@@ -1,5 +1,8 @@
 """Workers that hang: each is named, with what it does and where, and replaced; the job trains to its end."""
 
+import os
+import subprocess
+
 import pytest
 
 RESTART = ["--min-np", "1", "--hang-timeout", "2", "--on-hang", "restart"]
@@ -32,6 +35,41 @@ def test_x_2_a_hang_is_named_with_what_the_process_does_and_its_stack(job, way, 
 
 def test_x_2_a_full_pipe_is_named_as_what_is_waited_for(job):
     assert "(a pipe)" in the_hang(job("hanging.py", "full_pipe", flags=RESTART))["doing"]
+
+
+def test_a_hang_in_a_section_is_named_with_it_and_as_late_as_the_program_says(job):
+    flags = ["--min-np", "1", "--on-hang", "restart"]
+    done = job("hanging.py", "section", flags=flags)
+    assert done.code == 0, done.output
+    (hang,) = done.kinds("worker_stalled")
+    assert 1_000 <= hang["late_ms"] < 10_000, hang
+    assert hang["doing"].endswith('(in its section "evaluation")'), hang
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of its own."""
+    image, disk = tmp_path / "image", tmp_path / "disk"
+    disk.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(24 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    mounted = subprocess.run(["mount", "-o", "loop", image, disk], stderr=subprocess.PIPE, text=True)
+    if mounted.returncode != 0:
+        assert "ELASTIC_REQUIRE_NETWORK" not in os.environ, mounted.stderr
+        pytest.skip(f"no disk can be made ({mounted.stderr.strip()}): that needs root")
+    yield disk
+    subprocess.run(["fsfreeze", "-u", disk], stderr=subprocess.DEVNULL)
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_x_2_a_disk_that_does_not_answer_is_named_with_the_file(job, disk):
+    flags = ["--hang-timeout", "2", "--on-hang", "tell"]
+    done = job("hanging.py", "frozen_disk", flags=flags, environment={"DISK": str(disk)})
+    hang = the_hang(done)
+    assert hang["doing"].startswith("is in uninterruptible sleep"), hang
+    assert "in write to file descriptor" in hang["doing"] and f"({disk}/file)" in hang["doing"], hang
+    assert done.kinds("stall_ended") and not done.kinds("reset_decided"), "nobody was disturbed"
 
 
 def test_x_2_a_child_that_has_ended_is_named_with_the_hang_of_who_waits_for_it(job):

@@ -23,7 +23,7 @@ pub use condition::{HostCondition, JobPhase, WorkerCondition};
 pub use drivers::{DRIVERS_MAX, DriverStatus, KnownDrivers};
 pub use standstill::{
     AwaitedWorker, CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight,
-    StalledWorker,
+    StalledWorker, TrainingSection,
 };
 pub use vote::{Ballot, Vote};
 pub use worker::{

@@ -1,5 +1,5 @@
-//! What hangs are found and named by: where a training thread stands among its collectives, what a process was seen to
-//! do, and what `status` says of both.
+//! What hangs are found and named by: where a training thread stands among its collectives and in which section of its
+//! program, what a process was seen to do, and what `status` says of both.
 
 use std::fmt;
 
@@ -7,13 +7,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::HostName;
 
-/// Where a worker's training thread stands among the collectives of its generation.
+/// Where a worker's training thread stands among the collectives of its generation, and in which section of its program.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CollectivePosition {
     /// Collectives of the group of all ranks that the worker has entered in this generation.
     pub entered: u64,
     /// The collective that it is in; `None` while it is in none, such as in its own computation.
     pub inside: Option<CurrentCollective>,
+    /// The section of the program that it is in, if the program names it.
+    pub section: Option<TrainingSection>,
+}
+
+/// A section of a training program, such as an evaluation, that the program has named: waits for a worker in it are
+/// compared with waits in the same section.
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct TrainingSection {
+    /// Its name; at most [`TrainingSection::NAME_BYTES_MAX`] bytes.
+    pub name: String,
+    /// How long others may wait for a worker in it before the worker counts as hanging, in milliseconds; `None`: as long
+    /// as is usual.
+    pub within_ms: Option<u64>,
+}
+
+impl TrainingSection {
+    /// Longest name, in bytes.
+    pub const NAME_BYTES_MAX: usize = 64;
 }
 
 /// The collective that a worker is in.

@@ -41,10 +41,25 @@ def dead_child():
     os.read(reader, 1)
 
 
+def frozen_disk():
+    """A write to a disk that does not answer until the driver has named who waits for it."""
+    disk, events = os.environ["DISK"], Path(os.environ["CONTROL"]) / "state" / "events.jsonl"
+    with open(f"{disk}/file", "wb", buffering=0) as file:
+        subprocess.run(["fsfreeze", "-f", disk], check=True)
+        thaws = f"until grep -q worker_stalled '{events}'; do sleep 0.1; done; fsfreeze -u '{disk}'"
+        with subprocess.Popen(["sh", "-c", thaws]):
+            file.write(b"it waits")
+
+
 def native_code():
     """Native code that keeps the GIL."""
     while True:
         ctypes.PyDLL(None).pause()
+
+
+def section():
+    with en.section("evaluation", within=1):
+        lock()
 
 
 def stopped():

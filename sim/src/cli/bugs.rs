@@ -17,6 +17,11 @@ use super::{ClusterArguments, commit, note, say};
 const CROWD_HOSTS: u32 = 12;
 const CROWD_SECONDS: u64 = 60;
 
+/// Size of the cluster for bugs that show in long waits.
+const QUIET_HOSTS: u32 = 3;
+const QUIET_SLOTS: u32 = 1;
+const QUIET_SECONDS: u64 = 300;
+
 #[derive(Args, Debug)]
 pub(crate) struct BugsArguments {
     #[command(flatten)]
@@ -46,6 +51,11 @@ const fn is_rare(bug: Bug) -> bool {
     matches!(bug, Bug::ResumeNotSent | Bug::ProcessesNotTakenOver)
 }
 
+/// Whether a bug shows only in a wait that no fault disturbs for long, and thus in a small cluster.
+const fn shows_in_long_waits(bug: Bug) -> bool {
+    matches!(bug, Bug::SectionsIgnored)
+}
+
 /// Set of draws for a bug: the first in which it shows.
 const fn draws(bug: Bug) -> u32 {
     match bug {
@@ -70,6 +80,7 @@ const fn draws(bug: Bug) -> u32 {
         Bug::HangNeverNamed
         | Bug::WaiterNamed
         | Bug::EveryWaitIsAHang
+        | Bug::SectionsIgnored
         | Bug::GoingOnNotTold
         | Bug::InspectedOnce => 6,
         _ => 0,
@@ -87,6 +98,11 @@ fn find(bug: Bug, arguments: &BugsArguments) -> Option<(u64, RunReport)> {
         if is_rare(bug) {
             options.hosts = options.hosts.max(CROWD_HOSTS);
             options.seconds = options.seconds.max(CROWD_SECONDS);
+        }
+        if shows_in_long_waits(bug) {
+            options.hosts = QUIET_HOSTS;
+            options.slots = QUIET_SLOTS;
+            options.seconds = options.seconds.max(QUIET_SECONDS);
         }
         plant(Some(bug));
         let report = match bug {

@@ -2,11 +2,13 @@
 //! that the driver names. A member that stands still is named in time. A member that waits itself is never named, and
 //! none is named too early.
 
+use std::collections::BTreeSet;
+
 use elastic_agent::ProcessEvent;
 use elastic_driver::OnHang;
 use elastic_protocol::WorkerId;
 use elastic_protocol::messages::{
-    CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight,
+    CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight, TrainingSection,
 };
 
 use super::driver::ObservedPhase;
@@ -29,6 +31,9 @@ const NAMED_AFTER_NS: u64 = 3_000 * MS + ON_THE_WAY_NS;
 /// Shortest wait that is a hang where the operator has set no bound, for a process that is not stopped.
 const WAITING_MS: u64 = 10_000;
 
+/// Shortest wait that is a hang for a process in a section for which nobody has waited before.
+const COLD_MS: u64 = 120_000;
+
 /// Longest time until the driver knows that a thread goes on.
 const GOES_ON_NS: u64 = 2_500 * MS;
 
@@ -40,8 +45,12 @@ const FACTOR: u64 = 3;
 pub(super) struct HangWatch {
     /// The driver's life.
     life: u32,
-    /// The longest wait that ended by itself, in milliseconds.
+    /// The longest waits that ended by themselves outside of sections, in milliseconds.
     longest_ms: u64,
+    /// Whether a wait for a thread in a section may have ended.
+    knows_section: bool,
+    /// Members that were named while in a section.
+    named_in_section: BTreeSet<WorkerId>,
     /// The member that others wait for, with the world time since when; unset while nobody waits.
     awaited_since: Option<(u32, u64)>,
 }
@@ -53,7 +62,23 @@ impl World {
         let kind = "all_reduce".to_owned();
         let inside = (program.stage == ProgramStage::Reducing)
             .then_some(CurrentCollective { kind, is_of_all: true });
-        CollectivePosition { entered: u64::from(program.operation), inside }
+        let section = self.hangs_in_section(process).then(|| {
+            let name = "evaluation".to_owned();
+            TrainingSection { name, within_ms: None }
+        });
+        CollectivePosition { entered: u64::from(program.operation), inside, section }
+    }
+
+    /// Whether the thread of a process hangs in a section that the program has named.
+    fn hangs_in_section(&self, process: u32) -> bool {
+        let entry = &self.processes[process as usize];
+        entry.thread_hangs > 0 && may_hang_in_section(&entry.id)
+    }
+
+    /// Notes that the thread of a process goes on.
+    pub(super) fn note_thread_goes_on(&mut self, process: u32) {
+        self.turn_hang_watch();
+        self.hangs.knows_section |= self.hangs_in_section(process);
     }
 
     /// The sight that an agent has of a process.
@@ -111,7 +136,7 @@ impl World {
     /// Checks a member that the driver names as hanging: others wait for it, it does not wait itself, it is named no earlier
     /// than what is usual allows, and with its stack where that is wanted.
     pub(super) fn check_stalled(
-        &self,
+        &mut self,
         worker: &WorkerId,
         late_ms: u64,
         stack: Option<&str>,
@@ -119,6 +144,10 @@ impl World {
         let Some(process) = self.process_of(self.driver.job, worker) else {
             return Err(format!("hangs: {worker} is said to hang, and there is no such worker"));
         };
+        self.turn_hang_watch();
+        if self.hangs_in_section(process) {
+            self.hangs.named_in_section.insert(worker.clone());
+        }
         let entry = &self.processes[process as usize];
         let waits = entry.program.stage == ProgramStage::Reducing
             && entry.program.waits_since + GOES_ON_NS < self.now
@@ -136,8 +165,12 @@ impl World {
         let config = &self.scenario.driver;
         let is_stopped = entry.stopped > 0 || entry.program.has_returned();
         if config.hang_timeout.is_none() && !is_stopped {
-            let usual_ms = self.hangs.longest_ms * FACTOR;
-            let least_ms = WAITING_MS.max(usual_ms);
+            let least_ms = match (self.hangs_in_section(process), self.hangs.knows_section) {
+                (true, false) => COLD_MS,
+                // The driver may still take it for one in the section.
+                (_, true) if may_hang_in_section(worker) => WAITING_MS,
+                _ => WAITING_MS.max(self.hangs.longest_ms * FACTOR),
+            };
             if late_ms < least_ms {
                 return Err(format!(
                     "hangs: {worker} is said to hang after {late_ms} ms, and {least_ms} ms are usual"
@@ -158,9 +191,9 @@ impl World {
     }
 
     /// Notes that a wait has ended by itself, and whether the driver counts it as usual.
-    pub(super) fn note_stall_ended(&mut self, ms: f64, usual: bool) {
+    pub(super) fn note_stall_ended(&mut self, worker: &WorkerId, ms: f64, usual: bool) {
         self.turn_hang_watch();
-        if !usual {
+        if self.hangs.named_in_section.remove(worker) || !usual {
             return;
         }
         self.hangs.longest_ms = self.hangs.longest_ms.max(ms as u64);
@@ -261,6 +294,11 @@ impl World {
             self.hangs = HangWatch { life: self.driver.life, ..HangWatch::default() };
         }
     }
+}
+
+/// Whether a worker's thread is in a section whenever it hangs: so it is for every other worker.
+const fn may_hang_in_section(worker: &WorkerId) -> bool {
+    worker.incarnation.0 % 2 == 1
 }
 
 fn stack_of(worker: &WorkerId) -> String {

@@ -244,6 +244,7 @@ impl World {
     /// Lets a training thread go on.
     pub(super) fn continue_thread(&mut self, process: u32, depth: u32) {
         let now = self.now;
+        self.note_thread_goes_on(process);
         let entry = &mut self.processes[process as usize];
         if entry.thread_hangs == 0 {
             return;

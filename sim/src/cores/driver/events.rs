@@ -90,7 +90,9 @@ impl World {
                 let checked = self.check_stalled(&worker, late_ms, stack.as_deref());
                 self.demand(checked);
             }
-            EventKind::StallEnded { ms, usual, .. } => self.note_stall_ended(ms, usual),
+            EventKind::StallEnded { worker, ms, usual } => {
+                self.note_stall_ended(&worker, ms, usual)
+            }
             EventKind::ResetCalledOff { .. } => self.expect_resumption(),
             EventKind::CheckpointSaved { step, .. } => self.check_checkpoint_told(step),
             EventKind::StateLost { committed, .. } => {

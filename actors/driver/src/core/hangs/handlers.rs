@@ -1,7 +1,7 @@
 //! Reports of members that stand still, and looks at their processes: who waits for whom. Called by the handlers of
 //! workers' and agents' messages, and by the timer of hangs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_protocol::messages::{CollectivePosition, DriverToAgent, ProcessSight, StatusReport};
 use elastic_protocol::planted::{Bug, is_planted};
@@ -139,16 +139,19 @@ impl DriverCore {
             false => format!("{} of a sub-group", inside.kind),
         };
         let since = first.1.since;
-        let member = |worker: &WorkerId, own: Time, has_finished: bool| {
-            let (since, sight, naming) = (since.max(own), None, Naming::NotYet);
-            (worker.clone(), AwaitedMember { since, has_finished, sight, naming })
+        let member = |worker: &WorkerId, own: Time, still: Option<&StillMember>| {
+            let section = still.and_then(|still| still.position.section.clone());
+            let (since, has_finished) = (since.max(own), still.is_none());
+            let (sight, naming) = (None, Naming::NotYet);
+            (worker.clone(), AwaitedMember { since, has_finished, section, sight, naming })
         };
-        let outside = outside.into_iter().map(|(worker, still)| member(worker, still.since, false));
-        let gone = finished.iter().map(|(worker, at)| member(worker, *at, true));
-        let mut awaited: BTreeMap<WorkerId, AwaitedMember> = outside.chain(gone).collect();
+        let standing =
+            |(worker, still): (&WorkerId, &StillMember)| member(worker, still.since, Some(still));
+        let gone = finished.iter().map(|(worker, at)| member(worker, *at, None));
+        let mut awaited: BTreeMap<WorkerId, AwaitedMember> =
+            outside.into_iter().map(standing).chain(gone).collect();
         if is_planted(Bug::WaiterNamed) {
-            let waiting = waiting.iter().map(|(worker, still)| member(worker, still.since, false));
-            awaited = waiting.collect();
+            awaited = waiting.iter().copied().map(standing).collect();
         }
         if awaited.is_empty() {
             return None;
@@ -175,7 +178,8 @@ impl DriverCore {
         for (worker, member) in &mut awaited {
             let known = known.as_mut().and_then(|wait| wait.awaited.remove(worker));
             if let Some(known) = known {
-                *member = AwaitedMember { has_finished: member.has_finished, ..known };
+                let AwaitedMember { sight, naming, since, .. } = known;
+                (member.sight, member.naming, member.since) = (sight, naming, since);
             }
         }
         // Of several who were awaited, some have come.
@@ -202,7 +206,11 @@ impl DriverCore {
     /// A wait has ended by itself.
     fn end_wait(&mut self, now: Time, wait: &WaitForMembers) {
         if !wait.was_by_force {
-            self.hangs.usual.learn(now.since(wait.since));
+            // Of several members, each has made the others wait in its section.
+            let sections = wait.awaited.values().map(|member| member.section.as_ref());
+            for section in sections.collect::<BTreeSet<_>>() {
+                self.hangs.usual.learn(section, now.since(wait.since));
+            }
         }
         self.tell_going_on(now, wait, !wait.was_by_force);
     }

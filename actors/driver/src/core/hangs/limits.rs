@@ -4,10 +4,10 @@
 //! the others wait at each epoch. What a process does decides how soon a wait is called a hang: a stopped process does
 //! not go on by itself, one that computes mostly does.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use elastic_protocol::messages::{ProcessActivity, ProcessSight};
+use elastic_protocol::messages::{ProcessActivity, ProcessSight, TrainingSection};
 use elastic_protocol::planted::{Bug, is_planted};
 use serde::{Deserialize, Serialize};
 
@@ -17,46 +17,75 @@ const FLOOR_STOPPED: Duration = Duration::from_secs(1);
 const FLOOR_WAITING: Duration = Duration::from_secs(10);
 /// Waits for a process that computes or moves data, or of which nothing is known.
 const FLOOR_WORKING: Duration = Duration::from_secs(60);
-/// Waits for a process that has not committed yet: it may import, compile, or read its data for the first time.
+/// Waits for a process that has not committed yet (it may import, compile, or read its data for the first time), or that
+/// is in a section of its program for which nobody has waited yet.
 const FLOOR_COLD: Duration = Duration::from_secs(120);
 
 /// How many times the longest usual wait a wait may last.
 const FACTOR: u32 = 3;
-/// Waits that are remembered. More are not needed: a period of checkpoints or evaluations has fewer.
+/// Waits that are remembered of a section. More are not needed: a period of checkpoints or evaluations has fewer.
 const USUAL_MAX: usize = 64;
+/// Sections whose waits are remembered. The waits in further ones are not learnt.
+const SECTIONS_MAX: usize = 32;
 
-/// The last waits that ended by themselves.
+/// A member for which others wait, as far as it matters for how long they may.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AwaitedState<'a> {
+    /// The last sight of its process.
+    pub(super) sight: Option<&'a ProcessSight>,
+    /// Whether it has committed in this generation.
+    pub(super) has_committed: bool,
+    /// The section of the program that it is in.
+    pub(super) section: Option<&'a TrainingSection>,
+}
+
+/// The last waits that ended by themselves, by the section that the awaited member was in.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct UsualWaits(VecDeque<Duration>);
+pub(crate) struct UsualWaits {
+    outside: VecDeque<Duration>,
+    sections: BTreeMap<String, VecDeque<Duration>>,
+}
 
 impl UsualWaits {
     /// Learns how long a wait lasted that ended by itself.
-    pub(crate) fn learn(&mut self, waited: Duration) {
-        if self.0.len() == USUAL_MAX {
-            self.0.pop_front();
+    pub(crate) fn learn(&mut self, section: Option<&TrainingSection>, waited: Duration) {
+        let waits = match section {
+            None => &mut self.outside,
+            Some(section) => {
+                let is_full = self.sections.len() == SECTIONS_MAX;
+                if is_full && !self.sections.contains_key(&section.name) {
+                    return;
+                }
+                self.sections.entry(section.name.clone()).or_default()
+            }
+        };
+        if waits.len() == USUAL_MAX {
+            waits.pop_front();
         }
-        self.0.push_back(waited);
+        waits.push_back(waited);
     }
 
-    /// How long others may wait for a member whose process was seen so, or not at all, and that has committed or not.
-    /// `cap` is the operator's bound.
-    pub(crate) fn limit(
-        &self,
-        sight: Option<&ProcessSight>,
-        has_committed: bool,
-        cap: Option<Duration>,
-    ) -> Duration {
+    /// How long others may wait for a member. `cap` is the operator's bound.
+    pub(super) fn limit(&self, member: AwaitedState<'_>, cap: Option<Duration>) -> Duration {
+        let AwaitedState { sight, has_committed, section } = member;
+        let usual = match section {
+            _ if is_planted(Bug::SectionsIgnored) => Some(&self.outside),
+            None => Some(&self.outside),
+            Some(section) => self.sections.get(&section.name),
+        };
         let floor = match sight.map(|sight| sight.activity) {
             Some(ProcessActivity::Stopped | ProcessActivity::Frozen | ProcessActivity::Ended) => {
                 return cap.map_or(FLOOR_STOPPED, |cap| cap.min(FLOOR_STOPPED));
             }
             _ if is_planted(Bug::EveryWaitIsAHang) => return FLOOR_STOPPED,
-            _ if !has_committed => FLOOR_COLD,
+            _ if !has_committed || usual.is_none() => FLOOR_COLD,
             Some(ProcessActivity::Waiting | ProcessActivity::Uninterruptible) => FLOOR_WAITING,
             Some(ProcessActivity::Working) | None => FLOOR_WORKING,
         };
-        let longest = self.0.iter().max().copied().unwrap_or_default();
-        let limit = floor.max(longest.saturating_mul(FACTOR));
+        let longest = usual.into_iter().flatten().max().copied().unwrap_or_default();
+        let learnt = floor.max(longest.saturating_mul(FACTOR));
+        let within = section.and_then(|section| section.within_ms).map(Duration::from_millis);
+        let limit = within.unwrap_or(learnt);
         cap.map_or(limit, |cap| cap.min(limit))
     }
 }
@@ -77,42 +106,87 @@ mod tests {
         }
     }
 
+    fn warm(sight: Option<&ProcessSight>) -> AwaitedState<'_> {
+        AwaitedState { sight, has_committed: true, section: None }
+    }
+
     #[test]
     fn what_a_process_does_decides_how_long_it_may_be_awaited() {
         let usual = UsualWaits::default();
-        let limit =
-            |activity, has_committed| usual.limit(Some(&sight(activity)), has_committed, None);
+        let limit = |activity, has_committed| {
+            let sight = Some(&sight(activity));
+            usual.limit(AwaitedState { sight, has_committed, section: None }, None)
+        };
         assert_eq!(limit(ProcessActivity::Stopped, false), FLOOR_STOPPED);
         assert_eq!(limit(ProcessActivity::Frozen, true), FLOOR_STOPPED);
         assert_eq!(limit(ProcessActivity::Waiting, true), FLOOR_WAITING);
         assert_eq!(limit(ProcessActivity::Uninterruptible, true), FLOOR_WAITING);
         assert_eq!(limit(ProcessActivity::Working, true), FLOOR_WORKING);
         assert_eq!(limit(ProcessActivity::Waiting, false), FLOOR_COLD);
-        assert_eq!(usual.limit(None, true, None), FLOOR_WORKING);
+        assert_eq!(usual.limit(warm(None), None), FLOOR_WORKING);
     }
 
     #[test]
     fn a_wait_that_has_ended_by_itself_makes_longer_ones_usual_until_it_is_long_ago() {
         let mut usual = UsualWaits::default();
         let saves = sight(ProcessActivity::Waiting);
-        usual.learn(Duration::from_secs(40));
-        assert_eq!(usual.limit(Some(&saves), true, None), Duration::from_secs(120));
+        usual.learn(None, Duration::from_secs(40));
+        assert_eq!(usual.limit(warm(Some(&saves)), None), Duration::from_secs(120));
         let stopped = sight(ProcessActivity::Stopped);
-        assert_eq!(usual.limit(Some(&stopped), true, None), FLOOR_STOPPED, "it is never usual");
+        assert_eq!(usual.limit(warm(Some(&stopped)), None), FLOOR_STOPPED, "it is never usual");
         for _later in 0..USUAL_MAX {
-            usual.learn(Duration::from_millis(600));
+            usual.learn(None, Duration::from_millis(600));
         }
-        assert_eq!(usual.limit(Some(&saves), true, None), FLOOR_WAITING);
+        assert_eq!(usual.limit(warm(Some(&saves)), None), FLOOR_WAITING);
     }
 
     #[test]
     fn the_operators_bound_is_never_exceeded() {
         let mut usual = UsualWaits::default();
-        usual.learn(Duration::from_secs(40));
+        usual.learn(None, Duration::from_secs(40));
         let cap = Some(Duration::from_secs(5));
-        assert_eq!(usual.limit(None, false, cap), Duration::from_secs(5));
+        assert_eq!(usual.limit(AwaitedState::default(), cap), Duration::from_secs(5));
         let cap = Some(Duration::from_millis(500));
         let stopped = sight(ProcessActivity::Stopped);
-        assert_eq!(usual.limit(Some(&stopped), true, cap), Duration::from_millis(500));
+        assert_eq!(usual.limit(warm(Some(&stopped)), cap), Duration::from_millis(500));
+    }
+
+    #[test]
+    fn a_section_has_its_own_usual_waits_and_is_cold_before_the_first() {
+        let mut usual = UsualWaits::default();
+        let evaluation = TrainingSection { name: "evaluation".to_owned(), within_ms: None };
+        let bounded = TrainingSection { within_ms: Some(7_000), ..evaluation.clone() };
+        let waits = sight(ProcessActivity::Waiting);
+        let within = |section| AwaitedState { section: Some(section), ..warm(Some(&waits)) };
+        assert_eq!(usual.limit(within(&evaluation), None), FLOOR_COLD);
+        usual.learn(Some(&evaluation), Duration::from_secs(40));
+        assert_eq!(usual.limit(within(&evaluation), None), Duration::from_secs(120));
+        assert_eq!(
+            usual.limit(warm(Some(&waits)), None),
+            FLOOR_WAITING,
+            "elsewhere it is not usual"
+        );
+        assert_eq!(
+            usual.limit(within(&bounded), None),
+            Duration::from_secs(7),
+            "as the program says"
+        );
+        let cap = Some(Duration::from_secs(5));
+        assert_eq!(
+            usual.limit(within(&bounded), cap),
+            Duration::from_secs(5),
+            "but no longer than the operator"
+        );
+        for number in 0..SECTIONS_MAX {
+            let name = format!("another {number}");
+            usual.learn(Some(&TrainingSection { name, within_ms: None }), Duration::from_secs(1));
+        }
+        assert_eq!(usual.sections.len(), SECTIONS_MAX);
+        usual.learn(Some(&evaluation), Duration::from_secs(60));
+        assert_eq!(
+            usual.limit(within(&evaluation), None),
+            Duration::from_secs(180),
+            "a known one is learnt still"
+        );
     }
 }

@@ -14,7 +14,7 @@ mod shown;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use elastic_protocol::messages::{CollectivePosition, ProcessSight};
+use elastic_protocol::messages::{CollectivePosition, ProcessSight, TrainingSection};
 use elastic_protocol::{Stamp, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +78,8 @@ struct AwaitedMember {
     since: Time,
     /// Whether its training function has returned.
     has_finished: bool,
+    /// The section of the program that it is in.
+    section: Option<TrainingSection>,
     /// The last sight of its process.
     sight: Option<ProcessSight>,
     naming: Naming,

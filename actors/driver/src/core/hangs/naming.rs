@@ -7,6 +7,7 @@ use elastic_protocol::messages::{ProcessActivity, ProcessSight, StatusReport};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ResetCause, Time, WorkerId};
 
+use super::limits::AwaitedState;
 use super::{AwaitedMember, Naming, STACK_WITHIN};
 use crate::core::DriverCore;
 use crate::core::config::OnHang;
@@ -19,7 +20,8 @@ impl DriverCore {
         let began_at = self.round.current().map(|current| current.formation.step);
         let record = self.roster.worker(worker);
         let has_committed = record.is_some_and(|record| Some(record.step) > began_at);
-        self.hangs.usual.limit(member.sight.as_ref(), has_committed, cap)
+        let (sight, section) = (member.sight.as_ref(), member.section.as_ref());
+        self.hangs.usual.limit(AwaitedState { sight, has_committed, section }, cap)
     }
 
     /// Time at which the next limit passes.

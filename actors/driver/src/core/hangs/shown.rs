@@ -76,10 +76,14 @@ impl DriverCore {
 impl AwaitedMember {
     /// What the member does instead of coming, in words that follow its name.
     fn doing(&self) -> String {
-        match &self.sight {
+        let doing = match &self.sight {
             _ if self.has_finished => "has finished, and calls no further collective".to_owned(),
             Some(sight) => sight.to_string(),
             None => "is in its own code".to_owned(),
+        };
+        match &self.section {
+            Some(section) => format!("{doing} (in its section {:?})", section.name),
+            None => doing,
         }
     }
 }

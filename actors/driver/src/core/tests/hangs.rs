@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    Ballot, CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight, WorkerToDriver,
+    Ballot, CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight, TrainingSection,
+    WorkerToDriver,
 };
 use elastic_protocol::{ResetCause, Step, WorkerId};
 use elastic_runtime::transport::LinkEvent;
@@ -56,11 +57,11 @@ fn sight(activity: ProcessActivity) -> ProcessSight {
 
 fn inside() -> CollectivePosition {
     let inside = Some(CurrentCollective { kind: "all_reduce".to_owned(), is_of_all: true });
-    CollectivePosition { entered: 17, inside }
+    CollectivePosition { entered: 17, inside, section: None }
 }
 
 fn outside() -> CollectivePosition {
-    CollectivePosition { entered: 16, inside: None }
+    CollectivePosition { entered: 16, inside: None, section: None }
 }
 
 impl Cluster {
@@ -225,6 +226,33 @@ fn a_wait_for_a_process_that_somebody_had_stopped_makes_nothing_usual() {
     cluster.hang(&late, ProcessActivity::Waiting);
     cluster.pass(seconds(10));
     assert_eq!(cluster.named().len(), 2, "after as long as without the first");
+}
+
+#[test]
+fn a_section_of_the_program_has_its_own_usual_waits() {
+    let mut cluster = three(|config| config.on_hang = OnHang::Tell);
+    let late = cluster.worker("a", 0);
+    let evaluates = CollectivePosition {
+        section: Some(TrainingSection { name: "evaluation".to_owned(), within_ms: None }),
+        ..outside()
+    };
+    cluster.hang(&late, ProcessActivity::Waiting);
+    cluster.stands(&late, evaluates.clone());
+    cluster.pass(seconds(50));
+    for worker in cluster.members() {
+        cluster.goes_on(&worker);
+    }
+    cluster.pass(seconds(1));
+    cluster.hang(&late, ProcessActivity::Waiting);
+    cluster.stands(&late, evaluates);
+    cluster.pass(seconds(149));
+    assert_eq!(cluster.stalls, [], "three times the usual wait in this section");
+    cluster.pass(seconds(5));
+    assert_eq!(cluster.named().len(), 1);
+    let Some(EventKind::WorkerStalled { doing, .. }) = cluster.stalls.last() else {
+        panic!("it is named: {:?}", cluster.stalls)
+    };
+    assert!(doing.ends_with("(in its section \"evaluation\")"), "{doing}");
 }
 
 #[test]

@@ -489,7 +489,7 @@ fn x_2_a_thread_that_stands_still_is_told_of_once_to_each_driver_and_again_when_
     let mut core = running(1);
     let beat = Deadlines::default().beat;
     let at = |entered| TrainingProgress {
-        position: CollectivePosition { entered, inside: None },
+        position: CollectivePosition { entered, inside: None, section: None },
         ..TrainingProgress::default()
     };
     let standstills = |core: &mut StateCore| -> Vec<(Option<u64>, u64)> {

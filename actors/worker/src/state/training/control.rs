@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use elastic_collectives::OperationWatch;
-use elastic_protocol::messages::WorkerToDriver;
+use elastic_protocol::messages::{CollectivePosition, TrainingSection, WorkerToDriver};
 use elastic_protocol::{Deadlines, Stamp, Step};
 
 use crate::state::core::{
@@ -33,8 +33,10 @@ pub struct ControlShared {
     path_ms: AtomicU64,
     checkpoints: CheckpointDesk,
     operations: OperationWatch,
-    /// The lock is held for a copy of some bytes only.
+    /// The lock is held for a copy of some bytes only; so are those of the fields below.
     note: Mutex<String>,
+    /// The innermost section that the training thread is in.
+    section: Mutex<Option<TrainingSection>>,
 }
 
 impl Default for ControlShared {
@@ -48,6 +50,7 @@ impl Default for ControlShared {
             checkpoints: CheckpointDesk::default(),
             operations: OperationWatch::default(),
             note: Mutex::new(String::new()),
+            section: Mutex::new(None),
         };
         shared.set_deadlines(&Deadlines::default());
         shared
@@ -67,6 +70,7 @@ impl ControlShared {
         self.boundary.store(0, Ordering::SeqCst);
         self.checkpoints.begin_generation();
         self.operations.begin_generation();
+        self.turn_to_section(None);
     }
 
     /// Orders to save checkpoints, and who carries them out.
@@ -109,7 +113,8 @@ impl ControlShared {
     /// Actor: the progress of training.
     pub fn progress(&self) -> TrainingProgress {
         let note = self.note.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let position = self.operations.position();
+        let section = self.section.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let position = CollectivePosition { section, ..self.operations.position() };
         TrainingProgress { step: Step(self.step.load(Ordering::Relaxed)), note, position }
     }
 
@@ -127,6 +132,15 @@ impl ControlShared {
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         note.clear();
         note.push_str(prefix(text, WorkerToDriver::NOTE_BYTES_MAX));
+    }
+
+    /// Notes the section that the training thread is in. Returns the one before.
+    pub(super) fn turn_to_section(
+        &self,
+        section: Option<TrainingSection>,
+    ) -> Option<TrainingSection> {
+        let mut current = self.section.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut current, section)
     }
 }
 

@@ -157,6 +157,10 @@ impl Worker {
         self.pass_boundary(false)
     }
 
+    pub(super) fn control(&self) -> Option<&Rc<TrainingControl>> {
+        self.life.control()
+    }
+
     pub(super) fn stamp(&self) -> Stamp {
         self.life.stamp()
     }
