@@ -30,6 +30,14 @@ def test_it_is_rank_0_of_1():
     assert en.is_initialized()
 
 
+def test_a_section_changes_nothing_and_lets_its_exception_through():
+    with pytest.raises(KeyError, match="of the program"), en.section("evaluation", within=60):
+        raise KeyError("of the program")
+    with pytest.raises(ValueError, match="within must be a number of seconds from 0 on"):
+        with en.section("evaluation", within=-1):
+            pass
+
+
 def test_nothing_is_there_before_init():
     en.shutdown()
     assert not en.is_initialized()
