@@ -44,6 +44,7 @@ fn carry_out(cli: CommandLine) -> Result<(), CommandFailure> {
             system::run(command_line::print_status(&flags)).failed("the system refuses a client")?
         }
         (Some(ProgramCommand::Explain(flags)), _) => command_line::print_explanation(&flags),
+        (Some(ProgramCommand::Logs(flags)), _) => command_line::print_logs(&flags),
         (Some(ProgramCommand::Timeline(flags)), _) => command_line::print_timeline(&flags),
         (Some(ProgramCommand::Replay(flags)), _) => command_line::run_replay(&flags),
         (Some(ProgramCommand::Checkpoint(flags)), _) => command_line::run_checkpoint(&flags),

@@ -1,6 +1,6 @@
 //! The operator's view: readers of the driver's typed events, writers of nothing. `ledger` accounts for every second of
 //! every slot; `explain` says why a generation ended; `log` reads events back from the event log; `metrics` is what
-//! Prometheus scrapes; `words` are events as sentences; `timeline` is a job's life as a trace; `page` is what the job's
+//! Prometheus scrapes; `outputs` says which files hold a worker's output; `words` are events as sentences; `timeline` is a job's life as a trace; `page` is what the job's
 //! page shows. The driver's process feeds the ledger live, and the simulation checks it.
 //!
 //! All of it is logic without I/O: `now` is an argument, and files and sockets are the command line's.
@@ -9,6 +9,7 @@ pub mod explain;
 pub mod ledger;
 pub mod log;
 pub mod metrics;
+pub mod outputs;
 pub mod page;
 pub mod timeline;
 pub mod words;
@@ -19,6 +20,7 @@ pub use self::log::{LoggedEntry, LoggedJob, LoggedLine, since_1970, wall_clock_a
 pub use self::metrics::{
     EventTally, JobSnapshot, OPEN_METRICS_TYPE, PLAIN_TEXT_TYPE, open_metrics, plain_text,
 };
+pub use self::outputs::{NoOutput, OutputRequest, WorkerOutput, WorkerOutputs};
 pub use self::page::{PageRecord, PageTopic};
 pub use self::timeline::JobTimeline;
 pub use self::words::{EventLevel, EventWords, describe_event, describe_phases};

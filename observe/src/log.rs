@@ -25,6 +25,8 @@ pub enum LoggedEntry {
     DriverStarted {
         /// The job.
         job: String,
+        /// The folder on each host that gets the output of its workers (`--output-dir`), if it is stored.
+        output_dir: Option<String>,
     },
     /// An event of the driver.
     Event(Box<DriverEvent>),
@@ -63,6 +65,7 @@ struct AnyLine {
     t: String,
     kind: String,
     job: Option<String>,
+    output_dir: Option<String>,
 }
 
 impl LoggedLine {
@@ -75,7 +78,9 @@ impl LoggedLine {
         let at = humantime::parse_rfc3339(&any.t)
             .map_err(|error| UnreadableLine::NoTime { text: any.t.clone(), error })?;
         let entry = match (any.kind.as_str(), any.job) {
-            ("driver_started", Some(job)) => LoggedEntry::DriverStarted { job },
+            ("driver_started", Some(job)) => {
+                LoggedEntry::DriverStarted { job, output_dir: any.output_dir }
+            }
             ("goodput" | "lines_dropped", _) => LoggedEntry::Sign,
             _ => {
                 let event = serde_json::from_str(line)
@@ -121,7 +126,7 @@ impl LoggedJob {
     /// Takes the next line.
     pub fn handle_line(&mut self, line: &LoggedLine) {
         match &line.entry {
-            LoggedEntry::DriverStarted { job } if *job != self.job => {
+            LoggedEntry::DriverStarted { job, .. } if *job != self.job => {
                 *self = Self::new(job.clone(), line.at);
             }
             LoggedEntry::DriverStarted { .. } => {
@@ -145,7 +150,7 @@ impl LoggedJob {
         for line in lines {
             match (LoggedLine::read(&line), &mut record) {
                 (Ok(line), Some(record)) => record.handle_line(&line),
-                (Ok(LoggedLine { at, entry: LoggedEntry::DriverStarted { job } }), None) => {
+                (Ok(LoggedLine { at, entry: LoggedEntry::DriverStarted { job, .. } }), None) => {
                     record = Some(Self::new(job, at));
                 }
                 // The job of these lines is not known: the log was begun anew after them.

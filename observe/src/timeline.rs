@@ -65,7 +65,7 @@ impl JobTimeline {
         let mut timeline: Option<Self> = None;
         for line in lines.into_iter().filter_map(|line| LoggedLine::read(&line).ok()) {
             match (&line.entry, &mut timeline) {
-                (LoggedEntry::DriverStarted { job }, timeline)
+                (LoggedEntry::DriverStarted { job, .. }, timeline)
                     if timeline.as_ref().is_none_or(|it| it.job != *job) =>
                 {
                     *timeline = Some(Self::new(job.clone(), line.at));

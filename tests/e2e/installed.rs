@@ -48,9 +48,18 @@ fn every_command_has_a_manual_page_with_its_flags() {
     assert!(page("elastic-node").contains("--min-np"));
     assert!(page("elastic-node-run").contains("--nproc-per-node"));
     assert!(page("elastic-node-checkpoint-export").contains("safetensors"));
-    for command in
-        ["demo", "list", "status", "explain", "timeline", "replay", "doctor", "completions", "man"]
-    {
+    for command in [
+        "demo",
+        "list",
+        "status",
+        "explain",
+        "logs",
+        "timeline",
+        "replay",
+        "doctor",
+        "completions",
+        "man",
+    ] {
         assert!(page(&format!("elastic-node-{command}")).contains(".TH"), "{command}");
     }
     assert!(stdout_of(&["man"]).contains("min\\-np"));

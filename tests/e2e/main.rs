@@ -19,6 +19,7 @@ mod hosts;
 mod installed;
 mod jobs;
 mod lifecycle;
+mod logs;
 mod membership;
 mod metrics;
 mod network;

@@ -10,6 +10,7 @@ use super::doctor::DoctorFlags;
 use super::driver_flags::DriverFlags;
 use super::explain::ExplainFlags;
 use super::list::ListFlags;
+use super::logs::LogsFlags;
 use super::man::ManFlags;
 use super::replay::ReplayFlags;
 use super::status::StatusFlags;
@@ -74,6 +75,8 @@ pub(crate) enum ProgramCommand {
     Status(StatusFlags),
     /// Say why a generation ended, what it cost, and what would have avoided it; or what a job waits for.
     Explain(ExplainFlags),
+    /// Print what the workers of a job have written (`--output-dir`).
+    Logs(LogsFlags),
     /// Print a job's whole life as a trace for Perfetto.
     Timeline(TimelineFlags),
     /// Give a recording (`--record`) to the driver's core again: whether it decides the same.

@@ -1,4 +1,4 @@
-//! The event log of a state directory, for commands that read a job's past. Called by `explain` and `timeline`.
+//! The event log of a state directory, for commands that read a job's past. Called by `explain`, `logs` and `timeline`.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};

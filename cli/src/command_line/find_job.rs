@@ -1,5 +1,5 @@
 //! Which job a command means: the driver at an address, the job with an id, or the one of this user on this machine.
-//! Used by `status`, `explain` and `list`.
+//! Used by `list`, `status`, `explain`, `logs` and `timeline`.
 
 use super::failure::CommandFailure;
 use crate::process::{JobCondition, JobEntry, JobRegistry};

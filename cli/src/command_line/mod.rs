@@ -1,5 +1,5 @@
 //! The command line: the flags (`arguments`, `driver_flags`, `worker_flags`, `torch_flags`), the plans made of them
-//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `list`, `status`, `explain`, `timeline`, `replay`, `checkpoint`, `doctor`, `completions` and `man`, and
+//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `list`, `status`, `explain`, `logs`, `timeline`, `replay`, `checkpoint`, `doctor`, `completions` and `man`, and
 //! the report of a failure (`failure`). Called by `main`.
 
 mod arguments;
@@ -15,6 +15,7 @@ mod find_job;
 mod help;
 mod list;
 mod logging;
+mod logs;
 mod man;
 mod nearest;
 mod node_plan;
@@ -45,6 +46,7 @@ pub(crate) use explain::print_explanation;
 pub(crate) use failure::{CommandFailure, ResultExt};
 pub(crate) use list::print_jobs;
 pub(crate) use logging::{flush_stderr, say, start_logging, stderr_lane};
+pub(crate) use logs::print_logs;
 pub(crate) use man::run_man;
 pub(crate) use node_plan::{NodePlan, SecretSource};
 pub(crate) use printable::printable;

@@ -1,7 +1,7 @@
 //! Writes a command's data to stdout. A reader that has gone, as `| head` does, ends the command quietly. Used by the
 //! commands that print.
 
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal as _, Write};
 
 use super::failure::{CommandFailure, ResultExt as _};
 
@@ -18,8 +18,28 @@ pub(crate) fn print_line(text: &str) -> Result<(), CommandFailure> {
     print(&format!("{text}\n"))
 }
 
+/// Writes another program's output as it is, to stdout or to stderr.
+pub(crate) fn print_output(is_stdout: bool, bytes: &[u8]) -> Result<(), CommandFailure> {
+    match is_stdout {
+        true => write_to(&mut io::stdout().lock(), bytes),
+        false => write_to(&mut io::stderr().lock(), bytes),
+    }
+}
+
+/// Whether a terminal shows what is written to stdout, or to stderr, and obeys escape sequences in it.
+pub(crate) fn shows_escapes(is_stdout: bool) -> bool {
+    match is_stdout {
+        true => io::stdout().is_terminal(),
+        false => io::stderr().is_terminal(),
+    }
+}
+
 fn print_to(stdout: &mut dyn Write, text: &str) -> Result<(), CommandFailure> {
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    write_to(stdout, text.as_bytes())
+}
+
+fn write_to(stdout: &mut dyn Write, bytes: &[u8]) -> Result<(), CommandFailure> {
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {
             Err(CommandFailure::new("nobody reads stdout any more")
                 .with_code(CODE_READER_GONE)

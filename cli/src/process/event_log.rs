@@ -45,6 +45,8 @@ struct JobStartLine<'a> {
     address: &'a str,
     version: &'static str,
     pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_dir: Option<&'a str>,
 }
 
 /// The line in place of dropped ones.
@@ -83,6 +85,17 @@ impl EventMarker {
     }
 }
 
+/// What the first line of a driver says of its job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoggedStart<'a> {
+    /// The job's id.
+    pub(crate) job: &'a str,
+    /// Address at which the driver is reached.
+    pub(crate) address: &'a str,
+    /// The folder on each host that gets the output of its workers, if it is stored.
+    pub(crate) output_dir: Option<&'a str>,
+}
+
 impl EventLog {
     /// Opens the log, without these permissions, and writes its first line, which names the job.
     pub(crate) fn open(
@@ -90,8 +103,7 @@ impl EventLog {
         umask: FileUmask,
         at: SystemTime,
         term: u64,
-        job: &str,
-        address: &str,
+        job: &LoggedStart<'_>,
     ) -> io::Result<Self> {
         let file = EventFile::open(path, umask)?;
         let dropped = move |lines| {
@@ -108,8 +120,9 @@ impl EventLog {
         let version = env!("CARGO_PKG_VERSION");
         let kind = "driver_started";
         let pid = std::process::id();
+        let (t, generation, LoggedStart { job, address, output_dir }) = (rfc_3339(at), 0, *job);
         let start =
-            JobStartLine { t: rfc_3339(at), term, generation: 0, kind, job, address, version, pid };
+            JobStartLine { t, term, generation, kind, job, address, version, pid, output_dir };
         log.write(&start);
         Ok(log)
     }
@@ -231,13 +244,16 @@ mod tests {
 
     use super::*;
 
+    const START: LoggedStart<'_> =
+        LoggedStart { job: "j", address: "127.0.0.1:1", output_dir: None };
+
     #[test]
     fn a_line_has_its_time_term_generation_and_kind() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("events.jsonl");
         let at = SystemTime::UNIX_EPOCH;
         let umask = FileUmask::PRIVATE;
-        let log = EventLog::open(path.clone(), umask, at, 1, "j", "127.0.0.1:1").expect("made");
+        let log = EventLog::open(path.clone(), umask, at, 1, &START).expect("made");
         let kind = EventKind::Warning { message: "m".to_owned() };
         log.add(at, &DriverEvent { term: Term(1), generation: GenerationId(2), kind });
         drop(log);
@@ -262,7 +278,7 @@ mod tests {
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
         let both_ends = OpenOptions::new().read(true).write(true).open(&path).expect("no wait");
         let (umask, at) = (FileUmask::PRIVATE, SystemTime::UNIX_EPOCH);
-        let log = EventLog::open(path, umask, at, 1, "j", "127.0.0.1:1").expect("made");
+        let log = EventLog::open(path, umask, at, 1, &START).expect("made");
         let words = log.words();
         let kind = EventKind::Warning { message: "m".repeat(1 << 20) };
         log.add(at, &DriverEvent { term: Term(1), generation: GenerationId(2), kind });

@@ -66,7 +66,7 @@ impl PageRecord {
     /// Takes a line of an event log. What came before another job's first line is forgotten.
     pub fn handle_line(&mut self, line: &LoggedLine) {
         match &line.entry {
-            LoggedEntry::DriverStarted { job } if *job != self.job.job => {
+            LoggedEntry::DriverStarted { job, .. } if *job != self.job.job => {
                 *self = Self::new(job.clone(), line.at);
                 return;
             }

@@ -155,7 +155,7 @@ fn the_history_is_bounded_and_a_long_text_is_shortened() {
 #[test]
 fn a_log_of_another_job_is_forgotten() {
     let mut record = record();
-    let entry = LoggedEntry::DriverStarted { job: "other".to_owned() };
+    let entry = LoggedEntry::DriverStarted { job: "other".to_owned(), output_dir: None };
     record.handle_line(&LoggedLine { at: at(9), entry });
     assert_eq!(topic(&record.whole(at(9), None), "events"), Some(Value::Array(Vec::new())));
 }

@@ -30,7 +30,7 @@ pub(super) fn record_of(job: &DashboardJob) -> PageRecord {
             if line.at >= job.since {
                 break;
             }
-            if let LoggedEntry::DriverStarted { job: of } = &line.entry
+            if let LoggedEntry::DriverStarted { job: of, .. } = &line.entry
                 && !is_known
                 && *of == job.id
             {
@@ -44,7 +44,7 @@ pub(super) fn record_of(job: &DashboardJob) -> PageRecord {
             }
         }
         if is_known {
-            let entry = LoggedEntry::DriverStarted { job: job.id.clone() };
+            let entry = LoggedEntry::DriverStarted { job: job.id.clone(), output_dir: None };
             record.handle_line(&LoggedLine { at: job.since, entry });
         }
     }

@@ -30,7 +30,7 @@ use self::standing::{LeaderSeat, Stood, finish, resign, stand};
 use super::accounting::Accounting;
 use super::boot_time;
 use super::dashboard::{Dashboard, DashboardJob};
-use super::event_log::EventLog;
+use super::event_log::{EventLog, LoggedStart};
 use super::job_registry::{JobEnd, JobEntry, JobRegistry, entry_time};
 use super::launcher::{AgentCommand, LaunchMethod, Launcher};
 use super::node::Beside;
@@ -126,7 +126,11 @@ async fn drive(
     let began = since_1970(wall_clock());
     let accounting = Accounting::begin(node, &job.to_string(), &events_path);
     let (umask, at, name) = (plan.config.output.umask, wall_clock(), job.to_string());
-    let events = EventLog::open(events_path.clone(), umask, at, term.0, &name, &reached_at)
+    let absolute = |folder: &String| Some(std::path::absolute(folder).ok()?.display().to_string());
+    let output_dir = plan.config.output.directory.as_ref().and_then(absolute);
+    let output_dir = output_dir.as_deref();
+    let start = LoggedStart { job: &name, address: &reached_at, output_dir };
+    let events = EventLog::open(events_path.clone(), umask, at, term.0, &start)
         .failed("the event log cannot be written")?;
     let token = credentials.borrow().join_token();
     let token_file = state.publish(&token, *address)?;
