@@ -8,6 +8,7 @@ mod containers;
 mod data_path;
 mod discovery;
 mod disk;
+mod doctor;
 mod durable;
 #[expect(dead_code, reason = "shared with the tests of the journal, which need more of it")]
 #[path = "../../journal/tests/etcd/server.rs"]

@@ -39,6 +39,7 @@ const LINES: &[Wrong] = &[
     wrong(&["completions", "basch"], "bash"),
     wrong(&["timeline", "/nope"], "/nope"),
     wrong(&["logs", "/nope"], "/nope"),
+    wrong(&["doctor", "--join", "h:x"], "--join"),
     wrong(&["logs", "--rank", "one"], "--rank"),
     wrong(&["logs", "--host", ""], "--host"),
     wrong(&["man", "--output", "/nope"], "/nope"),

@@ -65,6 +65,20 @@ impl CommandFailure {
         self
     }
 
+    /// The message with its causes, and the way out, for a report that has other findings, too.
+    pub(crate) fn finding(&self) -> (String, &str) {
+        let mut text = self.message.clone();
+        let mut cause = self.source.as_deref();
+        while let Some(error) = cause {
+            let message = error.to_string();
+            if !text.ends_with(&message) {
+                text = format!("{text}: {message}");
+            }
+            cause = error.source();
+        }
+        (text, self.hint.as_deref().unwrap_or_default())
+    }
+
     /// Whether only the exit code remains to be given.
     #[cfg(test)]
     pub(crate) const fn is_told(&self) -> bool {

@@ -16,9 +16,10 @@ use tokio::time::Instant;
 
 use super::boot_time;
 use super::driver_address::DriverAddress;
+use super::driver_reach::advice;
 use super::host_watch::{AgentLanes, HostWatch, meeting_at};
 use super::leash::LeashLines;
-use super::network::{check_interface, short_packets_towards};
+use super::network::check_interface;
 use super::random::system_seed;
 use super::signals::{Heard, Signals, tick};
 use super::store_service::StoreService;
@@ -142,23 +143,7 @@ async fn find_driver(
 }
 
 fn refused(plan: &WorkerPlan, error: ConnectError) -> CommandFailure {
-    let short = match &error {
-        ConnectError::Unreachable { .. } => short_packets_towards(&plan.driver),
-        _ => None,
-    };
-    let hint = match &error {
-        _ if short.is_some() => short.as_deref().unwrap_or_default(),
-        ConnectError::Unreachable { .. } => {
-            "is the driver running, and is this its address? It listens on 127.0.0.1 only, unless it was \
-             given --bind"
-        }
-        ConnectError::WrongAuthority { .. } | ConnectError::WrongSecret(_) => {
-            "copy the token file of the driver that runs there now; each job has its own. Where `run` is typed on \
-             every node, give all of them the same secret (ELASTIC_TOKEN, --rdzv-conf token_file=FILE)"
-        }
-        ConnectError::Version { .. } => "install the same release on both machines",
-        _ => "the driver's log says more",
-    };
+    let hint = advice(&plan.driver, &error);
     CommandFailure::new(format!("host {} could not join the driver at {}", plan.host, plan.driver))
         .source(error)
         .hint(hint)

@@ -36,7 +36,7 @@ pub(super) fn interface_of(ip: IpAddr) -> Option<String> {
 const PACKET_BYTES: i32 = 1_228;
 
 /// Advice, if packets towards the driver are too short for QUIC, as far as this host knows.
-pub(super) fn short_packets_towards(driver: &str) -> Option<String> {
+pub(crate) fn short_packets_towards(driver: &str) -> Option<String> {
     let address = driver.split(',').find_map(|it| it.to_socket_addrs().ok()?.next())?;
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     socket.connect(address).ok()?;

@@ -1,11 +1,11 @@
-//! A client of the driver: asks for its status. Used by `status` and `demo`.
+//! A client of the driver: asks for its status. Used by `status`, `explain`, `doctor` and `demo`.
 
 use std::time::Duration;
 
 use elastic_protocol::messages::{ClientRequest, ClientResponse, StatusReport};
 use elastic_protocol::{ActorId, ActorName, NodeName};
 use elastic_runtime::ActorRef;
-use elastic_transport::{ConnectOptions, JoinedNode, join};
+use elastic_transport::{ConnectError, ConnectOptions, JoinToken, JoinedNode, join};
 
 use super::TokenSource;
 use crate::command_line::{CommandFailure, ResultExt};
@@ -25,12 +25,17 @@ pub(crate) struct StatusClient {
 impl StatusClient {
     /// Connects with the driver at `HOST:PORT`.
     pub(crate) async fn connect(driver: &str, token: &TokenSource) -> Result<Self, CommandFailure> {
-        let mut options = ConnectOptions::new(driver, token.read()?, NodeName::Client);
+        let joined = Self::join(driver, token.read()?).await;
+        joined.failed("the driver cannot be asked").map_err(|failure| {
+            failure.hint("does the job still run there? `--driver HOST:PORT` says which to ask")
+        })
+    }
+
+    /// Connects with the driver at `HOST:PORT`.
+    pub(crate) async fn join(driver: &str, token: JoinToken) -> Result<Self, ConnectError> {
+        let mut options = ConnectOptions::new(driver, token, NodeName::Client);
         options.patience = PATIENCE;
-        let joined =
-            join(options).await.failed("the driver cannot be asked").map_err(|failure| {
-                failure.hint("does the job still run there? `--driver HOST:PORT` says which to ask")
-            })?;
+        let joined = join(options).await?;
         let driver = joined.node.reference(ActorId::new(joined.driver.clone(), ActorName::STATUS));
         Ok(Self { joined, driver })
     }

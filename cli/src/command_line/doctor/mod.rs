@@ -1,5 +1,7 @@
 //! `doctor`: what this host has, what will be used, and what is wrong, with hints. A table for people, or one JSON
-//! object; exit code 1 if something is wrong.
+//! object; exit code 1 if something is wrong. Called by `main`; `join` tries the way to a driver.
+
+mod join;
 
 use std::net::TcpListener;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,6 +15,7 @@ use elastic_gpu::{Backend, Settings, describe_error};
 use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 
+use self::join::{JoinFlags, JoinReport};
 use super::failure::{CommandFailure, ResultExt};
 use super::stdout::print_line;
 use super::values::DEFAULT_PORT;
@@ -34,6 +37,9 @@ pub(crate) struct DoctorFlags {
     #[arg(long, env = elastic_gpu::BACKEND, value_name = "BACKEND", default_value = "auto",
           value_parser = ["auto", "cpu", "nccl"])]
     backend: String,
+    /// What an agent of this host needs to join a driver.
+    #[command(flatten)]
+    join: JoinFlags,
 }
 
 /// All findings about this host.
@@ -49,6 +55,9 @@ struct DoctorReport {
     port: PortReport,
     clock: ClockReport,
     open_files: LimitReport,
+    /// The way to the driver of `--join`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    join: Option<JoinReport>,
     /// The collectives that workers will use, and why.
     used: Used,
     /// The problems found.
@@ -116,6 +125,7 @@ pub(crate) fn run_doctor(flags: &DoctorFlags) -> Result<(), CommandFailure> {
     if let Err(error) = Settings::parse(lookup) {
         report.problem(true, error.to_string(), "unset the variable, or give one of these values");
     }
+    flags.join.examine(&mut report)?;
     let text = match flags.json {
         true => serde_json::to_string(&report).failed("the report cannot be written as JSON")?,
         false => report.describe(),
@@ -310,6 +320,7 @@ impl DoctorReport {
         lines.push(format!("open files     {soft} (at most {hard})"));
         let Used { collectives, reason } = &self.used;
         lines.push(format!("collectives    {collectives}: {reason}"));
+        lines.extend(self.join.iter().map(JoinReport::describe));
         for Problem { is_fatal, what, hint } in &self.problems {
             let kind = if *is_fatal { "error" } else { "warning" };
             lines.push(format!("\n{kind}: {what}\nhint: {hint}"));

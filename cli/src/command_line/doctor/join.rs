@@ -1,0 +1,170 @@
+//! `doctor --join`: tries step by step what an agent of this host needs to join a driver: the name, the route, the token,
+//! the handshake, an answer. The first step that fails is named with the way out. Called by `doctor`.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use elastic_protocol::messages::StatusReport;
+use elastic_runtime::system;
+use elastic_transport::ConnectError;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::DoctorReport;
+use crate::command_line::failure::{CommandFailure, ResultExt as _};
+use crate::command_line::values::hosts_and_ports;
+use crate::command_line::worker_flags::TOKEN_VARIABLE;
+use crate::process::{
+    StatusClient, TokenSource, UdpAnswer, addresses_of, advice, probe, route_to,
+    short_packets_towards,
+};
+
+/// The flags that say which driver, as an agent has them.
+#[derive(Args, Clone)]
+pub(super) struct JoinFlags {
+    /// Try the way to this driver, HOST:PORT, as an agent of this host would
+    #[arg(long, env = "ELASTIC_JOIN", value_name = "ADDR")]
+    join: Option<String>,
+    /// The driver's token. Prefer --token-file: everyone on this machine can read a command line
+    #[arg(long, env = TOKEN_VARIABLE, value_name = "TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// A file with the driver's token [default: that of its state directory on this machine]
+    #[arg(long, env = "ELASTIC_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+/// The flags without the token.
+impl fmt::Debug for JoinFlags {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { join, token: _, token_file } = self;
+        let mut shown = formatter.debug_struct("JoinFlags");
+        shown.field("join", join).field("token_file", token_file).finish_non_exhaustive()
+    }
+}
+
+/// What was found on the way to a driver.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct JoinReport {
+    /// The driver, as it was given.
+    driver: String,
+    /// The addresses that its name stands for.
+    addresses: Vec<SocketAddr>,
+    /// This host's address on the way there.
+    from: Option<String>,
+    /// Whether a driver let this host in.
+    is_joined: bool,
+    /// How long it took to be let in, and to have an answer after that, in milliseconds.
+    join_ms: Option<f64>,
+    answer_ms: Option<f64>,
+    /// Its job.
+    job: Option<String>,
+}
+
+impl JoinFlags {
+    /// Tries the way to the driver, if one is given.
+    pub(super) fn examine(&self, report: &mut DoctorReport) -> Result<(), CommandFailure> {
+        let Some(join) = &self.join else { return Ok(()) };
+        let drivers = hosts_and_ports(join).map_err(|reason| {
+            CommandFailure::usage(format!("--join: {reason}"))
+                .hint("give HOST:PORT, as the driver prints it")
+        })?;
+        let mut failures = Vec::new();
+        for driver in drivers.split(',') {
+            let mut found = JoinReport { driver: driver.to_owned(), ..JoinReport::default() };
+            let tried = self.try_way(&mut found);
+            report.join = Some(found);
+            match tried {
+                Ok(()) => break,
+                Err(failure) => failures.push(failure),
+            }
+        }
+        // An agent needs one of the drivers that may act.
+        let is_joined = report.join.as_ref().is_some_and(|found| found.is_joined);
+        for failure in failures {
+            let (what, hint) = failure.finding();
+            report.problem(!is_joined, what, hint);
+        }
+        Ok(())
+    }
+
+    fn token_source(&self, driver: &str) -> Result<TokenSource, CommandFailure> {
+        TokenSource::new(driver, self.token.as_deref(), self.token_file.as_deref(), None)
+    }
+
+    fn try_way(&self, found: &mut JoinReport) -> Result<(), CommandFailure> {
+        let driver = found.driver.clone();
+        found.addresses = addresses_of(&driver)
+            .failed(format!("the name of {driver} cannot be resolved"))
+            .map_err(|failure| {
+                failure.hint("check its spelling, and this host's /etc/hosts and DNS, or give the IP address")
+            })?;
+        let routes: Vec<_> = found.addresses.iter().map(|to| route_to(*to)).collect();
+        found.from = routes.iter().flatten().next().map(|route| route.from.to_string());
+        if found.from.is_none()
+            && let Some(Err(error)) = routes.into_iter().next()
+        {
+            return Err(CommandFailure::new(format!("this host has no route to {driver}"))
+                .source(error)
+                .hint("connect both hosts by one network, or give an address of the driver in this one's"));
+        }
+        if let Some(short) = short_packets_towards(&driver) {
+            return Err(
+                CommandFailure::new(short).hint("raise the MTU of the interfaces on the way")
+            );
+        }
+        if found.addresses.iter().all(|to| probe(*to) == UdpAnswer::Refused) {
+            return Err(CommandFailure::new(format!("nothing listens on the UDP port of {driver}"))
+                .hint("start the driver, or give its port; it listens on 127.0.0.1 only, unless it was given --bind"));
+        }
+        let token = self.token_source(&driver)?.read()?;
+        let asked = system::run(async {
+            let begun = Instant::now();
+            let client = StatusClient::join(&driver, token).await?;
+            let joined = Instant::now();
+            let status = client.ask().await;
+            let answered = joined.elapsed();
+            client.close().await;
+            Ok::<_, ConnectError>((joined - begun, status, answered))
+        });
+        let (joined, status, answered) = asked
+            .failed("the system refuses a client")?
+            .map_err(|error| refused(&driver, error))?;
+        let ms = |it: std::time::Duration| Some(it.as_secs_f64() * 1000.0);
+        found.is_joined = true;
+        found.join_ms = ms(joined);
+        let StatusReport { job, .. } = status?;
+        (found.job, found.answer_ms) = (Some(job.to_string()), ms(answered));
+        Ok(())
+    }
+}
+
+/// What is wrong if a driver does not let this host in.
+fn refused(driver: &str, error: ConnectError) -> CommandFailure {
+    if matches!(error, ConnectError::Unreachable { .. }) {
+        return CommandFailure::new(format!("nobody answers on the UDP port of {driver}"))
+            .source(error)
+            .hint("let UDP to and from this port pass the firewalls of both hosts and those between them");
+    }
+    let hint = advice(driver, &error);
+    CommandFailure::new(format!("the driver at {driver} does not let this host in"))
+        .source(error)
+        .hint(hint)
+}
+
+impl JoinReport {
+    /// One line.
+    pub(super) fn describe(&self) -> String {
+        let from = self.from.as_ref().map(|from| format!(", from {from}")).unwrap_or_default();
+        let job = self.job.as_deref().map(|job| format!(", job {job}")).unwrap_or_default();
+        let state = match (self.join_ms, self.answer_ms) {
+            (Some(join), Some(answer)) => {
+                format!("joined in {join:.1} ms, answers in {answer:.1} ms{job}")
+            }
+            (Some(join), None) => format!("joined in {join:.1} ms"),
+            _ => "not joined".to_owned(),
+        };
+        format!("driver         {}{from}: {state}", self.driver)
+    }
+}

@@ -1,0 +1,113 @@
+//! Whether this host reaches a driver, and what to do if not. Used by `doctor --join`; its advice by [`agent`](super::agent),
+//! too.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::time::Duration;
+
+use elastic_transport::ConnectError;
+
+use super::network::short_packets_towards;
+
+/// Timeout for the host of a driver to say that nothing listens on its port.
+const REFUSED_WITHIN: Duration = Duration::from_millis(300);
+
+/// The way from this host to an address.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct NetworkRoute {
+    /// The address.
+    pub(crate) to: SocketAddr,
+    /// This host's own address on the way.
+    pub(crate) from: IpAddr,
+}
+
+/// What answers to a packet that means nothing to a driver.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum UdpAnswer {
+    /// The host says that nothing listens on the port.
+    Refused,
+    /// Nothing, as a driver does, and as a firewall does.
+    None,
+}
+
+/// The addresses of `HOST:PORT`.
+///
+/// # Errors
+/// The name cannot be resolved.
+pub(crate) fn addresses_of(driver: &str) -> std::io::Result<Vec<SocketAddr>> {
+    driver.to_socket_addrs().map(Iterator::collect)
+}
+
+/// The route to an address. No packet is sent.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn route_to(to: SocketAddr) -> std::io::Result<NetworkRoute> {
+    let from = connected(to)?.local_addr()?.ip();
+    Ok(NetworkRoute { to, from })
+}
+
+/// Sends a packet to an address, and waits for the host's answer that nothing listens there.
+pub(crate) fn probe(to: SocketAddr) -> UdpAnswer {
+    let refused = || {
+        let socket = connected(to)?;
+        socket.set_read_timeout(Some(REFUSED_WITHIN))?;
+        socket.send(&[0])?;
+        socket.recv(&mut [0])
+    };
+    match refused() {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => UdpAnswer::Refused,
+        _ => UdpAnswer::None,
+    }
+}
+
+fn connected(to: SocketAddr) -> std::io::Result<UdpSocket> {
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(to)?;
+    Ok(socket)
+}
+
+/// The way out where a driver could not be joined.
+pub(crate) fn advice(driver: &str, error: &ConnectError) -> String {
+    match error {
+        ConnectError::Unreachable { .. } => short_packets_towards(driver).unwrap_or_else(|| {
+            "is the driver running, and is this its address? It listens on 127.0.0.1 only, unless it was given --bind"
+                .to_owned()
+        }),
+        ConnectError::WrongAuthority { .. } | ConnectError::WrongSecret(_) => {
+            "copy the token file of the driver that runs there now; each job has its own. Where `run` is typed on \
+             every node, give all of them the same secret (ELASTIC_TOKEN, --rdzv-conf token_file=FILE)"
+                .to_owned()
+        }
+        ConnectError::Version { .. } => "install the same release on both machines".to_owned(),
+        ConnectError::Expired { .. } => {
+            "set the clocks of both machines: `timedatectl set-ntp true`".to_owned()
+        }
+        _ => "the driver's log says more".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_at_which_nothing_listens_is_known_by_the_host_s_refusal() {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let there = socket.local_addr().expect("bound");
+        assert_eq!(probe(there), UdpAnswer::None, "no answer within the time");
+        let nobody = SocketAddr::from((Ipv4Addr::new(127, 7, 7, 7), 7));
+        assert_eq!(probe(nobody), UdpAnswer::Refused);
+    }
+
+    #[test]
+    fn a_route_has_this_host_s_address() {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 7));
+        let route = route_to(to).expect("the loopback");
+        assert_eq!(route, NetworkRoute { to, from: Ipv4Addr::LOCALHOST.into() });
+    }
+}

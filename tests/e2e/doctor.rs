@@ -1,0 +1,85 @@
+//! `elastic-node doctor --join`: the way from a host to a driver, step by step.
+
+use std::net::UdpSocket;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{Job, binary};
+
+/// An address of this host at which nothing listens.
+const NOBODY: &str = "127.7.7.7:7";
+
+/// Runs the doctor for this driver; returns its exit code and its findings.
+fn doctor(driver: &str, token_file: &str) -> (Option<i32>, Value) {
+    let output = Command::new(binary())
+        .args(["doctor", "--json", "--join", driver, "--token-file", token_file])
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let found = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    (output.status.code(), found)
+}
+
+/// The only fatal problem, with its way out.
+fn problem(found: &Value) -> (String, String) {
+    let problems = found["problems"].as_array().expect("a list");
+    let fatal: Vec<&Value> = problems.iter().filter(|it| it["is_fatal"] == true).collect();
+    let [only] = fatal[..] else { panic!("one problem: {found}") };
+    let text = |name: &str| only[name].as_str().expect("a text").to_owned();
+    (text("what"), text("hint"))
+}
+
+#[test]
+fn the_doctor_joins_a_driver_as_an_agent_would_and_disturbs_nobody() {
+    let mut job = Job::start(&["-n", "1"], &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    let token = job.path("state").join("token").display().to_string();
+    let (code, found) = doctor(&job.address, &token);
+    assert_eq!(code, Some(0), "{found}");
+    let join = &found["join"];
+    assert_eq!((&join["is_joined"], &join["from"]), (&true.into(), &"127.0.0.1".into()));
+    assert_eq!(join["job"], job.status().expect("a status")["job"]);
+    assert!(join["answer_ms"].as_f64() > Some(0.0), "{found}");
+
+    // The first of two drivers is away: that is a warning.
+    let (code, found) = doctor(&format!("{NOBODY},{}", job.address), &token);
+    assert_eq!((code, &found["join"]["is_joined"]), (Some(0), &true.into()), "{found}");
+    assert!(found["problems"].to_string().contains("nothing listens"), "{found}");
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [1], "no reset");
+}
+
+#[test]
+fn each_obstacle_on_the_way_to_a_driver_is_named_with_the_way_out() {
+    let mut job = Job::start(&["-n", "1"], &[]);
+    let other = Job::start(&["-n", "1"], &[]);
+    let token_of = |job: &Job| job.path("state").join("token").display().to_string();
+    job.agent("a", 1);
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let silent_at = silent.local_addr().expect("bound").to_string();
+    for (driver, token, what, hint) in [
+        (
+            "nowhere.invalid:7070",
+            token_of(&job),
+            "the name of nowhere.invalid:7070 cannot be resolved",
+            "DNS",
+        ),
+        (NOBODY, token_of(&job), "nothing listens on the UDP port", "start the driver"),
+        (&silent_at, token_of(&job), "nobody answers on the UDP port", "firewalls"),
+        (&job.address, token_of(&other), "is not of this token's job", "copy the token file"),
+        (
+            &job.address,
+            "/nope/token".to_owned(),
+            "/nope/token cannot be used",
+            "a copy of the driver's",
+        ),
+    ] {
+        let (code, found) = doctor(driver, &token);
+        assert_eq!(code, Some(1), "{found}");
+        let (said, way_out) = problem(&found);
+        assert!(said.contains(what) && way_out.contains(hint), "{driver}: {said:?} {way_out:?}");
+        assert_eq!(found["join"]["is_joined"], false);
+    }
+}
