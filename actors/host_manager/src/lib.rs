@@ -17,5 +17,5 @@ pub use crate::core::{
 };
 pub use crate::discovery::{
     Discovery, DiscoveryRun, DnsDiscovery, DnsTarget, HostFileDiscovery, InvalidDnsTarget,
-    ScriptDiscovery,
+    NoDiscovery, ScriptDiscovery,
 };

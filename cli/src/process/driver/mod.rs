@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use elastic_driver::recording::{DriverStart, RecordedDriver};
 use elastic_driver::{AskStatus, Driver, DriverParts, StopJob};
-use elastic_host_manager::{Discovery, DnsDiscovery, HostFileDiscovery, ScriptDiscovery};
+use elastic_host_manager::{
+    Discovery, DnsDiscovery, HostFileDiscovery, NoDiscovery, ScriptDiscovery,
+};
 use elastic_journal::etcd::{EtcdAddress, StoreRevision};
 use elastic_observe::since_1970;
 use elastic_protocol::{JobId, JobOutcome, JobResult, Term, WorkerFailure};
@@ -503,10 +505,7 @@ fn discovery(plan: &DiscoveryPlan, node: &NodeHandle, lanes: &Lanes) -> Box<dyn 
         DiscoveryPlan::Script(path) => {
             Box::new(ScriptDiscovery::new(path, lanes.discovery.clone()))
         }
-        // A placeholder: without discovery the script is never run.
-        DiscoveryPlan::None => {
-            Box::new(ScriptDiscovery::new(Path::new(""), lanes.discovery.clone()))
-        }
+        DiscoveryPlan::None => Box::new(NoDiscovery),
         DiscoveryPlan::Dns(target) => {
             Box::new(DnsDiscovery::new(target.clone(), node.random("discovery: DNS", 0)))
         }
