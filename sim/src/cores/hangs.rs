@@ -2,8 +2,6 @@
 //! that the driver names. A member that stands still is named in time. A member that waits itself is never named, and
 //! none is named too early.
 
-use std::collections::BTreeSet;
-
 use elastic_agent::ProcessEvent;
 use elastic_driver::OnHang;
 use elastic_protocol::WorkerId;
@@ -45,12 +43,10 @@ const FACTOR: u64 = 3;
 pub(super) struct HangWatch {
     /// The driver's life.
     life: u32,
-    /// The longest waits that ended by themselves outside of sections, in milliseconds.
+    /// The longest wait of a step that ended by itself, in milliseconds.
     longest_ms: u64,
     /// Whether a wait for a thread in a section may have ended.
     knows_section: bool,
-    /// Members that were named while in a section.
-    named_in_section: BTreeSet<WorkerId>,
     /// The member that others wait for, with the world time since when; unset while nobody waits.
     awaited_since: Option<(u32, u64)>,
 }
@@ -145,9 +141,6 @@ impl World {
             return Err(format!("hangs: {worker} is said to hang, and there is no such worker"));
         };
         self.turn_hang_watch();
-        if self.hangs_in_section(process) {
-            self.hangs.named_in_section.insert(worker.clone());
-        }
         let entry = &self.processes[process as usize];
         let waits = entry.program.stage == ProgramStage::Reducing
             && entry.program.waits_since + GOES_ON_NS < self.now
@@ -169,7 +162,8 @@ impl World {
                 (true, false) => COLD_MS,
                 // The driver may still take it for one in the section.
                 (_, true) if may_hang_in_section(worker) => WAITING_MS,
-                _ => WAITING_MS.max(self.hangs.longest_ms * FACTOR),
+                // A member that has not committed yet has other usual waits.
+                _ => WAITING_MS.max(self.hangs.longest_ms * FACTOR).min(COLD_MS),
             };
             if late_ms < least_ms {
                 return Err(format!(
@@ -190,13 +184,12 @@ impl World {
         }
     }
 
-    /// Notes that a wait has ended by itself, and whether the driver counts it as usual.
-    pub(super) fn note_stall_ended(&mut self, worker: &WorkerId, ms: f64, usual: bool) {
+    /// Notes that a wait has ended by itself, and whether the driver counts it among the usual ones of steps.
+    pub(super) fn note_stall_ended(&mut self, ms: f64, usual: bool) {
         self.turn_hang_watch();
-        if self.hangs.named_in_section.remove(worker) || !usual {
-            return;
+        if usual {
+            self.hangs.longest_ms = self.hangs.longest_ms.max(ms as u64);
         }
-        self.hangs.longest_ms = self.hangs.longest_ms.max(ms as u64);
     }
 
     /// Checks that a member is named for which others wait beyond the operator's bound. Called at each check in time.

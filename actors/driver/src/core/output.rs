@@ -228,8 +228,8 @@ pub enum EventKind {
         worker: WorkerId,
         /// How long the others had waited for it, in milliseconds.
         ms: f64,
-        /// Whether the wait counts among the usual ones from now on. One for a stopped or frozen process does not, nor
-        /// does one that goes on for other members.
+        /// Whether the wait counts among the usual ones of steps from now on. It does not if the process was stopped or
+        /// frozen, had not committed yet, or was in a section of its program, nor if it goes on for other members.
         usual: bool,
     },
     /// A generation is to end.

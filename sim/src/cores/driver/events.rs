@@ -90,9 +90,7 @@ impl World {
                 let checked = self.check_stalled(&worker, late_ms, stack.as_deref());
                 self.demand(checked);
             }
-            EventKind::StallEnded { worker, ms, usual } => {
-                self.note_stall_ended(&worker, ms, usual)
-            }
+            EventKind::StallEnded { ms, usual, .. } => self.note_stall_ended(ms, usual),
             EventKind::ResetCalledOff { .. } => self.expect_resumption(),
             EventKind::CheckpointSaved { step, .. } => self.check_checkpoint_told(step),
             EventKind::StateLost { committed, .. } => {

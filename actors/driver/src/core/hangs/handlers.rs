@@ -7,6 +7,7 @@ use elastic_protocol::messages::{CollectivePosition, DriverToAgent, ProcessSight
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Stamp, Time, WorkerId};
 
+use super::limits::WaitKind;
 use super::naming::may_show_its_stack;
 use super::{
     AwaitedMember, LOOK_AFTER, LOOK_AFTER_MAX, Naming, REVIEW_AFTER, StillMember, WaitForMembers,
@@ -205,14 +206,16 @@ impl DriverCore {
 
     /// A wait has ended by itself.
     fn end_wait(&mut self, now: Time, wait: &WaitForMembers) {
-        if !wait.was_by_force {
-            // Of several members, each has made the others wait in its section.
-            let sections = wait.awaited.values().map(|member| member.section.as_ref());
-            for section in sections.collect::<BTreeSet<_>>() {
-                self.hangs.usual.learn(section, now.since(wait.since));
-            }
+        let kind = |(worker, member)| self.awaited_state(worker, member).kind();
+        let mut kinds: BTreeSet<WaitKind<'_>> = wait.awaited.iter().map(kind).collect();
+        if wait.was_by_force {
+            kinds.clear();
         }
-        self.tell_going_on(now, wait, !wait.was_by_force);
+        // Of several members, each has made the others wait.
+        for kind in &kinds {
+            self.hangs.usual.learn(*kind, now.since(wait.since));
+        }
+        self.tell_going_on(now, wait, kinds.contains(&WaitKind::Step));
     }
 
     fn tell_going_on(&mut self, now: Time, wait: &WaitForMembers, usual: bool) {

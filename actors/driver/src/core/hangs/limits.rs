@@ -39,24 +39,48 @@ pub(super) struct AwaitedState<'a> {
     pub(super) section: Option<&'a TrainingSection>,
 }
 
-/// The last waits that ended by themselves, by the section that the awaited member was in.
+/// Waits that are compared with each other.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum WaitKind<'a> {
+    /// For a member that has not committed yet, outside of sections.
+    First,
+    /// For a member between its commits, outside of sections.
+    Step,
+    /// For a member in the section of this name.
+    Section(&'a str),
+}
+
+impl<'a> AwaitedState<'a> {
+    pub(super) fn kind(&self) -> WaitKind<'a> {
+        match self.section {
+            _ if is_planted(Bug::SectionsIgnored) => WaitKind::Step,
+            Some(section) => WaitKind::Section(&section.name),
+            None if !self.has_committed => WaitKind::First,
+            None => WaitKind::Step,
+        }
+    }
+}
+
+/// The last waits that ended by themselves.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct UsualWaits {
-    outside: VecDeque<Duration>,
+    first: VecDeque<Duration>,
+    step: VecDeque<Duration>,
     sections: BTreeMap<String, VecDeque<Duration>>,
 }
 
 impl UsualWaits {
     /// Learns how long a wait lasted that ended by itself.
-    pub(crate) fn learn(&mut self, section: Option<&TrainingSection>, waited: Duration) {
-        let waits = match section {
-            None => &mut self.outside,
-            Some(section) => {
+    pub(super) fn learn(&mut self, kind: WaitKind<'_>, waited: Duration) {
+        let waits = match kind {
+            WaitKind::First => &mut self.first,
+            WaitKind::Step => &mut self.step,
+            WaitKind::Section(name) => {
                 let is_full = self.sections.len() == SECTIONS_MAX;
-                if is_full && !self.sections.contains_key(&section.name) {
+                if is_full && !self.sections.contains_key(name) {
                     return;
                 }
-                self.sections.entry(section.name.clone()).or_default()
+                self.sections.entry(name.to_owned()).or_default()
             }
         };
         if waits.len() == USUAL_MAX {
@@ -68,10 +92,10 @@ impl UsualWaits {
     /// How long others may wait for a member. `cap` is the operator's bound.
     pub(super) fn limit(&self, member: AwaitedState<'_>, cap: Option<Duration>) -> Duration {
         let AwaitedState { sight, has_committed, section } = member;
-        let usual = match section {
-            _ if is_planted(Bug::SectionsIgnored) => Some(&self.outside),
-            None => Some(&self.outside),
-            Some(section) => self.sections.get(&section.name),
+        let usual = match member.kind() {
+            WaitKind::First => Some(&self.first),
+            WaitKind::Step => Some(&self.step),
+            WaitKind::Section(name) => self.sections.get(name),
         };
         let floor = match sight.map(|sight| sight.activity) {
             Some(ProcessActivity::Stopped | ProcessActivity::Frozen | ProcessActivity::Ended) => {
@@ -130,12 +154,12 @@ mod tests {
     fn a_wait_that_has_ended_by_itself_makes_longer_ones_usual_until_it_is_long_ago() {
         let mut usual = UsualWaits::default();
         let saves = sight(ProcessActivity::Waiting);
-        usual.learn(None, Duration::from_secs(40));
+        usual.learn(WaitKind::Step, Duration::from_secs(40));
         assert_eq!(usual.limit(warm(Some(&saves)), None), Duration::from_secs(120));
         let stopped = sight(ProcessActivity::Stopped);
         assert_eq!(usual.limit(warm(Some(&stopped)), None), FLOOR_STOPPED, "it is never usual");
         for _later in 0..USUAL_MAX {
-            usual.learn(None, Duration::from_millis(600));
+            usual.learn(WaitKind::Step, Duration::from_millis(600));
         }
         assert_eq!(usual.limit(warm(Some(&saves)), None), FLOOR_WAITING);
     }
@@ -143,7 +167,7 @@ mod tests {
     #[test]
     fn the_operators_bound_is_never_exceeded() {
         let mut usual = UsualWaits::default();
-        usual.learn(None, Duration::from_secs(40));
+        usual.learn(WaitKind::Step, Duration::from_secs(40));
         let cap = Some(Duration::from_secs(5));
         assert_eq!(usual.limit(AwaitedState::default(), cap), Duration::from_secs(5));
         let cap = Some(Duration::from_millis(500));
@@ -155,11 +179,12 @@ mod tests {
     fn a_section_has_its_own_usual_waits_and_is_cold_before_the_first() {
         let mut usual = UsualWaits::default();
         let evaluation = TrainingSection { name: "evaluation".to_owned(), within_ms: None };
+        let evaluation_kind = WaitKind::Section("evaluation");
         let bounded = TrainingSection { within_ms: Some(7_000), ..evaluation.clone() };
         let waits = sight(ProcessActivity::Waiting);
         let within = |section| AwaitedState { section: Some(section), ..warm(Some(&waits)) };
         assert_eq!(usual.limit(within(&evaluation), None), FLOOR_COLD);
-        usual.learn(Some(&evaluation), Duration::from_secs(40));
+        usual.learn(evaluation_kind, Duration::from_secs(40));
         assert_eq!(usual.limit(within(&evaluation), None), Duration::from_secs(120));
         assert_eq!(
             usual.limit(warm(Some(&waits)), None),
@@ -179,14 +204,24 @@ mod tests {
         );
         for number in 0..SECTIONS_MAX {
             let name = format!("another {number}");
-            usual.learn(Some(&TrainingSection { name, within_ms: None }), Duration::from_secs(1));
+            usual.learn(WaitKind::Section(&name), Duration::from_secs(1));
         }
         assert_eq!(usual.sections.len(), SECTIONS_MAX);
-        usual.learn(Some(&evaluation), Duration::from_secs(60));
+        usual.learn(evaluation_kind, Duration::from_secs(60));
         assert_eq!(
             usual.limit(within(&evaluation), None),
             Duration::from_secs(180),
             "a known one is learnt still"
         );
+    }
+
+    #[test]
+    fn what_takes_long_before_the_first_commit_makes_no_step_longer() {
+        let mut usual = UsualWaits::default();
+        let waits = sight(ProcessActivity::Waiting);
+        let cold = AwaitedState { has_committed: false, ..warm(Some(&waits)) };
+        usual.learn(cold.kind(), Duration::from_secs(110));
+        assert_eq!(usual.limit(cold, None), Duration::from_secs(330));
+        assert_eq!(usual.limit(warm(Some(&waits)), None), FLOOR_WAITING);
     }
 }

@@ -16,12 +16,20 @@ use crate::core::output::EventKind;
 impl DriverCore {
     /// How long others may wait for a member.
     fn limit_of(&self, worker: &WorkerId, member: &AwaitedMember) -> Duration {
-        let cap = self.config.hang_timeout;
+        self.hangs.usual.limit(self.awaited_state(worker, member), self.config.hang_timeout)
+    }
+
+    /// What decides how long others may wait for a member.
+    pub(super) fn awaited_state<'a>(
+        &self,
+        worker: &WorkerId,
+        member: &'a AwaitedMember,
+    ) -> AwaitedState<'a> {
         let began_at = self.round.current().map(|current| current.formation.step);
         let record = self.roster.worker(worker);
         let has_committed = record.is_some_and(|record| Some(record.step) > began_at);
         let (sight, section) = (member.sight.as_ref(), member.section.as_ref());
-        self.hangs.usual.limit(AwaitedState { sight, has_committed, section }, cap)
+        AwaitedState { sight, has_committed, section }
     }
 
     /// Time at which the next limit passes.

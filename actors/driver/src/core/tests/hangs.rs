@@ -29,7 +29,7 @@ fn tell_after_five_seconds(config: &mut DriverConfig) {
 }
 
 /// Three workers that have not committed.
-fn cold(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+pub(super) fn cold(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
     let mut cluster = Cluster::new(|config| {
         config.np = Some(3);
         config.min_np = Some(1);
@@ -43,7 +43,7 @@ fn cold(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
     cluster
 }
 
-fn sight(activity: ProcessActivity) -> ProcessSight {
+pub(super) fn sight(activity: ProcessActivity) -> ProcessSight {
     ProcessSight {
         activity,
         watched_ms: 200,
@@ -55,23 +55,23 @@ fn sight(activity: ProcessActivity) -> ProcessSight {
     }
 }
 
-fn inside() -> CollectivePosition {
+pub(super) fn inside() -> CollectivePosition {
     let inside = Some(CurrentCollective { kind: "all_reduce".to_owned(), is_of_all: true });
     CollectivePosition { entered: 17, inside, section: None }
 }
 
-fn outside() -> CollectivePosition {
+pub(super) fn outside() -> CollectivePosition {
     CollectivePosition { entered: 16, inside: None, section: None }
 }
 
 impl Cluster {
-    fn stands(&mut self, worker: &WorkerId, position: CollectivePosition) {
+    pub(super) fn stands(&mut self, worker: &WorkerId, position: CollectivePosition) {
         let (stamp, position) = (self.stamp(), Some(position));
         self.say(worker, WorkerToDriver::Standstill { stamp, position, for_ms: 500 });
         self.settle();
     }
 
-    fn goes_on(&mut self, worker: &WorkerId) {
+    pub(super) fn goes_on(&mut self, worker: &WorkerId) {
         let stamp = self.stamp();
         self.say(worker, WorkerToDriver::Standstill { stamp, position: None, for_ms: 900 });
         self.settle();
@@ -88,7 +88,7 @@ impl Cluster {
     }
 
     /// The workers that were named, with how late they were.
-    fn named(&self) -> Vec<(WorkerId, u64)> {
+    pub(super) fn named(&self) -> Vec<(WorkerId, u64)> {
         let named = self.stalls.iter().filter_map(|event| match event {
             EventKind::WorkerStalled { worker, late_ms, .. } => Some((worker.clone(), *late_ms)),
             _ => None,
@@ -102,7 +102,7 @@ impl Cluster {
     }
 }
 
-fn seconds(seconds: u64) -> Duration {
+pub(super) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 

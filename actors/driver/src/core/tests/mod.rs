@@ -9,6 +9,7 @@ mod endings;
 mod failures;
 mod forgiveness;
 mod hangs;
+mod hangs_day;
 mod invariants;
 mod last_words;
 mod membership;
