@@ -47,6 +47,8 @@ pub(super) struct HangWatch {
     longest_ms: u64,
     /// Whether a wait for a thread in a section may have ended.
     knows_section: bool,
+    /// A wait that has ended just now: its end in world time, and how long it was. Of several the longest.
+    ended_wait: Option<(u64, u64)>,
     /// The member that others wait for, with the world time since when; unset while nobody waits.
     awaited_since: Option<(u32, u64)>,
 }
@@ -156,7 +158,9 @@ impl World {
             ));
         }
         let config = &self.scenario.driver;
-        let is_stopped = entry.stopped > 0 || entry.program.has_returned();
+        // The driver may have heard of a stop, and not of its end.
+        let was_stopped = entry.continued_at.is_some_and(|at| at + ON_THE_WAY_NS > self.now);
+        let is_stopped = entry.stopped > 0 || was_stopped || entry.program.has_returned();
         if config.hang_timeout.is_none() && !is_stopped {
             let least_ms = match (self.hangs_in_section(process), self.hangs.knows_section) {
                 (true, false) => COLD_MS,
@@ -253,7 +257,18 @@ impl World {
                 program.stage == ProgramStage::Reducing && program.stamp == self.driver.stamp;
             is_in_it.then(|| self.now - program.waits_since)
         });
-        waits.max().unwrap_or_default()
+        // The driver may not have heard yet that a wait has ended.
+        let ended = self.hangs.ended_wait.filter(|(at, _)| at + GOES_ON_NS > self.now);
+        waits.chain(ended.map(|(_, lasted)| lasted)).max().unwrap_or_default()
+    }
+
+    /// Notes that a collective of a process has ended.
+    pub(super) fn note_collective_ended(&mut self, process: u32) {
+        let lasted = self.now - self.processes[process as usize].program.waits_since;
+        let recent = self.hangs.ended_wait.filter(|(at, _)| at + GOES_ON_NS > self.now);
+        if recent.is_none_or(|(_, longest)| lasted >= longest) {
+            self.hangs.ended_wait = Some((self.now, lasted));
+        }
     }
 
     /// Whether the driver has heard a worker without a gap.

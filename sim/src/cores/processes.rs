@@ -35,6 +35,8 @@ pub(super) struct SimulatedProcess {
     pub(super) clock: NodeClock,
     pub(super) armed: u64,
     pub(super) stopped: u32,
+    /// World time at which it went on after it had been stopped.
+    pub(super) continued_at: Option<u64>,
     pub(super) frozen: Vec<Happening>,
     /// Number of faults that block the training thread; `thread_frozen` keeps its events meanwhile.
     pub(super) thread_hangs: u32,
@@ -137,6 +139,7 @@ impl World {
             clock,
             armed: u64::MAX,
             stopped: 0,
+            continued_at: None,
             frozen: Vec::new(),
             thread_hangs: 0,
             thread_frozen: Vec::new(),
@@ -222,6 +225,7 @@ impl World {
         if entry.stopped > 0 {
             return;
         }
+        entry.continued_at = Some(now);
         if let Some(node) = entry.state.node() {
             node.set_stopped(false);
         }

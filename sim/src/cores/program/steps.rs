@@ -114,7 +114,10 @@ impl World {
                     self.take_over(process, model);
                 }
             }
-            ProgramStage::Reducing => self.apply(process, value),
+            ProgramStage::Reducing => {
+                self.note_collective_ended(process);
+                self.apply(process, value);
+            }
             _ => {}
         }
     }

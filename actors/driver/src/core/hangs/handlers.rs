@@ -63,15 +63,15 @@ impl DriverCore {
         let Some(wait) = self.hangs.wait.as_mut() else { return };
         let Some(member) = wait.awaited.get_mut(worker) else { return };
         wait.was_by_force |= sight.is_by_force();
+        let forced_since = member.forced_since.unwrap_or(now);
+        member.forced_since = sight.is_by_force().then_some(forced_since);
         // A look without the stacks, asked for before, may come first.
         let is_enough = self.config.on_hang == OnHang::Tell
             || !sight.stack.is_empty()
             || !may_show_its_stack(&sight);
         member.sight = Some(sight);
-        if let Naming::Looking { .. } = member.naming
-            && is_enough
-        {
-            member.naming = Naming::Looking { until: now };
+        if let Naming::Looking { .. } = member.naming {
+            self.answer_look(now, worker, is_enough);
         }
         self.review_hangs(now);
     }
@@ -143,8 +143,10 @@ impl DriverCore {
         let member = |worker: &WorkerId, own: Time, still: Option<&StillMember>| {
             let section = still.and_then(|still| still.position.section.clone());
             let (since, has_finished) = (since.max(own), still.is_none());
-            let (sight, naming) = (None, Naming::NotYet);
-            (worker.clone(), AwaitedMember { since, has_finished, section, sight, naming })
+            let (sight, forced_since, naming) = (None, None, Naming::NotYet);
+            let member =
+                AwaitedMember { since, has_finished, section, sight, forced_since, naming };
+            (worker.clone(), member)
         };
         let standing =
             |(worker, still): (&WorkerId, &StillMember)| member(worker, still.since, Some(still));
@@ -179,8 +181,8 @@ impl DriverCore {
         for (worker, member) in &mut awaited {
             let known = known.as_mut().and_then(|wait| wait.awaited.remove(worker));
             if let Some(known) = known {
-                let AwaitedMember { sight, naming, since, .. } = known;
-                (member.sight, member.naming, member.since) = (sight, naming, since);
+                let (section, has_finished) = (member.section.take(), member.has_finished);
+                *member = AwaitedMember { section, has_finished, ..known };
             }
         }
         // Of several who were awaited, some have come.

@@ -26,6 +26,9 @@ const REVIEW_AFTER: Duration = Duration::from_millis(20);
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// Longest time between two looks.
 const LOOK_AFTER_MAX: Duration = Duration::from_secs(30);
+/// Shortest time between two sights of a stopped process by which it counts as stopped: profilers and debuggers stop one
+/// for a moment.
+const STOPPED_FOR: Duration = Duration::from_millis(500);
 /// How long the event of a hang waits for the process's stacks.
 const STACK_WITHIN: Duration = Duration::from_secs(2);
 
@@ -82,6 +85,8 @@ struct AwaitedMember {
     section: Option<TrainingSection>,
     /// The last sight of its process.
     sight: Option<ProcessSight>,
+    /// The time since which every sight was one of a stopped or frozen process.
+    forced_since: Option<Time>,
     naming: Naming,
 }
 

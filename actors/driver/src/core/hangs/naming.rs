@@ -8,7 +8,7 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ResetCause, Time, WorkerId};
 
 use super::limits::AwaitedState;
-use super::{AwaitedMember, Naming, STACK_WITHIN};
+use super::{AwaitedMember, Naming, STACK_WITHIN, STOPPED_FOR};
 use crate::core::DriverCore;
 use crate::core::config::OnHang;
 use crate::core::output::EventKind;
@@ -32,11 +32,32 @@ impl DriverCore {
         AwaitedState { sight, has_committed, section }
     }
 
+    /// Time from which a member counts as hanging.
+    fn hangs_from(&self, worker: &WorkerId, member: &AwaitedMember) -> Time {
+        let limit = member.since + self.limit_of(worker, member);
+        member.forced_since.map_or(limit, |since| limit.max(since + STOPPED_FOR))
+    }
+
+    /// The look that a member was given before it is named has its answer: what it does now may allow it more time.
+    pub(super) fn answer_look(&mut self, now: Time, worker: &WorkerId, is_enough: bool) {
+        let Some(wait) = &self.hangs.wait else { return };
+        let Some(member) = wait.awaited.get(worker) else { return };
+        let naming = match now < self.hangs_from(worker, member) {
+            true => Naming::NotYet,
+            false if is_enough => Naming::Looking { until: now },
+            false => return,
+        };
+        let wait = self.hangs.wait.as_mut();
+        if let Some(member) = wait.and_then(|wait| wait.awaited.get_mut(worker)) {
+            member.naming = naming;
+        }
+    }
+
     /// Time at which the next limit passes.
     pub(super) fn next_limit(&self) -> Option<Time> {
         let wait = self.hangs.wait.as_ref()?;
         let waiting = wait.awaited.iter().filter(|(_, member)| member.naming == Naming::NotYet);
-        waiting.map(|(worker, member)| member.since + self.limit_of(worker, member)).min()
+        waiting.map(|(worker, member)| self.hangs_from(worker, member)).min()
     }
 
     /// Names the members for which others have waited for too long.
@@ -49,7 +70,7 @@ impl DriverCore {
         let mut steps = Vec::new();
         for (worker, member) in wait.awaited.iter().take(StatusReport::AWAITED_MAX) {
             let naming = match member.naming {
-                Naming::NotYet if now < member.since + self.limit_of(worker, member) => continue,
+                Naming::NotYet if now < self.hangs_from(worker, member) => continue,
                 Naming::NotYet if member.is_worth_a_look(wants_stack) => {
                     Naming::Looking { until: now + STACK_WITHIN }
                 }
@@ -98,7 +119,8 @@ impl DriverCore {
 impl AwaitedMember {
     /// Whether a look would show more before the member is named.
     fn is_worth_a_look(&self, wants_stack: bool) -> bool {
-        let shows_more = |sight: &ProcessSight| wants_stack && may_show_its_stack(sight);
+        let shows_more =
+            |sight: &ProcessSight| sight.is_by_force() || wants_stack && may_show_its_stack(sight);
         !self.has_finished && self.sight.as_ref().is_none_or(shows_more)
     }
 }

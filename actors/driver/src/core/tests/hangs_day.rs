@@ -113,7 +113,7 @@ impl Training {
 /// Shortest and longest time after which a hang is to be named, in milliseconds.
 fn bounds(activity: ProcessActivity, section: Option<&str>) -> (u64, u64) {
     let floor = match activity {
-        ProcessActivity::Stopped => return (1_000, 1_000),
+        ProcessActivity::Stopped => return (1_500, 1_500),
         ProcessActivity::Waiting | ProcessActivity::Uninterruptible => 10_000,
         _ => 60_000,
     };
