@@ -10,10 +10,13 @@ use super::super::{Happening, World};
 use super::{LinkOwner, LinkSide};
 
 impl World {
-    /// Whether there was a time, within the last `within` nanoseconds, when the driver did not hear a peer.
+    /// Whether there was a time, within the last `within` nanoseconds, when the driver did not hear a peer. A peer that
+    /// has turned to another driver is heard by that one only.
     pub(in crate::cores) fn was_deaf(&self, index: u32, within: u64) -> bool {
         let link = &self.links[index as usize];
-        link.is_unheard || (link.unheard_until > 0 && link.unheard_until + within > self.now)
+        link.is_unheard
+            || link.life != self.driver.life
+            || (link.unheard_until > 0 && link.unheard_until + within > self.now)
     }
 
     /// Updates what the ends of a link's connections hear. Called after every change that decides it.
@@ -36,8 +39,10 @@ impl World {
             .collect();
         let now = self.now;
         let link = &mut self.links[index as usize];
-        let carries =
-            |it: &super::SimulatedConnection| it.driver.is_open && it.driver.link.is_some();
+        // A connection that the peer has given up carries nothing, although it is still open at the driver.
+        let carries = |it: &super::SimulatedConnection| {
+            it.driver.is_open && it.peer.is_open && it.driver.link.is_some()
+        };
         let is_unheard = driver_is_deaf || !link.connections.iter().any(carries);
         if std::mem::replace(&mut link.is_unheard, is_unheard) && !is_unheard {
             link.unheard_until = now;
