@@ -50,7 +50,10 @@ impl World {
                 let process = self.process_on(host, slot)?;
                 self.hosts[host as usize].has_closed_slots = true;
                 self.note_notice(process);
-                self.handle_signalled(process, false);
+                // Who ignores SIGTERM stays with its commit: it is no order that SIGKILL would follow.
+                if !self.scenario.stubborn {
+                    self.handle_signalled(process, false);
+                }
                 None
             }
             SimulatedFault::RenumberHost { host } => {
