@@ -204,7 +204,7 @@ impl World {
             return complain("it is not");
         }
         if reason == "it did not end by itself"
-            && !(process.is_leaving || process.program.has_raised() || process.stopped > 0)
+            && !(process.is_to_leave() || process.program.has_raised() || process.stopped > 0)
             && self.calm_for(0) > KNOWN_NS
         {
             return complain("it was not told to");
@@ -223,7 +223,7 @@ impl World {
         let is_over = self.is_over();
         let link = self.processes[process as usize].link;
         let entry = &self.processes[process as usize];
-        let is_told = entry.is_leaving || entry.stopping.is_told || entry.program.has_raised();
+        let is_told = entry.is_to_leave() || entry.stopping.is_told || entry.program.has_raised();
         let lost_at = self.links[link as usize].lost_at;
         // Who was out of reach for long may have ended for want of a driver.
         let deadlines = &self.scenario.driver.deadlines;

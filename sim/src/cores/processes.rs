@@ -52,6 +52,9 @@ pub(super) struct SimulatedProcess {
     pub(super) is_script: bool,
     /// Whether the process was told to leave. Its state may be lost with it.
     pub(super) is_leaving: bool,
+    /// The life of the driver that has decided to put the process out, until its order arrives. The order waits for the
+    /// driver's journal, and is never given if the driver ends before that.
+    pub(super) put_out_by: Option<u32>,
     pub(super) program: TrainingProgram,
     /// The address of its host at which the process listens for its peers, as it has told its State.
     pub(super) address: u8,
@@ -76,12 +79,17 @@ impl SimulatedProcess {
         self.is_alive.then(|| self.program.saved.as_ref().map(|saved| saved.model.samples))?
     }
 
+    /// Whether the process was told to leave, or is about to be told.
+    pub(super) const fn is_to_leave(&self) -> bool {
+        self.is_leaving || self.put_out_by.is_some()
+    }
+
     /// Whether the process runs and is there to stay: neither it nor its host was told to go.
     pub(super) fn stays(&self) -> bool {
         self.is_alive
             && self.stopped == 0
             && self.thread_hangs == 0
-            && !self.is_leaving
+            && !self.is_to_leave()
             && !self.state.is_exited()
             && !self.program.is_exiting()
     }
@@ -149,6 +157,7 @@ impl World {
             hangs,
             is_script,
             is_leaving: false,
+            put_out_by: None,
             address,
             program: TrainingProgram::default(),
             pending_terminate: false,

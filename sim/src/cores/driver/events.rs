@@ -168,16 +168,17 @@ impl World {
     /// Checks a worker that the driver stops (G-5): the only holder of an acknowledged commit is not put out for
     /// being late, nor for what its own system refuses it.
     fn check_stop(&mut self, process: u32, reason: &str) -> Result<(), String> {
+        let life = self.driver.life;
         let entry = &mut self.processes[process as usize];
         if reason == "its host was blacklisted" {
             // State on a blacklisted host is lost with it, as the user has asked.
-            entry.is_leaving = true;
+            entry.put_out_by = Some(life);
         }
         // By restart, the other members of a generation are stopped for what ended it.
         let is_own_silence = !reason.starts_with("its generation ended");
         if is_own_silence && reason.contains("was not heard for") {
             // The worker stands still, nobody knows for how long. What it holds is lost with it.
-            entry.is_leaving = true;
+            entry.put_out_by = Some(life);
             let (link, id) = (entry.link, entry.id.clone());
             if self.driver_acts_since(JUDGED_WITHIN_NS) && !self.was_deaf(link, JUDGED_WITHIN_NS) {
                 return Err(format!("{id} is put out for its silence, and was heard all the time"));
@@ -200,7 +201,7 @@ impl World {
         let elastic = self.scenario.driver.deadlines.elastic.as_nanos() as u64 / 100 * 97;
         if began + elastic <= self.now {
             // The elastic timeout ends every wait.
-            self.processes[process as usize].is_leaving = true;
+            self.processes[process as usize].put_out_by = Some(life);
             return Ok(());
         }
         let is_held_by_others =
@@ -209,7 +210,7 @@ impl World {
             is_held_by_others || (is_refused && self.is_held_by_a_member(process, acknowledged));
         let entry = &mut self.processes[process as usize];
         // Workers put out later cannot count on this one.
-        entry.is_leaving = true;
+        entry.put_out_by = Some(life);
         if is_held_by_others {
             return Ok(());
         }
@@ -231,7 +232,7 @@ impl World {
         let others = self.driver.members.iter().filter(|other| **other != process);
         let mut others = others.filter_map(|other| self.processes.get(*other as usize));
         others.any(|other| {
-            !other.is_leaving
+            !other.is_to_leave()
                 && standings.as_ref().is_none_or(|engaged| engaged.contains(&other.id))
                 && other.program.saved.map(|saved| saved.model.samples) >= acknowledged
         })

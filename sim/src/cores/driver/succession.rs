@@ -55,6 +55,10 @@ impl World {
         self.driver.stopped = 0;
         self.driver.frozen.clear();
         let life = self.driver.life;
+        for process in &mut self.processes {
+            // Its order has not arrived, and its successors may know nothing of it.
+            process.put_out_by = process.put_out_by.filter(|by| *by != life);
+        }
         self.end_connections_of(life, self.scenario.death_is_told);
     }
 
