@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use elastic_protocol::messages::{AgentToDriver, DriverToAgent, LaneStatus};
-use elastic_protocol::{ActorId, ActorName, NodeId, NodeName, Time};
+use elastic_protocol::{ActorId, ActorName, NodeId, NodeName, Term, Time};
 use elastic_runtime::transport::LinkEvent;
 use elastic_runtime::{
     ActorRef, Delivery, LinkChanged, NodeHandle, Returned, Routes, Shutdown, TimedActor, TimerSlot,
@@ -200,7 +200,12 @@ impl Handler<Delivery<DriverToAgent>> for AgentActor {
             warn!(from = %delivery.from, "an order that is not from this session's driver was dropped (G-2)");
             return;
         }
-        self.with_core(ctx, |core, now| core.handle_driver(now, delivery.message));
+        let Delivery { from, message } = delivery;
+        if !self.core.heeds(Term(from.incarnation.0), &message) {
+            warn!(%from, "the refusal of a driver that was succeeded was dropped (G-2)");
+            return;
+        }
+        self.with_core(ctx, |core, now| core.handle_driver(now, message));
     }
 }
 

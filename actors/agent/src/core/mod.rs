@@ -246,6 +246,14 @@ impl AgentCore {
         self.alone_since.get_or_insert(now);
     }
 
+    /// Whether a message of a driver of this term is heeded: no driver of a later term has welcomed this host (G-2). Only
+    /// `Refused` needs this: it comes instead of the `Welcome` that the other messages come after.
+    pub fn heeds(&self, term: Term, message: &DriverToAgent) -> bool {
+        let is_former = self.welcome.as_ref().is_some_and(|welcome| term < welcome.term);
+        !(is_former && matches!(message, DriverToAgent::Refused { .. }))
+            || is_planted(Bug::FormerDriverObeyed)
+    }
+
     /// A message of the driver. The shell must not pass on messages of a session that has ended.
     pub fn handle_driver(&mut self, now: Time, message: DriverToAgent) {
         if self.has_ended() {

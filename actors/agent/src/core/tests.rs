@@ -176,6 +176,18 @@ fn g_2_an_older_term_is_not_obeyed() {
 }
 
 #[test]
+fn d_2_the_refusal_of_a_driver_that_was_succeeded_is_not_heeded() {
+    let mut core = AgentCore::new(T0, AgentSettings::new(host(), 2));
+    let refused = DriverToAgent::Refused { reason: "host a already has an agent".to_owned() };
+    assert!(core.heeds(Term(2), &refused), "nobody has welcomed it");
+    core.handle_link(T0, DriverLink::Up);
+    core.handle_driver(T0, welcome(1, 3));
+    assert!(!core.heeds(Term(2), &refused));
+    assert!(core.heeds(Term(3), &refused) && core.heeds(Term(4), &refused));
+    assert!(core.heeds(Term(2), &welcome(1, 2)), "it is answered with a warning");
+}
+
+#[test]
 fn x_12_another_job_ends_the_agent_and_its_workers() {
     let mut core = running();
     core.handle_link(T0, lost());

@@ -2,8 +2,8 @@
 //! timers.
 
 use elastic_agent::core::{AgentCore, AgentOutput, DriverLink};
-use elastic_protocol::Time;
 use elastic_protocol::messages::{AgentToDriver, DriverToAgent};
+use elastic_protocol::{Term, Time};
 use elastic_runtime::transport::LinkEvent;
 
 use super::super::network::{LinkDirection, LinkFrame};
@@ -26,9 +26,19 @@ impl World {
         self.drain_agent(host);
     }
 
-    pub(in crate::cores) fn agent_hears(&mut self, host: u32, life: u32, message: DriverToAgent) {
+    /// Delivers a message from the driver of a term.
+    pub(in crate::cores) fn agent_hears(
+        &mut self,
+        (host, life): (u32, u32),
+        term: Term,
+        message: DriverToAgent,
+    ) {
         self.note_order(host, life, &message);
-        self.with_agent(host, life, |core, now| core.handle_driver(now, message));
+        self.with_agent(host, life, |core, now| {
+            if core.heeds(term, &message) {
+                core.handle_driver(now, message);
+            }
+        });
     }
 
     pub(in crate::cores) fn agent_gets_back(

@@ -150,7 +150,8 @@ impl World {
                 if let LinkOwner::Agent { host, life: agent_life } = owner {
                     let welcomes = matches!(message, DriverToAgent::Welcome { .. });
                     self.hears_outdated = self.is_outdated(index, welcomes);
-                    self.agent_hears(host, agent_life, message);
+                    let term = self.term_of(life);
+                    self.agent_hears((host, agent_life), term, message);
                     self.hears_outdated = false;
                 }
             }
