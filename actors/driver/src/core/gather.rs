@@ -49,7 +49,7 @@ impl DriverCore {
         if let Some(invited) = invited {
             self.invite(invited, &mut members);
         }
-        let waits = self.is_put_off(now, &members) || self.leaves_a_quarreller_out(&members);
+        let waits = self.is_put_off(now, &members) || self.leaves_a_quarreller_out(now, &members);
         if !waits && !self.fails_of_total_loss(now, &members) {
             self.form(now, members);
         }
@@ -380,7 +380,8 @@ impl DriverCore {
         }
         self.try_form(now);
         let RoundPhase::Gather(_) = self.round.phase() else { return };
-        if let Some(end) = self.pause_of_enough(now) {
+        // These waits are the driver's own: no worker is missing.
+        if let Some(end) = self.pause_of_enough(now).or_else(|| self.quarreller_gone_by(now)) {
             return self.agenda.set(end, Timer::Phase);
         }
         let there: BTreeSet<&WorkerId> = self.workers_there().collect();

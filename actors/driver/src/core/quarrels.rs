@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::UnreachableHost;
-use elastic_protocol::{HostName, WorkerId};
+use elastic_protocol::{HostName, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
@@ -36,6 +36,9 @@ pub(crate) struct Quarrels {
     /// The host that is to be left out, until the host manager has said that it is.
     #[serde(default)]
     going: Option<HostName>,
+    /// When the host manager was told to leave that host out.
+    #[serde(default)]
+    told_at: Time,
 }
 
 /// A path between two hosts over which generations broke.
@@ -162,7 +165,7 @@ fn pair(one: HostName, other: HostName) -> HostPair {
 impl DriverCore {
     /// Whether a host must be left out before these members form the next generation, since generations break between
     /// it and others again and again. The host manager is told, and its answer removes the host's workers.
-    pub(crate) fn leaves_a_quarreller_out(&mut self, members: &[WorkerId]) -> bool {
+    pub(crate) fn leaves_a_quarreller_out(&mut self, now: Time, members: &[WorkerId]) -> bool {
         if self.quarrels.going.is_some() {
             return true;
         }
@@ -199,8 +202,15 @@ impl DriverCore {
         );
         self.quarrels.settled(&host);
         self.quarrels.going = Some(host.clone());
+        self.quarrels.told_at = now;
         self.output(DriverOutput::HostFailed { host, reason });
         true
+    }
+
+    /// Time by which the host manager has left a host out that it was told to, while it has not.
+    pub(crate) fn quarreller_gone_by(&self, now: Time) -> Option<Time> {
+        let gone_by = self.quarrels.told_at + self.config.deadlines.suspect;
+        (self.quarrels.going.is_some() && now < gone_by).then_some(gone_by)
     }
 
     /// Pairs of hosts of which one cannot reach the other. A pair that trains together is left out.

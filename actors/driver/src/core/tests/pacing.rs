@@ -31,7 +31,7 @@ impl Cluster {
     }
 
     /// Lets every generation fail as soon as it runs, for this long.
-    fn fail_always(&mut self, time: Duration) {
+    pub(super) fn fail_always(&mut self, time: Duration) {
         let end = self.now + time;
         let worker = self.worker("a", 0);
         while self.now < end && self.result.is_none() {

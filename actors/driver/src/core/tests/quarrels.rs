@@ -6,9 +6,14 @@ use elastic_protocol::messages::{AgentToDriver, LaneStatus, UnreachableHost, Wor
 use elastic_protocol::{Step, WorkerId};
 
 use super::cluster::{Cluster, host};
+use crate::core::DriverConfig;
 
 fn of(hosts: &[&str], min_np: u32) -> Cluster {
-    let mut cluster = Cluster::new(|config| config.min_np = Some(min_np));
+    with(hosts, |config| config.min_np = Some(min_np))
+}
+
+fn with(hosts: &[&str], change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+    let mut cluster = Cluster::new(change);
     for name in hosts {
         cluster.add_host(name, 2);
     }
@@ -76,6 +81,30 @@ fn nothing_is_formed_with_a_host_that_is_to_be_left_out_until_the_host_manager_h
     cluster.pass(Duration::from_secs(2));
     assert_eq!(cluster.failed_hosts, [host("c")], "it was named once");
     assert_eq!(cluster.sizes, [6, 4]);
+}
+
+#[test]
+fn g_10_a_host_that_is_left_out_after_the_elastic_timeout_does_not_end_the_job() {
+    let mut cluster = with(&["a", "b", "c"], |config| {
+        config.min_np = Some(2);
+        config.deadlines.elastic = Duration::from_secs(3);
+    });
+    cluster.host_manager_is_slow = true;
+    // From now on the pauses between generations are longer than the elastic timeout.
+    cluster.fail_always(Duration::from_secs(25));
+    while cluster.failed_hosts.is_empty() && cluster.result.is_none() {
+        if cluster.active() == 6 {
+            let (reporter, peer) = (cluster.worker("c", 0), cluster.worker("b", 0));
+            cluster.accuse(&reporter, &peer);
+            cluster.settle();
+        }
+        cluster.pass(Duration::from_millis(10));
+    }
+    cluster.pass(Duration::from_millis(100));
+    assert_eq!(cluster.result, None, "it waits for the host manager, not for workers");
+    cluster.blacklist("c");
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!((cluster.result, cluster.sizes.last()), (None, Some(&4)));
 }
 
 #[test]
