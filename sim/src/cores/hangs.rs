@@ -67,10 +67,12 @@ impl World {
         CollectivePosition { entered: u64::from(program.operation), inside, section }
     }
 
-    /// Whether the thread of a process hangs in a section that the program has named.
+    /// Whether the thread of a process hangs in a section that the program has named. A thread that hangs inside a
+    /// collective can neither enter nor leave one.
     fn hangs_in_section(&self, process: u32) -> bool {
         let entry = &self.processes[process as usize];
-        entry.thread_hangs > 0 && may_hang_in_section(&entry.id)
+        let is_inside = entry.program.stage == ProgramStage::Reducing;
+        entry.thread_hangs > 0 && !is_inside && may_hang_in_section(&entry.id)
     }
 
     /// Notes that the thread of a process goes on.
