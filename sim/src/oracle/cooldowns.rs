@@ -18,6 +18,13 @@ pub(crate) struct Cooldowns {
 }
 
 impl Cooldowns {
+    /// A host is blamed. If it is not in the list, this stay cannot be seen, but it counts.
+    pub(crate) fn blamed(&mut self, host: &HostName) {
+        if !self.stays.contains_key(host) {
+            self.unseen.insert(host.clone());
+        }
+    }
+
     /// Checks a new list. A host's stays while it is not in the list cannot be seen, so it is not judged again.
     pub(crate) fn check(
         &mut self,

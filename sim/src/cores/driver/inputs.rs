@@ -164,6 +164,7 @@ impl World {
             }
             LocalMessage::Failed { host, reason } => {
                 let _decision = cores.host_manager.handle_failure(now, &host, &reason);
+                self.driver.cooldowns.blamed(&host);
                 self.drain_host_manager();
             }
             LocalMessage::Verdict(verdict) => {
