@@ -57,6 +57,10 @@ pub(crate) struct Checkpoints {
     due_at: Option<Time>,
     /// Highest step that a member is known to have reached, beside its reports of progress.
     reached: Step,
+    /// The step whose save failed last, until a member has reached it: a member may refuse every order until its earlier
+    /// save has ended.
+    #[serde(default)]
+    failed: Option<Step>,
 }
 
 impl Checkpoints {
@@ -70,6 +74,7 @@ impl Checkpoints {
             lead: LEAD_STEPS,
             due_at: None,
             reached: Step::default(),
+            failed: None,
         }
     }
 
@@ -119,6 +124,7 @@ impl DriverCore {
     pub(crate) fn end_checkpoints(&mut self) {
         self.checkpoints.save = None;
         self.checkpoints.reached = Step::default();
+        self.checkpoints.failed = None;
     }
 
     /// Begins a save if one is due and none is under way.
@@ -137,6 +143,10 @@ impl DriverCore {
         let steps = current.alive.iter().filter_map(|worker| self.roster.worker(worker));
         let reported = steps.map(|record| record.step).max().unwrap_or_default();
         let reached = reported.max(self.checkpoints.reached).max(current.formation.step).0;
+        if self.checkpoints.failed.is_some_and(|failed| reported < failed) {
+            return;
+        }
+        self.checkpoints.failed = None;
         let lead = self.checkpoints.lead;
         let step = match settings.every {
             CheckpointEvery::Period(_) if self.checkpoints.due_at.is_none_or(|at| at > now) => {
@@ -243,8 +253,21 @@ impl DriverCore {
                 self.checkpoints.trouble =
                     Some(format!("the checkpoint of step {step} was not saved: {reason}"));
                 self.event(EventKind::CheckpointFailed { step: step.0, reason });
+                self.checkpoints.failed = self.saves_by_steps().then_some(step);
                 self.await_next_save(now, step);
             }
+        }
+    }
+
+    fn saves_by_steps(&self) -> bool {
+        let every = self.config.checkpoint.as_ref().map(|settings| settings.every);
+        matches!(every, Some(CheckpointEvery::Steps(_)))
+    }
+
+    /// A member has got on. A save that failed is followed by another one once its step is reached.
+    pub(crate) fn retry_checkpoint(&mut self, now: Time) {
+        if self.checkpoints.failed.is_some() {
+            self.consider_checkpoint(now);
         }
     }
 

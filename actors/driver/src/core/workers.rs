@@ -44,6 +44,7 @@ impl DriverCore {
                 }
                 self.roster.note_progress(&worker, step, note);
                 self.record_progress(now);
+                self.retry_checkpoint(now);
             }
             WorkerToDriver::Standstill { stamp, position, for_ms } => {
                 self.handle_standstill(now, &worker, stamp, position, for_ms);

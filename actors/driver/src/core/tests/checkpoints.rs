@@ -118,6 +118,19 @@ fn c_4_a_save_that_fails_is_told_and_the_next_one_is_tried() {
     let failed = status(&cluster).failed.expect("it is in the status");
     assert!(failed.contains("step 100") && failed.contains("no space left"), "{failed}");
     assert_eq!(cluster.resets.len(), 0, "training goes on");
+    let progress = |cluster: &mut Cluster, step: u64| {
+        let (stamp, step, note) = (cluster.stamp(), Step(step), String::new());
+        cluster.say(&b, WorkerToDriver::Progress { stamp, step, note });
+        cluster.settle();
+    };
+    assert_eq!(
+        saving(&cluster),
+        None,
+        "not until the step is reached: the next order may fail at once, too"
+    );
+    progress(&mut cluster, 99);
+    assert_eq!(saving(&cluster), None);
+    progress(&mut cluster, 100);
     assert_eq!(saving(&cluster), Some(200));
     save(&mut cluster);
     assert_eq!(status(&cluster).failed, None, "it works again");
