@@ -93,6 +93,7 @@ fn a_process_that_a_signal_has_stopped_is_stopped_and_waits_in_nothing() {
     run(async {
         let subject = Subject::shell("while :; do :; done");
         kill(subject.pid(), Signal::SIGSTOP).expect("it runs");
+        wait_until(|| subject.state() == Some('T')).await;
         let sight = subject.seen_to(ProcessActivity::Stopped, "").await;
         assert_eq!(sight.watched_ms, 0, "one reading shows it: {sight:?}");
         assert!(sight.findings.is_empty(), "{sight:?}");
