@@ -68,8 +68,6 @@ bugs! {
     DeathStaysUnexplained = "the exit status of a death does not reach its reset", "driver";
     /// A death keeps its provisional cause if the exit status comes before the verdict upon it.
     ExitBeforeVerdictForgotten = "an exit status before the verdict upon its death is forgotten", "driver";
-    /// The exit status of a worker that the others outlived comes after their success, and fails the job (G-10).
-    DeathFailsSuccess = "a death that the others outlived fails the job that has succeeded", "driver";
     /// A worker that attaches again is still looked for at its first address.
     FirstAddressKept = "a worker's new address is not taken", "driver";
     /// A lane that answers again is still said to hang.
@@ -153,8 +151,6 @@ bugs! {
     LostVote = "a READY of rank 1 is lost", "registry";
     /// The barrier opens when all but one are READY.
     BarrierOneShort = "the barrier opens one short", "registry";
-    /// A repeated vote counts for another worker.
-    RepeatedVoteCountsTwice = "a repeated vote counts twice", "registry";
     /// Members that have voted are named among those whose votes are missing.
     VotersEvicted = "who has voted is evicted with the late ones", "registry";
     /// A blacklisted host never comes back.

@@ -74,8 +74,7 @@ const fn draws(bug: Bug) -> u32 {
         Bug::DeathCountsTwice
         | Bug::DeathStaysUnexplained
         | Bug::ExitBeforeVerdictForgotten
-        | Bug::ExitOmittedAfterDeath
-        | Bug::DeathFailsSuccess => 4,
+        | Bug::ExitOmittedAfterDeath => 4,
         Bug::FirstAddressKept | Bug::LaneNeverAnswers => 5,
         Bug::HangNeverNamed
         | Bug::WaiterNamed

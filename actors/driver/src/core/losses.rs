@@ -163,8 +163,7 @@ impl DriverCore {
         if is_over {
             self.forget_worker(worker);
             // A loss that was known before the end has had its consequences: the others went on without it.
-            let counted = (was_known_dead || was_lost) && !is_planted(Bug::DeathFailsSuccess);
-            if !expected && !counted {
+            if !expected && !was_known_dead && !was_lost {
                 self.handle_late_failure(worker, status);
             }
             return self.continue_ending(now);

@@ -155,16 +155,6 @@ impl SupervisedGeneration {
             self.had_accident |= decision == VoteDecision::Taken(VoteEffect::Recorded)
                 && matches!(status, Some(ExitStatus::Signal(_) | ExitStatus::Code(0)));
         }
-        let is_repeated = decision == VoteDecision::Taken(VoteEffect::Repeated);
-        if is_repeated && is_planted(Bug::RepeatedVoteCountsTwice) {
-            let mut others = self.members.values_mut();
-            if let Some(other) = others.find(|state| state.progress < MemberProgress::Ready) {
-                self.tally.remove(other);
-                let decision = other.advance(now, MemberProgress::Ready);
-                self.tally.add(other);
-                return decision;
-            }
-        }
         decision
     }
 
