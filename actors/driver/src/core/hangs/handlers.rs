@@ -7,7 +7,7 @@ use elastic_protocol::messages::{CollectivePosition, DriverToAgent, ProcessSight
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Stamp, Time, WorkerId};
 
-use super::limits::WaitKind;
+use super::limits::WaitClass;
 use super::naming::may_show_its_stack;
 use super::{
     AwaitedMember, LOOK_AFTER, LOOK_AFTER_MAX, Naming, REVIEW_AFTER, StillMember, WaitForMembers,
@@ -209,7 +209,7 @@ impl DriverCore {
     /// A wait has ended by itself.
     fn end_wait(&mut self, now: Time, wait: &WaitForMembers) {
         let kind = |(worker, member)| self.awaited_state(worker, member).kind();
-        let mut kinds: BTreeSet<WaitKind<'_>> = wait.awaited.iter().map(kind).collect();
+        let mut kinds: BTreeSet<WaitClass<'_>> = wait.awaited.iter().map(kind).collect();
         if wait.was_by_force {
             kinds.clear();
         }
@@ -217,7 +217,7 @@ impl DriverCore {
         for kind in &kinds {
             self.hangs.usual.learn(*kind, now.since(wait.since));
         }
-        self.tell_going_on(now, wait, kinds.contains(&WaitKind::Step));
+        self.tell_going_on(now, wait, kinds.contains(&WaitClass::Step));
     }
 
     fn tell_going_on(&mut self, now: Time, wait: &WaitForMembers, usual: bool) {

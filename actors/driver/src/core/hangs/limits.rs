@@ -41,7 +41,7 @@ pub(super) struct AwaitedState<'a> {
 
 /// Waits that are compared with each other.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum WaitKind<'a> {
+pub(super) enum WaitClass<'a> {
     /// For a member that has not committed yet, outside of sections.
     First,
     /// For a member between its commits, outside of sections.
@@ -51,12 +51,12 @@ pub(super) enum WaitKind<'a> {
 }
 
 impl<'a> AwaitedState<'a> {
-    pub(super) fn kind(&self) -> WaitKind<'a> {
+    pub(super) fn kind(&self) -> WaitClass<'a> {
         match self.section {
-            _ if is_planted(Bug::SectionsIgnored) => WaitKind::Step,
-            Some(section) => WaitKind::Section(&section.name),
-            None if !self.has_committed => WaitKind::First,
-            None => WaitKind::Step,
+            _ if is_planted(Bug::SectionsIgnored) => WaitClass::Step,
+            Some(section) => WaitClass::Section(&section.name),
+            None if !self.has_committed => WaitClass::First,
+            None => WaitClass::Step,
         }
     }
 }
@@ -71,11 +71,11 @@ pub(crate) struct UsualWaits {
 
 impl UsualWaits {
     /// Learns how long a wait lasted that ended by itself.
-    pub(super) fn learn(&mut self, kind: WaitKind<'_>, waited: Duration) {
+    pub(super) fn learn(&mut self, kind: WaitClass<'_>, waited: Duration) {
         let waits = match kind {
-            WaitKind::First => &mut self.first,
-            WaitKind::Step => &mut self.step,
-            WaitKind::Section(name) => {
+            WaitClass::First => &mut self.first,
+            WaitClass::Step => &mut self.step,
+            WaitClass::Section(name) => {
                 let is_full = self.sections.len() == SECTIONS_MAX;
                 if is_full && !self.sections.contains_key(name) {
                     return;
@@ -93,9 +93,9 @@ impl UsualWaits {
     pub(super) fn limit(&self, member: AwaitedState<'_>, cap: Option<Duration>) -> Duration {
         let AwaitedState { sight, has_committed, section } = member;
         let usual = match member.kind() {
-            WaitKind::First => Some(&self.first),
-            WaitKind::Step => Some(&self.step),
-            WaitKind::Section(name) => self.sections.get(name),
+            WaitClass::First => Some(&self.first),
+            WaitClass::Step => Some(&self.step),
+            WaitClass::Section(name) => self.sections.get(name),
         };
         let floor = match sight.map(|sight| sight.activity) {
             Some(ProcessActivity::Stopped | ProcessActivity::Frozen | ProcessActivity::Ended) => {
@@ -154,12 +154,12 @@ mod tests {
     fn a_wait_that_has_ended_by_itself_makes_longer_ones_usual_until_it_is_long_ago() {
         let mut usual = UsualWaits::default();
         let saves = sight(ProcessActivity::Waiting);
-        usual.learn(WaitKind::Step, Duration::from_secs(40));
+        usual.learn(WaitClass::Step, Duration::from_secs(40));
         assert_eq!(usual.limit(warm(Some(&saves)), None), Duration::from_secs(120));
         let stopped = sight(ProcessActivity::Stopped);
         assert_eq!(usual.limit(warm(Some(&stopped)), None), FLOOR_STOPPED, "it is never usual");
         for _later in 0..USUAL_MAX {
-            usual.learn(WaitKind::Step, Duration::from_millis(600));
+            usual.learn(WaitClass::Step, Duration::from_millis(600));
         }
         assert_eq!(usual.limit(warm(Some(&saves)), None), FLOOR_WAITING);
     }
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn the_operators_bound_is_never_exceeded() {
         let mut usual = UsualWaits::default();
-        usual.learn(WaitKind::Step, Duration::from_secs(40));
+        usual.learn(WaitClass::Step, Duration::from_secs(40));
         let cap = Some(Duration::from_secs(5));
         assert_eq!(usual.limit(AwaitedState::default(), cap), Duration::from_secs(5));
         let cap = Some(Duration::from_millis(500));
@@ -179,7 +179,7 @@ mod tests {
     fn a_section_has_its_own_usual_waits_and_is_cold_before_the_first() {
         let mut usual = UsualWaits::default();
         let evaluation = TrainingSection { name: "evaluation".to_owned(), within_ms: None };
-        let evaluation_kind = WaitKind::Section("evaluation");
+        let evaluation_kind = WaitClass::Section("evaluation");
         let bounded = TrainingSection { within_ms: Some(7_000), ..evaluation.clone() };
         let waits = sight(ProcessActivity::Waiting);
         let within = |section| AwaitedState { section: Some(section), ..warm(Some(&waits)) };
@@ -204,7 +204,7 @@ mod tests {
         );
         for number in 0..SECTIONS_MAX {
             let name = format!("another {number}");
-            usual.learn(WaitKind::Section(&name), Duration::from_secs(1));
+            usual.learn(WaitClass::Section(&name), Duration::from_secs(1));
         }
         assert_eq!(usual.sections.len(), SECTIONS_MAX);
         usual.learn(evaluation_kind, Duration::from_secs(60));
