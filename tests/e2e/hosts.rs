@@ -170,8 +170,14 @@ fn t_14_fsdp_over_elastic_trains_across_hosts_as_on_one() {
 const IN_PROCESS: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/torch_in_process.py");
 
-/// The results of all ranks, by rank, of a job that is elastic in process: on two hosts of two, or one of four.
-fn train_in_process(network: &Network, hosts: usize, kind: &str, killed: bool) -> Vec<Value> {
+/// The results of all ranks, by rank, of a job that is elastic in process, and what its driver said: on two hosts of two,
+/// or one of four.
+fn train_in_process(
+    network: &Network,
+    hosts: usize,
+    kind: &str,
+    killed: bool,
+) -> (Vec<Value>, String) {
     let python = torch("elastic").expect("looked at before");
     let program = argv(&[&python, IN_PROCESS, kind, "LOG", "CONTROL"]);
     let flags = ["--mode", "in-process", "-n", "4", "--min-np", "4"];
@@ -190,7 +196,7 @@ fn train_in_process(network: &Network, hosts: usize, kind: &str, killed: bool) -
         let text = fs::read(job.path(&format!("log/result.{rank}"))).expect("a result");
         serde_json::from_slice(&text).expect("JSON")
     };
-    (0..4).map(read).collect()
+    ((0..4).map(read).collect(), job.stderr())
 }
 
 fn assert_survives_in_process_as_on_one_host(kind: &str) {
@@ -198,8 +204,8 @@ fn assert_survives_in_process_as_on_one_host(kind: &str) {
         return;
     }
     let Some(network) = Network::enter(3) else { return };
-    let on_one = train_in_process(&network, 1, kind, false);
-    let on_two = train_in_process(&network, 2, kind, true);
+    let (on_one, _) = train_in_process(&network, 1, kind, false);
+    let (on_two, said) = train_in_process(&network, 2, kind, true);
     for result in &on_two {
         assert_eq!(result["losses"], on_one[0]["losses"], "one history: {result}");
     }
@@ -208,7 +214,7 @@ fn assert_survives_in_process_as_on_one_host(kind: &str) {
     }
     let calls: Vec<u64> = on_two.iter().filter_map(|result| result["calls"].as_u64()).collect();
     let survivors = calls.iter().filter(|calls| **calls == 2).count();
-    assert_eq!(survivors, 3, "three processes went on in a second generation: {calls:?}");
+    assert_eq!(survivors, 3, "three processes went on in a second generation: {calls:?}\n{said}");
 }
 
 #[test]
