@@ -19,7 +19,7 @@ impl DriverCore {
         self.hangs.usual.limit(self.awaited_state(worker, member), self.config.hang_timeout)
     }
 
-    /// What decides how long others may wait for a member.
+    /// The facts about a member that decide how long others may wait for it.
     pub(super) fn awaited_state<'a>(
         &self,
         worker: &WorkerId,
