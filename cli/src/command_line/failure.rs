@@ -67,16 +67,24 @@ impl CommandFailure {
 
     /// The message with its causes, and the way out, for a report that has other findings, too.
     pub(crate) fn finding(&self) -> (String, &str) {
-        let mut text = self.message.clone();
+        let causes = self.causes().into_iter();
+        let text = causes.fold(self.message.clone(), |text, cause| format!("{text}: {cause}"));
+        (text, self.hint.as_deref().unwrap_or_default())
+    }
+
+    /// The messages of the causes, without those that an error repeats in its own text.
+    fn causes(&self) -> Vec<String> {
+        let (mut causes, mut said) = (Vec::new(), self.message.clone());
         let mut cause = self.source.as_deref();
         while let Some(error) = cause {
             let message = error.to_string();
-            if !text.ends_with(&message) {
-                text = format!("{text}: {message}");
+            if !said.contains(&message) {
+                causes.push(message.clone());
             }
+            said = message;
             cause = error.source();
         }
-        (text, self.hint.as_deref().unwrap_or_default())
+        causes
     }
 
     /// Whether only the exit code remains to be given.
@@ -102,16 +110,8 @@ impl CommandFailure {
         let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
         let cyan = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
         let mut text = format!("{red}error:{red:#} {}\n", printable(&self.message));
-        let mut said = self.message.clone();
-        let mut cause = self.source.as_deref();
-        while let Some(error) = cause {
-            let message = error.to_string();
-            // Some errors repeat their source in their own text.
-            if !said.contains(&message) {
-                text.push_str(&format!("{red}caused by:{red:#} {}\n", printable(&message)));
-            }
-            said = message;
-            cause = error.source();
+        for cause in self.causes() {
+            text.push_str(&format!("{red}caused by:{red:#} {}\n", printable(&cause)));
         }
         if let Some(hint) = &self.hint {
             text.push_str(&format!("{cyan}hint:{cyan:#} {}\n", printable(hint)));
