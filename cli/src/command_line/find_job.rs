@@ -1,6 +1,8 @@
 //! Which job a command means: the driver at an address, the job with an id, or the one of this user on this machine.
 //! Used by `list`, `status`, `explain`, `logs` and `timeline`.
 
+use std::path::{Path, PathBuf};
+
 use super::failure::CommandFailure;
 use crate::process::{JobCondition, JobEntry, JobRegistry};
 
@@ -15,6 +17,17 @@ pub(super) fn known_jobs() -> Vec<JobEntry> {
 /// The job that is meant: by the begin of its id, else the one that runs, else the last.
 pub(super) fn find_job(id: Option<&str>) -> Result<JobEntry, CommandFailure> {
     choose(known_jobs(), id, &JobEntry::condition)
+}
+
+/// The state directory that is given, else that of the job that is meant.
+pub(super) fn state_dir_of(
+    given: Option<&Path>,
+    id: Option<&str>,
+) -> Result<PathBuf, CommandFailure> {
+    match given {
+        Some(folder) => Ok(folder.to_owned()),
+        None => Ok(find_job(id)?.state_dir),
+    }
 }
 
 fn choose(

@@ -14,7 +14,7 @@ use elastic_protocol::{GenerationId, HostName};
 
 use super::event_log::read_event_log;
 use super::failure::{CommandFailure, ResultExt as _};
-use super::find_job::find_job;
+use super::find_job::state_dir_of;
 use super::printable::printable;
 use super::stdout::{print_output, shows_escapes};
 use crate::process::EVENTS_FILE;
@@ -67,10 +67,7 @@ pub(crate) fn print_logs(flags: &LogsFlags) -> Result<(), CommandFailure> {
         .map(HostName::new)
         .transpose()
         .map_err(|error| CommandFailure::usage(format!("--host: {error}")).hint(WHERE_SHOWN))?;
-    let folder = match &flags.state_dir {
-        Some(folder) => folder.clone(),
-        None => find_job(flags.job.as_deref())?.state_dir,
-    };
+    let folder = state_dir_of(flags.state_dir.as_deref(), flags.job.as_deref())?;
     let request = OutputRequest { rank: flags.rank, host };
     let wanted = flags.generation.map(GenerationId);
     let read = || read_event_log(&folder, "logs", |lines| WorkerOutputs::of_lines(lines, wanted));
@@ -173,7 +170,7 @@ fn file_of(folder: &Path, output: &WorkerOutput, stream: OutputStream) -> Option
 struct ShownFile {
     path: PathBuf,
     stream: OutputStream,
-    /// What stands before each line; empty where one worker is meant.
+    /// The text before each line; empty where one worker is meant.
     prefix: String,
     /// Bytes that were read.
     read: u64,
@@ -185,13 +182,12 @@ impl ShownFile {
     /// Prints what has been written since the last time, and at the end the last line, even if it has no end. True if
     /// there was more.
     fn print_more(&mut self, is_end: bool) -> Result<bool, CommandFailure> {
-        let shown = || format!("{} cannot be read", self.path.display());
-        let mut file = File::open(&self.path).failed(shown())?;
-        file.seek(SeekFrom::Start(self.read)).failed(shown())?;
+        let unreadable = format!("{} cannot be read", self.path.display());
+        let mut file = File::open(&self.path).failed(&*unreadable)?;
+        file.seek(SeekFrom::Start(self.read)).failed(&*unreadable)?;
         let (mut part, begin) = (vec![0; PART_BYTES], self.read);
         loop {
-            let bytes =
-                file.read(&mut part).failed(format!("{} cannot be read", self.path.display()))?;
+            let bytes = file.read(&mut part).failed(&*unreadable)?;
             if bytes == 0 {
                 break;
             }

@@ -7,7 +7,7 @@ use elastic_observe::JobTimeline;
 
 use super::event_log::read_event_log;
 use super::failure::CommandFailure;
-use super::find_job::find_job;
+use super::find_job::state_dir_of;
 use super::stdout::print_line;
 
 /// Flags of `timeline`.
@@ -24,10 +24,7 @@ pub(crate) struct TimelineFlags {
 
 /// Prints the trace: JSON that ui.perfetto.dev opens.
 pub(crate) fn print_timeline(flags: &TimelineFlags) -> Result<(), CommandFailure> {
-    let folder = match &flags.state_dir {
-        Some(folder) => folder.clone(),
-        None => find_job(flags.job.as_deref())?.state_dir,
-    };
+    let folder = state_dir_of(flags.state_dir.as_deref(), flags.job.as_deref())?;
     let timeline = read_event_log(&folder, "timeline", |lines| JobTimeline::of_lines(lines))?;
     let entries: Vec<String> = timeline.into_entries().iter().map(ToString::to_string).collect();
     print_line(&format!("{{\"traceEvents\":[\n{}\n]}}", entries.join(",\n")))
