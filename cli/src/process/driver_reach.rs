@@ -6,8 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSo
 use std::time::Duration;
 
 use elastic_transport::ConnectError;
-
-use super::network::short_packets_towards;
+use nix::sys::socket::{getsockopt, sockopt};
 
 /// Timeout for the host of a driver to say that nothing listens on its port.
 const REFUSED_WITHIN: Duration = Duration::from_millis(300);
@@ -21,7 +20,7 @@ pub(crate) struct NetworkRoute {
     pub(crate) from: IpAddr,
 }
 
-/// What answers to a packet that means nothing to a driver.
+/// The answer to a packet that means nothing to a driver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum UdpAnswer {
     /// The host says that nothing listens on the port.
@@ -61,6 +60,7 @@ pub(crate) fn probe(to: SocketAddr) -> UdpAnswer {
     }
 }
 
+/// A socket whose peer is an address. No packet is sent.
 fn connected(to: SocketAddr) -> std::io::Result<UdpSocket> {
     let any: IpAddr = match to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -69,6 +69,20 @@ fn connected(to: SocketAddr) -> std::io::Result<UdpSocket> {
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(to)?;
     Ok(socket)
+}
+
+/// Length of the packet with which QUIC begins: 1,200 bytes (RFC 9000, section 14) in a datagram over IPv4.
+const PACKET_BYTES: i32 = 1_228;
+
+/// Advice, if packets towards the driver are too short for QUIC, as far as this host knows.
+pub(crate) fn short_packets_towards(driver: &str) -> Option<String> {
+    let address = driver.split(',').find_map(|it| it.to_socket_addrs().ok()?.next())?;
+    let socket = connected(address).ok()?;
+    // Of the route, or of the path where a router has told.
+    let mtu = getsockopt(&socket, sockopt::IpMtu).ok()?;
+    (mtu < PACKET_BYTES).then(|| {
+        format!("the way there has an MTU of {mtu}; a connection with the driver needs {PACKET_BYTES}, as QUIC does")
+    })
 }
 
 /// The way out where a driver could not be joined.

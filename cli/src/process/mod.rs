@@ -29,10 +29,11 @@ mod watch;
 
 pub(crate) use agent::run_agent;
 pub(crate) use driver::run_driver;
-pub(crate) use driver_reach::{UdpAnswer, addresses_of, advice, probe, route_to};
+pub(crate) use driver_reach::{
+    UdpAnswer, addresses_of, advice, probe, route_to, short_packets_towards,
+};
 pub(crate) use job_registry::{JobCondition, JobEntry, JobRegistry};
 pub(crate) use leash::read_token as read_token_from_launcher;
-pub(crate) use network::short_packets_towards;
 pub(crate) use node::{read_secret_file, run_node};
 pub(crate) use recording::{messages_known, read_recording};
 pub(crate) use signals::{Heard, Signals, tick};

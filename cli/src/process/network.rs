@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, TcpListener, ToSocketAddrs as _, UdpSocket};
+use std::net::{IpAddr, TcpListener};
 use std::ops::Range;
 
 use elastic_transport::network::{interface_addresses, is_link_local};
-use nix::sys::socket::{getsockopt, sockopt};
 use rand::Rng;
 
 use crate::command_line::CommandFailure;
@@ -30,21 +29,6 @@ pub(super) fn ip_of(interface: &str) -> Option<IpAddr> {
 /// The interface that has this address.
 pub(super) fn interface_of(ip: IpAddr) -> Option<String> {
     interface_addresses().into_iter().find(|(_, it)| *it == ip).map(|(name, _)| name)
-}
-
-/// Length of the packet with which QUIC begins: 1,200 bytes (RFC 9000, section 14) in a datagram over IPv4.
-const PACKET_BYTES: i32 = 1_228;
-
-/// Advice, if packets towards the driver are too short for QUIC, as far as this host knows.
-pub(crate) fn short_packets_towards(driver: &str) -> Option<String> {
-    let address = driver.split(',').find_map(|it| it.to_socket_addrs().ok()?.next())?;
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    socket.connect(address).ok()?;
-    // Of the route, or of the path where a router has told.
-    let mtu = getsockopt(&socket, sockopt::IpMtu).ok()?;
-    (mtu < PACKET_BYTES).then(|| {
-        format!("the way there has an MTU of {mtu}; a connection with the driver needs {PACKET_BYTES}, as QUIC does")
-    })
 }
 
 /// Refuses an interface that has no usable address.
@@ -80,6 +64,8 @@ fn ports_of_the_system() -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use rand::SeedableRng as _;
 
     use super::*;

@@ -44,7 +44,7 @@ impl fmt::Debug for JoinFlags {
     }
 }
 
-/// What was found on the way to a driver.
+/// The findings on the way to a driver.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct JoinReport {
     /// The driver, as it was given.
@@ -140,7 +140,7 @@ impl JoinFlags {
     }
 }
 
-/// What is wrong if a driver does not let this host in.
+/// The failure of a host that a driver does not let in.
 fn refused(driver: &str, error: ConnectError) -> CommandFailure {
     if matches!(error, ConnectError::Unreachable { .. }) {
         return CommandFailure::new(format!("nobody answers on the UDP port of {driver}"))

@@ -37,7 +37,7 @@ pub(crate) struct DoctorFlags {
     #[arg(long, env = elastic_gpu::BACKEND, value_name = "BACKEND", default_value = "auto",
           value_parser = ["auto", "cpu", "nccl"])]
     backend: String,
-    /// What an agent of this host needs to join a driver.
+    /// The driver that an agent of this host would join.
     #[command(flatten)]
     join: JoinFlags,
 }
