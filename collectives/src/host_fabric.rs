@@ -27,6 +27,12 @@ impl HostFabric {
         self.tcp.local_address()
     }
 
+    /// What somebody outside should mend, if anything was noticed while a group formed. Each kind is returned once in
+    /// the life of a fabric.
+    pub fn take_warning(&mut self) -> Option<String> {
+        self.tcp.warning.take()
+    }
+
     /// Connects all ranks of `group` as [`TcpFabric::form`] does, then picks the fastest path; the results have the
     /// same bits on each. With all ranks on one host by [`GroupSpec::hosts`], collectives use memory that they share.
     /// With several ranks on each of several hosts, they use memory within a host and one leader per host between

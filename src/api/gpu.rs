@@ -140,6 +140,10 @@ impl Fabric for Groups {
     fn relocate(&mut self) -> Option<SocketAddr> {
         self.cpu.relocate()
     }
+
+    fn take_warnings(&mut self) -> Vec<String> {
+        self.cpu.take_warnings()
+    }
 }
 
 /// The training thread as the State sees it, with the GPU actor beside it.

@@ -167,5 +167,13 @@ fn s_2_a_stranger_that_holds_thousands_of_connections_does_not_disturb() {
         drop(held);
         assert_eq!(job.finish(), 0);
         job.assert_exact();
+        let stderr = job.stderr();
+        let of_each = ["a:0", "a:1", "b:0"].map(|it| stderr.matches(&warning_of(it)).count());
+        assert_eq!(of_each, [1; 3], "one warning a worker that lives: {stderr}");
     }
+}
+
+/// The beginning of the line that tells of strangers at a worker's port, after the count of their connections.
+fn warning_of(worker: &str) -> String {
+    format!("WARN {worker}: ")
 }

@@ -15,8 +15,8 @@ use crate::error::FormError;
 /// Most connections without a valid hello at a time; the oldest gives way. It is also the most that are accepted in
 /// one go, so that a flood does not keep the forming from its deadlines.
 const STRANGERS_MAX: usize = 128;
-/// Connections of one forming that ended without a valid hello: above this number a warning is logged, once in the
-/// life of a fabric.
+/// Connections of one forming that ended without a valid hello: above this number the fabric warns, once in its
+/// life.
 const STRANGERS_WARNED: u64 = 256;
 /// Pause of accepting after the system has refused a descriptor.
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);
@@ -181,10 +181,9 @@ impl Forming<'_> {
         }
         self.fabric.has_warned_of_strangers = true;
         let port = self.fabric.local_address();
-        tracing::warn!(
-            %port,
-            strangers,
-            "many connections to the port for other workers' data came from no member of the job, and were ended"
-        );
+        self.fabric.warning = Some(format!(
+            "{strangers} connections to {port}, where other workers' data arrives, came from no member of the job, and \
+             were ended"
+        ));
     }
 }

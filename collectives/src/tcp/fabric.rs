@@ -139,6 +139,8 @@ pub struct TcpFabric {
     address: SocketAddr,
     /// Connections of members that already form a later group of the generation.
     pub(crate) parked: VecDeque<PendingConnection>,
+    /// What somebody outside should mend, until it is taken; a kind of warning is given once.
+    pub(crate) warning: Option<String>,
     pub(crate) has_warned_of_strangers: bool,
     pub(crate) random: SystemRandom,
     pub(crate) standing: StandingConnections,
@@ -186,6 +188,7 @@ impl TcpFabric {
             listener,
             address,
             parked,
+            warning: None,
             has_warned_of_strangers,
             random,
             standing,

@@ -103,6 +103,11 @@ pub enum WorkerToDriver {
         /// [`CheckpointReport::TEXTS_MAX`].
         notes: Vec<String>,
     },
+    /// A condition of this worker that somebody outside should mend. Each is told once.
+    Warning {
+        /// The warning; at most [`WorkerToDriver::WARNING_BYTES_MAX`] bytes.
+        text: String,
+    },
     /// The delta of the assignment does not fit the table that the worker holds: the worker asks for the full
     /// table.
     TableWanted {
@@ -117,6 +122,12 @@ impl WorkerToDriver {
 
     /// Longest progress note, in bytes.
     pub const NOTE_BYTES_MAX: usize = 256;
+
+    /// Longest warning, in bytes.
+    pub const WARNING_BYTES_MAX: usize = 512;
+
+    /// Most warnings of one worker process.
+    pub const WARNINGS_MAX: usize = 16;
 }
 
 /// The key of a generation's collectives. Known to the generation's members only, and never printed.

@@ -154,6 +154,7 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
         WorkerToDriver::CollectiveFailed { stamp: of, peer, error } => {
             format!("a collective of {} failed with rank {}: {error}", stamp(*of), or_none(*peer))
         }
+        WorkerToDriver::Warning { text } => format!("warns: {text}"),
         WorkerToDriver::Progress { stamp: of, step, note } => {
             format!("{PROGRESS} {} is at step {step} {note}", stamp(*of)).trim_end().to_owned()
         }

@@ -121,6 +121,9 @@ pub(crate) struct WorkerRecord {
     pub(crate) step: Step,
     /// The worker's progress note (copy).
     pub(crate) note: String,
+    /// How many warnings of this process were passed on by this driver.
+    #[serde(default)]
+    pub(crate) warnings: usize,
     /// Whether the training thread is at rest, as the worker said, and has been given no work since.
     pub(crate) at_rest: bool,
     /// Whether a peer said that its link to this worker broke.
@@ -142,6 +145,7 @@ impl WorkerRecord {
             commit: None,
             step: Step::default(),
             note: String::new(),
+            warnings: 0,
             at_rest: false,
             accused: false,
             leaving: None,

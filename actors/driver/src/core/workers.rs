@@ -55,9 +55,18 @@ impl DriverCore {
             WorkerToDriver::Resumed { stamp, step, notes } => {
                 self.handle_resumed(stamp, step, notes)
             }
+            WorkerToDriver::Warning { text } => self.handle_worker_warning(&worker, &text),
             WorkerToDriver::Leaving { reason } => self.handle_leaving(now, &worker, reason),
             WorkerToDriver::TableWanted { stamp } => self.handle_table_wanted(&worker, stamp),
         }
+    }
+
+    /// Passes on a worker's warning. The bounds hold here too: a worker may be another program than ours.
+    fn handle_worker_warning(&mut self, worker: &WorkerId, text: &str) {
+        if !self.roster.note_warning(worker) {
+            return self.drop_message();
+        }
+        self.event(EventKind::Warning { message: format!("{worker}: {}", shorten(text)) });
     }
 
     pub(crate) fn handle_worker_link(&mut self, now: Time, peer: &NodeId, event: &LinkEvent) {

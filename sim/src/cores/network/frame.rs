@@ -49,6 +49,7 @@ impl LinkFrame {
                         WorkerToDriver::Standstill { for_ms, .. } => 9 | for_ms << 16,
                         WorkerToDriver::Leaving { .. } => 5,
                         WorkerToDriver::Checkpoint { step, .. } => 7 | step.0 << 16,
+                        WorkerToDriver::Warning { .. } => 10,
                         WorkerToDriver::Resumed { step, .. } => {
                             8 | step.map_or(0, |step| step.0 + 1) << 16
                         }

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use elastic_protocol::messages::WorkerToDriver;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, Step, Time, WorkerId};
 
@@ -106,6 +107,14 @@ impl Roster {
             record.step = step;
             record.note = note;
         }
+    }
+
+    /// Counts a worker's warning. False if it has warned as often as it may, or is not on record.
+    pub(crate) fn note_warning(&mut self, worker: &WorkerId) -> bool {
+        let Some(record) = self.workers.get_mut_untouched(worker) else { return false };
+        let may_warn = record.warnings < WorkerToDriver::WARNINGS_MAX;
+        record.warnings += usize::from(may_warn);
+        may_warn
     }
 
     /// Notes the state of the link to a worker. None if the worker is not on record, or lives for one generation: its

@@ -86,6 +86,7 @@ pub(super) struct Cluster {
     pub(super) host_manager_is_slow: bool,
     /// Events that say which host does not reach which.
     pub(super) unreachable: Vec<UnreachableHost>,
+    pub(super) warnings: Vec<String>,
     /// What agents see when they look at a process; a stack is shown only if it was asked for.
     pub(super) sights: BTreeMap<WorkerId, ProcessSight>,
     /// Orders to look at a process, with whether its stack was wanted.
@@ -160,6 +161,7 @@ impl Cluster {
             failed_hosts: Vec::new(),
             host_manager_is_slow: false,
             unreachable: Vec::new(),
+            warnings: Vec::new(),
             sights: BTreeMap::new(),
             looks: Vec::new(),
             stalls: Vec::new(),
@@ -545,6 +547,7 @@ impl Cluster {
                     self.losses.push((committed, begins_at, steps_lost));
                 }
                 EventKind::GenerationFormed { root, .. } => self.roots.push(root),
+                EventKind::Warning { message } => self.warnings.push(message),
                 EventKind::HostUnreachable(report) => self.unreachable.push(report),
                 kind @ (EventKind::WorkerStalled { .. } | EventKind::StallEnded { .. }) => {
                     self.stalls.push(kind);

@@ -201,6 +201,22 @@ fn s_3_who_does_not_reach_whom_is_in_the_status_until_both_train_together() {
 }
 
 #[test]
+fn s_2_a_worker_s_warnings_are_passed_on_with_its_name_and_within_their_bounds() {
+    let mut cluster = of(&["a", "b"], 2);
+    let worker = cluster.worker("b", 0);
+    cluster.say(&worker, WorkerToDriver::Warning { text: "the port is flooded".to_owned() });
+    cluster.settle();
+    assert_eq!(cluster.warnings, [format!("{worker}: the port is flooded")]);
+    for _ in 0..WorkerToDriver::WARNINGS_MAX * 2 {
+        let text = "x".repeat(1 << 20);
+        cluster.say(&worker, WorkerToDriver::Warning { text });
+    }
+    cluster.settle();
+    assert_eq!(cluster.warnings.len(), WorkerToDriver::WARNINGS_MAX);
+    assert!(cluster.warnings.iter().all(|text| text.len() < 1_000));
+}
+
+#[test]
 fn a_dead_peer_is_not_called_unreachable() {
     let mut cluster = of(&["a", "b"], 2);
     let (reporter, victim) = (cluster.worker("a", 0), cluster.worker("b", 0));

@@ -17,7 +17,7 @@ mod standstill;
 mod tests;
 mod training;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use elastic_protocol::messages::{Ballot, Placement, Vote, WorkerToDriver};
@@ -117,6 +117,8 @@ pub struct StateCore {
     seen: Option<standstill::SeenPosition>,
     /// The step that this worker was told last to save, with its last report.
     checkpoint: Option<checkpoints::OrderedCheckpoint>,
+    /// Warnings that a driver was told.
+    warnings: BTreeSet<String>,
     sample_at: Option<Time>,
     dropped: u64,
     outputs: VecDeque<StateOutput>,
@@ -146,6 +148,7 @@ impl StateCore {
             sent_progress: None,
             seen: None,
             checkpoint: None,
+            warnings: BTreeSet::new(),
             sample_at: None,
             dropped: 0,
             outputs: VecDeque::new(),

@@ -75,6 +75,11 @@ pub enum TrainingEvent {
         /// Checkpoints that were passed over or set aside, with the reasons.
         notes: Vec<String>,
     },
+    /// The thread noticed what somebody outside should mend. Training goes on.
+    Warned {
+        /// The warning.
+        text: String,
+    },
     /// The user's function returned without an error. The state is saved, and the thread waits for a command as
     /// if at rest.
     Returned {

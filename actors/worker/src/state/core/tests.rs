@@ -241,6 +241,28 @@ fn g_6_a_skip_without_proof_is_refused() {
 }
 
 #[test]
+fn s_2_a_warning_is_told_once_and_no_worker_warns_without_end() {
+    let mut core = running(1);
+    for text in ["the port is flooded", "the port is flooded"] {
+        core.handle_training(NOW, TrainingEvent::Warned { text: text.to_owned() });
+    }
+    let warning = WorkerToDriver::Warning { text: "the port is flooded".to_owned() };
+    assert_eq!(outputs(&mut core), [StateOutput::ToDriver(warning)]);
+    for number in 0..WorkerToDriver::WARNINGS_MAX * 2 {
+        let text = format!("{number}: {}", "x".repeat(WorkerToDriver::WARNING_BYTES_MAX));
+        core.handle_training(NOW, TrainingEvent::Warned { text });
+    }
+    let said = outputs(&mut core);
+    assert_eq!(said.len(), WorkerToDriver::WARNINGS_MAX - 1);
+    for output in said {
+        let StateOutput::ToDriver(WorkerToDriver::Warning { text }) = output else {
+            panic!("{output:?}")
+        };
+        assert!(text.len() <= WorkerToDriver::WARNING_BYTES_MAX);
+    }
+}
+
+#[test]
 fn h_4_an_interrupt_stops_at_the_agreed_boundary() {
     let mut core = running(1);
     core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });

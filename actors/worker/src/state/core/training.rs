@@ -25,6 +25,7 @@ impl StateCore {
             TrainingEvent::AtRest { commit, steps_lost } => self.at_rest(commit, steps_lost),
             TrainingEvent::Formed { stamp } => self.formed(stamp),
             TrainingEvent::Resumed { stamp, step, notes } => self.say_resumed(stamp, step, notes),
+            TrainingEvent::Warned { text } => self.warn(text),
             TrainingEvent::Synced { stamp, commit } => self.synced(now, stamp, commit),
             TrainingEvent::CollectiveFailed { stamp, peer, error } => {
                 self.collective_failed(stamp, peer, error);
@@ -86,6 +87,17 @@ impl StateCore {
         self.training = ThreadState::AtRest;
         self.say_arrived();
         self.go_on();
+    }
+
+    /// Tells the driver of a condition, each once: it may be noticed in every generation. Not kept for a driver that is
+    /// away, nor told again to the next one.
+    fn warn(&mut self, text: String) {
+        let text = prefix(&text, WorkerToDriver::WARNING_BYTES_MAX).to_owned();
+        let is_attached = matches!(self.link, DriverAttachment::Attached);
+        let is_full = self.warnings.len() >= WorkerToDriver::WARNINGS_MAX;
+        if is_attached && !is_full && self.warnings.insert(text.clone()) {
+            self.tell_driver(WorkerToDriver::Warning { text });
+        }
     }
 
     fn formed(&mut self, stamp: Stamp) {

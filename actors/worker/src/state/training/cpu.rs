@@ -11,7 +11,7 @@ use elastic_collectives::{
 };
 use elastic_protocol::Member;
 use elastic_protocol::messages::Placement;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::membership::{Fabric, GroupDeadlines};
 
@@ -21,6 +21,7 @@ pub struct CpuGroups {
     abort: AbortHandle,
     operation_deadline: Duration,
     new_ip: NewIp,
+    warnings: Vec<String>,
 }
 
 /// Given the address at which this process listens: the one to listen at instead, if this host has lost that one.
@@ -31,7 +32,8 @@ impl CpuGroups {
     /// fails, and names the ranks that it waited for (G-9).
     pub fn new(fabric: TcpFabric, abort: AbortHandle, operation_deadline: Duration) -> Self {
         let new_ip = Box::new(|_| None);
-        Self { fabric: HostFabric::new(fabric), abort, operation_deadline, new_ip }
+        let fabric = HostFabric::new(fabric);
+        Self { fabric, abort, operation_deadline, new_ip, warnings: Vec::new() }
     }
 
     /// The same, which moves to another address when its host does.
@@ -75,13 +77,21 @@ impl Fabric for CpuGroups {
         match TcpFabric::bind(SocketAddr::new(ip, 0)) {
             Ok(fabric) => self.fabric = HostFabric::new(fabric),
             Err(error) => {
-                warn!(%old, %ip, %error, "the host's new address cannot be listened at yet");
+                let warning =
+                    format!("its host has lost {old}, and {ip} cannot be listened at yet: {error}");
+                self.warnings = vec![warning];
                 return None;
             }
         }
         let new = self.fabric.local_address();
         info!(%old, %new, "the host has another address: other workers are told");
         Some(new)
+    }
+
+    fn take_warnings(&mut self) -> Vec<String> {
+        let mut warnings = std::mem::take(&mut self.warnings);
+        warnings.extend(self.fabric.take_warning());
+        warnings
     }
 }
 

@@ -50,6 +50,11 @@ pub trait Fabric {
     fn relocate(&mut self) -> Option<SocketAddr> {
         None
     }
+
+    /// What somebody outside should mend, noticed since the last call.
+    fn take_warnings(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// How a generation ended at the training thread.
@@ -120,6 +125,7 @@ impl Membership {
                 if let Some(data_address) = driven.fabric.relocate() {
                     driven.control.event(TrainingEvent::Moved { data_address, commit });
                 }
+                driven.tell_warnings();
                 driven.control.event(TrainingEvent::AtRest { commit, steps_lost });
             }
             match driven.control.wait()? {
@@ -229,7 +235,9 @@ impl Driven {
             self.control.event(TrainingEvent::Moved { data_address, commit });
             return Ok(Err(ended));
         }
-        let mut group = match self.fabric.form(placement, self.control.shared().group_deadlines()) {
+        let formed = self.fabric.form(placement, self.control.shared().group_deadlines());
+        self.tell_warnings();
+        let mut group = match formed {
             Ok(group) => group,
             Err(FormError::Aborted { .. }) => {
                 return Ok(Err(TrainingEnd::AtRest { steps_lost: 0 }));
@@ -361,6 +369,12 @@ impl Driven {
     ) -> TrainingEnd {
         state.discard_live();
         TrainingEnd::AtRest { steps_lost: worker.steps_beyond_commit() }
+    }
+
+    fn tell_warnings(&mut self) {
+        for text in self.fabric.take_warnings() {
+            self.control.event(TrainingEvent::Warned { text });
+        }
     }
 
     fn broken(&self, stamp: Stamp, peer: Option<u32>, error: String) -> TrainingEnd {
