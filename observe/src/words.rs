@@ -45,6 +45,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::Abandoned { .. }
         | EventKind::Warning { .. }
         | EventKind::WorkerStalled { .. }
+        | EventKind::WorkerOutOfMemory { .. }
         | EventKind::WorkerExited { expected: false, .. } => EventLevel::Warn,
         EventKind::ResetDecided { way, .. } => warn_if(*way == ResetWay::Abort),
         EventKind::CheckpointLoaded { notes, .. } => warn_if(!notes.is_empty()),
@@ -86,6 +87,7 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             let note = if *killed_after_grace { ", after SIGTERM was ignored" } else { "" };
             format!("{worker} ended: {status}{note}")
         }
+        EventKind::WorkerOutOfMemory { worker, detail } => format!("{worker} was {detail}"),
         EventKind::WorkerStopped { worker, reason } => format!("{worker} is to end: {reason}"),
         EventKind::GenerationFormed { members, root, step } => {
             let from = match root {

@@ -85,6 +85,22 @@ fn a_program_that_never_calls_the_library_runs() {
 }
 
 #[test]
+fn s_12_without_a_folder_for_temporary_files_the_workers_run() {
+    let output = Command::new(binary())
+        .args(["run", "-n", "2", "--bind", "127.0.0.1:0", "--state-dir"])
+        .arg(tempfile::TempDir::new().expect("a temporary folder").path())
+        .args(["--", "/bin/sh", "-c", "echo rank $RANK of $WORLD_SIZE"])
+        .env("TMPDIR", "/nonexistent")
+        .output()
+        .expect("it runs");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stdout.contains("rank 0 of 2") && stdout.contains("rank 1 of 2"), "{stdout}");
+    assert_eq!(stderr.matches("TMPDIR").count(), 1, "one warning: {stderr}");
+}
+
+#[test]
 fn x_14_a_program_that_never_attaches_in_process() {
     let sleep = ["/bin/sleep".to_owned(), "1000".to_owned()];
     let flags = ["-n", "1", "--mode", "in-process", "--start-timeout", "1", "--max-restarts", "0"];

@@ -22,6 +22,7 @@ mod jobs;
 mod lifecycle;
 mod logs;
 mod membership;
+mod memory;
 mod metrics;
 mod network;
 mod networks;

@@ -34,7 +34,7 @@ fn run_explain(job: &Job, arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-fn explanation(job: &Job, what: &str) -> Value {
+pub(crate) fn explanation(job: &Job, what: &str) -> Value {
     let (code, stdout, stderr) = run_explain(job, &["--json", what]);
     assert_eq!(code, Some(0), "{stderr}");
     serde_json::from_str(&stdout).expect("one object")

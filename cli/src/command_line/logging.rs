@@ -96,7 +96,8 @@ pub(crate) fn start_logging(filter: &str) -> Result<(), CommandFailure> {
         .usage(format!("--log {filter:?} is neither a level nor a list of directives"))
         .map_err(|failure| failure.hint("such as: info, debug, or warn,elastic_driver=debug"))?;
     let is_verbose = filter.max_level_hint().is_none_or(|level| level > LevelFilter::INFO);
-    let stderr = Stderr::open(is_verbose).failed("nothing can be said on stderr")?;
+    let stderr =
+        Stderr::open(is_verbose).failed("could not start the thread that writes log lines")?;
     let shows_colours = stderr.shows_colours;
     // Cannot fail: `main` calls this function once.
     let _ = STDERR.set(stderr);

@@ -8,9 +8,16 @@ use crate::ledger::{ResetAccount, TimeBucket};
 /// Share of a reset's cost above which one bucket is what the advice is about.
 const MAIN_SHARE: f64 = 0.5;
 
+/// Advice where the OOM killer was at work.
+const FOR_MEMORY: &str = "if so, give the host or its control group more memory, or start fewer workers there (its slots): \
+                          each holds the state and a copy of the last commit";
+
 /// Advice on a reset.
 pub(super) fn advice_for_reset(account: &ResetAccount) -> Option<String> {
     let mut advice = for_cause(&account.cause);
+    if account.out_of_memory.is_some() {
+        advice.push(FOR_MEMORY.to_owned());
+    }
     let sum = account.cost.sum() as f64 / 1e9;
     let is_main = |bucket| sum > 0.0 && account.cost.seconds_of(bucket) > MAIN_SHARE * sum;
     if is_main(TimeBucket::Lost) && account.way == ResetWay::Abort {

@@ -191,6 +191,9 @@ fn sentences_of_reset(account: &ResetAccount) -> Vec<String> {
     };
     let mut sentences =
         vec![format!("Generation {from} ended because {}.", account.cause), how.to_owned()];
+    if let Some(detail) = &account.out_of_memory {
+        sentences.push(format!("The worker was {detail}."));
+    }
     sentences.push(match (account.to, &account.ms) {
         (Some(to), Some(ms)) => format!("Generation {to} trained {}.", describe_ms(ms)),
         _ => "No generation has trained since.".to_owned(),

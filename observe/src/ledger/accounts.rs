@@ -21,6 +21,8 @@ pub struct ResetAccount {
     pub to: Option<GenerationId>,
     /// The cause.
     pub cause: ResetCause,
+    /// What the kernel's counters tell, if its OOM killer ended the worker that the cause names.
+    pub out_of_memory: Option<String>,
     /// How the generation ended.
     pub way: ResetWay,
     /// Time of the decision.
@@ -52,6 +54,7 @@ impl ResetAccounts {
             from,
             to: None,
             cause: cause.clone(),
+            out_of_memory: None,
             way,
             decided_at: now,
             ms: None,
@@ -74,6 +77,22 @@ impl ResetAccounts {
         let died = ResetCause::WorkerDied { worker: worker.clone() };
         for account in self.accounts.values_mut().filter(|account| account.cause == died) {
             account.cause = ResetCause::WorkerExited { worker: worker.clone(), status };
+        }
+    }
+
+    /// Adds to the last reset that a worker's end began that the OOM killer ended it.
+    pub(super) fn explain_kill(&mut self, worker: &WorkerId, detail: &str) {
+        let is_its_end = |cause: &ResetCause| match cause {
+            ResetCause::WorkerExited { worker: of, .. }
+            | ResetCause::WorkerDied { worker: of }
+            | ResetCause::WorkerSilent { worker: of, .. }
+            | ResetCause::WorkerFailed { worker: of, .. }
+            | ResetCause::PeerBroken { peer: Some(of), .. } => of == worker,
+            _ => false,
+        };
+        let account = self.accounts.values_mut().rev().find(|account| is_its_end(&account.cause));
+        if let Some(account) = account {
+            account.out_of_memory = Some(detail.to_owned());
         }
     }
 

@@ -160,6 +160,9 @@ impl GoodputLedger {
                 self.end_training();
                 self.enter(KnownPhase::Over);
             }
+            EventKind::WorkerOutOfMemory { worker, detail } => {
+                self.resets.explain_kill(worker, detail);
+            }
             EventKind::HostRefused { .. }
             | EventKind::HostUnreachable(_)
             | EventKind::ResetCalledOff { .. }

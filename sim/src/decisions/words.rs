@@ -126,7 +126,7 @@ pub(crate) fn from_agent(message: &AgentToDriver) -> String {
             format!("{worker} has ended: {status}, stopped by {}{killed}", or_none(by))
         }
         AgentToDriver::Drain { reason } => format!("the host leaves: {reason}"),
-        AgentToDriver::LastWords { worker, tail, error } => {
+        AgentToDriver::LastWords { worker, tail, error, .. } => {
             let error = error.as_ref().map(|error| error.message.as_str());
             format!("last words of {worker}: {tail:?}, error {}", or_none(error))
         }
@@ -358,6 +358,7 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
             let killed = if *killed_after_grace { ", killed after its grace" } else { "" };
             format!("{worker} ended: {status}, {expected}{killed}")
         }
+        EventKind::WorkerOutOfMemory { worker, detail } => format!("{worker} was {detail}"),
         EventKind::WorkerStopped { worker, reason } => format!("{worker} is stopped: {reason}"),
         EventKind::GenerationFormed { members, root, step } => {
             format!("formed of {} at step {step}, root {}", list(members), or_none(*root))

@@ -393,9 +393,10 @@ impl AgentCore {
             self.warn(AgentWarning::UnknownProcess { worker: worker.clone() });
             return;
         }
-        let LastWords { tail, error } = said;
+        let LastWords { tail, error, out_of_memory } = said;
         let tail = last_bytes(tail, AgentToDriver::TAIL_BYTES_MAX);
-        self.report(AgentToDriver::LastWords { worker: worker.clone(), tail, error });
+        let worker = worker.clone();
+        self.report(AgentToDriver::LastWords { worker, tail, error, out_of_memory });
         self.end_if_empty();
     }
 

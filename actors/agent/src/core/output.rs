@@ -76,6 +76,8 @@ pub struct LastWords {
     pub tail: String,
     /// The content of its error file, if there is one.
     pub error: Option<ProgramError>,
+    /// What the kernel's counters tell of its OOM killer, if it has killed the process.
+    pub out_of_memory: Option<String>,
 }
 
 /// The signals that stop a process.

@@ -84,8 +84,8 @@ fn end(core: &mut AgentCore, worker: &WorkerId, status: ExitStatus) {
 }
 
 fn silence(worker: WorkerId) -> AgentOutput {
-    let (tail, error) = (String::new(), None);
-    AgentOutput::ToDriver(AgentToDriver::LastWords { worker, tail, error })
+    let (tail, error, out_of_memory) = (String::new(), None, None);
+    AgentOutput::ToDriver(AgentToDriver::LastWords { worker, tail, error, out_of_memory })
 }
 
 fn signal(worker: WorkerId, signal: StopSignal, reason: &str) -> AgentOutput {
@@ -474,10 +474,11 @@ fn g_12_a_death_is_told_before_its_last_words_and_the_slot_is_free_at_once() {
     assert_eq!(drain(&mut core), [exited(worker(0, 1), ExitStatus::Code(1))]);
     core.handle_driver(T0, start(worker(0, 2)));
     assert!(matches!(drain(&mut core).as_slice(), [AgentOutput::Spawn(_)]));
-    let said = LastWords { tail: "no such file".to_owned(), error: None };
+    let tail = "no such file".to_owned();
+    let said = LastWords { tail, error: None, out_of_memory: Some("2 kills".to_owned()) };
     core.handle_last_words(&worker(0, 1), said.clone());
-    let LastWords { tail, error } = said.clone();
-    let words = AgentToDriver::LastWords { worker: worker(0, 1), tail, error };
+    let LastWords { tail, error, out_of_memory } = said.clone();
+    let words = AgentToDriver::LastWords { worker: worker(0, 1), tail, error, out_of_memory };
     assert_eq!(drain(&mut core), [AgentOutput::ToDriver(words)]);
     core.handle_last_words(&worker(0, 1), said);
     assert!(matches!(

@@ -50,9 +50,14 @@ pub enum AttachError {
         /// The cause.
         source: io::Error,
     },
-    /// A pipe or a thread cannot be made.
-    #[error("its output cannot be read: {0}")]
-    System(#[from] io::Error),
+    /// A pipe cannot be made.
+    #[error("there is no pipe for its output: {0}")]
+    Pipe(#[source] io::Error),
+    /// A thread that reads or stores the output cannot be started.
+    #[error(
+        "there is no thread for its output: {0} (limits: ulimit -u, and pids.max of the control group)"
+    )]
+    Thread(#[source] io::Error),
 }
 
 /// The write ends of the pipes, which become the stdout and stderr of the process.
@@ -106,7 +111,7 @@ pub(crate) fn attach(
     let (hear_end, process_lives) = pipe()?;
     let tail = Arc::new(Mutex::new(StreamTail::default()));
     let source = |stream, of: &StreamPlan, pipe, tail| {
-        let begin = |path| StoredFile::begin(path, plan.umask, files);
+        let begin = |path| StoredFile::begin(path, plan.umask, files).map_err(AttachError::Thread);
         let file = of.file.as_deref().map(begin).transpose()?;
         let (pipe, lines) = (Some(File::from(pipe)), of.is_shown.then(Lines::default));
         Ok::<_, AttachError>(Source { stream, pipe, file, lines, tail })
@@ -123,12 +128,13 @@ pub(crate) fn attach(
     let slot = worker.slot;
     let pump =
         OutputPump { worker, prefix, sources, sink, end: EndProgress::Awaited { hear_end, told } };
-    thread::Builder::new().name(format!("output {slot}")).spawn(move || pump.run())?;
+    let thread = thread::Builder::new().name(format!("output {slot}")).spawn(move || pump.run());
+    thread.map_err(AttachError::Thread)?;
     Ok((Pipes { stdout, stderr }, Attached { tail, all_read, process_lives }))
 }
 
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(nix::unistd::pipe2(OFlag::O_CLOEXEC)?)
+fn pipe() -> Result<(OwnedFd, OwnedFd), AttachError> {
+    nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|error| AttachError::Pipe(error.into()))
 }
 
 /// One stream of the process.

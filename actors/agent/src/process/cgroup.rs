@@ -100,8 +100,8 @@ impl Drop for WorkerGroup {
     }
 }
 
-/// The folder of this process's own group.
-fn own_folder() -> Option<PathBuf> {
+/// The folder of this process's own group, under cgroup v2.
+pub(super) fn own_folder() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     folder_of(&mounts, &groups)

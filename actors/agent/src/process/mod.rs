@@ -23,6 +23,7 @@ mod error_file;
 mod exit_watch;
 mod guard;
 mod inspection;
+mod memory;
 mod orphans;
 mod starting;
 mod system;

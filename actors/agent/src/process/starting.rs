@@ -15,6 +15,7 @@ use super::super::output::{Attached, OutputFiles, OutputPlan, OutputSink, attach
 use super::cgroup::{AgentGroup, WorkerGroup};
 use super::command::start;
 use super::guard::Guard;
+use super::memory::OomKills;
 
 /// Log message for a missing guard process.
 const GUARD_LESS: &str =
@@ -24,8 +25,9 @@ const GUARD_LESS: &str =
 #[derive(Clone)]
 pub(super) struct Starter {
     sink: Arc<dyn OutputSink>,
-    /// A folder for error files where none is given; removed with the agent.
-    scratch: Arc<OnceLock<tempfile::TempDir>>,
+    /// A folder for error files where none is given; removed with the agent. None if it cannot be made: processes then
+    /// start without error files.
+    scratch: Arc<OnceLock<Option<tempfile::TempDir>>>,
     /// The control group of this agent, made with the first process where that is allowed.
     group: Arc<OnceLock<Option<AgentGroup>>>,
     pub(super) files: OutputFiles,
@@ -52,6 +54,8 @@ pub(super) struct Spawned {
     pub(super) error_file: Option<PathBuf>,
     /// The control group of the process and of all that it starts.
     pub(super) group: Option<WorkerGroup>,
+    /// The OOM killer's counter before the process began.
+    pub(super) oom_kills: Option<OomKills>,
     /// The seat of the worker's lock, kept until the process has ended, and what tells of the owner's death.
     pub(super) seat: Option<(Arc<LockSeat>, oneshot::Receiver<()>)>,
 }
@@ -71,7 +75,7 @@ impl Starter {
     /// Starts a process.
     pub(super) fn start(&self, order: &SpawnOrder) -> Result<Spawned, StartFailure> {
         let sink = Arc::clone(&self.sink);
-        let plan = OutputPlan::new(order, self.scratch(order)?);
+        let plan = OutputPlan::new(order, self.scratch(order));
         let (pipes, output) =
             attach(&order.worker, &plan, sink, &self.files).map_err(|error| error.to_string())?;
         let error_file = plan.error_file;
@@ -82,6 +86,7 @@ impl Starter {
         if let Some(group) = &group {
             self.children().add_group(group);
         }
+        let oom_kills = OomKills::read(group.as_ref().map(WorkerGroup::folder));
         let seat = self.seat();
         let held = seat.as_ref().map(|(seat, _)| seat);
         let child = match start(order, pipes, error_file.as_deref(), group.as_ref(), held) {
@@ -93,7 +98,7 @@ impl Starter {
         };
         let pid = Pid::from_raw(child.id().cast_signed());
         self.children().add(pid);
-        Ok(Spawned { child, pid, output, error_file, group, seat })
+        Ok(Spawned { child, pid, output, error_file, group, oom_kills, seat })
     }
 
     /// Kills what is left of a worker's control group.
@@ -122,17 +127,16 @@ impl Starter {
     }
 
     /// The agent's folder for error files, made if the process needs it.
-    fn scratch(&self, order: &SpawnOrder) -> Result<Option<&Path>, String> {
+    fn scratch(&self, order: &SpawnOrder) -> Option<&Path> {
         if order.place.is_none() || order.output.directory.is_some() {
-            return Ok(None);
+            return None;
         }
-        if self.scratch.get().is_none() {
-            let folder = tempfile::Builder::new().prefix("elastic-node-").tempdir();
-            let folder = folder.map_err(|error| format!("no folder for error files: {error}"))?;
-            // The cell is empty: it was checked above, on the only thread that starts processes.
-            let _ = self.scratch.set(folder);
-        }
-        Ok(self.scratch.get().map(tempfile::TempDir::path))
+        let begin = || {
+            let made = tempfile::Builder::new().prefix("elastic-node-").tempdir();
+            let without = "workers start without error files (TMPDIR names a folder for them)";
+            made.inspect_err(|error| tracing::warn!(%error, "{without}")).ok()
+        };
+        self.scratch.get_or_init(begin).as_ref().map(tempfile::TempDir::path)
     }
 }
 

@@ -114,6 +114,9 @@ impl SystemProcesses {
     }
 }
 
+/// The status of a process that was killed by a signal which it cannot handle.
+const KILLED: ExitStatus = ExitStatus::Signal(Signal::SIGKILL as i32);
+
 /// A process that was started, with the watch over its end.
 struct StartedProcess {
     spawned: Spawned,
@@ -170,7 +173,7 @@ impl ProcessContext {
 
     async fn see_to_its_end(self, started: StartedProcess) {
         let StartedProcess { spawned, watch } = started;
-        let Spawned { child, pid, output, error_file, group, seat } = spawned;
+        let Spawned { child, pid, output, error_file, group, oom_kills, seat } = spawned;
         let seat = seat.map(|(seat, died)| {
             spawn_local(tell_of_death(died, self.worker.clone(), self.events.clone()));
             seat
@@ -179,6 +182,9 @@ impl ProcessContext {
         drop(seat);
         let Self { worker, starter, lane, live, events, .. } = self;
         let status = live.borrow_mut().bury(&worker, pid, child, &starter);
+        let oom_kills = oom_kills.filter(|_| status == KILLED);
+        // Read before the group is gone, and its counter with it.
+        let explained = lane.run("oom kills", move || oom_kills?.explain());
         if group.is_some() {
             let starter = starter.clone();
             drop(lane.run("end group", move || starter.end_group(group)));
@@ -197,7 +203,8 @@ impl ProcessContext {
             }
             None => None,
         };
-        let said = LastWords { tail, error };
+        let explained = timeout(TAIL_PATIENCE, explained).await.ok().and_then(Result::ok);
+        let said = LastWords { tail, error, out_of_memory: explained.flatten() };
         events.do_send(ProcessEvent::LastWords { worker, said });
     }
 }

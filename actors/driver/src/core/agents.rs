@@ -56,10 +56,20 @@ impl DriverCore {
                 let exit = ProcessExit { status, stopped_by, killed_after_grace };
                 self.handle_exit(now, &worker, &exit);
             }
-            AgentToDriver::LastWords { worker, tail, error } => {
-                let words = match error {
-                    Some(error) => FailureWords { message: error.message, failed_at: error.at },
-                    None => FailureWords { message: tail, failed_at: None },
+            AgentToDriver::LastWords { worker, tail, error, out_of_memory } => {
+                if let Some(detail) = &out_of_memory {
+                    let (worker, detail) = (worker.clone(), shorten(detail));
+                    self.event(EventKind::WorkerOutOfMemory { worker, detail });
+                }
+                let words = match (error, out_of_memory) {
+                    (Some(error), _) => {
+                        FailureWords { message: error.message, failed_at: error.at }
+                    }
+                    (None, Some(detail)) => {
+                        let message = format!("{tail}\n{detail}").trim_start().to_owned();
+                        FailureWords { message, failed_at: None }
+                    }
+                    (None, None) => FailureWords { message: tail, failed_at: None },
                 };
                 self.handle_last_words(now, &worker, &words);
             }

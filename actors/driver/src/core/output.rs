@@ -179,6 +179,14 @@ pub enum EventKind {
         /// Whether SIGKILL was needed after the grace period.
         killed_after_grace: bool,
     },
+    /// The kernel's OOM killer has ended a worker's process. Follows its exit.
+    WorkerOutOfMemory {
+        /// The worker.
+        #[serde(with = "event_form::text")]
+        worker: WorkerId,
+        /// Where the kernel counted it.
+        detail: String,
+    },
     /// A worker was told to end, and why.
     WorkerStopped {
         /// The worker.

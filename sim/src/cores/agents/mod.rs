@@ -314,7 +314,7 @@ impl World {
         let worker = entry.id.clone();
         let has_failed = entry.end.is_some_and(|status| !status.is_success());
         let tail = if has_failed { "simulated end".to_owned() } else { String::new() };
-        let said = LastWords { tail, error: None };
+        let said = LastWords { tail, ..LastWords::default() };
         if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
             return node.process_event(ProcessEvent::LastWords { worker, said });
         }

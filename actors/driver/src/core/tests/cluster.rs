@@ -87,6 +87,7 @@ pub(super) struct Cluster {
     /// Events that say which host does not reach which.
     pub(super) unreachable: Vec<UnreachableHost>,
     pub(super) warnings: Vec<String>,
+    pub(super) out_of_memory: Vec<WorkerId>,
     /// What agents see when they look at a process; a stack is shown only if it was asked for.
     pub(super) sights: BTreeMap<WorkerId, ProcessSight>,
     /// Orders to look at a process, with whether its stack was wanted.
@@ -162,6 +163,7 @@ impl Cluster {
             host_manager_is_slow: false,
             unreachable: Vec::new(),
             warnings: Vec::new(),
+            out_of_memory: Vec::new(),
             sights: BTreeMap::new(),
             looks: Vec::new(),
             stalls: Vec::new(),
@@ -397,8 +399,8 @@ impl Cluster {
         let agent = self.agents[&worker.host].clone();
         self.core.handle_agent(self.now, &agent, message);
         if !self.is_silent_at_end {
-            let words =
-                AgentToDriver::LastWords { worker: worker.clone(), tail: String::new(), error };
+            let (worker, tail, out_of_memory) = (worker.clone(), String::new(), None);
+            let words = AgentToDriver::LastWords { worker, tail, error, out_of_memory };
             self.core.handle_agent(self.now, &agent, words);
         }
         self.worker_link(worker, lost());
@@ -547,6 +549,7 @@ impl Cluster {
                     self.losses.push((committed, begins_at, steps_lost));
                 }
                 EventKind::GenerationFormed { root, .. } => self.roots.push(root),
+                EventKind::WorkerOutOfMemory { worker, .. } => self.out_of_memory.push(worker),
                 EventKind::Warning { message } => self.warnings.push(message),
                 EventKind::HostUnreachable(report) => self.unreachable.push(report),
                 kind @ (EventKind::WorkerStalled { .. } | EventKind::StallEnded { .. }) => {

@@ -130,7 +130,8 @@ fn g_10_a_job_that_ends_by_a_death_names_its_exit_status() {
     assert!(cluster.result.is_none(), "the status is waited for");
     cluster.exit(&victim, KILLED);
     let (worker, tail) = (victim.clone(), "a line of stderr".to_owned());
-    cluster.hear_agent("b", AgentToDriver::LastWords { worker, tail, error: None });
+    let words = AgentToDriver::LastWords { worker, tail, error: None, out_of_memory: None };
+    cluster.hear_agent("b", words);
     cluster.settle();
     let result = cluster.result.expect("the limit is reached");
     let first = result.first_failure.expect("a first cause");
@@ -229,4 +230,26 @@ fn g_10_the_end_of_a_lost_worker_does_not_fail_the_job_that_the_others_finish() 
     cluster.pass(Duration::from_secs(60));
     let result = cluster.result.expect("the end");
     assert_eq!(result.outcome, JobOutcome::Succeeded, "{}", result.reason);
+}
+
+#[test]
+fn s_12_a_worker_that_the_oom_killer_ends_is_told_of_and_the_job_s_result_says_so() {
+    let mut cluster = two_by_two(|config| (config.min_np, config.reset_limit) = (Some(4), Some(0)));
+    cluster.is_silent_at_end = true;
+    let victim = cluster.worker("b", 1);
+    die(&mut cluster, &victim);
+    cluster.exit(&victim, KILLED);
+    let words = AgentToDriver::LastWords {
+        worker: victim.clone(),
+        tail: "a line of stderr".to_owned(),
+        error: None,
+        out_of_memory: Some("killed for want of memory".to_owned()),
+    };
+    cluster.hear_agent("b", words);
+    cluster.settle();
+    assert_eq!(cluster.out_of_memory, std::slice::from_ref(&victim));
+    let reason = cluster.result.expect("the limit is reached").reason;
+    let expected =
+        format!("first {victim}: signal 9 (SIGKILL): a line of stderr\nkilled for want of memory");
+    assert!(reason.ends_with(&expected), "{reason}");
 }

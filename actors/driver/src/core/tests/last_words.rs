@@ -27,7 +27,8 @@ fn say(cluster: &mut Cluster, worker: &WorkerId, error: Option<(&str, u64)>) {
         ProgramError { message, at }
     });
     let (worker, tail) = (worker.clone(), "a line of stderr".to_owned());
-    cluster.hear_agent("a", AgentToDriver::LastWords { worker, tail, error });
+    let words = AgentToDriver::LastWords { worker, tail, error, out_of_memory: None };
+    cluster.hear_agent("a", words);
 }
 
 fn reason(cluster: &Cluster) -> &str {
