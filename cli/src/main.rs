@@ -14,6 +14,7 @@ use command_line::{CommandFailure, CommandLine, ProgramCommand, ResultExt as _, 
 use elastic_runtime::system;
 
 fn main() -> ExitCode {
+    process::unblock_signals();
     let code = match command_line::read().and_then(carry_out) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -58,6 +58,7 @@ const fn signal_name(signal: i32) -> Option<&'static str> {
         2 => "SIGINT",
         3 => "SIGQUIT",
         4 => "SIGILL",
+        5 => "SIGTRAP",
         6 => "SIGABRT",
         7 => "SIGBUS",
         8 => "SIGFPE",
@@ -66,6 +67,9 @@ const fn signal_name(signal: i32) -> Option<&'static str> {
         13 => "SIGPIPE",
         14 => "SIGALRM",
         15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
         _ => return None,
     })
 }

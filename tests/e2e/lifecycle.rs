@@ -101,6 +101,23 @@ fn s_12_without_a_folder_for_temporary_files_the_workers_run() {
 }
 
 #[test]
+fn s_12_workers_are_asked_to_end_whatever_signals_the_launcher_had_blocked() {
+    let blocked = "import os, signal, sys; \
+                   signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); \
+                   os.execv(sys.argv[1], sys.argv[1:])";
+    let output = Command::new("python3")
+        .args(["-c", blocked, binary(), "run", "-n", "1", "--max-restarts", "0"])
+        .args(["--bind", "127.0.0.1:0", "--state-dir"])
+        .arg(tempfile::TempDir::new().expect("a temporary folder").path())
+        .args(["--", "/bin/sh", "-c", "kill -TERM $$; echo survived"])
+        .output()
+        .expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("signal 15 (SIGTERM)"), "{stderr}");
+}
+
+#[test]
 fn x_14_a_program_that_never_attaches_in_process() {
     let sleep = ["/bin/sleep".to_owned(), "1000".to_owned()];
     let flags = ["-n", "1", "--mode", "in-process", "--start-timeout", "1", "--max-restarts", "0"];

@@ -13,6 +13,7 @@ use std::time::Duration;
 use elastic_runtime::Pulse;
 use elastic_runtime::pulse::TICK_EVERY;
 use futures_util::future::select;
+use nix::sys::signal::SigSet;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
@@ -26,6 +27,13 @@ const STANDS_STILL_AFTER: Duration = Duration::from_millis(500);
 
 /// Most signals that wait to be taken.
 const WAITING_MAX: usize = 16;
+
+/// Unblocks all signals. A launcher may have started this process with some of them blocked, and its threads and
+/// workers would inherit that: neither could be asked to end. To be called before there is another thread.
+pub(crate) fn unblock_signals() {
+    // Cannot fail: the set is valid.
+    let _ = SigSet::all().thread_unblock();
+}
 
 /// The received signals. Clones share the queue; each signal is taken once.
 #[derive(Clone, Debug)]
