@@ -41,12 +41,18 @@ def is_initialized() -> bool:
     return _session is not None and not _is_shut_down
 
 
-def session() -> _native.Session:
+def check_process(raised: Optional[BaseException] = None) -> None:
+    """Raises in a process that was forked from a worker: it has copies of the worker's groups, and no part in its job.
+    `raised` takes precedence."""
     if _is_forked:
-        raise _native.CollectiveError(
+        raise raised or _native.CollectiveError(
             "this process was forked from a worker, and has no part in its job: call collectives in the worker itself, "
             'or start the process with multiprocessing\'s "spawn"'
         )
+
+
+def session() -> _native.Session:
+    check_process()
     if _session is None or _is_shut_down:
         raise ValueError("elastic_node is not initialized: call elastic_node.init() first")
     return _session

@@ -73,6 +73,7 @@ def run(
                     result = func(state, *args, **kwargs)
                 except BaseException as error:
                     raised = error
+                _context.check_process(raised)
                 _context.leaving()
                 session.conclude(raised)
                 del raised

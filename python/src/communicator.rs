@@ -119,10 +119,7 @@ impl PyGroup {
         if std::process::id() == self.process {
             return Ok(());
         }
-        Err(errors::CollectiveError::new_err(
-            "this process was forked from a worker, and has no part in its groups: call collectives in the worker \
-             itself, or start the process with multiprocessing's \"spawn\"",
-        ))
+        Err(errors::forked())
     }
 
     /// Submits a call, and launches the rounds that complete it.

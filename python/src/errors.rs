@@ -39,6 +39,14 @@ pub(crate) fn keep(error: PyErr) {
     RAISED.with_borrow_mut(|slot| *slot = Some(error));
 }
 
+/// The exception for a call in a process that was forked from a worker.
+pub(crate) fn forked() -> PyErr {
+    CollectiveError::new_err(
+        "this process was forked from a worker, and has no part in its job: call collectives in the worker itself, or \
+         start the process with multiprocessing's \"spawn\"",
+    )
+}
+
 /// The exception for an error of the Rust API.
 pub(crate) fn raise(error: Error) -> PyErr {
     match error {

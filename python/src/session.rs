@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 use crate::communicator::PyGroup;
 use crate::content::Content;
-use crate::errors::{ElasticError, raise};
+use crate::errors::{ElasticError, forked, raise};
 use crate::handle::{GenerationFailure, LOOK_EVERY};
 use crate::unlocked::unlocked;
 
@@ -37,6 +37,8 @@ pub(crate) struct PySession {
     generation: Option<EnteredGeneration>,
     /// Whether training continues from where it was, in the generation that was entered last.
     goes_on: Rc<Cell<bool>>,
+    /// The id of the process that has the session. A forked process has the memory, but none of the threads.
+    process: u32,
 }
 
 /// A section of the program; `None` outside of a generation.
@@ -85,7 +87,8 @@ impl PySession {
         let seen = Rc::clone(&goes_on);
         state.on_reset(move |_worker, _content| seen.set(true));
         let attachment = Some(attachment);
-        Ok(PySession { attachment, state, object: None, generation: None, goes_on })
+        let process = std::process::id();
+        Ok(PySession { attachment, state, object: None, generation: None, goes_on, process })
     }
 
     #[getter]
@@ -137,6 +140,7 @@ impl PySession {
     /// Waits for the next generation, and brings the state's object in step with its members. Returns whether
     /// training goes on there from where it was, rather than begin; `None` when it is over. Blocks.
     fn enter(&mut self, py: Python<'_>) -> PyResult<Option<bool>> {
+        self.check_process()?;
         let Some(attachment) = &mut self.attachment else {
             return Err(ElasticError::new_err("this process has left its job"));
         };
@@ -158,6 +162,7 @@ impl PySession {
 
     /// The training function has ended, with this exception or without one.
     fn conclude(&mut self, py: Python<'_>, raised: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+        self.check_process()?;
         let Some(generation) = self.generation.take() else { return Ok(()) };
         let Some(attachment) = &mut self.attachment else { return Ok(()) };
         let EnteredGeneration { worker, group, failure } = generation;
@@ -183,6 +188,7 @@ impl PySession {
 
     /// Saves the state, and lets a planned change of the world take effect.
     fn commit(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.check_process()?;
         let generation = current(self.generation.as_ref())?;
         generation.check()?;
         let state = &mut self.state;
@@ -191,12 +197,14 @@ impl PySession {
 
     /// Saves the state.
     fn save(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.check_process()?;
         let state = &mut self.state;
         unlocked(py, || state.save()).map_err(raise)
     }
 
     /// Brings the state's object back to the last commit.
     fn restore(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.check_process()?;
         let state = &mut self.state;
         unlocked(py, || state.restore()).map_err(raise)?;
         self.apply(py)
@@ -204,6 +212,7 @@ impl PySession {
 
     /// Lets a planned change of the world take effect, without a commit.
     fn check_host_updates(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_process()?;
         let generation = current(self.generation.as_ref())?;
         generation.check()?;
         unlocked(py, || generation.worker.check_host_updates()).map_err(raise)
@@ -229,6 +238,12 @@ impl PySession {
 }
 
 impl PySession {
+    /// # Errors
+    /// This process was forked from the session's. A farewell from here would end the generation for its owner.
+    fn check_process(&self) -> PyResult<()> {
+        if std::process::id() == self.process { Ok(()) } else { Err(forked()) }
+    }
+
     /// Applies a commit's content to the object.
     fn apply(&mut self, py: Python<'_>) -> PyResult<()> {
         let Some(object) = &self.object else { return Ok(()) };

@@ -1,5 +1,6 @@
 """Jobs under a driver: the collectives, and what survives."""
 
+import pytest
 from conftest import stand_in
 
 
@@ -32,6 +33,15 @@ def test_h_7_a_killed_worker_costs_its_step_and_no_process_of_a_survivor(job):
     assert all(said["resets"] >= 1 for said in ends), "H-24"
     killed = [event for event in done.kinds("worker_exited") if "signal 9" in str(event)]
     assert len(killed) == 1, done.output
+
+
+@pytest.mark.parametrize(("how", "code"), [("exit", 3), ("raise", 1), ("return", 4), ("commit", 4)])
+def test_a_forked_child_that_ends_does_not_end_the_generation_of_its_parent(job, how, code):
+    done = job("forking.py", how, flags=["--mode", "in-process"])
+    assert done.code == 0, done.output
+    assert [said["child"] for said in done.said() if "child" in said] == [code], done.output
+    assert len([said for said in done.said() if "rank" in said]) == 2, done.output
+    assert done.kinds("reset_decided") == [], done.output
 
 
 def test_g_10_an_error_of_the_training_function_is_the_jobs_reason(job):
