@@ -118,6 +118,29 @@ fn s_12_workers_are_asked_to_end_whatever_signals_the_launcher_had_blocked() {
 }
 
 #[test]
+fn x_2_an_agent_is_started_again_where_the_program_s_file_was_removed() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let (copy, mark) = (folder.path().join("elastic-node"), folder.path().join("mark"));
+    std::fs::copy(binary(), &copy).expect("a copy");
+    let script = format!(
+        "if mkdir {}; then rm {}; kill -9 $PPID; sleep 1000; fi; echo rank $RANK of $WORLD_SIZE",
+        mark.display(),
+        copy.display()
+    );
+    let output = Command::new(&copy)
+        .args(["run", "-n", "1", "--bind", "127.0.0.1:0", "--state-dir"])
+        .arg(folder.path().join("state"))
+        .args(["--", "/bin/sh", "-c", &script])
+        .output()
+        .expect("it runs");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stdout.contains("rank 0 of 1"), "{stdout}");
+    assert!(mark.exists() && !copy.exists(), "the file was removed meanwhile: {stderr}");
+}
+
+#[test]
 fn x_14_a_program_that_never_attaches_in_process() {
     let sleep = ["/bin/sleep".to_owned(), "1000".to_owned()];
     let flags = ["-n", "1", "--mode", "in-process", "--start-timeout", "1", "--max-restarts", "0"];

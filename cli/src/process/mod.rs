@@ -16,6 +16,7 @@ mod leash;
 mod network;
 mod node;
 mod observer;
+mod own_program;
 mod progress;
 mod random;
 mod recording;

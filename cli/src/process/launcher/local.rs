@@ -16,10 +16,11 @@ use tokio::process::{Child, Command};
 use super::command::AgentCommand;
 use super::core::{AgentProcessEnd, EndKind};
 use crate::command_line::flag_variables;
+use crate::process::own_program::own_program;
 
 /// Starts the agent of a host, from the launcher's lane.
 pub(super) fn start(agent: &AgentCommand, name: &HostName) -> io::Result<Child> {
-    let mut command = Command::new(&agent.program);
+    let mut command = Command::new(own_program()?);
     for variable in flag_variables() {
         command.env_remove(variable);
     }

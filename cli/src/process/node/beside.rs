@@ -14,6 +14,7 @@ use elastic_protocol::HostName;
 
 use crate::command_line::{CommandFailure, Leash, ResultExt, flag_variables};
 use crate::process::leash::{DRIVERS, LEAVE};
+use crate::process::own_program::own_program;
 
 /// Interval between two checks whether the agent has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -67,7 +68,7 @@ impl Beside {
             }
             return Ok(());
         }
-        let program = std::env::current_exe().failed("this program does not find itself")?;
+        let program = own_program().failed("this program does not find itself")?;
         let AgentFlags { host, slots, role, interface, token } = &self.flags;
         let mut command = Command::new(program);
         for variable in flag_variables() {
