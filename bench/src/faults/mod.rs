@@ -3,8 +3,8 @@
 //! Two hosts in network namespaces train with two workers each. A fault strikes, and is healed once training goes on
 //! (or after the time of observation, where it did not stop). The figure is the longest time without a step that all
 //! members of a generation committed, from the fault on. A fault that leaves the members alone, such as a hung disk,
-//! has a second figure: a worker is killed while it lasts. torchrun is put through those that it can have, on one
-//! machine without namespaces. Needs root; faults of a driver with a standby need etcd.
+//! has a second figure: a worker is killed while it lasts. Peers (`--vs`) are put through those that they can have, on
+//! one machine without namespaces. Needs root; faults of a driver with a standby need etcd.
 
 mod fault;
 mod gap;
@@ -16,7 +16,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use clap::ValueEnum as _;
 use serde::Serialize;
@@ -24,6 +24,7 @@ use serde::Serialize;
 use self::fault::InjectedFault;
 use self::job::FaultsJob;
 use self::peer::PeerFault;
+use crate::recovery::contestant::RecoveryPeer;
 use crate::soak::network::Network;
 use crate::statistics::{median, percentile};
 
@@ -36,16 +37,19 @@ pub(crate) struct FaultsOptions {
     /// How often each strikes.
     #[arg(long, default_value_t = 10)]
     strikes: usize,
-    /// How often each strikes torchrun; 0 leaves it out.
-    #[arg(long, default_value_t = 0)]
-    torchrun_strikes: usize,
+    /// Others that are put through the faults that they can have.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    vs: Vec<RecoveryPeer>,
+    /// How often each fault strikes each of them.
+    #[arg(long, default_value_t = 2)]
+    peer_strikes: usize,
     /// Least time of a step in milliseconds.
     #[arg(long, default_value_t = 10)]
     step_ms: u64,
     /// After so many seconds without a step a fault counts as not survived.
     #[arg(long, default_value_t = 120)]
     patience: u64,
-    /// The interpreter with torch, for torchrun.
+    /// The interpreter that has the peers.
     #[arg(long, env = "ELASTIC_BENCH_PYTHON", default_value = "python3")]
     python: PathBuf,
     /// Only the result, as one line of JSON.
@@ -84,13 +88,19 @@ struct FaultsReport {
     faults: BTreeMap<String, FaultFigures>,
     /// Longest standstill after a worker's death while the fault lasts.
     with_a_death: BTreeMap<String, FaultFigures>,
+    /// Those of each peer.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    torchrun: BTreeMap<String, FaultFigures>,
+    peers: BTreeMap<&'static str, BTreeMap<String, FaultFigures>>,
 }
 
 /// Measures and prints.
 pub(crate) fn run(options: &FaultsOptions) -> anyhow::Result<()> {
     ensure!(options.strikes > 0, "there must be at least 1 strike");
+    for peer in &options.vs {
+        if let Some(missing) = peer.missing(&options.python) {
+            bail!(missing);
+        }
+    }
     let faults = if options.only.is_empty() {
         InjectedFault::value_variants()
     } else {
@@ -106,12 +116,22 @@ pub(crate) fn run(options: &FaultsOptions) -> anyhow::Result<()> {
             note(options, &mut with_a_death, fault.name(), ", and a worker dies", measured)?;
         }
     }
-    let mut torchrun = BTreeMap::new();
-    for fault in PeerFault::ALL.iter().filter(|_| options.torchrun_strikes > 0) {
-        let measured = peer::measure(options, *fault);
-        note(options, &mut torchrun, format!("{fault:?}"), " (torchrun)", measured)?;
+    let mut peers = BTreeMap::new();
+    for peer in &options.vs {
+        let mut of_peer = BTreeMap::new();
+        for fault in PeerFault::ALL {
+            let measured = peer::measure(options, *peer, fault);
+            note(
+                options,
+                &mut of_peer,
+                format!("{fault:?}"),
+                &format!(" ({})", peer.name()),
+                measured,
+            )?;
+        }
+        peers.insert(peer.name(), of_peer);
     }
-    let report = FaultsReport { faults: alone, with_a_death, torchrun };
+    let report = FaultsReport { faults: alone, with_a_death, peers };
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
     Ok(())
 }

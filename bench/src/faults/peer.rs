@@ -1,5 +1,4 @@
-//! torchrun under the faults that it can be put through: four workers of an unmodified script on this machine. Used by
-//! `faults`.
+//! Peers under the faults that they can be put through: four workers on this machine. Used by `faults`.
 
 use std::time::Duration;
 
@@ -13,32 +12,33 @@ use crate::record;
 use crate::recovery::contestant::{RecoveryContestant, RecoveryPeer, WORKERS};
 use crate::recovery::job::RecoveryJob;
 
-/// A fault of a worker, or of the launcher that is torchrun's agent.
+/// A fault of a worker, or of the launcher: torchrun's agent, Horovod's driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PeerFault {
     KillWorker,
     StopWorker,
-    KillAgent,
-    StopAgent,
+    KillLauncher,
+    StopLauncher,
 }
 
 impl PeerFault {
     pub(super) const ALL: [Self; 4] =
-        [Self::KillWorker, Self::StopWorker, Self::KillAgent, Self::StopAgent];
+        [Self::KillWorker, Self::StopWorker, Self::KillLauncher, Self::StopLauncher];
 }
 
 /// Steps that all commit before a fault.
 const STEPS: usize = 20;
 
-/// One job for each strike: torchrun does not come back from all of them.
+/// One job for each strike: no peer comes back from all of them.
 pub(super) fn measure(
     options: &FaultsOptions,
+    peer: RecoveryPeer,
     fault: PeerFault,
 ) -> anyhow::Result<Vec<Option<f64>>> {
     let mut samples = Vec::new();
-    for _ in 0..options.torchrun_strikes {
+    for _ in 0..options.peer_strikes {
         let (mut job, _) = RecoveryJob::start(options.step_ms, |_folder| {
-            Ok(RecoveryContestant::peer(RecoveryPeer::Torchrun, &options.python))
+            Ok(RecoveryContestant::peer(peer, &options.python))
         })?;
         let pids = job.wait("four workers that train", |job| {
             let all = record::all(&job.records());
@@ -49,14 +49,14 @@ pub(super) fn measure(
         let (victim, signal) = match fault {
             PeerFault::KillWorker => (pids[1], Signal::SIGKILL),
             PeerFault::StopWorker => (pids[1], Signal::SIGSTOP),
-            PeerFault::KillAgent => (job.launcher_pid(), Signal::SIGKILL),
-            PeerFault::StopAgent => (job.launcher_pid(), Signal::SIGSTOP),
+            PeerFault::KillLauncher => (job.launcher_pid(), Signal::SIGKILL),
+            PeerFault::StopLauncher => (job.launcher_pid(), Signal::SIGSTOP),
         };
         let struck_ns = now_ns()?;
         kill(Pid::from_raw(i32::try_from(victim)?), signal)?;
         samples.push(observe(&job, struck_ns, Duration::from_secs(options.patience))?);
-        // A stopped process cannot end in order, and workers of torchrun outlive an agent that is killed.
-        let is_killed = matches!(fault, PeerFault::KillAgent);
+        // A stopped process cannot end in order, and workers may outlive a launcher that is killed.
+        let is_killed = matches!(fault, PeerFault::KillLauncher);
         let farewell = if is_killed { Signal::SIGKILL } else { Signal::SIGCONT };
         for pid in pids.iter().chain([&victim]) {
             // It may have ended.
