@@ -11,7 +11,7 @@ use elastic_protocol::{
     Assignment, DataPlane, Deadlines, GenerationId, HostName, Incarnation, NodeId, NodeName,
     ProgramSpec, Stamp, Step, Term, Time, WorkerId,
 };
-use rand::SeedableRng as _;
+use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::replay::{ReplayError, replay};
@@ -180,6 +180,16 @@ fn lost_lines_are_a_gap_that_is_counted_and_the_recording_begins_anew() {
     let report = replay(&segments, "m").expect("recorded");
     assert!(report.is_same, "{:?}", report.difference);
     assert_eq!((report.inputs, report.steps_missing, report.lives), (2, 3, 1));
+}
+
+#[test]
+fn a_number_of_a_program_is_read_back_to_its_last_bit() {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    for _ in 0..10_000 {
+        let number: f64 = rng.random();
+        let read: f64 = serde_json::from_str(&number.to_string()).expect("a number");
+        assert_eq!(read.to_bits(), number.to_bits(), "{number}");
+    }
 }
 
 #[test]
