@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use elastic_node::ReduceOp;
+use elastic_node::{ReduceOp, Worker};
 use serde::{Deserialize, Serialize};
 
 use data::Digits;
@@ -67,7 +67,7 @@ pub(crate) fn train(options: &Options) -> elastic_node::Result<f64> {
                 state.model.apply(&gradient);
                 state.loss = gradient[gradient.len() - 1];
                 wait_until(began + Duration::from_millis(options.step_ms));
-                worker.note(state.summary());
+                state.report(worker)?;
                 state.commit(worker)?;
             }
             state.accuracy = state.model.accuracy(&digits.test);
@@ -76,7 +76,7 @@ pub(crate) fn train(options: &Options) -> elastic_node::Result<f64> {
             }
             state.epoch += 1;
         }
-        worker.note(state.summary());
+        state.report(worker)?;
         accuracy = state.accuracy;
         if worker.rank() == 0 {
             if let Some(file) = &options.save {
@@ -93,6 +93,13 @@ impl Training {
     fn summary(&self) -> String {
         let Self { epoch, loss, accuracy, .. } = self;
         format!("epoch {epoch} loss {loss:.4} accuracy {accuracy:.4}")
+    }
+
+    /// Shows where training is, in `elastic-node status` and on the job's page.
+    fn report(&self, worker: &Worker) -> elastic_node::Result<()> {
+        worker.note(format!("epoch {}", self.epoch));
+        worker.report("loss", self.loss)?;
+        Ok(worker.report("accuracy", self.accuracy)?)
     }
 }
 

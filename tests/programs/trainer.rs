@@ -105,6 +105,9 @@ fn main() -> Result<()> {
                     *total += count;
                 }
                 state.steps += 1;
+                worker
+                    .report("epoch", f64::from(u32::try_from(state.epoch).unwrap_or(u32::MAX)))?;
+                worker.report("rank", worker.rank())?;
                 if state.steps % flags.commit_every == 0 {
                     state.commit(worker)?;
                     log.write("commit", worker, state);

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use elastic_protocol::codec::encode;
-use elastic_protocol::messages::{AgentToDriver, Ballot, DriverToWorker, Vote, WorkerToDriver};
+use elastic_protocol::messages::{
+    AgentToDriver, Ballot, DriverToWorker, ReportedValues, Vote, WorkerToDriver,
+};
 use elastic_protocol::{
     Assignment, AssignmentDelta, CommitId, HostName, NodeId, Stamp, Step, WorkerId,
 };
@@ -59,8 +61,11 @@ impl Workers {
 
     /// The reports of all workers that they have committed this step.
     pub(super) fn progress(&self, stamp: Stamp, step: Step) -> anyhow::Result<VecDeque<Input>> {
-        let note = "epoch 3 loss 0.0421 accuracy 0.9611".to_owned();
-        let bytes = encode(&WorkerToDriver::Progress { stamp, step, note })?;
+        let note = "epoch 3".to_owned();
+        let mut reported = ReportedValues::default();
+        reported.set("loss", 0.0421)?;
+        reported.set("accuracy", 0.9611)?;
+        let bytes = encode(&WorkerToDriver::Progress { stamp, step, note, reported })?;
         let workers = self.commits.keys();
         Ok(workers.map(|it| Input::FromWorker(NodeId::worker(it), bytes.clone())).collect())
     }

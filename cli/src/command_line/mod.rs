@@ -52,7 +52,7 @@ pub(crate) use node_plan::{NodePlan, SecretSource};
 pub(crate) use printable::printable;
 pub(crate) use reading::{flag_variables, read, warn_of_misspelt_variables};
 pub(crate) use replay::run_replay;
-pub(crate) use status::{describe_status, print_status};
+pub(crate) use status::{describe_status, print_status, program_words};
 pub(crate) use stdout::print_line;
 pub(crate) use timeline::print_timeline;
 pub(crate) use worker_flags::{Leash, TOKEN_VARIABLE, WorkerPlan, plan_worker};

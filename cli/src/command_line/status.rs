@@ -8,7 +8,9 @@ use clap::Args;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use elastic_observe::{TimeBucket, describe_phases};
-use elastic_protocol::messages::{DriverStatus, GoodputStatus, StatusReport, UnreachableHost};
+use elastic_protocol::messages::{
+    DriverStatus, GoodputStatus, StatusReport, UnreachableHost, WorkerStatus,
+};
 
 use super::failure::{CommandFailure, ResultExt};
 use super::find_job::{find_job, short_id};
@@ -274,10 +276,17 @@ fn workers_table(status: &StatusReport) -> Table {
             worker.pid.map_or_else(String::new, |pid| pid.to_string()),
             worker.state.to_string(),
             worker.step.to_string(),
-            worker.note.clone(),
+            program_words(worker),
         ]);
     }
     table
+}
+
+/// What a worker's program wants shown, on one line: its numbers, then its note.
+pub(crate) fn program_words(worker: &WorkerStatus) -> String {
+    let (numbers, note) = (worker.reported.to_string(), &worker.note);
+    let gap = if numbers.is_empty() || note.is_empty() { "" } else { " · " };
+    format!("{numbers}{gap}{note}")
 }
 
 fn plain_table(header: &[&str]) -> Table {

@@ -88,7 +88,7 @@ impl Story {
 
 #[cfg(test)]
 mod tests {
-    use elastic_protocol::messages::{DriverStatus, WorkerCondition, WorkerStatus};
+    use elastic_protocol::messages::{DriverStatus, ReportedValues, WorkerCondition, WorkerStatus};
     use elastic_protocol::{HostName, JobId};
 
     use super::*;
@@ -102,6 +102,7 @@ mod tests {
             state: WorkerCondition::Running,
             step,
             note: String::new(),
+            reported: ReportedValues::default(),
         });
         StatusReport {
             job: JobId(uuid::Uuid::nil()),

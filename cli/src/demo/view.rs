@@ -6,7 +6,7 @@ use std::time::Duration;
 use elastic_protocol::messages::{JobPhase, StatusReport};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::command_line::describe_status;
+use crate::command_line::{describe_status, program_words};
 
 /// Least number of steps between two plain lines, unless something else changes.
 const STEPS_APART: u64 = 25;
@@ -51,13 +51,14 @@ impl DemoView {
         }
         let now = (status.phase, status.generation, status.world_size);
         let first = status.workers.iter().find(|worker| worker.rank == Some(0));
-        let (step, note) = first.map_or((0, ""), |worker| (worker.step, worker.note.as_str()));
+        let step = first.map_or(0, |worker| worker.step);
         if Some(now) == self.shown && step < self.shown_step + STEPS_APART {
             return;
         }
         let (phase, generation, world_size) = &now;
+        let words = first.map(program_words).unwrap_or_default();
         self.say(&format!(
-            "{phase}: generation {generation}, {world_size} workers, step {step} {note}"
+            "{phase}: generation {generation}, {world_size} workers, step {step} {words}"
         ));
         self.shown_step = if Some(now) == self.shown { step } else { step.max(self.shown_step) };
         self.shown = Some(now);

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::{HostCondition, JobPhase, WorkerCondition};
 use super::drivers::DriverStatus;
+use super::reported::ReportedValues;
 use super::standstill::{AwaitedWorker, StalledWorker};
 use crate::ids::{HostName, JobId};
 use crate::job::JobResult;
@@ -213,6 +214,9 @@ pub struct WorkerStatus {
     /// Text that the program wants shown.
     #[serde(default)]
     pub note: String,
+    /// The numbers that the program reports.
+    #[serde(default)]
+    pub reported: ReportedValues,
 }
 
 /// One reset.

@@ -8,6 +8,7 @@ mod checkpoint;
 mod client;
 mod condition;
 mod drivers;
+mod reported;
 mod standstill;
 mod vote;
 mod worker;
@@ -21,6 +22,7 @@ pub use client::{
 };
 pub use condition::{HostCondition, JobPhase, WorkerCondition};
 pub use drivers::{DRIVERS_MAX, DriverStatus, KnownDrivers};
+pub use reported::{InvalidReport, ReportedValues};
 pub use standstill::{
     AwaitedWorker, CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight,
     StalledWorker, TrainingSection,

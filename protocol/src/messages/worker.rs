@@ -12,7 +12,9 @@ use crate::commit::{CommitId, Step};
 use crate::deadlines::Deadlines;
 use crate::ids::{JobId, Stamp, Term};
 use crate::job::{JobResult, ResetCause};
-use crate::messages::{CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition};
+use crate::messages::{
+    CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, ReportedValues,
+};
 
 /// Messages from a worker to the driver. Votes go to the registry as [`Vote`](super::Vote).
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -64,9 +66,11 @@ pub enum WorkerToDriver {
         stamp: Stamp,
         /// Its last commit.
         step: Step,
-        /// Text that the program wants shown, such as its loss; at most [`WorkerToDriver::NOTE_BYTES_MAX`]
+        /// Text that the program wants shown; at most [`WorkerToDriver::NOTE_BYTES_MAX`]
         /// bytes.
         note: String,
+        /// The numbers that the program reports, each as it was last.
+        reported: ReportedValues,
     },
     /// The training thread has stood still for [`WorkerToDriver::STILL_BEATS`] beats, or goes on after that. Sent again on
     /// every new connection while it stands still.

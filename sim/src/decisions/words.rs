@@ -155,8 +155,9 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
             format!("a collective of {} failed with rank {}: {error}", stamp(*of), or_none(*peer))
         }
         WorkerToDriver::Warning { text } => format!("warns: {text}"),
-        WorkerToDriver::Progress { stamp: of, step, note } => {
-            format!("{PROGRESS} {} is at step {step} {note}", stamp(*of)).trim_end().to_owned()
+        WorkerToDriver::Progress { stamp: of, step, note, reported } => {
+            let said = format!("{PROGRESS} {} is at step {step} {note} {reported}", stamp(*of));
+            said.trim_end().to_owned()
         }
         WorkerToDriver::Standstill { stamp: of, position: Some(position), for_ms } => {
             let inside = position.inside.as_ref().map(|inside| &inside.kind);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use elastic_host_manager::HostState;
 use elastic_protocol::messages::{
-    DriverStatus, HostCondition, HostStatus, JobPhase, ResetStatus, StatusReport, WorkerCondition,
-    WorkerStatus,
+    DriverStatus, HostCondition, HostStatus, JobPhase, ReportedValues, ResetStatus, StatusReport,
+    WorkerCondition, WorkerStatus,
 };
 use elastic_protocol::{Time, WorkerId};
 
@@ -184,6 +184,7 @@ impl DriverCore {
             state,
             step: record.step.0,
             note: record.note.clone(),
+            reported: record.reported.clone(),
         }
     }
 
@@ -208,6 +209,7 @@ impl DriverCore {
                 state,
                 step: 0,
                 note: String::new(),
+                reported: ReportedValues::default(),
             })
         })
     }

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use elastic_protocol::messages::LaneStatus;
+use elastic_protocol::messages::{LaneStatus, ReportedValues};
 use elastic_protocol::{
     CommitId, GenerationId, HostName, Incarnation, NodeId, Step, Time, WorkerId,
 };
@@ -124,6 +124,9 @@ pub(crate) struct WorkerRecord {
     /// How many warnings of this process were passed on by this driver.
     #[serde(default)]
     pub(crate) warnings: usize,
+    /// The numbers that the worker's program reports (copy).
+    #[serde(default)]
+    pub(crate) reported: ReportedValues,
     /// Whether the training thread is at rest, as the worker said, and has been given no work since.
     pub(crate) at_rest: bool,
     /// Whether a peer said that its link to this worker broke.
@@ -146,6 +149,7 @@ impl WorkerRecord {
             step: Step::default(),
             note: String::new(),
             warnings: 0,
+            reported: ReportedValues::default(),
             at_rest: false,
             accused: false,
             leaving: None,

@@ -38,11 +38,11 @@ impl DriverCore {
             WorkerToDriver::CollectiveFailed { stamp, peer, error } => {
                 self.handle_collective_failed(now, worker, stamp, peer, error);
             }
-            WorkerToDriver::Progress { stamp, step, note } => {
+            WorkerToDriver::Progress { stamp, step, note, reported } => {
                 if self.round.stamp() != Some(stamp) {
                     return self.drop_message();
                 }
-                self.roster.note_progress(&worker, step, note);
+                self.roster.note_progress(&worker, step, note, reported);
                 self.record_progress(now);
                 self.retry_checkpoint(now);
             }

@@ -33,6 +33,9 @@ const TEXTS: [&str; 16] = [
 /// Fields with lists or maps of such texts.
 const LISTS_OF_TEXTS: [&str; 4] = ["accusations", "argv", "reports", "warnings"];
 
+/// The field with numbers whose names are such texts.
+const NAMED_NUMBERS: &str = "reported";
+
 /// First of the addresses that stand for others: they are reserved for tests (RFC 2544, RFC 3849).
 const FIRST_V4: u32 = u32::from_be_bytes([198, 18, 0, 1]);
 const FIRST_V6: u128 = 0x2001_0db8 << 96 | 1;
@@ -176,8 +179,15 @@ impl Substitutes {
                     let is_own = value.is_string() && TEXTS.contains(&key.as_str());
                     let is_list = LISTS_OF_TEXTS.contains(&key.as_str());
                     let is_text = !is_kept && (is_text || is_own || is_list);
+                    let value = match (key.as_str(), value) {
+                        (NAMED_NUMBERS, Value::Object(numbers)) => {
+                            let numbers = numbers.iter();
+                            numbers.map(|(name, value)| (self.text(name), value.clone())).collect()
+                        }
+                        _ => self.replaced_in(value, is_text),
+                    };
                     let key = self.names.get(key).cloned().unwrap_or_else(|| key.clone());
-                    (key, self.replaced_in(value, is_text))
+                    (key, value)
                 });
                 Value::Object(fields.collect())
             }
@@ -262,6 +272,7 @@ mod tests {
             "meeting": "10.1.2.3:80", "other": "10.1.2.4:80", "here": "127.0.0.1:7070",
             "event": "zeta[1]#4 lost alpha:2 at 10.1.2.3, (mu).", "tail": "password",
             "cause": { "HostLost": { "host": "mu", "reason": "password" } },
+            "reported": { "password": 0.5, "host": 1.0 },
         });
         let mut names = Substitutes::default();
         names.collect(&said);
@@ -272,6 +283,7 @@ mod tests {
             "meeting": "198.18.0.1:80", "other": "198.18.0.2:80", "here": "127.0.0.1:7070",
             "event": "host-00003[1]#4 lost host-00001:2 at 198.18.0.1, (host-00002).",
             "tail": "text-1", "cause": { "HostLost": { "host": "host-00002", "reason": "text-1" } },
+            "reported": { "text-1": 0.5, "text-2": 1.0 },
         });
         assert_eq!(names.replaced(&said), expected);
     }

@@ -1,5 +1,6 @@
 //! The user's function: compute, reduce, apply, commit. Part of the simulated training program.
 
+use elastic_protocol::messages::ReportedValues;
 use elastic_protocol::{CommitId, Step};
 use elastic_worker::state::core::TrainingEvent;
 use elastic_worker::state::sampler::share;
@@ -36,8 +37,9 @@ impl World {
             self.enter_stage(process, ProgramStage::Returned);
             let stamp = self.program(process).stamp;
             self.program(process).returned_in = stamp;
-            let note = String::new();
-            self.tell_event(process, TrainingEvent::Returned { stamp, commit, note });
+            let (note, reported) = (String::new(), ReportedValues::default());
+            let event = TrainingEvent::Returned { stamp, commit, note, reported };
+            self.tell_event(process, event);
             return self.handle_command(process);
         }
         let token = self.enter_stage(process, ProgramStage::Computing);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use elastic_agent::core::{AgentSettings, SpawnOrder, StopSignal};
 use elastic_host_manager::{DiscoveryError, HostsSnapshot};
+use elastic_protocol::messages::ReportedValues;
 use elastic_protocol::{NodeId, Step, WorkerId};
 use elastic_worker::state::core::{TrainingCommand, TrainingProgress};
 use elastic_worker::state::training::{ThreadMessage, TrainingControl};
@@ -147,6 +148,7 @@ impl World {
         TrainingProgress {
             step: Step(saved.map_or(0, |saved| saved.model.step)),
             note: String::new(),
+            reported: ReportedValues::default(),
             position: self.position_of(process),
         }
     }

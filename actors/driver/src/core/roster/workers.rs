@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use elastic_protocol::messages::WorkerToDriver;
+use elastic_protocol::messages::{ReportedValues, WorkerToDriver};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, Step, Time, WorkerId};
 
@@ -101,11 +101,18 @@ impl Roster {
         }
     }
 
-    /// Notes a worker's last step.
-    pub(crate) fn note_progress(&mut self, worker: &WorkerId, step: Step, note: String) {
+    /// Notes a worker's last step, and what its program wants shown.
+    pub(crate) fn note_progress(
+        &mut self,
+        worker: &WorkerId,
+        step: Step,
+        note: String,
+        reported: ReportedValues,
+    ) {
         if let Some(record) = self.workers.get_mut_untouched(worker) {
             record.step = step;
             record.note = note;
+            record.reported = reported;
         }
     }
 

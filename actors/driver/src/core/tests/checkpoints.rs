@@ -119,8 +119,7 @@ fn c_4_a_save_that_fails_is_told_and_the_next_one_is_tried() {
     assert!(failed.contains("step 100") && failed.contains("no space left"), "{failed}");
     assert_eq!(cluster.resets.len(), 0, "training goes on");
     let progress = |cluster: &mut Cluster, step: u64| {
-        let (stamp, step, note) = (cluster.stamp(), Step(step), String::new());
-        cluster.say(&b, WorkerToDriver::Progress { stamp, step, note });
+        cluster.say_step(&b, step);
         cluster.settle();
     };
     assert_eq!(
@@ -143,10 +142,8 @@ fn a_save_that_hangs_is_named_and_stops_nobody() {
     let (a, b) = (a.clone(), b.clone());
     cluster.pass(Duration::from_secs(90));
     assert_eq!(status(&cluster).failed, None, "the step has not been reached");
-    let stamp = cluster.stamp();
     for worker in [&a, &b] {
-        let note = String::new();
-        cluster.say(worker, WorkerToDriver::Progress { stamp, step: Step(100), note });
+        cluster.say_step(worker, 100);
     }
     report(&mut cluster, &a, PART);
     cluster.pass(Duration::from_secs(61));
@@ -197,10 +194,8 @@ fn a_job_that_has_saved_a_step_does_not_fail_of_a_total_loss() {
     assert!(cluster.source.is_some(), "nobody held a commit at the beginning");
     let step = save(&mut cluster);
     cluster.train(120);
-    let stamp = cluster.stamp();
     for worker in cluster.members() {
-        let note = String::new();
-        cluster.say(&worker, WorkerToDriver::Progress { stamp, step: Step(120), note });
+        cluster.say_step(&worker, 120);
     }
     cluster.settle();
     cluster.source = None;

@@ -11,7 +11,7 @@ use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     AgentToDriver, Ballot, CheckpointOrder, CheckpointSource, DriverToAgent, DriverToWorker,
     Formation, FormationTable, KnownDrivers, LiveWorker, Placement, ProcessSight, ProgramError,
-    StoppedBy, SyncPlan, UnreachableHost, Vote, WorkerToDriver,
+    ReportedValues, StoppedBy, SyncPlan, UnreachableHost, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, BaseMismatch, CommitId, ExitStatus, HostName, Incarnation, JobResult, NodeId,
@@ -412,6 +412,13 @@ impl Cluster {
 
     pub(super) fn say(&mut self, worker: &WorkerId, message: WorkerToDriver) {
         self.core.handle_worker(self.now, &NodeId::worker(worker), message);
+    }
+
+    /// A worker says that it has committed this step.
+    pub(super) fn say_step(&mut self, worker: &WorkerId, step: u64) {
+        let (stamp, step, note) = (self.stamp(), Step(step), String::new());
+        let reported = ReportedValues::default();
+        self.say(worker, WorkerToDriver::Progress { stamp, step, note, reported });
     }
 
     pub(super) fn vote(&mut self, worker: &WorkerId, ballot: Ballot) {

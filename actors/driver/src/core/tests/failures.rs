@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::{AgentToDriver, Ballot, LiveWorker, WorkerToDriver};
-use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, Step, WorkerId};
+use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
 use super::cluster::{lost, silence};
@@ -304,9 +304,7 @@ fn g_5_survivors_do_not_wait_for_a_lost_host_and_newcomers_do() {
     let mut cluster = two_by_two(|_| {});
     cluster.train(1);
     let ahead = cluster.worker("b", 0);
-    let (stamp, step) = (cluster.stamp(), Step(1000));
-    let note = String::new();
-    cluster.say(&ahead, WorkerToDriver::Progress { stamp, step, note });
+    cluster.say_step(&ahead, 1000);
     let agent = cluster.agent("b");
     for slot in 0..2 {
         cluster.worker_link(&cluster.worker("b", slot), silence(2000));

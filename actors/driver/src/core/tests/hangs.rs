@@ -6,7 +6,7 @@ use elastic_protocol::messages::{
     Ballot, CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight, TrainingSection,
     WorkerToDriver,
 };
-use elastic_protocol::{ResetCause, Step, WorkerId};
+use elastic_protocol::{ResetCause, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
 use super::Cluster;
@@ -15,10 +15,8 @@ use crate::core::{DriverConfig, EventKind, OnHang};
 /// Three workers that have committed in their generation.
 fn three(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
     let mut cluster = cold(change);
-    let stamp = cluster.stamp();
     for worker in cluster.members() {
-        let note = String::new();
-        cluster.say(&worker, WorkerToDriver::Progress { stamp, step: Step(5), note });
+        cluster.say_step(&worker, 5);
     }
     cluster
 }

@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{
-    CollectivePosition, ProcessActivity, TrainingSection, WorkerToDriver,
-};
-use elastic_protocol::{Step, WorkerId};
+use elastic_protocol::WorkerId;
+use elastic_protocol::messages::{CollectivePosition, ProcessActivity, TrainingSection};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -75,10 +73,8 @@ impl Training {
     fn commit(&mut self) {
         let began_at = self.cluster.core.round.current().map_or(0, |it| it.formation.step.0);
         self.step = self.step.max(began_at) + 10;
-        let (stamp, step) = (self.cluster.stamp(), Step(self.step));
         for worker in self.cluster.members() {
-            self.cluster
-                .say(&worker, WorkerToDriver::Progress { stamp, step, note: String::new() });
+            self.cluster.say_step(&worker, self.step);
         }
         self.cluster.train(10);
         self.cluster.settle();

@@ -15,6 +15,7 @@ mod last_words;
 mod membership;
 mod pacing;
 mod quarrels;
+mod reported;
 mod restart;
 mod takeover;
 mod total_loss;

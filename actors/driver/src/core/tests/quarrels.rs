@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use elastic_protocol::WorkerId;
 use elastic_protocol::messages::{AgentToDriver, LaneStatus, UnreachableHost, WorkerToDriver};
-use elastic_protocol::{Step, WorkerId};
 
 use super::cluster::{Cluster, host};
 use crate::core::DriverConfig;
@@ -195,8 +195,8 @@ fn s_3_who_does_not_reach_whom_is_in_the_status_until_both_train_together() {
         .map(|it| (it.from.as_str(), it.to.as_str(), it.breaks))
         .collect();
     assert_eq!(events, [("c", "b", 1), ("b", "c", 2), ("c", "b", 2)]);
-    let (member, stamp) = (cluster.worker("a", 0), cluster.stamp());
-    cluster.say(&member, WorkerToDriver::Progress { stamp, step: Step(3), note: String::new() });
+    let member = cluster.worker("a", 0);
+    cluster.say_step(&member, 3);
     assert_eq!(told(&cluster), [""; 0], "they reach each other again");
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{StatusReport, WorkerToDriver};
-use elastic_protocol::{JobOutcome, Step};
+use elastic_protocol::JobOutcome;
+use elastic_protocol::messages::StatusReport;
 
 use super::cluster::Cluster;
 use crate::core::{DriverConfig, OnTotalLoss};
@@ -25,10 +25,8 @@ fn trained(steps: u64, seconds: u64, change: impl FnOnce(&mut DriverConfig)) -> 
 }
 
 fn report(cluster: &mut Cluster, step: u64) {
-    let stamp = cluster.stamp();
     for worker in cluster.members() {
-        let message = WorkerToDriver::Progress { stamp, step: Step(step), note: String::new() };
-        cluster.say(&worker, message);
+        cluster.say_step(&worker, step);
     }
     cluster.settle();
 }
@@ -109,9 +107,8 @@ fn with_restart_a_long_job_begins_again_and_counts_anew() {
 #[test]
 fn steps_that_only_some_members_have_committed_are_not_lost_commits() {
     let mut cluster = trained(98, 10, |_| {});
-    let (ahead, stamp) = (cluster.worker("a", 0), cluster.stamp());
-    let message = WorkerToDriver::Progress { stamp, step: Step(99), note: String::new() };
-    cluster.say(&ahead, message);
+    let ahead = cluster.worker("a", 0);
+    cluster.say_step(&ahead, 99);
     cluster.kill(&ahead);
     cluster.pass(Duration::from_secs(5));
     assert!(cluster.losses.is_empty(), "step 99 was acknowledged by nobody else");

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use elastic_protocol::messages::{
-    CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, Placement, SyncPlan,
-    Vote, WorkerToDriver,
+    CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, Placement,
+    ReportedValues, SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{CommitId, Deadlines, JobId, JobResult, Stamp, Step, WorkerId};
 
@@ -89,6 +89,8 @@ pub enum TrainingEvent {
         commit: CommitId,
         /// The last progress note.
         note: String,
+        /// The last reported numbers.
+        reported: ReportedValues,
     },
     /// The user's function returned an error of its own. The thread waits for `RunExit`.
     Failed {
@@ -227,7 +229,7 @@ pub enum StateOutput {
     /// Have this done beside training. The outcome comes through
     /// [`StateCore::handle_checkpoint`](super::StateCore::handle_checkpoint).
     Checkpoint(CheckpointCommand),
-    /// Read step and note, and call [`StateCore::handle_progress`](super::StateCore::handle_progress).
+    /// Read the progress, and call [`StateCore::handle_progress`](super::StateCore::handle_progress).
     SampleProgress,
 }
 
@@ -238,6 +240,8 @@ pub struct TrainingProgress {
     pub step: Step,
     /// The note that the program wants shown.
     pub note: String,
+    /// The numbers that the program has reported.
+    pub reported: ReportedValues,
     /// Where the training thread stands among its collectives.
     pub position: CollectivePosition,
 }

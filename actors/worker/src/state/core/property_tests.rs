@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use elastic_protocol::messages::{Ballot, DriverToWorker, SyncPlan, WorkerToDriver};
+use elastic_protocol::messages::{
+    Ballot, DriverToWorker, ReportedValues, SyncPlan, WorkerToDriver,
+};
 use elastic_protocol::{CommitId, ResetCause, Stamp, Time};
 use elastic_runtime::transport::{LinkEvent, LossReason};
 use proptest::prelude::*;
@@ -248,7 +250,8 @@ impl World {
         self.held = Some(commit);
         self.thread = Thread::Returned;
         let event = if well {
-            TrainingEvent::Returned { stamp, commit, note: String::new() }
+            let (note, reported) = (String::new(), ReportedValues::default());
+            TrainingEvent::Returned { stamp, commit, note, reported }
         } else {
             TrainingEvent::Failed { stamp, message: String::new() }
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     Ballot, CollectivePosition, DriverToWorker, Formation, FormationTable, GroupKey, Placement,
-    SyncPlan, Vote, WorkerToDriver,
+    ReportedValues, SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, AssignmentDelta, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId,
@@ -346,14 +346,14 @@ fn g_11_leave_while_training_ends_the_generation_then_run() {
 #[test]
 fn h_21_a_finished_worker_stays_and_takes_part_again() {
     let mut core = running(1);
-    let returned =
-        TrainingEvent::Returned { stamp: stamp(1), commit: commit(1, 9), note: "done".to_owned() };
-    core.handle_training(NOW, returned);
-    let progress =
-        WorkerToDriver::Progress { stamp: stamp(1), step: Step(9), note: "done".to_owned() };
+    let (note, reported) = ("done".to_owned(), loss(0.5));
+    let (stamp, commit) = (stamp(1), commit(1, 9));
+    let (told, last) = (note.clone(), reported.clone());
+    core.handle_training(NOW, TrainingEvent::Returned { stamp, commit, note, reported });
+    let progress = WorkerToDriver::Progress { stamp, step: Step(9), note: told, reported: last };
     assert_eq!(outputs(&mut core), [StateOutput::ToDriver(progress), vote(1, Ballot::Success)]);
-    core.handle_driver(NOW, DriverToWorker::Abort { stamp: stamp(1), cause: cause() });
-    assert_eq!(outputs(&mut core), [arrived(1, Some(commit(1, 9)), 0)]);
+    core.handle_driver(NOW, DriverToWorker::Abort { stamp, cause: cause() });
+    assert_eq!(outputs(&mut core), [arrived(1, Some(commit), 0)]);
     core.handle_driver(NOW, DriverToWorker::Assign(formation(2, SyncPlan::Skip, 9)));
     assert!(matches!(outputs(&mut core)[1], StateOutput::Training(TrainingCommand::Form(_))));
 }
@@ -482,6 +482,33 @@ fn x_12_a_driver_of_another_job_is_left() {
     let exit =
         StateOutput::Training(TrainingCommand::Exit(RunExit::WrongJob { ours: JOB, theirs: job }));
     assert_eq!(outputs(&mut core), [exit]);
+}
+
+fn loss(value: f64) -> ReportedValues {
+    let mut reported = ReportedValues::default();
+    reported.set("loss", value).expect("allowed");
+    reported
+}
+
+#[test]
+fn reported_values_are_told_with_the_progress_and_the_last_ones_count() {
+    let mut core = running(1);
+    let beat = Deadlines::default().beat;
+    let at = |value| TrainingProgress { reported: loss(value), ..TrainingProgress::default() };
+    let told = |core: &mut StateCore| -> Vec<ReportedValues> {
+        let said = outputs(core).into_iter().filter_map(|output| match output {
+            StateOutput::ToDriver(WorkerToDriver::Progress { reported, .. }) => Some(reported),
+            _ => None,
+        });
+        said.collect()
+    };
+    for number in 0..50 {
+        core.handle_progress(NOW, at(f64::from(number)));
+    }
+    assert_eq!(told(&mut core), [loss(0.0)], "no message for each of them");
+    core.handle_progress(NOW + beat, at(50.0));
+    core.handle_progress(NOW + beat + beat, at(50.0));
+    assert_eq!(told(&mut core), [loss(50.0)], "nor for what the driver knows");
 }
 
 #[test]

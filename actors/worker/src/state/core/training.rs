@@ -30,8 +30,10 @@ impl StateCore {
             TrainingEvent::CollectiveFailed { stamp, peer, error } => {
                 self.collective_failed(stamp, peer, error);
             }
-            TrainingEvent::Returned { stamp, commit, note } => {
-                self.returned(now, stamp, commit, note);
+            TrainingEvent::Returned { stamp, commit, note, reported } => {
+                let step = commit.step;
+                let progress = TrainingProgress { step, note, reported, ..Default::default() };
+                self.returned(now, stamp, commit, progress);
             }
             TrainingEvent::Failed { stamp, message } => self.failed(stamp, message),
         }
@@ -55,7 +57,8 @@ impl StateCore {
     fn say_progress(&mut self, now: Time, mut progress: TrainingProgress) {
         progress.note.truncate(prefix(&progress.note, WorkerToDriver::NOTE_BYTES_MAX).len());
         let is_old = |before: &TrainingProgress| {
-            (before.step, &before.note) == (progress.step, &progress.note)
+            (before.step, &before.note, &before.reported)
+                == (progress.step, &progress.note, &progress.reported)
         };
         if self.sent_progress.as_ref().is_some_and(|(_, before)| is_old(before)) {
             return;
@@ -64,6 +67,7 @@ impl StateCore {
             stamp: self.stamp,
             step: progress.step,
             note: progress.note.clone(),
+            reported: progress.reported.clone(),
         });
         self.sent_progress = Some((now, progress));
     }
@@ -132,12 +136,9 @@ impl StateCore {
         self.sample_at = None;
     }
 
-    fn returned(&mut self, now: Time, stamp: Stamp, commit: CommitId, note: String) {
+    fn returned(&mut self, now: Time, stamp: Stamp, commit: CommitId, progress: TrainingProgress) {
         if stamp == self.stamp && matches!(self.training, ThreadState::Running { .. }) {
-            self.say_progress(
-                now,
-                TrainingProgress { step: commit.step, note, ..Default::default() },
-            );
+            self.say_progress(now, progress);
             self.commit = Some(commit);
             self.steps_lost = 0;
             self.training = ThreadState::Returned;

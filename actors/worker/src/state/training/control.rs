@@ -7,7 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use elastic_collectives::OperationWatch;
-use elastic_protocol::messages::{CollectivePosition, TrainingSection, WorkerToDriver};
+use elastic_protocol::messages::{
+    CollectivePosition, InvalidReport, ReportedValues, TrainingSection, WorkerToDriver,
+};
 use elastic_protocol::{Deadlines, Stamp, Step};
 
 use crate::state::core::{
@@ -35,6 +37,8 @@ pub struct ControlShared {
     operations: OperationWatch,
     /// The lock is held for a copy of some bytes only; so are those of the fields below.
     note: Mutex<String>,
+    /// The numbers that the program has reported.
+    reported: Mutex<ReportedValues>,
     /// The innermost section that the training thread is in.
     section: Mutex<Option<TrainingSection>>,
 }
@@ -50,6 +54,7 @@ impl Default for ControlShared {
             checkpoints: CheckpointDesk::default(),
             operations: OperationWatch::default(),
             note: Mutex::new(String::new()),
+            reported: Mutex::default(),
             section: Mutex::new(None),
         };
         shared.set_deadlines(&Deadlines::default());
@@ -115,7 +120,9 @@ impl ControlShared {
         let note = self.note.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let section = self.section.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let position = CollectivePosition { section, ..self.operations.position() };
-        TrainingProgress { step: Step(self.step.load(Ordering::Relaxed)), note, position }
+        let reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let step = Step(self.step.load(Ordering::Relaxed));
+        TrainingProgress { step, note, reported, position }
     }
 
     pub(super) fn group_deadlines(&self) -> GroupDeadlines {
@@ -132,6 +139,11 @@ impl ControlShared {
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         note.clear();
         note.push_str(prefix(text, WorkerToDriver::NOTE_BYTES_MAX));
+    }
+
+    /// Sets a reported number, which goes with the next progress message.
+    pub(super) fn report(&self, name: &str, value: f64) -> std::result::Result<(), InvalidReport> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner).set(name, value)
     }
 
     /// Notes the section that the training thread is in. Returns the one before.

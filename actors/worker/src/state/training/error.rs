@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 
 use elastic_collectives::CollectiveError;
+use elastic_protocol::messages::InvalidReport;
 
 use super::device::DeviceError;
 use crate::state::environment::InvalidEnvironment;
@@ -77,6 +78,9 @@ pub enum Error {
         "the training state cannot be loaded from a checkpoint; --resume never begins from the start"
     )]
     Checkpoint(#[source] elastic_checkpoint::CheckpointLoadError),
+    /// The program reported a value that cannot be shown; the generation goes on.
+    #[error("a value cannot be shown")]
+    Report(#[from] InvalidReport),
     /// The training function's own error.
     #[error("{0}")]
     User(#[source] Box<dyn StdError + Send + Sync>),

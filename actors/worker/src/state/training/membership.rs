@@ -21,7 +21,7 @@ use super::life::{GenerationEnd, chain, failure};
 use super::state::State;
 use super::sync::{SyncError, sync};
 use super::worker::{Worker, WorkerRanks};
-use crate::state::core::{RunExit, TrainingCommand, TrainingEvent};
+use crate::state::core::{RunExit, TrainingCommand, TrainingEvent, TrainingProgress};
 
 /// Timeouts of a group, from the driver's deadlines.
 #[derive(Clone, Copy, Debug)]
@@ -357,8 +357,8 @@ impl Driven {
     fn returned<T: Serialize + DeserializeOwned>(&self, state: &mut State<T>, stamp: Stamp) {
         if let Some(commit) = state.commit_id() {
             self.control.shared().set_step(commit.step);
-            let note = self.control.shared().progress().note;
-            self.control.event(TrainingEvent::Returned { stamp, commit, note });
+            let TrainingProgress { note, reported, .. } = self.control.shared().progress();
+            self.control.event(TrainingEvent::Returned { stamp, commit, note, reported });
         }
     }
 

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use elastic_collectives::{AbortHandle, Communicator, ProgressThread};
-use elastic_protocol::messages::Placement;
+use elastic_protocol::messages::{InvalidReport, Placement, ReportedValues};
 use elastic_protocol::{Stamp, Step};
 
 use super::batches::{Dataset, Sampler};
@@ -122,11 +122,30 @@ impl Worker {
         self.life.stamp().generation.0
     }
 
-    /// Shows a short text (loss, accuracy) beside this worker in `elastic-node status` and `demo`: at most its
+    /// Shows a short text beside this worker in `elastic-node status` and `demo`: at most its
     /// first 256 bytes. The latest text is shown. It costs no message.
     pub fn note(&self, text: impl AsRef<str>) {
         if let Some(control) = self.life.control() {
             control.shared().set_note(text.as_ref());
+        }
+    }
+
+    /// Reports a number by name, such as the loss, for `elastic-node status`, the job's page and its metrics. The
+    /// last value of each name is shown. A call costs no message: values travel with the worker's progress, at most
+    /// ten times a second. A worker has at most 16 names, of at most 64 bytes each.
+    ///
+    /// ```text
+    /// worker.report("loss", loss)?;
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidReport`] names a value that is not finite, or a name that cannot be taken; `?` ends the training
+    /// function with it, and dropping it goes on with the value before.
+    pub fn report(&self, name: &str, value: impl Into<f64>) -> Result<(), InvalidReport> {
+        match self.life.control() {
+            Some(control) => control.shared().report(name, value.into()),
+            // A world of one: nobody is told, but a mistake shows as it would elsewhere.
+            None => ReportedValues::default().set(name, value.into()),
         }
     }
 

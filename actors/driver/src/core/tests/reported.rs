@@ -1,0 +1,61 @@
+//! Tests of the numbers that programs report: whose they are, and how long they are shown.
+
+use std::collections::BTreeMap;
+
+use elastic_protocol::messages::{ReportedValues, WorkerToDriver};
+use elastic_protocol::{GenerationId, Stamp, Step, WorkerId};
+
+use super::Cluster;
+
+/// Two workers, each alone on its host.
+fn two() -> Cluster {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(2);
+        config.min_np = Some(1);
+    });
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    assert_eq!(cluster.sizes, [2]);
+    cluster
+}
+
+fn reports(cluster: &mut Cluster, worker: &WorkerId, stamp: Stamp, loss: f64) {
+    let mut reported = ReportedValues::default();
+    reported.set("loss", loss).expect("allowed");
+    let (step, note) = (Step(1), String::new());
+    cluster.say(worker, WorkerToDriver::Progress { stamp, step, note, reported });
+    cluster.settle();
+}
+
+/// What the status shows of each host's worker.
+fn shown(cluster: &Cluster) -> BTreeMap<String, String> {
+    let status = cluster.core.status(cluster.now, &|_| String::new());
+    let workers = status.workers.into_iter();
+    workers.map(|worker| (worker.host.to_string(), worker.reported.to_string())).collect()
+}
+
+fn of(a: &str, b: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([("a", a), ("b", b)].map(|(host, text)| (host.to_owned(), text.to_owned())))
+}
+
+#[test]
+fn the_last_values_of_each_worker_are_shown_until_its_process_is_gone() {
+    let mut cluster = two();
+    let (a, b, stamp) = (cluster.worker("a", 0), cluster.worker("b", 0), cluster.stamp());
+    for (worker, loss) in [(&a, 3.0), (&b, 4.0), (&a, 0.25)] {
+        reports(&mut cluster, worker, stamp, loss);
+    }
+    assert_eq!(shown(&cluster), of("loss 0.25", "loss 4"));
+    cluster.kill(&b);
+    cluster.settle();
+    assert_eq!(shown(&cluster), of("loss 0.25", ""), "the next process has reported nothing");
+}
+
+#[test]
+fn g_2_values_of_an_older_generation_are_dropped() {
+    let mut cluster = two();
+    let a = cluster.worker("a", 0);
+    let older = Stamp { generation: GenerationId(0), ..cluster.stamp() };
+    reports(&mut cluster, &a, older, 9.0);
+    assert_eq!(shown(&cluster), of("", ""));
+}
