@@ -18,6 +18,9 @@ use crate::ledger::TimeBucket;
 /// Most workers that have time series of their own; a gauge says how many have none.
 pub const WORKERS_LABELLED_MAX: usize = 1_024;
 
+/// Most names of reported values that have time series; a gauge says how many have none.
+pub const NAMES_LABELLED_MAX: usize = 16;
+
 /// Most hosts that have time series of their own.
 pub const HOSTS_LABELLED_MAX: usize = 256;
 
@@ -202,6 +205,7 @@ impl Collector for SnapshotCollector {
         let mut writer = MetricWriter(encoder);
         of_job(&mut writer, status)?;
         of_fleet(&mut writer, status)?;
+        of_programs(&mut writer, status)?;
         of_goodput(&mut writer, status, slots)?;
         of_events(&mut writer, tally)
     }
@@ -276,6 +280,27 @@ fn of_fleet(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result
     writer.gauge("workers_unlabelled", help, None, plain(unlabelled as f64))
 }
 
+/// What the members' programs report. The names are the programs' own, so that their number is bounded here.
+fn of_programs(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result {
+    let members = || status.workers.iter().filter_map(|worker| Some((worker.rank?, worker)));
+    let names: BTreeSet<&str> =
+        members().flat_map(|(_, worker)| worker.reported.iter().map(|(name, _)| name)).collect();
+    let labelled: BTreeSet<&str> = names.iter().copied().take(NAMES_LABELLED_MAX).collect();
+    let mut series = Series::new();
+    for (rank, worker) in members().take(WORKERS_LABELLED_MAX) {
+        let shown = worker.reported.iter().filter(|(name, _)| labelled.contains(name));
+        series.extend(shown.map(|(name, value)| {
+            let (rank, host, name) = (rank.to_string(), worker.host.to_string(), name.to_owned());
+            (vec![("rank", rank), ("host", host), ("name", name)], value)
+        }));
+    }
+    let help = "The number that a rank's program has reported last under a name.";
+    writer.gauge("reported_value", help, None, series)?;
+    let unlabelled = plain((names.len() - labelled.len()) as f64);
+    let help = "Names of reported numbers without time series of their own.";
+    writer.gauge("reported_names_unlabelled", help, None, unlabelled)
+}
+
 fn of_goodput(
     writer: &mut MetricWriter<'_>,
     status: &StatusReport,
@@ -338,6 +363,8 @@ fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
+    use elastic_protocol::messages::{ReportedValues, WorkerCondition, WorkerStatus};
+
     use super::*;
 
     fn snapshot() -> Arc<JobSnapshot> {
@@ -384,6 +411,42 @@ mod tests {
         assert!(text.contains("elastic_node_steps_lost_total{} 4"), "{text}");
         assert!(text.contains(r#"host="a \"quoted\"\\ host""#), "{text}");
         assert!(text.contains("elastic_node_slots{bucket=\"training\"} 3"), "{text}");
+    }
+
+    #[test]
+    fn what_members_report_is_labelled_with_rank_host_and_name_within_bounds() {
+        let worker = |rank: Option<u32>, names: &[String]| {
+            let mut reported = ReportedValues::default();
+            names.iter().for_each(|name| reported.set(name, 0.5).expect("allowed"));
+            let host = elastic_protocol::HostName::new("a").expect("allowed");
+            let (slot, state) = (0, WorkerCondition::Running);
+            WorkerStatus {
+                rank,
+                host,
+                slot,
+                pid: None,
+                state,
+                step: 1,
+                note: String::new(),
+                reported,
+            }
+        };
+        let names =
+            |from: u32| -> Vec<String> { (from..from + 10).map(|it| format!("n{it}")).collect() };
+        let workers = vec![
+            worker(Some(0), &["a \"quoted\" loss".to_owned()]),
+            worker(Some(1), &names(10)),
+            worker(Some(2), &names(20)),
+            worker(None, &names(30)),
+        ];
+        let snapshot = snapshot();
+        let status = StatusReport { workers, ..snapshot.status.clone() };
+        let text = open_metrics(&Arc::new(JobSnapshot { status, ..(*snapshot).clone() }));
+        let first =
+            r#"elastic_node_reported_value{rank="0",host="a",name="a \"quoted\" loss"} 0.5"#;
+        assert!(text.contains(first), "{text}");
+        assert_eq!(text.matches("elastic_node_reported_value{").count(), NAMES_LABELLED_MAX);
+        assert!(text.contains("elastic_node_reported_names_unlabelled{} 5"), "{text}");
     }
 
     #[test]
