@@ -3,6 +3,7 @@
 
 mod history;
 mod present;
+mod reported;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use self::history::{EventHistory, WorldHistory};
 use self::present::{PageFleet, PageGoodput, PageStatus};
+use self::reported::ReportedHistory;
 use crate::explain::explain_resets;
 use crate::ledger::TimeBucket;
 use crate::log::{LoggedEntry, LoggedJob, LoggedLine};
@@ -42,6 +44,7 @@ pub struct PageRecord {
     job: LoggedJob,
     events: EventHistory,
     world: WorldHistory,
+    reported: ReportedHistory,
     /// Events that could not be taken in time.
     missed: u64,
     /// The number of the first event that readers do not have yet.
@@ -57,6 +60,7 @@ impl PageRecord {
             job: LoggedJob::new(job, at),
             events: EventHistory::default(),
             world: WorldHistory::default(),
+            reported: ReportedHistory::default(),
             missed: 0,
             unsent: 0,
             sent: Vec::new(),
@@ -79,6 +83,11 @@ impl PageRecord {
     /// Takes an event of the driver.
     pub fn handle_event(&mut self, at: Time, event: DriverEvent) {
         self.handle_line(&LoggedLine { at, entry: LoggedEntry::Event(Box::new(event)) });
+    }
+
+    /// Takes a status, for what is drawn over time and no event tells.
+    pub fn handle_status(&mut self, now: Time, status: &StatusReport) {
+        self.reported.handle_status(now, status);
     }
 
     /// Counts events that could not be taken: what is shown may be wrong from here on, and the page says so.
@@ -117,6 +126,7 @@ impl PageRecord {
         let ledger = &self.job.ledger;
         let mut topics = vec![
             PageTopic::new("world", &self.world),
+            PageTopic::new("reported", &self.reported),
             PageTopic::new("resets", &explain_resets(ledger, RESETS_SHOWN_MAX)),
             PageTopic::new("goodput", &PageGoodput::new(&ledger.timeline(now), now)),
         ];

@@ -1,7 +1,9 @@
 //! The page's topics, from events and a status.
 
 use elastic_driver::{EventKind, ListedHost, ResetWay};
-use elastic_protocol::messages::{HostCondition, HostStatus, JobPhase};
+use elastic_protocol::messages::{
+    HostCondition, HostStatus, JobPhase, ReportedValues, WorkerCondition, WorkerStatus,
+};
 use elastic_protocol::{ExitStatus, GenerationId, Incarnation, JobId, ResetCause, Term, WorkerId};
 use serde_json::Value;
 
@@ -150,6 +152,75 @@ fn the_history_is_bounded_and_a_long_text_is_shortened() {
     assert_eq!(events[1_998]["text"].as_str().map(|text| text.chars().count()), Some(601));
     let world = topic(&whole, "world").expect("sizes");
     assert_eq!(world.as_array().map(Vec::len), Some(2_000));
+}
+
+/// A status with a worker for each of these, by rank, which has reported it as its loss.
+fn status_with(losses: &[f64]) -> StatusReport {
+    let workers = losses.iter().zip(0..).map(|(loss, rank)| {
+        let mut reported = ReportedValues::default();
+        reported.set("loss", *loss).expect("allowed");
+        WorkerStatus {
+            rank: Some(rank),
+            host: name("a"),
+            slot: rank,
+            pid: None,
+            state: WorkerCondition::Running,
+            step: 1,
+            note: String::new(),
+            reported,
+        }
+    });
+    StatusReport { workers: workers.collect(), ..status() }
+}
+
+#[test]
+fn what_programs_report_is_drawn_once_a_second_as_mean_and_range_over_the_members() {
+    let mut record = record();
+    let spare = WorkerStatus { rank: None, ..status_with(&[900.0]).workers.remove(0) };
+    let mut first = status_with(&[1.0, 2.0, 6.0]);
+    first.workers.push(spare);
+    record.handle_status(at(10), &first);
+    record.handle_status(Time::from_ms(10_999), &status_with(&[7.0]));
+    record.handle_status(at(11), &status_with(&[]));
+    record.handle_status(at(12), &status_with(&[0.1]));
+    let reported = topic(&record.whole(at(12), None), "reported").expect("a topic");
+    let expected = serde_json::json!({
+        "t": [10_000, 12_000],
+        "series": { "loss": { "mean": [3.0, 0.1], "low": [1.0, 0.1], "high": [6.0, 0.1] } },
+    });
+    assert_eq!(reported, expected);
+}
+
+#[test]
+fn a_long_job_has_fewer_points_of_what_it_reports_and_no_extreme_less() {
+    let mut record = record();
+    for second in 0..10_000 {
+        let loss = if second == 777 { 5.0 } else { 1.0 };
+        record.handle_status(at(second), &status_with(&[loss, 0.0]));
+    }
+    let reported = topic(&record.whole(at(10_000), None), "reported").expect("a topic");
+    let times = reported["t"].as_array().expect("times").len();
+    assert!((200..=400).contains(&times), "{times}");
+    let highest = reported["series"]["loss"]["high"].as_array().expect("values").iter();
+    assert_eq!(highest.clone().count(), times);
+    assert_eq!(highest.filter_map(Value::as_f64).fold(0.0, f64::max), 5.0);
+}
+
+#[test]
+fn the_first_names_are_drawn_and_a_worker_cannot_fill_the_memory_with_others() {
+    let mut record = record();
+    for second in 0..100 {
+        let mut status = status_with(&[1.0, f64::MAX, f64::MAX]);
+        let number = &mut status.workers[0].reported;
+        number.set(&format!("number {second}"), 0.5).expect("allowed");
+        record.handle_status(at(second), &status);
+    }
+    let reported = topic(&record.whole(at(100), None), "reported").expect("a topic");
+    let names = reported["series"].as_object().expect("names");
+    assert_eq!(names.len(), 8);
+    assert!(names["loss"]["mean"].as_array().is_some_and(|it| it.iter().all(Value::is_f64)));
+    assert_eq!(names["number 6"]["mean"][5], Value::Null, "not yet");
+    assert_eq!(names["number 6"]["mean"][6], 0.5);
 }
 
 #[test]

@@ -65,10 +65,14 @@ pub(super) async fn follow(service: Rc<DashboardService>, mut events: FedEvents)
                 record.handle_event(at, event);
             }
             record.handle_missed(events.missed());
+            let (now, snapshot) = (since_1970(wall_clock()), service.published.last());
+            let status = snapshot.as_ref().map(|snapshot| &snapshot.status);
+            // Also while nobody looks: a page that is opened later shows what was before.
+            if let Some(status) = status {
+                record.handle_status(now, status);
+            }
             if !service.viewers.is_empty() {
-                let snapshot = service.published.last();
-                let status = snapshot.as_ref().map(|snapshot| &snapshot.status);
-                service.viewers.tell(&record.changes(since_1970(wall_clock()), status));
+                service.viewers.tell(&record.changes(now, status));
             }
         }
         if is_over {

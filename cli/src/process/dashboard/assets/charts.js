@@ -1,4 +1,5 @@
-// The page's two charts, by uPlot: world size with resets as marks, and slots by what they do. Called by page.js.
+// The page's charts, by uPlot: world size with resets as marks, slots by what they do, and what the program reports. Called
+// by page.js.
 "use strict";
 
 const Charts = (() => {
@@ -47,9 +48,9 @@ const Charts = (() => {
 
   // A chart that is made anew when its series, or the theme, change.
   class Chart {
-    constructor(id, readout) {
-      this.box = document.getElementById(id);
-      this.readout = document.getElementById(readout);
+    constructor(box, readout) {
+      this.box = box;
+      this.readout = readout;
       new ResizeObserver(() => {
         if (this.plot) this.plot.setSize({ width: Math.max(this.box.clientWidth, 120), height: HEIGHT });
       }).observe(this.box);
@@ -73,7 +74,7 @@ const Charts = (() => {
   // World size: a line in steps, and a mark for each reset.
   class World extends Chart {
     constructor() {
-      super("world", "world-readout");
+      super(document.getElementById("world"), document.getElementById("world-readout"));
       this.marks = [];
     }
 
@@ -144,7 +145,7 @@ const Charts = (() => {
   // Slots by what they do: areas on top of each other. The highest sum is drawn first, and each next one over it.
   class Goodput extends Chart {
     constructor() {
-      super("goodput", "goodput-readout");
+      super(document.getElementById("goodput"), document.getElementById("goodput-readout"));
       this.names = [];
     }
 
@@ -183,5 +184,41 @@ const Charts = (() => {
     }
   }
 
-  return { World, Goodput, colour, clock };
+  const digits = (value) => String(Number(value.toPrecision(6)));
+
+  // A number that the program reports: a line for the mean over the workers, in a band from the lowest to the highest.
+  class Reported extends Chart {
+    show(t, { mean, low, high }) {
+      this.draw("reported", [t.map((ms) => ms / 1000), mean, low, high], () => {
+        const line = colour("b-syncing");
+        const common = { spanGaps: true, points: { show: false } };
+        const edge = { ...common, stroke: "transparent", width: 0 };
+        const [time, values] = axes();
+        return options(this.box, [{ ...common, stroke: line, width: 2 }, edge, edge], {
+          scales: { y: { range: (_, least, most) => this.range(least, most) } },
+          bands: [{ series: [3, 2], fill: `color-mix(in srgb, ${line} 25%, transparent)` }],
+          axes: [time, { ...values, size: 64, values: (_, ticks) => ticks.map(digits) }],
+          hooks: { setCursor: [(plot) => this.read(plot)] },
+        });
+      });
+      this.read(this.plot);
+    }
+
+    range(least, most) {
+      if (least == null) return [0, 1];
+      const margin = (most - least) * 0.08 || Math.abs(most) * 0.1 || 1;
+      return [least - margin, most + margin];
+    }
+
+    // The value at the cursor, or the last one.
+    read(plot) {
+      const [t, mean, low, high] = plot.data;
+      const at = plot.cursor.left >= 0 && plot.cursor.idx != null ? plot.cursor.idx : mean.findLastIndex((it) => it != null);
+      if (at < 0 || mean[at] == null) return;
+      const range = low[at] === high[at] ? "" : ` (${digits(low[at])} to ${digits(high[at])})`;
+      this.readout.textContent = `${clock(t[at])}: ${digits(mean[at])}${range}`;
+    }
+  }
+
+  return { World, Goodput, Reported, colour, clock, digits };
 })();

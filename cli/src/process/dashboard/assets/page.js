@@ -30,11 +30,13 @@ let buckets = [];
 let events = [];
 let points = [];
 let goodput = null;
+let reported = { t: [], series: {} };
 let fleet = [];
 let last = null;
 let samples = [];
 const world = new Charts.World();
 const slots = new Charts.Goodput();
+const reportedCharts = new Map();
 
 // ---- the state of the job ----
 
@@ -175,7 +177,7 @@ async function loadHost() {
     const workers = answer.ok ? await answer.json() : [];
     if (openName !== name) return;
     $("host-workers").replaceChildren(...workers.map((worker) =>
-      element("tr", {}, ...[worker.rank ?? "–", worker.slot, worker.state, worker.step, worker.pid ?? "–", worker.note]
+      element("tr", {}, ...[worker.rank ?? "–", worker.slot, worker.state, worker.step, worker.pid ?? "–", reportedWords(worker.reported), worker.note]
         .map((value) => element("td", { text: value })))));
   } catch {
     // The connection's state says that the driver does not answer.
@@ -195,6 +197,32 @@ function drawGoodput() {
 
 $("world-keys").replaceChildren(...["abort", "interrupt", "restart"].map((way) =>
   element("span", { className: `key ${way}`, text: way })));
+
+// ---- what the program reports ----
+
+function drawReported() {
+  const names = Object.keys(reported.series);
+  $("reported-card").hidden = !names.length;
+  for (const [name, { box }] of reportedCharts) {
+    if (names.includes(name)) continue;
+    box.remove();
+    reportedCharts.delete(name);
+  }
+  for (const name of names) {
+    if (!reportedCharts.has(name)) {
+      const chart = element("div", { className: "chart", role: "img", ariaLabel: `${name} over time` });
+      const readout = element("p", { className: "readout" });
+      const box = element("div", {}, element("h3", { text: name }), chart, readout);
+      $("reported").append(box);
+      reportedCharts.set(name, { box, chart: new Charts.Reported(chart, readout) });
+    }
+    reportedCharts.get(name).chart.show(reported.t, reported.series[name]);
+  }
+}
+
+function reportedWords(values) {
+  return Object.entries(values).map(([name, value]) => `${name} ${Charts.digits(value)}`).join(", ");
+}
 
 // ---- resets ----
 
@@ -300,8 +328,10 @@ function setTheme(theme) {
 function redraw() {
   world.forget();
   slots.forget();
+  for (const { chart } of reportedCharts.values()) chart.forget();
   drawWorld();
   drawGoodput();
+  drawReported();
 }
 
 let theme = localStorage.getItem("theme");
@@ -337,6 +367,10 @@ const TOPICS = {
   goodput: (content) => {
     goodput = content;
     drawGoodput();
+  },
+  reported: (content) => {
+    reported = content;
+    drawReported();
   },
   resets: showResets,
   fleet: showFleet,
