@@ -24,7 +24,7 @@ PyTorch adds. The names are Horovod's, so that porting is changing the import.
 from contextlib import contextmanager as _contextmanager
 from importlib.metadata import version as _version_of
 
-from typing import Iterator, Optional, Sequence
+from typing import Iterator, Optional, Sequence, SupportsFloat
 
 from ._builds import (
     ccl_built,
@@ -159,13 +159,37 @@ def generation() -> int:
 
 
 def note(text: str) -> None:
-    """Shows a short text, such as the loss, beside this worker in `elastic-node status`; 256 bytes of UTF-8 at most,
+    """Shows a short text beside this worker in `elastic-node status`; 256 bytes of UTF-8 at most,
     what is longer is cut. It does nothing before the first generation.
 
     Raises:
         ValueError: `init` was not called.
     """
     _context.session().note(text)
+
+
+def report(**values: SupportsFloat) -> None:
+    """Reports numbers by name, for `elastic-node status`, the job's page and its metrics::
+
+        en.report(loss=loss, accuracy=0.96)
+        en.report(**{"loss/train": loss})
+
+    The last value of each name is shown. A call sends nothing: values travel with what the worker tells the driver at
+    most ten times a second. A tensor of one element is a number, too; one on a GPU is waited for, as by `float()`. It
+    does nothing before the first generation.
+
+    Raises:
+        TypeError: a value is no number.
+        ValueError: a value is not finite; a name is longer than 64 bytes, or has a control character; the worker has
+            reported 16 other names; `init` was not called. Values named before the wrong one are taken.
+    """
+    session = _context.session()
+    for name, value in values.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise TypeError(f"{name!r} was reported as a {type(value).__name__}, not a number: {error}") from error
+        session.report(name, number)
 
 
 @_contextmanager
@@ -260,6 +284,7 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "report",
     "rocm_built",
     "section",
     "shutdown",

@@ -229,6 +229,15 @@ impl PySession {
         Ok(PySection(worker.map(|worker| worker.section(name, within))))
     }
 
+    /// Reports a number by name.
+    fn report(&self, name: &str, value: f64) -> PyResult<()> {
+        let Some(generation) = &self.generation else { return Ok(()) };
+        generation
+            .worker
+            .report(name, value)
+            .map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
     /// Shows a short text beside this worker in `elastic-node status`.
     fn note(&self, text: &str) {
         if let Some(generation) = &self.generation {

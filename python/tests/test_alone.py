@@ -38,11 +38,21 @@ def test_a_section_changes_nothing_and_lets_its_exception_through():
             pass
 
 
+def test_what_is_no_number_is_refused_with_its_name():
+    en.report(loss=0.5, accuracy=numpy.float32(0.25), step=3)
+    with pytest.raises(TypeError, match="'loss' was reported as a list, not a number"):
+        en.report(loss=[0.5])
+    with pytest.raises(TypeError, match="'loss' was reported as a str, not a number"):
+        en.report(loss="half")
+
+
 def test_nothing_is_there_before_init():
     en.shutdown()
     assert not en.is_initialized()
     with pytest.raises(ValueError, match="init"):
         en.rank()
+    with pytest.raises(ValueError, match="init"):
+        en.report(loss=0.5)
 
 
 @pytest.mark.parametrize(

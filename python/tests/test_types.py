@@ -48,6 +48,9 @@ en.broadcast(values)  # refused
 en.broadcast_object(1).strip()  # refused
 en.allreduce(values, compression="fp16")  # refused
 en.init(3)  # refused
+en.report(loss=values.mean(), accuracy=0.5, **{"loss/train": 1})
+en.report(loss="half")  # refused
+en.report(0.5)  # refused
 """,
     "elastic": """
 import elastic_node as en
