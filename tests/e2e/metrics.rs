@@ -23,7 +23,7 @@ fn is_prometheus_here() -> bool {
     false
 }
 
-fn observed(flags: &[&str]) -> (Job, SocketAddr) {
+pub(crate) fn observed(flags: &[&str]) -> (Job, SocketAddr) {
     let mut all = vec!["-H", "a:1,b:1", "--launcher", "local", "--min-np", "1"];
     all.extend(["--dashboard", "127.0.0.1:0"]);
     all.extend(flags);
@@ -49,7 +49,7 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> Option<(String, String
     Some((head.to_owned(), body.to_owned()))
 }
 
-fn metrics(address: SocketAddr) -> String {
+pub(crate) fn metrics(address: SocketAddr) -> String {
     wait_until("metrics", || {
         let (head, body) = get(address, "/metrics", &format!("Host: {address}\r\n"))?;
         head.starts_with("HTTP/1.1 200").then_some(body)

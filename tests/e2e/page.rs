@@ -61,6 +61,13 @@ fn the_page_follows_a_job_and_what_a_host_is_called_stays_text() {
     // The slot is filled again, and its worker joins.
     browser.wait_for("document.querySelectorAll('#fleet .b-training').length === 3");
 
+    // What the program reports, over time.
+    browser.wait_for("document.querySelectorAll('#reported canvas').length === 2");
+    browser.wait_for(
+        "[...document.querySelectorAll('#reported h3')].map(it => it.textContent).join() === 'epoch,rank'",
+    );
+    browser.wait_for("document.getElementById('reported').textContent.includes(': 1 (0 to 2)')");
+
     // Filter and search.
     browser.type_into("#search", "sigkill");
     browser.wait_for(
@@ -75,6 +82,9 @@ fn the_page_follows_a_job_and_what_a_host_is_called_stays_text() {
     browser.run("document.querySelector('#fleet .host').focus()");
     browser.type_into("#fleet .host", "\u{e007}");
     browser.wait_for("document.querySelectorAll('#host-workers tr').length === 1");
+    browser.wait_for(
+        "/epoch \\d+, rank \\d/.test(document.getElementById('host-workers').textContent)",
+    );
     browser.run("document.getElementById('host').close()");
 
     browser.keep_picture("page-light");
