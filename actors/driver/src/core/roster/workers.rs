@@ -111,7 +111,7 @@ impl Roster {
     ) {
         if let Some(record) = self.workers.get_mut_untouched(worker) {
             record.step = step;
-            record.note = note;
+            record.note = bounded(note);
             record.reported = reported;
         }
     }
@@ -340,4 +340,14 @@ impl Roster {
         }
         Ok(())
     }
+}
+
+/// A note as long as a worker may send it; a hostile one sends more.
+fn bounded(note: String) -> String {
+    let most = WorkerToDriver::NOTE_BYTES_MAX;
+    if note.len() <= most {
+        return note;
+    }
+    let end = (0..=most).rev().find(|at| note.is_char_boundary(*at)).unwrap_or(0);
+    note[..end].to_owned()
 }

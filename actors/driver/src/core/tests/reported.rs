@@ -1,4 +1,4 @@
-//! Tests of the numbers that programs report: whose they are, and how long they are shown.
+//! Tests of the numbers and notes of programs: whose they are, how long they are shown, and how much of them.
 
 use std::collections::BTreeMap;
 
@@ -49,6 +49,16 @@ fn the_last_values_of_each_worker_are_shown_until_its_process_is_gone() {
     cluster.kill(&b);
     cluster.settle();
     assert_eq!(shown(&cluster), of("loss 0.25", ""), "the next process has reported nothing");
+}
+
+#[test]
+fn a_note_that_is_longer_than_a_worker_sends_it_is_cut() {
+    let mut cluster = two();
+    let (a, stamp) = (cluster.worker("a", 0), cluster.stamp());
+    let (step, note, reported) = (Step(1), "€".repeat(1_000_000), ReportedValues::default());
+    cluster.say(&a, WorkerToDriver::Progress { stamp, step, note, reported });
+    let status = cluster.core.status(cluster.now, &|_| String::new());
+    assert_eq!(status.workers.iter().map(|worker| worker.note.len()).max(), Some(255));
 }
 
 #[test]

@@ -281,6 +281,17 @@ mod tests {
     }
 
     #[test]
+    fn what_was_reported_last_is_in_the_progress_and_what_was_refused_is_not() {
+        let shared = ControlShared::default();
+        shared.report("loss", 2.0).expect("allowed");
+        shared.report("loss", 0.5).expect("allowed");
+        assert!(shared.report("loss", f64::NAN).is_err());
+        assert!(shared.report("", 1.0).is_err());
+        shared.begin_generation();
+        assert_eq!(shared.progress().reported.to_string(), "loss 0.5");
+    }
+
+    #[test]
     fn a_group_gives_up_before_the_driver_does() {
         let shared = ControlShared::default();
         let deadlines = Deadlines { form: Duration::from_secs(8), ..Deadlines::default() };
