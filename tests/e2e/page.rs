@@ -64,9 +64,11 @@ fn the_page_follows_a_job_and_what_a_host_is_called_stays_text() {
     // What the program reports, over time.
     browser.wait_for("document.querySelectorAll('#reported canvas').length === 2");
     browser.wait_for(
-        "[...document.querySelectorAll('#reported h3')].map(it => it.textContent).join() === 'epoch,rank'",
+        "[...document.querySelectorAll('#reported h3')].map(it => it.textContent).join() === 'epoch,loss'",
     );
-    browser.wait_for("document.getElementById('reported').textContent.includes(': 1 (0 to 2)')");
+    browser.wait_for(
+        "/loss[0-9:]+: [0-9.]+ \\([0-9.]+ to [0-9.]+\\)$/.test(document.getElementById('reported').textContent)",
+    );
 
     // Filter and search.
     browser.type_into("#search", "sigkill");
@@ -83,7 +85,7 @@ fn the_page_follows_a_job_and_what_a_host_is_called_stays_text() {
     browser.type_into("#fleet .host", "\u{e007}");
     browser.wait_for("document.querySelectorAll('#host-workers tr').length === 1");
     browser.wait_for(
-        "/epoch \\d+, rank \\d/.test(document.getElementById('host-workers').textContent)",
+        "/epoch \\d+, loss \\d/.test(document.getElementById('host-workers').textContent)",
     );
     browser.run("document.getElementById('host').close()");
 

@@ -29,23 +29,31 @@ fn table(job: &Job) -> String {
 #[test]
 fn what_a_program_reports_is_shown_by_status_and_metrics_until_its_worker_is_gone() {
     let (mut job, address) = observed(&[]);
-    let rank = job.wait("what b reports", |job| reported(job, "b")?["rank"].as_f64());
-    let first = job.wait("what a reports", |job| reported(job, "a"));
-    assert_eq!(first["rank"], json!(1.0 - rank), "{first}");
-    assert!(first["epoch"].is_number(), "{first}");
+    for host in ["a", "b"] {
+        job.wait("what a worker reports", |job| {
+            let values = reported(job, host)?;
+            let is_it = values["loss"].as_f64()? > 0.0 && values["epoch"].is_f64();
+            (is_it && values.as_object()?.len() == 2).then_some(())
+        });
+    }
     let text = table(&job);
-    assert!(text.contains("epoch ") && text.contains(&format!(", rank {rank}")), "{text}");
-    let line =
-        format!("elastic_node_reported_value{{rank=\"{rank}\",host=\"b\",name=\"rank\"}} {rank}");
-    wait_until("the metric", || metrics(address).contains(&line).then_some(()));
+    assert_eq!(text.matches("epoch ").count(), 2, "{text}");
+    assert_eq!(text.matches(", loss ").count(), 2, "{text}");
+    let is_shown = |host: &str| {
+        let end = format!("host=\"{host}\",name=\"loss\"}} ");
+        let is_it =
+            |line: &str| line.starts_with("elastic_node_reported_value{") && line.contains(&end);
+        metrics(address).lines().any(is_it)
+    };
+    wait_until("the metrics", || (is_shown("a") && is_shown("b")).then_some(()));
 
     // Nobody takes a step, so that the next process on b reports nothing.
     job.control("hold");
     signal(job.pid("b", 0), Signal::SIGKILL);
     job.wait("b without values", |job| (reported(job, "b")? == json!({})).then_some(()));
-    wait_until("no metric", || (!metrics(address).contains(&line)).then_some(()));
+    wait_until("no metric of b", || (!is_shown("b")).then_some(()));
     fs::remove_file(job.path("control/hold")).expect("it was there");
-    job.wait("what b reports then", |job| reported(job, "b")?["rank"].as_f64());
+    job.wait("what b reports then", |job| reported(job, "b")?["loss"].as_f64());
     assert_eq!(job.finish(), 0);
     job.assert_exact();
 }
