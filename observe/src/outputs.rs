@@ -1,4 +1,4 @@
-//! [`WorkerOutputs`]: which files hold the output of which workers, by the event log. Called by the command `logs`.
+//! [`WorkerOutputs`]: which files hold the output of which workers, by the event log. Called by the command `logs`, and by the page.
 //!
 //! A process that was started for one generation (by restart, and in the mode `auto`, which begins so) writes into the
 //! folder of that generation and of its rank there, also when it goes on into further generations. Any other process
@@ -112,12 +112,18 @@ impl WorkerOutputs {
         outputs
     }
 
-    fn new(job: String, output_dir: Option<String>, wanted: Option<GenerationId>) -> Self {
+    /// Nobody yet.
+    pub(crate) fn new(
+        job: String,
+        output_dir: Option<String>,
+        wanted: Option<GenerationId>,
+    ) -> Self {
         let (newest, chosen, first) = (None, None, BTreeMap::new());
         Self { job, output_dir, is_over: false, wanted, newest, chosen, first }
     }
 
-    fn handle_event(&mut self, generation: GenerationId, event: &EventKind) {
+    /// Takes an event of the job.
+    pub(crate) fn handle_event(&mut self, generation: GenerationId, event: &EventKind) {
         match event {
             EventKind::GenerationFormed { members, .. } => {
                 let before = std::mem::take(&mut self.first);

@@ -133,6 +133,47 @@ fn a_job_that_lost_a_worker_and_won_a_host_is_shown_with_both_resets() {
 }
 
 #[test]
+fn the_output_of_a_chosen_worker_is_shown_live_whole_and_as_text() {
+    if !is_browser_here() {
+        return;
+    }
+    let text = format!(
+        "n=0; until test -e CONTROL/finish; do n=$((n + 1)); echo \"line $n {HOSTILE}\"; sleep 0.05; done"
+    );
+    let program = ["/bin/sh", "-c", &text].map(ToOwned::to_owned);
+    let flags = ["-n", "2", "--dashboard", "127.0.0.1:0", "--output-dir", "DIR/out"];
+    let mut job = Job::start_program(&flags, &program);
+    job.agent("a", 2);
+    let url = page_of(&mut job);
+    let browser = Browser::start();
+    browser.open(&url);
+    browser.wait_for("document.querySelectorAll('#fleet .host').length === 1");
+    browser.run("document.querySelector('#fleet .host').click()");
+    browser.wait_for("document.querySelectorAll('#output-rank option').length === 3");
+    let choose = |id: &str, value: &str| {
+        let event = "it.dispatchEvent(new Event('change'))";
+        browser.run(&format!(
+            "const it = document.getElementById('{id}'); it.value = '{value}'; {event}"
+        ));
+    };
+    choose("output-rank", "1");
+    browser.wait_for(
+        "document.getElementById('output').textContent.split('\\n').length > 60 && \
+         document.getElementById('output').textContent.match(/line \\d+/g)\
+         .every((it, index) => it === `line ${index + 1}`)",
+    );
+    let shown = browser.run("return document.getElementById('output').textContent");
+    assert!(shown.as_str().is_some_and(|text| text.contains(HOSTILE)), "{shown}");
+    assert_eq!(browser.run("return document.getElementById('output').children.length"), 0);
+    browser.keep_picture("page-output");
+    choose("output-stream", "stderr");
+    browser.wait_for("document.getElementById('output').textContent === ''");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert_nothing_foreign(&browser, &url);
+    assert_eq!(job.finish(), 0);
+}
+
+#[test]
 fn beyond_loopback_the_token_opens_the_page_once_for_all() {
     if !is_browser_here() {
         return;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use clap::Args;
 use elastic_agent::OutputStream;
-use elastic_agent::output::file_stem;
 use elastic_observe::{OutputRequest, WorkerOutput, WorkerOutputs};
 use elastic_protocol::{GenerationId, HostName};
 
@@ -17,7 +16,7 @@ use super::failure::{CommandFailure, ResultExt as _};
 use super::find_job::state_dir_of;
 use super::printable::printable;
 use super::stdout::{print_output, shows_escapes};
-use crate::process::EVENTS_FILE;
+use crate::process::{EVENTS_FILE, file_of};
 
 /// Interval at which `--follow` looks for more.
 const FOLLOW_EVERY: Duration = Duration::from_millis(200);
@@ -151,19 +150,6 @@ impl ShownFiles {
         }
         Ok(has_more)
     }
-}
-
-/// The file of a worker's stream. Of the two places the one that was written last counts: the folder may have served
-/// another job before.
-fn file_of(folder: &Path, output: &WorkerOutput, stream: OutputStream) -> Option<PathBuf> {
-    let (generation, rank) = output.first;
-    let of_generation = folder.join(format!("generation_{generation}")).join(rank.to_string());
-    let places = [
-        folder.join(format!("{}.{}", file_stem(&output.worker), stream.name())),
-        of_generation.join(format!("{}.log", stream.name())),
-    ];
-    let written = |path: &PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();
-    places.into_iter().filter(|path| written(path).is_some()).max_by_key(written)
 }
 
 /// A file, and how much of it was printed.

@@ -25,6 +25,7 @@ mod state_dir;
 mod status_client;
 mod store_access;
 mod store_service;
+mod stored_output;
 mod token_source;
 mod watch;
 
@@ -40,6 +41,7 @@ pub(crate) use recording::{messages_known, read_recording};
 pub(crate) use signals::{Heard, Signals, tick, unblock_signals};
 pub(crate) use state_dir::{ADDRESS_FILE, EVENTS_FILE, default_state_dir};
 pub(crate) use status_client::StatusClient;
+pub(crate) use stored_output::file_of;
 pub(crate) use token_source::TokenSource;
 
 use std::time::Duration;

@@ -18,6 +18,7 @@ use self::reported::ReportedHistory;
 use crate::explain::explain_resets;
 use crate::ledger::TimeBucket;
 use crate::log::{LoggedEntry, LoggedJob, LoggedLine};
+use crate::outputs::{NoOutput, OutputRequest, WorkerOutput, WorkerOutputs};
 
 /// Resets that the page has: the last ones.
 const RESETS_SHOWN_MAX: usize = 50;
@@ -45,6 +46,7 @@ pub struct PageRecord {
     events: EventHistory,
     world: WorldHistory,
     reported: ReportedHistory,
+    outputs: WorkerOutputs,
     /// Events that could not be taken in time.
     missed: u64,
     /// The number of the first event that readers do not have yet.
@@ -57,6 +59,7 @@ impl PageRecord {
     /// An empty record: the job begins, or is not known yet.
     pub fn new(job: String, at: Time) -> Self {
         Self {
+            outputs: WorkerOutputs::new(job.clone(), None, None),
             job: LoggedJob::new(job, at),
             events: EventHistory::default(),
             world: WorldHistory::default(),
@@ -98,6 +101,16 @@ impl PageRecord {
     fn remember(&mut self, at: Time, event: &DriverEvent) {
         self.events.handle_event(at, event);
         self.world.handle_event(at, event);
+        self.outputs.handle_event(event.generation, &event.kind);
+    }
+
+    /// The worker that has this rank in the last generation, and where its output is.
+    ///
+    /// # Errors
+    /// There is no such rank, or no generation yet.
+    pub fn output_of(&self, rank: u32) -> Result<&WorkerOutput, NoOutput> {
+        let request = OutputRequest { rank: Some(rank), host: None };
+        self.outputs.select(&request)?.into_iter().next().ok_or(NoOutput::NoGeneration)
     }
 
     /// Everything, for a reader that has nothing.

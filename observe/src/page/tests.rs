@@ -224,6 +224,23 @@ fn the_first_names_are_drawn_and_a_worker_cannot_fill_the_memory_with_others() {
 }
 
 #[test]
+fn the_output_of_a_rank_is_that_of_its_worker_in_the_last_generation() {
+    let mut record = record();
+    let members = vec![worker("b", 0), worker("a", 0)];
+    record.handle_event(
+        at(6),
+        event(2, EventKind::GenerationFormed { members, root: None, step: 0 }),
+    );
+    let of = |rank| {
+        let found = record.output_of(rank).map(|it| (it.worker.to_string(), it.first));
+        found.map_err(|error| error.to_string())
+    };
+    assert_eq!(of(0), Ok(("b[0]#1".to_owned(), (GenerationId(2), 0))));
+    assert_eq!(of(1), Ok(("a[0]#1".to_owned(), (GenerationId(1), 0))), "it goes on with its files");
+    assert!(of(2).is_err_and(|error| error.contains("which has 2 workers")));
+}
+
+#[test]
 fn a_log_of_another_job_is_forgotten() {
     let mut record = record();
     let entry = LoggedEntry::DriverStarted { job: "other".to_owned(), output_dir: None };

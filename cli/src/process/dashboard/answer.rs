@@ -8,6 +8,7 @@ use hyper::body::Bytes;
 use super::PublishedSnapshot;
 use super::access::{Access, AccessDenied};
 use super::assets::{Asset, LOGIN, asset, open_asset};
+use super::output::OutputQuery;
 use super::request::{DashboardAnswer, DashboardRequest, form_field};
 
 /// What a request leads to.
@@ -17,10 +18,12 @@ pub(super) enum DashboardRoute {
     Answer(DashboardAnswer),
     /// News of the job for as long as the page is open.
     News,
+    /// A part of a worker's output, which has to be read.
+    Output(OutputQuery),
 }
 
 /// The content type of JSON.
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 
 /// Answers one request. There is no route that changes anything but the login.
 pub(super) fn answer(
@@ -46,6 +49,13 @@ pub(super) fn answer(
         "/news" => return DashboardRoute::News,
         "/metrics" => metrics(request, published),
         "/workers" => workers(request, published),
+        "/output" => match OutputQuery::parse(&request.query) {
+            Some(query) => return DashboardRoute::Output(query),
+            None => {
+                let text = "ask for /output?rank=RANK&stream=stdout, or stream=stderr";
+                DashboardAnswer::plain(StatusCode::BAD_REQUEST, text)
+            }
+        },
         path => match asset(path) {
             Some(asset) => of_asset(&asset),
             None => {
@@ -137,7 +147,7 @@ mod tests {
     fn answered(request: &DashboardRequest, address: &str) -> DashboardAnswer {
         match answer(request, &access(address), &PublishedSnapshot::default()) {
             DashboardRoute::Answer(answer) => answer,
-            DashboardRoute::News => panic!("it is the stream of news"),
+            route => panic!("it is no answer: {route:?}"),
         }
     }
 
@@ -146,7 +156,7 @@ mod tests {
     }
 
     /// All paths that are answered.
-    const PATHS: [&str; 10] = [
+    const PATHS: [&str; 11] = [
         "/",
         "/page.css",
         "/page.js",
@@ -156,6 +166,7 @@ mod tests {
         "/uplot/LICENSE",
         "/metrics",
         "/workers",
+        "/output",
         "/news",
     ];
 
@@ -209,6 +220,7 @@ mod tests {
             let status = answered(&get(path), "127.0.0.1:9").status;
             let expected = match path {
                 "/metrics" | "/workers" => StatusCode::SERVICE_UNAVAILABLE,
+                "/output" => StatusCode::BAD_REQUEST,
                 _ => StatusCode::OK,
             };
             assert_eq!(status, expected, "{path}");
@@ -216,6 +228,19 @@ mod tests {
             let answer = answered(&foreign, "127.0.0.1:9");
             assert_eq!(answer.status, StatusCode::MISDIRECTED_REQUEST, "{path}");
         }
+    }
+
+    #[test]
+    fn output_is_for_those_who_may_read_the_page() {
+        let request =
+            DashboardRequest { query: "rank=1&stream=stderr".to_owned(), ..get("/output") };
+        let published = PublishedSnapshot::default();
+        let route = answer(&request, &access("127.0.0.1:9"), &published);
+        assert!(matches!(route, DashboardRoute::Output(_)), "{route:?}");
+        let denied = answered(&request, "10.0.0.1:9");
+        assert_eq!(denied.status, StatusCode::UNAUTHORIZED);
+        let foreign = DashboardRequest { host: Some("evil.example".to_owned()), ..request };
+        assert_eq!(answered(&foreign, "127.0.0.1:9").status, StatusCode::MISDIRECTED_REQUEST);
     }
 
     #[test]

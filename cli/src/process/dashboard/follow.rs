@@ -108,7 +108,8 @@ mod tests {
         }
         std::fs::write(&path, text).expect("a file");
         let since = Time::from_ms(8_000);
-        let record = record_of(&DashboardJob { id: "j".to_owned(), log: path, since });
+        let job = DashboardJob { id: "j".to_owned(), log: path, since, output_dir: None };
+        let record = record_of(&job);
         let whole = record.whole(since, None);
         let of = |name: &str| {
             whole.iter().find(|topic| topic.name == name).map(|topic| topic.json.as_str())

@@ -10,6 +10,7 @@ mod answer;
 mod assets;
 mod feed;
 mod follow;
+mod output;
 mod request;
 mod server;
 mod viewers;
@@ -62,6 +63,8 @@ pub(crate) struct DashboardJob {
     pub(crate) log: PathBuf,
     /// The time at which this driver began, since 1970: later lines are its own, and come as events.
     pub(crate) since: Time,
+    /// The folder in which hosts store the output of their workers, if they do.
+    pub(crate) output_dir: Option<PathBuf>,
 }
 
 /// The listening dashboard.

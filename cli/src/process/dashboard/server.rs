@@ -27,6 +27,7 @@ use super::access::Access;
 use super::answer::{DashboardRoute, answer};
 use super::feed::FedEvents;
 use super::follow::{follow, record_of};
+use super::output::{OutputFolder, answer_output};
 use super::request::{DashboardAnswer, DashboardRequest};
 use super::viewers::{ConnectionState, ViewerNews, Viewers};
 use super::{DashboardJob, PublishedSnapshot};
@@ -55,6 +56,7 @@ pub(super) struct DashboardService {
     pub(super) published: PublishedSnapshot,
     pub(super) record: RefCell<PageRecord>,
     pub(super) viewers: Viewers,
+    outputs: OutputFolder,
 }
 
 type DashboardBody = OneBody<Full<Bytes>, ViewerNews>;
@@ -68,8 +70,8 @@ pub(super) fn serve(
     job: DashboardJob,
 ) {
     let record = RefCell::new(record_of(&job));
-    let viewers = Viewers::default();
-    let service = Rc::new(DashboardService { access, published, record, viewers });
+    let (viewers, outputs) = (Viewers::default(), OutputFolder::new(job.output_dir));
+    let service = Rc::new(DashboardService { access, published, record, viewers, outputs });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime.and_then(|runtime| {
         let local = LocalSet::new();
@@ -143,6 +145,9 @@ async fn respond(
     Ok(match answer(&request, &service.access, &service.published) {
         DashboardRoute::Answer(answer) => of(answer),
         DashboardRoute::News => news(&service, &connection),
+        DashboardRoute::Output(query) => {
+            of(answer_output(&service.outputs, query, &service.record).await)
+        }
     })
 }
 

@@ -137,7 +137,8 @@ async fn drive(
     let token = credentials.borrow().join_token();
     let token_file = state.publish(&token, *address)?;
     tracing::info!(%job, %address, %term, events = %events_path.display(), "the driver listens");
-    let shown = DashboardJob { id: job.to_string(), log: events_path, since: began };
+    let output_dir = output_dir.map(Into::into);
+    let shown = DashboardJob { id: job.to_string(), log: events_path, since: began, output_dir };
     let dashboard = start_dashboard(plan, &token, shown)?;
     let observed = dashboard.as_ref().map(|dashboard| ObservedDashboard {
         feed: dashboard.feed.clone(),

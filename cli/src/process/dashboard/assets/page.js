@@ -4,6 +4,7 @@
 
 const EVENTS_SHOWN_MAX = 300;
 const EVENTS_KEPT_MAX = 2000;
+const OUTPUT_SHOWN_MAX = 200000;
 const PHASES = [["detect", "detecting"], ["form", "forming"], ["sync", "syncing"]];
 const WORDS = { driver_away: "driver away" };
 
@@ -163,8 +164,10 @@ function openHost(name) {
   openName = name;
   $("host-title").textContent = `Host ${name}`;
   $("host-workers").replaceChildren();
+  $("output-rank").value = "";
   $("host").showModal();
   loadHost();
+  showOutput();
 }
 
 async function loadHost() {
@@ -179,10 +182,72 @@ async function loadHost() {
     $("host-workers").replaceChildren(...workers.map((worker) =>
       element("tr", {}, ...[worker.rank ?? "–", worker.slot, worker.state, worker.step, worker.pid ?? "–", reportedWords(worker.reported), worker.note]
         .map((value) => element("td", { text: value })))));
+    offerOutput(workers.map((worker) => worker.rank).filter((rank) => rank !== null));
   } catch {
     // The connection's state says that the driver does not answer.
   }
 }
+
+// ---- the output of a worker ----
+
+let output = null;
+
+// The list of ranks is made anew only if it has changed: somebody may be choosing from it.
+function offerOutput(ranks) {
+  const list = $("output-rank");
+  if (list.dataset.ranks === ranks.join()) return;
+  list.dataset.ranks = ranks.join();
+  const chosen = list.value;
+  list.replaceChildren(element("option", { value: "", text: "nobody" }),
+    ...ranks.map((rank) => element("option", { value: rank, text: `rank ${rank}` })));
+  list.value = ranks.includes(Number(chosen)) && chosen !== "" ? chosen : "";
+  if (list.value !== chosen) showOutput();
+}
+
+function showOutput() {
+  const [rank, stream] = [$("output-rank").value, $("output-stream").value];
+  output = rank === "" ? null : { rank, stream, worker: null, next: null, isAsked: false };
+  $("output").textContent = "";
+  $("output").hidden = !output;
+  loadOutput();
+}
+
+// What comes after what is shown; of another worker with the same rank, and after too much at once, the end.
+async function loadOutput() {
+  const shown = output;
+  if (!shown || shown.isAsked || openName === null) return;
+  shown.isAsked = true;
+  try {
+    const query = new URLSearchParams({ rank: shown.rank, stream: shown.stream });
+    if (shown.worker) {
+      query.set("worker", shown.worker);
+      query.set("from", shown.next);
+    }
+    const answer = await fetch(`/output?${query}`);
+    const said = answer.ok ? await answer.json() : { text: await answer.text() };
+    if (output === shown) addOutput(shown, said);
+  } catch {
+    // The connection's state says that the driver does not answer.
+  } finally {
+    shown.isAsked = false;
+  }
+}
+
+function addOutput(shown, { worker, from, next, text }) {
+  const box = $("output");
+  const isAtEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 8;
+  const follows = worker !== undefined && worker === shown.worker && from === shown.next;
+  // Colours and movements of a terminal's cursor mean nothing here.
+  const plain = text.replace(/\x1b\[[0-9;?]*[A-Za-z]/g, "");
+  if (!follows) box.textContent = plain;
+  else if (plain) box.textContent = (box.textContent + plain).slice(-OUTPUT_SHOWN_MAX);
+  [shown.worker, shown.next] = [worker ?? null, next ?? null];
+  if (isAtEnd) box.scrollTop = box.scrollHeight;
+}
+
+$("output-rank").addEventListener("change", showOutput);
+$("output-stream").addEventListener("change", showOutput);
+$("output-choice").addEventListener("submit", (event) => event.preventDefault());
 
 // ---- world size and goodput ----
 
@@ -347,6 +412,7 @@ setTheme(theme);
 $("host-close").addEventListener("click", () => $("host").close());
 $("host").addEventListener("close", () => { openName = null; });
 setInterval(loadHost, 1000);
+setInterval(loadOutput, 1000);
 
 function showLink(state, text) {
   $("link").className = `link ${state}`;
