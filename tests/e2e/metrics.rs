@@ -136,6 +136,7 @@ fn prometheus_scrapes_a_job_and_sees_what_happens_to_it() {
     wait_for("elastic_node_world_size", &|size| size == 2.0);
     wait_for("elastic_node_slots{bucket=\"training\"}", &|slots| slots == 2.0);
     wait_for("elastic_node_goodput_ratio{window=\"start\"}", &|share| share > 0.0 && share < 1.0);
+    wait_for("avg by (name) (elastic_node_reported_value{name=\"loss\"})", &|loss| loss > 0.0);
     signal(job.pid("b", 0), Signal::SIGKILL);
     wait_for("sum(elastic_node_resets_total{way=\"abort\"})", &|resets| resets >= 1.0);
     wait_for("elastic_node_reset_duration_seconds_count{phase=\"total\"}", &|count| count >= 1.0);
