@@ -7,6 +7,7 @@
 //! the machine stops. So at each opening, and after each error, the file is read, its content is written to a
 //! new file and synced, and the new file replaces the old one.
 
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -25,6 +26,12 @@ const SNAPSHOT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("snapshot
 
 /// Size of redb's cache. The journal is small and read once, so redb's default of a gibibyte is too much.
 const CACHE_BYTES: usize = 4 << 20;
+
+/// Most times that a journal which its driver writes meanwhile is read: what is read may be half of a commit.
+const READINGS_MAX: usize = 5;
+
+/// Largest file that is read beside its driver, in bytes (256 MiB).
+const READ_BYTES_MAX: u64 = 256 << 20;
 
 /// A function that opens the store, at the beginning and after an error.
 type Open = Box<dyn Fn() -> Result<Database, JournalError> + Send>;
@@ -58,6 +65,32 @@ impl FileJournal {
         let open: Open = Box::new(move || unpanicked(|| renewed(&place)));
         let database = Some(open()?);
         Ok(Self { open, database })
+    }
+
+    /// The content of the journal at a path, which a driver may use; none if there is no journal. Nothing is written.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn read_beside_driver(path: &Path) -> Result<Option<LoadedJournal>, JournalError> {
+        let mut last_error = JournalError::Corrupt("it was not read".to_owned());
+        for _ in 0..READINGS_MAX {
+            let bytes = match std::fs::metadata(path).and_then(|found| {
+                if found.len() > READ_BYTES_MAX {
+                    let bytes = found.len();
+                    return Err(std::io::Error::other(format!("it has {bytes} bytes")));
+                }
+                std::fs::read(path)
+            }) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            match unpanicked(|| read(&bytes)) {
+                Ok(loaded) => return Ok(Some(loaded)),
+                Err(error) => last_error = error,
+            }
+        }
+        Err(last_error)
     }
 
     /// Runs `work` on the database. After an error the database is opened anew at the next call.

@@ -332,3 +332,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_journal_is_read_beside_the_driver_that_holds_it_and_not_changed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal.redb");
+    assert_eq!(FileJournal::read_beside_driver(&path).expect("no fault"), None);
+    let mut journal = FileJournal::open(&path).expect("made");
+    for first in 1..=20 {
+        let records = vec![vec![first as u8; 300]];
+        journal.append(&JournalBatch { first, records, snapshot: None }).expect("stored");
+        let bytes = fs::read(&path).expect("there");
+        let read = FileJournal::read_beside_driver(&path).expect("sound").expect("there");
+        assert_eq!(Some(&read), journal.load().ok().as_ref());
+        assert_eq!((read.last(), fs::read(&path).expect("there") == bytes), (first, true));
+    }
+    drop(journal);
+    fs::write(&path, "no journal").expect("ours");
+    let error = FileJournal::read_beside_driver(&path).expect_err("damaged");
+    assert!(matches!(error, JournalError::Corrupt(_)), "{error}");
+}
