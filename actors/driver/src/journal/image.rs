@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use elastic_journal::{JournalError, JournalSnapshot, LoadedJournal};
 use elastic_protocol::messages::{Formation, FormationTable, JobPhase};
 use elastic_protocol::{
     CommitId, GenerationId, HostName, Incarnation, JobId, JobResult, ProgramSpec, ResetCause,
@@ -171,6 +172,29 @@ impl GenerationImage {
 }
 
 impl Image {
+    /// The image that a journal gives.
+    ///
+    /// # Errors
+    /// [`JournalError::Corrupt`].
+    pub fn of(loaded: &LoadedJournal) -> Result<Self, JournalError> {
+        let damaged = |what: String| JournalError::Corrupt(what);
+        let mut image = match &loaded.snapshot {
+            Some(JournalSnapshot { upto, bytes }) => Self::decode(bytes)
+                .map_err(|error| damaged(format!("snapshot {upto} is no image: {error}")))?,
+            None => Self::default(),
+        };
+        let first = loaded.snapshot.as_ref().map_or(1, |snapshot| snapshot.upto + 1);
+        for (number, bytes) in (first..).zip(&loaded.records) {
+            let record = JournalRecord::decode(bytes)
+                .map_err(|error| damaged(format!("record {number} is none: {error}")))?;
+            image.apply(&record);
+        }
+        if loaded.last() > 0 && image.job.is_none() {
+            return Err(damaged("its first record is missing".to_owned()));
+        }
+        Ok(image)
+    }
+
     /// Applies one more record.
     pub fn apply(&mut self, record: &JournalRecord) {
         match record {

@@ -1,7 +1,7 @@
 //! [`Tenure`]: how an incarnation of the driver begins. The driver's process calls it before it makes the core: the
 //! term is raised and stored first.
 
-use elastic_journal::{Journal, JournalBatch, JournalError, JournalSnapshot, LoadedJournal};
+use elastic_journal::{Journal, JournalBatch, JournalError, JournalSnapshot};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{JobId, ProgramSpec, Term};
 use serde::{Deserialize, Serialize};
@@ -61,7 +61,7 @@ impl Tenure {
         founding: impl FnOnce() -> Result<Founding, E>,
     ) -> Result<Self, TenureError<E>> {
         let loaded = journal.load()?;
-        let (last, mut image) = (loaded.last(), read(&loaded)?);
+        let (last, mut image) = (loaded.last(), Image::of(&loaded)?);
         let mut records = Vec::new();
         let job = match image.job {
             Some(job) if image.program == *program => job,
@@ -94,23 +94,4 @@ impl Tenure {
     pub fn is_takeover(&self) -> bool {
         self.image.term > Term(1)
     }
-}
-
-fn read(loaded: &LoadedJournal) -> Result<Image, JournalError> {
-    let damaged = |what: String| JournalError::Corrupt(what);
-    let mut image = match &loaded.snapshot {
-        Some(JournalSnapshot { upto, bytes }) => Image::decode(bytes)
-            .map_err(|error| damaged(format!("snapshot {upto} is no image: {error}")))?,
-        None => Image::default(),
-    };
-    let first = loaded.snapshot.as_ref().map_or(1, |snapshot| snapshot.upto + 1);
-    for (number, bytes) in (first..).zip(&loaded.records) {
-        let record = JournalRecord::decode(bytes)
-            .map_err(|error| damaged(format!("record {number} is none: {error}")))?;
-        image.apply(&record);
-    }
-    if loaded.last() > 0 && image.job.is_none() {
-        return Err(damaged("its first record is missing".to_owned()));
-    }
-    Ok(image)
 }

@@ -1,10 +1,13 @@
 //! Tests of records and images: encoding round trips, and a snapshot equals its records.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use elastic_journal::{Journal, JournalBatch, JournalError, LoadedJournal};
+use elastic_protocol::messages::{Formation, FormationTable, GroupKey, SyncPlan};
 use elastic_protocol::{
-    CommitId, GenerationId, HostName, Incarnation, JobId, ProgramSpec, Step, Term, WorkerId,
+    Assignment, CommitId, DataPlane, GenerationId, HostName, Incarnation, JobId, ProgramSpec,
+    Stamp, Step, Term, WorkerId,
 };
 use uuid::Uuid;
 
@@ -103,4 +106,39 @@ fn a_journal_that_makes_no_sense_is_told_and_not_taken_for_another() {
     let mut journal = MemoryJournal(LoadedJournal { snapshot: None, records: only });
     let error = Tenure::begin(&mut journal, &program(), founding).expect_err("no job");
     assert!(error.to_string().contains("first record is missing"), "{error}");
+}
+
+#[test]
+fn a_journal_as_json_has_neither_secrets_nor_keys_nor_arguments() {
+    let mut journal = MemoryJournal::default();
+    let secret = b"the job's private key";
+    let program = ProgramSpec {
+        argv: vec!["train".to_owned(), "--password=x".to_owned()],
+        environment: vec![("PASSWORD".to_owned(), "x".to_owned())],
+    };
+    let founding = || {
+        let secrets = JobSecretsBytes(secret.to_vec());
+        Ok::<_, Infallible>(Founding { job: JobId(Uuid::from_u128(7)), secrets })
+    };
+    Tenure::begin(&mut journal, &program, founding).expect("a journal");
+    let formation = Formation {
+        stamp: Stamp { term: Term(1), generation: GenerationId(1) },
+        table: FormationTable::Full(Arc::new(Assignment::new([(
+            worker(1),
+            ([127, 0, 0, 1], 9).into(),
+        )]))),
+        sync: SyncPlan::Skip,
+        step: Step(0),
+        key: GroupKey([0xab; 32]),
+        encrypts: false,
+        data_plane: DataPlane::default(),
+    };
+    journal.0.records.push(JournalRecord::GenerationOpened { formation }.encode());
+    let image = Image::of(&journal.0).expect("sound");
+    assert_eq!(image.secrets.0, secret);
+    let json = serde_json::to_value(&image).expect("JSON");
+    assert_eq!(json["program"], serde_json::json!({ "argv": ["train"], "environment": [] }));
+    assert_eq!(json["secrets"], serde_json::json!([]));
+    assert!(json["current"]["formation"].get("key").is_none(), "{json}");
+    assert!(!json.to_string().contains("171,171"), "{json}");
 }

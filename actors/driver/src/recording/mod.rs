@@ -10,6 +10,7 @@ pub(crate) mod readable;
 mod recorder;
 pub mod redact;
 pub mod replay;
+pub mod substitutes;
 #[cfg(test)]
 mod tests;
 
