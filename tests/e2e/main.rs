@@ -33,6 +33,7 @@ mod page;
 mod pauses;
 mod progress;
 mod recording;
+mod report;
 mod reported;
 mod restart;
 mod security;

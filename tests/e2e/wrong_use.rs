@@ -59,6 +59,13 @@ const LINES: &[Wrong] = &[
     wrong(&["explain", "--job", "1234"], "elastic-node list"),
     wrong(&["explain", "last", "FOLDER/none"], "event log"),
     wrong(&["replay", "FOLDER/none"], "recording"),
+    wrong(&["report"], "--output"),
+    wrong(&["report", "-o", "FOLDER/new"], "no job of this user"),
+    wrong(&["report", "12345678", "-o", "FOLDER/new"], "elastic-node list"),
+    wrong(&["report", "FOLDER", "-o", "FOLDER/new"], "no state directory"),
+    wrong(&["report", "FOLDER/none", "-o", "FOLDER/new"], "no state directory"),
+    wrong(&["report", "-o", "FOLDER/hosts"], "exists already"),
+    wrong(&["report", "-o", "FOLDER/none/new"], "does not exist"),
     wrong(&["checkpoint", "lst", "FOLDER"], "list"),
     // Numbers.
     wrong(&["run", "-n", "0", "--", "x"], "at least 1"),

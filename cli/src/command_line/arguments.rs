@@ -13,6 +13,7 @@ use super::list::ListFlags;
 use super::logs::LogsFlags;
 use super::man::ManFlags;
 use super::replay::ReplayFlags;
+use super::report::ReportFlags;
 use super::status::StatusFlags;
 use super::timeline::TimelineFlags;
 use super::torch_flags::TorchFlags;
@@ -73,7 +74,9 @@ pub(crate) enum ProgramCommand {
     List(ListFlags),
     /// Show what a job is doing, or how it ended.
     Status(StatusFlags),
-    /// Say why a generation ended, what it cost, and what would have avoided it; or what a job waits for.
+    /// Say why a generation ended and what that cost, or what a job waits for.
+    ///
+    /// It names who began it and why, what it cost in slot-seconds, and what would have avoided it, with the flag.
     Explain(ExplainFlags),
     /// Print what the workers of a job have written (`--output-dir`).
     Logs(LogsFlags),
@@ -81,6 +84,8 @@ pub(crate) enum ProgramCommand {
     Timeline(TimelineFlags),
     /// Give a recording (`--record`) to the driver's core again: whether it decides the same.
     Replay(ReplayFlags),
+    /// Collect what a bug report needs in one file, without secrets.
+    Report(ReportFlags),
     /// List, show, verify and export durable checkpoints.
     Checkpoint(CheckpointFlags),
     /// Check this host: what it has, what will be used, and what is wrong.

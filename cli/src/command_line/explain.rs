@@ -65,7 +65,9 @@ pub(crate) fn print_explanation(flags: &ExplainFlags) -> Result<(), CommandFailu
     let record = read_event_log(&folder, "explain last", |lines| LoggedJob::of_lines(lines))?;
     // The driver itself knows best what it waits for, if it still runs.
     let status = match flags.question.0 {
-        ExplainRequest::Now => system::run(ask(&folder)).failed("the system refuses a client")?,
+        ExplainRequest::Now => {
+            system::run(ask_driver(&folder)).failed("the system refuses a client")?
+        }
         _ => None,
     };
     let explanation =
@@ -95,7 +97,7 @@ fn state_dir(flags: &ExplainFlags) -> Result<PathBuf, CommandFailure> {
 }
 
 /// The status of the driver that uses a state directory; none if it does not answer.
-async fn ask(folder: &Path) -> Option<StatusReport> {
+pub(super) async fn ask_driver(folder: &Path) -> Option<StatusReport> {
     let address = std::fs::read_to_string(folder.join(ADDRESS_FILE)).ok()?;
     let address = address.trim();
     let token = TokenSource::new(address, None, None, Some(folder)).ok()?;

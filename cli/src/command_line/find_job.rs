@@ -1,5 +1,5 @@
 //! Which job a command means: the driver at an address, the job with an id, or the one of this user on this machine.
-//! Used by `list`, `status`, `explain`, `logs` and `timeline`.
+//! Used by `list`, `status`, `explain`, `logs`, `timeline` and `report`.
 
 use std::path::{Path, PathBuf};
 
@@ -75,6 +75,8 @@ pub(super) fn short_id(id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn job(id: &str) -> JobEntry {
@@ -85,6 +87,8 @@ mod tests {
             state_dir: "/nope".into(),
             pid: 0,
             program: Vec::new(),
+            flags: Vec::new(),
+            variables: BTreeMap::new(),
             version: String::new(),
             ended: None,
         }

@@ -1,5 +1,5 @@
 //! The command line: the flags (`arguments`, `driver_flags`, `worker_flags`, `torch_flags`), the plans made of them
-//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `list`, `status`, `explain`, `logs`, `timeline`, `replay`, `checkpoint`, `doctor`, `completions` and `man`, and
+//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `list`, `status`, `explain`, `logs`, `timeline`, `replay`, `report`, `checkpoint`, `doctor`, `completions` and `man`, and
 //! the report of a failure (`failure`). Called by `main`.
 
 mod arguments;
@@ -23,6 +23,7 @@ mod printable;
 mod program;
 mod reading;
 mod replay;
+mod report;
 mod slurm;
 mod status;
 mod stdout;
@@ -52,6 +53,7 @@ pub(crate) use node_plan::{NodePlan, SecretSource};
 pub(crate) use printable::printable;
 pub(crate) use reading::{flag_variables, read, warn_of_misspelt_variables};
 pub(crate) use replay::run_replay;
+pub(crate) use report::{masked_flags, masked_variables, run_report};
 pub(crate) use status::{describe_status, print_status, program_words};
 pub(crate) use stdout::print_line;
 pub(crate) use timeline::print_timeline;

@@ -1,6 +1,8 @@
 //! The jobs of this user on this machine, running and past: one file a job below the user's state folder, written by the
-//! driver's process and read by `list`, `status` and `explain`, which find a job by it without an address.
+//! driver's process and read by `list`, `status`, `explain` and
+//! others, which find a job by it without an address.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -37,6 +39,12 @@ pub(crate) struct JobEntry {
     pub(crate) pid: u32,
     /// The program of the workers, with its arguments.
     pub(crate) program: Vec<String>,
+    /// The driver's own words of its command line, secrets masked.
+    #[serde(default)]
+    pub(crate) flags: Vec<String>,
+    /// The variables that set flags of it, secrets masked.
+    #[serde(default)]
+    pub(crate) variables: BTreeMap<String, String>,
     /// Version of the driver.
     pub(crate) version: String,
     /// How the job ended, if it has.
@@ -211,6 +219,8 @@ mod tests {
             state_dir,
             pid: std::process::id(),
             program: vec!["train".to_owned()],
+            flags: Vec::new(),
+            variables: BTreeMap::new(),
             version: "1".to_owned(),
             ended: None,
         }

@@ -37,9 +37,9 @@ pub(crate) use driver_reach::{
 pub(crate) use job_registry::{JobCondition, JobEntry, JobRegistry};
 pub(crate) use leash::read_token as read_token_from_launcher;
 pub(crate) use node::{read_secret_file, run_node};
-pub(crate) use recording::{messages_known, read_recording};
+pub(crate) use recording::{RECORDING_FOLDER, messages_known, read_recording};
 pub(crate) use signals::{Heard, Signals, tick, unblock_signals};
-pub(crate) use state_dir::{ADDRESS_FILE, EVENTS_FILE, default_state_dir};
+pub(crate) use state_dir::{ADDRESS_FILE, EVENTS_FILE, JOURNAL_FILE, LOCK_FILE, default_state_dir};
 pub(crate) use status_client::StatusClient;
 pub(crate) use stored_output::file_of;
 pub(crate) use token_source::TokenSource;

@@ -21,7 +21,7 @@ pub(crate) const JOURNAL_FILE: &str = "journal.redb";
 /// Name of the file that an attempt to renew the journal may leave.
 pub(crate) const JOURNAL_DRAFT_FILE: &str = "journal.redb.draft";
 /// Name of the file that the driver holds locked.
-pub(super) const LOCK_FILE: &str = "lock";
+pub(crate) const LOCK_FILE: &str = "lock";
 
 /// An open state directory, locked for one driver at a time.
 #[derive(Debug)]

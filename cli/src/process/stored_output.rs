@@ -1,4 +1,4 @@
-//! Where a worker's output is stored below the folder of `--output-dir`. Used by `logs` and by the dashboard.
+//! Where a worker's output is stored below the folder of `--output-dir`. Used by `logs`, `report` and the dashboard.
 
 use std::fs;
 use std::path::{Path, PathBuf};

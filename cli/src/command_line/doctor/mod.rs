@@ -139,6 +139,12 @@ pub(crate) fn run_doctor(flags: &DoctorFlags) -> Result<(), CommandFailure> {
     }
 }
 
+/// The findings about this host as JSON, for a support bundle.
+pub(super) fn host_findings() -> serde_json::Result<serde_json::Value> {
+    let search = LibrarySearch::from_environment(|name| std::env::var(name).ok());
+    serde_json::to_value(examine(&search, Backend::Auto))
+}
+
 fn examine(search: &LibrarySearch, backend: Backend) -> DoctorReport {
     let mut report = DoctorReport {
         host: host::host_name().ok().map(|name| name.to_string()),

@@ -44,7 +44,8 @@ use super::signals::{Heard, Signals, tick};
 use super::state_dir::{DriverStateDir, EVENTS_FILE, default_state_dir};
 use super::watch::{Lanes, Watch};
 use crate::command_line::{
-    CommandFailure, DashboardPlan, DiscoveryPlan, DriverPlan, LauncherKind, ResultExt, stderr_lane,
+    CommandFailure, DashboardPlan, DiscoveryPlan, DriverPlan, LauncherKind, ResultExt,
+    masked_flags, masked_variables, stderr_lane,
 };
 
 /// Timeout for the last messages to agents.
@@ -282,6 +283,8 @@ fn registered(
         state_dir: state_dir.to_owned(),
         pid: std::process::id(),
         program: plan.config.program.argv.clone(),
+        flags: masked_flags(std::env::args_os(), &plan.config.program.argv),
+        variables: masked_variables(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ended: None,
     };
