@@ -1,6 +1,8 @@
 //! `doctor`: what this host has, what will be used, and what is wrong, with hints. A table for people, or one JSON
-//! object; exit code 1 if something is wrong. Called by `main`; `join` tries the way to a driver.
+//! object; exit code 1 if something is wrong. Called by `main`; `join` tries the way to a driver;
+//! `control_group` reads the limits of the host's workers.
 
+mod control_group;
 mod join;
 
 use std::net::TcpListener;
@@ -15,6 +17,7 @@ use elastic_gpu::{Backend, Settings, describe_error};
 use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 
+use self::control_group::GroupLimits;
 use self::join::{JoinFlags, JoinReport};
 use super::failure::{CommandFailure, ResultExt};
 use super::stdout::print_line;
@@ -55,6 +58,8 @@ struct DoctorReport {
     port: PortReport,
     clock: ClockReport,
     open_files: LimitReport,
+    /// The limits of the control group; none without cgroup v2.
+    control_group: Option<GroupLimits>,
     /// The way to the driver of `--join`.
     #[serde(skip_serializing_if = "Option::is_none")]
     join: Option<JoinReport>,
@@ -281,6 +286,11 @@ impl DoctorReport {
                 );
             }
         }
+        self.control_group = GroupLimits::own();
+        let shortages = self.control_group.as_ref().map(|limits| limits.shortages(self.slots));
+        for (what, hint) in shortages.unwrap_or_default() {
+            self.problem(false, what, hint);
+        }
     }
 
     fn describe(&self) -> String {
@@ -324,6 +334,9 @@ impl DoctorReport {
         lines.push(format!("clock          {clock}"));
         let LimitReport { soft, hard } = self.open_files;
         lines.push(format!("open files     {soft} (at most {hard})"));
+        let group = self.control_group.as_ref().map(GroupLimits::describe);
+        lines
+            .push(format!("control group  {}", group.unwrap_or_else(|| "no cgroup v2".to_owned())));
         let Used { collectives, reason } = &self.used;
         lines.push(format!("collectives    {collectives}: {reason}"));
         lines.extend(self.join.iter().map(JoinReport::describe));
