@@ -395,6 +395,7 @@ mod tests {
             dashboard: None,
             dropped_messages: 0,
             result: None,
+            answered_at: None,
         };
         let mut tally = EventTally::default();
         tally.host_losses.insert("a \"quoted\"\\ host".to_owned(), 1);

@@ -13,7 +13,7 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 
 /// The path of libfaketime, if this machine has it.
 #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
-fn faketime() -> Option<PathBuf> {
+pub(crate) fn faketime() -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let libraries = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1"));
     let found = libraries.into_iter().find(|library| library.exists());

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::clock::faketime;
 use crate::support::{Job, binary};
 
 /// An address of this host at which nothing listens.
@@ -19,6 +20,34 @@ fn doctor(driver: &str, token_file: &str) -> (Option<i32>, Value) {
     let text = String::from_utf8_lossy(&output.stdout);
     let found = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
     (output.status.code(), found)
+}
+
+#[test]
+fn x_19_a_clock_that_differs_from_the_driver_s_is_told_and_does_not_keep_the_host_out() {
+    let Some(library) = faketime() else { return };
+    let mut job = Job::start(&["-n", "1"], &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    let token = job.path("state").join("token");
+    for (shift, words) in [("+2h", "s ahead of the driver's"), ("-2h", "s behind the driver's")] {
+        let output = Command::new(binary())
+            .args(["doctor", "--json", "--join", &job.address, "--token-file"])
+            .arg(&token)
+            .env("LD_PRELOAD", &library)
+            .env("FAKETIME", shift)
+            .output()
+            .expect("it runs");
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(
+            (output.status.code(), &found["join"]["is_joined"]),
+            (Some(0), &true.into()),
+            "{found}"
+        );
+        let ahead_s = found["join"]["clock_ahead_ms"].as_i64().expect("a time") / 1_000;
+        assert!((7_100..=7_300).contains(&ahead_s.abs()), "{found}");
+        assert!(found["problems"].to_string().contains(words), "{found}");
+    }
+    assert_eq!(job.finish(), 0);
 }
 
 /// The only fatal problem, with its way out.
@@ -42,6 +71,16 @@ fn the_doctor_joins_a_driver_as_an_agent_would_and_disturbs_nobody() {
     assert_eq!((&join["is_joined"], &join["from"]), (&true.into(), &"127.0.0.1".into()));
     assert_eq!(join["job"], job.status().expect("a status")["job"]);
     assert!(join["answer_ms"].as_f64() > Some(0.0), "{found}");
+    let ahead = join["clock_ahead_ms"].as_i64().expect("the driver said its time");
+    assert!(ahead.abs() < 60_000, "one machine, one clock: {found}");
+    let data = &join["data"];
+    assert_eq!(
+        (&data["address"], &data["is_answered"]),
+        (&"127.0.0.1".into(), &true.into()),
+        "{found}"
+    );
+    assert_eq!((&data["can_listen"], &data["interface"]), (&true.into(), &"lo".into()), "{found}");
+    assert!(data["not_tested"].to_string().contains("other hosts"), "{found}");
 
     // The first of two drivers is away: that is a warning.
     let (code, found) = doctor(&format!("{NOBODY},{}", job.address), &token);

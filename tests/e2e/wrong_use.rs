@@ -40,6 +40,7 @@ const LINES: &[Wrong] = &[
     wrong(&["timeline", "/nope"], "/nope"),
     wrong(&["logs", "/nope"], "/nope"),
     wrong(&["doctor", "--join", "h:x"], "--join"),
+    wrong(&["doctor", "--join", "127.0.0.1:1", "--interface", "nowhere7"], "--interface"),
     wrong(&["logs", "--rank", "one"], "--rank"),
     wrong(&["logs", "--host", ""], "--host"),
     wrong(&["man", "--output", "/nope"], "/nope"),

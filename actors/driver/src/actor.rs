@@ -485,7 +485,10 @@ impl Handler<Question<ClientRequest>> for Driver {
     fn handle(&mut self, question: Question<ClientRequest>, _: &mut Context<Self>) {
         match question.request {
             ClientRequest::Status => {
-                question.reply.answer(ClientResponse::Status(Box::new(self.status())));
+                let mut status = self.status();
+                let now = humantime::format_rfc3339_millis(self.node.wall_clock());
+                status.answered_at = Some(now.to_string());
+                question.reply.answer(ClientResponse::Status(Box::new(status)));
             }
         }
     }

@@ -130,6 +130,7 @@ mod tests {
             checkpoint: None,
             dropped_messages: 0,
             result: None,
+            answered_at: None,
         }
     }
 

@@ -60,6 +60,35 @@ pub(crate) fn probe(to: SocketAddr) -> UdpAnswer {
     }
 }
 
+/// Timeout for a driver to answer a packet of a version of QUIC that there is not.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
+
+/// Most times that such a packet is sent: one may be lost.
+const PACKETS_MAX: usize = 3;
+
+/// Shortest packet with which QUIC begins (RFC 9000, section 14.1).
+const FIRST_PACKET_BYTES: usize = 1_200;
+
+/// Whether packets of this host's own address reach a driver's, and answers come back: the driver is asked for its versions
+/// (RFC 9000, section 6), for which it needs no token.
+pub(crate) fn is_answered_at(from: IpAddr, to: SocketAddr) -> bool {
+    let asked = || {
+        let socket = UdpSocket::bind((from, 0))?;
+        socket.connect(to)?;
+        socket.set_read_timeout(Some(ANSWERED_WITHIN))?;
+        let mut packet = [0; FIRST_PACKET_BYTES];
+        // A long header, a reserved version (section 15), and two connection ids of eight bytes.
+        packet[..6].copy_from_slice(&[0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8]);
+        packet[14] = 8;
+        socket.send(&packet)?;
+        let mut answer = [0; FIRST_PACKET_BYTES];
+        let bytes = socket.recv(&mut answer)?;
+        // A long header and version 0: the list of versions.
+        std::io::Result::Ok(bytes > 5 && answer[0] & 0x80 != 0 && answer[1..5] == [0; 4])
+    };
+    (0..PACKETS_MAX).any(|_| asked().unwrap_or(false))
+}
+
 /// A socket whose peer is an address. No packet is sent.
 fn connected(to: SocketAddr) -> std::io::Result<UdpSocket> {
     let any: IpAddr = match to {
@@ -116,6 +145,19 @@ mod tests {
         assert_eq!(probe(there), UdpAnswer::None, "no answer within the time");
         let nobody = SocketAddr::from((Ipv4Addr::new(127, 7, 7, 7), 7));
         assert_eq!(probe(nobody), UdpAnswer::Refused);
+    }
+
+    #[test]
+    fn g_9_a_driver_that_never_answers_is_waited_for_no_longer_than_its_time() {
+        let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let there = silent.local_addr().expect("bound");
+        assert!(!is_answered_at(Ipv4Addr::LOCALHOST.into(), there));
+        let mut packet = [0; FIRST_PACKET_BYTES + 1];
+        for _ in 0..PACKETS_MAX {
+            assert_eq!(silent.recv(&mut packet).expect("it was sent"), FIRST_PACKET_BYTES);
+        }
+        let elsewhere: IpAddr = Ipv4Addr::new(192, 0, 2, 1).into();
+        assert!(!is_answered_at(elsewhere, there), "this host has no such address");
     }
 
     #[test]

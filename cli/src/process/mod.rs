@@ -32,10 +32,11 @@ mod watch;
 pub(crate) use agent::run_agent;
 pub(crate) use driver::run_driver;
 pub(crate) use driver_reach::{
-    UdpAnswer, addresses_of, advice, probe, route_to, short_packets_towards,
+    UdpAnswer, addresses_of, advice, is_answered_at, probe, route_to, short_packets_towards,
 };
 pub(crate) use job_registry::{JobCondition, JobEntry, JobRegistry};
 pub(crate) use leash::read_token as read_token_from_launcher;
+pub(crate) use network::{check_interface, interface_of, ip_of};
 pub(crate) use node::{read_secret_file, run_node};
 pub(crate) use recording::{RECORDING_FOLDER, messages_known, read_recording};
 pub(crate) use signals::{Heard, Signals, tick, unblock_signals};

@@ -1,5 +1,5 @@
-//! This host's interface to other hosts, and a port for what workers open. Called by [`agent`](super::agent) and
-//! [`driver_address`](super::driver_address).
+//! This host's interface to other hosts, and a port for what workers open. Called by [`agent`](super::agent),
+//! [`driver_address`](super::driver_address) and `doctor --join`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ const PORTS: Range<u16> = 20_000..32_768;
 const TRIES_MAX: u32 = 64;
 
 /// The address of an interface: its IPv4 address if it has one.
-pub(super) fn ip_of(interface: &str) -> Option<IpAddr> {
+pub(crate) fn ip_of(interface: &str) -> Option<IpAddr> {
     let of_interface = interface_addresses().into_iter().filter(|(name, _)| name == interface);
     let mut all: Vec<IpAddr> = of_interface.map(|(_, ip)| ip).collect();
     all.retain(|ip| !is_link_local(ip));
@@ -27,12 +27,12 @@ pub(super) fn ip_of(interface: &str) -> Option<IpAddr> {
 }
 
 /// The interface that has this address.
-pub(super) fn interface_of(ip: IpAddr) -> Option<String> {
+pub(crate) fn interface_of(ip: IpAddr) -> Option<String> {
     interface_addresses().into_iter().find(|(_, it)| *it == ip).map(|(name, _)| name)
 }
 
 /// Refuses an interface that has no usable address.
-pub(super) fn check_interface(name: &str) -> Result<(), CommandFailure> {
+pub(crate) fn check_interface(name: &str) -> Result<(), CommandFailure> {
     if ip_of(name).is_some() {
         return Ok(());
     }

@@ -84,6 +84,7 @@ fn status() -> StatusReport {
         dashboard: None,
         dropped_messages: 0,
         result: None,
+        answered_at: None,
     }
 }
 

@@ -91,6 +91,9 @@ pub struct StatusReport {
     /// The job's result, once the job has ended.
     #[serde(default)]
     pub result: Option<JobResult>,
+    /// The driver's wall clock when it answered, in RFC 3339; absent from what the driver keeps for itself.
+    #[serde(default)]
+    pub answered_at: Option<String>,
 }
 
 impl StatusReport {

@@ -86,6 +86,7 @@ impl DriverCore {
             checkpoint: self.checkpoint_status(wall_clock),
             dropped_messages: self.dropped_messages,
             result: self.result_so_far().cloned(),
+            answered_at: None,
         }
     }
 

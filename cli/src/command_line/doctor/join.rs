@@ -1,24 +1,26 @@
 //! `doctor --join`: tries step by step what an agent of this host needs to join a driver: the name, the route, the token,
-//! the handshake, an answer. The first step that fails is named with the way out. Called by `doctor`.
+//! the handshake, an answer; then the clocks, and the address for data. The first step that fails is named with the way out. Called by `doctor`.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use elastic_protocol::messages::StatusReport;
-use elastic_runtime::system;
+use elastic_protocol::messages::{StatusReport, UnreachableHost};
+use elastic_runtime::{system, wall_clock};
 use elastic_transport::ConnectError;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::DoctorReport;
+use super::data_ports::DataPortsReport;
+use super::driver_clock::{ahead_ms, fault_of};
 use crate::command_line::failure::{CommandFailure, ResultExt as _};
 use crate::command_line::values::hosts_and_ports;
 use crate::command_line::worker_flags::TOKEN_VARIABLE;
 use crate::process::{
-    StatusClient, TokenSource, UdpAnswer, addresses_of, advice, probe, route_to,
-    short_packets_towards,
+    StatusClient, TokenSource, UdpAnswer, addresses_of, advice, check_interface, ip_of, probe,
+    route_to, short_packets_towards,
 };
 
 /// The flags that say which driver, as an agent has them.
@@ -33,14 +35,18 @@ pub(super) struct JoinFlags {
     /// A file with the driver's token [default: that of its state directory on this machine]
     #[arg(long, env = "ELASTIC_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// The network interface by which other hosts would reach this one [default: that of the way to the driver]
+    #[arg(long, env = "ELASTIC_INTERFACE", value_name = "NAME")]
+    interface: Option<String>,
 }
 
 /// The flags without the token.
 impl fmt::Debug for JoinFlags {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { join, token: _, token_file } = self;
+        let Self { join, token: _, token_file, interface } = self;
         let mut shown = formatter.debug_struct("JoinFlags");
-        shown.field("join", join).field("token_file", token_file).finish_non_exhaustive()
+        shown.field("join", join).field("token_file", token_file).field("interface", interface);
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -60,6 +66,13 @@ pub(super) struct JoinReport {
     answer_ms: Option<f64>,
     /// Its job.
     job: Option<String>,
+    /// How far this host's clock is ahead of the driver's, in milliseconds; wrong by at most half of `answer_ms`.
+    clock_ahead_ms: Option<i64>,
+    /// The address for data.
+    data: Option<DataPortsReport>,
+    /// What is wrong although the driver lets this host in, with the way out.
+    #[serde(skip)]
+    warnings: Vec<(String, String)>,
 }
 
 impl JoinFlags {
@@ -70,10 +83,16 @@ impl JoinFlags {
             CommandFailure::usage(format!("--join: {reason}"))
                 .hint("give HOST:PORT, as the driver prints it")
         })?;
+        if let Some(interface) = &self.interface {
+            check_interface(interface)?;
+        }
         let mut failures = Vec::new();
         for driver in drivers.split(',') {
             let mut found = JoinReport { driver: driver.to_owned(), ..JoinReport::default() };
             let tried = self.try_way(&mut found);
+            for (what, hint) in std::mem::take(&mut found.warnings) {
+                report.problem(false, what, hint);
+            }
             report.join = Some(found);
             match tried {
                 Ok(()) => break,
@@ -122,21 +141,44 @@ impl JoinFlags {
         let asked = system::run(async {
             let begun = Instant::now();
             let client = StatusClient::join(&driver, token).await?;
-            let joined = Instant::now();
+            let (joined, asked_at) = (Instant::now(), wall_clock());
             let status = client.ask().await;
-            let answered = joined.elapsed();
+            let (answered, answered_at) = (joined.elapsed(), wall_clock());
             client.close().await;
-            Ok::<_, ConnectError>((joined - begun, status, answered))
+            let times = (asked_at, answered_at);
+            Ok::<_, ConnectError>((joined - begun, status, answered, times))
         });
-        let (joined, status, answered) = asked
+        let (joined, status, answered, (asked_at, answered_at)) = asked
             .failed("the system refuses a client")?
             .map_err(|error| refused(&driver, error))?;
         let ms = |it: std::time::Duration| Some(it.as_secs_f64() * 1000.0);
         found.is_joined = true;
         found.join_ms = ms(joined);
-        let StatusReport { job, .. } = status?;
-        (found.job, found.answer_ms) = (Some(job.to_string()), ms(answered));
+        let status = status?;
+        (found.job, found.answer_ms) = (Some(status.job.to_string()), ms(answered));
+        let said = status.answered_at.as_deref();
+        found.clock_ahead_ms = said.and_then(|said| ahead_ms(asked_at, answered_at, said));
+        if let Some((what, hint)) = found.clock_ahead_ms.and_then(fault_of) {
+            found.warnings.push((what, hint.to_owned()));
+        }
+        self.examine_data(found, &status);
         Ok(())
+    }
+
+    /// Tries the address for data, and notes which hosts the job has found not to reach each other.
+    fn examine_data(&self, found: &mut JoinReport, status: &StatusReport) {
+        let of_route = || found.from.as_deref()?.parse().ok();
+        if let Some(address) = self.interface.as_deref().map_or_else(of_route, ip_of) {
+            let data = DataPortsReport::examine(address, &found.addresses);
+            found.warnings.extend(data.faults());
+            found.data = Some(data);
+        }
+        for UnreachableHost { from, to, error, .. } in &status.unreachable {
+            found.warnings.push((
+                format!("in this job {from} does not reach {to}: {error}"),
+                "let TCP and UDP pass between the hosts, or name another --interface".to_owned(),
+            ));
+        }
     }
 }
 
@@ -154,8 +196,8 @@ fn refused(driver: &str, error: ConnectError) -> CommandFailure {
 }
 
 impl JoinReport {
-    /// One line.
-    pub(super) fn describe(&self) -> String {
+    /// A line for the way to the driver, and those for what was found there.
+    pub(super) fn describe(&self) -> Vec<String> {
         let from = self.from.as_ref().map(|from| format!(", from {from}")).unwrap_or_default();
         let job = self.job.as_deref().map(|job| format!(", job {job}")).unwrap_or_default();
         let state = match (self.join_ms, self.answer_ms) {
@@ -165,6 +207,12 @@ impl JoinReport {
             (Some(join), None) => format!("joined in {join:.1} ms"),
             _ => "not joined".to_owned(),
         };
-        format!("driver         {}{from}: {state}", self.driver)
+        let mut lines = vec![format!("driver         {}{from}: {state}", self.driver)];
+        lines.extend(self.clock_ahead_ms.map(|ahead| {
+            let side = if ahead < 0 { "behind" } else { "ahead of" };
+            format!("               this clock is {} ms {side} the driver's", ahead.unsigned_abs())
+        }));
+        lines.extend(self.data.as_ref().map(DataPortsReport::describe));
+        lines
     }
 }

@@ -1,8 +1,10 @@
 //! `doctor`: what this host has, what will be used, and what is wrong, with hints. A table for people, or one JSON
-//! object; exit code 1 if something is wrong. Called by `main`; `join` tries the way to a driver;
-//! `control_group` reads the limits of the host's workers.
+//! object; exit code 1 if something is wrong. Called by `main`; `join` tries the way to a driver,
+//! with `driver_clock` and `data_ports`; `control_group` reads the limits of the host's workers.
 
 mod control_group;
+mod data_ports;
+mod driver_clock;
 mod join;
 
 use std::net::TcpListener;
@@ -339,7 +341,7 @@ impl DoctorReport {
             .push(format!("control group  {}", group.unwrap_or_else(|| "no cgroup v2".to_owned())));
         let Used { collectives, reason } = &self.used;
         lines.push(format!("collectives    {collectives}: {reason}"));
-        lines.extend(self.join.iter().map(JoinReport::describe));
+        lines.extend(self.join.iter().flat_map(JoinReport::describe));
         for Problem { is_fatal, what, hint } in &self.problems {
             let kind = if *is_fatal { "error" } else { "warning" };
             lines.push(format!("\n{kind}: {what}\nhint: {hint}"));

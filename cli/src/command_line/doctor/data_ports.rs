@@ -1,0 +1,105 @@
+//! The address and ports that workers of this host would have for data, as far as one host alone can test them. Called by
+//! `join`.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+
+use serde::Serialize;
+
+use crate::process::{interface_of, is_answered_at};
+
+/// What is not tested: it takes a program on each of two hosts.
+const NOT_TESTED: &str = "whether other hosts reach these ports";
+
+/// The address for data, and what was tried with it.
+#[derive(Debug, Serialize)]
+pub(super) struct DataPortsReport {
+    /// The address that other hosts would be told.
+    address: IpAddr,
+    /// Its interface.
+    interface: Option<String>,
+    /// The first and the last of the ports of which the system gives workers one, for TCP and UDP.
+    ports: Option<(u16, u16)>,
+    /// Whether a worker could open one.
+    can_listen: bool,
+    /// Whether the driver's host answers packets that come from this address.
+    is_answered: bool,
+    /// What nobody has tried.
+    not_tested: &'static str,
+}
+
+impl DataPortsReport {
+    /// Tries this address, with a driver at one of these.
+    pub(super) fn examine(address: IpAddr, drivers: &[SocketAddr]) -> Self {
+        let of_address = |it: &&SocketAddr| it.is_ipv4() == address.is_ipv4();
+        Self {
+            address,
+            interface: interface_of(address),
+            ports: ephemeral_ports(),
+            can_listen: can_listen(address),
+            is_answered: drivers.iter().filter(of_address).any(|to| is_answered_at(address, *to)),
+            not_tested: NOT_TESTED,
+        }
+    }
+
+    /// What is wrong, with the way out.
+    pub(super) fn faults(&self) -> Vec<(String, String)> {
+        let Self { address, .. } = self;
+        let mut faults = Vec::new();
+        if !self.can_listen {
+            faults.push((
+                format!("no port of {address} can be opened for data"),
+                "name another interface: --interface NAME".to_owned(),
+            ));
+        } else if !self.is_answered {
+            faults.push((
+                format!("the driver's host does not answer {address}, which other hosts would be told for data"),
+                "name the interface by which hosts reach each other: --interface NAME".to_owned(),
+            ));
+        }
+        faults
+    }
+
+    /// One line.
+    pub(super) fn describe(&self) -> String {
+        let Self { address, not_tested, .. } = self;
+        let interface = self.interface.as_ref().map(|it| format!(" ({it})")).unwrap_or_default();
+        let ports =
+            self.ports.map(|(low, high)| format!(", ports {low}-{high}")).unwrap_or_default();
+        let answer = if self.is_answered { "the driver's host answers" } else { "no answer" };
+        format!("data           {address}{interface}{ports}: {answer}; not tested: {not_tested}")
+    }
+}
+
+/// Whether a port can be had for TCP and for UDP, as the library asks for one.
+fn can_listen(address: IpAddr) -> bool {
+    let listener = TcpListener::bind((address, 0)).and_then(|it| it.local_addr());
+    listener
+        .is_ok_and(|bound| UdpSocket::bind(bound).is_ok() || UdpSocket::bind((address, 0)).is_ok())
+}
+
+/// The range of the ports that the system chooses of.
+fn ephemeral_ports() -> Option<(u16, u16)> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut ports = text.split_whitespace().filter_map(|it| it.parse().ok());
+    Some((ports.next()?, ports.next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_this_host_lacks_or_that_nobody_answers_is_named() {
+        let silent = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let drivers = [silent.local_addr().expect("bound")];
+        let faults_of = |address: &str| {
+            let address = address.parse().expect("a literal");
+            let report = DataPortsReport::examine(address, &drivers);
+            let text = report.describe();
+            assert!(text.contains("not tested: whether other hosts reach"), "{text}");
+            report.faults().into_iter().map(|(what, _)| what).collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(faults_of("192.0.2.1"), "no port of 192.0.2.1 can be opened for data");
+        assert!(faults_of("127.0.0.1").starts_with("the driver's host does not answer 127.0.0.1"));
+    }
+}
