@@ -244,6 +244,9 @@ fn a_redacted_bundle_has_placeholders_for_names_and_can_be_explained_and_replaye
         assert!(bundle.having(user.name.as_bytes()).is_empty(), "the user's name is there");
     }
     assert_eq!(bundle.manifest["is_redacted"], true);
+    for (name, secret) in secrets_of(&job) {
+        assert!(bundle.having(&secret).is_empty(), "{name} is in the redacted bundle");
+    }
 
     // The same name has the same placeholder in every file.
     let host_of = |value: &Value| {
