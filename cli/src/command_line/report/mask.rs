@@ -132,22 +132,23 @@ fn mask_passwords(text: &str) -> String {
     masked + rest
 }
 
-/// Masks `NAME=value`, `"name": "value"`, `--name value` and `Bearer value`.
+/// Masks `NAME=value`, `"name": "value"`, `--name value` and `Bearer value`. What looks like a value may have a name in it,
+/// whose value follows.
 fn mask_named(text: &str) -> String {
     let is_part = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_' | '.');
-    let (mut masked, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some(begin) = rest.find(is_part) {
-        let (before, from) = rest.split_at(begin);
-        let (name, after) = from.split_at(from.find(|it| !is_part(it)).unwrap_or(from.len()));
-        masked.push_str(before);
-        masked.push_str(name);
-        rest = after;
-        let Some((gap, value)) = value_after(name, after) else { continue };
-        masked.push_str(&after[..gap]);
-        masked.push_str(MASKED);
-        rest = &after[gap + value..];
+    let (mut masked, mut copied, mut at) = (String::with_capacity(text.len()), 0, 0);
+    while let Some(begin) = text[at..].find(is_part).map(|begin| at + begin) {
+        let end = text[begin..].find(|it| !is_part(it)).map_or(text.len(), |end| begin + end);
+        at = end;
+        let Some((gap, value)) = value_after(&text[begin..end], &text[end..]) else { continue };
+        let value_begin = end + gap;
+        if value_begin >= copied {
+            masked.push_str(&text[copied..value_begin]);
+            masked.push_str(MASKED);
+        }
+        copied = copied.max(value_begin + value);
     }
-    masked + rest
+    masked + &text[copied..]
 }
 
 /// Where the secret value after a name begins and how long it is, in bytes; none if none follows.
@@ -262,6 +263,40 @@ mod tests {
         assert_eq!(mask_value(&lines), json!({ "tail": ["x", MASKED, "y"] }));
         let certificate = "-----BEGIN CERTIFICATE-----\nMIG\n-----END CERTIFICATE-----";
         assert_eq!(mask_text(certificate), certificate);
+    }
+
+    /// Secrets, each with what shows that it is one, and parts of texts between which they may stand.
+    const PARTS: [&str; 20] = [
+        " password=hunter2 ",
+        " --api-key hunter2 ",
+        " {\"secret\": \"hunter2\"} ",
+        " s://u:hunter2@h ",
+        " en1-abcdefghij-hunter2 ",
+        " -----BEGIN EC PRIVATE KEY-----\nhunter2\n-----END EC PRIVATE KEY----- ",
+        "token",
+        "=",
+        " ",
+        "\"",
+        "'",
+        ":",
+        "-----BEGIN EC PRIVATE KEY-----",
+        "-----END EC PRIVATE KEY-----",
+        "\n",
+        "ü",
+        "s://",
+        "Bearer",
+        "Basic ",
+        MASKED,
+    ];
+
+    #[test]
+    fn a_secret_is_masked_whatever_stands_around_it() {
+        bolero::check!().with_type::<Vec<u8>>().for_each(|picks| {
+            let part = |pick: &u8| PARTS[usize::from(*pick) % PARTS.len()];
+            let text: String = picks.iter().map(part).collect();
+            let masked = mask_text(&text);
+            assert!(!masked.contains("hunter2"), "{text:?} became {masked:?}");
+        });
     }
 
     #[test]
