@@ -136,3 +136,36 @@ fn x_20_names_of_hosts() {
     let refused = job.agent_command(&"n".repeat(256), 1).output().expect("it runs");
     assert_eq!(refused.status.code(), Some(2));
 }
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
+fn s_12_the_page_shows_output_to_the_user_of_the_job_alone() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("not shown: another user's process needs root");
+    }
+    let program =
+        ["/bin/sh", "-c", "echo said; while [ ! -e CONTROL/finish ]; do sleep 0.05; done"];
+    let flags = ["-n", "1", "--dashboard", "127.0.0.1:0", "--output-dir", "DIR/out"];
+    let mut job = Job::start_program(&flags, &program.map(ToOwned::to_owned));
+    job.agent("a", 1);
+    let url =
+        job.wait("the page's address", |job| Some(job.status()?["dashboard"].as_str()?.to_owned()));
+    let server = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let (host, port) = server.split_once(':').expect("an address");
+    let read = |user: &str, path: &str| {
+        let fetch = format!(
+            "exec 3<>/dev/tcp/{host}/{port}; printf 'GET /{path} HTTP/1.1\\r\\nHost: {server}\\r\\n\\r\\n' >&3; cat <&3"
+        );
+        let output = Command::new("setpriv")
+            .args([&format!("--reuid={user}"), "--clear-groups", "/bin/bash", "-c", &fetch])
+            .output()
+            .expect("util-linux");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let path = "output?rank=0&stream=stdout";
+    job.wait("the output", |_| read("0", path).contains("said").then_some(()));
+    let refused = read("65534", path);
+    assert!(refused.starts_with("HTTP/1.1 403 ") && !refused.contains("said"), "{refused}");
+    assert!(read("65534", "metrics").contains("elastic_node"), "as for Prometheus");
+    assert_eq!(job.finish(), 0);
+}

@@ -21,6 +21,7 @@ mod progress;
 mod random;
 mod recording;
 mod signals;
+mod socket_table;
 mod state_dir;
 mod status_client;
 mod store_access;

@@ -8,7 +8,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,6 +18,8 @@ use elastic_store::relay::listener::Ends;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
+
+use super::socket_table::{LocalSocket, client_sockets};
 
 /// Pause after a refusal before the next look: repeated connections of a stranger then cost little.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
@@ -108,41 +109,15 @@ fn owners(ends: &[Ends], leaders: &[(WorkerId, u32)]) -> Vec<Result<WorkerId, St
 
 /// The inodes of the clients' sockets.
 fn sockets(ends: &[Ends]) -> Vec<Result<u64, String>> {
-    let mut found: Vec<Result<u64, String>> =
-        vec![Err("its socket is not in /proc/net/tcp".to_owned()); ends.len()];
     let me = nix::unistd::geteuid().as_raw();
-    for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
-        let text = match fs::read_to_string(table) {
-            Ok(text) => text,
-            Err(error) => {
-                let refused = || Err(format!("{table} cannot be read: {error}"));
-                found.iter_mut().filter(|it| it.is_err()).for_each(|it| *it = refused());
-                continue;
-            }
-        };
-        for (ends, found) in ends.iter().zip(&mut found) {
-            match find_socket(&text, *ends) {
-                Some((inode, uid)) if uid == me || me == 0 => *found = Ok(inode),
-                Some(_) => *found = Err("it is a process of another user".to_owned()),
-                None => {}
-            }
-        }
-    }
-    found
-}
-
-/// Reads a table as proc(5) describes it: the second and third words of a line are the local and the remote address,
-/// the eighth is the user, the tenth the inode. A connection in `TIME_WAIT` has no inode.
-fn find_socket(table: &str, ends: Ends) -> Option<(u64, u32)> {
-    let (own, other) = (forms(ends.client), forms(ends.server));
-    table.lines().skip(1).find_map(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        let is = |word: &str, forms: &[String; 2]| forms.iter().any(|form| form == word);
-        let is_it = is(words.next()?, &own) && is(words.next()?, &other);
-        let uid = words.nth(4).filter(|_| is_it)?.parse().ok()?;
-        let inode = words.nth(1)?.parse().ok()?;
-        (inode != 0).then_some((inode, uid))
-    })
+    let (found, errors) = client_sockets(ends);
+    let unread: String = errors.iter().map(|error| format!("; {error}")).collect();
+    let inode = |socket: Option<LocalSocket>| match socket {
+        Some(LocalSocket { inode, user }) if user == me || me == 0 => Ok(inode),
+        Some(_) => Err("it is a process of another user".to_owned()),
+        None => Err(format!("its socket is not in /proc/net/tcp{unread}")),
+    };
+    found.into_iter().map(inode).collect()
 }
 
 /// Notes the wanted sockets that a process has open.
@@ -162,15 +137,6 @@ fn note_open(
             found.insert(inode, worker.clone());
         }
     }
-}
-
-/// An address as the kernel prints it, as numbers in the machine's byte order: in the IPv4 table, and mapped in the
-/// IPv6 table.
-fn forms(address: SocketAddr) -> [String; 2] {
-    let IpAddr::V4(ip) = address.ip() else { return [String::new(), String::new()] };
-    let v4 = format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port());
-    let mapped = format!("0000000000000000{:08X}{v4}", u32::from_ne_bytes([0, 0, 0xff, 0xff]));
-    [v4, mapped]
 }
 
 /// Every process with its session.
@@ -214,27 +180,6 @@ mod tests {
         assert!(found[1].is_err());
         // Process 1 is neither this test's own nor the leader of its session.
         assert_eq!(owners(&[ends], &[(worker(), 1)]), [Err(STRANGER.to_owned())]);
-    }
-
-    #[test]
-    fn a_table_of_the_kernel_is_read() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
-             \x20  0: 0100007F:1F90 0100007F:C350 06 00000000:00000000 03:00000000 00000000     0        0 0 3 0\n\
-             \x20  1: 0100007F:1F90 0100007F:C351 01 00000000:00000000 00:00000000 00000000  1000        0 4710 1 0\n\
-             \x20  2: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 4711 1 0\n";
-        let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        let find = |client, server| {
-            find_socket(table, Ends { client: local(client), server: local(server) })
-        };
-        if cfg!(target_endian = "little") {
-            assert_eq!(
-                find(8080, 50_000),
-                Some((4711, 1000)),
-                "neither one that is over nor another's"
-            );
-            assert_eq!(find(8080, 50_001), Some((4710, 1000)));
-        }
-        assert_eq!(find(8081, 50_000), None);
     }
 
     #[test]

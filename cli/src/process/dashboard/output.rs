@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use elastic_agent::OutputStream;
 use elastic_observe::{NoOutput, PageRecord, WorkerOutput};
+use elastic_store::relay::listener::Ends;
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use nix::fcntl::OFlag;
@@ -18,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::answer::JSON;
 use super::request::{DashboardAnswer, form_field};
 use crate::process::file_of;
+use crate::process::socket_table::client_sockets;
 
 /// Most bytes of a file in one answer.
 const PART_BYTES_MAX: u64 = 64 << 10;
@@ -83,6 +85,11 @@ enum OutputError {
     NotHere { worker: String },
     #[error("the output of {worker} cannot be read: {source}")]
     Unreadable { worker: String, source: io::Error },
+    #[error(
+        "on a loopback address output is shown to the user of this job alone, as its files are to be read by; or use \
+         `elastic-node logs`"
+    )]
+    OtherUser,
     #[error("other output is being read, and its disk does not answer")]
     Busy,
 }
@@ -93,21 +100,27 @@ impl OutputFolder {
     }
 
     /// What of a reading can be said at once, and the reading itself, for a thread that may wait.
-    fn prepare(&self, query: OutputQuery, record: &PageRecord) -> Result<OutputRead, OutputError> {
+    fn prepare(
+        &self,
+        query: OutputQuery,
+        reader: Option<Ends>,
+        record: &PageRecord,
+    ) -> Result<OutputRead, OutputError> {
         let folder = self.folder.clone().ok_or(OutputError::NotStored)?;
         let output = record.output_of(query.rank)?.clone();
         let place = Arc::clone(&self.reads).try_acquire_owned().map_err(|_| OutputError::Busy)?;
-        Ok(OutputRead { folder, output, query, _place: place })
+        Ok(OutputRead { folder, output, query, reader, _place: place })
     }
 }
 
-/// Answers a request for output.
+/// Answers a request for output. `reader` is the connection on which it came, where nobody has to log in.
 pub(super) async fn answer_output(
     folder: &OutputFolder,
     query: OutputQuery,
+    reader: Option<Ends>,
     record: &std::cell::RefCell<PageRecord>,
 ) -> DashboardAnswer {
-    let prepared = folder.prepare(query, &record.borrow());
+    let prepared = folder.prepare(query, reader, &record.borrow());
     let read = match prepared {
         #[expect(
             clippy::disallowed_methods,
@@ -127,6 +140,7 @@ pub(super) async fn answer_output(
         Err(error) => {
             let status = match error {
                 OutputError::Busy => StatusCode::SERVICE_UNAVAILABLE,
+                OutputError::OtherUser => StatusCode::FORBIDDEN,
                 _ => StatusCode::NOT_FOUND,
             };
             DashboardAnswer::plain(status, &error.to_string())
@@ -139,11 +153,16 @@ struct OutputRead {
     folder: PathBuf,
     output: WorkerOutput,
     query: OutputQuery,
+    /// The reader's connection, where its user must be this process's own.
+    reader: Option<Ends>,
     _place: OwnedSemaphorePermit,
 }
 
 impl OutputRead {
     fn run(self) -> Result<OutputPart, OutputError> {
+        if !self.reader.is_none_or(is_of_this_user) {
+            return Err(OutputError::OtherUser);
+        }
         let worker = self.output.worker.to_string();
         let Some(path) = file_of(&self.folder, &self.output, self.query.stream) else {
             return Err(OutputError::NotHere { worker });
@@ -154,6 +173,13 @@ impl OutputRead {
             Err(source) => Err(OutputError::Unreadable { worker, source }),
         }
     }
+}
+
+/// Whether the client of a connection is a process of this user, or of root. The files have the same readers.
+fn is_of_this_user(reader: Ends) -> bool {
+    let (found, _errors) = client_sockets(&[reader]);
+    let me = nix::unistd::geteuid().as_raw();
+    found.into_iter().flatten().any(|socket| socket.user == me || socket.user == 0)
 }
 
 /// What follows the bytes that were seen, or where that is too much, or nothing was seen, the end of the file. Returns
@@ -259,11 +285,11 @@ mod tests {
     fn a_job_that_stores_nothing_says_which_flag_does() {
         let record = PageRecord::new("j".to_owned(), elastic_protocol::Time::ZERO);
         let query = OutputQuery::parse("rank=0&stream=stdout").expect("sound");
-        let error = OutputFolder::new(None).prepare(query.clone(), &record).err();
+        let error = OutputFolder::new(None).prepare(query.clone(), None, &record).err();
         let said = error.map(|error| error.to_string()).unwrap_or_default();
         assert!(said.ends_with("start it with --output-dir FOLDER"), "{said}");
         let stored = OutputFolder::new(Some(PathBuf::from("/nowhere")));
-        let error = stored.prepare(query, &record).err().map(|error| error.to_string());
+        let error = stored.prepare(query, None, &record).err().map(|error| error.to_string());
         assert_eq!(error.as_deref(), Some("no generation was formed yet"));
     }
 }

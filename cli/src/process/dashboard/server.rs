@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use elastic_observe::{PageRecord, since_1970};
 use elastic_runtime::wall_clock;
+use elastic_store::relay::listener::Ends;
 use futures_util::future::{Either, select};
 use http_body_util::{BodyExt as _, Either as OneBody, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -104,9 +105,10 @@ async fn accept(listener: TcpListener, service: Rc<DashboardService>) -> std::io
 /// event.
 async fn serve_one(stream: TcpStream, service: Rc<DashboardService>) {
     let state = Rc::new(ConnectionState::default());
+    let Ok(ends) = ends_of(&stream) else { return };
     let asked = Rc::clone(&state);
     let respond =
-        service_fn(move |request| respond(request, Rc::clone(&service), Rc::clone(&asked)));
+        service_fn(move |request| respond(request, Rc::clone(&service), Rc::clone(&asked), ends));
     let mut builder = http1::Builder::new();
     builder.keep_alive(false).max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
     let served = pin!(builder.serve_connection(TokioIo::new(stream), respond));
@@ -116,6 +118,10 @@ async fn serve_one(stream: TcpStream, service: Rc<DashboardService>) {
     {
         until(served, state.cut.notified()).await;
     }
+}
+
+fn ends_of(stream: &TcpStream) -> std::io::Result<Ends> {
+    Ok(Ends { client: stream.peer_addr()?, server: stream.local_addr()? })
 }
 
 /// Runs a future to its end, or until another one ends first; then it is returned.
@@ -130,6 +136,7 @@ async fn respond(
     request: Request<Incoming>,
     service: Rc<DashboardService>,
     connection: Rc<ConnectionState>,
+    ends: Ends,
 ) -> Result<Response<DashboardBody>, Infallible> {
     let (head, body) = request.into_parts();
     let mut request = DashboardRequest::new(&head);
@@ -146,7 +153,8 @@ async fn respond(
         DashboardRoute::Answer(answer) => of(answer),
         DashboardRoute::News => news(&service, &connection),
         DashboardRoute::Output(query) => {
-            of(answer_output(&service.outputs, query, &service.record).await)
+            let reader = (!service.access.has_login()).then_some(ends);
+            of(answer_output(&service.outputs, query, reader, &service.record).await)
         }
     })
 }

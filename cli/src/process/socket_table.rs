@@ -1,0 +1,112 @@
+//! The kernel's tables of TCP connections (`/proc/net/tcp`, proc(5)): whose the other end of a loopback connection is.
+//! Used by [`store_access`](super::store_access) and by the dashboard, on threads that may wait: long tables take 20 ms.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use elastic_store::relay::listener::Ends;
+
+/// The tables: of IPv4, and of IPv6 with IPv4 addresses in it.
+const TABLES: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+
+/// A socket of this machine.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct LocalSocket {
+    pub(super) inode: u64,
+    /// The user id of its owner.
+    pub(super) user: u32,
+}
+
+/// The clients' sockets of these connections; `None` where this machine has none. The errors are those of tables that
+/// could not be read.
+pub(super) fn client_sockets(ends: &[Ends]) -> (Vec<Option<LocalSocket>>, Vec<io::Error>) {
+    let (mut found, mut errors) = (vec![None; ends.len()], Vec::new());
+    for table in TABLES {
+        match fs::read_to_string(table) {
+            Ok(text) => {
+                for (ends, found) in ends.iter().zip(&mut found) {
+                    *found = found.or_else(|| find_socket(&text, *ends));
+                }
+            }
+            Err(error) => {
+                errors.push(io::Error::new(error.kind(), format!("{table}: {error}")));
+            }
+        }
+    }
+    (found, errors)
+}
+
+/// The second and third words of a line are the local and the remote address, the eighth is the user, the tenth the
+/// inode. A connection in `TIME_WAIT` has no inode.
+fn find_socket(table: &str, ends: Ends) -> Option<LocalSocket> {
+    let (own, other) = (forms(ends.client), forms(ends.server));
+    table.lines().skip(1).find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let is = |word: &str, forms: &[String]| forms.iter().any(|form| form == word);
+        let is_it = is(words.next()?, &own) && is(words.next()?, &other);
+        let user = words.nth(4).filter(|_| is_it)?.parse().ok()?;
+        let inode = words.nth(1)?.parse().ok()?;
+        (inode != 0).then_some(LocalSocket { inode, user })
+    })
+}
+
+/// An address as the kernel prints it, as numbers in the machine's byte order; one of IPv4 also as it stands in the
+/// IPv6 table.
+fn forms(address: SocketAddr) -> Vec<String> {
+    let numbers = |octets: &[u8]| -> String {
+        let words = octets.chunks_exact(4).map(|word| {
+            let mut bytes = [0; 4];
+            bytes.copy_from_slice(word);
+            format!("{:08X}", u32::from_ne_bytes(bytes))
+        });
+        words.collect()
+    };
+    let with_port = |ip: String| format!("{ip}:{:04X}", address.port());
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            let mapped = numbers(&ip.to_ipv6_mapped().octets());
+            vec![with_port(numbers(&ip.octets())), with_port(mapped)]
+        }
+        IpAddr::V6(ip) => vec![with_port(numbers(&ip.octets()))],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_table_of_the_kernel_is_read() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+             \x20  0: 0100007F:1F90 0100007F:C350 06 00000000:00000000 03:00000000 00000000     0        0 0 3 0\n\
+             \x20  1: 0100007F:1F90 0100007F:C351 01 00000000:00000000 00:00000000 00000000  1000        0 4710 1 0\n\
+             \x20  2: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 4711 1 0\n";
+        let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let find = |client, server| {
+            find_socket(table, Ends { client: local(client), server: local(server) })
+        };
+        if cfg!(target_endian = "little") {
+            let of_1000 = |inode| Some(LocalSocket { inode, user: 1000 });
+            assert_eq!(find(8080, 50_000), of_1000(4711), "neither one that is over nor another's");
+            assert_eq!(find(8080, 50_001), of_1000(4710));
+        }
+        assert_eq!(find(8081, 50_000), None);
+    }
+
+    #[test]
+    fn the_client_of_a_connection_is_found_over_ipv4_and_ipv6() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let server = listener.local_addr().expect("bound");
+            let stream = TcpStream::connect(server).expect("it listens");
+            let ends = Ends { client: stream.local_addr().expect("connected"), server };
+            let (found, errors) = client_sockets(&[ends, Ends { client: server, ..ends }]);
+            let me = nix::unistd::geteuid().as_raw();
+            assert_eq!(found[0].map(|socket| socket.user), Some(me), "{address}: {errors:?}");
+            assert_eq!(found[1], None, "{address}");
+        }
+    }
+}
