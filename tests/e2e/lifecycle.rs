@@ -71,31 +71,33 @@ fn a_failed_programs_own_code_is_named() {
     assert!(stderr.contains("exit code 7") && stderr.contains("out of luck"), "{stderr}");
 }
 
-#[test]
-fn a_program_that_never_calls_the_library_runs() {
-    let output = Command::new(binary())
-        .args(["run", "-n", "2", "--bind", "127.0.0.1:0", "--state-dir"])
-        .arg(tempfile::TempDir::new().expect("a temporary folder").path())
-        .args(["--", "/bin/sh", "-c", "echo rank $RANK of $WORLD_SIZE"])
+/// Runs a shell script as so many workers, by `program run`; returns the exit code, stdout and stderr.
+fn run_script(program: &mut Command, workers: u32, script: &str) -> (Option<i32>, String, String) {
+    let state = tempfile::TempDir::new().expect("a temporary folder");
+    let output = program
+        .args(["run", "-n", &workers.to_string(), "--bind", "127.0.0.1:0", "--state-dir"])
+        .arg(state.path())
+        .args(["--", "/bin/sh", "-c", script])
         .output()
         .expect("it runs");
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_program_that_never_calls_the_library_runs() {
+    let (code, stdout, stderr) =
+        run_script(&mut Command::new(binary()), 2, "echo rank $RANK of $WORLD_SIZE");
+    assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("rank 0 of 2") && stdout.contains("rank 1 of 2"), "{stdout}");
 }
 
 #[test]
 fn s_12_without_a_folder_for_temporary_files_the_workers_run() {
-    let output = Command::new(binary())
-        .args(["run", "-n", "2", "--bind", "127.0.0.1:0", "--state-dir"])
-        .arg(tempfile::TempDir::new().expect("a temporary folder").path())
-        .args(["--", "/bin/sh", "-c", "echo rank $RANK of $WORLD_SIZE"])
-        .env("TMPDIR", "/nonexistent")
-        .output()
-        .expect("it runs");
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let mut command = Command::new(binary());
+    command.env("TMPDIR", "/nonexistent");
+    let (code, stdout, stderr) = run_script(&mut command, 2, "echo rank $RANK of $WORLD_SIZE");
+    assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("rank 0 of 2") && stdout.contains("rank 1 of 2"), "{stdout}");
     assert_eq!(stderr.matches("TMPDIR").count(), 1, "one warning: {stderr}");
 }
@@ -105,15 +107,10 @@ fn s_12_workers_are_asked_to_end_whatever_signals_the_launcher_had_blocked() {
     let blocked = "import os, signal, sys; \
                    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); \
                    os.execv(sys.argv[1], sys.argv[1:])";
-    let output = Command::new("python3")
-        .args(["-c", blocked, binary(), "run", "-n", "1", "--max-restarts", "0"])
-        .args(["--bind", "127.0.0.1:0", "--state-dir"])
-        .arg(tempfile::TempDir::new().expect("a temporary folder").path())
-        .args(["--", "/bin/sh", "-c", "kill -TERM $$; echo survived"])
-        .output()
-        .expect("it runs");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let mut command = Command::new("python3");
+    command.args(["-c", blocked, binary()]).env("ELASTIC_MAX_RESTARTS", "0");
+    let (code, _, stderr) = run_script(&mut command, 1, "kill -TERM $$; echo survived");
+    assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("signal 15 (SIGTERM)"), "{stderr}");
 }
 
@@ -127,15 +124,8 @@ fn x_2_an_agent_is_started_again_where_the_program_s_file_was_removed() {
         mark.display(),
         copy.display()
     );
-    let output = Command::new(&copy)
-        .args(["run", "-n", "1", "--bind", "127.0.0.1:0", "--state-dir"])
-        .arg(folder.path().join("state"))
-        .args(["--", "/bin/sh", "-c", &script])
-        .output()
-        .expect("it runs");
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let (code, stdout, stderr) = run_script(&mut Command::new(&copy), 1, &script);
+    assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("rank 0 of 1"), "{stdout}");
     assert!(mark.exists() && !copy.exists(), "the file was removed meanwhile: {stderr}");
 }
