@@ -27,8 +27,8 @@ impl HostFabric {
         self.tcp.local_address()
     }
 
-    /// What somebody outside should mend, if anything was noticed while a group formed. Each kind is returned once in
-    /// the life of a fabric.
+    /// A warning for the operator, if one arose while a group formed. Each kind is returned once in the life of a
+    /// fabric.
     pub fn take_warning(&mut self) -> Option<String> {
         self.tcp.warning.take()
     }

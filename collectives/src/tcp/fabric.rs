@@ -139,7 +139,7 @@ pub struct TcpFabric {
     address: SocketAddr,
     /// Connections of members that already form a later group of the generation.
     pub(crate) parked: VecDeque<PendingConnection>,
-    /// What somebody outside should mend, until it is taken; a kind of warning is given once.
+    /// A warning for the operator, until it is taken. Each kind is given once.
     pub(crate) warning: Option<String>,
     pub(crate) has_warned_of_strangers: bool,
     pub(crate) random: SystemRandom,

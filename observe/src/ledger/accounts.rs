@@ -21,7 +21,7 @@ pub struct ResetAccount {
     pub to: Option<GenerationId>,
     /// The cause.
     pub cause: ResetCause,
-    /// What the kernel's counters tell, if its OOM killer ended the worker that the cause names.
+    /// The reading of the kernel's OOM counters, if the OOM killer ended the worker that the cause names.
     pub out_of_memory: Option<String>,
     /// How the generation ended.
     pub way: ResetWay,

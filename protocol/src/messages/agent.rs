@@ -88,7 +88,7 @@ pub enum AgentToDriver {
         tail: String,
         /// The program's own report of its failure, if it wrote one.
         error: Option<ProgramError>,
-        /// What the kernel's counters tell of its OOM killer, if it has killed the process.
+        /// The reading of the kernel's OOM counters, if the OOM killer ended the process.
         out_of_memory: Option<String>,
     },
     /// The thread of a worker's actors has ended, and has not said goodbye: the worker is lost. Its process is ending, or

@@ -76,7 +76,7 @@ pub struct LastWords {
     pub tail: String,
     /// The content of its error file, if there is one.
     pub error: Option<ProgramError>,
-    /// What the kernel's counters tell of its OOM killer, if it has killed the process.
+    /// The reading of the kernel's OOM counters, if the OOM killer ended the process.
     pub out_of_memory: Option<String>,
 }
 

@@ -40,7 +40,7 @@ const NAMED_NUMBERS: &str = "reported";
 const FIRST_V4: u32 = u32::from_be_bytes([198, 18, 0, 1]);
 const FIRST_V6: u128 = 0x2001_0db8 << 96 | 1;
 
-/// What stands for each name, address and text: first everything is collected, then the names are numbered, and then
+/// Substitutes of names, addresses and texts: first everything is collected, then the names are numbered, and then
 /// replaced.
 #[derive(Debug, Default)]
 pub struct NameSubstitutes {
@@ -108,7 +108,7 @@ impl NameSubstitutes {
         let (mut v4, mut v6) = (FIRST_V4, FIRST_V6);
         for address in &self.addresses {
             let substitute = match address {
-                // What they are decides, and they say nothing about anybody.
+                // Decisions depend on these two kinds, and they identify nobody.
                 address if address.is_loopback() || address.is_unspecified() => *address,
                 IpAddr::V4(_) => {
                     v4 += 1;
@@ -158,7 +158,7 @@ impl NameSubstitutes {
         }
     }
 
-    /// What stands for a text. The same text has the same substitute.
+    /// The substitute of a text. The same text has the same substitute.
     fn text(&mut self, text: &str) -> String {
         // The role of a host that has none, and the reason of a loss without a text.
         if text.is_empty() || text == "default" || text == "Forgotten" {

@@ -9,7 +9,7 @@ use elastic_protocol::HostName;
 /// The settings with which agents are started.
 #[derive(Clone)]
 pub(crate) struct AgentCommand {
-    /// The path of this very program.
+    /// The path of this very program, for hosts that are reached over ssh. On this machine `own_program` finds it.
     pub(crate) program: PathBuf,
     /// `HOST:PORT` of the driver.
     pub(crate) driver: String,

@@ -51,7 +51,7 @@ pub trait Fabric {
         None
     }
 
-    /// What somebody outside should mend, noticed since the last call.
+    /// Warnings for the operator since the last call.
     fn take_warnings(&mut self) -> Vec<String> {
         Vec::new()
     }
