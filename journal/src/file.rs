@@ -6,6 +6,9 @@
 //! Recover from fsync Failures?", Rebello et al., USENIX ATC 2020): anything built on such pages is lost when
 //! the machine stops. So at each opening, and after each error, the file is read, its content is written to a
 //! new file and synced, and the new file replaces the old one.
+//!
+//! A file that was removed by somebody else is still whole for who has it open: its content is written to a new file in
+//! its place.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,12 +36,9 @@ const READINGS_MAX: usize = 5;
 /// Largest file that is read beside its driver, in bytes (256 MiB).
 const READ_BYTES_MAX: u64 = 256 << 20;
 
-/// A function that opens the store, at the beginning and after an error.
-type Open = Box<dyn Fn() -> Result<Database, JournalError> + Send>;
-
 /// A journal in one file.
 pub struct FileJournal {
-    open: Open,
+    place: Box<dyn DatabasePlace>,
     database: Option<Database>,
 }
 
@@ -62,9 +62,23 @@ impl FileJournal {
     /// # Errors
     /// [`JournalError`].
     pub fn open_at(place: impl JournalPlace) -> Result<Self, JournalError> {
-        let open: Open = Box::new(move || unpanicked(|| renewed(&place)));
-        let database = Some(open()?);
-        Ok(Self { open, database })
+        let database = Some(unpanicked(|| place.renewed())?);
+        Ok(Self { place: Box::new(place), database })
+    }
+
+    /// Writes the journal to a new file in its place if its file was removed. Returns whether it was. Anything that is
+    /// appended does this first.
+    ///
+    /// # Errors
+    /// [`JournalError`]; [`JournalError::InUse`] where another file has taken its place.
+    pub fn restore_if_removed(&mut self) -> Result<bool, JournalError> {
+        let Some(database) = &self.database else { return Ok(false) };
+        if self.place.is_installed()? {
+            return Ok(false);
+        }
+        let restored = unpanicked(|| self.place.written(&load(database)?))?;
+        self.database = Some(restored);
+        Ok(true)
     }
 
     /// The content of the journal at a path, which a driver may use; none if there is no journal. Nothing is written.
@@ -100,7 +114,7 @@ impl FileJournal {
     ) -> Result<T, JournalError> {
         let database = match self.database.take() {
             Some(database) => database,
-            None => (self.open)()?,
+            None => unpanicked(|| self.place.renewed())?,
         };
         let done = unpanicked(|| work(&database))?;
         self.database = Some(database);
@@ -114,22 +128,44 @@ impl Journal for FileJournal {
     }
 
     fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError> {
+        self.restore_if_removed()?;
         self.using(|database| store(database, batch))
     }
 }
 
-/// Copies the journal at a place into a new file that replaces the old one. The old file is not written, not
-/// even to repair it.
-fn renewed(place: &impl JournalPlace) -> Result<Database, JournalError> {
-    let former = place.read()?;
-    let kept = match &former {
-        Some((bytes, _)) => read(bytes)?,
-        None => LoadedJournal::default(),
-    };
-    let database = builder().create_with_backend(place.draft()?)?;
-    fill(&database, &kept)?;
-    place.install()?;
-    Ok(database)
+/// A [`JournalPlace`] with the databases in its files.
+trait DatabasePlace: Send {
+    /// Copies the journal at this place into a new file that replaces the old one. The old file is not written, not
+    /// even to repair it.
+    fn renewed(&self) -> Result<Database, JournalError>;
+
+    /// Writes a journal to a new file, which replaces one that may be there.
+    fn written(&self, kept: &LoadedJournal) -> Result<Database, JournalError>;
+
+    /// See [`JournalPlace::is_installed`].
+    fn is_installed(&self) -> Result<bool, JournalError>;
+}
+
+impl<P: JournalPlace> DatabasePlace for P {
+    fn renewed(&self) -> Result<Database, JournalError> {
+        // Its hold excludes other drivers until the new file is there.
+        let former = self.read()?;
+        match &former {
+            Some((bytes, _)) => self.written(&read(bytes)?),
+            None => self.written(&LoadedJournal::default()),
+        }
+    }
+
+    fn written(&self, kept: &LoadedJournal) -> Result<Database, JournalError> {
+        let database = builder().create_with_backend(self.draft()?)?;
+        fill(&database, kept)?;
+        self.install()?;
+        Ok(database)
+    }
+
+    fn is_installed(&self) -> Result<bool, JournalError> {
+        JournalPlace::is_installed(self)
+    }
 }
 
 /// The content of a journal, from the bytes of its file.

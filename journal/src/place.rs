@@ -2,7 +2,8 @@
 //! new file beside it, and replaces the old one. [`Folder`] is a place in the system's file system; the
 //! simulation has a place that fails and loses power.
 
-use std::fs::{self, File, TryLockError};
+use std::cell::Cell;
+use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -40,17 +41,25 @@ pub trait JournalPlace: Send + 'static {
     /// # Errors
     /// [`JournalError`]; the journal is then the previous one or the draft.
     fn install(&self) -> Result<(), JournalError>;
+
+    /// Whether the file that was installed last is still the journal at this place. `false` where none is there.
+    ///
+    /// # Errors
+    /// [`JournalError::InUse`]: another file has taken its place.
+    fn is_installed(&self) -> Result<bool, JournalError>;
 }
 
 /// A path in the system's file system.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
+    /// Device and inode of the file that was installed last.
+    installed: Cell<Option<(u64, u64)>>,
 }
 
 impl Folder {
     pub(crate) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+        Self { path: path.to_owned(), installed: Cell::new(None) }
     }
 
     fn draft_path(&self) -> PathBuf {
@@ -95,11 +104,27 @@ impl JournalPlace for Folder {
 
     fn install(&self) -> Result<(), JournalError> {
         let draft = self.draft_path();
-        File::open(&draft)?.sync_all()?;
+        let file = File::open(&draft)?;
+        file.sync_all()?;
         fs::rename(&draft, &self.path)?;
+        self.installed.set(Some(identity(&file.metadata()?)));
         if let Some(folder) = self.path.parent() {
             File::open(folder)?.sync_all()?;
         }
         Ok(())
     }
+
+    fn is_installed(&self) -> Result<bool, JournalError> {
+        match fs::metadata(&self.path) {
+            Ok(found) if Some(identity(&found)) == self.installed.get() => Ok(true),
+            Ok(_) => Err(JournalError::InUse),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Device and inode of a file.
+fn identity(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
 }

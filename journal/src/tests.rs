@@ -118,6 +118,11 @@ impl JournalPlace for Disk {
         state.journal = state.draft.take();
         Ok(())
     }
+
+    fn is_installed(&self) -> Result<bool, JournalError> {
+        // Nobody else uses this disk.
+        Ok(self.state().journal.is_some())
+    }
 }
 
 #[derive(Debug)]
@@ -185,6 +190,32 @@ fn check(loaded: &LoadedJournal) -> u64 {
         assert_eq!(*bytes, record(number));
     }
     loaded.last()
+}
+
+#[test]
+fn s_12_a_journal_whose_file_is_removed_is_written_anew_in_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("of the job/journal");
+    let folder = path.parent().expect("it has one");
+    std::fs::create_dir(folder).expect("made");
+    let mut journal = FileJournal::open(&path).expect("made");
+    journal.append(&batch(1..=3)).expect("stored");
+    assert!(!journal.restore_if_removed().expect("there"));
+    std::fs::remove_file(&path).expect("removed");
+    journal.append(&batch(4..=5)).expect("stored in a new file");
+    std::fs::remove_dir_all(folder).expect("removed");
+    let error = journal.append(&batch(6..=6)).expect_err("there is no folder");
+    assert!(error.may_pass(), "{error}");
+    std::fs::create_dir(folder).expect("made");
+    assert!(journal.restore_if_removed().expect("written"));
+    journal.append(&batch(6..=6)).expect("given again");
+    let kept = FileJournal::read_beside_driver(&path).expect("read").expect("there");
+    assert_eq!(check(&kept), 6);
+    std::fs::remove_file(&path).expect("removed");
+    let other = FileJournal::open(&path).expect("another driver's");
+    let error = journal.append(&batch(7..=7)).expect_err("it has taken the place");
+    assert!(matches!(error, JournalError::InUse), "{error}");
+    drop(other);
 }
 
 #[test]
