@@ -51,6 +51,25 @@ fn d_3_a_driver_killed_at_any_moment_costs_nobody_anything() {
 }
 
 #[test]
+fn s_12_a_state_directory_that_is_removed_is_written_anew_and_a_next_driver_finds_the_job() {
+    let mut job = job(&["-n", "2"]);
+    let pids = [job.pid("a", 0), job.pid("b", 0)];
+    fs::remove_dir_all(job.path("state")).expect("it is there");
+    job.wait("what is told of it", |job| job.stderr().contains("is written anew").then_some(()));
+    for name in ["journal.redb", "token", "address", "lock"] {
+        assert!(job.path("state").join(name).exists(), "{name}");
+    }
+    assert!(job.status().is_some(), "the token is found without asking");
+    job.kill_driver();
+    job.start_driver_again();
+    assert_eq!(wait_for_takeover(&mut job, 2)["lost"], 0);
+    job.wait_for_steps();
+    assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "D-3");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
 fn a_worker_that_dies_with_the_driver_is_found_missing() {
     let mut job = job(&["-n", "2", "--min-np", "1"]);
     let victim = job.pid("b", 0);

@@ -1,8 +1,10 @@
 //! The event log: one JSON object a line, `{t, term, generation, kind, …}`. Written by the driver's process.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -191,7 +193,24 @@ impl EventFile {
         Ok(())
     }
 
+    /// Opens the log anew if its file was removed or moved away, such as by a cleaner of temporary folders.
+    fn reopen_if_removed(&mut self) -> io::Result<()> {
+        let ours = self.file.metadata()?;
+        match fs::metadata(&self.path) {
+            Ok(found) if (found.dev(), found.ino()) == (ours.dev(), ours.ino()) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        if let Some(folder) = self.path.parent() {
+            DirBuilder::new().recursive(true).mode(self.umask.of_folders()).create(folder)?;
+        }
+        *self = Self::open(self.path.clone(), self.umask)?;
+        Ok(())
+    }
+
     fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
+        self.reopen_if_removed()?;
         if self.bytes > 0 && self.bytes + lines.len() as u64 > FILE_BYTES_MAX {
             self.rotate()?;
         }
@@ -285,6 +304,22 @@ mod tests {
         drop(log);
         assert!(!words.flush(Duration::ZERO), "the lines are still being written");
         drop(both_ends);
+    }
+
+    #[test]
+    fn s_12_a_log_that_is_removed_or_moved_away_is_begun_anew() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("of the job/events.jsonl");
+        let folder = path.parent().expect("it has one");
+        fs::create_dir(folder).expect("made");
+        let mut file = EventFile::open(path.clone(), FileUmask::PRIVATE).expect("made");
+        file.write_all(b"1\n").expect("never fails");
+        fs::remove_dir_all(folder).expect("removed");
+        file.write_all(b"2\n").expect("never fails");
+        fs::rename(&path, folder.join("aside")).expect("moved");
+        file.write_all(b"3\n").expect("never fails");
+        let seen = |name: &str| fs::read_to_string(folder.join(name)).expect("there");
+        assert_eq!((seen("aside"), seen("events.jsonl")), ("2\n".to_owned(), "3\n".to_owned()));
     }
 
     #[test]

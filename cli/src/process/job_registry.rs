@@ -147,6 +147,11 @@ impl JobRegistry {
         Ok(())
     }
 
+    /// Stores the entry of a job that runs if its file was removed.
+    pub(crate) fn restore_if_removed(&self, entry: &JobEntry) -> io::Result<()> {
+        if self.path(&entry.job).exists() { Ok(()) } else { self.begin(entry.clone()) }
+    }
+
     /// Adds the end of a job.
     pub(crate) fn end(&self, job: &str, end: JobEnd) -> io::Result<()> {
         let Some(mut entry) = read_entry(&self.path(job)) else { return Ok(()) };

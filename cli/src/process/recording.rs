@@ -89,7 +89,7 @@ struct SegmentRing {
 
 impl SegmentRing {
     fn open(folder: PathBuf, has_lost: Arc<AtomicBool>) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        made(&folder)?;
         let next = segments(&folder)?.last().map_or(1, |(number, _)| number + 1);
         Ok(Self { folder, next, segment: None, has_lost, is_failing: false })
     }
@@ -97,6 +97,7 @@ impl SegmentRing {
     /// Begins a segment, and drops the oldest ones.
     fn begin(&mut self) -> io::Result<()> {
         self.segment = None;
+        made(&self.folder)?;
         let kept = segments(&self.folder)?;
         for (_, path) in kept.iter().rev().skip(SEGMENTS_MAX - 1) {
             fs::remove_file(path)?;
@@ -145,6 +146,10 @@ impl Write for SegmentRing {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+fn made(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 /// The segments of a folder with their numbers, the oldest first.

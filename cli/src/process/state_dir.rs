@@ -1,11 +1,12 @@
 //! A driver's state directory: `token` (mode 0600), `address`, `events.jsonl`, the journal, and a lock. Used by the
 //! driver's process, and by others to find it.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use elastic_protocol::messages::FileUmask;
 use elastic_transport::{JoinToken, TOKEN_FILE, write_token};
@@ -27,35 +28,30 @@ pub(crate) const LOCK_FILE: &str = "lock";
 #[derive(Debug)]
 pub(crate) struct DriverStateDir {
     path: PathBuf,
-    /// The lock, held until this is dropped.
-    _lock: File,
+    umask: FileUmask,
+    held: Mutex<Held>,
+}
+
+/// What a driver has in its state directory.
+#[derive(Debug)]
+struct Held {
+    /// The lock; none once it was given back.
+    lock: Option<File>,
+    /// The token and the address that others find there, from the start of the job to its end.
+    published: Option<(JoinToken, SocketAddr)>,
 }
 
 impl DriverStateDir {
     /// Creates the directory, without these permissions, and locks it.
     pub(crate) fn open(path: &Path, umask: FileUmask) -> Result<Self, CommandFailure> {
-        let failed =
-            |doing: &str| format!("could not {doing} the state directory {}", path.display());
-        DirBuilder::new()
-            .recursive(true)
-            .mode(umask.of_folders())
-            .create(path)
-            .usage(failed("make"))
-            .map_err(|failure| failure.hint("give another folder with --state-dir"))?;
-        let path = fs::canonicalize(path).failed(failed("find"))?;
-        let lock =
-            File::create(path.join(LOCK_FILE)).usage(failed("write to")).map_err(|failure| {
-                failure.hint("make it writable, or give another with --state-dir")
-            })?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { path, _lock: lock }),
-            Err(TryLockError::WouldBlock) => {
-                let message = format!("another driver uses the state directory {}", path.display());
-                Err(CommandFailure::new(message)
-                    .hint("stop it, or give this one another --state-dir"))
-            }
-            Err(TryLockError::Error(error)) => Err(error).failed(failed("lock")),
-        }
+        made(path, umask)?;
+        let path = fs::canonicalize(path).failed(failure_text("find", path))?;
+        let held = Mutex::new(Held { lock: Some(locked(&path)?), published: None });
+        Ok(Self { path, umask, held })
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The directory's path.
@@ -69,12 +65,44 @@ impl DriverStateDir {
         token: &JoinToken,
         address: SocketAddr,
     ) -> Result<PathBuf, CommandFailure> {
-        let token_path = write_token(&self.path, token).failed("the token cannot be stored")?;
-        let draft = self.path.join(format!("{ADDRESS_FILE}.draft"));
-        fs::write(&draft, format!("{address}\n"))
-            .and_then(|()| fs::rename(&draft, self.path.join(ADDRESS_FILE)))
-            .failed("the driver's address cannot be stored")?;
+        let token_path = write_published(&self.path, token, address)?;
+        self.held().published = Some((token.clone(), address));
         Ok(token_path)
+    }
+
+    /// Makes the directory anew, with the lock, the token and the address, if any of them was removed while the job runs.
+    /// A temporary folder is cleaned of what is old, and a person may take the folder for a leftover. Returns whether
+    /// something was removed.
+    pub(crate) fn restore_if_removed(&self) -> Result<bool, CommandFailure> {
+        // Not held while the disk is used, which may hang.
+        let (ours, published) = {
+            let held = self.held();
+            (
+                held.lock.as_ref().and_then(|lock| Some(identity(&lock.metadata().ok()?))),
+                held.published.clone(),
+            )
+        };
+        let Some((token, address)) = published else { return Ok(false) };
+        let found = fs::metadata(self.path.join(LOCK_FILE)).ok();
+        let is_locked = ours.is_some() && ours == found.map(|found| identity(&found));
+        let is_there = |name| self.path.join(name).exists();
+        if is_locked && is_there(TOKEN_FILE) && is_there(ADDRESS_FILE) {
+            return Ok(false);
+        }
+        made(&self.path, self.umask)?;
+        let lock = if is_locked { None } else { Some(locked(&self.path)?) };
+        let mut held = self.held();
+        if held.published.is_none() {
+            return Ok(false);
+        }
+        held.lock = lock.or_else(|| held.lock.take());
+        write_published(&self.path, &token, address)?;
+        Ok(true)
+    }
+
+    /// Gives the lock back: what is still running here writes nothing any more.
+    pub(crate) fn release(&self) {
+        *self.held() = Held { lock: None, published: None };
     }
 
     /// The address of a former driver that has not ended in order.
@@ -84,6 +112,7 @@ impl DriverStateDir {
 
     /// Removes token, address and journal: the job is over, so they must let no node in and no driver continue it.
     pub(crate) fn withdraw(&self) {
+        self.held().published = None;
         for name in [ADDRESS_FILE, TOKEN_FILE, JOURNAL_FILE, JOURNAL_DRAFT_FILE] {
             let path = self.path.join(name);
             match fs::remove_file(&path) {
@@ -93,6 +122,54 @@ impl DriverStateDir {
             }
         }
     }
+}
+
+/// Device and inode of a file.
+fn identity(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+/// Makes a state directory, without these permissions.
+fn made(path: &Path, umask: FileUmask) -> Result<(), CommandFailure> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(umask.of_folders())
+        .create(path)
+        .usage(failure_text("make", path))
+        .map_err(|failure| failure.hint("give another folder with --state-dir"))
+}
+
+/// The lock of a state directory, which excludes other drivers.
+fn locked(path: &Path) -> Result<File, CommandFailure> {
+    let lock = File::create(path.join(LOCK_FILE))
+        .usage(failure_text("write to", path))
+        .map_err(|failure| failure.hint("make it writable, or give another with --state-dir"))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            let message = format!("another driver uses the state directory {}", path.display());
+            Err(CommandFailure::new(message).hint("stop it, or give this one another --state-dir"))
+        }
+        Err(TryLockError::Error(error)) => Err(error).failed(failure_text("lock", path)),
+    }
+}
+
+/// Writes the token, then the driver's address; returns the path of the token.
+fn write_published(
+    path: &Path,
+    token: &JoinToken,
+    address: SocketAddr,
+) -> Result<PathBuf, CommandFailure> {
+    let token_path = write_token(path, token).failed("the token cannot be stored")?;
+    let draft = path.join(format!("{ADDRESS_FILE}.draft"));
+    fs::write(&draft, format!("{address}\n"))
+        .and_then(|()| fs::rename(&draft, path.join(ADDRESS_FILE)))
+        .failed("the driver's address cannot be stored")?;
+    Ok(token_path)
+}
+
+fn failure_text(doing: &str, path: &Path) -> String {
+    format!("could not {doing} the state directory {}", path.display())
 }
 
 /// The state directory of the driver at an address, below `$XDG_STATE_HOME` or `~/.local/state`.
@@ -111,6 +188,11 @@ pub(crate) fn state_root() -> Option<PathBuf> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use elastic_protocol::{Incarnation, JobId};
+    use elastic_runtime::wall_clock;
+    use elastic_transport::JobSecrets;
+    use uuid::Uuid;
+
     use super::*;
 
     #[test]
@@ -124,5 +206,34 @@ mod tests {
         assert!(error.to_string().contains("another driver"), "{error}");
         drop(first);
         DriverStateDir::open(&path, FileUmask::PRIVATE).expect("free again");
+    }
+
+    #[test]
+    fn s_12_what_was_removed_under_a_driver_is_there_again_until_its_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a/b");
+        let state = DriverStateDir::open(&path, FileUmask::PRIVATE).expect("made");
+        let secrets = JobSecrets::new(JobId(Uuid::nil()), wall_clock()).expect("made");
+        let authority = secrets.authority().expect("made");
+        let token = secrets.credentials(&authority, Incarnation(1)).join_token();
+        let address = SocketAddr::from(([127, 0, 0, 1], 7070));
+        assert!(!state.restore_if_removed().expect("nothing is published yet"));
+        state.publish(&token, address).expect("written");
+        assert!(!state.restore_if_removed().expect("all is there"));
+        fs::remove_file(path.join(TOKEN_FILE)).expect("removed");
+        assert!(state.restore_if_removed().expect("written"));
+        fs::remove_dir_all(folder.path().join("a")).expect("removed");
+        assert!(state.restore_if_removed().expect("written"));
+        assert_eq!(state.address(), Some(address));
+        assert!(path.join(TOKEN_FILE).exists());
+        DriverStateDir::open(&path, FileUmask::PRIVATE).expect_err("it is locked again");
+        fs::remove_file(path.join(LOCK_FILE)).expect("removed");
+        let other = DriverStateDir::open(&path, FileUmask::PRIVATE).expect("free");
+        let error = state.restore_if_removed().expect_err("another has it");
+        assert!(error.to_string().contains("another driver"), "{error}");
+        drop(other);
+        state.withdraw();
+        assert!(!state.restore_if_removed().expect("the job is over"));
+        assert!(!path.join(TOKEN_FILE).exists());
     }
 }

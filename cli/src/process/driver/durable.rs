@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use elastic_transport::sealed::{open, seal};
 use elastic_transport::{AuthorityError, JobSecrets};
 
 use super::listening::Listening;
+use super::state_keeper::KeptJournal;
 use crate::command_line::{CommandFailure, DriverPlan, ResultExt};
 use crate::process::state_dir::JOURNAL_FILE;
 
@@ -24,6 +26,8 @@ pub(super) struct Durable {
     pub(super) tenure: Tenure,
     pub(super) secrets: JobSecrets,
     pub(super) port: JournalPort,
+    /// The journal's file, for its keeper; none where the journal is in a store.
+    pub(super) file: Option<Weak<Mutex<FileJournal>>>,
 }
 
 /// The reason why a journal cannot be used.
@@ -48,7 +52,10 @@ impl Durable {
             "start that program again to go on with its job; or give this one another --state-dir, or remove \
              {name} to give that job up"
         );
-        Self::begin(Box::new(journal), &name, plan, way_out, lane).map_err(|why| match why {
+        let journal = KeptJournal::new(journal);
+        let file = Some(journal.downgrade());
+        let begun = Self::begin(Box::new(journal), &name, plan, way_out, lane);
+        begun.map(|durable| Self { file, ..durable }).map_err(|why| match why {
             Unusable::Now(error) => unusable(&name, error),
             Unusable::Lasting(failure) => failure,
         })
@@ -106,7 +113,7 @@ impl Durable {
             .failed(format!("the journal {name} cannot be used"))
             .map_err(Unusable::Lasting)?;
         let port = JournalPort::new(Box::new(ClosedAside(Some(journal))), lane.clone());
-        Ok(Self { tenure, secrets, port })
+        Ok(Self { tenure, secrets, port, file: None })
     }
 
     /// Workers that were started and have not attached: their tokens are still valid.

@@ -4,11 +4,13 @@ mod durable;
 mod listening;
 mod reach;
 mod standing;
+mod state_keeper;
 
 use std::io::IsTerminal as _;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use elastic_driver::recording::{DriverStart, RecordedDriver};
@@ -29,6 +31,7 @@ use self::durable::{Durable, Unusable};
 use self::listening::{Listening, SharedCredentials, not_listening};
 use self::reach::{reached_at, tell_how_to_join};
 use self::standing::{LeaderSeat, Stood, finish, resign, stand};
+use self::state_keeper::StateKeeper;
 use super::accounting::Accounting;
 use super::boot_time;
 use super::dashboard::{Dashboard, DashboardJob};
@@ -145,7 +148,12 @@ async fn drive(
         feed: dashboard.feed.clone(),
         url: page_address(dashboard.address, &reached_at),
     });
-    let registry = registered(plan, *job, &reached_at, state.path());
+    let entry = registered(plan, *job, &reached_at, state.path());
+    let registry = entry.as_ref().map(|(registry, _)| registry.clone());
+    let state = Arc::new(state);
+    let journal = durable.as_ref().and_then(|durable| durable.file.clone());
+    let keeper = StateKeeper { state: Arc::clone(&state), journal, entry };
+    let _kept = keeper.start(lanes.state.clone());
     tracing::debug!(?plan, "configuration");
 
     let command = AgentCommand {
@@ -274,7 +282,7 @@ fn registered(
     job: JobId,
     address: &str,
     state_dir: &Path,
-) -> Option<JobRegistry> {
+) -> Option<(JobRegistry, JobEntry)> {
     let registry = JobRegistry::of_user()?;
     let entry = JobEntry {
         job: job.to_string(),
@@ -288,8 +296,8 @@ fn registered(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ended: None,
     };
-    match registry.begin(entry) {
-        Ok(()) => Some(registry),
+    match registry.begin(entry.clone()) {
+        Ok(()) => Some((registry, entry)),
         Err(error) => {
             tracing::warn!(%error, "`elastic-node list` will not show this job");
             None

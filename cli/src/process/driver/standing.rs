@@ -143,7 +143,7 @@ pub(super) async fn stand(
     }
 }
 
-fn with_cause(error: &JournalError) -> String {
+pub(super) fn with_cause(error: &JournalError) -> String {
     match std::error::Error::source(error) {
         Some(cause) => cause.to_string(),
         None => error.to_string(),
