@@ -136,6 +136,11 @@ impl JobTimeline {
                     self.end_worker(worker, life, at, &status.to_string());
                 }
             }
+            EventKind::WorkerNotStarted { worker, reason } => {
+                if let Some(life) = self.workers.remove(worker) {
+                    self.end_worker(worker, life, at, reason);
+                }
+            }
             EventKind::GenerationRunning { world_size } => {
                 let (generation, world_size) = (event.generation, *world_size);
                 self.end_generation(at);

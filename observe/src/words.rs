@@ -45,6 +45,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::Abandoned { .. }
         | EventKind::Warning { .. }
         | EventKind::WorkerStalled { .. }
+        | EventKind::WorkerNotStarted { .. }
         | EventKind::WorkerOutOfMemory { .. }
         | EventKind::WorkerExited { expected: false, .. } => EventLevel::Warn,
         EventKind::ResetDecided { way, .. } => warn_if(*way == ResetWay::Abort),
@@ -86,6 +87,9 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         EventKind::WorkerExited { worker, status, killed_after_grace, .. } => {
             let note = if *killed_after_grace { ", after SIGTERM was ignored" } else { "" };
             format!("{worker} ended: {status}{note}")
+        }
+        EventKind::WorkerNotStarted { worker, reason } => {
+            format!("{worker} could not start: {reason}")
         }
         EventKind::WorkerOutOfMemory { worker, detail } => format!("{worker} was {detail}"),
         EventKind::WorkerStopped { worker, reason } => format!("{worker} is to end: {reason}"),

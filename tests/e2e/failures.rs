@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Job, is_running, signal, wait_until};
+use crate::support::{Job, is_running, program, signal, wait_until};
 
 /// Four workers on two hosts.
 fn two_by_two(flags: &[&str]) -> Job {
@@ -343,4 +343,27 @@ fn g_10_a_program_that_no_host_can_start_ends_the_job_at_once_with_the_reason() 
     assert!(stderr.contains("no folder of PATH has a program of that name"), "{stderr}");
     let tried = job.events_of("worker_started").len();
     assert_eq!(tried, 2, "once on each slot: {stderr}");
+}
+
+#[test]
+fn g_10_a_program_that_is_missing_for_a_while_does_not_end_those_who_train() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let copy = folder.path().join("trainer");
+    std::fs::copy(program("trainer"), &copy).expect("copied");
+    let own = [copy.to_str().expect("UTF-8"), "--control", "CONTROL", "--log", "LOG"];
+    let flags = "-H a:2 --launcher local --min-np 1 --max-restarts 1 --mode in-process";
+    let flags: Vec<&str> = flags.split(' ').collect();
+    let mut job = Job::start_program(&flags, &own.map(ToOwned::to_owned));
+    job.wait_for_sizes(&[2]);
+    let victim = job.pid("a", 1);
+    // As when another version of it is about to be put there.
+    std::fs::remove_file(&copy).expect("it is there");
+    signal(victim, Signal::SIGKILL);
+    let failed = job.wait("a failed start", |job| job.events_of("worker_not_started").pop());
+    assert!(failed["reason"].to_string().contains("no such file"), "{failed}");
+    job.wait_for_sizes(&[2, 1]);
+    job.wait_for_steps();
+    assert_eq!(job.status().expect("a status")["hosts"][0]["state"], "active", "a:0 trains there");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
 }

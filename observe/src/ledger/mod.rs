@@ -132,6 +132,13 @@ impl GoodputLedger {
                 }
                 self.count_slot(worker);
             }
+            EventKind::WorkerNotStarted { worker, .. } => {
+                if let Some(slot) = self.facts.slot_with(worker) {
+                    (slot.worker, slot.last_end) = (None, LastEnd::Failed);
+                    (slot.is_member, slot.is_leaving) = (false, false);
+                }
+                self.count_slot(worker);
+            }
             EventKind::GenerationFormed { members, step, .. } => {
                 self.generation_formed(generation, members, *step);
             }

@@ -118,6 +118,23 @@ fn a_kill_is_charged_with_what_it_cost() {
 }
 
 #[test]
+fn a_slot_whose_process_cannot_be_started_is_in_back_off_again() {
+    let (mut story, [a, b]) = Story::two_train();
+    story.at(110, killed(&b));
+    story.at(110, [formed(std::slice::from_ref(&a), 9)]);
+    story.at(111, [EventKind::GenerationRunning { world_size: 1 }]);
+    let next = worker("b", 0, 3);
+    story.at(112, [EventKind::WorkerStarted { worker: next.clone() }]);
+    let reason = "no such file".to_owned();
+    let (starting, backoff) =
+        (story.seconds(TimeBucket::Starting), story.seconds(TimeBucket::Backoff));
+    story.at(113, [EventKind::WorkerNotStarted { worker: next, reason }]);
+    story.at(143, []);
+    assert_eq!(story.seconds(TimeBucket::Starting), starting + 1.0);
+    assert_eq!(story.seconds(TimeBucket::Backoff), backoff + 30.0);
+}
+
+#[test]
 fn the_process_in_the_place_of_a_killed_one_is_charged_to_the_kill_until_it_trains() {
     let (mut story, [a, b]) = Story::two_train();
     story.at(110, killed(&b));

@@ -359,6 +359,9 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
             let killed = if *killed_after_grace { ", killed after its grace" } else { "" };
             format!("{worker} ended: {status}, {expected}{killed}")
         }
+        EventKind::WorkerNotStarted { worker, reason } => {
+            format!("{worker} could not start: {reason}")
+        }
         EventKind::WorkerOutOfMemory { worker, detail } => format!("{worker} was {detail}"),
         EventKind::WorkerStopped { worker, reason } => format!("{worker} is stopped: {reason}"),
         EventKind::GenerationFormed { members, root, step } => {

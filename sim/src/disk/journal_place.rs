@@ -50,4 +50,9 @@ impl JournalPlace for DiskJournalPlace {
         self.disk.rename(&draft, self.name)?;
         Ok(self.disk.sync_directory()?)
     }
+
+    fn is_installed(&self) -> Result<bool, JournalError> {
+        // Nothing else writes on this disk.
+        Ok(self.disk.exists(self.name))
+    }
 }

@@ -53,8 +53,9 @@ impl DriverCore {
             .map(|(_, record)| record)
             .filter(|record| record.stance == Stance::Finished)
             .count();
+        let workers = if finished == 1 { "worker" } else { "workers" };
         let reason =
-            format!("{finished} workers finished in generation {}", self.round.generation());
+            format!("{finished} {workers} finished in generation {}", self.round.generation());
         let result = self.result(JobOutcome::Succeeded, 0, reason, None);
         self.end(now, result);
     }

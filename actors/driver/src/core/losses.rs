@@ -227,7 +227,9 @@ impl DriverCore {
         if !self.roster.has_worker(worker) {
             return self.drop_message();
         }
-        self.event(EventKind::Warning { message: format!("{worker} could not start: {reason}") });
+        let event =
+            EventKind::WorkerNotStarted { worker: worker.clone(), reason: reason.to_owned() };
+        self.event(event);
         self.note_failure(worker, None, reason);
         let cause = ResetCause::WorkerFailed { worker: worker.clone(), error: shorten(reason) };
         self.lose_member(now, worker, &cause, now);
@@ -235,7 +237,7 @@ impl DriverCore {
         if is_programs {
             self.judge_missing_program(now, worker);
         }
-        self.count_failure(now, worker, reason);
+        self.count_start_failure(now, worker, reason);
         self.agenda.ask_review(now);
     }
 

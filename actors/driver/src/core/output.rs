@@ -179,6 +179,14 @@ pub enum EventKind {
         /// Whether SIGKILL was needed after the grace period.
         killed_after_grace: bool,
     },
+    /// A worker's process could not be started.
+    WorkerNotStarted {
+        /// The worker.
+        #[serde(with = "event_form::text")]
+        worker: WorkerId,
+        /// What the system said.
+        reason: String,
+    },
     /// The kernel's OOM killer has ended a worker's process. Follows its exit.
     WorkerOutOfMemory {
         /// The worker.

@@ -12,7 +12,7 @@ use super::DriverCore;
 use super::config::{ElasticMode, OnFailure};
 use super::output::DriverOutput;
 use super::phase::RoundPhase;
-use super::table::SlotId;
+use super::table::{SlotId, Stance};
 use super::timers::Timer;
 
 /// Back-off of a slot whose worker failed: it doubles with every failure.
@@ -24,6 +24,25 @@ const BACKOFF: RestartBackoff =
 const EARLY_EXITS: u32 = 2;
 
 impl DriverCore {
+    /// Counts a process that could not be started as a failure of its slot. It never takes a host out on which other
+    /// workers run: nothing of it has failed there, and what is missing now (a program that is just replaced, memory,
+    /// process ids) may be there at the next attempt.
+    pub(crate) fn count_start_failure(&mut self, now: Time, worker: &WorkerId, reason: &str) {
+        let slot_id = (worker.host.clone(), worker.slot);
+        let failures = self.roster.slot(&slot_id).map_or(0, |slot| slot.failures);
+        let is_last = match self.config.on_failure {
+            OnFailure::Blacklist => true,
+            OnFailure::Restart => failures >= self.config.max_restarts,
+        };
+        let others_run = self.roster.records_of(&worker.host).any(|(other, record)| {
+            other != worker && !record.stance.is_gone() && record.stance != Stance::Starting
+        });
+        if is_last && others_run && !self.round.phase().is_over() {
+            return self.back_off(slot_id, now + BACKOFF.cap);
+        }
+        self.count_failure(now, worker, reason);
+    }
+
     /// Counts a failure of a slot's worker: back-off or blacklist.
     pub(crate) fn count_failure(&mut self, now: Time, worker: &WorkerId, message: &str) {
         if self.round.phase().is_over() {
@@ -59,9 +78,14 @@ impl DriverCore {
         };
         let until = now + wait;
         let until = if is_planted(Bug::BackOffNeverEnds) { Time(u64::MAX) } else { until };
-        self.roster.back_off(&slot_id, until);
-        self.record_slot(&worker.host, worker.slot);
-        self.agenda.set(until, Timer::Slot(slot_id));
+        self.back_off(slot_id, until);
+    }
+
+    /// Starts nothing on a slot until then.
+    fn back_off(&mut self, slot: SlotId, until: Time) {
+        self.roster.back_off(&slot, until);
+        self.record_slot(&slot.0, slot.1);
+        self.agenda.set(until, Timer::Slot(slot));
     }
 
     /// Fails the job if its program, in the in-process mode, has attached nowhere and ends again and again on every

@@ -138,6 +138,25 @@ fn a_host_that_could_start_no_process_for_a_while_does_not_tell_of_the_program()
 }
 
 #[test]
+fn a_slot_that_can_start_nothing_for_a_while_takes_no_host_out_on_which_others_run() {
+    let mut cluster = two_by_two(|config| config.min_np = Some(1));
+    cluster.slow_start = true;
+    let victim = cluster.worker("a", 0);
+    cluster.exit(&victim, ExitStatus::Signal(9));
+    for _attempt in 0..6 {
+        cluster.pass(Duration::from_secs(40));
+        let (worker, reason) = (cluster.worker("a", 0), "it is just replaced".to_owned());
+        let failed = AgentToDriver::StartFailed { worker, reason, is_programs: true };
+        cluster.hear_agent("a", failed);
+        assert!(cluster.failed_hosts.is_empty(), "a[1] trains there");
+    }
+    cluster.pass(Duration::from_secs(40));
+    let worker = cluster.worker("a", 0);
+    cluster.exit(&worker, ExitStatus::Code(1));
+    assert!(!cluster.failed_hosts.is_empty(), "a process that has failed counts as ever");
+}
+
+#[test]
 fn a_program_that_has_attached_somewhere_is_not_judged_by_what_ends_early() {
     let mut cluster = two_by_two(|config| config.min_np = Some(1));
     cluster.slow_start = true;
