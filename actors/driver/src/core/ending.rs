@@ -1,6 +1,8 @@
 //! The end of a job: one exit code, one reason (G-10). Workers and agents leave in order. Called by `actor.rs` and
 //! the core's handlers.
 
+use std::time::Duration;
+
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
 use elastic_protocol::{ExitStatus, JobOutcome, JobResult, Time, WorkerFailure, WorkerId};
@@ -10,7 +12,12 @@ use super::first_cause::FailureWords;
 use super::output::{DriverOutput, EventKind};
 use super::phase::RoundPhase;
 use super::table::{PeerLink, Stance};
+use super::timers::Timer;
 use crate::journal::JournalRecord;
+
+/// Time after the end of the training after which processes that are still there are named. A program may have data to
+/// write then; but a thread that it has forgotten keeps its process for ever.
+const SLOW_END_AFTER: Duration = Duration::from_secs(5);
 
 impl DriverCore {
     /// Handles the operator's request to end (SIGINT is 2, SIGTERM 15). A second request ends at once. If a
@@ -190,14 +197,44 @@ impl DriverCore {
             let message = DriverToAgent::Refused { reason: "the job is over".to_owned() };
             self.output(DriverOutput::ToAgent { to: host.node, message });
         }
-        if !succeeded {
+        if succeeded {
+            self.agenda.set(now + SLOW_END_AFTER, Timer::SlowEnd);
+        } else {
             self.tell_agents(now);
         }
         self.continue_ending(now);
     }
 
+    /// Warns of processes that are still there some time after the training has finished.
+    pub(crate) fn handle_slow_end(&mut self, now: Time) {
+        if let Some(message) = self.awaited_ends(now) {
+            self.event(EventKind::Warning { message });
+        }
+    }
+
+    /// Text that names the processes that a finished job waits for, and until when.
+    pub(crate) fn awaited_ends(&self, now: Time) -> Option<String> {
+        let RoundPhase::Ending { result, deadline, agents_told: false } = self.round.phase() else {
+            return None;
+        };
+        let awaited: Vec<String> = self
+            .roster
+            .worker_ids()
+            .filter(|worker| self.roster.agent_of(worker).is_some())
+            .map(ToString::to_string)
+            .collect();
+        if result.outcome != JobOutcome::Succeeded || awaited.is_empty() {
+            return None;
+        }
+        let seconds = deadline.since(now).as_secs();
+        Some(format!(
+            "training has finished, and processes of workers are still running: {}; in {seconds} s they are told to end",
+            awaited.join(", ")
+        ))
+    }
+
     /// Time for an agent to stop its workers and to leave: twice `grace`, and `lost`.
-    fn leaving_time(&self) -> std::time::Duration {
+    fn leaving_time(&self) -> Duration {
         self.config.deadlines.grace * 2 + self.config.deadlines.lost
     }
 

@@ -34,6 +34,7 @@ impl DriverCore {
                 Timer::ResetReport => self.handle_report_deadline(now),
                 Timer::Takeover => self.handle_takeover_deadline(now),
                 Timer::Reports(host) => self.handle_reports_deadline(now, &host),
+                Timer::SlowEnd => self.handle_slow_end(now),
             }
         }
         if self.agenda.take_review(now) {

@@ -237,6 +237,7 @@ impl DriverCore {
                 let who: Vec<String> = waiting_for.iter().map(ToString::to_string).collect();
                 Some(format!("to stop at one step: {}", who.join(", ")))
             }
+            RoundPhase::Ending { .. } => self.awaited_ends(now),
             _ => None,
         }
     }

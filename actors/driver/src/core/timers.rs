@@ -37,6 +37,8 @@ pub(crate) enum Timer {
     Takeover,
     /// End of the wait for an agent's reports on processes that ended without a driver.
     Reports(HostName),
+    /// Training has finished, and processes of workers are still there.
+    SlowEnd,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]

@@ -43,6 +43,23 @@ fn h_21_nobody_is_killed_for_being_slower() {
 }
 
 #[test]
+fn g_9_a_finished_job_names_the_processes_that_it_waits_for() {
+    let mut cluster = pair(|_| {});
+    let [first, second] = [cluster.worker("a", 0), cluster.worker("a", 1)];
+    cluster.deaf.insert(second.clone());
+    cluster.vote(&first, Ballot::Success);
+    cluster.vote(&second, Ballot::Success);
+    cluster.pass(Duration::from_secs(6));
+    let told = |text: &str| text.contains("still running: a[1]") && !text.contains("a[0]");
+    assert!(cluster.warnings.iter().any(|warning| told(warning)), "{:?}", cluster.warnings);
+    let status = cluster.core.status(cluster.now, &|_| String::new());
+    assert!(told(&status.waiting_for.expect("it waits")));
+    cluster.exit(&second, ExitStatus::Code(0));
+    let status = cluster.core.status(cluster.now, &|_| String::new());
+    assert_eq!(status.waiting_for, None);
+}
+
+#[test]
 fn h_21_the_result_of_those_who_finished_stands() {
     let mut cluster = pair(|_| {});
     let [fast, slow] = [cluster.worker("a", 0), cluster.worker("a", 1)];
