@@ -1,11 +1,12 @@
 //! Events in words: one sentence an event, with its level. Called by the driver's process for its log, and by the page.
 //! The texts contain what workers, hosts and scripts said: whoever shows them escapes them for where they are shown.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use elastic_driver::{EventKind, ResetWay};
-use elastic_protocol::GenerationId;
+use elastic_driver::{EventKind, HostResetMs, ResetWay};
 use elastic_protocol::messages::{PhaseMs, UnreachableHost};
+use elastic_protocol::{GenerationId, HostName};
 use serde::Serialize;
 
 /// How much an event matters to a person.
@@ -56,7 +57,8 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::WorkerExited { .. }
         | EventKind::WorkerStopped { .. }
         | EventKind::GenerationFormed { .. }
-        | EventKind::GenerationTakenBack { .. } => EventLevel::Debug,
+        | EventKind::GenerationTakenBack { .. }
+        | EventKind::FirstSteps { .. } => EventLevel::Debug,
         EventKind::HostJoined { .. }
         | EventKind::HostsChanged { .. }
         | EventKind::GenerationRunning { .. }
@@ -128,6 +130,12 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             let lost = count(*steps_lost, "step");
             format!("reset done: {}; {lost} lost", describe_phases(ms))
         }
+        EventKind::FirstSteps { from, hosts } => match slowest_first_step(hosts) {
+            Some((host, ms)) => {
+                format!("first steps after generation {from}: the last on {host}, after {ms:.1} ms")
+            }
+            None => format!("no host has trained a step yet after generation {from}"),
+        },
         EventKind::StateLost { committed, begins_at, steps_lost } => format!(
             "STEPS ARE LOST: every worker that held committed step {committed} is gone. Training begins again at step \
              {begins_at}, {steps_lost} steps are lost. More workers on more hosts would have kept them \
@@ -163,6 +171,12 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         EventKind::Warning { message } => message.clone(),
         EventKind::JobEnded { result } => format!("the job ends: {}", result.reason),
     }
+}
+
+/// The host whose first step after a reset came last, and when, in milliseconds since the decision.
+fn slowest_first_step(hosts: &BTreeMap<HostName, HostResetMs>) -> Option<(&HostName, f64)> {
+    let known = hosts.iter().filter_map(|(host, ms)| Some((host, ms.first_step?)));
+    known.max_by(|left, right| left.1.total_cmp(&right.1))
 }
 
 /// The innermost call of a Python stack, as `faulthandler` writes it: `File "train.py", line 7 in load`.

@@ -12,6 +12,7 @@ pub use self::actor::{
 };
 pub use self::core::{
     CheckpointEvery, CheckpointSettings, DriverConfig, DriverCore, DriverEvent, DriverInput,
-    DriverOutput, ElasticMode, EventKind, Glance, InvalidDriverConfig, InvalidListedHost,
-    ListedHost, OnFailure, OnHang, OnTotalLoss, ResetWay, ResumeFrom, Until, WorkerStanding,
+    DriverOutput, ElasticMode, EventKind, Glance, HostResetMs, InvalidDriverConfig,
+    InvalidListedHost, ListedHost, OnFailure, OnHang, OnTotalLoss, ResetWay, ResumeFrom, Until,
+    WorkerStanding,
 };

@@ -10,5 +10,6 @@ pub mod core;
 pub use crate::actor::{AskMissing, OpenGeneration, Registry, RegistryReport};
 pub use crate::core::{
     BudgetSpent, DropReason, GenerationVerdict, IgnoreReason, Incident, MemberProgress,
-    MemberResult, MemberState, OpenError, RegistryCore, RestartBudget, VoteDecision, VoteEffect,
+    MemberResult, MemberState, MemberVotes, OpenError, RegistryCore, RestartBudget, VoteDecision,
+    VoteEffect,
 };

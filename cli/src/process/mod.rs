@@ -28,6 +28,7 @@ mod store_access;
 mod store_service;
 mod stored_output;
 mod token_source;
+mod traces;
 mod watch;
 
 pub(crate) use agent::run_agent;

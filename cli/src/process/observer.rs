@@ -15,6 +15,7 @@ use super::dashboard::EventFeed;
 use super::event_log::EventLog;
 use super::event_text::EventText;
 use super::launcher::Launcher;
+use super::traces::TraceLane;
 use super::watch::Watch;
 
 /// The observer of a driver's process.
@@ -25,6 +26,7 @@ pub(crate) struct Observer {
     launcher: Option<Rc<Launcher>>,
     watch: Watch,
     dashboard: Option<ObservedDashboard>,
+    traces: Option<TraceLane>,
     /// The worker processes of each host, counted from the events.
     processes: BTreeMap<HostName, BTreeSet<WorkerId>>,
     /// Receives the end of the driver.
@@ -52,7 +54,7 @@ pub(crate) enum DriverEnd {
 }
 
 impl Observer {
-    /// An observer that writes to `log`, `accounting` and `dashboard`, tells `launcher` of hosts, and sends the driver's
+    /// An observer that writes to `log`, `accounting`, `dashboard` and `traces`, tells `launcher` of hosts, and sends the driver's
     /// end to `ended`.
     pub(crate) fn new(
         log: EventLog,
@@ -60,12 +62,13 @@ impl Observer {
         launcher: Option<Rc<Launcher>>,
         watch: Watch,
         dashboard: Option<ObservedDashboard>,
+        traces: Option<TraceLane>,
         ended: oneshot::Sender<DriverEnd>,
     ) -> Self {
         let processes = BTreeMap::new();
         let text = EventText::new(launcher.is_some());
         let ended = Some(ended);
-        Self { log, text, accounting, launcher, watch, dashboard, processes, ended }
+        Self { log, text, accounting, launcher, watch, dashboard, traces, processes, ended }
     }
 
     fn end(&mut self, end: DriverEnd) {
@@ -94,6 +97,9 @@ impl DriverObserver for Observer {
         self.accounting.handle_event(event);
         if let Some(dashboard) = &self.dashboard {
             dashboard.feed.push(at, event);
+        }
+        if let Some(traces) = &mut self.traces {
+            traces.handle_event(at, event);
         }
         self.text.log(event.generation, &event.kind);
         match &event.kind {
@@ -153,6 +159,7 @@ impl DriverObserver for Observer {
     }
 
     fn warnings(&self) -> Vec<String> {
-        self.watch.warnings()
+        let traces = self.traces.as_ref().and_then(TraceLane::warning);
+        self.watch.warnings().into_iter().chain(traces).collect()
     }
 }

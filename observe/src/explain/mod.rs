@@ -159,7 +159,7 @@ fn cost(totals: &BucketTotals) -> BTreeMap<String, f64> {
 }
 
 /// The worker and the host that a cause names.
-fn who(cause: &ResetCause) -> (Option<&WorkerId>, Option<String>) {
+pub(crate) fn who(cause: &ResetCause) -> (Option<&WorkerId>, Option<String>) {
     let worker = match cause {
         ResetCause::WorkerExited { worker, .. }
         | ResetCause::WorkerFailed { worker, .. }

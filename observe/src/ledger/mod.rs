@@ -175,6 +175,7 @@ impl GoodputLedger {
             | EventKind::ResetCalledOff { .. }
             | EventKind::WorkerStalled { .. }
             | EventKind::StallEnded { .. }
+            | EventKind::FirstSteps { .. }
             | EventKind::StateLost { .. }
             | EventKind::TakeoverDone { .. }
             | EventKind::StandbysChanged { .. }

@@ -7,7 +7,7 @@
 use std::fmt::Display;
 
 use elastic_agent::core::SpawnOrder;
-use elastic_driver::EventKind;
+use elastic_driver::{EventKind, HostResetMs};
 use elastic_host_manager::{HostEntry, HostState, HostUpdate, HostsSnapshot};
 use elastic_protocol::messages::{
     AgentToDriver, Ballot, DriverToAgent, DriverToWorker, Formation, FormationTable, LiveWorker,
@@ -305,7 +305,9 @@ pub(crate) fn incident(incident: &Incident) -> String {
 pub(crate) fn verdict(verdict: &GenerationVerdict) -> String {
     match verdict {
         GenerationVerdict::AllReady { stamp: of } => format!("all are READY in {}", stamp(*of)),
-        GenerationVerdict::AllSynced { stamp: of } => format!("all are SYNCED in {}", stamp(*of)),
+        GenerationVerdict::AllSynced { stamp: of, .. } => {
+            format!("all are SYNCED in {}", stamp(*of))
+        }
         GenerationVerdict::Failed { stamp: of, failure } => {
             format!("{} failed in {}: {}", failure.worker, stamp(*of), failure.message)
         }
@@ -389,6 +391,24 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
             or_none(ms.sync.map(|ms| format!("{ms:.3}"))),
             or_none(ms.total.map(|ms| format!("{ms:.3}")))
         ),
+        EventKind::FirstSteps { from, hosts } => {
+            let last = |of: fn(&HostResetMs) -> Option<f64>| {
+                or_none(
+                    hosts
+                        .values()
+                        .filter_map(of)
+                        .max_by(f64::total_cmp)
+                        .map(|ms| format!("{ms:.3}")),
+                )
+            };
+            format!(
+                "first steps after generation {from} on {} hosts: ready {} ms, synced {} ms, stepped {} ms",
+                hosts.len(),
+                last(|host| Some(host.ready)),
+                last(|host| Some(host.synced)),
+                last(|host| host.first_step)
+            )
+        }
         EventKind::StateLost { committed, begins_at, steps_lost } => format!(
             "steps lost: {committed} was committed, training begins at {begins_at}, {steps_lost} are lost"
         ),

@@ -169,6 +169,7 @@ impl DriverCore {
     fn end(&mut self, now: Time, result: JobResult) {
         self.record(&JournalRecord::Ended { result: result.clone() });
         self.report_held_reset();
+        self.tell_first_steps();
         self.event(EventKind::JobEnded { result: result.clone() });
         // Workers that succeeded may still have data to write: they are waited for.
         let patience = match result.outcome {

@@ -8,6 +8,8 @@ use elastic_protocol::messages::{DriverToWorker, Formation, FormationTable, Sync
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Assignment, CommitId, ResetCause, Stamp, Step, Time, WorkerId};
 
+use elastic_registry::MemberVotes;
+
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
 use super::phase::{FormedGeneration, RoundPhase};
@@ -206,12 +208,13 @@ impl DriverCore {
         self.tell_all(members, DriverToWorker::Go { stamp, source });
         self.note_shared_commit();
         self.round.note_ready(now);
+        self.watch_first_steps();
         let deadline = now + self.config.deadlines.elastic;
         self.round.enter(now, RoundPhase::Sync { deadline }, &mut self.agenda);
         self.sync_processes();
     }
 
-    pub(crate) fn handle_all_synced(&mut self, now: Time, stamp: Stamp) {
+    pub(crate) fn handle_all_synced(&mut self, now: Time, stamp: Stamp, votes: &[MemberVotes]) {
         if self.round.stamp() != Some(stamp)
             || !matches!(self.round.phase(), RoundPhase::Sync { .. })
         {
@@ -232,6 +235,7 @@ impl DriverCore {
         if let Some(reset) = self.round.end_reset(now) {
             let steps_lost = reset.steps_lost;
             self.report_reset(now, reset);
+            self.time_hosts(now, votes);
             self.count_lost_steps(now, steps_lost);
         }
         self.agenda.ask_review(now);

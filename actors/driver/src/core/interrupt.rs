@@ -145,6 +145,7 @@ impl DriverCore {
             return;
         }
         self.report_held_reset();
+        self.tell_first_steps();
         self.event(EventKind::ResetDecided { cause: cause.clone(), way: ResetWay::Interrupt });
         self.round.count_reset();
         let since = self.round.interrupt_since();

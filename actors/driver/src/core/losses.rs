@@ -28,9 +28,12 @@ impl DriverCore {
     pub fn handle_verdict(&mut self, now: Time, verdict: GenerationVerdict) {
         match verdict {
             GenerationVerdict::AllReady { stamp } => self.handle_all_ready(now, stamp),
-            GenerationVerdict::AllSynced { stamp } => self.handle_all_synced(now, stamp),
+            GenerationVerdict::AllSynced { stamp, votes } => {
+                self.handle_all_synced(now, stamp, &votes);
+            }
             GenerationVerdict::Succeeded { stamp, worker } => {
                 if self.round.stamp() == Some(stamp) && self.roster.finish(now, &worker) {
+                    self.note_finished_before_step(&worker);
                     self.finished_during_interrupt(now, &worker);
                     self.review_hangs(now);
                 }
@@ -394,6 +397,7 @@ impl DriverCore {
         let Some(stamp) = self.round.stamp() else { return };
         let way = if self.is_by_restart() { ResetWay::Restart } else { ResetWay::Abort };
         self.report_held_reset();
+        self.tell_first_steps();
         self.event(EventKind::ResetDecided { cause: cause.clone(), way });
         let survivors: Vec<WorkerId> = self.round.alive().cloned().collect();
         self.stop_processes(now, &survivors, &cause);

@@ -14,6 +14,7 @@ mod ending;
 mod environment;
 mod event_form;
 mod first_cause;
+mod first_steps;
 mod former_nodes;
 mod fruitless;
 mod gather;
@@ -64,11 +65,12 @@ pub use self::config::{
 };
 pub use self::event_form::{InvalidListedHost, ListedHost};
 use self::first_cause::FirstCause;
+use self::first_steps::FirstSteps;
 use self::former_nodes::Takeover;
 use self::hangs::Hangs;
 pub use self::input::DriverInput;
 use self::outbox::DriverOutbox;
-pub use self::output::{DriverEvent, DriverOutput, EventKind, ResetWay};
+pub use self::output::{DriverEvent, DriverOutput, EventKind, HostResetMs, ResetWay};
 use self::pacing::Pacing;
 use self::phase::RoundPhase;
 use self::quarrels::Quarrels;
@@ -98,6 +100,9 @@ pub struct DriverCore {
     round: Round,
     /// Failures since a generation last trained.
     first_cause: FirstCause,
+    /// The members' first steps after a reset.
+    #[serde(default)]
+    first_steps: FirstSteps,
     /// Hosts that do not reach each other.
     quarrels: Quarrels,
     /// Members that stand still while others wait for them.
@@ -136,6 +141,7 @@ impl DriverCore {
             roster: Roster::new(workers_max),
             round,
             first_cause: FirstCause::default(),
+            first_steps: FirstSteps::default(),
             quarrels: Quarrels::default(),
             hangs: Hangs::default(),
             pacing: Pacing::default(),

@@ -1,5 +1,7 @@
 //! Outputs of the driver's core. `actor.rs` carries them out, and so does the simulation.
 
+use std::collections::BTreeMap;
+
 use elastic_protocol::messages::{
     DriverToAgent, DriverToWorker, JobPhase, KnownDrivers, ProcessPlace, UnreachableHost, Vote,
 };
@@ -281,6 +283,14 @@ pub enum EventKind {
         /// no worker holds any more.
         steps_lost: u64,
     },
+    /// The first steps after a reset: when each host of the new generation was READY, was SYNCED and had trained a
+    /// step. Follows `ResetDone`.
+    FirstSteps {
+        /// The generation that ended.
+        from: GenerationId,
+        /// The hosts.
+        hosts: BTreeMap<HostName, HostResetMs>,
+    },
     /// Committed steps are lost, since every worker that held them is gone.
     StateLost {
         /// Highest step that all members of a generation are known to have committed.
@@ -358,6 +368,18 @@ pub enum EventKind {
         /// The job's result.
         result: JobResult,
     },
+}
+
+/// A host's part in a reset, in milliseconds since the decision. The host's last rank counts.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct HostResetMs {
+    /// READY of its last rank.
+    pub ready: f64,
+    /// SYNCED of its last rank.
+    pub synced: f64,
+    /// The first commit of its last rank that had not ended before; none if one had not committed when this was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_step: Option<f64>,
 }
 
 /// Ways to end a generation.

@@ -44,6 +44,7 @@ impl DriverCore {
             from: reset.from,
             steps_lost: reset.steps_lost,
         });
+        self.tell_first_steps_if_known();
     }
 
     /// Handles the end of a report's wait.

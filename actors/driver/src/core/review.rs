@@ -32,6 +32,7 @@ impl DriverCore {
                 Timer::Hang => self.review_hangs(now),
                 Timer::Checkpoint => self.handle_checkpoint_timer(now),
                 Timer::ResetReport => self.handle_report_deadline(now),
+                Timer::FirstSteps => self.handle_first_steps_deadline(now),
                 Timer::Takeover => self.handle_takeover_deadline(now),
                 Timer::Reports(host) => self.handle_reports_deadline(now, &host),
                 Timer::SlowEnd => self.handle_slow_end(now),

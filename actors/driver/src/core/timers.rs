@@ -31,6 +31,8 @@ pub(crate) enum Timer {
     Checkpoint,
     /// The report of a reset waits no longer for an exit status.
     ResetReport,
+    /// The report of the first steps after a reset waits no longer for members that have not committed.
+    FirstSteps,
     /// A worker that wants to leave must be let go.
     Departure(WorkerId),
     /// End of a takeover: agents and workers that are not back are lost.

@@ -43,6 +43,7 @@ impl DriverCore {
                     return self.drop_message();
                 }
                 self.roster.note_progress(&worker, step, note, reported);
+                self.note_first_step(now, &worker, step);
                 self.record_progress(now);
                 self.retry_checkpoint(now);
             }

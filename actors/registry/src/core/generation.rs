@@ -9,7 +9,7 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ExitStatus, ResetCause, Stamp, Time, WorkerId};
 
 use super::incident::{Incident, RestartBudget};
-use super::member::{MemberProgress, MemberResult, MemberState};
+use super::member::{MemberProgress, MemberResult, MemberState, MemberVotes};
 use super::verdict::{DropReason, GenerationVerdict, VoteDecision, VoteEffect};
 
 #[derive(Debug)]
@@ -191,7 +191,8 @@ impl SupervisedGeneration {
         }
         if self.told.ready && !self.told.synced && self.all_synced() {
             self.told.synced = true;
-            outputs.push_back(GenerationVerdict::AllSynced { stamp });
+            let votes = self.votes_by_rank();
+            outputs.push_back(GenerationVerdict::AllSynced { stamp, votes });
         }
         if !self.told.succeeded && self.tally.succeeded == self.members.len() {
             self.told.succeeded = true;
@@ -237,6 +238,12 @@ impl SupervisedGeneration {
         self.tally.synced == self.members.len()
             && self.tally.failed == 0
             && self.broken_by.is_none()
+    }
+
+    fn votes_by_rank(&self) -> Vec<MemberVotes> {
+        let mut states: Vec<&MemberState> = self.members.values().collect();
+        states.sort_by_key(|state| state.rank);
+        states.into_iter().map(|state| state.votes).collect()
     }
 
     /// Checks that ranks, counts, losses and verdicts agree.

@@ -4,6 +4,7 @@
 //! SYNCED that arrives behind the SUCCESS still counts.
 
 use elastic_protocol::{ExitStatus, Time};
+use serde::{Deserialize, Serialize};
 
 use super::verdict::{IgnoreReason, VoteDecision, VoteEffect};
 
@@ -46,6 +47,16 @@ pub struct MemberState {
     /// Whether the member is lost.
     pub is_lost: bool,
     pub(super) result_told: bool,
+    pub(super) votes: MemberVotes,
+}
+
+/// Times of a member's votes, as the registry took them.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct MemberVotes {
+    /// READY; until then, the opening of the generation.
+    pub ready_at: Time,
+    /// SYNCED; until then, the time of READY.
+    pub synced_at: Time,
 }
 
 impl MemberState {
@@ -57,6 +68,7 @@ impl MemberState {
             since: now,
             is_lost: false,
             result_told: false,
+            votes: MemberVotes { ready_at: now, synced_at: now },
         }
     }
 
@@ -76,6 +88,10 @@ impl MemberState {
         if progress <= self.progress {
             return VoteDecision::Taken(VoteEffect::Repeated);
         }
+        if self.progress < MemberProgress::Ready {
+            self.votes.ready_at = now;
+        }
+        self.votes.synced_at = now;
         self.progress = progress;
         self.since = now;
         VoteDecision::Taken(VoteEffect::Recorded)

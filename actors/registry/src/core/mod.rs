@@ -24,7 +24,7 @@ use elastic_protocol::{NodeId, NodeName, Stamp, Time, WorkerId};
 
 use self::generation::SupervisedGeneration;
 pub use self::incident::{BudgetSpent, Incident, RestartBudget};
-pub use self::member::{MemberProgress, MemberResult, MemberState};
+pub use self::member::{MemberProgress, MemberResult, MemberState, MemberVotes};
 pub use self::verdict::{
     DropReason, GenerationVerdict, IgnoreReason, OpenError, VoteDecision, VoteEffect,
 };

@@ -8,6 +8,9 @@ use super::*;
 
 const NOW: Time = Time::ZERO;
 
+/// Both votes at `NOW`.
+const AT_ONCE: MemberVotes = MemberVotes { ready_at: NOW, synced_at: NOW };
+
 fn worker(slot: u32) -> WorkerId {
     WorkerId { host: HostName::new("a").expect("a literal"), slot, incarnation: Incarnation(1) }
 }
@@ -95,7 +98,10 @@ fn a_generation_from_ready_to_success() {
     cast(&mut core, 0, Ballot::Synced);
     assert_eq!(core.missing(), [worker(1)]);
     cast(&mut core, 1, Ballot::Synced);
-    assert_eq!(verdicts(&mut core), [GenerationVerdict::AllSynced { stamp }]);
+    assert_eq!(
+        verdicts(&mut core),
+        [GenerationVerdict::AllSynced { stamp, votes: vec![AT_ONCE; 2] }]
+    );
     assert_eq!(core.missing(), []);
     cast(&mut core, 0, Ballot::Success);
     assert_eq!(
@@ -332,6 +338,27 @@ fn an_exit_status_joins_the_error_that_came_before_it() {
 }
 
 #[test]
+fn the_last_verdict_of_the_barrier_says_when_each_rank_voted() {
+    let mut core = opened(2);
+    let votes = [(30, 0, Ballot::Ready), (10, 1, Ballot::Ready), (40, 1, Ballot::Synced)];
+    for (ms, slot, ballot) in votes {
+        core.handle_vote(Time::from_ms(ms), &vote(1, slot, ballot));
+    }
+    // A vote that is said twice keeps its first time.
+    core.handle_vote(Time::from_ms(45), &vote(1, 1, Ballot::Synced));
+    core.handle_vote(Time::from_ms(50), &vote(1, 0, Ballot::Synced));
+    let at = |ready_ms, synced_ms| MemberVotes {
+        ready_at: Time::from_ms(ready_ms),
+        synced_at: Time::from_ms(synced_ms),
+    };
+    let votes = vec![at(30, 50), at(10, 40)];
+    assert_eq!(
+        verdicts(&mut core).last(),
+        Some(&GenerationVerdict::AllSynced { stamp: stamp(1), votes })
+    );
+}
+
+#[test]
 fn an_exit_that_overtakes_the_workers_own_votes_loses_nothing() {
     let mut core = opened(2);
     let stamp = stamp(1);
@@ -341,7 +368,10 @@ fn an_exit_that_overtakes_the_workers_own_votes_loses_nothing() {
     cast(&mut core, 0, Ballot::Success);
     verdicts(&mut core);
     assert_eq!(cast(&mut core, 0, Ballot::Synced), RECORDED);
-    assert_eq!(verdicts(&mut core), [GenerationVerdict::AllSynced { stamp }]);
+    assert_eq!(
+        verdicts(&mut core),
+        [GenerationVerdict::AllSynced { stamp, votes: vec![AT_ONCE; 2] }]
+    );
 }
 
 #[test]

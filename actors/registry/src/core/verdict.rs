@@ -5,6 +5,7 @@ use elastic_protocol::{NodeId, ResetCause, Stamp, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::incident::BudgetSpent;
+use super::member::MemberVotes;
 
 /// Verdicts on a generation. Each is given at most once a generation, those about one worker at most once per worker.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -18,6 +19,9 @@ pub enum GenerationVerdict {
     AllSynced {
         /// The generation.
         stamp: Stamp,
+        /// Times of the members' votes, by rank.
+        #[serde(default)]
+        votes: Vec<MemberVotes>,
     },
     /// A member failed. `Broken` follows if it is the first loss.
     Failed {
@@ -71,7 +75,7 @@ impl GenerationVerdict {
     pub const fn stamp(&self) -> Stamp {
         match self {
             Self::AllReady { stamp }
-            | Self::AllSynced { stamp }
+            | Self::AllSynced { stamp, .. }
             | Self::Failed { stamp, .. }
             | Self::Broken { stamp, .. }
             | Self::CauseKnown { stamp, .. }

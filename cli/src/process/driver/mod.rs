@@ -45,6 +45,7 @@ use super::random::system_rng;
 use super::recording::{RECORDING_FOLDER, RecordingLane};
 use super::signals::{Heard, Signals, tick};
 use super::state_dir::{DriverStateDir, EVENTS_FILE, default_state_dir};
+use super::traces::TraceLane;
 use super::watch::{Lanes, Watch};
 use crate::command_line::{
     CommandFailure, DashboardPlan, DiscoveryPlan, DriverPlan, LauncherKind, ResultExt,
@@ -179,8 +180,9 @@ async fn drive(
     let watch = Watch::new(lanes.clone(), words, stalls_after);
     tokio::task::spawn_local(watch.clone().tell());
     tokio::task::spawn_local(accounting.clone().mark(events.marker()));
+    let (traces, ledger) = (TraceLane::open(&name), accounting.clone());
     let observer =
-        Observer::new(events, accounting.clone(), launcher.clone(), watch, observed, tell_end);
+        Observer::new(events, ledger, launcher.clone(), watch, observed, traces, tell_end);
     let mut config = plan.config.clone();
     config.driver_address = reached_at;
     if let Some(folder) = &plan.log_dir {

@@ -24,7 +24,7 @@ use rand_chacha::ChaCha8Rng;
 
 use elastic_journal::Journal as _;
 
-use crate::core::{DriverConfig, DriverCore, DriverOutput, ElasticMode, EventKind};
+use crate::core::{DriverConfig, DriverCore, DriverOutput, ElasticMode, EventKind, HostResetMs};
 use crate::journal::tests::{MemoryJournal, begin};
 
 pub(super) fn host(name: &str) -> HostName {
@@ -75,6 +75,8 @@ pub(super) struct Cluster {
     pub(super) steps_lost: Vec<u64>,
     /// Causes of the resets that were reported as done.
     pub(super) reported: Vec<ResetCause>,
+    /// Reports of first steps, each with the number of resets reported before.
+    pub(super) first_steps: Vec<(usize, BTreeMap<HostName, HostResetMs>)>,
     /// Number of generations whose processes were kept for another one.
     pub(super) taken_back: u32,
     pub(super) skipped_syncs: u32,
@@ -155,6 +157,7 @@ impl Cluster {
             losses: Vec::new(),
             steps_lost: Vec::new(),
             reported: Vec::new(),
+            first_steps: Vec::new(),
             taken_back: 0,
             skipped_syncs: 0,
             deltas: 0,
@@ -554,6 +557,9 @@ impl Cluster {
                 }
                 EventKind::StateLost { committed, begins_at, steps_lost } => {
                     self.losses.push((committed, begins_at, steps_lost));
+                }
+                EventKind::FirstSteps { hosts, .. } => {
+                    self.first_steps.push((self.reported.len(), hosts));
                 }
                 EventKind::GenerationFormed { root, .. } => self.roots.push(root),
                 EventKind::WorkerOutOfMemory { worker, .. } => self.out_of_memory.push(worker),

@@ -7,6 +7,7 @@ mod deaths;
 mod drivers;
 mod endings;
 mod failures;
+mod first_steps;
 mod forgiveness;
 mod hangs;
 mod hangs_day;
