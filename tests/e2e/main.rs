@@ -4,6 +4,7 @@
 mod browser;
 mod checkpoints;
 mod clock;
+mod collector;
 mod containers;
 mod data_path;
 mod discovery;
@@ -50,4 +51,5 @@ mod support;
 mod torch;
 mod torchrun;
 mod total_loss;
+mod traces;
 mod wrong_use;
