@@ -4,6 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use elastic_driver::{DriverEvent, EventKind};
+use elastic_protocol::messages::GoodputStatus;
 use elastic_protocol::{JobResult, Time};
 use serde::Deserialize;
 
@@ -30,8 +31,21 @@ pub enum LoggedEntry {
     },
     /// An event of the driver.
     Event(Box<DriverEvent>),
-    /// Another line, which tells that the driver was there: how much goodput there was, or that lines are missing.
+    /// How much goodput there was, which also tells that the driver was there.
+    Goodput(Box<GoodputSign>),
+    /// Another line, which tells that the driver was there: that lines are missing.
     Sign,
+}
+
+/// A line about goodput.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default)]
+pub struct GoodputSign {
+    /// The goodput.
+    #[serde(flatten)]
+    pub goodput: GoodputStatus,
+    /// The highest step that a worker had reported; none in logs of older versions.
+    pub step: Option<u64>,
 }
 
 /// A line that cannot be read.
@@ -81,7 +95,9 @@ impl LoggedLine {
             ("driver_started", Some(job)) => {
                 LoggedEntry::DriverStarted { job, output_dir: any.output_dir }
             }
-            ("goodput" | "lines_dropped", _) => LoggedEntry::Sign,
+            // The ledger counts by itself: numbers that it does not know are no reason to leave the line out.
+            ("goodput", _) => LoggedEntry::Goodput(serde_json::from_str(line).unwrap_or_default()),
+            ("lines_dropped", _) => LoggedEntry::Sign,
             _ => {
                 let event = serde_json::from_str(line)
                     .map_err(|error| UnreadableLine::UnknownEvent { kind: any.kind, error })?;
@@ -139,7 +155,7 @@ impl LoggedJob {
                     self.result = Some(result.clone());
                 }
             }
-            LoggedEntry::Sign => {}
+            LoggedEntry::Goodput(_) | LoggedEntry::Sign => {}
         }
         self.last_at = self.last_at.max(line.at);
     }

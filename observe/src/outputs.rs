@@ -106,7 +106,7 @@ impl WorkerOutputs {
                 (LoggedEntry::Event(event), Some(outputs)) => {
                     outputs.handle_event(event.generation, &event.kind);
                 }
-                (LoggedEntry::Event(_) | LoggedEntry::Sign, _) => {}
+                (LoggedEntry::Event(_) | LoggedEntry::Goodput(_) | LoggedEntry::Sign, _) => {}
             }
         }
         outputs

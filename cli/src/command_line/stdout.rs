@@ -39,7 +39,12 @@ fn print_to(stdout: &mut dyn Write, text: &str) -> Result<(), CommandFailure> {
 }
 
 fn write_to(stdout: &mut dyn Write, bytes: &[u8]) -> Result<(), CommandFailure> {
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+    written(stdout.write_all(bytes).and_then(|()| stdout.flush()))
+}
+
+/// The result of writing to stdout.
+pub(crate) fn written(result: io::Result<()>) -> Result<(), CommandFailure> {
+    match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {
             Err(CommandFailure::new("nobody reads stdout any more")
                 .with_code(CODE_READER_GONE)

@@ -1,5 +1,7 @@
-//! `timeline`: a job's whole life as a trace, from the event log of a state directory. Called by `main`.
+//! `timeline`: a job's whole life as a trace, from the event log of a state directory. Called by `main`. The log is read
+//! twice, first for its last job, and the trace written as it is made: neither is ever in memory as a whole.
 
+use std::io::{self, BufWriter, Write as _};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,7 +10,7 @@ use elastic_observe::JobTimeline;
 use super::event_log::read_event_log;
 use super::failure::CommandFailure;
 use super::find_job::state_dir_of;
-use super::stdout::print_line;
+use super::stdout::written;
 
 /// Flags of `timeline`.
 #[derive(Args, Clone, Debug)]
@@ -25,7 +27,55 @@ pub(crate) struct TimelineFlags {
 /// Prints the trace: JSON that ui.perfetto.dev opens.
 pub(crate) fn print_timeline(flags: &TimelineFlags) -> Result<(), CommandFailure> {
     let folder = state_dir_of(flags.state_dir.as_deref(), flags.job.as_deref())?;
-    let timeline = read_event_log(&folder, "timeline", |lines| JobTimeline::of_lines(lines))?;
-    let entries: Vec<String> = timeline.into_entries().iter().map(ToString::to_string).collect();
-    print_line(&format!("{{\"traceEvents\":[\n{}\n]}}", entries.join(",\n")))
+    let job = read_event_log(&folder, "timeline", |lines| JobTimeline::last_job(lines))?;
+    let print = |lines: &mut dyn Iterator<Item = String>| {
+        let mut stdout = BufWriter::new(io::stdout().lock());
+        Some(write_trace(&mut stdout, job, lines).and_then(|()| stdout.flush()))
+    };
+    written(read_event_log(&folder, "timeline", print)?)
+}
+
+/// Writes the trace of a job, one entry a line.
+fn write_trace(
+    stdout: &mut impl io::Write,
+    job: String,
+    lines: &mut dyn Iterator<Item = String>,
+) -> io::Result<()> {
+    let mut timeline = JobTimeline::new(job);
+    stdout.write_all(b"{\"traceEvents\":[")?;
+    let mut separator = "\n";
+    let mut write = |timeline: &mut JobTimeline, stdout: &mut dyn io::Write| {
+        while let Some(entry) = timeline.poll_entry() {
+            write!(stdout, "{separator}{entry}")?;
+            separator = ",\n";
+        }
+        io::Result::Ok(())
+    };
+    for line in lines {
+        timeline.handle_line(&line);
+        write(&mut timeline, stdout)?;
+    }
+    timeline.finish();
+    write(&mut timeline, stdout)?;
+    stdout.write_all(b"\n]}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn the_trace_is_one_object_whatever_the_log_says() {
+        let start = r#"{"t":"2026-01-01T00:00:00Z","kind":"driver_started","job":"j","term":1}"#;
+        for log in [vec![], vec![start], vec!["half a li", start, "{}"]] {
+            let mut written = Vec::new();
+            let mut lines = log.iter().map(|line| (*line).to_owned());
+            write_trace(&mut written, "j".to_owned(), &mut lines).expect("memory");
+            let trace: Value = serde_json::from_slice(&written).expect("JSON");
+            let named = trace["traceEvents"].as_array().expect("a list").len();
+            assert_eq!(named > 0, !log.is_empty(), "{log:?}");
+        }
+    }
 }

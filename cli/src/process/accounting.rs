@@ -9,7 +9,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use elastic_driver::DriverEvent;
+use actix::Addr;
+use elastic_driver::{AskGlance, Driver, DriverEvent};
 use elastic_observe::{EventTally, GoodputLedger, LoggedJob, TimeBucket, since_1970};
 use elastic_protocol::Time;
 use elastic_protocol::messages::GoodputStatus;
@@ -69,11 +70,12 @@ impl Accounting {
         (self.tally.borrow().clone(), slots)
     }
 
-    /// Writes to the event log now and then.
-    pub(crate) async fn mark(self, marker: EventMarker) {
-        loop {
+    /// Writes to the event log now and then, until the driver is gone.
+    pub(crate) async fn mark(self, marker: EventMarker, driver: Addr<Driver>) {
+        sleep(MARK_EVERY).await;
+        while let Ok(glance) = driver.send(AskGlance).await {
+            marker.goodput(wall_clock(), &self.status(), &glance);
             sleep(MARK_EVERY).await;
-            marker.goodput(wall_clock(), &self.status());
         }
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use elastic_driver::DriverEvent;
+use elastic_driver::{DriverEvent, Glance};
 use elastic_protocol::messages::{FileUmask, GoodputStatus};
 use elastic_runtime::{DroppingWriter, DroppingWriterLane, wall_clock};
 use serde::Serialize;
@@ -70,6 +70,8 @@ struct GoodputLine<'a> {
     kind: &'static str,
     #[serde(flatten)]
     goodput: &'a GoodputStatus,
+    /// The highest step that a worker has reported.
+    step: u64,
 }
 
 /// Writes lines that are no events of the driver.
@@ -80,10 +82,11 @@ pub(crate) struct EventMarker {
 }
 
 impl EventMarker {
-    /// Adds a line that says how much goodput there was.
-    pub(crate) fn goodput(&self, at: SystemTime, goodput: &GoodputStatus) {
-        let (t, term) = (rfc_3339(at), self.term);
-        write_line(&self.words, &GoodputLine { t, term, generation: 0, kind: "goodput", goodput });
+    /// Adds a line that says how much goodput there was, and how far training has come.
+    pub(crate) fn goodput(&self, at: SystemTime, goodput: &GoodputStatus, glance: &Glance) {
+        let (t, term, kind) = (rfc_3339(at), self.term, "goodput");
+        let Glance { generation, step, .. } = *glance;
+        write_line(&self.words, &GoodputLine { t, term, generation, kind, goodput, step });
     }
 }
 

@@ -78,7 +78,7 @@ impl PageRecord {
                 return;
             }
             LoggedEntry::Event(event) => self.remember(line.at, event),
-            LoggedEntry::DriverStarted { .. } | LoggedEntry::Sign => {}
+            LoggedEntry::DriverStarted { .. } | LoggedEntry::Goodput(_) | LoggedEntry::Sign => {}
         }
         self.job.handle_line(line);
     }

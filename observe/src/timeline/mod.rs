@@ -1,26 +1,34 @@
 //! The timeline: a job's whole life as a trace for Perfetto or `chrome://tracing`, made of the lines of its event log.
-//! Format: "Trace Event Format", JSON objects. Called by the command `timeline`.
+//! Format: "Trace Event Format", JSON objects. Called by the command `timeline`, which writes entries out as they come: what
+//! is held in memory grows with the number of slots, and not with the job's age.
 //!
-//! The job has a process with tracks for generations, resets and the driver; each host has one, with a track for each slot
-//! and a slice for each incarnation of its worker. A flow leads from the worker whose loss began a reset to that reset.
+//! The job has a process with tracks for generations, resets, checkpoints and the driver, and counters; each host has one,
+//! with a track for each slot, a slice for each incarnation of its worker, and a track for the host's part in resets. A
+//! flow leads from the worker whose loss began a reset to that reset, and on to the generation that followed.
 
-use std::collections::BTreeMap;
+mod counters;
+mod lives;
+#[cfg(test)]
+mod tests;
+mod tracks;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use elastic_driver::{DriverEvent, EventKind, ResetWay};
+use elastic_driver::{DriverEvent, EventKind, HostResetMs, ResetWay};
 use elastic_protocol::messages::PhaseMs;
-use elastic_protocol::{GenerationId, HostName, ResetCause, Time, WorkerId};
+use elastic_protocol::{GenerationId, HostName, ResetCause, Time};
 use serde_json::{Value, json};
 
+use self::counters::JobCounters;
+use self::lives::WorkerLives;
+use self::tracks::{Track, Tracks};
+use crate::explain::who;
 use crate::log::{LoggedEntry, LoggedLine};
 use crate::words::describe_event;
 
-/// The process of the job itself; those of hosts follow.
-const JOB: usize = 1;
-/// The tracks of the job.
-const GENERATIONS: u32 = 1;
-const RESETS: u32 = 2;
-const DRIVER: u32 = 3;
+/// Most hosts whose parts in a reset are shown: those whose first steps came last.
+pub const HOSTS_SHOWN_MAX: usize = 64;
 
 /// The trace of one job.
 #[derive(Debug)]
@@ -28,21 +36,21 @@ pub struct JobTimeline {
     job: String,
     began: Time,
     last_at: Time,
-    /// By host: its process.
-    hosts: BTreeMap<HostName, usize>,
-    /// Workers whose processes have not ended: when each was started, and when it attached.
-    workers: BTreeMap<WorkerId, WorkerLife>,
+    is_over: bool,
+    tracks: Tracks,
+    lives: WorkerLives,
+    counters: JobCounters,
     /// The generation that trains.
     running: Option<RunningGeneration>,
-    reset: Option<BegunReset>,
+    /// The reset under way: how its first decision ends the generation.
+    way: Option<ResetWay>,
+    /// The last reset that is over: its number and its decision.
+    last_reset: Option<(u64, Time)>,
     resets: u64,
-    entries: Vec<Value>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct WorkerLife {
-    started: Time,
-    attached: Option<Time>,
+    /// Ends of the last slices on the tracks of resets and checkpoints, whose slices must not overlap.
+    reset_end: Time,
+    checkpoint_end: Time,
+    entries: VecDeque<Value>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,94 +60,121 @@ struct RunningGeneration {
     world_size: u32,
 }
 
-#[derive(Clone, Debug)]
-struct BegunReset {
-    decided: Time,
-    worker: Option<WorkerId>,
-    way: ResetWay,
-}
-
 impl JobTimeline {
-    /// The trace of the last job of a log; none if the log names none. Lines that cannot be read are left out.
-    pub fn of_lines(lines: impl IntoIterator<Item = String>) -> Option<Self> {
-        let mut timeline: Option<Self> = None;
-        for line in lines.into_iter().filter_map(|line| LoggedLine::read(&line).ok()) {
-            match (&line.entry, &mut timeline) {
-                (LoggedEntry::DriverStarted { job, .. }, timeline)
-                    if timeline.as_ref().is_none_or(|it| it.job != *job) =>
-                {
-                    *timeline = Some(Self::new(job.clone(), line.at));
-                }
-                (_, Some(timeline)) => timeline.handle_line(&line),
-                (_, None) => {}
-            }
-        }
-        timeline
-    }
-
-    fn new(job: String, began: Time) -> Self {
-        let mut timeline = Self {
-            job,
-            began,
-            last_at: began,
-            hosts: BTreeMap::new(),
-            workers: BTreeMap::new(),
-            running: None,
-            reset: None,
-            resets: 0,
-            entries: Vec::new(),
+    /// The id of the last job of a log; none if the log names none.
+    pub fn last_job(lines: impl IntoIterator<Item = String>) -> Option<String> {
+        let started = |line: String| match LoggedLine::read(&line).ok()?.entry {
+            LoggedEntry::DriverStarted { job, .. } => Some(job),
+            _ => None,
         };
-        let name = format!("job {}", timeline.job);
-        timeline.name(JOB, None, &name);
-        for (track, name) in [(GENERATIONS, "generations"), (RESETS, "resets"), (DRIVER, "driver")]
-        {
-            timeline.name(JOB, Some(track), name);
-        }
-        timeline
+        // Other lines need not be read as what they are.
+        let named = lines.into_iter().filter(|line| line.contains("driver_started"));
+        named.filter_map(started).last()
     }
 
-    /// The trace's entries, with what has not ended ended at the last line.
-    pub fn into_entries(mut self) -> Vec<Value> {
-        let end = self.last_at;
-        self.end_generation(end);
-        for (worker, life) in std::mem::take(&mut self.workers) {
-            self.end_worker(&worker, life, end, "it had not ended");
+    /// The trace of this job, without entries. Lines of other jobs and those that cannot be read will be left out.
+    pub fn new(job: String) -> Self {
+        Self {
+            job,
+            began: Time::ZERO,
+            last_at: Time::ZERO,
+            is_over: true,
+            tracks: Tracks::default(),
+            lives: WorkerLives::default(),
+            counters: JobCounters::default(),
+            running: None,
+            way: None,
+            last_reset: None,
+            resets: 0,
+            reset_end: Time::ZERO,
+            checkpoint_end: Time::ZERO,
+            entries: VecDeque::new(),
         }
-        self.entries
     }
 
-    fn handle_line(&mut self, line: &LoggedLine) {
+    /// The next entry of the trace; none if more lines are needed.
+    pub fn poll_entry(&mut self) -> Option<Value> {
+        self.entries.pop_front()
+    }
+
+    /// Takes the next line of the log.
+    pub fn handle_line(&mut self, line: &str) {
+        let Ok(line) = LoggedLine::read(line) else { return };
+        if let LoggedEntry::DriverStarted { job, .. } = &line.entry {
+            self.handle_start(line.at, *job == self.job);
+        }
+        if self.is_over {
+            return;
+        }
         let at = line.at.max(self.last_at);
         match &line.entry {
-            LoggedEntry::DriverStarted { .. } => {
-                self.slice((JOB, DRIVER), "no driver", (self.last_at, at), json!({}));
-            }
+            LoggedEntry::DriverStarted { .. } => {}
             LoggedEntry::Event(event) => self.handle_event(at, event),
+            LoggedEntry::Goodput(sign) => {
+                let counts = self.counters.handle_goodput(at, sign);
+                for (name, values) in counts {
+                    self.count(at, name, values);
+                }
+            }
             LoggedEntry::Sign => {}
         }
         self.last_at = at;
     }
 
+    /// Ends what has not ended at the last line.
+    pub fn finish(&mut self) {
+        if self.last_at == Time::ZERO {
+            return;
+        }
+        self.end_generation(self.last_at);
+        for (worker, life) in self.lives.take_all() {
+            self.show_life(&worker, &life, self.last_at, "it had not ended");
+        }
+        self.is_over = true;
+    }
+
+    fn handle_start(&mut self, at: Time, is_ours: bool) {
+        if !is_ours {
+            self.finish();
+        } else if self.last_at == Time::ZERO {
+            (self.began, self.last_at, self.is_over) = (at, at, false);
+            (self.reset_end, self.checkpoint_end) = (at, at);
+            let named = self.tracks.name_job(&self.job);
+            self.entries.extend(named);
+        } else if !self.is_over {
+            let at = at.max(self.last_at);
+            self.slice(Track::DRIVER, "no driver", (self.last_at, at), None);
+            self.last_at = at;
+        }
+    }
+
     fn handle_event(&mut self, at: Time, event: &DriverEvent) {
         match &event.kind {
             EventKind::WorkerStarted { worker } => {
-                let life = WorkerLife { started: at, attached: None };
-                self.workers.insert(worker.clone(), life);
-            }
-            EventKind::WorkerAttached { worker, .. } => {
-                let unheard_of = WorkerLife { started: at, attached: None };
-                let life = self.workers.entry(worker.clone()).or_insert(unheard_of);
-                life.attached.get_or_insert(at);
-            }
-            EventKind::WorkerExited { worker, status, .. } => {
-                if let Some(life) = self.workers.remove(worker) {
-                    self.end_worker(worker, life, at, &status.to_string());
+                if let Some((before, life)) = self.lives.start(at, worker) {
+                    self.show_life(&before, &life, at, "its slot has another worker");
                 }
             }
             EventKind::WorkerNotStarted { worker, reason } => {
-                if let Some(life) = self.workers.remove(worker) {
-                    self.end_worker(worker, life, at, reason);
+                if let Some(life) = self.lives.end(at, worker) {
+                    self.show_life(worker, &life, at, reason);
                 }
+            }
+            EventKind::WorkerAttached { worker, .. } => self.lives.attach(at, worker),
+            EventKind::WorkerExited { worker, status, .. } => {
+                if let Some(life) = self.lives.end(at, worker) {
+                    self.show_life(worker, &life, at, &status.to_string());
+                }
+            }
+            EventKind::HostLost { host, .. } => {
+                for (worker, life) in self.lives.end_host(at, host) {
+                    self.show_life(&worker, &life, at, "its host was lost");
+                }
+                self.mark(at, event);
+            }
+            EventKind::GenerationFormed { step, .. } => {
+                let steps = self.counters.handle_step(at, *step);
+                self.count_all(at, steps);
             }
             EventKind::GenerationRunning { world_size } => {
                 let (generation, world_size) = (event.generation, *world_size);
@@ -147,19 +182,23 @@ impl JobTimeline {
                 self.running = Some(RunningGeneration { generation, since: at, world_size });
                 self.count_workers(at, world_size);
             }
-            EventKind::ResetDecided { cause, way } => {
+            EventKind::ResetDecided { way, .. } => {
                 self.end_generation(at);
                 self.count_workers(at, 0);
-                let reset =
-                    BegunReset { decided: at, worker: worker_of(cause).cloned(), way: *way };
-                self.reset = Some(reset);
+                self.way.get_or_insert(*way);
             }
             EventKind::ResetDone { cause, ms, steps_lost, .. } => {
-                if let Some(reset) = self.reset.take() {
-                    self.end_reset(&reset, cause, ms, *steps_lost);
-                }
+                self.show_reset(cause, ms, *steps_lost);
             }
-            EventKind::ResetCalledOff { .. } | EventKind::GenerationFormed { .. } => {}
+            EventKind::FirstSteps { hosts, .. } => self.show_hosts(hosts),
+            EventKind::CheckpointSaved { step, bytes, ms } => {
+                let began = before(at, *ms).max(self.checkpoint_end);
+                self.checkpoint_end = at;
+                let arguments = json!({ "bytes": bytes });
+                let name = format!("checkpoint of step {step}");
+                self.slice(Track::CHECKPOINTS, &name, (began, at), Some(arguments));
+            }
+            EventKind::ResetCalledOff { .. } => {}
             EventKind::JobEnded { .. } => {
                 self.end_generation(at);
                 self.count_workers(at, 0);
@@ -175,153 +214,134 @@ impl JobTimeline {
         };
         let name = format!("generation {generation}");
         let arguments = json!({ "world_size": world_size });
-        self.slice((JOB, GENERATIONS), &name, (since, at), arguments);
+        self.slice(Track::GENERATIONS, &name, (since, at), Some(arguments));
     }
 
-    fn end_worker(&mut self, worker: &WorkerId, life: WorkerLife, at: Time, end: &str) {
-        let track = self.track(worker);
+    fn show_life(
+        &mut self,
+        worker: &elastic_protocol::WorkerId,
+        life: &lives::WorkerLife,
+        at: Time,
+        end: &str,
+    ) {
+        let (track, named) = self.tracks.of_slot(&worker.host, worker.slot);
+        self.entries.extend(named);
         let arguments = json!({ "end": end });
-        self.slice(track, &worker.to_string(), (life.started, at), arguments);
-        self.slice(track, "starting", (life.started, life.attached.unwrap_or(at)), json!({}));
+        self.slice(track, &worker.to_string(), (life.started, at), Some(arguments));
+        self.slice(track, "starting", (life.started, life.attached.unwrap_or(at)), None);
     }
 
-    fn end_reset(&mut self, reset: &BegunReset, cause: &ResetCause, ms: &PhaseMs, lost: u64) {
-        let spanned = |from: Time, ms: f64| from + Duration::from_secs_f64(ms.max(0.0) / 1e3);
-        let phases = [("form", ms.form.unwrap_or_default()), ("sync", ms.sync.unwrap_or_default())];
-        let end = spanned(reset.decided, phases.iter().map(|(_, ms)| ms).sum());
-        let track = (JOB, RESETS);
-        let name = format!("reset: {cause}");
-        let arguments = json!({
-            "way": reset.way.name(), "detect_ms": ms.detect, "total_ms": ms.total, "steps_lost": lost,
-        });
-        self.slice(track, &name, (reset.decided, end), arguments);
-        let mut from = reset.decided;
-        for (name, ms) in phases {
-            let until = spanned(from, ms);
-            self.slice(track, name, (from, until), json!({}));
-            from = until;
+    /// All times follow from the moment at which the new generation trains.
+    fn show_reset(&mut self, cause: &ResetCause, ms: &PhaseMs, lost: u64) {
+        let Some(running) = self.running else { return };
+        let synced = running.since;
+        let ready = before(synced, ms.sync.unwrap_or_default());
+        let decided = before(ready, ms.form.unwrap_or_default());
+        let began = before(decided, ms.detect).max(self.reset_end);
+        let (decided, ready) = (decided.max(began), ready.max(began));
+        self.reset_end = synced;
+        let way = self.way.take().map(ResetWay::name);
+        let arguments = json!({ "way": way, "total_ms": ms.total, "steps_lost": lost });
+        self.slice(Track::RESETS, &format!("reset: {cause}"), (began, synced), Some(arguments));
+        for (name, span) in
+            [("detect", (began, decided)), ("form", (decided, ready)), ("sync", (ready, synced))]
+        {
+            self.slice(Track::RESETS, name, span, None);
         }
         self.resets += 1;
-        let Some(worker) = &reset.worker else { return };
-        let (id, at) = (self.resets, self.microseconds(reset.decided));
-        let (pid, tid) = self.track(worker);
-        let (kind, name) = ("reset", "began a reset");
-        self.entries.extend([
-            json!({ "ph": "s", "id": id, "cat": kind, "name": name, "pid": pid, "tid": tid, "ts": at }),
-            json!({
-                "ph": "f", "bp": "e", "id": id, "cat": kind, "name": name,
-                "pid": JOB, "tid": RESETS, "ts": at,
-            }),
-        ]);
+        self.last_reset = Some((self.resets, decided));
+        let (worker, host) = who(cause);
+        let source = self.lives.source_of_flow(worker, host.as_deref(), decided);
+        if let Some((slot, at)) = source {
+            let (track, named) = self.tracks.of_slot(&slot.0, slot.1);
+            self.entries.extend(named);
+            self.flow("s", track, at);
+            self.flow("t", Track::RESETS, decided.max(began));
+            self.flow("f", Track::GENERATIONS, synced);
+        }
+    }
+
+    /// The hosts' parts in the last reset.
+    fn show_hosts(&mut self, hosts: &BTreeMap<HostName, HostResetMs>) {
+        let Some((_, decided)) = self.last_reset else { return };
+        let end = |ms: &HostResetMs| ms.first_step.unwrap_or(f64::INFINITY);
+        let mut last: Vec<(&HostName, &HostResetMs)> = hosts.iter().collect();
+        last.sort_by(|left, right| end(right.1).total_cmp(&end(left.1)));
+        for (host, ms) in last.into_iter().take(HOSTS_SHOWN_MAX) {
+            let (track, named) = self.tracks.of_resets_on(host);
+            self.entries.extend(named);
+            let at = |ms: f64| decided + Duration::from_secs_f64(ms.max(0.0) / 1e3);
+            let (ready, synced) = (at(ms.ready), at(ms.synced).max(at(ms.ready)));
+            self.slice(track, "form", (decided, ready), None);
+            self.slice(track, "sync", (ready, synced), None);
+            if let Some(stepped) = ms.first_step {
+                self.slice(track, "first step", (synced, at(stepped).max(synced)), None);
+            }
+        }
     }
 
     /// A moment on the driver's track, in words.
     fn mark(&mut self, at: Time, event: &DriverEvent) {
         let text = describe_event(event.generation, &event.kind).text;
+        let Track { process, thread } = Track::DRIVER;
         let at = self.microseconds(at);
-        self.entries.push(json!({
-            "ph": "i", "s": "t", "name": text, "pid": JOB, "tid": DRIVER, "ts": at,
+        self.entries.push_back(json!({
+            "ph": "i", "s": "t", "name": text, "pid": process, "tid": thread, "ts": at,
         }));
     }
 
     fn count_workers(&mut self, at: Time, workers: u32) {
-        let at = self.microseconds(at);
-        self.entries.push(json!({
-            "ph": "C", "name": "world size", "pid": JOB, "ts": at, "args": { "workers": workers },
-        }));
+        self.count(at, "world size", json!({ "workers": workers }));
     }
 
-    fn slice(&mut self, track: (usize, u32), name: &str, span: (Time, Time), arguments: Value) {
-        let (pid, tid) = track;
-        let (at, end) = (self.microseconds(span.0), self.microseconds(span.1));
-        self.entries.push(json!({
-            "ph": "X", "name": name, "pid": pid, "tid": tid,
-            "ts": at, "dur": (end - at).max(0.0), "args": arguments,
-        }));
-    }
-
-    /// The process and track of a worker's slot, which are named when they are first seen.
-    fn track(&mut self, worker: &WorkerId) -> (usize, u32) {
-        let (host, slot) = (&worker.host, worker.slot);
-        let next = JOB + 1 + self.hosts.len();
-        let process = *self.hosts.entry(host.clone()).or_insert(next);
-        if process == next {
-            self.name(process, None, &format!("host {host}"));
+    fn count_all(&mut self, at: Time, counts: Vec<(&'static str, Value)>) {
+        for (name, values) in counts {
+            self.count(at, name, values);
         }
-        (process, slot + 1)
     }
 
-    fn name(&mut self, process: usize, track: Option<u32>, name: &str) {
-        let what = if track.is_some() { "thread_name" } else { "process_name" };
-        self.entries.push(json!({
-            "ph": "M", "name": what, "pid": process, "tid": track.unwrap_or_default(),
-            "args": { "name": name },
+    fn count(&mut self, at: Time, name: &str, values: Value) {
+        let at = self.microseconds(at);
+        self.entries.push_back(json!({
+            "ph": "C", "name": name, "pid": Track::JOB, "ts": at, "args": values,
         }));
+    }
+
+    /// A part of the last reset's flow: its begin (`s`), a step (`t`) or its end (`f`), in the slice that is there then.
+    fn flow(&mut self, part: &str, Track { process, thread }: Track, at: Time) {
+        let (id, at) = (self.resets, self.microseconds(at));
+        self.entries.push_back(json!({
+            "ph": part, "bp": "e", "id": id, "cat": "reset", "name": "began a reset",
+            "pid": process, "tid": thread, "ts": at,
+        }));
+    }
+
+    fn slice(
+        &mut self,
+        Track { process, thread }: Track,
+        name: &str,
+        (from, until): (Time, Time),
+        arguments: Option<Value>,
+    ) {
+        let (at, end) = (self.microseconds(from), self.microseconds(until));
+        let mut entry = json!({
+            "ph": "X", "name": name, "pid": process, "tid": thread,
+            "ts": at, "dur": end.saturating_sub(at),
+        });
+        if let (Some(arguments), Some(entry)) = (arguments, entry.as_object_mut()) {
+            entry.insert("args".to_owned(), arguments);
+        }
+        self.entries.push_back(entry);
     }
 
     /// Microseconds since the job began, the unit of the format.
-    fn microseconds(&self, at: Time) -> f64 {
-        at.since(self.began).as_secs_f64() * 1e6
+    fn microseconds(&self, at: Time) -> u64 {
+        u64::try_from(at.since(self.began).as_micros()).unwrap_or(u64::MAX)
     }
 }
 
-/// The worker whose loss is the cause of a reset.
-fn worker_of(cause: &ResetCause) -> Option<&WorkerId> {
-    match cause {
-        ResetCause::WorkerExited { worker, .. }
-        | ResetCause::WorkerFailed { worker, .. }
-        | ResetCause::WorkerSilent { worker, .. }
-        | ResetCause::WorkerDied { worker } => Some(worker),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LOG: &str = r#"
-{"t":"2026-01-01T00:00:00Z","kind":"driver_started","term":1,"generation":0,"job":"j","address":"x","pid":1,"version":"1"}
-{"t":"2026-01-01T00:00:01Z","kind":"worker_started","term":1,"generation":0,"worker":"a[0]#1"}
-{"t":"2026-01-01T00:00:01Z","kind":"worker_started","term":1,"generation":0,"worker":"b[0]#2"}
-{"t":"2026-01-01T00:00:02Z","kind":"worker_attached","term":1,"generation":0,"worker":"a[0]#1","pid":7}
-{"t":"2026-01-01T00:00:02Z","kind":"worker_attached","term":1,"generation":0,"worker":"b[0]#2","pid":8}
-{"t":"2026-01-01T00:00:03Z","kind":"generation_running","term":1,"generation":1,"world_size":2}
-{"t":"2026-01-01T00:00:10Z","kind":"worker_exited","term":1,"generation":1,"worker":"b[0]#2","status":"signal 9 (SIGKILL)","expected":false,"killed_after_grace":false}
-"#;
-
-    fn entries(log: &str) -> Vec<Value> {
-        JobTimeline::of_lines(log.lines().map(ToOwned::to_owned)).expect("a job").into_entries()
-    }
-
-    fn named<'a>(entries: &'a [Value], name: &str) -> &'a Value {
-        entries.iter().find(|entry| entry["name"] == name).unwrap_or_else(|| panic!("no {name}"))
-    }
-
-    #[test]
-    fn workers_have_slices_from_start_to_end_on_the_track_of_their_slot() {
-        let entries = entries(LOG);
-        let ended = named(&entries, "b[0]#2");
-        assert_eq!((ended["ts"].as_f64(), ended["dur"].as_f64()), (Some(1e6), Some(9e6)));
-        assert_eq!(ended["args"]["end"], "signal 9 (SIGKILL)");
-        let lives = named(&entries, "a[0]#1");
-        assert_eq!(lives["args"]["end"], "it had not ended");
-        assert_ne!(lives["pid"], ended["pid"], "each host is a process");
-        assert_eq!(named(&entries, "starting")["dur"].as_f64(), Some(1e6));
-        let generation = named(&entries, "generation 1");
-        assert_eq!((generation["ts"].as_f64(), generation["dur"].as_f64()), (Some(3e6), Some(7e6)));
-    }
-
-    #[test]
-    fn only_the_last_job_of_a_log_is_shown() {
-        let two = format!("{LOG}{}", LOG.replace("\"j\"", "\"k\"").replace("b[0]#2", "c[0]#3"));
-        let entries = entries(&two);
-        assert_eq!(entries[0]["args"]["name"], "job k");
-        assert!(entries.iter().all(|entry| entry["name"] != "b[0]#2"));
-    }
-
-    #[test]
-    fn a_log_without_a_job_has_no_timeline() {
-        assert!(JobTimeline::of_lines(["{}".to_owned(), "x".to_owned()]).is_none());
-    }
+/// A time this many milliseconds earlier.
+fn before(at: Time, ms: f64) -> Time {
+    let ns = Duration::from_secs_f64(ms.max(0.0) / 1e3).as_nanos();
+    Time(at.0.saturating_sub(u64::try_from(ns).unwrap_or(u64::MAX)))
 }

@@ -179,7 +179,7 @@ async fn drive(
     let stalls_after = seat.as_ref().map(LeaderSeat::stalls_after);
     let watch = Watch::new(lanes.clone(), words, stalls_after);
     tokio::task::spawn_local(watch.clone().tell());
-    tokio::task::spawn_local(accounting.clone().mark(events.marker()));
+    let marker = events.marker();
     let (traces, ledger) = (TraceLane::open(&name), accounting.clone());
     let observer =
         Observer::new(events, ledger, launcher.clone(), watch, observed, traces, tell_end);
@@ -216,6 +216,7 @@ async fn drive(
     // Over ssh, agents cannot know that their output goes to a terminal.
     let is_live = std::io::stderr().is_terminal() && plan.launcher != LauncherKind::Ssh;
     tokio::task::spawn_local(show(node.clone(), driver.clone(), is_live));
+    tokio::task::spawn_local(accounting.clone().mark(marker, driver.clone()));
     if let Some(dashboard) = dashboard {
         tokio::task::spawn_local(dashboard.publish(driver.clone(), accounting));
     }
