@@ -32,6 +32,7 @@ mod observe;
 mod operation;
 mod page;
 mod pauses;
+mod perfetto;
 mod progress;
 mod recording;
 mod report;

@@ -30,6 +30,9 @@ use crate::words::describe_event;
 /// Most hosts whose parts in a reset are shown: those whose first steps came last.
 pub const HOSTS_SHOWN_MAX: usize = 64;
 
+/// The shortest slice that the format has: a microsecond.
+const SHORTEST: Duration = Duration::from_micros(1);
+
 /// The trace of one job.
 #[derive(Debug)]
 pub struct JobTimeline {
@@ -44,8 +47,8 @@ pub struct JobTimeline {
     running: Option<RunningGeneration>,
     /// The reset under way: how its first decision ends the generation.
     way: Option<ResetWay>,
-    /// The last reset that is over: its number and its decision.
-    last_reset: Option<(u64, Time)>,
+    /// The decision of the last reset that is over.
+    last_reset: Option<Time>,
     resets: u64,
     /// Ends of the last slices on the tracks of resets and checkpoints, whose slices must not overlap.
     reset_end: Time,
@@ -242,28 +245,32 @@ impl JobTimeline {
         self.reset_end = synced;
         let way = self.way.take().map(ResetWay::name);
         let arguments = json!({ "way": way, "total_ms": ms.total, "steps_lost": lost });
+        self.resets += 1;
+        self.last_reset = Some(decided);
+        let (worker, host) = who(cause);
+        let source = self.lives.source_of_flow(worker, host.as_deref(), decided);
+        if let Some((slot, at)) = &source {
+            let (track, named) = self.tracks.of_slot(&slot.0, slot.1);
+            self.entries.extend(named);
+            self.slice(track, "began a reset", (*at, *at + SHORTEST), None);
+            self.flow("s", track, *at);
+        }
         self.slice(Track::RESETS, &format!("reset: {cause}"), (began, synced), Some(arguments));
         for (name, span) in
             [("detect", (began, decided)), ("form", (decided, ready)), ("sync", (ready, synced))]
         {
             self.slice(Track::RESETS, name, span, None);
         }
-        self.resets += 1;
-        self.last_reset = Some((self.resets, decided));
-        let (worker, host) = who(cause);
-        let source = self.lives.source_of_flow(worker, host.as_deref(), decided);
-        if let Some((slot, at)) = source {
-            let (track, named) = self.tracks.of_slot(&slot.0, slot.1);
-            self.entries.extend(named);
-            self.flow("s", track, at);
-            self.flow("t", Track::RESETS, decided.max(began));
-            self.flow("f", Track::GENERATIONS, synced);
+        // A flow leads to the innermost slice: here the first phase after the decision.
+        if source.is_some() {
+            self.flow("t", Track::RESETS, decided + SHORTEST);
+            self.flow("f", Track::GENERATIONS, synced + SHORTEST);
         }
     }
 
     /// The hosts' parts in the last reset.
     fn show_hosts(&mut self, hosts: &BTreeMap<HostName, HostResetMs>) {
-        let Some((_, decided)) = self.last_reset else { return };
+        let Some(decided) = self.last_reset else { return };
         let end = |ms: &HostResetMs| ms.first_step.unwrap_or(f64::INFINITY);
         let mut last: Vec<(&HostName, &HostResetMs)> = hosts.iter().collect();
         last.sort_by(|left, right| end(right.1).total_cmp(&end(left.1)));

@@ -78,7 +78,14 @@ fn a_flow_leads_from_the_worker_to_its_reset_and_to_the_next_generation() {
     let parts: Vec<&Value> = entries.iter().filter(|it| it["cat"] == "reset").collect();
     let kinds: Vec<&str> = parts.iter().filter_map(|it| it["ph"].as_str()).collect();
     assert_eq!(kinds, ["s", "t", "f"]);
-    let ends = ["b[0]#2", "reset: b[0]#2 ended: signal 9 (SIGKILL)", "generation 3"];
+    let began = named(&entries, "began a reset");
+    let [lost, at] = [named(&entries, "b[0]#2"), began];
+    assert_eq!(
+        (span_ms(at), &at["tid"]),
+        ((9_999, 10_000), &lost["tid"]),
+        "within its last microsecond"
+    );
+    let ends = ["began a reset", "reset: b[0]#2 ended: signal 9 (SIGKILL)", "generation 3"];
     for (part, slice) in parts.iter().zip(ends) {
         let slice = named(&entries, slice);
         assert_eq!((&part["pid"], &part["tid"]), (&slice["pid"], &slice["tid"]));
