@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use elastic_shm_protocol::owner::Seat;
 use nix::fcntl::{FcntlArg, FdFlag, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::futex;
 
@@ -98,7 +98,7 @@ impl LockTable {
     /// # Errors
     /// The system has no memfd, no memory or no descriptor.
     pub(crate) fn create(token: TableToken) -> io::Result<Self> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(memfd_create(NAME, flags)?);
         file.set_len(LENGTH as u64)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(length_seals() | SealFlag::F_SEAL_SEAL))?;

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use elastic_shm_protocol::Board;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::futex;
 use super::layout::{Area, ControlLine, RankLine, SegmentLayout, Slot};
@@ -59,7 +59,7 @@ impl SharedSegment {
         layout: SegmentLayout,
         token: Token,
     ) -> io::Result<(SharedSegment, OwnedFd)> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(memfd_create(NAME, flags)?);
         file.set_len(layout.length() as u64)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(length_seals() | SealFlag::F_SEAL_SEAL))?;
