@@ -24,7 +24,10 @@ DATA = HERE / "elastic_node._native.data"
 
 #: cargo's profile. What is released goes without the tables of a debugger.
 PROFILE = os.environ.get("ELASTIC_BUILD_PROFILE", "release")
-STRIP = PROFILE == "release"
+STRIP = PROFILE != "dev"
+
+#: A folder with `bin/` and `share/`, from which the program is taken instead of building it: `cargo xtask dist` has it built.
+PROGRAM = os.environ.get("ELASTIC_BUILD_PROGRAM")
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
@@ -46,6 +49,20 @@ def settings(config_settings):
 @contextlib.contextmanager
 def command() -> Iterator[None]:
     """Builds `elastic-node`, and has it where maturin looks for it meanwhile."""
+    try:
+        if PROGRAM:
+            shutil.copytree(Path(PROGRAM, "bin"), DATA / "scripts")
+            shutil.copytree(Path(PROGRAM, "share"), DATA / "data" / "share")
+        else:
+            (DATA / "scripts").mkdir(parents=True, exist_ok=True)
+            shutil.copy2(build_program(), DATA / "scripts")
+        yield
+    finally:
+        shutil.rmtree(DATA, ignore_errors=True)
+
+
+def build_program():
+    """Builds `elastic-node`, and returns its path."""
     if shutil.which("cargo") is None:
         raise SystemExit("Elastic Node is built with Rust 1.90 or later: see https://rustup.rs")
     if STRIP:
@@ -58,9 +75,4 @@ def command() -> Iterator[None]:
     built = subprocess.run(cargo, cwd=HERE.parent, stdout=subprocess.PIPE, check=True)
     messages = [json.loads(line) for line in built.stdout.splitlines()]
     (program,) = [message["executable"] for message in messages if message.get("executable")]
-    try:
-        (DATA / "scripts").mkdir(parents=True, exist_ok=True)
-        shutil.copy2(program, DATA / "scripts")
-        yield
-    finally:
-        shutil.rmtree(DATA, ignore_errors=True)
+    return program

@@ -109,6 +109,33 @@ pub(crate) const PYTHON: Component = Component {
     required_by: None,
 };
 
+/// debootstrap, which makes a minimal Debian.
+pub(crate) const DEBOOTSTRAP: Component = Component {
+    program: "debootstrap",
+    check: &["--version"],
+    packages: &["debootstrap"],
+    tests: "a release, where nothing else is installed",
+    required_by: None,
+};
+
+/// lintian, which checks Debian packages.
+pub(crate) const LINTIAN: Component = Component {
+    program: "lintian",
+    check: &["--version"],
+    packages: &["lintian"],
+    tests: "the Debian package of a release",
+    required_by: None,
+};
+
+/// buildah, which builds images of containers.
+pub(crate) const BUILDAH: Component = Component {
+    program: "buildah",
+    check: &["--version"],
+    packages: &["buildah"],
+    tests: "the image of a release",
+    required_by: None,
+};
+
 /// Installs a component if it is missing.
 ///
 /// # Errors

@@ -6,6 +6,7 @@ mod ci;
 mod debian;
 mod deny;
 mod direction;
+mod dist;
 mod features;
 mod homonyms;
 mod lane;
@@ -73,6 +74,8 @@ enum Task {
     Simulation,
     /// Licences, bans and sources of dependencies; records in `deny.checked` that these lock files have passed.
     Deny,
+    /// What a release consists of, made in `dist/`: programs, wheel, Debian package, bill of materials, checksums.
+    Dist(dist::DistOptions),
 }
 
 fn main() -> ExitCode {
@@ -122,6 +125,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Computing => lane::run(ci::computing),
         Task::Simulation => lane::run(test::simulation),
         Task::Deny => deny::check_and_note(&steps::shell()?),
+        Task::Dist(options) => dist::dist(options),
         Task::Decisions { accept } => simulation::decisions(&steps::shell()?, accept),
         Task::Mutants(options) => mutants::run(&options),
     }

@@ -1,0 +1,87 @@
+//! A minimal Debian in which a trial runs: made once by debootstrap, and covered by an overlay for each trial, so that each
+//! begins with the same files. Used by the trials.
+
+use std::path::PathBuf;
+
+use xshell::{Shell, cmd};
+
+use crate::dist::release::Release;
+use crate::steps::root;
+
+/// The release of Debian.
+const SUITE: &str = "bookworm";
+
+/// A minimal Debian with the changes of one trial.
+#[derive(Debug)]
+pub(crate) struct TrialRoot<'a> {
+    shell: &'a Shell,
+    /// The minimal Debian, which stays as it is.
+    base: PathBuf,
+    /// The trial's folder: what it changed, and where the merged files are mounted.
+    folder: PathBuf,
+    dist: PathBuf,
+}
+
+impl<'a> TrialRoot<'a> {
+    /// A root for the trial with this name, with these packages installed. The release is in its `/dist`.
+    ///
+    /// # Errors
+    /// debootstrap failed.
+    pub(crate) fn new(
+        shell: &'a Shell,
+        release: &Release,
+        name: &str,
+        packages: &[&str],
+    ) -> anyhow::Result<Self> {
+        let base = base(shell, packages)?;
+        let folder = root()?.join("target/trial").join(name);
+        shell.remove_path(&folder)?;
+        for part in ["changes", "work", "root"] {
+            shell.create_dir(folder.join(part))?;
+        }
+        Ok(Self { shell, base, folder, dist: release.folder.clone() })
+    }
+
+    /// Runs a shell script as root in it, with mounts and processes of its own, and the machine's network.
+    ///
+    /// # Errors
+    /// The script failed.
+    pub(crate) fn run(&self, script: &str) -> anyhow::Result<()> {
+        let Self { shell, base, folder, dist } = self;
+        let mounts = "set -eu
+            base=$1 folder=$2 root=$2/root
+            mount -t overlay overlay -o lowerdir=$base,upperdir=$folder/changes,workdir=$folder/work $root
+            mkdir -p $root/dist
+            mount --bind -o ro $3 $root/dist
+            mount -t proc proc $root/proc
+            mount -t sysfs sysfs $root/sys
+            mount --rbind /dev $root/dev
+            exec chroot $root env -i HOME=/root PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin sh -c \"set -eux
+$4\"";
+        cmd!(shell, "unshare --mount --pid --fork --kill-child sh -c {mounts} sh {base} {folder} {dist} {script}")
+            .quiet()
+            .run()?;
+        Ok(())
+    }
+}
+
+/// The minimal Debian with these packages, made if it is not there.
+pub(crate) fn base(shell: &Shell, packages: &[&str]) -> anyhow::Result<PathBuf> {
+    let name: String =
+        std::iter::once(SUITE).chain(packages.iter().copied()).collect::<Vec<_>>().join("-");
+    let roots = root()?.join("target/trial/roots");
+    let folder = roots.join(&name);
+    if folder.exists() {
+        return Ok(folder);
+    }
+    let draft = roots.join(format!("{name}.draft"));
+    shell.remove_path(&draft)?;
+    shell.create_dir(&roots)?;
+    let include = packages.join(",");
+    let include = (!packages.is_empty()).then(|| format!("--include={include}"));
+    cmd!(shell, "debootstrap --variant=minbase {include...} {SUITE} {draft}")
+        .ignore_stdout()
+        .run()?;
+    std::fs::rename(&draft, &folder)?;
+    Ok(folder)
+}
