@@ -127,6 +127,15 @@ pub(crate) const LINTIAN: Component = Component {
     required_by: None,
 };
 
+/// systemd-nspawn, which boots a system in a container.
+pub(crate) const NSPAWN: Component = Component {
+    program: "systemd-nspawn",
+    check: &["--version"],
+    packages: &["systemd-container"],
+    tests: "the services of a release",
+    required_by: None,
+};
+
 /// buildah, which builds images of containers.
 pub(crate) const BUILDAH: Component = Component {
     program: "buildah",

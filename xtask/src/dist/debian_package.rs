@@ -14,7 +14,7 @@ pub(crate) fn make(shell: &Shell, release: &Release) -> anyhow::Result<()> {
     let version = &release.version;
     let changelog = format!(
         "elastic-node ({version}-1) unstable; urgency=medium\n\n  \
-         * Release {version}: /usr/share/doc/elastic-node/CHANGELOG.md.gz says what changed.\n\n \
+         * Release {version}: /usr/share/doc/elastic-node/changelog.gz says what changed.\n\n \
          -- The Elastic Node contributors <contributors@elastic-node.invalid>  {date}\n"
     );
     shell.write_file(release.drafts.join("changelog"), changelog)?;

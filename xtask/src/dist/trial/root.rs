@@ -11,6 +11,9 @@ use crate::steps::root;
 /// The release of Debian.
 const SUITE: &str = "bookworm";
 
+/// The time that a booted system has, in seconds.
+const BOOTED_S_MAX: &str = "300";
+
 /// A minimal Debian with the changes of one trial.
 #[derive(Debug)]
 pub(crate) struct TrialRoot<'a> {
@@ -47,18 +50,51 @@ impl<'a> TrialRoot<'a> {
     /// # Errors
     /// The script failed.
     pub(crate) fn run(&self, script: &str) -> anyhow::Result<()> {
-        let Self { shell, base, folder, dist } = self;
-        let mounts = "set -eu
-            base=$1 folder=$2 root=$2/root
-            mount -t overlay overlay -o lowerdir=$base,upperdir=$folder/changes,workdir=$folder/work $root
-            mkdir -p $root/dist
+        let enter = "mkdir -p $root/dist
             mount --bind -o ro $3 $root/dist
             mount -t proc proc $root/proc
             mount -t sysfs sysfs $root/sys
             mount --rbind /dev $root/dev
             exec chroot $root env -i HOME=/root PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin sh -c \"set -eux
 $4\"";
-        cmd!(shell, "unshare --mount --pid --fork --kill-child sh -c {mounts} sh {base} {folder} {dist} {script}")
+        self.enter(enter, script)
+    }
+
+    /// Boots systemd in it, with a network of its own, and waits until the system powers itself off.
+    ///
+    /// # Errors
+    /// The system does not boot, or does not end within [`BOOTED_S_MAX`] seconds.
+    pub(crate) fn boot(&self) -> anyhow::Result<()> {
+        let enter = "exec timeout $4 systemd-nspawn --quiet --register=no --keep-unit --private-network \
+            --directory=$root --console=pipe --boot";
+        self.enter(enter, BOOTED_S_MAX)
+    }
+
+    /// The path of a file that the trial has written or changed.
+    pub(crate) fn changed(&self, path: &str) -> PathBuf {
+        self.folder.join("changes").join(path)
+    }
+
+    /// Writes a file into it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn write(&self, path: &str, text: &str) -> anyhow::Result<()> {
+        Ok(self.shell.write_file(self.changed(path), text)?)
+    }
+
+    /// Mounts the merged files where nobody else sees them, and runs a command of the shell there: `$root` is their folder, $3
+    /// that of the release, and $4 the argument.
+    fn enter(&self, command: &str, argument: &str) -> anyhow::Result<()> {
+        let Self { shell, base, folder, dist } = self;
+        let mount = "set -eu
+            base=$1 folder=$2 root=$2/root
+            mount -t overlay overlay -o lowerdir=$base,upperdir=$folder/changes,workdir=$folder/work $root
+            ";
+        let script = format!("{mount}{command}");
+        cmd!(shell, "unshare --mount --pid --fork --kill-child --mount-proc sh -c {script} sh")
+            .args([base, folder, dist])
+            .arg(argument)
             .quiet()
             .run()?;
         Ok(())

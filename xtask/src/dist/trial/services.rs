@@ -1,22 +1,51 @@
-//! Whether systemd takes the units of the Debian package. Called by the trials.
+//! Whether the services of the Debian package do what they are for: a system with systemd is booted in a container, where a
+//! driver and an agent run a job, and the driver is killed. Called by the trials.
 
+use anyhow::ensure;
 use xshell::Shell;
 
 use super::root::TrialRoot;
 use crate::dist::release::Release;
 
-/// Installs the package beside systemd, and has systemd judge its units.
+/// What runs in the booted system.
+const TRIAL: &str = include_str!("services.sh");
+
+/// The unit that runs it.
+const UNIT: &str = "[Service]
+Type=oneshot
+ExecStart=/trial.sh
+[Install]
+WantedBy=multi-user.target
+";
+
+/// Installs the package beside systemd, has systemd judge its units, and runs a job with them.
 ///
 /// # Errors
-/// A unit is wrong, or the package does not create the services' user.
+/// A unit is wrong, the package does not create the services' user, or the job did not end as it must.
 pub(crate) fn check(shell: &Shell, release: &Release) -> anyhow::Result<()> {
-    let trial = TrialRoot::new(shell, release, "services", &["systemd"])?;
+    let trial = TrialRoot::new(shell, release, "services", &["systemd", "systemd-sysv"])?;
     trial.run(
         "dpkg --install /dist/elastic-node_*.deb
         id elastic-node
-        systemd-analyze verify elastic-node-agent.service elastic-node-driver.service
-        systemd-analyze security --offline=true --no-pager elastic-node-agent.service | tail -n 1
-        systemd-analyze security --offline=true --no-pager elastic-node-driver.service | tail -n 1
-        test ! -e /etc/systemd/system/multi-user.target.wants/elastic-node-agent.service",
-    )
+        systemd-analyze verify --man=no elastic-node-agent.service elastic-node-driver.service
+        for name in agent driver; do
+            systemd-analyze security --offline=true --no-pager elastic-node-$name.service | tail -n 1
+            test \"$(systemctl is-enabled elastic-node-$name.service)\" = disabled
+        done",
+    )?;
+    trial.write("trial.sh", TRIAL)?;
+    trial.write("etc/systemd/system/trial.service", UNIT)?;
+    trial.run(
+        "chmod +x /trial.sh
+        systemctl enable trial.service
+        systemctl mask systemd-networkd-wait-online.service
+        systemd-machine-id-setup",
+    )?;
+    trial.boot()?;
+    ensure!(
+        trial.changed("passed").exists(),
+        "the services did not run a job\n{}",
+        shell.read_file(trial.changed("trial.log")).unwrap_or_default()
+    );
+    Ok(())
 }
