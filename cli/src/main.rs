@@ -50,6 +50,7 @@ fn carry_out(cli: CommandLine) -> Result<(), CommandFailure> {
         (Some(ProgramCommand::Replay(flags)), _) => command_line::run_replay(&flags),
         (Some(ProgramCommand::Report(flags)), _) => command_line::run_report(&flags),
         (Some(ProgramCommand::Checkpoint(flags)), _) => command_line::run_checkpoint(&flags),
+        (Some(ProgramCommand::Config(flags)), _) => command_line::run_config(&flags),
         (Some(ProgramCommand::Doctor(flags)), _) => command_line::run_doctor(&flags),
         (Some(ProgramCommand::Completions(flags)), _) => command_line::print_completions(&flags),
         (Some(ProgramCommand::Man(flags)), _) => command_line::run_man(&flags),

@@ -144,6 +144,21 @@ const LINES: &[Wrong] = &[
     wrong(&["--role", "worker", "--join", "127.0.0.1:1", "--token", "abc"], "token"),
     wrong(&["--role", "worker", "--join", "a:1", "--token", "a", "--token-file", "b"], "token"),
     wrong(&["status", "--driver", "127.0.0.1:1", "--token-file", "/nope"], "--token-file"),
+    // The configuration file.
+    wrong(&["run", "--config", "FOLDER/none.toml", "--", "true"], "none.toml"),
+    wrong(&["run", "--config", "FOLDER", "--", "true"], "cannot be read"),
+    wrong(&["run", "--config", "FOLDER/broken.toml", "--", "true"], "broken.toml, line 2, column 8"),
+    wrong(&[DRIVER, "driver", "--config", "FOLDER/key.toml", "--", "x"], "did you mean min-np?"),
+    wrong(&[DRIVER, "driver", "--config", "FOLDER/table.toml", "--", "x"], "did you mean [driver]?"),
+    wrong(&["--role", "worker", "--config", "FOLDER/role.toml"], "role.toml, line 2: np"),
+    wrong(&["run", "--config", "FOLDER/type.toml", "--", "true"], "type.toml, line 1: np takes"),
+    wrong(&["run", "--config", "FOLDER/value.toml", "--", "true"], "value.toml, line 1: mode"),
+    wrong(&["--role", "worker", "--config", "FOLDER/secret.toml"], "token-file"),
+    wrong(&["run", "--config", "FOLDER/twice.toml", "--", "true"], "contradict"),
+    wrong(&["--config", "FOLDER/value.toml"], "no role"),
+    wrong(&["config", "show", "status"], "config show run"),
+    wrong(&["config", "show", "-n", "0"], "at least 1"),
+    wrong(&["config", "sohw"], "show"),
     // The store.
     wrong(&[DRIVER, "driver", "--store", "http://a:1", "--", "x"], "etcd://"),
     wrong(&[DRIVER, "driver", "--standby", "--", "x"], "--store"),
@@ -166,6 +181,7 @@ const LINES: &[Wrong] = &[
     wrong_with(&[("ELASTIC_NP", "some")], &[DRIVER, "driver", "--", "x"], "some"),
     wrong_with(&[("ELASTIC_ROLE", "boss")], &[], "boss"),
     wrong_with(&[("ELASTIC_BIND", "a b")], &[DRIVER, "driver", "--", "x"], "a b"),
+    wrong_with(&[("ELASTIC_CONFIG", "/nope")], &["run", "--", "true"], "/nope"),
     wrong_with(&[("PET_MAX_RESTARTS", "x")], &["run", "--", "true"], "PET_MAX_RESTARTS"),
 ];
 
@@ -227,6 +243,14 @@ fn s_13_wrong_command_lines_end_with_code_2_one_error_and_a_way_out() {
         ("hosts", "a:1\n"),
         ("nonsense", "a b c d\n"),
         ("open", "a text that is long enough for a secret\n"),
+        ("broken.toml", "np = 4\nmin-np 2\n"),
+        ("key.toml", "np = 4\nmim-np = 2\n"),
+        ("table.toml", "[drivre]\nnp = 4\n"),
+        ("role.toml", "[worker]\nnp = 4\n"),
+        ("type.toml", "np = true\n"),
+        ("value.toml", "mode = \"restrat\"\n"),
+        ("secret.toml", "[worker]\ntoken = \"abc\"\n"),
+        ("twice.toml", "np = 2\nnproc-per-node = 2\n"),
     ] {
         fs::write(folder.path().join(name), text).expect("written");
     }

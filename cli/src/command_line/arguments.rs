@@ -1,11 +1,12 @@
 //! Commands and roles, as clap reads them. Every flag of a role can come from the environment as
-//! `ELASTIC_<FLAG>`: flag over environment over default.
+//! `ELASTIC_<FLAG>` or from a file: flag over environment over file over default.
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::checkpoint::CheckpointFlags;
 use super::completions::CompletionsFlags;
+use super::config::ConfigFlags;
 use super::doctor::DoctorFlags;
 use super::driver_flags::DriverFlags;
 use super::explain::ExplainFlags;
@@ -88,6 +89,8 @@ pub(crate) enum ProgramCommand {
     Report(ReportFlags),
     /// List, show, verify and export durable checkpoints.
     Checkpoint(CheckpointFlags),
+    /// Show the values of flags that are in force, and where each comes from.
+    Config(ConfigFlags),
     /// Check this host: what it has, what will be used, and what is wrong.
     Doctor(DoctorFlags),
     /// Print what a shell needs to complete commands and flags.

@@ -24,7 +24,14 @@ use super::values::{
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Driver")]
 pub(crate) struct DriverFlags {
-    /// The address on which the driver listens for QUIC; port 0 takes any free port [default: 127.0.0.1:7070]
+    /// A file in TOML with flags, by their names; a flag or variable goes before it. See `elastic-node config show`
+    #[arg(long, env = "ELASTIC_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// What that file sets, as words of a command line.
+    #[arg(skip)]
+    pub(crate) from_file: Vec<String>,
+    /// The address on which the driver listens for QUIC; port 0 takes any free port [default: 127.0.0.1:7070;
+    /// `run`: any free port]
     #[arg(long, env = "ELASTIC_BIND", value_name = "ADDR", value_parser = address)]
     pub(crate) bind: Option<SocketAddr>,
     /// The address at which others reach the driver, if that is not --bind (0.0.0.0, a forwarded port)
@@ -83,7 +90,8 @@ pub(crate) struct DriverFlags {
     /// Most resets of the job [default: no limit]
     #[arg(long, env = "ELASTIC_RESET_LIMIT", value_name = "N")]
     pub(crate) reset_limit: Option<u32>,
-    /// Failures of one slot before its host is blacklisted [default: 3]
+    /// Failures of one slot before its host is blacklisted [default: 3; `run` without `--`: 0, as
+    /// torchrun]
     #[arg(long, alias = "max_restarts", env = "ELASTIC_MAX_RESTARTS", value_name = "N")]
     pub(crate) max_restarts: Option<u32>,
     /// Failures after which a job with --mode restart may start its group again [default: no limit]

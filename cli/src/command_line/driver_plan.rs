@@ -74,6 +74,8 @@ pub(crate) struct DriverPlan {
     pub(crate) dashboard: Option<DashboardPlan>,
     /// The secret that the nodes of the job share beforehand, if there is one.
     pub(crate) shared: Option<SharedSecret>,
+    /// What the file of `--config` has set, as words of a command line.
+    pub(crate) from_file: Vec<String>,
 }
 
 /// Where the dashboard listens.
@@ -229,6 +231,7 @@ pub(super) fn plan(
         lease,
         dashboard: flags.dashboard.and_then(DashboardFlag::plan),
         shared,
+        from_file: flags.from_file.clone(),
     })
 }
 

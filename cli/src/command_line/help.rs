@@ -32,7 +32,7 @@ const COMMON: [&str; 22] = [
 ];
 
 /// The commands that `-h` leaves out.
-const RARE: [&str; 4] = ["timeline", "replay", "completions", "man"];
+const RARE: [&str; 5] = ["config", "timeline", "replay", "completions", "man"];
 
 /// The line below a short help.
 const MORE: &str =

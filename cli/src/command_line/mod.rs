@@ -1,10 +1,11 @@
 //! The command line: the flags (`arguments`, `driver_flags`, `worker_flags`, `torch_flags`), the plans made of them
-//! (`driver_plan`, `node_plan`, `torch_plan`), the commands `list`, `status`, `explain`, `logs`, `timeline`, `replay`, `report`, `checkpoint`, `doctor`, `completions` and `man`, and
+//! (`driver_plan`, `node_plan`, `torch_plan`), the file of `--config` (`config`), the commands `list`, `status`, `explain`, `logs`, `timeline`, `replay`, `report`, `checkpoint`, `doctor`, `completions` and `man`, and
 //! the report of a failure (`failure`). Called by `main`.
 
 mod arguments;
 mod checkpoint;
 mod completions;
+mod config;
 mod doctor;
 mod driver_flags;
 mod driver_plan;
@@ -38,6 +39,7 @@ mod worker_names;
 pub(crate) use arguments::{CommandLine, ProgramCommand, Role};
 pub(crate) use checkpoint::run_checkpoint;
 pub(crate) use completions::print_completions;
+pub(crate) use config::run_config;
 pub(crate) use doctor::run_doctor;
 pub(crate) use driver_flags::LauncherKind;
 pub(crate) use driver_plan::{

@@ -8,15 +8,16 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use elastic_protocol::environment;
 
 use super::arguments::{CommandLine, ProgramCommand, Role};
+use super::config::{FileSettings, file_settings};
 use super::failure::CommandFailure;
 use super::help::{asks_for_short_help, with_short_help};
 use super::nearest::nearest;
 
 /// Flags of `--role worker`.
-const WORKER_FLAGS: [&str; 9] =
+pub(super) const WORKER_FLAGS: [&str; 9] =
     ["join", "token", "token_file", "host", "slots", "role_name", "interface", "launched", "leash"];
 /// Flags that both roles share.
-const COMMON_FLAGS: [&str; 5] = ["role", "log", "verbose", "state_dir", "program"];
+const COMMON_FLAGS: [&str; 6] = ["role", "config", "log", "verbose", "state_dir", "program"];
 /// Log filter of `--verbose`.
 const VERBOSE_LOG: &str = "debug";
 
@@ -27,16 +28,38 @@ pub(crate) fn flag_variables() -> Vec<OsString> {
     command.get_arguments().filter_map(|it| it.get_env().map(ToOwned::to_owned)).collect()
 }
 
-/// Reads the arguments of this process. clap itself ends the process for `--help` and for invalid arguments.
+/// Reads the arguments of this process, and the file that they name. clap itself ends the process for `--help` and for invalid arguments.
 pub(crate) fn read() -> Result<CommandLine, CommandFailure> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let command = with_short_help(CommandLine::command(), asks_for_short_help(&arguments));
-    let matches = command.try_get_matches_from(&arguments);
-    let matches =
-        matches.map_err(|error| unknown_command(&error).unwrap_or_else(|| error.exit()))?;
+    let (matches, from_file) = with_file(&command, &arguments, |error| {
+        unknown_command(&error).unwrap_or_else(|| error.exit())
+    })?;
     let mut cli = interpret(&matches)?;
     note_dashes(&mut cli, &arguments);
+    note_file(&mut cli, from_file.as_ref());
     Ok(cli)
+}
+
+/// Parses the arguments, with the values of `--config` beneath them.
+pub(super) fn with_file(
+    command: &clap::Command,
+    arguments: &[OsString],
+    refused: impl Fn(clap::Error) -> CommandFailure,
+) -> Result<(ArgMatches, Option<FileSettings>), CommandFailure> {
+    let matches = command.clone().try_get_matches_from(arguments).map_err(&refused)?;
+    let Some(settings) = file_settings(command, &matches)? else { return Ok((matches, None)) };
+    let matches = settings.beneath(command.clone()).try_get_matches_from(arguments);
+    Ok((matches.map_err(&refused)?, Some(settings)))
+}
+
+/// Notes what a file has set, for the list of jobs.
+fn note_file(cli: &mut CommandLine, from_file: Option<&FileSettings>) {
+    let words = from_file.map(FileSettings::words).unwrap_or_default();
+    match &mut cli.command {
+        Some(ProgramCommand::Run(run)) => run.driver.from_file = words,
+        _ => cli.role.driver.from_file = words,
+    }
 }
 
 /// A word that stands where a command does, and is none; clap calls it an unexpected argument.

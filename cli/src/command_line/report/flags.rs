@@ -11,10 +11,12 @@ use crate::command_line::worker_flags::TOKEN_VARIABLE;
 /// Most words of a command line that are kept.
 const WORDS_MAX: usize = 200;
 
-/// The words of the driver's command line without the program that follows them, and without secrets.
+/// The words of the driver's command line without the program that follows them, then those of its configuration file; all
+/// without secrets.
 pub(crate) fn masked_flags(
     command_line: impl Iterator<Item = OsString>,
     program: &[String],
+    from_file: &[String],
 ) -> Vec<String> {
     let words = command_line.skip(1).map(|word| word.to_string_lossy().into_owned());
     let mut words: Vec<String> = words.collect();
@@ -25,6 +27,7 @@ pub(crate) fn masked_flags(
     if let Some(dashes) = words.iter().position(|word| word == "--") {
         words.truncate(dashes);
     }
+    words.extend_from_slice(from_file);
     words.truncate(WORDS_MAX);
     masked_command(&words)
 }
@@ -63,9 +66,14 @@ mod tests {
                 "run --token [secret] --store etcd://[secret]@h:1 --rdzv-conf a=1,token=[secret]",
             ),
         ] {
-            let flags = masked_flags(words(line).into_iter().map(OsString::from), &words(program));
+            let line = words(line).into_iter().map(OsString::from);
+            let flags = masked_flags(line, &words(program), &[]);
             assert_eq!(flags.join(" "), expected);
         }
+        let line = ["elastic-node", "run", "a.py"].map(OsString::from).into_iter();
+        let of_file = ["--store=etcd://me:pw@h:1".to_owned()];
+        let flags = masked_flags(line, &words("a.py"), &of_file);
+        assert_eq!(flags, ["run", "--store=etcd://[secret]@h:1"], "those of a file, too");
         let (name, value) = masked("PET_RDZV_CONF".to_owned(), "token=x,a=1");
         assert_eq!((name.as_str(), value.as_str()), ("PET_RDZV_CONF", "token=[secret],a=1"));
     }

@@ -21,6 +21,7 @@ use self::archive::{archive, check_target, write_new};
 use self::error::ReportError;
 pub(crate) use self::flags::{masked_flags, masked_variables};
 use self::gather::gather;
+pub(super) use self::mask::masked_command;
 use self::redact::NameRedactor;
 use super::failure::CommandFailure;
 use super::find_job::{find_job, known_jobs};

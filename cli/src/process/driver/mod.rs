@@ -294,7 +294,7 @@ fn registered(
         state_dir: state_dir.to_owned(),
         pid: std::process::id(),
         program: plan.config.program.argv.clone(),
-        flags: masked_flags(std::env::args_os(), &plan.config.program.argv),
+        flags: masked_flags(std::env::args_os(), &plan.config.program.argv, &plan.from_file),
         variables: masked_variables(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ended: None,

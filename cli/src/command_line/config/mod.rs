@@ -1,0 +1,46 @@
+//! The file of `--config` (`file`, `settings`), which flags it may set (`tables`), why it cannot be used (`error`), and
+//! `config show` (`show`, `shown_flag`). Called by `reading` and `main`.
+
+mod error;
+mod file;
+mod settings;
+mod show;
+mod shown_flag;
+mod tables;
+
+use clap::{ArgMatches, Args, Command, Subcommand};
+
+use super::failure::CommandFailure;
+pub(super) use settings::FileSettings;
+use show::ConfigShowFlags;
+
+/// Flags of `config`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ConfigFlags {
+    #[command(subcommand)]
+    command: ConfigSubcommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum ConfigSubcommand {
+    /// Print the values in force as TOML, each with where it comes from: command line, environment, file or default.
+    Show(ConfigShowFlags),
+}
+
+/// What the file of `--config` sets, if one is named.
+///
+/// # Errors
+/// The file cannot be used.
+pub(super) fn file_settings(
+    command: &Command,
+    matches: &ArgMatches,
+) -> Result<Option<FileSettings>, CommandFailure> {
+    Ok(settings::file_settings(command, matches)?)
+}
+
+/// Runs `config`.
+pub(crate) fn run_config(flags: &ConfigFlags) -> Result<(), CommandFailure> {
+    match &flags.command {
+        ConfigSubcommand::Show(flags) => show::run_show(flags),
+    }
+}
