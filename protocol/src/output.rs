@@ -109,8 +109,8 @@ pub struct OutputSettings {
     pub tee: StreamMap,
     /// Local ranks whose output is shown. Default: `None`, all.
     pub shown: Option<BTreeSet<u32>>,
-    /// Prefix of a shown line, with `${role_name}`, `${rank}`, `${local_rank}` and `${hostname}`. Default:
-    /// `[host:slot] `; where a process lives for one generation `[${role_name}${rank}]: `.
+    /// Prefix of a shown line, with `${role_name}`, `${rank}`, `${local_rank}`, `${hostname}`, `${slot}` and `${time}`. Default:
+    /// `[${hostname}:${slot}] `.
     pub prefix: Option<String>,
     /// Permissions that the stored files do not get. Default: only the agent's user may read them.
     pub umask: FileUmask,

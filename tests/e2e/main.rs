@@ -5,6 +5,7 @@ mod browser;
 mod checkpoints;
 mod clock;
 mod collector;
+mod configuration;
 mod containers;
 mod data_path;
 mod discovery;

@@ -86,6 +86,10 @@ const LINES: &[Wrong] = &[
     wrong(&["run", "--nproc-per-node", "some", "x.py"], "some"),
     wrong(&["run", "--nnodes", "3:2", "x.py"], "more than the most"),
     wrong(&["run", "--redirects", "9", "x.py"], "9"),
+    wrong(&["run", "--output-prefix", "rnak", "--", "true"], "none, rank"),
+    wrong(&["run", "--output-prefix", "{pid} ", "--", "true"], "{host}"),
+    wrong(&["run", "--output-prefix", "{host ", "--", "true"], "{host"),
+    wrong(&["run", "--output-prefix", "rank", "--log-line-prefix-template", "x", "--", "true"], "--output-prefix"),
     // Choices.
     wrong(&[DRIVER, "driver", "--mode", "restrat", "--", "x"], "restart"),
     wrong(&[DRIVER, "driver", "--launcher", "shh", "--", "x"], "ssh"),

@@ -15,6 +15,7 @@ use elastic_protocol::DataPlane;
 use elastic_protocol::messages::FileUmask;
 
 use super::driver_plan::DashboardPlan;
+use super::output_prefix::{OutputPrefix, output_prefix};
 use super::values::{
     address, bytes, checkpoint_every, count, host_and_port, positive_seconds, seconds, umask,
     workers,
@@ -153,6 +154,10 @@ pub(crate) struct DriverFlags {
     /// One log file per worker and incarnation, below this folder of each host
     #[arg(long, env = "ELASTIC_OUTPUT_DIR", value_name = "FOLDER")]
     pub(crate) output_dir: Option<PathBuf>,
+    /// What stands before each line of a worker: none, rank, or a text with {host}, {slot}, {rank} (- where a process outlives
+    /// a rank) and {time} [default: '[{host}:{slot}] ']
+    #[arg(long, env = "ELASTIC_OUTPUT_PREFIX", value_name = "none|rank|TEXT", value_parser = output_prefix)]
+    pub(crate) output_prefix: Option<OutputPrefix>,
     /// Who may read the event log and output files: 027 for the group, too, 022 for everybody. It takes effect on new
     /// files and folders and on the event log; the token and the journal always stay private [default: 077]
     #[arg(long, env = "ELASTIC_UMASK", value_name = "OCTAL", value_parser = umask)]

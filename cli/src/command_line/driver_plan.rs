@@ -23,6 +23,7 @@ use super::arguments::RunFlags;
 use super::driver_flags::{DashboardFlag, DriverFlags, LauncherKind};
 use super::failure::{CommandFailure, ResultExt};
 use super::node_plan::{NodePlan, plan_node};
+use super::output_prefix::OutputPrefix;
 use super::program::{check_program, in_path, is_executable};
 use super::slurm::slurm_job;
 use super::store_plan::{StorePlan, store};
@@ -168,8 +169,9 @@ fn plan_here(run: &RunFlags) -> Result<DriverPlan, CommandFailure> {
 pub(super) fn of_torch(plan: &mut DriverPlan, torch: TorchPlan) {
     plan.config.max_job_restarts = torch.max_job_restarts.or(plan.config.max_job_restarts);
     plan.config.run_id = torch.run_id.or(plan.config.run_id.take());
-    let OutputSettings { directory, umask, .. } = std::mem::take(&mut plan.config.output);
-    plan.config.output = OutputSettings { directory, umask, ..torch.output };
+    let OutputSettings { directory, prefix, umask, .. } = std::mem::take(&mut plan.config.output);
+    let prefix = torch.output.prefix.clone().or(prefix);
+    plan.config.output = OutputSettings { directory, prefix, umask, ..torch.output };
     plan.log_dir = torch.log_dir;
     plan.role = torch.role;
     let backend_for = torch.backend_for.map(|name| (BACKEND_FOR.to_owned(), name));
@@ -413,6 +415,7 @@ fn driver_config(
         deadlines: deadlines(flags),
         output: OutputSettings {
             directory: output_dir.transpose()?,
+            prefix: flags.output_prefix.clone().map(OutputPrefix::into_template),
             umask: flags.umask.unwrap_or_default(),
             ..OutputSettings::default()
         },

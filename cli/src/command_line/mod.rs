@@ -20,6 +20,7 @@ mod logs;
 mod man;
 mod nearest;
 mod node_plan;
+mod output_prefix;
 mod printable;
 mod program;
 mod reading;

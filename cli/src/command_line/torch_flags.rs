@@ -82,12 +82,14 @@ pub(crate) struct TorchFlags {
         value_delimiter = ','
     )]
     pub(crate) local_ranks_filter: Option<Vec<u32>>,
-    /// The prefix of each line that is shown, with ${role_name}, ${rank}, ${local_rank}, ${hostname}
+    /// The prefix of each line that is shown, with ${role_name}, ${rank}, ${local_rank}, ${hostname}; torchrun's own is
+    /// '[${role_name}${rank}]:' [default: that of --output-prefix]
     #[arg(
         long,
         alias = "log_line_prefix_template",
         env = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
-        value_name = "TEXT"
+        value_name = "TEXT",
+        conflicts_with = "output_prefix"
     )]
     pub(crate) log_line_prefix_template: Option<String>,
     /// Grace period between SIGTERM and SIGKILL, as --grace-period [default as torchrun: 30]

@@ -10,6 +10,7 @@ mod allowance;
 mod file_name;
 mod lines;
 mod plan;
+mod prefix;
 mod pump;
 mod standard;
 mod stored;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use elastic_protocol::messages::{FileUmask, ProcessPlace};
 
+use super::prefix::LinePrefix;
 use super::{OutputStream, file_stem};
 use crate::core::SpawnOrder;
 
@@ -11,7 +12,7 @@ use crate::core::SpawnOrder;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct OutputPlan {
     /// The prefix of each line that is shown.
-    pub(super) prefix: String,
+    pub(super) prefix: LinePrefix,
     pub(super) stdout: StreamPlan,
     pub(super) stderr: StreamPlan,
     /// The file in which the program may write why it failed (`TORCHELASTIC_ERROR_FILE`).
@@ -41,7 +42,7 @@ impl OutputPlan {
             };
             let whole = |stream| StreamPlan { file: file(stream), is_shown: true };
             return Self {
-                prefix: format!("[{}:{}] ", order.worker.host, order.worker.slot),
+                prefix: LinePrefix::new(order),
                 stdout: whole(OutputStream::Stdout),
                 stderr: whole(OutputStream::Stderr),
                 error_file: None,
@@ -59,7 +60,7 @@ impl OutputPlan {
             is_shown: of_shown && (tee || !redirect),
         };
         Self {
-            prefix: prefix(order, place),
+            prefix: LinePrefix::new(order),
             stdout: plan(OutputStream::Stdout, redirects.stdout, tee.stdout),
             stderr: plan(OutputStream::Stderr, redirects.stderr, tee.stderr),
             error_file: stored.or(scratch).map(|folder| of_rank(folder, place).join("error.json")),
@@ -72,17 +73,6 @@ impl OutputPlan {
 /// generation is overwritten (T-4).
 fn of_rank(folder: &Path, place: ProcessPlace) -> PathBuf {
     folder.join(format!("generation_{}", place.stamp.generation)).join(place.rank.to_string())
-}
-
-fn prefix(order: &SpawnOrder, place: ProcessPlace) -> String {
-    let role = order.environment.iter().rev().find(|(name, _)| name == "ROLE_NAME");
-    let role = role.map_or("default", |(_, value)| value.as_str());
-    let template = order.output.prefix.as_deref().unwrap_or("[${role_name}${rank}]: ");
-    template
-        .replace("${role_name}", role)
-        .replace("${rank}", &place.rank.to_string())
-        .replace("${local_rank}", &place.local_rank.to_string())
-        .replace("${hostname}", order.worker.host.as_str())
 }
 
 #[cfg(test)]
@@ -140,17 +130,5 @@ mod tests {
         assert_eq!(path(&plan.stderr.file).as_deref(), Some("logs/generation_7/5/stderr.log"));
         assert_eq!(path(&plan.error_file).as_deref(), Some("logs/generation_7/5/error.json"));
         assert!(!plan.stdout.is_shown, "another local rank is to be shown");
-        assert_eq!(plan.prefix, "[trainer5]: ");
-    }
-
-    #[test]
-    fn a_prefix_can_be_given() {
-        let prefix = Some("${hostname}/${local_rank}/${rank}> ".to_owned());
-        let plan = OutputPlan::new(
-            &order(1, OutputSettings { prefix, ..OutputSettings::default() }),
-            None,
-        );
-        assert_eq!(plan.prefix, "h/1/5> ");
-        assert_eq!((plan.stdout.file, plan.error_file), (None, None));
     }
 }

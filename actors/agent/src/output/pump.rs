@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use elastic_protocol::WorkerId;
 use elastic_protocol::messages::AgentToDriver;
+use elastic_runtime::wall_clock;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::oneshot;
 
 use super::lines::Lines;
 use super::plan::{OutputPlan, StreamPlan};
+use super::prefix::LinePrefix;
 use super::stored::{self, OutputFiles, StoredFile};
 use super::tail::StreamTail;
 use super::{OutputSink, OutputStream};
@@ -150,7 +152,7 @@ struct Source {
 
 struct OutputPump {
     worker: WorkerId,
-    prefix: String,
+    prefix: LinePrefix,
     sources: [Source; 2],
     sink: Arc<dyn OutputSink>,
     end: EndProgress,
@@ -171,9 +173,10 @@ impl OutputPump {
         let mut buffer = vec![0; READ_BYTES];
         while self.sources.iter().any(|source| source.pipe.is_some()) {
             let (readable, end_heard) = self.wait();
+            let prefix = self.prefix.text(wall_clock());
             for (source, readable) in self.sources.iter_mut().zip(readable) {
                 if readable {
-                    source.read(&self.worker, &self.prefix, self.sink.as_ref(), &mut buffer);
+                    source.read(&self.worker, &prefix, self.sink.as_ref(), &mut buffer);
                 }
             }
             self.end = match std::mem::replace(&mut self.end, EndProgress::Told) {
@@ -199,8 +202,9 @@ impl OutputPump {
     /// Shows last lines without a line end, flushes the files, and signals that the process's output is
     /// complete.
     fn all_read(&mut self, told: oneshot::Sender<()>) -> EndProgress {
+        let prefix = self.prefix.text(wall_clock());
         for source in &mut self.sources {
-            source.show_rest(&self.prefix, self.sink.as_ref());
+            source.show_rest(&prefix, self.sink.as_ref());
         }
         for file in self.sources.iter().filter_map(|source| source.file.as_ref()) {
             file.flush(TAIL_PATIENCE / 2);

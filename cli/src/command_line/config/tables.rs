@@ -21,11 +21,12 @@ const OF_COMMAND_LINE: [&str; 2] = ["config", "role"];
 
 /// Flags, by id, of which one on the command line or in the environment sets aside the others in a file: they say the same
 /// thing, or exclude each other.
-const ALTERNATIVES: [&[&str]; 8] = [
+const ALTERNATIVES: [&[&str]; 9] = [
     &["np", "nproc_per_node"],
     &["grace_period", "shutdown_timeout"],
     &["hosts", "hostfile", "host_discovery_script", "discovery"],
     &["output_dir", "log_dir"],
+    &["output_prefix", "log_line_prefix_template"],
     &["rdzv_endpoint", "master_addr"],
     &["module", "no_python"],
     &["token", "token_file"],
