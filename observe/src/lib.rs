@@ -1,7 +1,8 @@
 //! The operator's view: readers of the driver's typed events, writers of nothing. `ledger` accounts for every second of
 //! every slot; `explain` says why a generation ended; `log` reads events back from the event log; `metrics` is what
-//! Prometheus scrapes; `outputs` says which files hold a worker's output; `words` are events as sentences; `timeline` is a job's life as a trace; `traces` are its
-//! resets as spans for OpenTelemetry; `page` is what the job's
+//! Prometheus scrapes; `outputs` says which files hold a worker's output; `words` are events as sentences; `worker_names` is
+//! how they name workers; `timeline` is a job's life as a trace; `traces` are its resets as spans for OpenTelemetry; `page`
+//! is what the job's
 //! page shows. The driver's process feeds the ledger live, and the simulation checks it.
 //!
 //! All of it is logic without I/O: `now` is an argument, and files and sockets are the command line's.
@@ -15,6 +16,7 @@ pub mod page;
 pub mod timeline;
 pub mod traces;
 pub mod words;
+mod worker_names;
 
 pub use self::explain::{ExplainRequest, Explanation, NothingToExplain, explain, explain_resets};
 pub use self::ledger::{BucketTotals, GoodputLedger, ResetAccount, TimeBucket, TotalsTimeline};
@@ -27,3 +29,4 @@ pub use self::page::{PageRecord, PageTopic};
 pub use self::timeline::JobTimeline;
 pub use self::traces::{ResetTrace, ResetTraces, SpanValue, TraceSpan};
 pub use self::words::{EventLevel, EventWords, describe_event, describe_phases};
+pub use self::worker_names::with_short_names;

@@ -116,7 +116,7 @@ fn perfetto_takes_all_of_a_real_jobs_timeline() {
             starts(0, from) && starts(1, to)
         })
     };
-    assert!(leads("b[0]#", "reset: ") && leads("reset: ", "generation "), "{flows:?}");
+    assert!(leads("b:0", "reset: ") && leads("reset: ", "generation "), "{flows:?}");
     assert!(counters["rows"].to_string().contains("world size"), "{counters}");
 }
 

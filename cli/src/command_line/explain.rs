@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
-use elastic_observe::{ExplainRequest, LoggedJob, explain};
+use elastic_observe::{ExplainRequest, LoggedJob, explain, with_short_names};
 use elastic_protocol::messages::StatusReport;
 use elastic_runtime::system;
 
@@ -15,7 +15,6 @@ use super::find_job::find_job;
 use super::printable::printable;
 use super::stdout::print_line;
 use super::values::{address, hosts_and_ports};
-use super::worker_names::with_short_names;
 use crate::process::{ADDRESS_FILE, StatusClient, TokenSource, default_state_dir};
 
 /// Flags of `explain`.

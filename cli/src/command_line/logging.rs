@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use elastic_agent::output::{FRESH_LINE, not_shown};
+use elastic_observe::with_short_names;
 use elastic_runtime::{DroppingWriter, DroppingWriterLane};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::failure::{CommandFailure, ResultExt};
-use super::worker_names::with_short_names;
 
 /// Timeout for writing the last lines when the process ends.
 const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);

@@ -35,7 +35,6 @@ mod torch_flags;
 mod torch_plan;
 mod values;
 mod worker_flags;
-mod worker_names;
 
 pub(crate) use arguments::{CommandLine, ProgramCommand, Role};
 pub(crate) use checkpoint::run_checkpoint;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use elastic_observe::{TimeBucket, describe_phases};
+use elastic_observe::{TimeBucket, describe_phases, with_short_names};
 use elastic_protocol::messages::{
     DriverStatus, GoodputStatus, StatusReport, UnreachableHost, WorkerStatus,
 };
@@ -17,7 +17,6 @@ use super::find_job::{find_job, short_id};
 use super::printable::printable;
 use super::stdout::print_line;
 use super::values::hosts_and_ports;
-use super::worker_names::with_short_names;
 use crate::process::{ADDRESS_FILE, JobCondition, JobEntry, StatusClient, TokenSource};
 
 /// Address of a driver that was given none.

@@ -7,6 +7,7 @@ use elastic_protocol::Time;
 use serde::Serialize;
 
 use crate::words::{EventLevel, EventWords, describe_event};
+use crate::worker_names::with_short_names;
 
 /// Events that are kept: the last ones.
 const EVENTS_MAX: usize = 2_000;
@@ -50,7 +51,7 @@ impl EventHistory {
             generation: event.generation.0,
             kind: kind.unwrap_or_default(),
             level,
-            text: shortened(text, TEXT_CHARS_MAX),
+            text: shortened(with_short_names(&text).into_owned(), TEXT_CHARS_MAX),
         });
         self.next += 1;
         while self.events.len() > EVENTS_MAX {
@@ -101,7 +102,8 @@ impl WorldHistory {
         let (size, reset) = match &event.kind {
             EventKind::GenerationRunning { world_size } => (*world_size, None),
             EventKind::ResetDecided { cause, way } => {
-                let cause = shortened(cause.to_string(), TEXT_CHARS_MAX);
+                let cause = with_short_names(&cause.to_string()).into_owned();
+                let cause = shortened(cause, TEXT_CHARS_MAX);
                 // Before a planned end all train up to the step that was agreed on.
                 let size = if *way == ResetWay::Interrupt { before } else { 0 };
                 (size, Some(ResetMark { way: *way, cause }))

@@ -26,6 +26,7 @@ use self::tracks::{Track, Tracks};
 use crate::explain::who;
 use crate::log::{LoggedEntry, LoggedLine};
 use crate::words::describe_event;
+use crate::worker_names::with_short_names;
 
 /// Most hosts whose parts in a reset are shown: those whose first steps came last.
 pub const HOSTS_SHOWN_MAX: usize = 64;
@@ -229,8 +230,9 @@ impl JobTimeline {
     ) {
         let (track, named) = self.tracks.of_slot(&worker.host, worker.slot);
         self.entries.extend(named);
-        let arguments = json!({ "end": end });
-        self.slice(track, &worker.to_string(), (life.started, at), Some(arguments));
+        let arguments = json!({ "end": end, "incarnation": worker.incarnation.0 });
+        let name = format!("{}:{}", worker.host, worker.slot);
+        self.slice(track, &name, (life.started, at), Some(arguments));
         self.slice(track, "starting", (life.started, life.attached.unwrap_or(at)), None);
     }
 
@@ -255,7 +257,8 @@ impl JobTimeline {
             self.slice(track, "began a reset", (*at, *at + SHORTEST), None);
             self.flow("s", track, *at);
         }
-        self.slice(Track::RESETS, &format!("reset: {cause}"), (began, synced), Some(arguments));
+        let name = with_short_names(&format!("reset: {cause}")).into_owned();
+        self.slice(Track::RESETS, &name, (began, synced), Some(arguments));
         for (name, span) in
             [("detect", (began, decided)), ("form", (decided, ready)), ("sync", (ready, synced))]
         {
@@ -290,6 +293,7 @@ impl JobTimeline {
     /// A moment on the driver's track, in words.
     fn mark(&mut self, at: Time, event: &DriverEvent) {
         let text = describe_event(event.generation, &event.kind).text;
+        let text = with_short_names(&text);
         let Track { process, thread } = Track::DRIVER;
         let at = self.microseconds(at);
         self.entries.push_back(json!({

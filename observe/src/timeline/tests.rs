@@ -42,10 +42,10 @@ fn span_ms(entry: &Value) -> (u64, u64) {
 #[test]
 fn workers_have_slices_from_start_to_end_on_the_track_of_their_slot() {
     let entries = entries(LOG);
-    let ended = named(&entries, "b[0]#2");
+    let ended = named(&entries, "b:0");
     assert_eq!(span_ms(ended), (1_000, 10_000));
     assert_eq!(ended["args"]["end"], "signal 9 (SIGKILL)");
-    let lives = named(&entries, "a[0]#1");
+    let lives = named(&entries, "a:0");
     assert_eq!(lives["args"]["end"], "it had not ended");
     assert_ne!(lives["pid"], ended["pid"], "each host is a process");
     assert_ne!(lives["tid"], ended["tid"], "each slot is a thread");
@@ -56,7 +56,7 @@ fn workers_have_slices_from_start_to_end_on_the_track_of_their_slot() {
 #[test]
 fn a_reset_has_its_phases_and_those_of_hosts_whatever_was_decided_meanwhile() {
     let entries = entries(&format!("{LOG}{RESET}"));
-    let reset = named(&entries, "reset: b[0]#2 ended: signal 9 (SIGKILL)");
+    let reset = named(&entries, "reset: b:0 ended: signal 9 (SIGKILL)");
     assert_eq!(span_ms(reset), (10_000, 11_000));
     assert_eq!(reset["args"]["way"], "abort");
     let on = |track: &Value, name: &str| {
@@ -79,13 +79,13 @@ fn a_flow_leads_from_the_worker_to_its_reset_and_to_the_next_generation() {
     let kinds: Vec<&str> = parts.iter().filter_map(|it| it["ph"].as_str()).collect();
     assert_eq!(kinds, ["s", "t", "f"]);
     let began = named(&entries, "began a reset");
-    let [lost, at] = [named(&entries, "b[0]#2"), began];
+    let [lost, at] = [named(&entries, "b:0"), began];
     assert_eq!(
         (span_ms(at), &at["tid"]),
         ((9_999, 10_000), &lost["tid"]),
         "within its last microsecond"
     );
-    let ends = ["began a reset", "reset: b[0]#2 ended: signal 9 (SIGKILL)", "generation 3"];
+    let ends = ["began a reset", "reset: b:0 ended: signal 9 (SIGKILL)", "generation 3"];
     for (part, slice) in parts.iter().zip(ends) {
         let slice = named(&entries, slice);
         assert_eq!((&part["pid"], &part["tid"]), (&slice["pid"], &slice["tid"]));
@@ -126,8 +126,11 @@ fn a_slot_has_one_process_at_a_time_though_the_end_of_the_former_one_was_not_tol
     let next = r#"{"t":"2026-01-01T00:00:15Z","kind":"worker_started","term":1,"generation":1,"worker":"a[0]#3"}"#;
     let lost = r#"{"t":"2026-01-01T00:00:18Z","kind":"host_lost","term":1,"generation":1,"host":"a","reason":"silent"}"#;
     let entries = entries(&format!("{LOG}{next}\n{lost}"));
-    assert_eq!(span_ms(named(&entries, "a[0]#1")), (1_000, 15_000));
-    let last = named(&entries, "a[0]#3");
+    assert_eq!(span_ms(named(&entries, "a:0")), (1_000, 15_000));
+    let last = entries
+        .iter()
+        .find(|entry| entry["name"] == "a:0" && entry["args"]["incarnation"] == 3)
+        .expect("its next process");
     assert_eq!(
         (span_ms(last), &last["args"]["end"]),
         ((15_000, 18_000), &json!("its host was lost"))
@@ -139,7 +142,7 @@ fn only_the_last_job_of_a_log_is_shown() {
     let two = format!("{LOG}{}", LOG.replace("\"j\"", "\"k\"").replace("b[0]#2", "c[0]#3"));
     let entries = entries(&two);
     assert_eq!(entries[0]["args"]["name"], "job k");
-    assert!(entries.iter().all(|entry| entry["name"] != "b[0]#2"));
+    assert!(entries.iter().all(|entry| entry["name"] != "b:0"));
 }
 
 #[test]

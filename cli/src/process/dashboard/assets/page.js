@@ -11,6 +11,8 @@ const WORDS = { driver_away: "driver away" };
 const $ = (id) => document.getElementById(id);
 const word = (bucket) => WORDS[bucket] || bucket;
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+// Workers by host and slot; which incarnation it was stands in the events.
+const named = (text) => text.replace(/(\S)\[(\d+)\]#\d+/g, "$1:$2");
 const percent = (share) => (share == null ? "–" : `${(share * 100).toFixed(1)} %`);
 
 function element(tag, { text, ...properties } = {}, ...children) {
@@ -83,10 +85,10 @@ function showNotices(status) {
     notices.push(element("p", { className: `notice ${kind}` }, element("b", { text: title }), text));
   if (status.result) {
     const kind = status.phase === "succeeded" ? "good" : "bad";
-    add(kind, `The job has ${status.phase}.`, status.result.reason);
+    add(kind, `The job has ${status.phase}.`, named(status.result.reason));
   }
-  if (status.waiting_for) add("", "Waiting:", status.waiting_for);
-  for (const warning of status.warnings) add("bad", "Warning:", warning);
+  if (status.waiting_for) add("", "Waiting:", named(status.waiting_for));
+  for (const warning of status.warnings) add("bad", "Warning:", named(warning));
   const box = $("notices");
   const text = notices.map((notice) => notice.textContent).join("\n");
   if (box.dataset.text !== text) {
@@ -328,7 +330,7 @@ function resetEntry(reset, longest) {
   }
   const summaryLine = element("summary", {}, when,
     element("span", { className: "total", text: ms ? duration(ms.total) : "under way" }),
-    element("span", { className: "cause", text: reset.cause }), bar);
+    element("span", { className: "cause", text: named(reset.cause) }), bar);
   const more = element("div", { className: "more" });
   if (ms) {
     more.append(element("p", { text: PHASES.map(([phase]) => `${phase} ${duration(ms[phase])}`).join(", ") }));
@@ -336,7 +338,7 @@ function resetEntry(reset, longest) {
   const cost = Object.entries(reset.cost).sort((a, b) => b[1] - a[1]);
   const sum = cost.reduce((all, [, seconds]) => all + seconds, 0);
   more.append(element("p", { text: `Cost: ${sum.toFixed(2)} slot-seconds${cost.length ? `: ${cost.map(([bucket, seconds]) => `${word(bucket)} ${seconds.toFixed(2)}`).join(", ")}` : ""}; ${reset.steps_lost} steps lost.` }));
-  if (reset.advice) more.append(element("p", { text: `Advice: ${reset.advice}` }));
+  if (reset.advice) more.append(element("p", { text: named(`Advice: ${reset.advice}`) }));
   const made = element("details", { className: "reset" }, summaryLine, more);
   made.dataset.generation = reset.generation;
   return made;

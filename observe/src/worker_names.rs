@@ -1,5 +1,6 @@
 //! The name of a worker for people: `host:slot`. The incarnation, which identities and events have, stands only in
-//! `--verbose` output. Used by `logging`, `failure` and `status` for every text that a person reads.
+//! `--verbose` output. Used for every text that a person reads: by `page` and `timeline`, and by the command line for its log,
+//! failures and answers.
 
 use std::borrow::Cow;
 
@@ -7,7 +8,7 @@ use std::borrow::Cow;
 const NODE_DIGITS_MIN: usize = 13;
 
 /// The text with each `host[slot]#incarnation` written `host:slot`, and without the numbers of agents and clients.
-pub(crate) fn with_short_names(text: &str) -> Cow<'_, str> {
+pub fn with_short_names(text: &str) -> Cow<'_, str> {
     if !text.contains('#') {
         return Cow::Borrowed(text);
     }
