@@ -11,6 +11,7 @@ mod data_path;
 mod discovery;
 mod disk;
 mod doctor;
+mod documents;
 mod durable;
 #[expect(dead_code, reason = "shared with the tests of the journal, which need more of it")]
 #[path = "../../journal/tests/etcd/server.rs"]

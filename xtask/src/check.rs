@@ -3,7 +3,7 @@
 use xshell::cmd;
 
 use crate::steps::{shell, step};
-use crate::{direction, features, homonyms, unused};
+use crate::{direction, docs, features, homonyms, messages, unused};
 
 /// Checks the format, the dependencies, the names of types, and the lints.
 ///
@@ -16,6 +16,8 @@ pub(crate) fn check() -> anyhow::Result<()> {
     step("unused dependencies", unused::check)?;
     step("one set of features", features::check)?;
     step("one name, one type", homonyms::check)?;
+    step("links of the documents", docs::check)?;
+    step("messages", || messages::messages(false))?;
     step("lints", || {
         let clippy = cmd!(shell, "cargo clippy --locked --workspace --all-targets -- -D warnings");
         Ok(clippy.run()?)

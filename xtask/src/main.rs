@@ -1,15 +1,18 @@
 //! `cargo xtask`: tasks that are more than one cargo call. `cargo xtask test` is the tier for a fresh checkout, `cargo
 //! xtask ci` runs all checks.
 
+mod book;
 mod check;
 mod ci;
 mod debian;
 mod deny;
 mod direction;
 mod dist;
+mod docs;
 mod features;
 mod homonyms;
 mod lane;
+mod messages;
 mod mutants;
 mod python;
 mod simulation;
@@ -64,6 +67,14 @@ enum Task {
     },
     /// Whether docs/waits.md names each duration of the product, and a test for each deadline.
     Waits,
+    /// Whether docs/messages.md has each message of the product, and docs/troubleshooting.md an entry for each error.
+    Messages {
+        /// Writes docs/messages.md anew.
+        #[arg(long)]
+        accept: bool,
+    },
+    /// The documents as a book, in target/book/html; builds mdBook below target/tools if it is not installed.
+    Book,
     /// The quick checks: format, lints, dependencies, names of types.
     Check,
     /// The part of `ci` that runs beside its tests.
@@ -121,6 +132,8 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Python { torch } => ci::python(torch.as_deref()),
         Task::Suites { ranks, horovod } => ci::suites(&ranks, horovod.as_deref()),
         Task::Waits => waits::waits(),
+        Task::Messages { accept } => messages::messages(accept),
+        Task::Book => book::book(),
         Task::Check => check::check(),
         Task::Computing => lane::run(ci::computing),
         Task::Simulation => lane::run(test::simulation),

@@ -72,7 +72,7 @@ fn faults(root: &Path) -> anyhow::Result<String> {
     Ok(compare(&found, &rows, &tests))
 }
 
-fn is_product(path: &str) -> bool {
+pub(crate) fn is_product(path: &str) -> bool {
     let in_rooms = PRODUCT.iter().any(|room| path.starts_with(room)) || path.starts_with(LIBRARY);
     let is_test = path.split(['/', '.']).any(|part| TEST_MODULES.contains(&part));
     in_rooms && path.ends_with(".rs") && path.contains("src/") && !is_test
