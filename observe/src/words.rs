@@ -2,11 +2,10 @@
 //! The texts contain what workers, hosts and scripts said: whoever shows them escapes them for where they are shown.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 
 use elastic_driver::{EventKind, HostResetMs, ResetWay};
-use elastic_protocol::messages::{PhaseMs, UnreachableHost};
-use elastic_protocol::{GenerationId, HostName};
+use elastic_protocol::messages::PhaseMs;
+use elastic_protocol::{GenerationId, HostName, counted};
 use serde::Serialize;
 
 /// How much an event matters to a person.
@@ -76,13 +75,11 @@ fn level_of(event: &EventKind) -> EventLevel {
 fn text_of(generation: GenerationId, event: &EventKind) -> String {
     match event {
         EventKind::HostJoined { host, slots } => {
-            format!("host {host} joined with {}", count(*slots, "slot"))
+            format!("host {host} joined with {}", counted(*slots, "slot"))
         }
         EventKind::HostRefused { host, reason } => format!("host {host} was refused: {reason}"),
         EventKind::HostLost { host, reason } => format!("host {host} is lost: {reason}"),
-        EventKind::HostUnreachable(UnreachableHost { from, to, breaks, error }) => {
-            format!("host {from} does not reach host {to} ({breaks} generations in a row): {error}")
-        }
+        EventKind::HostUnreachable(pair) => pair.to_string(),
         EventKind::HostsChanged { hosts } => format!("hosts: {}", list(hosts)),
         EventKind::WorkerStarted { worker } => format!("{worker} is started"),
         EventKind::WorkerAttached { worker, pid } => format!("{worker} attached (pid {pid})"),
@@ -103,7 +100,7 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             format!("generation {generation}: {} (step {step}, {from})", list(members))
         }
         EventKind::GenerationRunning { world_size } => {
-            format!("generation {generation} runs with {}", count(*world_size, "worker"))
+            format!("generation {generation} runs with {}", counted(*world_size, "worker"))
         }
         EventKind::WorkerStalled { worker, rank, operation, waiting, late_ms, doing, stack } => {
             let others = if *waiting == 1 { "other has" } else { "others have" };
@@ -127,7 +124,7 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             "generation {generation} is taken back: {worker} is elastic in process, every process is kept"
         ),
         EventKind::ResetDone { ms, steps_lost, .. } => {
-            let lost = count(*steps_lost, "step");
+            let lost = counted(*steps_lost, "step");
             format!("reset done: {}; {lost} lost", describe_phases(ms))
         }
         EventKind::FirstSteps { from, hosts } => match slowest_first_step(hosts) {
@@ -158,7 +155,7 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             begun + &notes.collect::<String>()
         }
         EventKind::TakeoverBegun { hosts, workers, .. } => {
-            let (hosts, workers) = (count(*hosts, "host"), count(*workers, "worker"));
+            let (hosts, workers) = (counted(*hosts, "host"), counted(*workers, "worker"));
             format!("a former driver's job goes on: {hosts} with {workers} are awaited")
         }
         EventKind::TakeoverDone { lost: 0, ms } => format!("all are back after {ms:.0} ms"),
@@ -191,11 +188,6 @@ pub fn describe_phases(ms: &PhaseMs) -> String {
     let known: Vec<String> =
         phases.into_iter().filter_map(|(name, ms)| Some(format!("{name} {:.1} ms", ms?))).collect();
     known.join(", ")
-}
-
-/// A number with its noun, singular or plural.
-fn count<N: Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == N::from(1) { "" } else { "s" })
 }
 
 fn list(names: &[impl ToString]) -> String {

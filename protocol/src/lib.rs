@@ -4,7 +4,8 @@
 //! them. `ids` names things, `time` is the cores' notion of time, `assignment` is the table of a
 //! generation, `codec` turns messages into bytes, `commit` orders snapshots, `environment` names
 //! what a worker is told at its start, `messages` is what nodes tell each other, `name` and `wire` are the
-//! names of actors and the numbers of messages, `planted` lists the bugs that the simulation plants.
+//! names of actors and the numbers of messages, `planted` lists the bugs that the simulation plants, `words` puts numbers
+//! into texts.
 
 pub mod assignment;
 pub mod codec;
@@ -20,6 +21,7 @@ pub mod output;
 pub mod planted;
 pub mod time;
 mod wire;
+mod words;
 
 pub use assignment::{Assignment, AssignmentDelta, BaseMismatch, Member};
 pub use commit::{CommitId, Step};
@@ -33,3 +35,4 @@ pub use job::{ExitStatus, JobOutcome, JobResult, ProgramSpec, ResetCause, Worker
 pub use name::{ActorId, ActorName};
 pub use time::Time;
 pub use wire::{FREE_KINDS_FROM, WireMessage, WireRequest};
+pub use words::counted;

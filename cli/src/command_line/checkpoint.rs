@@ -1,5 +1,6 @@
 //! `checkpoint list|show|verify|export`: durable checkpoints, looked at without their job. Called by `main`.
 
+use elastic_protocol::counted;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -102,11 +103,11 @@ fn run_show(flags: &FolderFlags) -> Result<(), CommandFailure> {
         return print(&format!("{whole}\n"));
     }
     let mut text = format!(
-        "{}\nstep {}, saved at {} by {} workers in generation {}, {} bytes\nplace in the data: {}\n",
+        "{}\nstep {}, saved at {} by {} in generation {}, {} bytes\nplace in the data: {}\n",
         printable(&loaded.path.display().to_string()),
         manifest.step,
         at(manifest),
-        manifest.world_size,
+        counted(manifest.world_size, "worker"),
         manifest.generation,
         bytes_of(manifest),
         printable(&manifest.position.to_string()),

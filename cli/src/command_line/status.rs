@@ -8,9 +8,7 @@ use clap::Args;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use elastic_observe::{TimeBucket, describe_phases, with_short_names};
-use elastic_protocol::messages::{
-    DriverStatus, GoodputStatus, StatusReport, UnreachableHost, WorkerStatus,
-};
+use elastic_protocol::messages::{DriverStatus, GoodputStatus, StatusReport, WorkerStatus};
 
 use super::failure::{CommandFailure, ResultExt};
 use super::find_job::{find_job, short_id};
@@ -215,9 +213,8 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
             ));
         }
     }
-    for UnreachableHost { from, to, breaks, error } in &status.unreachable {
-        let line = format!("{from} does not reach {to} ({breaks} generations in a row): {error}");
-        text.push_str(&format!("unreachable: {line}\n"));
+    for pair in &status.unreachable {
+        text.push_str(&format!("unreachable: {pair}\n"));
     }
     if let Some(result) = &status.result {
         text.push_str(&format!("result: {}\n", result.reason));

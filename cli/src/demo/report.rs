@@ -1,5 +1,6 @@
 //! The report at the end of the demo, made from the event log and the trainer's accuracy. Used by `demo`.
 
+use elastic_protocol::counted;
 use std::fmt;
 use std::path::Path;
 
@@ -90,8 +91,10 @@ impl fmt::Display for DemoReport {
         writeln!(formatter, "accuracy on the test images: {accuracy:.4}")?;
         writeln!(
             formatter,
-            "{workers_started} workers started, {workers_killed} killed, {generations} generations, \
-             {steps_lost} steps lost"
+            "{} started, {workers_killed} killed, {}, {} lost",
+            counted(*workers_started, "worker"),
+            counted(*generations, "generation"),
+            counted(*steps_lost, "step"),
         )?;
         for (index, reset) in self.resets.iter().enumerate() {
             let number = index + 1;

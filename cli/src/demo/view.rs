@@ -1,5 +1,6 @@
 //! The display of the demo: a live table where stderr is a terminal, else plain lines. Used by `demo`.
 
+use elastic_protocol::counted;
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -57,9 +58,8 @@ impl DemoView {
         }
         let (phase, generation, world_size) = &now;
         let words = first.map(program_words).unwrap_or_default();
-        self.say(&format!(
-            "{phase}: generation {generation}, {world_size} workers, step {step} {words}"
-        ));
+        let workers = counted(*world_size, "worker");
+        self.say(&format!("{phase}: generation {generation}, {workers}, step {step} {words}"));
         self.shown_step = if Some(now) == self.shown { step } else { step.max(self.shown_step) };
         self.shown = Some(now);
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use actix::Addr;
 use elastic_driver::{AskGlance, Driver, Glance};
-use elastic_protocol::Time;
 use elastic_protocol::messages::JobPhase;
+use elastic_protocol::{Time, counted};
 use elastic_runtime::{BlockingLane, NodeHandle, OffloadPort};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{sleep, timeout};
@@ -67,8 +67,8 @@ fn live_line() -> ProgressBar {
 fn text(glance: &Glance) -> String {
     let Glance { phase, generation, world_size, step, resets, .. } = glance;
     let resets =
-        if *resets == 0 { String::new() } else { format!(", {}", count(*resets, "reset")) };
-    let workers = count(u64::from(*world_size), "worker");
+        if *resets == 0 { String::new() } else { format!(", {}", counted(*resets, "reset")) };
+    let workers = counted(u64::from(*world_size), "worker");
     match phase {
         JobPhase::Gather => {
             let Glance { workers_there, workers_needed, .. } = glance;
@@ -82,11 +82,6 @@ fn text(glance: &Glance) -> String {
             format!("{phase}: generation {generation}, step {step}{resets}")
         }
     }
-}
-
-/// A number with its noun.
-fn count(number: u64, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The schedule of the lines of the log.

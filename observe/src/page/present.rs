@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use elastic_protocol::messages::{
     CheckpointStatus, DriverStatus, HostCondition, JobPhase, StatusReport,
 };
-use elastic_protocol::{HostName, JobId, JobResult, Time};
+use elastic_protocol::{HostName, JobId, JobResult, Time, counted};
 use serde::Serialize;
 
 use super::history::ms;
@@ -72,12 +72,9 @@ impl<'a> PageStatus<'a> {
 
 /// Troubles that only a person can mend.
 fn warnings(status: &StatusReport, missed: u64) -> Vec<String> {
-    let unreachable = status.unreachable.iter().map(|pair| {
-        let (from, to, breaks, error) = (&pair.from, &pair.to, pair.breaks, &pair.error);
-        format!("{from} does not reach {to} ({breaks} generations in a row): {error}")
-    });
+    let unreachable = status.unreachable.iter().map(ToString::to_string);
     let stalled = status.stalled.iter().map(ToString::to_string);
-    let missed = (missed > 0).then(|| format!("this page has missed {missed} events"));
+    let missed = (missed > 0).then(|| format!("this page has missed {}", counted(missed, "event")));
     status.warnings.iter().cloned().chain(stalled).chain(unreachable).chain(missed).collect()
 }
 

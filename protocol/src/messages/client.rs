@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::words::counted;
+
 use super::condition::{HostCondition, JobPhase, WorkerCondition};
 use super::drivers::DriverStatus;
 use super::reported::ReportedValues;
@@ -180,6 +182,14 @@ pub struct UnreachableHost {
     pub breaks: u32,
     /// The last report.
     pub error: String,
+}
+
+impl fmt::Display for UnreachableHost {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { from, to, breaks, error } = self;
+        let breaks = counted(*breaks, "generation");
+        write!(formatter, "host {from} does not reach host {to} ({breaks} in a row): {error}")
+    }
 }
 
 /// One host.

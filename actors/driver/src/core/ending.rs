@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
-use elastic_protocol::{ExitStatus, JobOutcome, JobResult, Time, WorkerFailure, WorkerId};
+use elastic_protocol::{ExitStatus, JobOutcome, JobResult, Time, WorkerFailure, WorkerId, counted};
 
 use super::DriverCore;
 use super::first_cause::FailureWords;
@@ -60,9 +60,9 @@ impl DriverCore {
             .map(|(_, record)| record)
             .filter(|record| record.stance == Stance::Finished)
             .count();
-        let workers = if finished == 1 { "worker" } else { "workers" };
+        let generation = self.round.generation();
         let reason =
-            format!("{finished} {workers} finished in generation {}", self.round.generation());
+            format!("{} finished in generation {generation}", counted(finished as u64, "worker"));
         let result = self.result(JobOutcome::Succeeded, 0, reason, None);
         self.end(now, result);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use elastic_protocol::messages::{DriverToWorker, Formation, FormationTable, SyncPlan};
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{Assignment, CommitId, ResetCause, Stamp, Step, Time, WorkerId};
+use elastic_protocol::{Assignment, CommitId, ResetCause, Stamp, Step, Time, WorkerId, counted};
 
 use elastic_registry::MemberVotes;
 
@@ -393,14 +393,13 @@ impl DriverCore {
         let mut missing = self.who_is_missing(now, &late);
         if missing.is_empty() {
             let more = (needed as usize).saturating_sub(there.len());
-            let s = if more == 1 { "" } else { "s" };
             let why = if self.roster.hosts().is_empty() { " (no host has joined)" } else { "" };
-            missing.push(format!("{more} more worker{s}{why}"));
+            missing.push(format!("{}{why}", counted(more as u64, "more worker")));
         }
         let reason = format!(
-            "the elastic timeout of {} s passed: {} workers are needed; there: {}; missing: {}",
+            "the elastic timeout of {} s passed: {}; there: {}; missing: {}",
             self.config.deadlines.elastic.as_secs_f64(),
-            needed,
+            needed_text(needed),
             list(there.iter().map(ToString::to_string)),
             missing.join(", "),
         );
@@ -475,4 +474,9 @@ fn sync_plan(commits: &[Option<CommitId>]) -> (SyncPlan, Step) {
 fn list(items: impl Iterator<Item = String>) -> String {
     let items: Vec<String> = items.collect();
     if items.is_empty() { "nobody".to_owned() } else { items.join(", ") }
+}
+
+/// How many workers are needed, in words.
+pub(super) fn needed_text(needed: u32) -> String {
+    format!("{} {} needed", counted(needed, "worker"), if needed == 1 { "is" } else { "are" })
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{CommitId, GenerationId, Step, Time, WorkerId};
+use elastic_protocol::{CommitId, GenerationId, Step, Time, WorkerId, counted};
 
 use super::DriverCore;
 use super::config::OnTotalLoss;
@@ -75,9 +75,9 @@ impl DriverCore {
             return false;
         }
         let reason = format!(
-            "every worker that held the training state is gone: at least {} steps, committed in {} s of training, \
+            "every worker that held the training state is gone: at least {}, committed in {} s of training, \
              are lost",
-            committed.0,
+            counted(committed.0, "step"),
             trained.as_secs()
         );
         let hint = "--on-total-loss restart begins again from the start; the state outlives a failure as long as one \

@@ -10,6 +10,7 @@ use elastic_protocol::messages::{
 use elastic_protocol::{Time, WorkerId};
 
 use super::DriverCore;
+use super::gather::needed_text;
 use super::phase::{ResetRecord, RoundPhase};
 use super::table::{PeerLink, SlotId, Stance, WorkerRecord};
 
@@ -231,7 +232,8 @@ impl DriverCore {
                     missing.join(", ")
                 };
                 let ms = now.ms_since(gather.since);
-                Some(format!("{needed} workers are needed; for {ms:.0} ms waiting for {who}"))
+                let needed = needed_text(needed);
+                Some(format!("{needed}; for {ms:.0} ms waiting for {who}"))
             }
             RoundPhase::Stopping { waiting_for, .. } if !waiting_for.is_empty() => {
                 let who: Vec<String> = waiting_for.iter().map(ToString::to_string).collect();
