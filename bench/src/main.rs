@@ -7,6 +7,7 @@ mod driver_cost;
 mod driver_kill;
 mod faults;
 mod monotonic;
+mod page;
 mod process;
 mod record;
 mod recovery;
@@ -57,6 +58,8 @@ enum Bench {
     DriverKill(driver_kill::DriverKillOptions),
     /// From any single fault to the next step that is committed: kills, stops, cuts, disks that hang.
     Faults(faults::FaultsOptions),
+    /// What the job's page costs the driver with many workers: without a viewer, with one that reads, with one that does not.
+    Page(page::PageOptions),
     /// kill -9 of one of four workers: the time to the next step that all have committed.
     Recovery(recovery::RecoveryOptions),
     /// Many agents become one group, over QUIC on the loopback: time, bytes and memory.
@@ -88,6 +91,7 @@ fn main() -> anyhow::Result<()> {
         Bench::DriverCost(options) => driver_cost::run(&options),
         Bench::DriverKill(options) => driver_kill::run(&options),
         Bench::Faults(options) => faults::run(&options),
+        Bench::Page(options) => page::run(&options),
         Bench::Recovery(options) => recovery::run(&options),
         Bench::Rendezvous(options) => rendezvous::run(&options),
         Bench::Soak(options) => soak::run(&options),

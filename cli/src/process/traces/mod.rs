@@ -6,6 +6,8 @@ mod client;
 mod sender;
 mod settings;
 mod spans;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::path::PathBuf;
@@ -75,8 +77,11 @@ impl TraceLane {
             Ok(settings) => Ok(settings?),
             Err(error) => Err(TracesRefused::Settings(error)),
         };
-        let opened =
-            settings.and_then(|settings| Self::start(job, TraceSender::new(&settings, job)?));
+        let open = |settings: TracesSettings| {
+            let sender = TraceSender::new(&settings, job)?;
+            Self::start(job, sender.counts(), move |trace| sender.send(trace))
+        };
+        let opened = settings.and_then(open);
         match opened {
             Ok(lane) => Some(lane),
             Err(error) => {
@@ -86,14 +91,18 @@ impl TraceLane {
         }
     }
 
-    fn start(job: &str, sender: TraceSender) -> Result<Self, TracesRefused> {
+    /// Starts the thread, which gives each trace to `send`.
+    fn start(
+        job: &str,
+        counts: Arc<SentCounts>,
+        send: impl Fn(&ResetTrace) + Send + 'static,
+    ) -> Result<Self, TracesRefused> {
         let (queue, waiting) = sync_channel::<ResetTrace>(TRACES_QUEUED_MAX);
         let (all_sent, sent) = sync_channel(1);
-        let counts = sender.counts();
         let work = move || {
             // It is dropped with this thread's end, which is what `sent` waits for.
             let _all_sent: SyncSender<()> = all_sent;
-            waiting.iter().for_each(|trace| sender.send(&trace));
+            waiting.iter().for_each(|trace| send(&trace));
         };
         let thread = thread::Builder::new().name("traces".to_owned());
         thread.spawn(work).map_err(TracesRefused::Thread)?;

@@ -29,6 +29,11 @@ pub(super) struct SentCounts {
 }
 
 impl SentCounts {
+    /// Of a collector with this endpoint, as it is named in warnings.
+    pub(super) const fn new(endpoint: String) -> Self {
+        Self { endpoint, dropped: AtomicU64::new(0), failure: Mutex::new(None) }
+    }
+
     /// Counts a trace that is lost.
     pub(super) fn count_dropped(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -79,12 +84,8 @@ impl TraceSender {
             .build()
             .map_err(TracesRefused::Exporter)?;
         exporter.set_resource(&resource(job));
-        let counts = SentCounts {
-            endpoint: settings.endpoint.clone(),
-            dropped: AtomicU64::new(0),
-            failure: Mutex::new(None),
-        };
-        Ok(Self { exporter, counts: Arc::new(counts), has_sent: AtomicBool::new(false) })
+        let counts = Arc::new(SentCounts::new(settings.endpoint.clone()));
+        Ok(Self { exporter, counts, has_sent: AtomicBool::new(false) })
     }
 
     pub(super) fn counts(&self) -> Arc<SentCounts> {
