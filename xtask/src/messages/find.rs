@@ -40,12 +40,13 @@ const ADVICE: &str = "advice";
 /// The messages of a file of the product.
 pub(super) fn in_file(path: &str, text: &str) -> anyhow::Result<Vec<Message>> {
     let file = syn::parse_file(text).with_context(|| format!("{path} cannot be parsed"))?;
-    let mut finder = Finder { path, owner: String::new(), in_hint: false, found: Vec::new() };
+    let mut finder =
+        MessageFinder { path, owner: String::new(), in_hint: false, found: Vec::new() };
     finder.visit_file(&file);
     Ok(finder.found)
 }
 
-struct Finder<'a> {
+struct MessageFinder<'a> {
     path: &'a str,
     /// The type whose definition is being read.
     owner: String,
@@ -54,7 +55,7 @@ struct Finder<'a> {
     found: Vec<Message>,
 }
 
-impl Finder<'_> {
+impl MessageFinder<'_> {
     fn add(&mut self, kind: MessageKind, text: String) {
         // A text without a letter beside its placeholders is put together of others.
         let own = text.split('}').map(|part| part.split('{').next().unwrap_or_default());
@@ -119,7 +120,7 @@ impl Finder<'_> {
     }
 }
 
-impl<'ast> Visit<'ast> for Finder<'_> {
+impl<'ast> Visit<'ast> for MessageFinder<'_> {
     fn visit_attribute(&mut self, _: &'ast Attribute) {
         // Comments are attributes, too.
     }
@@ -280,52 +281,5 @@ fn text_of(literal: &proc_macro2::Literal) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_failures_hints_and_log_lines_are_found() {
-        let text = r#"
-            #[derive(Error)]
-            enum Broken {
-                #[error("it is {what}")]
-                Much { what: String },
-                #[error(transparent)]
-                Other(Inner),
-            }
-            impl Broken {
-                fn hint(&self) -> String {
-                    match self { Self::Much { .. } => format!("mend {}", 1), Self::Other(_) => "wait".to_owned() }
-                }
-            }
-            fn carry_out() {
-                tracing::warn!(field = "value", %other, "it {} now", 2);
-                let failure = CommandFailure::usage(format!("{flag} is wrong")).hint("leave it out");
-                other.failed("it failed")?;
-                let reason = match why { Some(why) => format!("because {why}"), None => "for nothing".to_owned() };
-                emit(EventKind::Warning { text: format!("a worker says {said}") });
-                tracing::debug!("unseen");
-            }
-            #[cfg(test)]
-            mod tests { fn f() { tracing::warn!("in a test"); } }
-        "#;
-        let found = in_file("a.rs", text).expect("it parses");
-        let mut said: Vec<(MessageKind, &str, &str)> =
-            found.iter().map(|it| (it.kind, it.text.as_str(), it.owner.as_str())).collect();
-        said.sort_unstable();
-        let error = MessageKind::Error;
-        let expected = [
-            (error, "because {why}", "a.rs"),
-            (error, "for nothing", "a.rs"),
-            (error, "it failed", "a.rs"),
-            (error, "it is {what}", "Broken"),
-            (error, "leave it out", "a.rs"),
-            (error, "mend {}", "Broken"),
-            (error, "wait", "Broken"),
-            (error, "{flag} is wrong", "a.rs"),
-            (MessageKind::Log("warn"), "a worker says {said}", "a.rs"),
-            (MessageKind::Log("warn"), "it {} now", "a.rs"),
-        ];
-        assert_eq!(said, expected);
-    }
-}
+#[path = "find_tests.rs"]
+mod tests;
