@@ -31,6 +31,7 @@ const LICENCE_INPUTS: [&str; 3] = ["Cargo.lock", "packaging/about.toml", "packag
 /// A file cannot be made.
 pub(crate) fn lay_out(shell: &Shell, built: &ReleaseProgram, package: &Path) -> anyhow::Result<()> {
     let program = package.join("bin/elastic-node");
+    shell.create_dir(package.join("bin"))?;
     shell.copy_file(&built.stripped, &program)?;
     let share = package.join("share");
     let pages = share.join("man/man1");
@@ -44,6 +45,7 @@ pub(crate) fn lay_out(shell: &Shell, built: &ReleaseProgram, package: &Path) -> 
         shell.write_file(share.join(place), script + "\n")?;
     }
     let documents = share.join("doc/elastic-node");
+    shell.create_dir(&documents)?;
     for name in DOCUMENTS {
         shell.copy_file(name, documents.join(name))?;
     }

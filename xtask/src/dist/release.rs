@@ -26,7 +26,7 @@ pub(crate) struct Release {
     pub(crate) folder: PathBuf,
     /// Where files lie before they are packed. The Debian package's list of files, in cli/Cargo.toml, names this folder.
     pub(crate) drafts: PathBuf,
-    /// cargo's target folder.
+    /// cargo's target folder. Its subfolder with the name of the profile is cargo's, too.
     pub(crate) builds: PathBuf,
 }
 
@@ -55,7 +55,7 @@ impl Release {
             version: version.version.to_string(),
             epoch_s,
             folder: root.join("dist"),
-            drafts: root.join("target/dist"),
+            drafts: root.join("target/packaging"),
             builds: root.join("target"),
         })
     }
