@@ -32,7 +32,7 @@ pub struct ResetTraces {
     members: Vec<WorkerId>,
     members_before: Vec<WorkerId>,
     /// The generation that trains, or trained last.
-    running: Option<RunningGeneration>,
+    running: Option<TracedGeneration>,
     /// The reset under way: its first decision.
     decided: Option<DecidedReset>,
     /// The reset that is over, until its first steps are told.
@@ -40,7 +40,7 @@ pub struct ResetTraces {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct RunningGeneration {
+struct TracedGeneration {
     generation: GenerationId,
     since: Time,
     world_size: u32,
@@ -59,7 +59,7 @@ struct DoneReset {
     cause: ResetCause,
     way: Option<ResetWay>,
     from: GenerationId,
-    to: RunningGeneration,
+    to: TracedGeneration,
     ms: PhaseMs,
     steps_lost: u64,
 }
@@ -85,7 +85,7 @@ impl ResetTraces {
             }
             EventKind::GenerationRunning { world_size } => {
                 let (generation, world_size) = (event.generation, *world_size);
-                self.running = Some(RunningGeneration { generation, since: at, world_size });
+                self.running = Some(TracedGeneration { generation, since: at, world_size });
                 None
             }
             EventKind::ResetDecided { cause, way } => {
