@@ -17,6 +17,7 @@ use crate::abort::AbortHandle;
 use crate::communicator::Communicator;
 use crate::error::CollectiveError;
 use crate::operation::Operation;
+use crate::waited::WaitUnderWay;
 use crate::watch::WatchedGroup;
 
 /// Most operations of one communicator that are launched and not done; a further launch waits.
@@ -144,8 +145,15 @@ impl AsyncCommunicator {
     /// Runs `operation` on the calling thread, after all earlier launches.
     pub fn call<T>(&self, operation: impl FnOnce(&mut dyn Communicator) -> T) -> T {
         let _call = WatchedGroup::enter(self.shared.watch.as_ref());
+        let _wait = self.waiting();
         self.wait_for_launched(0);
         operation(&mut **lock(&self.shared.communicator))
+    }
+
+    /// Counts the time until the result is dropped as time in which the process is blocked in collectives. Calls, and waits
+    /// for launches, count by themselves; a launched operation that a foreign library waits for does not.
+    pub fn waiting(&self) -> WaitUnderWay {
+        WatchedGroup::wait(self.shared.watch.as_ref())
     }
 
     /// Launches `operation`, which runs on the progress thread after all earlier launches. With [`LAUNCHED_MAX`]
@@ -184,6 +192,7 @@ impl AsyncCommunicator {
             return self.launch(operation);
         }
         let (ticket, launched) = self.ticket();
+        let _wait = self.waiting();
         ticket.run(operation);
         launched
     }
@@ -199,7 +208,8 @@ impl AsyncCommunicator {
             result: None,
         };
         let (abort, term, generation) = (self.abort.clone(), self.term, self.generation);
-        (ticket, Launched { outcome, abort, term, generation })
+        let watch = self.shared.watch.clone();
+        (ticket, Launched { outcome, abort, term, generation, watch })
     }
 
     /// Launches an operation on memory of its own; the operation comes back, with its memory, from [`Launched::wait`].
@@ -220,6 +230,7 @@ impl AsyncCommunicator {
 
     fn wait_for_launched(&self, most: usize) {
         let mut launched = lock(&self.shared.launched);
+        let _wait = (*launched > most).then(|| self.waiting());
         while *launched > most {
             launched = self.shared.done.wait(launched).unwrap_or_else(PoisonError::into_inner);
         }
@@ -272,6 +283,7 @@ pub struct Launched<T> {
     abort: Option<AbortHandle>,
     term: u64,
     generation: u64,
+    watch: Option<WatchedGroup>,
 }
 
 impl<T> fmt::Debug for Launched<T> {
@@ -289,6 +301,7 @@ impl<T> Launched<T> {
 
     /// Waits until the operation is done, but not longer than `patience`; returns whether it is done.
     pub fn wait_for(&self, patience: Duration) -> bool {
+        let _wait = WatchedGroup::wait(self.watch.as_ref());
         let result = lock(&self.outcome.result);
         let waited = self.outcome.ready.wait_timeout_while(result, patience, |it| it.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.is_some()
@@ -300,6 +313,7 @@ impl<T> Launched<T> {
     ///
     /// Any [`CollectiveError`].
     pub fn wait(self) -> Result<T, CollectiveError> {
+        let _wait = WatchedGroup::wait(self.watch.as_ref());
         let mut result = lock(&self.outcome.result);
         loop {
             if let Some(result) = result.take() {

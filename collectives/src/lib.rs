@@ -40,6 +40,7 @@ mod split;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod waited;
 mod watch;
 pub mod wire;
 
@@ -62,4 +63,5 @@ pub use tcp::{
     DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, DEFAULT_PATH_DEADLINE, DEFAULT_STREAMS,
     GroupSpec, TcpCommunicator, TcpFabric,
 };
+pub use waited::{WaitReading, WaitUnderWay};
 pub use watch::{OperationWatch, WatchedGroup};

@@ -11,6 +11,7 @@ use elastic_protocol::messages::{CollectivePosition, CurrentCollective};
 use crate::communicator::Communicator;
 use crate::error::CollectiveError;
 use crate::operation::HostOperation;
+use crate::waited::{WaitReading, WaitUnderWay, WaitedTime};
 use crate::wire::{OperationKind, OperationSignature};
 
 /// Where a process stands among its collectives. Clones are the same watch.
@@ -29,6 +30,7 @@ struct WatchedPosition {
     inside_of_all: AtomicU32,
     /// The code of the operation begun last; 0 before the first of a call.
     kind: AtomicU32,
+    waited: WaitedTime,
 }
 
 /// Whose calls a watch sees.
@@ -67,6 +69,11 @@ impl OperationWatch {
         let entered = self.0.entered.load(Ordering::Relaxed);
         CollectivePosition { entered, inside, section: None }
     }
+
+    /// The present moment, with the time that the process has been blocked in collectives.
+    pub fn waited(&self) -> WaitReading {
+        self.0.waited.reading()
+    }
 }
 
 impl WatchedGroup {
@@ -84,6 +91,11 @@ impl WatchedGroup {
             watch.0.inside.fetch_add(1, Ordering::Release);
         }
         WatchedCall(group.cloned())
+    }
+
+    /// A thread begins to wait for collectives.
+    pub(crate) fn wait(group: Option<&Self>) -> WaitUnderWay {
+        WaitedTime::begin(group.map(|group| &group.watch.0.waited))
     }
 
     /// A communicator whose operations are named to the watch.
