@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use elastic_driver::{DriverEvent, EventKind};
 use elastic_protocol::ResetCause;
-use elastic_protocol::messages::{PhaseMs, StatusReport};
+use elastic_protocol::messages::{PhaseMs, StatusReport, WorkerStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::metrics::MetricType;
@@ -42,6 +42,7 @@ pub struct EventTally {
     /// Processes that failed.
     worker_failures: u64,
     worker_hangs: u64,
+    stragglers: u64,
 }
 
 /// A histogram.
@@ -77,6 +78,7 @@ impl EventTally {
             }
             EventKind::WorkerExited { expected: false, .. } => self.worker_failures += 1,
             EventKind::WorkerStalled { .. } => self.worker_hangs += 1,
+            EventKind::StragglerFound { .. } => self.stragglers += 1,
             _ => {}
         }
     }
@@ -275,9 +277,35 @@ fn of_fleet(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result
         (labels, worker.step as f64)
     });
     writer.gauge("worker_step", "The step that a rank reported.", None, series.collect())?;
+    of_steps(writer, status)?;
     let unlabelled = members().count().saturating_sub(WORKERS_LABELLED_MAX);
     let help = "Ranks without time series of their own.";
     writer.gauge("workers_unlabelled", help, None, plain(unlabelled as f64))
+}
+
+/// How long steps take, and who is slow.
+fn of_steps(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result {
+    let members = || status.workers.iter().filter_map(|worker| Some((worker.rank?, worker)));
+    let series = |ms: fn(&WorkerStatus) -> Option<f64>| {
+        let labelled = members().take(WORKERS_LABELLED_MAX).filter_map(|(rank, worker)| {
+            let labels = vec![("rank", rank.to_string()), ("host", worker.host.to_string())];
+            Some((labels, ms(worker)? / 1e3))
+        });
+        labelled.collect::<Series>()
+    };
+    let seconds = Some(Unit::Seconds);
+    let help = "How long a rank's steps take: a median of the last ones.";
+    writer.gauge("worker_step_duration", help, seconds.clone(), series(|it| it.step_ms))?;
+    let help = "The part of a rank's steps outside of collectives.";
+    writer.gauge("worker_step_compute", help, seconds.clone(), series(|it| it.compute_ms))?;
+    let help = "The part of a rank's steps in which it was blocked in collectives.";
+    writer.gauge("worker_step_waiting", help, seconds, series(|it| it.waiting_ms))?;
+    let slow = status.stragglers.iter().map(|worker| {
+        let labels = vec![("rank", worker.rank.to_string()), ("host", worker.host.to_string())];
+        (labels, worker.factor)
+    });
+    let help = "How many times as long as its peers a rank computes that was named as slow.";
+    writer.gauge("worker_straggling_ratio", help, None, slow.collect())
 }
 
 /// What the members' programs report. The names are the programs' own, so that their number is bounded here.
@@ -337,6 +365,9 @@ fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
     writer.counter("worker_failures", "Processes of workers that failed.", failures)?;
     let hangs = plain(tally.worker_hangs as f64);
     writer.counter("worker_hangs", "Workers that hung while others waited for them.", hangs)?;
+    let stragglers = plain(tally.stragglers as f64);
+    let help = "Times that a worker, or a host, was named as slower than its peers.";
+    writer.counter("stragglers", help, stragglers)?;
     let losses = tally.host_losses.iter().map(|(host, losses)| (host.clone(), *losses as f64));
     writer.counter("host_losses", "Losses of hosts.", labelled("host", losses))?;
     let others = plain(tally.other_host_losses as f64);
@@ -363,7 +394,7 @@ fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use elastic_protocol::messages::{ReportedValues, WorkerCondition, WorkerStatus};
+    use elastic_protocol::messages::{ReportedValues, WorkerCondition};
 
     use super::*;
 
@@ -387,6 +418,7 @@ mod tests {
             waiting_for: None,
             awaited: Vec::new(),
             stalled: Vec::new(),
+            stragglers: Vec::new(),
             warnings: Vec::new(),
             unreachable: Vec::new(),
             lanes: Vec::new(),
@@ -430,6 +462,9 @@ mod tests {
                 step: 1,
                 note: String::new(),
                 reported,
+                step_ms: None,
+                compute_ms: None,
+                waiting_ms: None,
             }
         };
         let names =

@@ -46,6 +46,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::Warning { .. }
         | EventKind::WorkerStalled { .. }
         | EventKind::WorkerNotStarted { .. }
+        | EventKind::StragglerFound { .. }
         | EventKind::WorkerOutOfMemory { .. }
         | EventKind::WorkerExited { expected: false, .. } => EventLevel::Warn,
         EventKind::ResetDecided { way, .. } => warn_if(*way == ResetWay::Abort),
@@ -63,12 +64,23 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::GenerationRunning { .. }
         | EventKind::ResetCalledOff { .. }
         | EventKind::StallEnded { .. }
+        | EventKind::StragglerRecovered { .. }
         | EventKind::ResetDone { .. }
         | EventKind::CheckpointSaved { .. }
         | EventKind::TakeoverBegun { .. }
         | EventKind::StandbysChanged { .. }
         | EventKind::HandedOver { .. }
         | EventKind::JobEnded { .. } => EventLevel::Info,
+    }
+}
+
+/// Some ranks, such as `ranks 2 and 3`.
+fn ranks_of(ranks: &[u32]) -> String {
+    let all: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    match all.split_last() {
+        Some((last, [])) => format!("rank {last}"),
+        Some((last, others)) => format!("ranks {} and {last}", others.join(", ")),
+        None => "no rank".to_owned(),
     }
 }
 
@@ -114,6 +126,35 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         EventKind::StallEnded { worker, ms, .. } => {
             format!("{worker} goes on: others had waited for it for {ms:.0} ms")
         }
+        EventKind::StragglerFound {
+            worker,
+            rank,
+            ranks,
+            is_host,
+            factor,
+            own_factor,
+            compute_ms,
+            peers_ms,
+            slow_ms,
+        } => {
+            let who = match is_host {
+                true => format!("host {} is SLOW, with {}", worker.host, ranks_of(ranks)),
+                false => format!("{worker} (rank {rank}) is SLOW"),
+            };
+            let whose = if *is_host { format!("rank {rank}") } else { "it".to_owned() };
+            let before = own_factor.map_or_else(String::new, |factor| {
+                format!(", {factor:.1} times as long as before")
+            });
+            format!(
+                "{who}: {whose} computes {compute_ms:.1} ms a step, {factor:.1} times as long as its peers ({peers_ms:.1} \
+                 ms){before}, for {:.0} s; they wait for it in each step",
+                slow_ms / 1e3
+            )
+        }
+        EventKind::StragglerRecovered { worker, rank, ms } => format!(
+            "{worker} (rank {rank}) is as fast as its peers again; it was slow for {:.0} s",
+            ms / 1e3
+        ),
         EventKind::ResetDecided { cause, way } => {
             format!("generation {generation} ends ({}): {cause}", way.name())
         }

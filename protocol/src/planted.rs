@@ -62,6 +62,10 @@ bugs! {
     EveryWaitIsAHang = "a wait of a second is a hang, whatever the process does", "driver";
     /// A wait for a worker in a section of its program is held to the limit of waits outside of sections.
     SectionsIgnored = "a wait for a worker in a section is held to the limit of the others", "driver";
+    /// The driver compares how long members wait, not how long they compute: it finds the victims of a slow member.
+    StragglerByWaiting = "members are compared by how long they wait, not compute", "driver";
+    /// One slow look at a member names it: a moment's load is taken for a slow host.
+    StragglerAtOnce = "a member that is slow once is named as a straggler", "driver";
     /// A death that is known before the exit status counts as two failures of the slot.
     DeathCountsTwice = "a death counts twice, before and with its exit status", "driver";
     /// A death whose reset is over when the exit status comes keeps its provisional cause.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use elastic_protocol::codec::encode;
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, DriverToWorker, ReportedValues, Vote, WorkerToDriver,
+    AgentToDriver, Ballot, DriverToWorker, ReportedValues, StepTimes, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, AssignmentDelta, CommitId, HostName, NodeId, Stamp, Step, WorkerId,
@@ -65,7 +65,10 @@ impl Workers {
         let mut reported = ReportedValues::default();
         reported.set("loss", 0.0421)?;
         reported.set("accuracy", 0.9611)?;
-        let bytes = encode(&WorkerToDriver::Progress { stamp, step, note, reported })?;
+        // Of ten messages one has step times; here all have them.
+        let steps = StepTimes { step_us: 5_250, compute_us: 4_000, waiting_us: 1_250 };
+        let steps = Some(steps);
+        let bytes = encode(&WorkerToDriver::Progress { stamp, step, note, reported, steps })?;
         let workers = self.commits.keys();
         Ok(workers.map(|it| Input::FromWorker(NodeId::worker(it), bytes.clone())).collect())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
-use elastic_driver::{CheckpointEvery, ElasticMode, OnFailure, OnHang, OnTotalLoss};
+use elastic_driver::{CheckpointEvery, ElasticMode, OnFailure, OnHang, OnStraggler, OnTotalLoss};
 use elastic_gpu::Backend;
 use elastic_host_manager::DnsTarget;
 use elastic_journal::etcd::EtcdAddress;
@@ -113,6 +113,10 @@ pub(crate) struct DriverFlags {
     /// learnt]
     #[arg(long, env = "ELASTIC_HANG_TIMEOUT", value_name = "SECONDS", value_parser = positive_seconds)]
     pub(crate) hang_timeout: Option<Duration>,
+    /// A worker that computes for longer than the others, which wait for it in each step: name it, or do not compare them
+    /// [default: tell]
+    #[arg(long, env = "ELASTIC_ON_STRAGGLER", value_enum)]
+    pub(crate) on_straggler: Option<OnStraggler>,
     /// The folder of durable checkpoints, which all hosts share: from them the job resumes when no worker holds its state
     /// any more [default: nothing is written]
     #[arg(long, env = "ELASTIC_CHECKPOINT", value_name = "FOLDER")]

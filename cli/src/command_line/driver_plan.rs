@@ -409,6 +409,7 @@ fn driver_config(
         on_total_loss: flags.on_total_loss,
         on_hang: flags.on_hang.unwrap_or_default(),
         hang_timeout: flags.hang_timeout,
+        on_straggler: flags.on_straggler.unwrap_or_default(),
         checkpoint: checkpoints(flags)?,
         mode: flags.mode.unwrap_or_default(),
         hosts_join: *source == HostSource::Joined,

@@ -193,6 +193,7 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
     if status.stalled.is_empty() {
         text.extend(status.awaited.iter().map(|awaited| format!("awaited: {awaited}\n")));
     }
+    text.extend(status.stragglers.iter().map(|straggler| format!("slow: {straggler}\n")));
     if let Some(checkpoint) = &status.checkpoint {
         let last = match (checkpoint.last_step, &checkpoint.at) {
             (Some(step), Some(at)) => format!("step {step}, saved at {at}"),

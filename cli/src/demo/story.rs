@@ -103,6 +103,9 @@ mod tests {
             step,
             note: String::new(),
             reported: ReportedValues::default(),
+            step_ms: None,
+            compute_ms: None,
+            waiting_ms: None,
         });
         StatusReport {
             job: JobId(uuid::Uuid::nil()),
@@ -122,6 +125,7 @@ mod tests {
             waiting_for: None,
             awaited: Vec::new(),
             stalled: Vec::new(),
+            stragglers: Vec::new(),
             warnings: Vec::new(),
             unreachable: Vec::new(),
             lanes: Vec::new(),

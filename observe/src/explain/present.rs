@@ -32,6 +32,9 @@ pub(super) fn of_present(record: &LoggedJob, status: Option<&StatusReport>) -> E
         sentences.extend(idle.map(|(bucket, slots)| describe(*bucket, slots)));
     }
     sentences.extend(status.into_iter().flat_map(hangs));
+    let slow = status.into_iter().flat_map(|status| &status.stragglers);
+    sentences
+        .extend(slow.map(|straggler| format!("Slow: {straggler}; they wait for it in each step.")));
     let warnings = status.into_iter().flat_map(|status| &status.warnings);
     sentences.extend(warnings.map(|warning| format!("Warning: {warning}.")));
     let awaited = by_bucket

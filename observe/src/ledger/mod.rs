@@ -176,6 +176,8 @@ impl GoodputLedger {
             | EventKind::WorkerStalled { .. }
             | EventKind::StallEnded { .. }
             | EventKind::FirstSteps { .. }
+            | EventKind::StragglerFound { .. }
+            | EventKind::StragglerRecovered { .. }
             | EventKind::StateLost { .. }
             | EventKind::TakeoverDone { .. }
             | EventKind::StandbysChanged { .. }

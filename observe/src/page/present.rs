@@ -74,8 +74,17 @@ impl<'a> PageStatus<'a> {
 fn warnings(status: &StatusReport, missed: u64) -> Vec<String> {
     let unreachable = status.unreachable.iter().map(ToString::to_string);
     let stalled = status.stalled.iter().map(ToString::to_string);
+    let slow = status.stragglers.iter().map(ToString::to_string);
     let missed = (missed > 0).then(|| format!("this page has missed {}", counted(missed, "event")));
-    status.warnings.iter().cloned().chain(stalled).chain(unreachable).chain(missed).collect()
+    status
+        .warnings
+        .iter()
+        .cloned()
+        .chain(stalled)
+        .chain(slow)
+        .chain(unreachable)
+        .chain(missed)
+        .collect()
 }
 
 /// The hosts, each with its slots.

@@ -76,6 +76,7 @@ fn status() -> StatusReport {
         waiting_for: Some(HOSTILE.to_owned()),
         awaited: Vec::new(),
         stalled: Vec::new(),
+        stragglers: Vec::new(),
         warnings: Vec::new(),
         unreachable: Vec::new(),
         lanes: Vec::new(),
@@ -169,9 +170,21 @@ fn status_with(losses: &[f64]) -> StatusReport {
             step: 1,
             note: String::new(),
             reported,
+            step_ms: None,
+            compute_ms: None,
+            waiting_ms: None,
         }
     });
     StatusReport { workers: workers.collect(), ..status() }
+}
+
+/// A status with a worker for each of these, by rank, which computes for so long in a step, in milliseconds.
+pub(super) fn status_computing(computes: &[Option<f64>]) -> StatusReport {
+    let mut status = status_with(&vec![0.0; computes.len()]);
+    for (worker, compute_ms) in status.workers.iter_mut().zip(computes) {
+        worker.compute_ms = *compute_ms;
+    }
+    status
 }
 
 #[test]

@@ -12,6 +12,7 @@ use super::condition::{HostCondition, JobPhase, WorkerCondition};
 use super::drivers::DriverStatus;
 use super::reported::ReportedValues;
 use super::standstill::{AwaitedWorker, StalledWorker};
+use super::straggler::StragglingWorker;
 use crate::ids::{HostName, JobId};
 use crate::job::JobResult;
 
@@ -71,6 +72,10 @@ pub struct StatusReport {
     /// Workers that hang in a generation that trains; at most [`StatusReport::AWAITED_MAX`].
     #[serde(default)]
     pub stalled: Vec<StalledWorker>,
+    /// Members whose steps take longer than those of the others, which wait for them; at most
+    /// [`StatusReport::AWAITED_MAX`].
+    #[serde(default)]
+    pub stragglers: Vec<StragglingWorker>,
     /// Troubles that only a person can mend, such as a failing discovery script.
     pub warnings: Vec<String>,
     /// Hosts that do not reach each other, although the driver hears both: the last generation broke between them.
@@ -99,7 +104,7 @@ pub struct StatusReport {
 }
 
 impl StatusReport {
-    /// Most workers that are named as awaited, or as stalled.
+    /// Most workers that are named as awaited, as stalled, or as stragglers.
     pub const AWAITED_MAX: usize = 8;
 }
 
@@ -210,7 +215,7 @@ pub struct HostStatus {
 }
 
 /// One worker, or one slot without a worker.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct WorkerStatus {
     /// Its rank, if it is a member of the current generation.
     pub rank: Option<u32>,
@@ -230,6 +235,16 @@ pub struct WorkerStatus {
     /// The numbers that the program reports.
     #[serde(default)]
     pub reported: ReportedValues,
+    /// How long its steps take, in milliseconds, as a median of the last ones; absent until steps of the current generation
+    /// were measured. A step is what lies between two commits or checks for host updates.
+    #[serde(default)]
+    pub step_ms: Option<f64>,
+    /// The part of that outside of collectives: computation, data, commits.
+    #[serde(default)]
+    pub compute_ms: Option<f64>,
+    /// The part of that in which it was blocked in collectives, waiting for others or for data.
+    #[serde(default)]
+    pub waiting_ms: Option<f64>,
 }
 
 /// One reset.

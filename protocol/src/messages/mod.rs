@@ -10,6 +10,8 @@ mod condition;
 mod drivers;
 mod reported;
 mod standstill;
+mod step_times;
+mod straggler;
 mod vote;
 mod worker;
 
@@ -27,6 +29,8 @@ pub use standstill::{
     AwaitedWorker, CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight,
     StalledWorker, TrainingSection,
 };
+pub use step_times::StepTimes;
+pub use straggler::StragglingWorker;
 pub use vote::{Ballot, Vote};
 pub use worker::{
     DriverToWorker, Formation, FormationTable, GroupKey, Placement, SyncPlan, WorkerToDriver,

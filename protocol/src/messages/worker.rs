@@ -14,6 +14,7 @@ use crate::ids::{JobId, Stamp, Term};
 use crate::job::{JobResult, ResetCause};
 use crate::messages::{
     CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, ReportedValues,
+    StepTimes,
 };
 
 /// Messages from a worker to the driver. Votes go to the registry as [`Vote`](super::Vote).
@@ -71,6 +72,8 @@ pub enum WorkerToDriver {
         note: String,
         /// The numbers that the program reports, each as it was last.
         reported: ReportedValues,
+        /// How long its steps take; with one message in [`StepTimes::EVERY`] at most, absent from the others.
+        steps: Option<StepTimes>,
     },
     /// The training thread has stood still for [`WorkerToDriver::STILL_BEATS`] beats, or goes on after that. Sent again on
     /// every new connection while it stands still.

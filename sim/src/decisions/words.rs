@@ -155,7 +155,7 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
             format!("a collective of {} failed with rank {}: {error}", stamp(*of), or_none(*peer))
         }
         WorkerToDriver::Warning { text } => format!("warns: {text}"),
-        WorkerToDriver::Progress { stamp: of, step, note, reported } => {
+        WorkerToDriver::Progress { stamp: of, step, note, reported, .. } => {
             let said = format!("{PROGRESS} {} is at step {step} {note} {reported}", stamp(*of));
             said.trim_end().to_owned()
         }
@@ -374,6 +374,11 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
             "{worker} hangs: {waiting} have waited for {late_ms} ms in {operation}, and it {doing}"
         ),
         EventKind::StallEnded { worker, ms, .. } => format!("{worker} goes on after {ms:.3} ms"),
+        EventKind::StragglerFound { worker, ranks, is_host, factor, .. } => {
+            let whole = if *is_host { ", its host" } else { "" };
+            format!("{worker} is slow{whole}: {} ranks, {factor:.2} times", ranks.len())
+        }
+        EventKind::StragglerRecovered { worker, .. } => format!("{worker} is slow no more"),
         EventKind::ResetDecided { cause, way } => format!("reset by {}: {cause}", way.name()),
         EventKind::CheckpointSaved { step, .. } => format!("step {step} is saved"),
         EventKind::CheckpointFailed { step, reason } => {

@@ -41,6 +41,17 @@ pub enum OnHang {
     Restart,
 }
 
+/// Answer to a member that computes for longer than the others, which wait for it in each step.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum OnStraggler {
+    /// None: members are not compared.
+    Off,
+    /// It is named, with how slow it is.
+    #[default]
+    Tell,
+}
+
 /// Ways in which workers survive a reset.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -119,6 +130,9 @@ pub struct DriverConfig {
     pub on_hang: OnHang,
     /// Longest time that others may wait for a member in a collective; none: what is usual is learnt.
     pub hang_timeout: Option<Duration>,
+    /// Answer to a member that is slower than the others. Default: it is named.
+    #[serde(default)]
+    pub on_straggler: OnStraggler,
     /// Durable checkpoints; none: nothing is written.
     pub checkpoint: Option<CheckpointSettings>,
     /// Way in which workers survive a reset.
@@ -193,6 +207,7 @@ impl DriverConfig {
             on_failure: OnFailure::default(),
             on_total_loss: None,
             on_hang: OnHang::default(),
+            on_straggler: OnStraggler::default(),
             hang_timeout: None,
             checkpoint: None,
             mode: ElasticMode::default(),

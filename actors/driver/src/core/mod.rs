@@ -41,6 +41,7 @@ mod slot_failures;
 mod standing;
 mod state_losses;
 mod status;
+mod stragglers;
 mod table;
 mod takeover;
 mod tell;
@@ -61,7 +62,7 @@ use self::agenda::Timetable;
 use self::checkpoints::Checkpoints;
 pub use self::config::{
     CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, InvalidDriverConfig, OnFailure,
-    OnHang, OnTotalLoss, ResumeFrom,
+    OnHang, OnStraggler, OnTotalLoss, ResumeFrom,
 };
 pub use self::event_form::{InvalidListedHost, ListedHost};
 use self::first_cause::FirstCause;
@@ -79,6 +80,7 @@ use self::roster::Roster;
 use self::round::Round;
 pub use self::standing::{Until, WorkerStanding};
 pub use self::status::Glance;
+use self::stragglers::Stragglers;
 use self::table::Stance;
 use self::timers::Timer;
 use self::trained_state::TrainedState;
@@ -108,6 +110,9 @@ pub struct DriverCore {
     /// Members that stand still while others wait for them.
     #[serde(default)]
     hangs: Hangs,
+    /// How long members compute in a step, and who is slow.
+    #[serde(default)]
+    stragglers: Stragglers,
     /// Resets that bring the job no further.
     pacing: Pacing,
     /// How far the training state has come, and how many of its steps are lost.
@@ -144,6 +149,7 @@ impl DriverCore {
             first_steps: FirstSteps::default(),
             quarrels: Quarrels::default(),
             hangs: Hangs::default(),
+            stragglers: Stragglers::default(),
             pacing: Pacing::default(),
             state: TrainedState::default(),
             checkpoints: Checkpoints::restored(None),
@@ -263,6 +269,11 @@ impl DriverCore {
             && !self.agenda.covers(at, Timer::Hang)
         {
             return Err("G-9: the wait of members for others has no timer".to_owned());
+        }
+        if let Some(at) = self.stragglers.due_at()
+            && !self.agenda.covers(at, Timer::Straggler)
+        {
+            return Err("G-9: the review of step times has no timer".to_owned());
         }
         for (host, join) in self.roster.pending_joins() {
             if !self.agenda.covers(join.deadline, Timer::Join(host.clone())) {

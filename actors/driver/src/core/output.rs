@@ -250,6 +250,39 @@ pub enum EventKind {
         /// frozen, had not committed yet, or was in a section of its program, nor if it goes on for other members.
         usual: bool,
     },
+    /// A member has computed for longer than the others for a while: they wait for it in each step.
+    StragglerFound {
+        /// The worker; of several of one host, the one that was slow first.
+        #[serde(with = "event_form::text")]
+        worker: WorkerId,
+        /// Its rank.
+        rank: u32,
+        /// The ranks that are slow, this one among them: several if their host is at fault.
+        ranks: Vec<u32>,
+        /// Whether its host is at fault: several of its members are slow, and none elsewhere.
+        is_host: bool,
+        /// How many times as long as the median of its peers it computes.
+        factor: f64,
+        /// How many times as long as before it computes; absent while too little is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        own_factor: Option<f64>,
+        /// Its time of computation in a step, in milliseconds.
+        compute_ms: f64,
+        /// The median of its peers' times, in milliseconds.
+        peers_ms: f64,
+        /// How long it has been slow, in milliseconds.
+        slow_ms: f64,
+    },
+    /// A member that was named as slow is as fast as the others again.
+    StragglerRecovered {
+        /// The worker.
+        #[serde(with = "event_form::text")]
+        worker: WorkerId,
+        /// Its rank.
+        rank: u32,
+        /// How long it was slow, in milliseconds.
+        ms: f64,
+    },
     /// A generation is to end.
     ResetDecided {
         /// The reason.

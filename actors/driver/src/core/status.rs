@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use elastic_host_manager::HostState;
 use elastic_protocol::messages::{
     DriverStatus, HostCondition, HostStatus, JobPhase, ReportedValues, ResetStatus, StatusReport,
-    WorkerCondition, WorkerStatus,
+    StepTimes, WorkerCondition, WorkerStatus,
 };
 use elastic_protocol::{Time, WorkerId};
 
@@ -79,6 +79,7 @@ impl DriverCore {
             waiting_for: self.waiting_for(now),
             awaited: self.awaited_workers(now),
             stalled: self.stalled_workers(now),
+            stragglers: self.straggling_workers(now),
             warnings: self.warnings(),
             unreachable: self.unreachable(),
             lanes: Vec::new(),
@@ -178,6 +179,8 @@ impl DriverCore {
             (Stance::Member, RoundPhase::Gather(_)) => WorkerCondition::Arriving,
             (Stance::Member, _) => WorkerCondition::Running,
         };
+        let steps = self.stragglers.times_of(worker, self.round.stamp()).filter(|_| rank.is_some());
+        let shown = |us: fn(StepTimes) -> u64| steps.map(|times| StepTimes::shown_ms(us(times)));
         WorkerStatus {
             rank,
             host: worker.host.clone(),
@@ -187,6 +190,9 @@ impl DriverCore {
             step: record.step.0,
             note: record.note.clone(),
             reported: record.reported.clone(),
+            step_ms: shown(|times| times.step_us),
+            compute_ms: shown(|times| times.compute_us),
+            waiting_ms: shown(|times| times.waiting_us),
         }
     }
 
@@ -212,6 +218,9 @@ impl DriverCore {
                 step: 0,
                 note: String::new(),
                 reported: ReportedValues::default(),
+                step_ms: None,
+                compute_ms: None,
+                waiting_ms: None,
             })
         })
     }

@@ -27,6 +27,8 @@ pub(crate) enum Timer {
     Silence(WorkerId),
     /// Members wait for others: their processes are to be looked at, or the wait lasts too long.
     Hang,
+    /// Members have told how long their steps take: they are to be compared.
+    Straggler,
     /// A checkpoint is due, or its save is slow.
     Checkpoint,
     /// The report of a reset waits no longer for an exit status.

@@ -38,12 +38,15 @@ impl DriverCore {
             WorkerToDriver::CollectiveFailed { stamp, peer, error } => {
                 self.handle_collective_failed(now, worker, stamp, peer, error);
             }
-            WorkerToDriver::Progress { stamp, step, note, reported } => {
+            WorkerToDriver::Progress { stamp, step, note, reported, steps } => {
                 if self.round.stamp() != Some(stamp) {
                     return self.drop_message();
                 }
                 self.roster.note_progress(&worker, step, note, reported);
                 self.note_first_step(now, &worker, step);
+                if let Some(times) = steps {
+                    self.handle_step_times(now, &worker, stamp, times);
+                }
                 self.record_progress(now);
                 self.retry_checkpoint(now);
             }

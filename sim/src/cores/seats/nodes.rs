@@ -150,6 +150,7 @@ impl World {
             note: String::new(),
             reported: ReportedValues::default(),
             position: self.position_of(process),
+            steps: None,
         }
     }
 

@@ -96,6 +96,8 @@ pub(super) struct Cluster {
     pub(super) looks: Vec<(WorkerId, bool)>,
     /// Events about hangs.
     pub(super) stalls: Vec<EventKind>,
+    /// Events of stragglers.
+    pub(super) stragglers: Vec<EventKind>,
     pub(super) left: Vec<WorkerId>,
     pub(super) stops: Vec<(WorkerId, u64)>,
     pub(super) refused: Vec<String>,
@@ -170,6 +172,7 @@ impl Cluster {
             sights: BTreeMap::new(),
             looks: Vec::new(),
             stalls: Vec::new(),
+            stragglers: Vec::new(),
             left: Vec::new(),
             stops: Vec::new(),
             refused: Vec::new(),
@@ -421,7 +424,7 @@ impl Cluster {
     pub(super) fn say_step(&mut self, worker: &WorkerId, step: u64) {
         let (stamp, step, note) = (self.stamp(), Step(step), String::new());
         let reported = ReportedValues::default();
-        self.say(worker, WorkerToDriver::Progress { stamp, step, note, reported });
+        self.say(worker, WorkerToDriver::Progress { stamp, step, note, reported, steps: None });
     }
 
     pub(super) fn vote(&mut self, worker: &WorkerId, ballot: Ballot) {
@@ -567,6 +570,10 @@ impl Cluster {
                 EventKind::HostUnreachable(report) => self.unreachable.push(report),
                 kind @ (EventKind::WorkerStalled { .. } | EventKind::StallEnded { .. }) => {
                     self.stalls.push(kind);
+                }
+                kind
+                @ (EventKind::StragglerFound { .. } | EventKind::StragglerRecovered { .. }) => {
+                    self.stragglers.push(kind);
                 }
                 EventKind::GenerationTakenBack { .. } => self.taken_back += 1,
                 _ => {}

@@ -18,6 +18,7 @@ mod pacing;
 mod quarrels;
 mod reported;
 mod restart;
+mod stragglers;
 mod takeover;
 mod total_loss;
 

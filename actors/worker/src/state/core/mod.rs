@@ -113,6 +113,8 @@ pub struct StateCore {
     /// The time since which the training thread has been waiting, if it waits.
     waits_since: Option<Time>,
     sent_progress: Option<(Time, TrainingProgress)>,
+    /// The time at which the driver was told last how long steps take, in this generation.
+    sent_steps_at: Option<Time>,
     /// Where the training thread was seen last, while it runs.
     seen: Option<standstill::SeenPosition>,
     /// The step that this worker was told last to save, with its last report.
@@ -146,6 +148,7 @@ impl StateCore {
             leaving: None,
             waits_since: Some(now),
             sent_progress: None,
+            sent_steps_at: None,
             seen: None,
             checkpoint: None,
             warnings: BTreeSet::new(),
@@ -337,6 +340,7 @@ impl StateCore {
             self.training = ThreadState::Forming;
             self.arrived = false;
             self.sent_progress = None;
+            self.sent_steps_at = None;
             self.seen = None;
             self.placement = Some(placement.clone());
             self.outputs.push_back(StateOutput::PauseFlag { on: false });

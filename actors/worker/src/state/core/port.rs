@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use elastic_protocol::messages::{
     CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, Placement,
-    ReportedValues, SyncPlan, Vote, WorkerToDriver,
+    ReportedValues, StepTimes, SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{CommitId, Deadlines, JobId, JobResult, Stamp, Step, WorkerId};
 
@@ -244,4 +244,6 @@ pub struct TrainingProgress {
     pub reported: ReportedValues,
     /// Where the training thread stands among its collectives.
     pub position: CollectivePosition,
+    /// How long its steps take; none before some were measured in this generation.
+    pub steps: Option<StepTimes>,
 }

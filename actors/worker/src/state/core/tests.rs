@@ -5,7 +5,7 @@ use std::time::Duration;
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     Ballot, CollectivePosition, DriverToWorker, Formation, FormationTable, GroupKey, Placement,
-    ReportedValues, SyncPlan, Vote, WorkerToDriver,
+    ReportedValues, StepTimes, SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, AssignmentDelta, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId,
@@ -350,7 +350,8 @@ fn h_21_a_finished_worker_stays_and_takes_part_again() {
     let (stamp, commit) = (stamp(1), commit(1, 9));
     let (told, last) = (note.clone(), reported.clone());
     core.handle_training(NOW, TrainingEvent::Returned { stamp, commit, note, reported });
-    let progress = WorkerToDriver::Progress { stamp, step: Step(9), note: told, reported: last };
+    let progress =
+        WorkerToDriver::Progress { stamp, step: Step(9), note: told, reported: last, steps: None };
     assert_eq!(outputs(&mut core), [StateOutput::ToDriver(progress), vote(1, Ballot::Success)]);
     core.handle_driver(NOW, DriverToWorker::Abort { stamp, cause: cause() });
     assert_eq!(outputs(&mut core), [arrived(1, Some(commit), 0)]);
@@ -509,6 +510,37 @@ fn reported_values_are_told_with_the_progress_and_the_last_ones_count() {
     core.handle_progress(NOW + beat, at(50.0));
     core.handle_progress(NOW + beat + beat, at(50.0));
     assert_eq!(told(&mut core), [loss(50.0)], "nor for what the driver knows");
+}
+
+#[test]
+fn step_times_are_told_with_progress_that_is_sent_anyway_and_once_a_second() {
+    let mut core = running(1);
+    let times = StepTimes { step_us: 10, compute_us: 8, waiting_us: 2 };
+    let at = |step| TrainingProgress {
+        step: Step(step),
+        steps: Some(times),
+        ..TrainingProgress::default()
+    };
+    let told = |core: &mut StateCore| -> Vec<Option<StepTimes>> {
+        let said = outputs(core).into_iter().filter_map(|output| match output {
+            StateOutput::ToDriver(WorkerToDriver::Progress { steps, .. }) => Some(steps),
+            _ => None,
+        });
+        said.collect()
+    };
+    let beat = Deadlines::default().beat;
+    for beats in 0..20 {
+        core.handle_progress(NOW + beat * beats, at(u64::from(beats)));
+    }
+    let said = told(&mut core);
+    assert_eq!(said.len(), 20);
+    let with_times = (0..20).filter(|number| said[*number].is_some());
+    assert_eq!(with_times.collect::<Vec<_>>(), [0, 10]);
+    assert_eq!(said[10], Some(times));
+    for beats in 20..40 {
+        core.handle_progress(NOW + beat * beats, at(19));
+    }
+    assert_eq!(told(&mut core), [], "no message for them alone");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use elastic_protocol::messages::{Ballot, WorkerToDriver};
+use elastic_protocol::messages::{Ballot, StepTimes, WorkerToDriver};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, Stamp, Time};
 
@@ -63,13 +63,23 @@ impl StateCore {
         if self.sent_progress.as_ref().is_some_and(|(_, before)| is_old(before)) {
             return;
         }
+        let steps = self.steps_due(now, progress.steps);
         self.tell_driver(WorkerToDriver::Progress {
             stamp: self.stamp,
             step: progress.step,
             note: progress.note.clone(),
             reported: progress.reported.clone(),
+            steps,
         });
         self.sent_progress = Some((now, progress));
+    }
+
+    /// The step times, if the driver was not told of them a moment ago.
+    fn steps_due(&mut self, now: Time, steps: Option<StepTimes>) -> Option<StepTimes> {
+        let is_early = self.sent_steps_at.is_some_and(|at| now < at + StepTimes::EVERY);
+        let steps = steps.filter(|_| !is_early)?;
+        self.sent_steps_at = Some(now);
+        Some(steps)
     }
 
     /// Attaches again: the driver takes the address of the latest `Attach`, and its answer has everything else

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use elastic_collectives::OperationWatch;
@@ -19,6 +19,7 @@ use crate::state::core::{
 use super::checkpoint::CheckpointDesk;
 use super::error::{Error, Result};
 use super::membership::GroupDeadlines;
+use super::steps::StepSamples;
 
 /// The state shared by both threads.
 ///
@@ -41,6 +42,8 @@ pub struct ControlShared {
     reported: Mutex<ReportedValues>,
     /// The innermost section that the training thread is in.
     section: Mutex<Option<TrainingSection>>,
+    /// How long the last steps took.
+    steps: Mutex<StepSamples>,
 }
 
 impl Default for ControlShared {
@@ -56,6 +59,7 @@ impl Default for ControlShared {
             note: Mutex::new(String::new()),
             reported: Mutex::default(),
             section: Mutex::new(None),
+            steps: Mutex::default(),
         };
         shared.set_deadlines(&Deadlines::default());
         shared
@@ -76,6 +80,22 @@ impl ControlShared {
         self.checkpoints.begin_generation();
         self.operations.begin_generation();
         self.turn_to_section(None);
+        self.steps().begin_generation();
+    }
+
+    fn steps(&self) -> MutexGuard<'_, StepSamples> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Training thread: a commit, or a check for host updates, ends `steps` steps. Returns whether they are measured; else
+    /// they count with those that follow.
+    pub(super) fn end_steps(&self, steps: u64, is_commit: bool) -> bool {
+        self.steps().end_steps(self.operations.waited(), steps, is_commit)
+    }
+
+    /// Training thread: it goes on after a wait for the driver, which is no part of a step.
+    pub(super) fn go_on(&self) {
+        self.steps().go_on(self.operations.waited());
     }
 
     /// Orders to save checkpoints, and who carries them out.
@@ -122,7 +142,8 @@ impl ControlShared {
         let position = CollectivePosition { section, ..self.operations.position() };
         let reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let step = Step(self.step.load(Ordering::Relaxed));
-        TrainingProgress { step, note, reported, position }
+        let steps = self.steps().times();
+        TrainingProgress { step, note, reported, position, steps }
     }
 
     pub(super) fn group_deadlines(&self) -> GroupDeadlines {
@@ -152,6 +173,11 @@ impl ControlShared {
         section: Option<TrainingSection>,
     ) -> Option<TrainingSection> {
         let mut current = self.section.lock().unwrap_or_else(PoisonError::into_inner);
+        match (current.is_some(), section.is_some()) {
+            (false, true) => self.steps().begin_section(self.operations.waited()),
+            (true, false) => self.steps().end_section(self.operations.waited()),
+            _ => {}
+        }
         std::mem::replace(&mut current, section)
     }
 }

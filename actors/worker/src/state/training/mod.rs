@@ -17,6 +17,7 @@ mod run_loop;
 mod section;
 mod snapshot;
 mod state;
+mod steps;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -35,4 +36,5 @@ pub use membership::{Fabric, GroupDeadlines, Membership};
 pub use run_loop::run_loop;
 pub use section::Section;
 pub use state::State;
+pub use steps::{StepSamples, WaitReading};
 pub use worker::Worker;

@@ -63,6 +63,8 @@ pub struct Worker {
     /// Steps begun and checks made since the last commit.
     drawn: Cell<u64>,
     checked: Cell<u64>,
+    /// Of them, those that were measured.
+    measured: Cell<u64>,
 }
 
 impl Worker {
@@ -84,6 +86,7 @@ impl Worker {
             committed: Cell::new(false),
             drawn: Cell::new(0),
             checked: Cell::new(0),
+            measured: Cell::new(0),
         }
     }
 
@@ -173,6 +176,7 @@ impl Worker {
     pub fn check_host_updates(&self) -> Result<()> {
         self.life.alive()?;
         self.checked.set(self.checked.get() + 1);
+        self.end_steps(false);
         self.pass_boundary(false)
     }
 
@@ -198,8 +202,10 @@ impl Worker {
 
     /// Notes that a commit was made, with this step number.
     pub(super) fn committed(&self, step: Step) -> Result<()> {
+        self.end_steps(true);
         self.drawn.set(0);
         self.checked.set(0);
+        self.measured.set(0);
         if let Some(control) = self.life.control() {
             control.shared().set_step(step);
             if !self.committed.replace(true) {
@@ -207,6 +213,16 @@ impl Worker {
             }
         }
         self.pass_boundary(true)
+    }
+
+    /// Measures the steps that end here.
+    fn end_steps(&self, is_commit: bool) {
+        let Some(control) = self.life.control() else { return };
+        let done = self.drawn.get().max(self.checked.get());
+        let steps = done.saturating_sub(self.measured.get());
+        if control.shared().end_steps(steps, is_commit) {
+            self.measured.set(done);
+        }
     }
 
     fn pass_boundary(&self, committed: bool) -> Result<()> {
@@ -218,7 +234,10 @@ impl Worker {
         }
         control.tell(ThreadMessage::Boundary { stamp: self.life.stamp(), boundary });
         Err(match control.wait() {
-            Ok(TrainingCommand::Pass) => return Ok(()),
+            Ok(TrainingCommand::Pass) => {
+                control.shared().go_on();
+                return Ok(());
+            }
             Ok(TrainingCommand::Stop) => self.life.ended(GenerationEnd::Interrupted { committed }),
             Ok(TrainingCommand::End) => {
                 let reason = self.life.abort_reason();

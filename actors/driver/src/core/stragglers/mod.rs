@@ -1,0 +1,87 @@
+//! Stragglers: members that compute for longer than the others, which wait for them in each step. Part of `DriverCore`; its
+//! handlers are in `handlers`, what counts as slow is in `scoring`, and what the status says in `shown`.
+//!
+//! Workers say with their progress how long their steps take, and how much of that is computation. Everybody's whole step is
+//! equally long where all wait for all: the computation tells who is slow. It is compared with the median of the others', and
+//! with the worker's own before. Who is slow in each look for long enough is named; two of one host are their host's fault.
+
+mod handlers;
+mod scoring;
+mod shown;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use elastic_protocol::messages::StepTimes;
+use elastic_protocol::{HostName, Stamp, Time, WorkerId};
+use serde::{Deserialize, Serialize};
+
+use self::scoring::{MemberPace, PaceScore};
+
+/// Delay between step times and their review: one review serves those of all members.
+const REVIEW_AFTER: Duration = Duration::from_secs(1);
+
+/// How long the members of the generation that trains compute in a step, and who of them is slow.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Stragglers {
+    /// The generation that all of this is about, but for `named`.
+    stamp: Option<Stamp>,
+    #[serde(with = "crate::recording::readable::pairs")]
+    paces: BTreeMap<WorkerId, MemberPace>,
+    /// Members that were named, and since when they are slow. They remain named in later generations, until they are as fast
+    /// as the others or their process is gone.
+    #[serde(with = "crate::recording::readable::pairs")]
+    named: BTreeMap<WorkerId, NamedStraggler>,
+    /// The review that was asked for.
+    review_at: Option<Time>,
+}
+
+/// A member that was named.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct NamedStraggler {
+    since: Time,
+    /// Whether its host was named with it.
+    is_host: bool,
+}
+
+impl Stragglers {
+    /// Forgets the generation before, and those who are no members any more.
+    fn turn_to(&mut self, stamp: Option<Stamp>, is_member: impl Fn(&WorkerId) -> bool) {
+        if self.stamp != stamp {
+            self.stamp = stamp;
+            self.paces.clear();
+            self.named.retain(|worker, _| is_member(worker));
+        }
+    }
+
+    /// The score of a member, against its peers of now.
+    fn score_of(&self, worker: &WorkerId) -> Option<PaceScore> {
+        let times = self.paces.values().map(MemberPace::compute_us);
+        scoring::PeerTimes::new(times.collect()).score(self.paces.get(worker)?)
+    }
+
+    /// Members of a host that are slow now, named or not.
+    fn slow_of<'a>(&'a self, host: &'a HostName) -> impl Iterator<Item = &'a WorkerId> {
+        let slow = self.paces.iter().filter(move |(worker, _)| worker.host == *host);
+        slow.filter(|(_, pace)| pace.is_slow()).map(|(worker, _)| worker)
+    }
+
+    /// Whether a host is at fault: at least two of its members are slow, there are others elsewhere, and none of them is slow.
+    fn is_fault_of(&self, host: &HostName) -> bool {
+        let mut elsewhere = self.paces.iter().filter(|(worker, _)| worker.host != *host).peekable();
+        self.slow_of(host).nth(1).is_some()
+            && elsewhere.peek().is_some()
+            && elsewhere.all(|(_, pace)| !pace.is_slow())
+    }
+
+    /// Time of the next review.
+    pub(crate) const fn due_at(&self) -> Option<Time> {
+        self.review_at
+    }
+
+    /// The step times that a member of the present generation has told last.
+    pub(crate) fn times_of(&self, worker: &WorkerId, stamp: Option<Stamp>) -> Option<StepTimes> {
+        let pace = self.paces.get(worker).filter(|_| self.stamp == stamp)?;
+        Some(pace.times())
+    }
+}

@@ -1,0 +1,294 @@
+//! What counts as slow: a member's time of computation against the median of its peers', and against its own before. Used
+//! by `stragglers`.
+//!
+//! A rank that saves a checkpoint, evaluates, compiles or collects garbage is slow in a few steps or for a few seconds: the
+//! medians of workers leave out what is rare, and a spell has to last.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use elastic_protocol::Time;
+use elastic_protocol::messages::StepTimes;
+use elastic_protocol::planted::{Bug, is_planted};
+use serde::{Deserialize, Serialize};
+
+/// How many times as long as the median of its peers a slow member computes.
+const FACTOR: f64 = 1.5;
+/// The same for a member that computes [`FACTOR`] times as long as it did itself before.
+const FACTOR_OF_CHANGED: f64 = 1.25;
+/// Below this factor a member is as fast as its peers.
+const FACTOR_OF_FAST: f64 = 1.25;
+/// Least share of the whole step that a slow member makes the others wait for: less is not worth a word.
+const SHARE_MIN: f64 = 0.1;
+/// Least time that it makes them wait for in a step, in microseconds: less is the noise of a system.
+const LOSS_US_MIN: u64 = 1_000;
+
+/// How long a member is slow, or fast again, before it is told, and in how many looks.
+const LASTING: Duration = Duration::from_secs(10);
+const LOOKS_MIN: u32 = 5;
+/// First looks at a member in a generation that do not count: it compiles, and fills its caches.
+const LOOKS_OF_WARM_UP: u32 = 2;
+
+/// Looks at a member while it was not slow that are remembered, and the number from which on they say what is usual for it.
+const PAST_MAX: usize = 32;
+const PAST_MIN: usize = 8;
+
+/// The time of computation of one member, and since when it is slow.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct MemberPace {
+    times: StepTimes,
+    /// Looks in this generation.
+    looks: u32,
+    /// Whether the last times were not looked at.
+    is_fresh: bool,
+    /// Earlier times of computation, of looks in which it was not slow, in microseconds; at most [`PAST_MAX`].
+    past_us: VecDeque<u64>,
+    /// The spell under way, in which it is slow.
+    slow: Option<PaceSpell>,
+    /// The spell under way, in which it is as fast as the others.
+    fast: Option<PaceSpell>,
+}
+
+/// Looks in a row that belong together.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct PaceSpell {
+    since: Time,
+    looks: u32,
+    /// Of them, those in which it was what the spell is about; at others it was only nearly so.
+    clear: u32,
+}
+
+/// How a member compares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct PaceScore {
+    /// How many times as long as the median of its peers it computes.
+    pub(super) factor: f64,
+    /// How many times as long as it did before; none while too little is known.
+    pub(super) own_factor: Option<f64>,
+    /// The median of its peers, in microseconds.
+    pub(super) peers_us: u64,
+    /// Whether the others lose enough by it.
+    is_costly: bool,
+}
+
+/// The times of computation of all members, in order.
+pub(super) struct PeerTimes(Vec<u64>);
+
+impl PaceSpell {
+    /// Whether it is long enough, and three quarters of its looks are clear.
+    const fn has_lasted(self, now: Time) -> bool {
+        now.since(self.since).as_nanos() >= LASTING.as_nanos()
+            && self.looks >= LOOKS_MIN
+            && self.clear as u64 * 4 >= self.looks as u64 * 3
+    }
+
+    /// The spell after one more look: a clear one begins it, and one that is not over continues it.
+    fn after(spell: Option<Self>, now: Time, is_clear: bool, is_over: bool) -> Option<Self> {
+        let begun = is_clear.then_some(Self { since: now, looks: 0, clear: 0 });
+        let Self { since, looks, clear } = spell.filter(|_| !is_over).or(begun)?;
+        Some(Self {
+            since,
+            looks: looks.saturating_add(1),
+            clear: clear.saturating_add(u32::from(is_clear)),
+        })
+    }
+}
+
+impl MemberPace {
+    pub(super) const fn new(times: StepTimes) -> Self {
+        let past_us = VecDeque::new();
+        Self { times, looks: 0, is_fresh: true, past_us, slow: None, fast: None }
+    }
+
+    /// Takes the times that the member has told.
+    pub(super) const fn take(&mut self, times: StepTimes) {
+        self.times = times;
+        self.is_fresh = true;
+    }
+
+    pub(super) const fn times(&self) -> StepTimes {
+        self.times
+    }
+
+    /// The time that is compared, in microseconds.
+    pub(super) fn compute_us(&self) -> u64 {
+        match is_planted(Bug::StragglerByWaiting) {
+            true => self.times.waiting_us,
+            false => self.times.compute_us,
+        }
+    }
+
+    pub(super) const fn is_slow(&self) -> bool {
+        self.slow.is_some()
+    }
+
+    /// Since when it is slow, if that has lasted for long enough.
+    pub(super) fn slow_since(&self, now: Time) -> Option<Time> {
+        let early = is_planted(Bug::StragglerAtOnce);
+        let spell = self.slow.filter(|spell| early || spell.has_lasted(now));
+        spell.map(|spell| spell.since)
+    }
+
+    /// Whether it has been as fast as the others for long enough.
+    pub(super) fn is_fast(&self, now: Time) -> bool {
+        self.fast.is_some_and(|spell| spell.has_lasted(now))
+    }
+
+    /// Looks at the times that the member has told since the last look, if it has.
+    pub(super) fn look(&mut self, now: Time, score: Option<PaceScore>) {
+        let Some(score) = score.filter(|_| std::mem::take(&mut self.is_fresh)) else { return };
+        self.looks = self.looks.saturating_add(1);
+        if self.looks <= LOOKS_OF_WARM_UP {
+            return;
+        }
+        let (is_slow, is_fast) = (score.is_slow(), score.is_fast());
+        self.slow = PaceSpell::after(self.slow, now, is_slow, is_fast);
+        self.fast = PaceSpell::after(self.fast, now, is_fast, is_slow);
+        if self.slow.is_none() {
+            if self.past_us.len() == PAST_MAX {
+                self.past_us.pop_front();
+            }
+            self.past_us.push_back(self.compute_us());
+        }
+    }
+
+    /// The median of its own past, in microseconds.
+    fn usual_us(&self) -> Option<u64> {
+        if self.past_us.len() < PAST_MIN {
+            return None;
+        }
+        let mut past: Vec<u64> = self.past_us.iter().copied().collect();
+        past.sort_unstable();
+        past.get(past.len() / 2).copied()
+    }
+}
+
+impl PaceScore {
+    fn is_slow(&self) -> bool {
+        let has_changed = self.own_factor.is_some_and(|factor| factor >= FACTOR);
+        let least = if has_changed { FACTOR_OF_CHANGED } else { FACTOR };
+        self.is_costly && self.factor >= least
+    }
+
+    fn is_fast(&self) -> bool {
+        !self.is_costly || self.factor < FACTOR_OF_FAST
+    }
+}
+
+impl PeerTimes {
+    pub(super) fn new(mut times: Vec<u64>) -> Self {
+        times.sort_unstable();
+        Self(times)
+    }
+
+    /// Compares a member with the others; none if there is no other. Of an even number of others the lower one of the two in
+    /// the middle counts: half of the members may be slow.
+    pub(super) fn score(&self, pace: &MemberPace) -> Option<PaceScore> {
+        let own = pace.compute_us();
+        let others = self.0.len().checked_sub(1).filter(|others| *others > 0)?;
+        let (middle, own_at) = ((others - 1) / 2, self.0.partition_point(|time| *time < own));
+        // The median of the others: its own place is passed over.
+        let peers_us = *self.0.get(if middle < own_at { middle } else { middle + 1 })?;
+        let loss = own.saturating_sub(peers_us);
+        let is_costly =
+            loss >= LOSS_US_MIN && as_float(loss) >= SHARE_MIN * as_float(pace.times.step_us);
+        let factor = as_float(own) / as_float(peers_us.max(1));
+        let own_factor = pace.usual_us().map(|usual| as_float(own) / as_float(usual.max(1)));
+        Some(PaceScore { factor, own_factor, peers_us, is_costly })
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "2^53 us are 285 years")]
+const fn as_float(us: u64) -> f64 {
+    us as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn pace(compute_us: u64, step_us: u64) -> MemberPace {
+        let waiting_us = step_us.saturating_sub(compute_us);
+        MemberPace::new(StepTimes { step_us, compute_us, waiting_us })
+    }
+
+    fn score(all_us: &[u64], number: usize) -> PaceScore {
+        let longest = all_us.iter().max().copied().unwrap_or_default();
+        let peers = PeerTimes::new(all_us.to_vec());
+        peers.score(&pace(all_us[number], longest)).expect("there are others")
+    }
+
+    #[test]
+    fn the_others_median_counts_and_half_of_them_may_be_slow() {
+        let times = [100_000, 101_000, 99_000, 200_000];
+        assert_eq!(score(&times, 3).peers_us, 100_000);
+        assert!(score(&times, 3).is_slow());
+        assert!((0..3).all(|number| score(&times, number).is_fast()));
+        let half = [100_000, 200_000, 100_000, 200_000];
+        assert_eq!(
+            [0, 1, 2, 3].map(|number| score(&half, number).is_slow()),
+            [false, true, false, true]
+        );
+        let two = [100_000, 160_000];
+        assert_eq!([score(&two, 0).is_slow(), score(&two, 1).is_slow()], [false, true]);
+        assert_eq!(PeerTimes::new(vec![5]).score(&pace(5, 5)), None, "a world of one");
+    }
+
+    #[test]
+    fn what_costs_the_others_little_is_not_slow() {
+        let peers = PeerTimes::new(vec![1_000, 1_000, 9_000]);
+        let of = |step_us| peers.score(&pace(9_000, step_us)).expect("there are others");
+        assert!(of(20_000).is_slow());
+        assert!(!of(200_000).is_slow(), "the step is made of communication");
+        assert!(!score(&[100, 100, 900], 2).is_slow(), "a step of less than a millisecond");
+    }
+
+    #[test]
+    fn a_spell_must_last_and_one_look_ends_it() {
+        let (all, mut slow) = ([100_000, 100_000, 200_000], pace(200_000, 200_000));
+        let peers = PeerTimes::new(all.to_vec());
+        let mut now = Time::ZERO;
+        let mut look = |slow: &mut MemberPace, compute_us| {
+            now = now + SECOND;
+            slow.take(StepTimes { compute_us, step_us: 200_000, waiting_us: 0 });
+            slow.look(now, peers.score(slow));
+            slow.slow_since(now)
+        };
+        for _ in 0..12 {
+            assert_eq!(look(&mut slow, 200_000), None, "not for long enough");
+        }
+        assert!(look(&mut slow, 200_000).is_some());
+        assert_eq!(look(&mut slow, 100_000), None);
+        for _ in 0..10 {
+            assert_eq!(look(&mut slow, 200_000), None, "the next spell begins anew");
+        }
+    }
+
+    #[test]
+    fn times_that_are_not_told_anew_make_no_spell() {
+        let mut slow = pace(200_000, 200_000);
+        let peers = PeerTimes::new(vec![100_000, 100_000, 200_000]);
+        for second in 0..100 {
+            let now = Time::ZERO + SECOND * second;
+            slow.look(now, peers.score(&slow));
+            assert_eq!(slow.slow_since(now), None);
+        }
+    }
+
+    #[test]
+    fn who_is_slower_than_before_is_slow_at_a_smaller_factor() {
+        let peers = PeerTimes::new(vec![100_000, 100_000, 130_000]);
+        let mut changed = pace(80_000, 130_000);
+        for second in 0..20 {
+            changed.take(StepTimes { compute_us: 80_000, step_us: 130_000, waiting_us: 0 });
+            changed.look(Time::ZERO + SECOND * second, peers.score(&changed));
+        }
+        changed.take(StepTimes { compute_us: 130_000, step_us: 130_000, waiting_us: 0 });
+        let score_of = |pace| peers.score(pace).expect("there are others");
+        assert!(score_of(&changed).is_slow());
+        assert_eq!(score_of(&changed).own_factor, Some(1.625));
+        assert!(!score_of(&pace(130_000, 130_000)).is_slow(), "it has never been faster");
+    }
+}

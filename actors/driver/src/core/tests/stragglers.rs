@@ -1,0 +1,228 @@
+//! Tests of stragglers: who is named as slow, when, and when not; whose fault it is; and what the status shows.
+
+use std::time::Duration;
+
+use elastic_protocol::messages::{ReportedValues, StepTimes, WorkerToDriver};
+use elastic_protocol::{Step, WorkerId};
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::Cluster;
+use super::hangs::seconds;
+use crate::core::{DriverConfig, EventKind, OnStraggler};
+
+/// Longest time from the first slow step to the event: the spell, the looks that do not count, and a review.
+const NAMED_WITHIN: Duration = Duration::from_secs(15);
+
+/// A job of which each worker tells its step times once a second.
+struct PacedJob {
+    cluster: Cluster,
+    step: u64,
+}
+
+impl PacedJob {
+    fn begin(hosts: &[(&str, u32)], change: impl FnOnce(&mut DriverConfig)) -> Self {
+        let slots: u32 = hosts.iter().map(|(_, slots)| slots).sum();
+        let mut cluster = Cluster::new(|config| {
+            config.np = Some(slots);
+            config.min_np = Some(1);
+            change(config);
+        });
+        for (host, slots) in hosts {
+            cluster.add_host(host, *slots);
+        }
+        assert_eq!(cluster.sizes, [slots]);
+        Self { cluster, step: 0 }
+    }
+
+    /// A second passes: all have computed for as long as this says in each step, in milliseconds, and waited for the slowest.
+    fn second(&mut self, mut compute_ms: impl FnMut(&WorkerId) -> u64) {
+        self.step += 10;
+        let members = self.cluster.members();
+        let computes: Vec<u64> = members.iter().map(|worker| compute_ms(worker) * 1_000).collect();
+        let step_us = computes.iter().max().copied().unwrap_or_default() + 2_000;
+        for (worker, compute_us) in members.iter().zip(computes) {
+            let times = StepTimes { step_us, compute_us, waiting_us: step_us - compute_us };
+            let (stamp, step) = (self.cluster.stamp(), Step(self.step));
+            let (note, reported) = (String::new(), ReportedValues::default());
+            let steps = Some(times);
+            let message = WorkerToDriver::Progress { stamp, step, note, reported, steps };
+            self.cluster.say(worker, message);
+        }
+        self.cluster.pass(seconds(1));
+    }
+
+    fn seconds(&mut self, count: u64, compute_ms: impl Fn(&WorkerId) -> u64) {
+        (0..count).for_each(|_| self.second(&compute_ms));
+    }
+
+    /// The workers that were named, each with its ranks and whether its host was.
+    fn named(&self) -> Vec<(WorkerId, Vec<u32>, bool)> {
+        let found = self.cluster.stragglers.iter().filter_map(|event| match event {
+            EventKind::StragglerFound { worker, ranks, is_host, .. } => {
+                Some((worker.clone(), ranks.clone(), *is_host))
+            }
+            _ => None,
+        });
+        found.collect()
+    }
+
+    fn recovered(&self) -> usize {
+        let is_it = |event: &&EventKind| matches!(event, EventKind::StragglerRecovered { .. });
+        self.cluster.stragglers.iter().filter(is_it).count()
+    }
+
+    fn rank_of(&self, worker: &WorkerId) -> u32 {
+        self.cluster.core.round.rank_of(worker).expect("a member")
+    }
+}
+
+const THREE: [(&str, u32); 3] = [("a", 1), ("b", 1), ("c", 1)];
+
+fn slow_on(host: &'static str, slow_ms: u64) -> impl Fn(&WorkerId) -> u64 {
+    move |worker| if worker.host.to_string() == host { slow_ms } else { 100 }
+}
+
+#[test]
+fn who_computes_for_longer_than_the_others_is_named_and_told_when_it_is_over() {
+    let mut job = PacedJob::begin(&THREE, |_| {});
+    job.seconds(30, |_| 100);
+    assert_eq!(job.named(), []);
+    job.seconds(9, slow_on("b", 300));
+    assert_eq!(job.named(), [], "not for long enough");
+    job.seconds(NAMED_WITHIN.as_secs() - 9, slow_on("b", 300));
+    let slow = job.cluster.worker("b", 0);
+    let rank = job.rank_of(&slow);
+    assert_eq!(job.named(), [(slow.clone(), vec![rank], false)]);
+    let Some(EventKind::StragglerFound {
+        factor, own_factor, compute_ms, peers_ms, slow_ms, ..
+    }) = job.cluster.stragglers.first()
+    else {
+        panic!("{:?}", job.cluster.stragglers);
+    };
+    assert_eq!((*factor, *own_factor, *compute_ms, *peers_ms), (3.0, Some(3.0), 300.0, 100.0));
+    assert!((10_000.0..15_000.0).contains(slow_ms), "{slow_ms}");
+
+    let status = job.cluster.core.status(job.cluster.now, &|_| String::new());
+    let shown = status.stragglers.first().expect("it is shown");
+    assert_eq!((shown.rank, shown.host.to_string(), shown.factor), (rank, "b".to_owned(), 3.0));
+    let text = shown.to_string();
+    assert!(text.contains("(b[0]) computes 3.0 times as long as its peers: 300.0 ms"), "{text}");
+    for worker in &status.workers {
+        let is_slow = worker.host == slow.host;
+        let (compute, waiting) = if is_slow { (300.0, 2.0) } else { (100.0, 202.0) };
+        assert_eq!(worker.step_ms, Some(302.0));
+        assert_eq!((worker.compute_ms, worker.waiting_ms), (Some(compute), Some(waiting)));
+    }
+
+    job.seconds(60, slow_on("b", 300));
+    assert_eq!(job.named().len(), 1, "it is told once");
+    job.seconds(9, |_| 100);
+    assert_eq!(job.recovered(), 0);
+    job.seconds(6, |_| 100);
+    assert_eq!(job.recovered(), 1);
+    let status = job.cluster.core.status(job.cluster.now, &|_| String::new());
+    assert_eq!(status.stragglers, []);
+}
+
+#[test]
+fn two_slow_ranks_of_one_host_are_the_hosts_fault() {
+    let mut job = PacedJob::begin(&[("a", 2), ("b", 2), ("c", 2)], |_| {});
+    job.seconds(5, |_| 100);
+    job.seconds(40, slow_on("b", 200));
+    let ranks = [0, 1].map(|slot| job.rank_of(&job.cluster.worker("b", slot)));
+    assert_eq!(job.named(), [(job.cluster.worker("b", 0), ranks.to_vec(), true)]);
+    let status = job.cluster.core.status(job.cluster.now, &|_| String::new());
+    assert!(status.stragglers.iter().all(|shown| shown.is_host && shown.host.to_string() == "b"));
+    assert_eq!(status.stragglers.len(), 2);
+    job.seconds(20, |_| 100);
+    assert_eq!(job.recovered(), 2, "each by itself");
+}
+
+#[test]
+fn two_slow_ranks_of_two_hosts_are_named_one_by_one() {
+    let mut job = PacedJob::begin(&[("a", 2), ("b", 2), ("c", 2)], |_| {});
+    let slow = |worker: &WorkerId| {
+        let is_slow = worker.slot == 0 && worker.host.to_string() != "a";
+        if is_slow { 200 } else { 100 }
+    };
+    job.seconds(40, slow);
+    let named: Vec<(String, bool)> = job
+        .named()
+        .iter()
+        .map(|(worker, _, is_host)| (worker.host.to_string(), *is_host))
+        .collect();
+    assert_eq!(named, [("b".to_owned(), false), ("c".to_owned(), false)]);
+}
+
+#[test]
+fn with_off_nobody_is_compared_and_the_times_are_shown() {
+    let mut job = PacedJob::begin(&THREE, |config| config.on_straggler = OnStraggler::Off);
+    job.seconds(60, slow_on("b", 300));
+    assert_eq!(job.named(), []);
+    let status = job.cluster.core.status(job.cluster.now, &|_| String::new());
+    assert!(status.workers.iter().all(|worker| worker.step_ms == Some(302.0)));
+}
+
+#[test]
+fn who_remains_slow_in_the_next_generation_is_not_named_again_and_its_next_process_is() {
+    let mut job = PacedJob::begin(&THREE, |_| {});
+    job.seconds(20, slow_on("b", 300));
+    assert_eq!(job.named().len(), 1);
+    let other = job.cluster.worker("c", 0);
+    job.cluster.kill(&other);
+    job.cluster.pass(seconds(30));
+    let status = job.cluster.core.status(job.cluster.now, &|_| String::new());
+    assert!(status.workers.iter().all(|worker| worker.step_ms.is_none()), "none is measured yet");
+    job.seconds(20, slow_on("b", 300));
+    assert_eq!(job.named().len(), 1);
+    let slow = job.cluster.worker("b", 0);
+    job.cluster.kill(&slow);
+    job.cluster.pass(seconds(30));
+    job.seconds(20, slow_on("b", 300));
+    assert_eq!(job.named().len(), 2);
+}
+
+#[test]
+fn an_hour_of_noise_and_pauses_names_nobody() {
+    let mut job = PacedJob::begin(&THREE, |_| {});
+    let mut random = ChaCha8Rng::seed_from_u64(7);
+    let (mut late, mut until) = (None, 0);
+    for second in 0..3_600_u64 {
+        if second >= until {
+            // A save, a compilation, a neighbour's load: one rank is slow for some seconds, then nobody is for some.
+            late = late.is_none().then(|| random.random_range(0..3_usize));
+            until = second + random.random_range(3..9);
+        }
+        let members = job.cluster.members();
+        let slow = late.map(|late| members[late].clone());
+        job.second(|worker| {
+            let noise = random.random_range(80..115);
+            if Some(worker) == slow.as_ref() { noise * 5 } else { noise }
+        });
+    }
+    assert_eq!(job.named(), []);
+}
+
+#[test]
+fn five_hundred_planted_stragglers_are_all_named_within_their_bound() {
+    let mut job = PacedJob::begin(&THREE, |_| {});
+    let mut random = ChaCha8Rng::seed_from_u64(8);
+    for planted in 0..500 {
+        let members = job.cluster.members();
+        let slow = members[random.random_range(0..members.len())].clone();
+        let factor = random.random_range(20..50);
+        for _ in 0..NAMED_WITHIN.as_secs() {
+            job.second(|worker| {
+                let noise = random.random_range(90..110);
+                if *worker == slow { noise * factor / 10 } else { noise }
+            });
+        }
+        assert_eq!(job.named().len(), planted + 1);
+        assert_eq!(job.named()[planted].0, slow, "the right one");
+        for _ in 0..NAMED_WITHIN.as_secs() {
+            job.second(|_| random.random_range(90..110));
+        }
+        assert_eq!(job.recovered(), planted + 1);
+    }
+}
