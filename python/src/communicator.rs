@@ -101,8 +101,12 @@ impl PyGroup {
     ) -> PyResult<PyHandle> {
         self.check_process()?;
         let (place, failure) = (operation::place_of(&mut operation)?, self.failure.clone());
+        // Whoever has a callback made, as torch does, waits for its future in code of its own: the operation itself counts.
+        let counted = callback.is_some().then(|| self.communicator.clone());
         let run = move |group: &mut dyn Communicator| {
+            let waiting = counted.as_ref().map(AsyncCommunicator::waiting);
             let result = operation::run(&mut operation, place, group);
+            drop(waiting);
             failure.note(&result);
             if let Some(callback) = callback {
                 tell(&callback, &result);
