@@ -53,7 +53,7 @@ const fn is_rare(bug: Bug) -> bool {
 
 /// Whether a bug shows only in a wait that no fault disturbs for long, and thus in a small cluster.
 const fn shows_in_long_waits(bug: Bug) -> bool {
-    matches!(bug, Bug::SectionsIgnored)
+    matches!(bug, Bug::SectionsIgnored | Bug::StragglerByWaiting | Bug::StragglerAtOnce)
 }
 
 /// Set of draws for a bug: the first in which it shows.
@@ -82,6 +82,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::SectionsIgnored
         | Bug::GoingOnNotTold
         | Bug::InspectedOnce => 6,
+        Bug::StragglerByWaiting | Bug::StragglerAtOnce => 7,
         _ => 0,
     }
 }

@@ -49,7 +49,10 @@ impl World {
             return;
         }
         self.agenda.push(self.now + PACE_NS, Happening::InTime);
-        let checked = self.check_gone_hosts().and_then(|()| self.check_hang_is_named());
+        let checked = self
+            .check_gone_hosts()
+            .and_then(|()| self.check_hang_is_named())
+            .and_then(|()| self.check_straggler_is_named());
         self.demand(checked);
         if !self.is_whole() {
             self.calm = Calm { whole_since: self.now, ..Calm::default() };
@@ -71,11 +74,17 @@ impl World {
 
     /// Whether driver, disk, discovery and hosts are free of faults, and no process stands still.
     fn is_whole(&self) -> bool {
-        let host_is_whole = |host: &super::agents::SimulatedHost| {
+        self.is_whole_but_for(u32::MAX)
+    }
+
+    /// The same, where this host may be slow.
+    pub(super) fn is_whole_but_for(&self, slow_host: u32) -> bool {
+        let host_is_whole = |(number, host): (u32, &super::agents::SimulatedHost)| {
             let agent_runs = host.agent.as_ref().is_some_and(|agent| agent.stopped == 0);
             let cuts = host.cut_to_driver + host.cut_from_driver + host.cut_data;
             let starts = host.no_spawn + host.hang_start + host.unlisted;
-            let steps_slowly = host.slow_times > 1 || host.slow_until > self.now;
+            let may_be_slow = number == slow_host;
+            let steps_slowly = !may_be_slow && (host.slow_times > 1 || host.slow_until > self.now);
             let is_slow = steps_slowly || host.extra_delay > 0 || host.data_delay > 0;
             let runs = |process: &u32| {
                 let process = &self.processes[*process as usize];
@@ -88,7 +97,7 @@ impl World {
             && self.driver_acts_since(0)
             && self.driver.dies_midway.is_none()
             && self.former.iter().all(|former| !DriverLife::runs(former))
-            && self.hosts.iter().all(host_is_whole)
+            && (0..).zip(&self.hosts).all(host_is_whole)
     }
 
     /// How long a phase has lasted without a fault.

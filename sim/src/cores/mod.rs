@@ -23,6 +23,7 @@ mod reports;
 mod seats;
 mod state;
 mod stops;
+mod stragglers;
 mod truth;
 mod wire;
 
@@ -45,6 +46,7 @@ use self::membership::SlotWatch;
 use self::network::SimulatedLink;
 use self::processes::SimulatedProcess;
 use self::program::TrainedModel;
+use self::stragglers::StragglerWatch;
 use self::wire::Wiretap;
 use crate::actors::hub::Hub;
 use crate::agenda::WorldAgenda;
@@ -111,6 +113,7 @@ pub(crate) struct World {
     faulted_at: u64,
     calm: Calm,
     hangs: HangWatch,
+    stragglers: StragglerWatch,
     interregnum: Option<Interregnum>,
     /// Number of interregna so far.
     interregna: u64,
@@ -206,6 +209,7 @@ impl World {
             faulted_at: 0,
             calm: Calm::default(),
             hangs: HangWatch::default(),
+            stragglers: StragglerWatch::default(),
             interregnum: None,
             interregna: 0,
             former: Vec::new(),

@@ -9,12 +9,13 @@ use super::{CutDirection, DiscoveryFault, DiskFault, FaultMoment, PlannedFault, 
 use crate::options::RunOptions;
 
 /// Number of kinds of fault that swarm testing switches.
-const KINDS: u32 = 32;
+const KINDS: u32 = 33;
 
 /// Number of kinds in the first sets of draws.
 const KINDS_FIRST: u32 = 25;
 const KINDS_SECOND: u32 = 29;
 const KINDS_THIRD: u32 = 30;
+const KINDS_FOURTH: u32 = 32;
 
 /// Kinds that take the driver away: alone, together with another node, and by trouble of its disk.
 const DRIVER_LOST: u32 = 17;
@@ -32,6 +33,7 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
         0 => KINDS_FIRST,
         1 | 2 => KINDS_SECOND,
         3 | 4 => KINDS_THIRD,
+        5 | 6 => KINDS_FOURTH,
         _ => KINDS,
     };
     let mut swarm = stream(seed, "swarm", 0);
@@ -178,6 +180,10 @@ fn one(
         29 => SimulatedFault::ForgedRefusals { host },
         30 => SimulatedFault::RenumberHost { host },
         31 => SimulatedFault::HangLane { host, for_us: for_us * 4 },
+        // Mostly longer than it takes to be named as slow.
+        32 => {
+            SimulatedFault::SlowHost { host, times: random.random_range(2..6), for_us: for_us * 20 }
+        }
         27 => SimulatedFault::Discovery { lie: DiscoveryFault::Unclear, for_us },
         // Longer than any node waits for a silent driver.
         28 => {

@@ -90,6 +90,10 @@ impl World {
                 let checked = self.check_stalled(&worker, late_ms, stack.as_deref());
                 self.demand(checked);
             }
+            EventKind::StragglerFound { worker, ranks, is_host, .. } => {
+                let checked = self.check_straggler(&worker, &ranks, is_host);
+                self.demand(checked);
+            }
             EventKind::StallEnded { ms, usual, .. } => self.note_stall_ended(ms, usual),
             EventKind::ResetCalledOff { .. } => self.expect_resumption(),
             EventKind::CheckpointSaved { step, .. } => self.check_checkpoint_told(step),

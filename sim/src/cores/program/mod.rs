@@ -7,9 +7,12 @@ mod orders;
 mod script;
 mod steps;
 
+use std::collections::VecDeque;
+
 use elastic_protocol::messages::{Placement, SyncPlan};
 use elastic_protocol::{CommitId, Stamp};
 use elastic_worker::state::core::{TrainingCommand, TrainingEvent};
+use elastic_worker::state::training::StepSamples;
 
 use super::checkpoints::PartSave;
 use super::processes::Hop;
@@ -65,6 +68,20 @@ pub(super) enum ProgramStage {
     Exiting,
 }
 
+/// How long the steps of a program take.
+#[derive(Debug, Default)]
+pub(super) struct ProgramPaces {
+    /// What the program measures.
+    pub(super) samples: StepSamples,
+    /// Steps since the last measurement.
+    pub(super) unmeasured: u64,
+    /// World time at which the present computation began, and time spent in collectives, in nanoseconds.
+    pub(super) computes_since: u64,
+    pub(super) waited_ns: u64,
+    /// The last computations that took longer than any that nothing slows: when they ended, and how long they took.
+    pub(super) slow_steps: VecDeque<(u64, u64)>,
+}
+
 /// A process's training thread.
 #[derive(Debug, Default)]
 pub(super) struct TrainingProgram {
@@ -88,6 +105,7 @@ pub(super) struct TrainingProgram {
     token: u32,
     /// World time at which the current collective was entered.
     pub(super) waits_since: u64,
+    pub(super) paces: ProgramPaces,
     /// Whether a deadline timer runs for collectives.
     pub(super) is_watched: bool,
     /// The step that this process was told to save.

@@ -85,7 +85,10 @@ impl World {
             (ProgramStage::Formed | ProgramStage::Held, TrainingCommand::End) => {
                 self.roll_back(process)
             }
-            (ProgramStage::Held, TrainingCommand::Pass) => self.go_on(process),
+            (ProgramStage::Held, TrainingCommand::Pass) => {
+                self.note_passed(process);
+                self.go_on(process);
+            }
             (ProgramStage::Held, TrainingCommand::Stop) => self.keep_and_rest(process),
             (stage, command) => {
                 let id = self.processes[process as usize].id.clone();

@@ -43,6 +43,7 @@ impl World {
             return self.handle_command(process);
         }
         let token = self.enter_stage(process, ProgramStage::Computing);
+        self.note_computing(process);
         let host = self.processes[process as usize].host;
         let slow = self.hosts[host as usize].slow_times;
         let step = self.scenario.step_ns;
@@ -80,6 +81,8 @@ impl World {
         if program.aborted >= program.stamp {
             return self.roll_back(process);
         }
+        self.note_computed(process);
+        let program = self.program(process);
         let (epoch, consumed) = (program.live.epoch, program.live.consumed);
         let (world_size, rank) = (program.world_size, program.rank);
         program.operation += 1;
@@ -118,6 +121,7 @@ impl World {
             }
             ProgramStage::Reducing => {
                 self.note_collective_ended(process);
+                self.note_waited(process);
                 self.apply(process, value);
             }
             _ => {}
@@ -155,6 +159,7 @@ impl World {
         if !(commits || checks) {
             return self.go_on(process);
         }
+        self.end_measured(process, commits);
         let program = self.program(process);
         program.boundary += 1;
         if program.pause_flag {

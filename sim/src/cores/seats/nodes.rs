@@ -140,7 +140,9 @@ impl World {
     }
 
     pub(crate) fn clear_boundary(&mut self, process: u32) {
-        self.processes[process as usize].program.boundary = 0;
+        let program = &mut self.processes[process as usize].program;
+        program.boundary = 0;
+        program.paces.samples.begin_generation();
     }
 
     pub(crate) fn progress_of(&self, process: u32) -> TrainingProgress {
@@ -150,7 +152,7 @@ impl World {
             note: String::new(),
             reported: ReportedValues::default(),
             position: self.position_of(process),
-            steps: None,
+            steps: self.step_times_of(process),
         }
     }
 

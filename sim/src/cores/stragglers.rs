@@ -1,0 +1,176 @@
+//! Stragglers: simulated programs measure their steps, and the oracle checks the members that the driver names as slow. Who is
+//! named has been slow, and a member on a host that is slow for long, while all others are not, is named in time.
+
+use std::time::Duration;
+
+use elastic_protocol::WorkerId;
+use elastic_protocol::messages::StepTimes;
+use elastic_worker::state::training::WaitReading;
+
+use super::driver::ObservedPhase;
+use super::{MS, World};
+
+/// Time over which slow steps are remembered, in nanoseconds.
+const REMEMBERED_NS: u64 = 40_000 * MS;
+
+/// Least time of slow steps in that time of a member that is named: half of the spell that has to last, since the medians of
+/// workers and reports on their way blur its ends.
+const SLOW_NS_MIN: u64 = 5_000 * MS;
+
+/// Allowance for reports on their way, for the medians of workers, and for the looks that do not count.
+const NAMED_AFTER_NS: u64 = 30_000 * MS;
+
+/// Steps that a worker measures until the driver has looked as often as it must.
+const STEPS_UNTIL_NAMED: u64 = 16;
+
+/// Factor from which on a slow host must be named: with less, what the others lose may be too little.
+const TIMES_MIN: u64 = 3;
+
+/// What the oracle knows of slow hosts.
+#[derive(Debug, Default)]
+pub(super) struct StragglerWatch {
+    /// The host that alone has been slow, with the world time since when.
+    slow: Option<(u32, u64)>,
+}
+
+impl World {
+    fn reading_of(&self, process: u32) -> WaitReading {
+        let waited = self.processes[process as usize].program.paces.waited_ns;
+        WaitReading { at: Duration::from_nanos(self.now), waited: Duration::from_nanos(waited) }
+    }
+
+    /// The thread of a process begins to compute.
+    pub(super) fn note_computing(&mut self, process: u32) {
+        self.processes[process as usize].program.paces.computes_since = self.now;
+    }
+
+    /// The thread of a process has computed a step.
+    pub(super) fn note_computed(&mut self, process: u32) {
+        let (now, usual) = (self.now, self.scenario.step_ns / 8 * 9);
+        let paces = &mut self.processes[process as usize].program.paces;
+        let took = now - paces.computes_since;
+        if took > usual {
+            paces.slow_steps.push_back((now, took));
+        }
+        while paces.slow_steps.front().is_some_and(|(at, _)| at + REMEMBERED_NS < now) {
+            paces.slow_steps.pop_front();
+        }
+    }
+
+    /// The collective of a step has ended.
+    pub(super) fn note_waited(&mut self, process: u32) {
+        let now = self.now;
+        let program = &mut self.processes[process as usize].program;
+        program.paces.waited_ns += now - program.waits_since;
+        program.paces.unmeasured += 1;
+    }
+
+    /// A commit, or a check for host updates, ends the steps before it.
+    pub(super) fn end_measured(&mut self, process: u32, is_commit: bool) {
+        let reading = self.reading_of(process);
+        let paces = &mut self.processes[process as usize].program.paces;
+        if paces.samples.end_steps(reading, paces.unmeasured, is_commit) {
+            paces.unmeasured = 0;
+        }
+    }
+
+    /// The thread goes on after a wait for the driver.
+    pub(super) fn note_passed(&mut self, process: u32) {
+        let reading = self.reading_of(process);
+        self.processes[process as usize].program.paces.samples.go_on(reading);
+    }
+
+    /// How long the steps of a process take, where this is drawn.
+    pub(super) fn step_times_of(&self, process: u32) -> Option<StepTimes> {
+        let program = &self.processes[process as usize].program;
+        program.paces.samples.times().filter(|_| self.options.draws >= 7)
+    }
+
+    /// Checks a member that the driver names as slow: it has been slow. With its host, another one there has been, too.
+    pub(super) fn check_straggler(
+        &self,
+        worker: &WorkerId,
+        ranks: &[u32],
+        is_host: bool,
+    ) -> Result<(), String> {
+        let Some(process) = self.process_of(self.driver.job, worker) else {
+            return Err(format!(
+                "stragglers: {worker} is said to be slow, and there is no such worker"
+            ));
+        };
+        let slow_ns = self.slow_ns(process);
+        if slow_ns < SLOW_NS_MIN {
+            let slow_ms = slow_ns / MS;
+            return Err(format!(
+                "stragglers: {worker} is said to be slow, and was for {slow_ms} ms in the last {} s",
+                REMEMBERED_NS / (1_000 * MS)
+            ));
+        }
+        let host = self.processes[process as usize].host;
+        let others = self.hosts[host as usize].processes.iter();
+        let slow = others.filter(|other| self.slow_ns(**other) > 0).count();
+        if is_host && (ranks.len() < 2 || slow < 2) {
+            return Err(format!(
+                "stragglers: the host of {worker} is said to be slow with {ranks:?}, and {slow} processes there are"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Time of slow steps of a process, up to the one under way.
+    fn slow_ns(&self, process: u32) -> u64 {
+        let paces = &self.processes[process as usize].program.paces;
+        let recent = paces.slow_steps.iter().filter(|(at, _)| at + REMEMBERED_NS >= self.now);
+        recent.map(|(_, took)| took).sum()
+    }
+
+    /// Checks that a member on a host is named that alone has been slow for long. Called at each check in time.
+    pub(super) fn check_straggler_is_named(&mut self) -> Result<(), String> {
+        let slow = self.host_slow_alone();
+        let since = match (self.stragglers.slow, slow) {
+            (Some((known, since)), Some(host)) if known == host => since,
+            _ => self.now,
+        };
+        // Any other fault, and any change of the generation, begins it anew.
+        let since = since.max(self.faulted_at).max(self.driver.phase_since);
+        self.stragglers.slow = slow.map(|host| (host, since));
+        let (Some(host), lasted) = (slow, self.now - since) else { return Ok(()) };
+        let step_ns = self.scenario.step_ns * self.hosts[host as usize].slow_times * 2;
+        let measured = self.scenario.commit_every * STEPS_UNTIL_NAMED;
+        if lasted < NAMED_AFTER_NS + step_ns * measured {
+            return Ok(());
+        }
+        let now = self.driver.clock.local(self.now);
+        let name = self.hosts[host as usize].name.clone();
+        let Some(cores) = self.driver.cores() else { return Ok(()) };
+        let status = cores.driver.status(now, &|time| time.to_string());
+        match status.stragglers.iter().any(|slow| slow.host == name) {
+            true => Ok(()),
+            false => Err(format!(
+                "stragglers: host {name} alone is slow for {} ms, and nobody there is named: {:?}",
+                lasted / MS,
+                status.stragglers
+            )),
+        }
+    }
+
+    /// The host that is slow while all others are not, if a generation with members on both trains without other disturbances.
+    fn host_slow_alone(&self) -> Option<u32> {
+        let mut slow = (0..self.hosts.len() as u32).filter(|host| {
+            let host = &self.hosts[*host as usize];
+            host.slow_times > 1 || host.slow_until > self.now
+        });
+        let (Some(host), None) = (slow.next(), slow.next()) else { return None };
+        let entry = &self.hosts[host as usize];
+        let is_quiet = entry.slow_times >= TIMES_MIN
+            && self.options.draws >= 7
+            && self.options.job.is_in_process()
+            && self.driver.phase == ObservedPhase::Run
+            && self.is_whole_but_for(host);
+        let there = self.driver.members.iter().filter(|process| {
+            self.processes.get(**process as usize).is_some_and(|process| process.host == host)
+        });
+        let (there, all) = (there.count(), self.driver.members.len());
+        (is_quiet && there > 0 && there * 2 <= all).then_some(host)
+    }
+}
