@@ -49,6 +49,7 @@ mod ssh;
 mod sshd;
 mod standby;
 mod store;
+mod stragglers;
 mod strangers;
 mod support;
 mod torch;

@@ -24,16 +24,26 @@ fn is_prometheus_here() -> bool {
 }
 
 pub(crate) fn observed(flags: &[&str]) -> (Job, SocketAddr) {
-    let mut all = vec!["-H", "a:1,b:1", "--launcher", "local", "--min-np", "1"];
+    let (mut job, address) = observed_on("a:1,b:1", flags, &[]);
+    job.wait_for_sizes(&[2]);
+    (job, address)
+}
+
+/// A job with a dashboard on these hosts, and the dashboard's address.
+pub(crate) fn observed_on(
+    hosts: &str,
+    flags: &[&str],
+    trainer_flags: &[&str],
+) -> (Job, SocketAddr) {
+    let mut all = vec!["-H", hosts, "--launcher", "local", "--min-np", "1"];
     all.extend(["--dashboard", "127.0.0.1:0"]);
     all.extend(flags);
-    let mut job = Job::start(&all, &[]);
+    let mut job = Job::start(&all, trainer_flags);
     let address = job.wait("the dashboard's address", |job| {
         let stderr = job.stderr();
         let (_, rest) = stderr.split_once("metrics: http://")?;
         rest.split_once("/metrics")?.0.parse().ok()
     });
-    job.wait_for_sizes(&[2]);
     (job, address)
 }
 

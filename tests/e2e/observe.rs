@@ -22,7 +22,7 @@ fn pair(flags: &[&str]) -> Job {
     job
 }
 
-fn run_explain(job: &Job, arguments: &[&str]) -> (Option<i32>, String, String) {
+pub(crate) fn run_explain(job: &Job, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(binary())
         .arg("explain")
         .args(arguments)

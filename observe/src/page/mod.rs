@@ -2,6 +2,7 @@
 //! A core without I/O. Fed and read by the dashboard's thread in the driver's process.
 
 mod history;
+mod paces;
 mod present;
 mod reported;
 #[cfg(test)]
@@ -13,6 +14,7 @@ use elastic_protocol::messages::StatusReport;
 use serde::Serialize;
 
 use self::history::{EventHistory, WorldHistory};
+use self::paces::PaceHistory;
 use self::present::{PageFleet, PageGoodput, PageStatus};
 use self::reported::ReportedHistory;
 use crate::explain::explain_resets;
@@ -46,6 +48,7 @@ pub struct PageRecord {
     events: EventHistory,
     world: WorldHistory,
     reported: ReportedHistory,
+    paces: PaceHistory,
     outputs: WorkerOutputs,
     /// Events that could not be taken in time.
     missed: u64,
@@ -64,6 +67,7 @@ impl PageRecord {
             events: EventHistory::default(),
             world: WorldHistory::default(),
             reported: ReportedHistory::default(),
+            paces: PaceHistory::default(),
             missed: 0,
             unsent: 0,
             sent: Vec::new(),
@@ -91,6 +95,7 @@ impl PageRecord {
     /// Takes a status, for what is drawn over time and no event tells.
     pub fn handle_status(&mut self, now: Time, status: &StatusReport) {
         self.reported.handle_status(now, status);
+        self.paces.handle_status(now, status);
     }
 
     /// Counts events that could not be taken: what is shown may be wrong from here on, and the page says so.
@@ -140,6 +145,7 @@ impl PageRecord {
         let mut topics = vec![
             PageTopic::new("world", &self.world),
             PageTopic::new("reported", &self.reported),
+            PageTopic::new("paces", &self.paces),
             PageTopic::new("resets", &explain_resets(ledger, RESETS_SHOWN_MAX)),
             PageTopic::new("goodput", &PageGoodput::new(&ledger.timeline(now), now)),
         ];

@@ -32,6 +32,7 @@ pub(super) fn asset(path: &str) -> Option<Asset> {
         "/page.css" => (CSS, include_bytes!("assets/page.css")),
         "/page.js" => (SCRIPT, include_bytes!("assets/page.js")),
         "/charts.js" => (SCRIPT, include_bytes!("assets/charts.js")),
+        "/heat.js" => (SCRIPT, include_bytes!("assets/heat.js")),
         "/uplot/uPlot.iife.min.js" => (SCRIPT, include_bytes!("assets/uplot/uPlot.iife.min.js")),
         "/uplot/uPlot.min.css" => (CSS, include_bytes!("assets/uplot/uPlot.min.css")),
         "/uplot/LICENSE" => ("text/plain; charset=utf-8", include_bytes!("assets/uplot/LICENSE")),

@@ -40,6 +40,7 @@ let samples = [];
 const world = new Charts.World();
 const slots = new Charts.Goodput();
 const reportedCharts = new Map();
+const heatMap = new HeatMap($("paces"), $("paces-readout"), $("paces-table"));
 
 // ---- the state of the job ----
 
@@ -182,7 +183,7 @@ async function loadHost() {
     const workers = answer.ok ? await answer.json() : [];
     if (openName !== name) return;
     $("host-workers").replaceChildren(...workers.map((worker) =>
-      element("tr", {}, ...[worker.rank ?? "–", worker.slot, worker.state, worker.step, worker.pid ?? "–", reportedWords(worker.reported), worker.note]
+      element("tr", {}, ...[worker.rank ?? "–", worker.slot, worker.state, worker.step, stepWords(worker), worker.pid ?? "–", reportedWords(worker.reported), worker.note]
         .map((value) => element("td", { text: value })))));
     offerOutput(workers.map((worker) => worker.rank).filter((rank) => rank !== null));
   } catch {
@@ -285,6 +286,10 @@ function drawReported() {
     }
     reportedCharts.get(name).chart.show(reported.t, reported.series[name]);
   }
+}
+
+function stepWords({ step_ms: step, waiting_ms: waiting }) {
+  return step == null ? "–" : `${number.format(step)}, of it waiting ${number.format(waiting)}`;
 }
 
 function reportedWords(values) {
@@ -399,6 +404,7 @@ function redraw() {
   drawWorld();
   drawGoodput();
   drawReported();
+  heatMap.draw();
 }
 
 let theme = localStorage.getItem("theme");
@@ -439,6 +445,10 @@ const TOPICS = {
   reported: (content) => {
     reported = content;
     drawReported();
+  },
+  paces: (content) => {
+    $("paces-card").hidden = !content.rows.length;
+    heatMap.show(content);
   },
   resets: showResets,
   fleet: showFleet,
