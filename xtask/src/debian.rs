@@ -34,8 +34,8 @@ impl Component {
 }
 
 /// All components.
-pub(crate) const ALL: [Component; 8] =
-    [ETCD, SSHD, DNSMASQ, FAKETIME, IPROUTE, PROMETHEUS, CHROMIUM, PYTHON];
+pub(crate) const ALL: [Component; 9] =
+    [ETCD, SSHD, DNSMASQ, FAKETIME, IPROUTE, PROMETHEUS, CHROMIUM, NODE, PYTHON];
 
 /// etcd, the store of several drivers.
 pub(crate) const ETCD: Component = Component {
@@ -98,6 +98,15 @@ pub(crate) const CHROMIUM: Component = Component {
     packages: &["chromium", "chromium-driver"],
     tests: "the page, in a browser",
     required_by: Some("ELASTIC_REQUIRE_CHROMIUM"),
+};
+
+/// Node.js, which runs Perfetto's trace processor.
+pub(crate) const NODE: Component = Component {
+    program: "node",
+    check: &["--version"],
+    packages: &["nodejs"],
+    tests: "the timeline, in Perfetto's trace processor",
+    required_by: None,
 };
 
 /// Python, with the module for virtual environments.

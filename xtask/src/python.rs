@@ -94,11 +94,14 @@ fn path_with(python: &Path) -> anyhow::Result<OsString> {
     Ok(std::env::join_paths(beside.into_iter().chain(std::env::split_paths(&others)))?)
 }
 
-/// Runs the tests of unmodified torch scripts under the launcher.
+/// Runs the tests of unmodified torch scripts under the launcher, and those that ask Perfetto about timelines.
 ///
 /// # Errors
 /// A test failed.
 pub(crate) fn test_scripts(shell: &Shell, python: &PathBuf) -> anyhow::Result<()> {
-    let tests = cmd!(shell, "cargo test --locked --package elastic-node-cli --test e2e torch::");
+    let tests = cmd!(
+        shell,
+        "cargo test --locked --package elastic-node-cli --test e2e -- torch:: perfetto::"
+    );
     Ok(tests.env(TEST_PYTHON, python).run()?)
 }

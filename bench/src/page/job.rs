@@ -34,7 +34,8 @@ impl PageJob {
         let np = workers.to_string();
         let driver = Command::new(program)
             .args(["run", "--mode", "restart", "--hosts", &listed.join(","), "--np", &np])
-            .args(["--dashboard", "127.0.0.1:0", "--start-timeout", "300", "--state-dir"])
+            .args(["--dashboard", "127.0.0.1:0", "--start-timeout", "300"])
+            .args(["--form-timeout", "280", "--state-dir"])
             .arg(folder.path().join("state"))
             .args(["--", "sleep", "infinity"])
             .stdin(Stdio::null())

@@ -29,12 +29,13 @@ impl PageViewer {
         let bytes: Arc<AtomicU64> = Arc::default();
         if manner == ViewerManner::Reads {
             let (mut news, taken) = (connection.try_clone()?, Arc::clone(&bytes));
-            thread::spawn(move || {
+            let read = move || {
                 let mut buffer = vec![0; 64 << 10];
                 while let Ok(read @ 1..) = news.read(&mut buffer) {
                     taken.fetch_add(read as u64, Ordering::Relaxed);
                 }
-            });
+            };
+            thread::Builder::new().name("viewer".to_owned()).spawn(read)?;
         }
         Ok(Self { connection, bytes })
     }

@@ -84,7 +84,7 @@ impl TraceSender {
             .build()
             .map_err(TracesRefused::Exporter)?;
         exporter.set_resource(&resource(job));
-        let counts = Arc::new(SentCounts::new(settings.endpoint.clone()));
+        let counts = Arc::new(SentCounts::new(settings.shown_endpoint()));
         Ok(Self { exporter, counts, has_sent: AtomicBool::new(false) })
     }
 

@@ -10,7 +10,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where traces go and how.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct TracesSettings {
-    /// The endpoint as it was given, for messages.
+    /// The endpoint as it was given, which may contain secrets.
     pub(super) endpoint: String,
     /// Timeout of one answer.
     pub(super) timeout: Duration,
@@ -75,6 +75,15 @@ impl TracesSettings {
         Ok(Some(Self { endpoint, timeout, authority }))
     }
 
+    /// The endpoint for logs and warnings: without a user, a password and a query, which may be secrets.
+    pub(super) fn shown_endpoint(&self) -> String {
+        let url = self.endpoint.split(['?', '#']).next().unwrap_or_default();
+        let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+        let authority = rest.split('/').next().unwrap_or_default();
+        let user = authority.rfind('@').map_or(0, |at| at + 1);
+        format!("{scheme}://{}", &rest[user..])
+    }
+
     /// Whether the collector is reached over TLS.
     pub(super) fn is_secure(&self) -> bool {
         self.endpoint.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"))
@@ -124,6 +133,20 @@ mod tests {
         };
         assert_eq!(settings, expected);
         assert!(settings.is_secure());
+    }
+
+    #[test]
+    fn an_endpoint_is_shown_without_its_secrets() {
+        for (endpoint, shown) in [
+            ("http://127.0.0.1:4318", "http://127.0.0.1:4318"),
+            ("https://me:pass@word@collector/v1/traces?key=secret", "https://collector/v1/traces"),
+            ("http://collector/a@b", "http://collector/a@b"),
+            ("nonsense?key=secret", "nonsense"),
+        ] {
+            let variable = ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
+            let settings = read(&[variable]).expect("usable").expect("on");
+            assert_eq!(settings.shown_endpoint(), shown);
+        }
     }
 
     #[test]
