@@ -199,7 +199,7 @@ fn explain_names_the_failure_that_blacklists_a_host() {
     });
     assert_eq!(now["cost"]["blacklisted"], 1.0, "{now}");
     let (_, text, _) = run_explain(&job, &["now"]);
-    assert!(text.contains("b[0] are of blacklisted hosts"), "{text}");
+    assert!(text.contains("b:0 are of blacklisted hosts"), "{text}");
 }
 
 #[test]

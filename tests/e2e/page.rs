@@ -55,7 +55,7 @@ fn the_page_follows_a_job_and_what_a_host_is_called_stays_text() {
     signal(job.pid("b", 0), Signal::SIGKILL);
     // The reset's cause may be the survivors' broken connections, if they are known first.
     browser.wait_for("document.getElementById('events').textContent.includes('SIGKILL')");
-    browser.wait_for("document.getElementById('resets').textContent.includes('b[0]')");
+    browser.wait_for("document.getElementById('resets').textContent.includes('b:0')");
     browser.wait_for("document.querySelector('#events .warn').textContent.length > 0");
     browser.wait_for("document.querySelector('.tiles').textContent.includes('1')");
     // The slot is filled again, and its worker joins.
@@ -123,7 +123,7 @@ fn a_job_that_lost_a_worker_and_won_a_host_is_shown_with_both_resets() {
     browser.wait_for("document.querySelectorAll('#fleet .b-training').length === 4");
     signal(job.pid("node2", 1), Signal::SIGKILL);
     browser.wait_for("document.getElementById('events').textContent.includes('SIGKILL')");
-    browser.wait_for("document.getElementById('resets').textContent.includes('node2[1]')");
+    browser.wait_for("document.getElementById('resets').textContent.includes('node2:1')");
     browser.wait_for("document.querySelectorAll('#fleet .b-training').length === 4");
     job.agent("node3", 2);
     browser.wait_for("document.querySelectorAll('#fleet .b-training').length === 6");

@@ -108,8 +108,8 @@ fn t_2_torchrun_s_flags_are_taken() {
     let output = run(folder.path(), &flags);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let stdout = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(stdout, "[default1]: out of rank 1\n", "rank 0 is redirected");
-    assert!(stderr(&output).contains("[default1]: err of rank 1"));
+    assert_eq!(stdout, "[localhost:1] out of rank 1\n", "rank 0 is redirected");
+    assert!(stderr(&output).contains("[localhost:1] err of rank 1"));
     assert!(!stderr(&output).contains("err of rank 0"));
     let job = std::fs::read_dir(folder.path().join("logs")).expect("a folder").flatten().next();
     let generation = job.expect("the job's folder").path().join("generation_1");
@@ -132,7 +132,7 @@ fn t_2_variables_and_ways_to_run() {
         .expect("it runs");
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
-        "[default1]: rank 1 of 2\n",
+        "[localhost:1] rank 1 of 2\n",
         "{}",
         stderr(&output)
     );
@@ -140,7 +140,7 @@ fn t_2_variables_and_ways_to_run() {
     let output = command(folder.path(), &shell).output().expect("it runs");
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
-        "[default0]: 0 is 0\n",
+        "[localhost:0] 0 is 0\n",
         "{}",
         stderr(&output)
     );

@@ -16,7 +16,7 @@ pub(super) fn of_present(record: &LoggedJob, status: Option<&StatusReport>) -> E
     let generation = status.map_or(record.ledger.generation().0, |status| status.generation);
     let mut by_bucket: BTreeMap<TimeBucket, Vec<String>> = BTreeMap::new();
     for (host, slot, bucket) in record.ledger.slots_now() {
-        by_bucket.entry(bucket).or_default().push(format!("{host}[{slot}]"));
+        by_bucket.entry(bucket).or_default().push(format!("{host}:{slot}"));
     }
     let training = by_bucket.get(&TimeBucket::Training).map_or(0, Vec::len);
     let waiting_for = status.and_then(|status| status.waiting_for.as_deref());

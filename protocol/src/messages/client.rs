@@ -116,7 +116,7 @@ impl fmt::Display for StatusReport {
         write!(formatter, "phase {phase}, generation {generation}, waiting for {waited_for}")?;
         for (index, worker) in self.workers.iter().enumerate() {
             let lead = if index == 0 { "; workers: " } else { ", " };
-            write!(formatter, "{lead}{}[{}] {}", worker.host, worker.slot, worker.state)?;
+            write!(formatter, "{lead}{}:{} {}", worker.host, worker.slot, worker.state)?;
         }
         for (index, host) in self.hosts.iter().enumerate() {
             let lead = if index == 0 { "; hosts: " } else { ", " };

@@ -170,7 +170,7 @@ impl fmt::Display for StalledWorker {
         let Self { rank, host, slot, operation, late_ms, doing, .. } = self;
         write!(
             formatter,
-            "rank {rank} ({host}[{slot}]) hangs: others have waited {late_ms} ms for it in {operation}, and it {doing}"
+            "rank {rank} ({host}:{slot}) hangs: others have waited {late_ms} ms for it in {operation}, and it {doing}"
         )
     }
 }
