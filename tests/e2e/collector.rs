@@ -45,11 +45,11 @@ impl Collector {
         let taken: Arc<Mutex<Vec<TakenRequest>>> = Arc::default();
         let connections: Arc<Mutex<u64>> = Arc::default();
         let (takes, counts) = (Arc::clone(&taken), Arc::clone(&connections));
-        thread::spawn(move || {
+        start(move || {
             for connection in listener.incoming().map_while(Result::ok) {
                 *counts.lock().expect("no panic") += 1;
                 let takes = Arc::clone(&takes);
-                thread::spawn(move || serve(connection, manner, &takes));
+                start(move || serve(connection, manner, &takes));
             }
         });
         Self { address, taken, connections }
@@ -74,6 +74,11 @@ impl Collector {
         let resources = requests.iter().flat_map(|request| &request.body.resource_spans);
         resources.flat_map(|it| &it.scope_spans).flat_map(|it| it.spans.clone()).collect()
     }
+}
+
+/// Runs this on a thread of its own.
+fn start(work: impl FnOnce() + Send + 'static) {
+    thread::Builder::new().spawn(work).expect("a thread");
 }
 
 fn serve(connection: TcpStream, manner: CollectorManner, taken: &Mutex<Vec<TakenRequest>>) {
