@@ -106,10 +106,8 @@ pub(crate) fn write_bills(shell: &Shell, release: &Release) -> anyhow::Result<()
             "python" => "elastic_node",
             _ => "elastic-node",
         };
-        shell.write_file(
-            release.folder.join(format!("{name}-{}.cdx.json", release.version)),
-            text,
-        )?;
+        let file = format!("{name}-{}-{}.cdx.json", release.version, Platform::Glibc.name());
+        shell.write_file(release.folder.join(file), text)?;
     }
     for bill in bills.lines() {
         shell.remove_path(bill)?;

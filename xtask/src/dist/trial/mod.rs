@@ -12,7 +12,7 @@ use xshell::{Shell, cmd};
 
 use self::root::TrialRoot;
 use super::release::{Platform, Release};
-use super::sums;
+use super::{print_sizes, sums};
 use crate::debian;
 use crate::steps::{root, skip, step};
 
@@ -46,10 +46,11 @@ pub(crate) fn check(shell: &Shell, release: &Release) -> anyhow::Result<()> {
     step("Debian package in a minimal Debian", || package(shell, release))?;
     step("services", || services::check(shell, release))?;
     step("wheel in an empty environment", || wheel(shell, release))?;
-    if debian::install(shell, debian::BUILDAH).is_err() {
-        return skip("image", "buildah cannot be installed here");
+    match debian::install(shell, debian::BUILDAH) {
+        Ok(()) => step("image", || image::check(shell, release))?,
+        Err(_) => skip("image", "buildah cannot be installed here")?,
     }
-    step("image", || image::check(shell, release))
+    print_sizes(release)
 }
 
 /// Unpacks the archive of the program below /usr/local, and uses the program.
