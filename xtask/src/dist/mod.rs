@@ -1,6 +1,6 @@
 //! `cargo xtask dist`: what a release consists of, made in `dist/`: programs, wheel, Debian package, bill of materials,
-//! checksums. The same commit gives the same bytes (`--twice` shows it), and `--check` tries each of them where nothing
-//! else is installed. Called by `main`, and through it by the release workflow.
+//! checksums. `--twice` compares the bytes of two builds, and `--check` tries each of them where nothing else is
+//! installed. Called by `main`, and through it by the release workflow.
 
 mod archive;
 mod debian_package;
