@@ -265,7 +265,9 @@ fn the_timeline_of_a_job_shows_its_workers_its_resets_and_who_began_them() {
     let host = of_kind("M").find(|it| it["pid"] == killed["pid"]).expect("its host has a name");
     assert_eq!(host["args"]["name"], "host b");
     let cause = reset["cause"].as_str().expect("a cause");
-    let mut resets = of_kind("X").filter(|it| it["name"] == format!("reset: {cause}").as_str());
+    let (_, ended) = cause.split_once(' ').expect("its worker, and how it ended");
+    let name = format!("reset: b:0 {ended}");
+    let mut resets = of_kind("X").filter(|it| it["name"] == name.as_str());
     let reset = resets.next().expect("the reset");
     let from_killed = |it: &&Value| (&it["pid"], &it["tid"]) == (&killed["pid"], &killed["tid"]);
     let flow = of_kind("s").find(from_killed).expect("a flow from the worker");

@@ -34,6 +34,7 @@ mod timeline;
 mod torch_flags;
 mod torch_plan;
 mod values;
+mod watch;
 mod worker_flags;
 
 pub(crate) use arguments::{CommandLine, ProgramCommand, Role};

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
@@ -9,13 +10,17 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use elastic_observe::{TimeBucket, describe_phases, with_short_names};
 use elastic_protocol::messages::{DriverStatus, GoodputStatus, StatusReport, WorkerStatus};
+use futures_util::future::{Either, select};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 use super::failure::{CommandFailure, ResultExt};
 use super::find_job::{find_job, short_id};
 use super::printable::printable;
-use super::stdout::print_line;
+use super::stdout::{print_line, shows_escapes};
 use super::values::hosts_and_ports;
-use crate::process::{ADDRESS_FILE, JobCondition, JobEntry, StatusClient, TokenSource};
+use super::watch::WatchScreen;
+use crate::process::{ADDRESS_FILE, JobCondition, JobEntry, StatusClient, TokenSource, boot_time};
 
 /// Address of a driver that was given none.
 const DEFAULT_DRIVER: &str = "127.0.0.1:7070";
@@ -45,7 +50,7 @@ pub(crate) struct StatusFlags {
     /// Print one JSON object instead of a table; with --watch one a line
     #[arg(long)]
     json: bool,
-    /// Ask repeatedly, until the job is over
+    /// Ask repeatedly, until the job is over; on a terminal, shows the job on one screen
     #[arg(long)]
     watch: bool,
 }
@@ -57,6 +62,11 @@ pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailu
         StatusSource::Past(entry) => return print_past(&entry, flags),
     };
     let client = StatusClient::connect(&driver, &token).await?;
+    if flags.watch && !flags.json && shows_escapes(true) {
+        let last = watch(&client).await?;
+        client.close().await;
+        return print_line(&with_short_names(&printable(&describe_status(&last))));
+    }
     loop {
         let status = client.ask().await?;
         let is_over = status.result.is_some();
@@ -68,6 +78,30 @@ pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailu
     }
     client.close().await;
     Ok(())
+}
+
+/// Shows the job on the terminal's other screen until it is over; returns its last status.
+async fn watch(client: &StatusClient) -> Result<StatusReport, CommandFailure> {
+    const UNWRITTEN: &str = "the terminal cannot be written";
+    let mut interrupt = signal(SignalKind::interrupt()).failed("signals cannot be received")?;
+    let mut terminate = signal(SignalKind::terminate()).failed("signals cannot be received")?;
+    let mut screen = WatchScreen::open().failed(UNWRITTEN)?;
+    let stopped = |number: i32| {
+        CommandFailure::new("stopped by a signal").with_code(128 + number).told_elsewhere()
+    };
+    loop {
+        let status = client.ask().await?;
+        screen.show(boot_time(), &status).failed(UNWRITTEN)?;
+        if status.result.is_some() {
+            return Ok(status);
+        }
+        let (interrupted, terminated) = (pin!(interrupt.recv()), pin!(terminate.recv()));
+        match timeout(WATCH_EVERY, select(interrupted, terminated)).await {
+            Ok(Either::Left(_)) => return Err(stopped(libc::SIGINT)),
+            Ok(Either::Right(_)) => return Err(stopped(libc::SIGTERM)),
+            Err(_elapsed) => {}
+        }
+    }
 }
 
 /// Where a status comes from.
@@ -225,7 +259,7 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
 }
 
 /// Goodput, and the largest of what the rest of the time went into.
-fn describe_goodput(goodput: &GoodputStatus) -> String {
+pub(super) fn describe_goodput(goodput: &GoodputStatus) -> String {
     let (Some(since_start), GoodputStatus { slot_seconds, buckets, .. }) =
         (goodput.since_start, goodput)
     else {
