@@ -81,7 +81,7 @@ fn a_worker_that_gets_a_part_of_the_time_is_named_and_the_others_wait_for_it() {
     assert!(compute < 0.5 * step && waiting > 0.5 * step, "{step} {compute} {waiting}");
     let (code, text, stderr) = run_explain(&job, &["now"]);
     assert_eq!(code, Some(0), "{stderr}");
-    assert!(text.contains("Slow: rank") && text.contains("(b[0]) computes"), "{text}");
+    assert!(text.contains("Slow: rank") && text.contains("(b:0) computes"), "{text}");
     let is_measured = |line: &str| {
         line.starts_with("elastic_node_worker_step_compute_seconds{") && line.contains("host=\"b\"")
     };

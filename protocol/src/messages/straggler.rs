@@ -37,7 +37,7 @@ impl fmt::Display for StragglingWorker {
         let seconds = slow_ms / 1000;
         write!(
             formatter,
-            "rank {rank} ({host}[{slot}]) computes {factor:.1} times as long as its peers: {compute_ms:.1} ms a step, they \
+            "rank {rank} ({host}:{slot}) computes {factor:.1} times as long as its peers: {compute_ms:.1} ms a step, they \
              {peers_ms:.1} ms, for {seconds} s"
         )?;
         match self.is_host {

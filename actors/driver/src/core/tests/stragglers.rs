@@ -107,7 +107,7 @@ fn who_computes_for_longer_than_the_others_is_named_and_told_when_it_is_over() {
     let shown = status.stragglers.first().expect("it is shown");
     assert_eq!((shown.rank, shown.host.to_string(), shown.factor), (rank, "b".to_owned(), 3.0));
     let text = shown.to_string();
-    assert!(text.contains("(b[0]) computes 3.0 times as long as its peers: 300.0 ms"), "{text}");
+    assert!(text.contains("(b:0) computes 3.0 times as long as its peers: 300.0 ms"), "{text}");
     for worker in &status.workers {
         let is_slow = worker.host == slow.host;
         let (compute, waiting) = if is_slow { (300.0, 2.0) } else { (100.0, 202.0) };
