@@ -124,7 +124,7 @@ fn the_page_shows_who_is_slow_as_a_heat_map_and_in_words() {
     browser.run("document.getElementById('paces').focus()");
     browser.type_into("#paces", "\u{e013}\u{e015}");
     browser.wait_for(
-        "/^[0-9:]+, rank 1: \\d\\.\\d times the median$/.test(document.getElementById('paces-readout').textContent)",
+        "/^[0-9:]+, rank 1: \\d+\\.\\d times the median$/.test(document.getElementById('paces-readout').textContent)",
     );
     browser.type_into("#paces", "\u{e015}\u{e012}");
     browser.wait_for("document.getElementById('paces-readout').textContent.includes(', rank 2: ')");
@@ -132,7 +132,7 @@ fn the_page_shows_who_is_slow_as_a_heat_map_and_in_words() {
 
     // Once it has lasted, it is among the warnings and the events.
     browser.wait_for(
-        "/Warning:.*\\(b\\[0\\]\\) computes/.test(document.getElementById('notices').textContent)",
+        "/Warning:.*\\(b:0\\) computes/.test(document.getElementById('notices').textContent)",
     );
     browser.wait_for("document.getElementById('events').textContent.includes('is SLOW')");
     // The colour of a cell: the slow row's last one is another than those of the others.
