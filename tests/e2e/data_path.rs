@@ -8,7 +8,12 @@ use crate::support::{Job, binary};
 
 /// Starts an agent of one slot at a place.
 pub(crate) fn agent_at(job: &mut Job, host: &str, place: &Place) {
-    let command = job.agent_command(host, 1);
+    agent_of(job, host, 1, place);
+}
+
+/// Starts an agent at a place, with so many slots.
+pub(crate) fn agent_of(job: &mut Job, host: &str, slots: u32, place: &Place) {
+    let command = job.agent_command(host, slots);
     let wrapper = place.wrapper();
     let mut wrapped = Command::new(&wrapper[0]);
     let child = wrapped.args(&wrapper[1..]).arg(binary()).args(command.get_args()).spawn();

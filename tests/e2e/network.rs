@@ -161,6 +161,11 @@ impl Place {
         ip(&format!("-n {name} address add {new}/24 dev cable")).expect("a free address");
     }
 
+    /// Takes the loopback interface of this place `up` or `down`.
+    pub(crate) fn set_loopback(&self, state: &str) {
+        ip(&format!("-n {} link set lo {state}", self.name)).expect("each place has one");
+    }
+
     pub(crate) fn mend(&self) {
         ip(&format!("link set {} master bridge", self.port)).expect("the bridge is there");
     }

@@ -1,12 +1,12 @@
 //! Networks that are not the usual one: IPv6 alone, packets that are too short for the protocol, NAT, paths of one
-//! direction, and a host that answers for another.
+//! direction, a loopback that is down, and a host that answers for another.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::Signal;
 
-use crate::data_path::agent_at;
+use crate::data_path::{agent_at, agent_of};
 use crate::network::Network;
 use crate::support::{Job, signal, wait_until};
 
@@ -93,6 +93,34 @@ fn s_14_a_host_that_answers_for_another_costs_that_one_until_it_stops() {
         network.place(place).know(network.place(2));
     }
     job.wait("both train again", |job| (job.sizes().last() == Some(&2)).then_some(()));
+    job.wait_for_steps();
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn s_14_a_host_whose_loopback_is_down_is_left_out_and_no_other() {
+    let Some(network) = Network::enter(3) else { return };
+    let mut job = Job::start_at(network.place(0), &["-n", "4", "--min-np", "2"]);
+    agent_of(&mut job, "a", 2, network.place(1));
+    agent_of(&mut job, "b", 2, network.place(2));
+    job.wait_for_sizes(&[4]);
+    // Workers of one host reach each other by the host's own address, and its packets pass the loopback.
+    network.place(1).set_loopback("down");
+    signal(job.pid("a", 0), Signal::SIGKILL);
+    job.wait("the other host trains alone", |job| {
+        let status = job.status()?;
+        (status["phase"] == "run" && status["world_size"] == 2).then_some(())
+    });
+    let hosts = job.status().expect("the driver is there")["hosts"].clone();
+    let state = |name: &str| {
+        let hosts = hosts.as_array().expect("a list");
+        hosts.iter().find(|host| host["name"] == name).expect("a host")["state"].clone()
+    };
+    assert_eq!((state("a"), state("b")), ("blacklisted".into(), "active".into()));
+    let stderr = job.stderr();
+    assert!(stderr.contains("workers of host a do not reach each other"), "{stderr}");
+    assert!(stderr.contains("is its loopback interface up?"), "{stderr}");
     job.wait_for_steps();
     assert_eq!(job.finish(), 0);
     job.assert_exact();

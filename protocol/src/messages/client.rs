@@ -176,7 +176,7 @@ impl LaneStatus {
     }
 }
 
-/// A host that another one does not reach.
+/// A host that another one does not reach. With `from` equal to `to`, workers of that host do not reach each other.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct UnreachableHost {
     /// The host whose workers reported it.
@@ -193,6 +193,10 @@ impl fmt::Display for UnreachableHost {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { from, to, breaks, error } = self;
         let breaks = counted(*breaks, "generation");
+        if from == to {
+            let what = "do not reach each other";
+            return write!(formatter, "workers of host {to} {what} ({breaks} in a row): {error}");
+        }
         write!(formatter, "host {from} does not reach host {to} ({breaks} in a row): {error}")
     }
 }

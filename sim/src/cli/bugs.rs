@@ -83,6 +83,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::GoingOnNotTold
         | Bug::InspectedOnce => 6,
         Bug::StragglerByWaiting | Bug::StragglerAtOnce => 7,
+        Bug::OwnQuarrelsIgnored => 8,
         _ => 0,
     }
 }

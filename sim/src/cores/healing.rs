@@ -53,6 +53,7 @@ impl World {
             entry.data_delay = 0;
             entry.no_spawn = 0;
             entry.no_forming = [0; 2];
+            entry.no_loopback = 0;
             entry.hang_start = 0;
             entry.listed_slots = entry.slots;
             entry.cut_data = 0;

@@ -9,13 +9,14 @@ use super::{CutDirection, DiscoveryFault, DiskFault, FaultMoment, PlannedFault, 
 use crate::options::RunOptions;
 
 /// Number of kinds of fault that swarm testing switches.
-const KINDS: u32 = 33;
+const KINDS: u32 = 34;
 
 /// Number of kinds in the first sets of draws.
 const KINDS_FIRST: u32 = 25;
 const KINDS_SECOND: u32 = 29;
 const KINDS_THIRD: u32 = 30;
 const KINDS_FOURTH: u32 = 32;
+const KINDS_FIFTH: u32 = 33;
 
 /// Kinds that take the driver away: alone, together with another node, and by trouble of its disk.
 const DRIVER_LOST: u32 = 17;
@@ -34,6 +35,7 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
         1 | 2 => KINDS_SECOND,
         3 | 4 => KINDS_THIRD,
         5 | 6 => KINDS_FOURTH,
+        7 => KINDS_FIFTH,
         _ => KINDS,
     };
     let mut swarm = stream(seed, "swarm", 0);
@@ -184,6 +186,8 @@ fn one(
         32 => {
             SimulatedFault::SlowHost { host, times: random.random_range(2..6), for_us: for_us * 20 }
         }
+        // Mostly longer than two attempts to form.
+        33 => SimulatedFault::LoopbackDown { host, for_us: for_us * 8 },
         27 => SimulatedFault::Discovery { lie: DiscoveryFault::Unclear, for_us },
         // Longer than any node waits for a silent driver.
         28 => {

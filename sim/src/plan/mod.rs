@@ -161,6 +161,9 @@ pub(crate) enum SimulatedFault {
     RenumberHost { host: u32 },
     /// A lane of an agent's process does not answer, as where the directory of its workers' output hangs.
     HangLane { host: u32, for_us: u64 },
+    /// The loopback interface of a host is down: its workers do not reach each other, and those of others wait for
+    /// them.
+    LoopbackDown { host: u32, for_us: u64 },
     /// The driver's process stands still, then goes on.
     StopDriver { for_us: u64 },
     /// The driver's process is killed, and started again later: it goes on with its job.

@@ -5,12 +5,16 @@
 //! hosts has, and every generation with both breaks again. So accusations between two hosts are remembered until a
 //! generation with both makes progress. After several breaks, or one and a generation that could not form, one of the
 //! two hosts is left out (G-9).
+//!
+//! Members of one host that do not reach each other (its loopback interface is down) are a quarrel of that host with
+//! itself. Members of other hosts wait for them meanwhile, and what those report follows from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::UnreachableHost;
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{HostName, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +68,10 @@ enum BrokenOutcome {
 impl Quarrels {
     /// Notes that a member could not reach a peer.
     pub(crate) fn note(&mut self, reporter: &WorkerId, peer: &WorkerId, error: &str) {
-        if reporter.host != peer.host && self.accusations.len() < REMEMBERED_MAX {
+        if reporter.host == peer.host && is_planted(Bug::OwnQuarrelsIgnored) {
+            return;
+        }
+        if self.accusations.len() < REMEMBERED_MAX {
             self.accusations.insert((reporter.clone(), peer.clone()), shorten(error));
         }
     }
@@ -81,11 +88,20 @@ impl Quarrels {
             let hosts = hosts_of(ended);
             self.breaks.retain(|(one, other), _| !hosts.contains(one) || !hosts.contains(other));
         }
+        let mut accusations = std::mem::take(&mut self.accusations);
+        accusations.retain(|(reporter, peer), _| {
+            let go_on = members.contains(reporter) && members.contains(peer);
+            // While a generation trains, members of a host report each other for many reasons.
+            go_on && (reporter.host != peer.host || outcome == BrokenOutcome::NotFormed)
+        });
+        let apart = accusations.keys().filter(|(reporter, peer)| reporter.host == peer.host);
+        let apart: BTreeSet<HostName> = apart.map(|(_, peer)| peer.host.clone()).collect();
         let mut counted = BTreeSet::new();
-        for ((reporter, peer), error) in std::mem::take(&mut self.accusations) {
+        for ((reporter, peer), error) in accusations {
+            let follows = reporter.host != peer.host
+                && (apart.contains(&reporter.host) || apart.contains(&peer.host));
             let pair = pair(reporter.host.clone(), peer.host.clone());
-            let go_on = members.contains(&reporter) && members.contains(&peer);
-            if !go_on || self.breaks.len() >= REMEMBERED_MAX && !self.breaks.contains_key(&pair) {
+            if follows || self.breaks.len() >= REMEMBERED_MAX && !self.breaks.contains_key(&pair) {
                 continue;
             }
             let path = self.breaks.entry(pair.clone()).or_default();
@@ -117,7 +133,7 @@ impl Quarrels {
         })
     }
 
-    /// Checks that pairs are of two hosts in order, have broken and been reported, and are bounded.
+    /// Checks that pairs are in order, have broken and been reported, and are bounded.
     ///
     /// # Errors
     /// The first invariant that does not hold.
@@ -127,7 +143,7 @@ impl Quarrels {
         }
         for ((one, other), path) in &self.breaks {
             let is_reported = path.reports.keys().all(|from| from == one || from == other);
-            if one >= other || path.breaks == 0 || path.reports.is_empty() || !is_reported {
+            if one > other || path.breaks == 0 || path.reports.is_empty() || !is_reported {
                 return Err(format!("the quarrel of {one} and {other} is {path:?}"));
             }
         }
@@ -196,10 +212,14 @@ impl DriverCore {
             .filter(|(one, other)| *one == host || *other == host)
             .map(|(one, other)| if *one == host { other.as_str() } else { one.as_str() })
             .collect();
-        let reason = format!(
-            "its workers and those of {} do not reach each other: one generation after the other has broken there",
-            others.join(", ")
-        );
+        let reason = if others.contains(&host.as_str()) {
+            "its workers do not reach each other: is its loopback interface up?".to_owned()
+        } else {
+            format!(
+                "its workers and those of {} do not reach each other: one generation after the other has broken there",
+                others.join(", ")
+            )
+        };
         self.quarrels.settled(&host);
         self.quarrels.going = Some(host.clone());
         self.quarrels.told_at = now;
@@ -230,7 +250,8 @@ impl DriverCore {
         broken.map(|(_, report)| report).collect()
     }
 
-    /// The host to leave out: the one in most of these pairs, and among equals the one with the higher ranks (G-8).
+    /// The host to leave out: one whose workers do not reach each other, the one in most of these pairs, and among
+    /// equals the one with the higher ranks (G-8).
     /// Without it, enough members (`min_np`) and the highest commit (G-5) must be left.
     fn quarreller(&self, pairs: &[HostPair], members: &[WorkerId]) -> Option<HostName> {
         let needed = self.workers_needed() as usize;
@@ -241,24 +262,39 @@ impl DriverCore {
             others().count() >= needed && best_left >= best
         };
         let rank = |host: &HostName| members.iter().position(|worker| worker.host == *host);
-        let hosts: BTreeSet<&HostName> =
-            pairs.iter().flat_map(|(one, other)| [one, other]).collect();
+        // Others do not make up for a host whose workers do not reach each other.
+        let is_apart = |host: &HostName| pairs.contains(&(host.clone(), host.clone()));
+        let hosts: BTreeSet<&HostName> = pairs
+            .iter()
+            .flat_map(|(one, other)| match (is_apart(one), is_apart(other)) {
+                (true, false) => [one, one],
+                (false, true) => [other, other],
+                _ => [one, other],
+            })
+            .collect();
         hosts
             .into_iter()
             .filter(|host| rank(host).is_some() && can_go(host))
             .max_by_key(|host| {
                 let quarrels = pairs.iter().filter(|(one, other)| one == *host || other == *host);
-                (quarrels.count(), rank(host))
+                (is_apart(host), quarrels.count(), rank(host))
             })
             .cloned()
     }
 
     fn warn_of_quarrel(&mut self, pairs: &[HostPair]) {
         for (one, other) in pairs {
-            let message = format!(
-                "workers of {one} and {other} do not reach each other, and neither host can be spared; \
-                 hint: check the network between them, or lower --min-np"
-            );
+            let message = if one == other {
+                format!(
+                    "workers of {one} do not reach each other, and the host cannot be spared; \
+                     hint: check that its loopback interface is up"
+                )
+            } else {
+                format!(
+                    "workers of {one} and {other} do not reach each other, and neither host can be spared; \
+                     hint: check the network between them, or lower --min-np"
+                )
+            };
             self.event(EventKind::Warning { message });
         }
     }

@@ -174,10 +174,19 @@ impl JoinFlags {
             found.data = Some(data);
         }
         for UnreachableHost { from, to, error, .. } in &status.unreachable {
-            found.warnings.push((
-                format!("in this job {from} does not reach {to}: {error}"),
-                "let TCP and UDP pass between the hosts, or name another --interface".to_owned(),
-            ));
+            let warning = if from == to {
+                (
+                    format!("in this job workers of {to} do not reach each other: {error}"),
+                    format!("check that the loopback interface of {to} is up (ip link show lo)"),
+                )
+            } else {
+                (
+                    format!("in this job {from} does not reach {to}: {error}"),
+                    "let TCP and UDP pass between the hosts, or name another --interface"
+                        .to_owned(),
+                )
+            };
+            found.warnings.push(warning);
         }
     }
 }

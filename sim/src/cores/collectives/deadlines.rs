@@ -52,6 +52,18 @@ impl World {
         self.collective_failed(process, waited_for, "its deadline has passed");
     }
 
+    /// Whether another member of the group that a process forms is on its host.
+    pub(super) fn has_neighbour(&self, process: u32) -> bool {
+        let entry = &self.processes[process as usize];
+        let Some(group) = self.groups.get(&(entry.job, entry.program.generation)) else {
+            return false;
+        };
+        let is_there = |member: &u32| {
+            self.processes.get(*member as usize).is_some_and(|it| it.host == entry.host)
+        };
+        group.members.iter().filter(|member| **member != process).any(is_there)
+    }
+
     /// The first rank whose part of a collective has not come. The own part may be held by a cut: then it is another
     /// host's rank that does not answer.
     fn who_is_missing(&self, job: u32, generation: Stamp, operation: u32, own: u32) -> Option<u32> {
@@ -66,6 +78,14 @@ impl World {
             let process = *group.members.get(rank as usize)?;
             self.processes.get(process as usize).map(|process| process.host)
         };
+        let own_host = host_of(own)? as usize;
+        let mut neighbours = (0..group.members.len() as u32).filter(|rank| *rank != own);
+        if operation == 0
+            && self.hosts[own_host].no_loopback > 0
+            && let Some(neighbour) = neighbours.find(|rank| host_of(*rank) == host_of(own))
+        {
+            return Some(neighbour);
+        }
         (0..group.members.len() as u32).find(|rank| host_of(*rank) != host_of(own))
     }
 }

@@ -168,7 +168,9 @@ impl World {
             let rank = Some(program.rank).filter(|_| host.no_forming[1] > 0);
             return self.collective_failed(process, rank, "too many open files");
         }
-        if host.cut_data > 0 {
+        let is_apart = operation == 0 && host.no_loopback > 0 && self.has_neighbour(process);
+        let host = &mut self.hosts[entry.host as usize];
+        if host.cut_data > 0 || is_apart {
             host.held.push(happening);
             return;
         }

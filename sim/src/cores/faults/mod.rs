@@ -66,10 +66,25 @@ impl World {
         if !fault.spares_the_job() {
             self.disturb();
         }
+        self.note_fault(&fault);
         let words = || format!("{index}: {fault:?}");
         self.record(TraceKind::Fault, place_of(&fault), (u64::from(index), 0), words);
         if let Some(for_us) = self.strike(index, fault) {
             self.agenda.push(self.now + for_us * 1_000, Happening::Mended(index));
+        }
+    }
+
+    /// Notes that a fault of hosts begins or ends, which may be why they are blamed.
+    fn note_fault(&mut self, fault: &SimulatedFault) {
+        let hosts = match *fault {
+            SimulatedFault::LoopbackDown { .. } => return,
+            SimulatedFault::Rack { hosts, .. } => self.rack(hosts),
+            _ => vec![place_of(fault).host],
+        };
+        for host in hosts {
+            if let Some(host) = self.hosts.get_mut(host as usize) {
+                host.faulted_at = Some(self.now);
+            }
         }
     }
 
@@ -82,6 +97,7 @@ impl World {
         if !fault.spares_the_job() {
             self.disturb();
         }
+        self.note_fault(&fault);
         self.record(TraceKind::Mend, place_of(&fault), (u64::from(index), 0), || {
             format!("{fault:?}")
         });
@@ -120,6 +136,10 @@ impl World {
             SimulatedFault::NoSpawn { host, .. } => self.hosts[host as usize].no_spawn -= 1,
             SimulatedFault::NoForming { host, is_told, .. } => {
                 self.hosts[host as usize].no_forming[usize::from(is_told)] -= 1;
+            }
+            SimulatedFault::LoopbackDown { host, .. } => {
+                self.hosts[host as usize].no_loopback -= 1;
+                self.release_held(host);
             }
             SimulatedFault::HangStart { host, .. } => self.hosts[host as usize].hang_start -= 1,
             SimulatedFault::HangLane { host, .. } => {
@@ -172,6 +192,7 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::Slots { host, .. }
         | SimulatedFault::NoSpawn { host, .. }
         | SimulatedFault::NoForming { host, .. }
+        | SimulatedFault::LoopbackDown { host, .. }
         | SimulatedFault::HangStart { host, .. }
         | SimulatedFault::RenumberHost { host }
         | SimulatedFault::HangLane { host, .. } => TracePlace::agent(host),

@@ -145,6 +145,10 @@ impl World {
                 self.hosts[host as usize].no_forming[usize::from(is_told)] += 1;
                 Some(for_us)
             }
+            SimulatedFault::LoopbackDown { host, for_us } => {
+                self.hosts[host as usize].no_loopback += 1;
+                Some(for_us)
+            }
             SimulatedFault::HangStart { host, for_us } => {
                 self.hosts[host as usize].hang_start += 1;
                 Some(for_us)

@@ -123,6 +123,42 @@ fn who_quarrels_with_most_is_left_out() {
     assert_eq!(cluster.sizes.last(), Some(&6));
 }
 
+/// Breaks a generation before it has formed: the workers of `apart` do not reach each other, and the first of `other`
+/// waits for them.
+fn part_workers_of(cluster: &mut Cluster, apart: &str, other: &str) {
+    let (one, two) = (cluster.worker(apart, 0), cluster.worker(apart, 1));
+    let reporter = cluster.worker(other, 0);
+    cluster.accuse(&reporter, &one);
+    cluster.accuse(&two, &one);
+    cluster.settle();
+    cluster.pass(Duration::from_secs(1));
+}
+
+#[test]
+fn g_9_a_host_whose_workers_do_not_reach_each_other_is_left_out_and_not_those_who_wait_for_them() {
+    let mut cluster = of(&["a", "b", "c"], 2);
+    let cut_off = cluster.worker("b", 0);
+    cluster.unconnected.insert(cut_off);
+    part_workers_of(&mut cluster, "b", "c");
+    assert!(cluster.failed_hosts.is_empty(), "forming may fail once");
+    part_workers_of(&mut cluster, "b", "c");
+    assert_eq!(cluster.failed_hosts, [host("b")]);
+    assert_eq!(cluster.sizes, [6, 4]);
+}
+
+#[test]
+fn what_workers_of_one_host_report_of_each_other_while_they_train_is_no_quarrel() {
+    let mut cluster = of(&["a", "b"], 2);
+    for _ in 0..4 {
+        let (one, two) = (cluster.worker("b", 0), cluster.worker("b", 1));
+        cluster.accuse(&two, &one);
+        cluster.settle();
+        cluster.pass(Duration::from_secs(1));
+    }
+    assert!(cluster.failed_hosts.is_empty());
+    assert_eq!(cluster.sizes, [4; 5]);
+}
+
 #[test]
 fn a_host_that_was_left_out_is_tried_once_more_when_it_is_back() {
     let mut cluster = of(&["a", "b", "c"], 2);
