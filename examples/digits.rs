@@ -3,7 +3,8 @@
 //! Alone: `cargo run --release --example digits`. With four workers on this machine:
 //! `elastic-node run -n 4 -- target/release/examples/digits`. Kill a worker, add one: it trains on.
 //!
-//! stdout has one line at the end, from rank 0: `accuracy 0.9611`.
+//! stdout has one line at the end, from rank 0: `accuracy 0.9611`. With `--shards 8` (or the driver's), a second one has the
+//! SHA-256 of the weights: `sha256 4f…`. It is the same for any number of workers up to 8, whatever happens to them.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program, not a library")]
 
@@ -16,7 +17,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use elastic_node::{ReduceOp, Worker};
+use elastic_node::{BatchPlan, ReduceOp, State, Worker};
 use serde::{Deserialize, Serialize};
 
 use data::Digits;
@@ -28,9 +29,12 @@ pub(crate) struct Options {
     /// Number of passes over the training data.
     #[arg(long, default_value_t = 20)]
     pub(crate) epochs: u64,
-    /// Number of images in each worker's batch.
+    /// Number of images in each worker's batch, or in each shard's.
     #[arg(long, default_value_t = 32)]
     pub(crate) batch_size: usize,
+    /// Logical shards of a step, at least as many as workers; the weights do not depend on the number of workers then.
+    #[arg(long)]
+    pub(crate) shards: Option<u32>,
     /// Least time of a step in milliseconds, so that one can watch.
     #[arg(long, default_value_t = 0)]
     pub(crate) step_ms: u64,
@@ -59,16 +63,11 @@ pub(crate) fn train(options: &Options) -> elastic_node::Result<f64> {
     let mut accuracy = 0.0;
     let start = Training { model: Model::new(), epoch: 0, loss: 0.0, accuracy: 0.0 };
     elastic_node::run(elastic_node::state(start), |worker, state| {
+        let shards = options.shards.or(worker.job_shards());
         while state.epoch < options.epochs {
-            for batch in worker.sampler(&digits.train, options.batch_size, state.epoch) {
-                let began = now();
-                let mut gradient = state.model.gradient(batch.iter(), batch.weight());
-                worker.all_reduce(&mut gradient, ReduceOp::Mean)?;
-                state.model.apply(&gradient);
-                state.loss = gradient[gradient.len() - 1];
-                wait_until(began + Duration::from_millis(options.step_ms));
-                state.report(worker)?;
-                state.commit(worker)?;
+            match shards {
+                Some(shards) => by_shards(worker, state, &digits, options, shards)?,
+                None => by_ranks(worker, state, &digits, options)?,
             }
             state.accuracy = state.model.accuracy(&digits.test);
             if worker.rank() == 0 {
@@ -83,10 +82,67 @@ pub(crate) fn train(options: &Options) -> elastic_node::Result<f64> {
                 std::fs::write(file, state.model.to_bytes())?;
             }
             println!("accuracy {accuracy:.4}");
+            if shards.is_some() {
+                println!("sha256 {}", sha256(&state.model.to_bytes()));
+            }
         }
         Ok(())
     })?;
     Ok(accuracy)
+}
+
+/// Trains the rest of an epoch with a batch for each rank: more ranks make larger steps.
+fn by_ranks(
+    worker: &Worker,
+    state: &mut State<Training>,
+    digits: &Digits,
+    options: &Options,
+) -> elastic_node::Result<()> {
+    for batch in worker.sampler(&digits.train, options.batch_size, state.epoch) {
+        let began = now();
+        let mut gradient = state.model.gradient(batch.iter(), batch.weight());
+        worker.all_reduce(&mut gradient, ReduceOp::Mean)?;
+        end_step(worker, state, &gradient, began, options)?;
+    }
+    Ok(())
+}
+
+/// Trains the rest of an epoch with a batch for each logical shard: the steps are the same in a world of any size.
+fn by_shards(
+    worker: &Worker,
+    state: &mut State<Training>,
+    digits: &Digits,
+    options: &Options,
+    shards: u32,
+) -> elastic_node::Result<()> {
+    let plan = BatchPlan::new(options.batch_size as u64 * u64::from(shards)).shards(shards);
+    for step in worker.shards(&digits.train, &plan, state.epoch)? {
+        let began = now();
+        let gradient = step.all_reduce(ReduceOp::Mean, |shard| {
+            Ok(state.model.gradient(shard.iter(), shard.weight()))
+        })?;
+        end_step(worker, state, &gradient, began, options)?;
+    }
+    Ok(())
+}
+
+fn end_step(
+    worker: &Worker,
+    state: &mut State<Training>,
+    gradient: &[f32],
+    began: Instant,
+    options: &Options,
+) -> elastic_node::Result<()> {
+    state.model.apply(gradient);
+    state.loss = gradient[gradient.len() - 1];
+    wait_until(began + Duration::from_millis(options.step_ms));
+    state.report(worker)?;
+    state.commit(worker)
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Training {
@@ -119,14 +175,22 @@ mod tests {
 
     #[test]
     fn it_reads_digits() {
-        let options = Options { epochs: 12, batch_size: 32, step_ms: 0, save: None };
+        let options = Options { epochs: 12, batch_size: 32, shards: None, step_ms: 0, save: None };
+        let accuracy = train(&options).expect("alone, nothing can be lost");
+        assert!(accuracy >= 0.93, "accuracy {accuracy}");
+    }
+
+    #[test]
+    fn it_reads_digits_by_shards() {
+        let options =
+            Options { epochs: 20, batch_size: 16, shards: Some(8), step_ms: 0, save: None };
         let accuracy = train(&options).expect("alone, nothing can be lost");
         assert!(accuracy >= 0.93, "accuracy {accuracy}");
     }
 
     #[test]
     fn it_reads_digits_with_the_batches_of_four_workers() {
-        let options = Options { epochs: 20, batch_size: 128, step_ms: 0, save: None };
+        let options = Options { epochs: 20, batch_size: 128, shards: None, step_ms: 0, save: None };
         let accuracy = train(&options).expect("alone, nothing can be lost");
         assert!(accuracy >= 0.93, "accuracy {accuracy}");
     }

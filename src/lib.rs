@@ -34,7 +34,7 @@
 //! - [`state`] wraps everything that must survive; [`State::commit`] saves it, and is where a planned change of
 //!   the world takes effect.
 //! - [`Worker`] has ranks, the collectives of [`Group`], and [`Worker::sampler`], which gives every sample out once an
-//!   epoch. [`Worker::report`] shows a named number, such as the loss, to whoever watches the job.
+//!   epoch. [`Worker::shards`] does so by a [`BatchPlan`], with the same bits in a world of any size. [`Worker::report`] shows a named number, such as the loss, to whoever watches the job.
 //! - [`gpu`] has arrays on the GPU that are part of the state, where there is one.
 //! - [`run`] is the loop: sync, train, restore on abort, keep on interrupt.
 
@@ -52,10 +52,11 @@ pub mod gpu {
 pub use api::{AttachOptions, Attachment, WhileWaiting, attach, run, state};
 pub use elastic_collectives::{
     CollectiveError, Communicator, CommunicatorExt, DataType, Element, HostOperation, Operation,
-    ReduceOp, wire::OperationKind,
+    ReduceOp, ShardDeal, ShardFold, wire::OperationKind,
 };
 pub use elastic_protocol::messages::InvalidReport;
+pub use elastic_worker::state::sampler::InvalidBatchPlan;
 pub use elastic_worker::state::training::{
-    Batch, Batches, Dataset, DeviceError, DeviceMemory, Error, Group, Pending, Result, Sampler,
-    Section, State, Worker, bulk,
+    Batch, BatchPlan, Batches, DataShard, Dataset, DeviceError, DeviceMemory, Error, Group,
+    Pending, Result, Sampler, Section, ShardedStep, ShardedSteps, State, Worker, bulk,
 };

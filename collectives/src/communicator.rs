@@ -127,11 +127,12 @@ pub trait CommunicatorExt: Communicator {
         self.run(Operation::GroupedAllReduce { buffers, op })
     }
 
-    /// Replaces `output` by the reduction of `total` logical shards in the order of their numbers, so that the bits
-    /// do not depend on the world size. This rank gives `shards`, its own by [`crate::shards_of`], in order; each is
-    /// as long as `output`.
+    /// Replaces `output` by the reduction of `total` logical shards over a fixed tree of their numbers, so that the bits
+    /// do not depend on the world size. This rank gives `shards`, its own by [`crate::ShardDeal::even`], in order; each
+    /// is as long as `output`.
     ///
-    /// Every shard is moved instead of one sum a rank: the price of the same bits in every world.
+    /// What a rank can combine by itself is one partial result. It moves as much as [`Self::all_reduce`] where the world
+    /// divides the shards into nodes of the tree, as 4 ranks do 8 shards, and up to `2 log2 total` times as much elsewhere.
     fn all_reduce_shards<E: Element>(
         &mut self,
         shards: &[&[E]],
@@ -139,9 +140,7 @@ pub trait CommunicatorExt: Communicator {
         output: &mut [E],
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
-        let shards: Vec<&[u8]> = shards.iter().map(|shard| bytemuck::cast_slice(shard)).collect();
-        let output = bytemuck::cast_slice_mut(output);
-        shards::all_reduce(self, &shards, total, output, E::DATA_TYPE, op)
+        shards::all_reduce(self, shards, total, output, op)
     }
 
     /// See [`Operation::Reduce`].

@@ -1,64 +1,233 @@
-//! Reduction by logical shard: the fold goes in the order of the shards and not of the ranks, so that a world of
-//! three gives the bits of a world of four. Called by `CommunicatorExt::all_reduce_shards`.
+//! Reduction by logical shard: the fold goes over a fixed tree of the job's shards and never over ranks, so that a
+//! world of three gives the bits of a world of seven. Called by `CommunicatorExt::all_reduce_shards` and by whoever
+//! folds a rank's shards one after the other.
 //!
-//! A program cuts each batch into a fixed number of shards, and each rank computes the gradients of its own. Ranks
-//! hold neighbouring shards, so the contributions in rank order are in the order of the shards.
+//! The tree is that of RFC 6962: the left part of a node over n shards has the largest power of two below n. Its nodes
+//! do not depend on the world, so a rank combines the shards of a node that is whole on it before anything is sent: a
+//! rank moves at most `2 log2 N` partial results, and a single one where the world divides the shards into nodes.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::check;
 use crate::communicator::Communicator;
-use crate::element::DataType;
+use crate::element::{DataType, Element};
 use crate::error::CollectiveError;
 use crate::operation::HostOperation;
-use crate::reduce::{ReduceOp, fold_ranks};
+use crate::reduce::{ReduceOp, divide, fold_ranks};
 use crate::wire::OperationKind;
 
 const KIND: OperationKind = OperationKind::AllReduce;
-/// Approximate memory of one piece of all shards together, in bytes.
+/// Approximate memory of one piece of all partial results together, in bytes.
 const PIECE: usize = 4 << 20;
 
-/// The shards of `rank` when `total` shards are dealt to `world` ranks. They are neighbours; a lower rank has at
-/// most one more than a higher one.
-pub fn shards_of(total: u32, rank: u32, world: u32) -> Range<u32> {
-    let (each, rest) = (total / world, total % world);
-    let start = rank * each + rank.min(rest);
-    start..start + each + u32::from(rank < rest)
+/// The dealing of a job's logical shards to ranks: each rank has neighbouring shards, and a lower rank has lower ones.
+/// This is the only place that decides which rank carries which shards.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ShardDeal {
+    /// The first shard of each rank, and the number of shards at the end.
+    starts: Vec<u32>,
 }
 
-/// See [`crate::CommunicatorExt::all_reduce_shards`].
-pub(crate) fn all_reduce<C: Communicator + ?Sized>(
-    group: &mut C,
-    shards: &[&[u8]],
+impl ShardDeal {
+    /// Deals evenly: a lower rank has at most one shard more than a higher one. Ranks beyond the number of shards have
+    /// none.
+    pub fn even(shards: u32, world: u32) -> Self {
+        let starts = (0..world).map(|rank| even_part(shards, rank, world).start);
+        Self { starts: starts.chain([shards]).collect() }
+    }
+
+    /// The number of shards.
+    pub fn shards(&self) -> u32 {
+        self.starts.last().copied().unwrap_or_default()
+    }
+
+    /// The shards of a rank. None for a rank outside of the world.
+    pub fn of(&self, rank: u32) -> Range<u32> {
+        let at = rank as usize;
+        match (self.starts.get(at), self.starts.get(at + 1)) {
+            (Some(start), Some(end)) => *start..*end,
+            _ => 0..0,
+        }
+    }
+
+    /// The nodes of the tree that a rank combines by itself, in order: the largest that lie in its shards.
+    pub fn nodes_of(&self, rank: u32) -> Vec<Range<u32>> {
+        nodes(self.shards(), self.of(rank))
+    }
+
+    /// Bytes that a rank sends and receives in one reduction of `bytes`: its partial results to the ranks that fold
+    /// them, and the folded parts to all.
+    pub fn bytes_moved(&self, rank: u32, bytes: u64) -> u64 {
+        let world = self.starts.len().saturating_sub(1) as u64;
+        if world < 2 {
+            return 0;
+        }
+        let (own, all) = (self.nodes_of(rank).len() as u64, (0..world as u32));
+        let others = all.map(|other| self.nodes_of(other).len() as u64).sum::<u64>() - own;
+        let part = bytes / world;
+        part * ((world - 1) * own + others + 2 * (world - 1))
+    }
+}
+
+/// Part `part` of `total` things that are dealt evenly to `parts`.
+fn even_part(total: u32, part: u32, parts: u32) -> Range<u32> {
+    let (each, rest) = (total / parts, total % parts);
+    let start = part * each + part.min(rest);
+    start..start + each + u32::from(part < rest)
+}
+
+/// The largest nodes of the tree over `total` shards that lie in `range`, in order.
+fn nodes(total: u32, range: Range<u32>) -> Vec<Range<u32>> {
+    let mut found: Vec<Range<u32>> = Vec::new();
+    for shard in range {
+        push(
+            &mut found,
+            shard..shard + 1,
+            |pair| are_siblings(total, pair),
+            |left, right| left.start..right.end,
+        );
+    }
+    found
+}
+
+/// Whether two nodes beside each other are the two parts of a node of the tree over `total` shards.
+fn are_siblings(total: u32, (left, right): (&Range<u32>, &Range<u32>)) -> bool {
+    let (size, whole) =
+        (left.end - left.start, u64::from(left.start) + 2 * u64::from(left.end - left.start));
+    size.is_power_of_two()
+        && left.start.is_multiple_of(size * 2)
+        && left.end == right.start
+        && u64::from(right.end) == whole.min(u64::from(total))
+}
+
+/// Puts a node behind others, and combines those at the end as long as they are siblings.
+fn push<N>(
+    nodes: &mut Vec<N>,
+    node: N,
+    are_siblings: impl Fn((&N, &N)) -> bool,
+    mut combine: impl FnMut(N, N) -> N,
+) {
+    let mut last = node;
+    while let Some(before) = nodes.pop_if(|before| are_siblings((before, &last))) {
+        last = combine(before, last);
+    }
+    nodes.push(last);
+}
+
+/// The partial results of one rank's shards, which come one after the other. Each is combined with those before it as
+/// soon as a node of the tree is whole, so memory is at most `2 log2 N` partial results.
+///
+/// 16-bit floats are rounded at each node.
+#[derive(Clone, Debug)]
+pub struct ShardFold<'a, E: Element> {
     total: u32,
+    range: Range<u32>,
+    next: u32,
+    op: ReduceOp,
+    nodes: Vec<(Range<u32>, Cow<'a, [E]>)>,
+}
+
+impl<'a, E: Element> ShardFold<'a, E> {
+    /// Begins the fold of the shards of `rank`.
+    pub fn new(deal: &ShardDeal, rank: u32, op: ReduceOp) -> Self {
+        let range = deal.of(rank);
+        Self { total: deal.shards(), next: range.start, range, op, nodes: Vec::new() }
+    }
+
+    /// Adds the contribution of the next shard.
+    ///
+    /// # Errors
+    /// The rank has no shard left, or the length differs from that of the shard before.
+    pub fn add(&mut self, contribution: impl Into<Cow<'a, [E]>>) -> Result<(), CollectiveError> {
+        let contribution = contribution.into();
+        let (total, op) = (self.total, self.op);
+        if self.next >= self.range.end {
+            let range = &self.range;
+            let reason = format!("all shards of this rank are given already: {range:?}");
+            return Err(check::invalid(KIND, reason));
+        }
+        if let Some((_, before)) = self.nodes.last() {
+            check::length(KIND, "shard", size_of_val(&*contribution), size_of_val(&**before))?;
+        }
+        let node = (self.next..self.next + 1, contribution);
+        self.next += 1;
+        let are_siblings = |((left, _), (right, _)): (&_, &_)| are_siblings(total, (left, right));
+        push(&mut self.nodes, node, are_siblings, |(left, mut sum), (right, other)| {
+            let into = bytemuck::cast_slice_mut(sum.to_mut());
+            combine(E::DATA_TYPE, op, into, bytemuck::cast_slice(&other));
+            (left.start..right.end, sum)
+        });
+        Ok(())
+    }
+
+    /// Reduces the partial results of all ranks into `output`, which every rank then has alike.
+    ///
+    /// # Errors
+    /// Shards of this rank are missing; or any [`CollectiveError`].
+    pub fn all_reduce<C: Communicator + ?Sized>(
+        &self,
+        group: &mut C,
+        deal: &ShardDeal,
+        output: &mut [E],
+    ) -> Result<(), CollectiveError> {
+        if self.next != self.range.end {
+            let (given, due) = (self.next - self.range.start, &self.range);
+            let reason = format!("{given} shards are given, {} are due: {due:?}", due.len());
+            return Err(check::invalid(KIND, reason));
+        }
+        let nodes: Vec<&[u8]> =
+            self.nodes.iter().map(|(_, sum)| bytemuck::cast_slice(sum)).collect();
+        let output = bytemuck::cast_slice_mut(output);
+        all_reduce_nodes(group, deal, &nodes, output, E::DATA_TYPE, self.op)
+    }
+}
+
+/// `left` = `left` op `right`, where a mean is still a sum.
+fn combine(data_type: DataType, op: ReduceOp, left: &mut [u8], right: &[u8]) {
+    let op = if op == ReduceOp::Mean { ReduceOp::Sum } else { op };
+    fold_ranks(data_type, op, left, 0, 2, |_| right);
+}
+
+/// Reduces partial results into `output`: this rank gives those of [`ShardDeal::nodes_of`], in order.
+///
+/// # Errors
+/// Any [`CollectiveError`].
+pub fn all_reduce_nodes<C: Communicator + ?Sized>(
+    group: &mut C,
+    deal: &ShardDeal,
+    partial: &[&[u8]],
     output: &mut [u8],
     data_type: DataType,
     op: ReduceOp,
 ) -> Result<(), CollectiveError> {
     check::buffer(KIND, &&*output, data_type)?;
     check::reduction(KIND, data_type, op)?;
-    if total == 0 {
+    if deal.shards() == 0 {
         return Err(check::invalid(KIND, "there are no shards to reduce".to_owned()));
     }
-    let own = shards_of(total, group.rank(), group.world_size());
-    if shards.len() != own.len() {
-        let reason = format!("{} shards are given, {} are due: {own:?}", shards.len(), own.len());
+    let due = deal.nodes_of(group.rank());
+    if partial.len() != due.len() {
+        let reason = format!("{} partial results are given, {} are due", partial.len(), due.len());
         return Err(check::invalid(KIND, reason));
     }
-    for shard in shards {
-        check::buffer(KIND, shard, data_type)?;
-        check::length(KIND, "shard", shard.len(), output.len())?;
+    for node in partial {
+        check::buffer(KIND, node, data_type)?;
+        check::length(KIND, "shard", node.len(), output.len())?;
     }
+    let nodes: Vec<Vec<Range<u32>>> =
+        (0..group.world_size()).map(|rank| deal.nodes_of(rank)).collect();
+    let moved: usize = nodes.iter().map(Vec::len).sum();
     let size = data_type.size_bytes();
-    let piece = (PIECE / total as usize / size).max(1) * size;
+    let piece = (PIECE / moved / size).max(1) * size;
     let mut scratch = Scratch::default();
     let mut start = 0;
     // The loop runs at least once, so that all ranks meet.
     loop {
         let end = (start + piece).min(output.len());
-        let within: Vec<&[u8]> = shards.iter().map(|shard| &shard[start..end]).collect();
+        let within: Vec<&[u8]> = partial.iter().map(|node| &node[start..end]).collect();
         let into = &mut output[start..end];
-        scratch.reduce(group, &within, total, into, data_type, op)?;
+        scratch.reduce(group, &nodes, deal.shards(), &within, into, data_type, op)?;
         start = end;
         if start == output.len() {
             return Ok(());
@@ -80,12 +249,14 @@ fn bytes(words: &mut Vec<u64>, length: usize) -> &mut [u8] {
 }
 
 impl Scratch {
-    /// Reduces one piece: each rank receives one slice of every shard, folds it, and gives the result to all.
+    /// Reduces one piece: each rank receives one slice of every partial result, folds it, and gives the result to all.
+    #[expect(clippy::too_many_arguments, reason = "the plan of a reduction and its memory")]
     fn reduce<C: Communicator + ?Sized>(
         &mut self,
         group: &mut C,
-        shards: &[&[u8]],
+        nodes: &[Vec<Range<u32>>],
         total: u32,
+        partial: &[&[u8]],
         output: &mut [u8],
         data_type: DataType,
         op: ReduceOp,
@@ -94,24 +265,24 @@ impl Scratch {
         let size = data_type.size_bytes();
         let elements = (output.len() / size) as u32;
         let slice = |of: u32| {
-            let slice = shards_of(elements, of, world);
+            let slice = even_part(elements, of, world);
             slice.start as usize * size..slice.end as usize * size
         };
         let slices: Vec<usize> = (0..world).map(|of| slice(of).len() / size).collect();
-        let sent = bytes(&mut self.sent, shards.len() * output.len());
+        let sent = bytes(&mut self.sent, partial.len() * output.len());
         let mut end = 0;
         for other in 0..world {
-            for shard in shards {
-                let part = &shard[slice(other)];
+            for node in partial {
+                let part = &node[slice(other)];
                 sent[end..end + part.len()].copy_from_slice(part);
                 end += part.len();
             }
         }
         let own = slice(rank).len();
-        let received = bytes(&mut self.received, total as usize * own);
-        let to: Vec<usize> = slices.iter().map(|length| length * shards.len()).collect();
-        let held = |other: u32| shards_of(total, other, world).len();
-        let from: Vec<usize> = (0..world).map(|other| held(other) * own / size).collect();
+        let moved: usize = nodes.iter().map(Vec::len).sum();
+        let received = bytes(&mut self.received, moved * own);
+        let to: Vec<usize> = slices.iter().map(|length| length * partial.len()).collect();
+        let from: Vec<usize> = nodes.iter().map(|nodes| nodes.len() * own / size).collect();
         group.run(HostOperation::AllToAll {
             input: sent,
             output: received,
@@ -119,10 +290,12 @@ impl Scratch {
             data_type,
         })?;
         let folded = bytes(&mut self.folded, own);
+        let order = nodes.iter().flatten().cloned();
+        fold(received, own, order, total, |left, right| combine(data_type, op, left, right));
         folded.copy_from_slice(&received[..own]);
-        fold_ranks(data_type, op, folded, 0, total, |shard| {
-            &received[shard as usize * own..(shard as usize + 1) * own]
-        });
+        if op == ReduceOp::Mean {
+            divide(data_type, folded, total);
+        }
         group.run(HostOperation::AllGather {
             input: folded,
             output,
@@ -132,6 +305,44 @@ impl Scratch {
     }
 }
 
+/// Folds the partial results that stand in `received`, `length` bytes each, by the tree; the result is the first.
+fn fold(
+    received: &mut [u8],
+    length: usize,
+    order: impl Iterator<Item = Range<u32>>,
+    total: u32,
+    mut combine: impl FnMut(&mut [u8], &[u8]),
+) {
+    let mut stack: Vec<(Range<u32>, usize)> = Vec::new();
+    for (place, node) in order.enumerate() {
+        let are_siblings = |((left, _), (right, _)): (&_, &_)| are_siblings(total, (left, right));
+        push(&mut stack, (node, place * length), are_siblings, |(left, into), (right, from)| {
+            let (head, tail) = received.split_at_mut(from);
+            combine(&mut head[into..into + length], &tail[..length]);
+            (left.start..right.end, into)
+        });
+    }
+}
+
+/// See [`crate::CommunicatorExt::all_reduce_shards`].
+pub(crate) fn all_reduce<C: Communicator + ?Sized, E: Element>(
+    group: &mut C,
+    shards: &[&[E]],
+    total: u32,
+    output: &mut [E],
+    op: ReduceOp,
+) -> Result<(), CollectiveError> {
+    let deal = ShardDeal::even(total, group.world_size());
+    let due = deal.of(group.rank());
+    if shards.len() != due.len() {
+        let reason = format!("{} shards are given, {} are due: {due:?}", shards.len(), due.len());
+        return Err(check::invalid(KIND, reason));
+    }
+    let mut fold = ShardFold::new(&deal, group.rank(), op);
+    shards.iter().try_for_each(|shard| fold.add(*shard))?;
+    fold.all_reduce(group, &deal, output)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,13 +350,56 @@ mod tests {
     #[test]
     fn shards_are_dealt_once_and_in_order() {
         for (total, world) in [(4, 3), (4, 4), (3, 8), (64, 7), (1, 1)] {
+            let deal = ShardDeal::even(total, world);
             let mut next = 0;
             for rank in 0..world {
-                let own = shards_of(total, rank, world);
+                let own = deal.of(rank);
                 assert_eq!(own.start, next);
                 next = own.end;
             }
-            assert_eq!(next, total);
+            assert_eq!((next, deal.shards()), (total, total));
+            assert_eq!(deal.of(world), 0..0);
         }
+    }
+
+    #[test]
+    fn the_nodes_of_all_ranks_become_one_tree_in_any_world() {
+        /// The tree over the shards from `start` to `end`, in words.
+        fn tree(start: u32, end: u32) -> String {
+            if end - start == 1 {
+                return start.to_string();
+            }
+            let left = (end - start).next_power_of_two() / 2;
+            format!("({} {})", tree(start, start + left), tree(start + left, end))
+        }
+        for total in 1..40 {
+            for world in 1..=total {
+                let deal = ShardDeal::even(total, world);
+                let mut stack: Vec<(Range<u32>, String)> = Vec::new();
+                for rank in 0..world {
+                    let nodes = deal.nodes_of(rank);
+                    assert!(nodes.len() <= 2 * (total.ilog2() as usize + 1), "{nodes:?}");
+                    for node in nodes {
+                        let text = tree(node.start, node.end);
+                        let siblings =
+                            |((left, _), (right, _)): (&_, &_)| are_siblings(total, (left, right));
+                        push(&mut stack, (node, text), siblings, |(left, one), (right, other)| {
+                            (left.start..right.end, format!("({one} {other})"))
+                        });
+                    }
+                }
+                assert_eq!(stack, [(0..total, tree(0, total))], "{total} shards, {world} ranks");
+            }
+        }
+    }
+
+    #[test]
+    fn a_world_that_divides_the_shards_moves_one_result_a_rank() {
+        for (total, world) in [(8, 1), (8, 2), (8, 4), (8, 8), (64, 16)] {
+            let deal = ShardDeal::even(total, world);
+            assert!((0..world).all(|rank| deal.nodes_of(rank).len() == 1), "{total} by {world}");
+        }
+        assert_eq!(ShardDeal::even(8, 3).nodes_of(0), [0..2, 2..3]);
+        assert_eq!(ShardDeal::even(8, 2).bytes_moved(0, 1_000), 2_000, "as a plain all-reduce");
     }
 }

@@ -410,6 +410,7 @@ mod tests {
             world_size: 3,
             min_np: 1,
             max_np: None,
+            shards: None,
             resets: 1,
             steps_lost: 4,
             hosts: Vec::new(),

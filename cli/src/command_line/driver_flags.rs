@@ -47,6 +47,10 @@ pub(crate) struct DriverFlags {
     /// Most workers [default: no cap]
     #[arg(long, env = "ELASTIC_MAX_NP", value_name = "N", value_parser = workers)]
     pub(crate) max_np: Option<u32>,
+    /// Logical shards of each step's global batch, for the life of the job: with them results do not depend on the number of
+    /// workers, of whom there are at most as many [default: what the program says]
+    #[arg(long, env = "ELASTIC_SHARDS", value_name = "N", value_parser = workers)]
+    pub(crate) shards: Option<u32>,
     /// The fixed list of hosts with their slots: a:2,b:2
     #[arg(short = 'H', long, env = "ELASTIC_HOSTS", value_name = "HOSTS")]
     pub(crate) hosts: Option<String>,

@@ -400,6 +400,7 @@ fn driver_config(
         np: flags.np,
         min_np: flags.min_np,
         max_np: flags.max_np,
+        shards: flags.shards,
         reset_limit: flags.reset_limit,
         encrypt_data: flags.encrypt_data,
         data_plane: flags.data_plane.unwrap_or_default(),

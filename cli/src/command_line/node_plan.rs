@@ -102,7 +102,8 @@ pub(super) fn plan_node(run: &RunFlags) -> Result<Option<NodePlan>, CommandFailu
     let np = (nodes.min == nodes.max).then_some(nodes.min * slots);
     flags.np = run.driver.np.or(np);
     flags.min_np = flags.min_np.or(Some(nodes.min * slots));
-    flags.max_np = flags.max_np.or(Some(nodes.max * slots));
+    let most = flags.shards.map_or(nodes.max * slots, |shards| shards.min(nodes.max * slots));
+    flags.max_np = flags.max_np.or(Some(most));
     flags.last_call_timeout = flags.last_call_timeout.or(Some(LAST_CALL));
     flags.store = flags.store.or(store);
     let bind = ([0, 0, 0, 0], 0).into();

@@ -117,6 +117,7 @@ mod tests {
             world_size,
             min_np: 1,
             max_np: None,
+            shards: None,
             resets: 0,
             steps_lost: 0,
             hosts: Vec::new(),

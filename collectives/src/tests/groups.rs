@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{LONG, Path, world};
 use crate::{
     AsyncCommunicator, CollectiveError, Communicator, CommunicatorExt, DataType, LAUNCHED_MAX,
-    Operation, OwnedOperation, ProgressThread, ReduceOp, SoloCommunicator, attentive, shards_of,
+    Operation, OwnedOperation, ProgressThread, ReduceOp, ShardDeal, SoloCommunicator, attentive,
 };
 
 #[test]
@@ -88,41 +88,80 @@ fn a_fused_reduction_has_the_bits_of_each_alone() {
     }
 }
 
+/// What the shards reduce to by the tree, one element at a time.
+fn by_the_tree(start: u32, end: u32, leaf: &dyn Fn(u32) -> f32) -> f32 {
+    if end - start == 1 {
+        return leaf(start);
+    }
+    let left = (end - start).next_power_of_two() / 2;
+    by_the_tree(start, start + left, leaf) + by_the_tree(start + left, end, leaf)
+}
+
 #[test]
-fn a_world_of_three_gives_the_bits_of_a_world_of_four() {
-    const SHARDS: u32 = 7;
-    const ELEMENTS: usize = 300_001;
-    let gradient = |shard: u32| -> Vec<f32> {
-        (0..ELEMENTS).map(|index| 0.1 + shard as f32 * 1e-3 + index as f32 * 1e-5).collect()
+fn c_2_a_reduction_by_shard_has_the_same_bits_on_every_path_in_worlds_of_1_to_7() {
+    const SHARDS: u32 = 8;
+    let element = |shard: u32, index: usize| 0.1 + shard as f32 * 1e-3 + index as f32 * 1e-5;
+    let gradient = move |shard: u32, elements: usize| -> Vec<f32> {
+        (0..elements).map(|index| element(shard, index)).collect()
     };
-    let reduced = |path: Path, size: u32, op: ReduceOp| -> Vec<f32> {
+    let reduced = |path: Path, size: u32, op: ReduceOp, elements: usize| -> Vec<f32> {
         let results = world(path, size, LONG, move |communicator, _| {
-            let own = shards_of(SHARDS, communicator.rank(), size);
-            let shards: Vec<Vec<f32>> = own.map(gradient).collect();
+            let own = ShardDeal::even(SHARDS, size).of(communicator.rank());
+            let shards: Vec<Vec<f32>> = own.map(|shard| gradient(shard, elements)).collect();
             let shards: Vec<&[f32]> = shards.iter().map(Vec::as_slice).collect();
-            let mut output = vec![0.0; ELEMENTS];
+            let mut output = vec![0.0; elements];
             communicator.all_reduce_shards(&shards, SHARDS, &mut output, op).unwrap();
             output
         });
         assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
         results.into_iter().next().unwrap()
     };
-    for op in [ReduceOp::Sum, ReduceOp::Mean] {
-        let due = reduced(Path::Tcp, 1, op);
-        let mut plain = gradient(0);
-        for shard in 1..SHARDS {
-            plain.iter_mut().zip(gradient(shard)).for_each(|(sum, value)| *sum += value);
-        }
-        if op == ReduceOp::Mean {
-            plain.iter_mut().for_each(|sum| *sum /= SHARDS as f32);
-        }
-        assert!(due == plain);
-        for path in Path::ALL {
-            for size in [3, 4, 8] {
-                assert!(reduced(path, size, op) == due, "{path:?}, a world of {size}, {op}");
-            }
+    let due = |elements: usize, divisor: f32| -> Vec<f32> {
+        let of = |index| by_the_tree(0, SHARDS, &|shard| element(shard, index)) / divisor;
+        (0..elements).map(of).collect()
+    };
+    for path in Path::EVERY {
+        for size in 1..=7 {
+            let reduced = reduced(path, size, ReduceOp::Mean, 2_001);
+            assert!(reduced == due(2_001, SHARDS as f32), "{path:?}, a world of {size}");
         }
     }
+    // More than one piece.
+    for (path, size) in [(Path::SharedMemory, 3), (Path::Tcp, 2)] {
+        assert!(reduced(path, size, ReduceOp::Sum, 400_001) == due(400_001, 1.0), "{path:?}");
+    }
+}
+
+#[test]
+fn c_2_sixteen_bit_floats_and_a_world_above_the_shards_reduce_alike_on_every_rank() {
+    const SHARDS: u32 = 5;
+    let mut due: Option<Vec<half::bf16>> = None;
+    for size in [1, 2, 3, 5, 7] {
+        let results = world(Path::Tcp, size, LONG, move |communicator, _| {
+            let own = ShardDeal::even(SHARDS, size).of(communicator.rank());
+            let of = |shard: u32| half::bf16::from_f32(0.1 + shard as f32 / 3.0);
+            let shards: Vec<Vec<half::bf16>> = own.map(|shard| vec![of(shard); 999]).collect();
+            let shards: Vec<&[half::bf16]> = shards.iter().map(Vec::as_slice).collect();
+            let mut output = vec![half::bf16::ZERO; 999];
+            communicator.all_reduce_shards(&shards, SHARDS, &mut output, ReduceOp::Mean).unwrap();
+            output
+        });
+        for result in results {
+            assert_eq!(due.get_or_insert_with(|| result.clone()), &result, "a world of {size}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_number_of_shards_is_refused() {
+    world(Path::Tcp, 1, LONG, |communicator, _| {
+        let (one, mut output) = ([1.0_f32], [0.0]);
+        for (shards, due) in [(&[&one[..]][..], "1 shards are given, 2 are due"), (&[], "0 shards")]
+        {
+            let error = communicator.all_reduce_shards(shards, 2, &mut output, ReduceOp::Sum);
+            assert!(error.unwrap_err().to_string().contains(due));
+        }
+    });
 }
 
 /// A launchable communicator for a test's rank: a sub-group, since the rank's own communicator is only borrowed.

@@ -68,6 +68,7 @@ fn status() -> StatusReport {
         world_size: 2,
         min_np: 1,
         max_np: None,
+        shards: None,
         resets: 1,
         steps_lost: 0,
         hosts,

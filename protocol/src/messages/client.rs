@@ -53,6 +53,9 @@ pub struct StatusReport {
     pub min_np: u32,
     /// Most workers; `None` without a cap.
     pub max_np: Option<u32>,
+    /// The job's logical shards; `None` unless the driver was told them.
+    #[serde(default)]
+    pub shards: Option<u32>,
     /// Resets so far.
     pub resets: u64,
     /// Steps that they have lost, as far as is known.

@@ -187,6 +187,8 @@ pub struct Formation {
     pub encrypts: bool,
     /// The paths that carry the data of collectives.
     pub data_plane: DataPlane,
+    /// The job's logical shards (`--shards`); none: the program says them, or has none.
+    pub shards: Option<u32>,
 }
 
 /// A [`Formation`] as one member sees it: all that the member needs to take part.
@@ -208,6 +210,8 @@ pub struct Placement {
     pub encrypts: bool,
     /// The paths that carry the data of collectives.
     pub data_plane: DataPlane,
+    /// The job's logical shards (`--shards`); none: the program says them, or has none.
+    pub shards: Option<u32>,
 }
 
 /// Messages from the driver to a worker.

@@ -108,8 +108,12 @@ pub struct DriverConfig {
     pub np: Option<u32>,
     /// Least number of workers to go on with; none: as many as it started with.
     pub min_np: Option<u32>,
-    /// Most workers; none: no cap.
+    /// Most workers; none: no cap but that of `shards`.
     pub max_np: Option<u32>,
+    /// Logical shards of the batch plan, for the life of the job; none: the program says them, or has none. A world has at
+    /// most as many workers.
+    #[serde(default)]
+    pub shards: Option<u32>,
     /// Number of allowed resets, planned ones included; none: any number.
     pub reset_limit: Option<u32>,
     /// Failures of one slot that are tolerated; one more blacklists its host. Default 3.
@@ -177,6 +181,18 @@ pub enum InvalidDriverConfig {
         /// The option's value.
         larger_value: u32,
     },
+    /// A number of workers of whom some would have no shard.
+    #[error(
+        "{name} ({workers}) is larger than --shards ({shards}): a worker without a shard has nothing to do"
+    )]
+    MoreThanShards {
+        /// The option's name.
+        name: &'static str,
+        /// The option's value.
+        workers: u32,
+        /// The number of shards.
+        shards: u32,
+    },
     /// Checkpoints of programs that the library has no state of.
     #[error(
         "--checkpoint saves the state of programs that use the library, and --mode restart runs those that do not"
@@ -197,6 +213,7 @@ impl DriverConfig {
             np: None,
             min_np: None,
             max_np: None,
+            shards: None,
             reset_limit: None,
             encrypt_data: false,
             data_plane: DataPlane::Auto,
@@ -220,12 +237,17 @@ impl DriverConfig {
         }
     }
 
-    /// Checks that the settings agree.
+    /// Checks that the settings agree, and caps the world at the number of shards.
     ///
     /// # Errors
     /// The first contradiction.
-    pub fn validate(self) -> Result<Self, InvalidDriverConfig> {
-        let sizes = [("--min-np", self.min_np), ("--np", self.np), ("--max-np", self.max_np)];
+    pub fn validate(mut self) -> Result<Self, InvalidDriverConfig> {
+        let sizes = [
+            ("--min-np", self.min_np),
+            ("--np", self.np),
+            ("--max-np", self.max_np),
+            ("--shards", self.shards),
+        ];
         let given: Vec<(&'static str, u32)> =
             sizes.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
         if let Some((name, _)) = given.iter().find(|(_, value)| *value == 0) {
@@ -234,6 +256,13 @@ impl DriverConfig {
         for pair in given.windows(2) {
             let [(smaller, smaller_value), (larger, larger_value)] = pair else { continue };
             if smaller_value > larger_value {
+                if *larger == "--shards" {
+                    return Err(InvalidDriverConfig::MoreThanShards {
+                        name: smaller,
+                        workers: *smaller_value,
+                        shards: *larger_value,
+                    });
+                }
                 return Err(InvalidDriverConfig::Order {
                     smaller,
                     smaller_value: *smaller_value,
@@ -249,6 +278,7 @@ impl DriverConfig {
             return Err(InvalidDriverConfig::NoProgram);
         }
         self.deadlines.validate()?;
+        self.max_np = self.max_np.or(self.shards);
         Ok(self)
     }
 }
@@ -269,6 +299,22 @@ mod tests {
         let wrong = DriverConfig { min_np: Some(3), max_np: Some(2), ..config() };
         assert!(wrong.validate().is_err(), "min above max, np not given");
         assert!(DriverConfig { min_np: Some(1), np: Some(2), ..config() }.validate().is_ok());
+    }
+
+    #[test]
+    fn c_2_no_world_is_larger_than_the_number_of_shards() {
+        let wrong =
+            |config: DriverConfig| config.validate().map(|_| ()).map_err(|it| it.to_string());
+        let of =
+            |np, min_np, max_np| DriverConfig { np, min_np, max_np, shards: Some(8), ..config() };
+        let reason = "is larger than --shards (8): a worker without a shard has nothing to do";
+        assert_eq!(wrong(of(Some(9), None, None)), Err(format!("--np (9) {reason}")));
+        assert_eq!(wrong(of(Some(2), None, Some(9))), Err(format!("--max-np (9) {reason}")));
+        assert_eq!(wrong(of(None, Some(10), None)), Err(format!("--min-np (10) {reason}")));
+        let capped = of(Some(2), Some(1), None).validate().expect("nothing to refuse");
+        assert_eq!(capped.max_np, Some(8), "other slots are spares");
+        let capped = of(Some(2), Some(1), Some(4)).validate().expect("nothing to refuse");
+        assert_eq!(capped.max_np, Some(4));
     }
 
     #[test]

@@ -71,6 +71,7 @@ impl DriverCore {
             world_size: current.map_or(0, |current| current.assignment.world_size()),
             min_np: self.min_np(),
             max_np: self.config.max_np,
+            shards: self.config.shards,
             resets: self.round.resets(),
             steps_lost: self.state.steps_lost(),
             hosts: self.host_statuses(now, wall_clock),

@@ -132,6 +132,7 @@ fn a_journal_as_json_has_neither_secrets_nor_keys_nor_arguments() {
         key: GroupKey([0xab; 32]),
         encrypts: false,
         data_plane: DataPlane::default(),
+        shards: None,
     };
     journal.0.records.push(JournalRecord::GenerationOpened { formation }.encode());
     let image = Image::of(&journal.0).expect("sound");

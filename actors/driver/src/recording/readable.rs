@@ -137,6 +137,8 @@ pub(crate) mod formation {
         step: Step,
         encrypts: bool,
         data_plane: DataPlane,
+        #[serde(default)]
+        shards: Option<u32>,
     }
 
     pub(crate) fn serialize<S: Serializer>(
@@ -146,7 +148,8 @@ pub(crate) mod formation {
         if !serializer.is_human_readable() {
             return formation.serialize(serializer);
         }
-        let Formation { stamp, table, sync, step, key: _, encrypts, data_plane } = formation;
+        let Formation { stamp, table, sync, step, key: _, encrypts, data_plane, shards } =
+            formation;
         let FormationTable::Full(assignment) = table else {
             return Err(serde::ser::Error::custom("a kept formation has its full table"));
         };
@@ -157,6 +160,7 @@ pub(crate) mod formation {
             step: *step,
             encrypts: *encrypts,
             data_plane: *data_plane,
+            shards: *shards,
         };
         written.serialize(serializer)
     }
@@ -167,10 +171,11 @@ pub(crate) mod formation {
         if !deserializer.is_human_readable() {
             return Formation::deserialize(deserializer);
         }
-        let FormationWithoutKey { stamp, members, sync, step, encrypts, data_plane } =
+        let FormationWithoutKey { stamp, members, sync, step, encrypts, data_plane, shards } =
             FormationWithoutKey::deserialize(deserializer)?;
         let table = FormationTable::Full(Arc::new(Assignment::new(members)));
-        Ok(Formation { stamp, table, sync, step, key: GroupKey([0; 32]), encrypts, data_plane })
+        let key = GroupKey([0; 32]);
+        Ok(Formation { stamp, table, sync, step, key, encrypts, data_plane, shards })
     }
 }
 

@@ -39,6 +39,7 @@ fn formation() -> Formation {
         key: GroupKey(SECRET),
         encrypts: true,
         data_plane: DataPlane::Auto,
+        shards: None,
     }
 }
 

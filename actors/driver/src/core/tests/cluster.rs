@@ -609,7 +609,7 @@ impl Cluster {
         let stamp = worker.placement.as_ref().map(|placement| placement.stamp);
         match message {
             DriverToWorker::Assign(formation) => {
-                let Formation { stamp: of, table, sync, step, key, encrypts, data_plane } =
+                let Formation { stamp: of, table, sync, step, key, encrypts, data_plane, shards } =
                     formation;
                 assert!(Some(of) > stamp, "G-2: stamps only grow");
                 let assignment = match table {
@@ -639,6 +639,7 @@ impl Cluster {
                     key,
                     encrypts,
                     data_plane,
+                    shards,
                 });
                 worker.active = true;
                 worker.boundary = 0;

@@ -111,7 +111,7 @@ impl StateCore {
     }
 
     fn assigned(&mut self, formation: Formation) {
-        let Formation { stamp, table, sync, step, key, encrypts, data_plane } = formation;
+        let Formation { stamp, table, sync, step, key, encrypts, data_plane, shards } = formation;
         if stamp <= self.stamp {
             self.dropped += 1;
             return;
@@ -133,7 +133,7 @@ impl StateCore {
             self.pause = Pause::default();
         }
         let placement =
-            Placement { stamp, assignment, rank, sync, step, key, encrypts, data_plane };
+            Placement { stamp, assignment, rank, sync, step, key, encrypts, data_plane, shards };
         self.pending = self.exit.is_none().then_some(placement);
         self.go_on();
     }

@@ -60,6 +60,7 @@ pub(super) fn formation(generation: u64, sync: SyncPlan, step: u64) -> Formation
         key: GroupKey([0; 32]),
         encrypts: false,
         data_plane: DataPlane::Auto,
+        shards: None,
     }
 }
 
@@ -73,6 +74,7 @@ fn placement(generation: u64, sync: SyncPlan, step: u64) -> Placement {
         key: GroupKey([0; 32]),
         encrypts: false,
         data_plane: DataPlane::Auto,
+        shards: None,
     }
 }
 

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::plan::{InvalidBatchPlan, LedgerPlan};
+
 /// A pass through a data set. Two courses with equal values share one entry of the ledger.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DataPass {
@@ -12,6 +14,8 @@ pub struct DataPass {
     pub length: u64,
     /// Seed of the order; `None`: the data set's own order.
     pub seed: Option<u64>,
+    /// The batch plan; `None` where batches are those of ranks.
+    pub plan: Option<LedgerPlan>,
 }
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -39,6 +43,20 @@ impl SampleLedger {
             .map_or(0, |entry| entry.consumed)
     }
 
+    /// Checks that no pass by this name, through the same data, was made with another batch plan.
+    ///
+    /// # Errors
+    /// [`InvalidBatchPlan::OtherPlan`].
+    pub fn check_plan(&self, course: &DataPass) -> Result<(), InvalidBatchPlan> {
+        let Some(given) = course.plan else { return Ok(()) };
+        let is_same = |of: &DataPass| (&of.name, of.length) == (&course.name, course.length);
+        let held = self.entries.iter().filter(|entry| is_same(&entry.course));
+        match held.filter_map(|entry| entry.course.plan).find(|held| *held != given) {
+            Some(held) => Err(InvalidBatchPlan::OtherPlan { held, given }),
+            None => Ok(()),
+        }
+    }
+
     /// Notes the number of finished samples of this epoch.
     pub fn advance(&mut self, course: &DataPass, epoch: u64, consumed: u64) {
         if let Some(last) = self.entries.last_mut()
@@ -60,7 +78,7 @@ mod tests {
     use super::*;
 
     fn course(length: u64) -> DataPass {
-        DataPass { name: String::new(), length, seed: Some(0) }
+        DataPass { name: String::new(), length, seed: Some(0), plan: None }
     }
 
     #[test]
@@ -72,6 +90,24 @@ mod tests {
         assert_eq!(ledger.consumed(&course(100), 3), 0);
         ledger.advance(&course(100), 3, 1);
         assert_eq!(ledger.consumed(&course(100), 2), 0, "a new epoch takes the old one's place");
+    }
+
+    #[test]
+    fn c_2_a_commit_is_not_continued_by_another_batch_plan() {
+        let mut ledger = SampleLedger::default();
+        let with = |shards, global_batch| DataPass {
+            plan: Some(LedgerPlan { shards, global_batch }),
+            ..course(100)
+        };
+        ledger.advance(&with(8, 64), 0, 64);
+        assert_eq!(ledger.check_plan(&with(8, 64)), Ok(()));
+        for other in [with(4, 64), with(8, 32)] {
+            let refused = ledger.check_plan(&other).map_err(|error| error.to_string());
+            assert!(refused.is_err_and(|error| error.contains("8 shards of a global batch of 64")));
+        }
+        let named = DataPass { name: "phase 2".to_owned(), ..with(4, 64) };
+        assert_eq!(ledger.check_plan(&named), Ok(()), "another pass");
+        assert_eq!(ledger.check_plan(&course(100)), Ok(()), "batches of ranks");
     }
 
     #[test]

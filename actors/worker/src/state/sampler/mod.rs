@@ -6,13 +6,18 @@
 //! holds one number. A step takes the next `batch size × world size` samples, and each rank its share of them.
 //! The last step may have fewer samples. It distributes them evenly (some ranks get one more, or none), so all
 //! ranks make equally many steps, and no sample is padded, dropped, or repeated (H-23).
+//!
+//! With a batch plan (`plan`), a step takes the next `global batch` samples instead, and each logical shard its share of
+//! them: then nothing that is computed depends on the world size.
 
 mod ledger;
 mod permutation;
+mod plan;
 #[cfg(test)]
 mod property_tests;
 mod share;
 
 pub use ledger::{DataPass, SampleLedger};
 pub use permutation::permutation;
-pub use share::{StepShare, share};
+pub use plan::{InvalidBatchPlan, LedgerPlan, shard_seed};
+pub use share::{StepShare, share, share_of_global};

@@ -85,7 +85,7 @@ proptest! {
         events in prop::collection::vec(event(), 0..60),
     ) {
         let start = (SampleLedger::default(), Vec::new());
-        let course = DataPass { name: String::new(), length, seed: Some(1) };
+        let course = DataPass { name: String::new(), length, seed: Some(1), plan: None };
         let order = permutation(length, 1, 0);
         let mut job =
             Job { course, order, batch, world, live: start.clone(), committed: start };

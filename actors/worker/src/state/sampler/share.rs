@@ -27,13 +27,25 @@ impl StepShare {
 ///
 /// `batch` and `world` of 0 count as 1.
 pub fn share(consumed: u64, length: u64, batch: u64, world: u32, rank: u32) -> Option<StepShare> {
+    let global_batch = batch.max(1).saturating_mul(u64::from(world.max(1)));
+    share_of_global(consumed, length, global_batch, world, rank)
+}
+
+/// As [`share`], for a step of `global_batch` samples in all, which are dealt evenly to `parts`.
+pub fn share_of_global(
+    consumed: u64,
+    length: u64,
+    global_batch: u64,
+    parts: u32,
+    part: u32,
+) -> Option<StepShare> {
     let left = length.checked_sub(consumed).filter(|left| *left > 0)?;
-    let world = u64::from(world.max(1));
-    let count = batch.max(1).saturating_mul(world).min(left);
-    let (even, one_more) = (count / world, count % world);
-    let rank = u64::from(rank);
-    let start = consumed + rank * even + rank.min(one_more);
-    let end = start + even + u64::from(rank < one_more);
+    let parts = u64::from(parts.max(1));
+    let count = global_batch.max(1).min(left);
+    let (even, one_more) = (count / parts, count % parts);
+    let part = u64::from(part);
+    let start = consumed + part * even + part.min(one_more);
+    let end = start + even + u64::from(part < one_more);
     Some(StepShare { global: consumed..consumed + count, local: start..end })
 }
 

@@ -150,7 +150,7 @@ impl<'a, D: Dataset + ?Sized> IntoIterator for Sampler<'a, D> {
         let length = self.data.len() as u64;
         let order = self.seed.map(|seed| permutation(length, seed, self.epoch));
         Batches {
-            course: DataPass { name: self.name, length, seed: self.seed },
+            course: DataPass { name: self.name, length, seed: self.seed, plan: None },
             worker: self.worker,
             data: self.data,
             batch_size: self.batch_size as u64,

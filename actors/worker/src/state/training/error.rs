@@ -9,6 +9,7 @@ use elastic_protocol::messages::InvalidReport;
 
 use super::device::DeviceError;
 use crate::state::environment::InvalidEnvironment;
+use crate::state::sampler::InvalidBatchPlan;
 
 /// The result of the functions that a training program calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -78,6 +79,9 @@ pub enum Error {
         "the training state cannot be loaded from a checkpoint; --resume never begins from the start"
     )]
     Checkpoint(#[source] elastic_checkpoint::CheckpointLoadError),
+    /// The batch plan cannot be carried out.
+    #[error("the batch plan cannot be carried out")]
+    BatchPlan(#[from] InvalidBatchPlan),
     /// The program reported a value that cannot be shown; the generation goes on.
     #[error("a value cannot be shown")]
     Report(#[from] InvalidReport),

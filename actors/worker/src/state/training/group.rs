@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use elastic_collectives::{
     AsyncCommunicator, CollectiveError, Communicator, CommunicatorExt, Element, Launched,
-    ProgressThread, ReduceOp, WatchedGroup, shards_of,
+    ProgressThread, ReduceOp, ShardDeal, WatchedGroup,
 };
 
 use super::error::{Error, Result};
@@ -68,8 +68,8 @@ impl Group {
 
     /// The logical shards, out of `total`, that this rank has in
     /// [`all_reduce_shards`](Self::all_reduce_shards).
-    pub fn shards(&self, total: u32) -> std::ops::Range<u32> {
-        shards_of(total, self.rank(), self.size())
+    pub fn own_shards(&self, total: u32) -> std::ops::Range<u32> {
+        ShardDeal::even(total, self.size()).of(self.rank())
     }
 
     /// Replaces `data` by the reduction of all ranks' `data`. The mean is over ranks, each with equal
@@ -229,12 +229,12 @@ impl Group {
         self.call(|group| group.all_reduce_many(buffers, op))
     }
 
-    /// Replaces `output` by the reduction of `total` logical shards, in the order of their numbers. The result
-    /// has the same bits in a world of any size. `shards` are those of [`shards`](Self::shards), each as long
-    /// as `output`.
+    /// Replaces `output` by the reduction of `total` logical shards, over a fixed tree of their numbers. The result
+    /// has the same bits in a world of any size. `shards` are those of [`own_shards`](Self::own_shards), each as
+    /// long as `output`. [`Worker::shards`](super::Worker::shards) deals the data out as well.
     ///
     /// ```text
-    /// let gradients: Vec<Vec<f32>> = worker.shards(8).map(|shard| gradient(&batch, shard)).collect();
+    /// let gradients: Vec<Vec<f32>> = worker.own_shards(8).map(|shard| gradient(&batch, shard)).collect();
     /// let gradients: Vec<&[f32]> = gradients.iter().map(Vec::as_slice).collect();
     /// worker.all_reduce_shards(&gradients, 8, &mut gradient, ReduceOp::Mean)?;
     /// ```

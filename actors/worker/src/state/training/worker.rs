@@ -15,6 +15,7 @@ use super::control::{ThreadMessage, TrainingControl};
 use super::error::Result;
 use super::group::Group;
 use super::life::{GenerationEnd, GenerationLife};
+use super::shards::{BatchPlan, ShardedSteps};
 use crate::state::core::TrainingCommand;
 use crate::state::sampler::SampleLedger;
 
@@ -27,11 +28,20 @@ pub(super) struct WorkerRanks {
     pub(super) local_size: u32,
     pub(super) cross_rank: u32,
     pub(super) cross_size: u32,
+    /// The job's logical shards, if the driver was told them.
+    pub(super) shards: Option<u32>,
 }
 
 impl WorkerRanks {
-    pub(super) const ALONE: Self =
-        Self { rank: 0, size: 1, local_rank: 0, local_size: 1, cross_rank: 0, cross_size: 1 };
+    pub(super) const ALONE: Self = Self {
+        rank: 0,
+        size: 1,
+        local_rank: 0,
+        local_size: 1,
+        cross_rank: 0,
+        cross_size: 1,
+        shards: None,
+    };
 
     pub(super) fn new(placement: &Placement) -> Option<Self> {
         let table = &placement.assignment;
@@ -43,6 +53,7 @@ impl WorkerRanks {
             local_size: table.local_size(&own.worker.host),
             cross_rank: own.cross_rank,
             cross_size: table.cross_size(own.local_rank),
+            shards: placement.shards,
         })
     }
 }
@@ -165,6 +176,31 @@ impl Worker {
         epoch: u64,
     ) -> Sampler<'a, D> {
         Sampler::new(self, data, batch_size, epoch)
+    }
+
+    /// Goes through a data set by a batch plan: a step's global batch is fixed, and so are its logical shards. Ranks carry
+    /// shards, so what is trained has the same bits in a world of any size that divides them, or not; see
+    /// [`ShardedStep::all_reduce`](super::ShardedStep::all_reduce). The progress is part of the commit.
+    ///
+    /// ```text
+    /// for step in worker.shards(&DATA, &plan, state.epoch)? { … }
+    /// ```
+    ///
+    /// # Errors
+    /// [`BatchPlan`](super::Error::BatchPlan) if the plan cannot be carried out: in a world larger than the number of
+    /// shards, against the driver's `--shards`, or by a state that was trained with another plan.
+    pub fn shards<'a, D: Dataset + ?Sized>(
+        &'a self,
+        data: &'a D,
+        plan: &BatchPlan,
+        epoch: u64,
+    ) -> Result<ShardedSteps<'a, D>> {
+        ShardedSteps::new(self, data, plan, epoch)
+    }
+
+    /// The job's logical shards, if the driver was told them (`--shards`).
+    pub const fn job_shards(&self) -> Option<u32> {
+        self.place.shards
     }
 
     /// A boundary without a commit: a planned change of the world may take effect here, and keeps live state.

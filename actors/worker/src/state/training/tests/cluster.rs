@@ -205,6 +205,7 @@ impl Cluster {
             key: GroupKey([self.stamp.generation.0 as u8; 32]),
             encrypts: false,
             data_plane: DataPlane::Auto,
+            shards: None,
         };
         for number in members {
             self.tell(*number, DriverToWorker::Assign(formation.clone()));

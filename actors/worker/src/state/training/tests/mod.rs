@@ -3,6 +3,7 @@
 mod cluster;
 mod device;
 mod program;
+mod shards;
 mod syncing;
 
 use std::sync::Arc;
