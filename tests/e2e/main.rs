@@ -41,6 +41,7 @@ mod report;
 mod reported;
 mod restart;
 mod security;
+mod shards;
 mod sick;
 mod sickness;
 mod slurm;
