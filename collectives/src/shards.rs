@@ -42,6 +42,11 @@ impl ShardDeal {
         self.starts.last().copied().unwrap_or_default()
     }
 
+    /// The number of ranks.
+    pub fn world(&self) -> u32 {
+        self.starts.len().saturating_sub(1) as u32
+    }
+
     /// The shards of a rank. None for a rank outside of the world.
     pub fn of(&self, rank: u32) -> Range<u32> {
         let at = rank as usize;
@@ -59,7 +64,7 @@ impl ShardDeal {
     /// Bytes that a rank sends and receives in one reduction of `bytes`: its partial results to the ranks that fold
     /// them, and the folded parts to all.
     pub fn bytes_moved(&self, rank: u32, bytes: u64) -> u64 {
-        let world = self.starts.len().saturating_sub(1) as u64;
+        let world = u64::from(self.world());
         if world < 2 {
             return 0;
         }
@@ -159,6 +164,11 @@ impl<'a, E: Element> ShardFold<'a, E> {
             (left.start..right.end, sum)
         });
         Ok(())
+    }
+
+    /// The partial results so far: of the nodes of [`ShardDeal::nodes_of`], once all shards are added.
+    pub fn partial(&self) -> impl Iterator<Item = &[E]> {
+        self.nodes.iter().map(|(_, sum)| &**sum)
     }
 
     /// Reduces the partial results of all ranks into `output`, which every rank then has alike.
@@ -290,12 +300,8 @@ impl Scratch {
             data_type,
         })?;
         let folded = bytes(&mut self.folded, own);
-        let order = nodes.iter().flatten().cloned();
-        fold(received, own, order, total, |left, right| combine(data_type, op, left, right));
+        fold_nodes(nodes.iter().flatten().cloned(), total, received, own, data_type, op);
         folded.copy_from_slice(&received[..own]);
-        if op == ReduceOp::Mean {
-            divide(data_type, folded, total);
-        }
         group.run(HostOperation::AllGather {
             input: folded,
             output,
@@ -305,23 +311,42 @@ impl Scratch {
     }
 }
 
-/// Folds the partial results that stand in `received`, `length` bytes each, by the tree; the result is the first.
-fn fold(
-    received: &mut [u8],
-    length: usize,
+/// Folds partial results over the tree of `total` shards: those of the nodes `order`, which stand one after the other in
+/// `received` with `length` bytes each. The result replaces the first. It decides the order of every addition between
+/// ranks.
+fn fold_nodes(
     order: impl Iterator<Item = Range<u32>>,
     total: u32,
-    mut combine: impl FnMut(&mut [u8], &[u8]),
+    received: &mut [u8],
+    length: usize,
+    data_type: DataType,
+    op: ReduceOp,
 ) {
     let mut stack: Vec<(Range<u32>, usize)> = Vec::new();
     for (place, node) in order.enumerate() {
         let are_siblings = |((left, _), (right, _)): (&_, &_)| are_siblings(total, (left, right));
         push(&mut stack, (node, place * length), are_siblings, |(left, into), (right, from)| {
             let (head, tail) = received.split_at_mut(from);
-            combine(&mut head[into..into + length], &tail[..length]);
+            combine(data_type, op, &mut head[into..into + length], &tail[..length]);
             (left.start..right.end, into)
         });
     }
+    if op == ReduceOp::Mean {
+        divide(data_type, &mut received[..length], total);
+    }
+}
+
+/// Folds the partial results of all ranks, in the order of ranks, of one element each: what the ranks of a group compute
+/// together. `None`: they are not as many as the deal has nodes. Called by the simulation.
+pub fn fold_partial<E: Element>(deal: &ShardDeal, partial: &[E], op: ReduceOp) -> Option<E> {
+    let nodes: Vec<Range<u32>> = (0..deal.world()).flat_map(|rank| deal.nodes_of(rank)).collect();
+    let mut partial = partial.to_vec();
+    if nodes.len() != partial.len() {
+        return None;
+    }
+    let received = bytemuck::cast_slice_mut(&mut partial);
+    fold_nodes(nodes.into_iter(), deal.shards(), received, size_of::<E>(), E::DATA_TYPE, op);
+    partial.first().copied()
 }
 
 /// See [`crate::CommunicatorExt::all_reduce_shards`].

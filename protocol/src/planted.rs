@@ -217,6 +217,12 @@ bugs! {
     LedgerOfAnotherStep = "a checkpoint has the ledger of another step", "program";
     /// The sampler uses the world size of the previous generation (H-23).
     SamplerKeepsWorldSize = "the sampler keeps the old world size", "program";
+    /// The partial results of ranks are folded in the order in which they arrive, and not over the tree of shards.
+    ShardsFoldedByArrival = "shards are folded in the order in which ranks arrive", "collectives";
+    /// A program deals shards by the world size of the generation in which it began.
+    ShardsOfFormerWorld = "a rank carries the shards of a former world", "program";
+    /// The random streams of shards count the steps of the process, and not those of the state.
+    StreamOfAnotherStep = "a shard's random stream is that of another step", "program";
 }
 
 #[cfg(feature = "planted-bugs")]

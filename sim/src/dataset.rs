@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use elastic_worker::state::sampler::permutation;
+use elastic_worker::state::sampler::{LedgerPlan, permutation, shard_seed};
 
 /// Number of epochs whose sums are kept. Older sums are computed again when a rollback needs them.
 const EPOCHS_KEPT: usize = 8;
@@ -17,11 +17,19 @@ pub(crate) struct SampleSet {
     sums: BTreeMap<u64, Vec<u64>>,
     /// Sum of all epochs before the one of this index.
     bases: Vec<u64>,
+    /// The batch plan, if the job has shards; and then the weights of the undisturbed run after each step.
+    plan: Option<LedgerPlan>,
+    undisturbed: Vec<f64>,
 }
 
 impl SampleSet {
-    pub(crate) fn new(length: u64, seed: u64) -> Self {
-        Self { length, seed, sums: BTreeMap::new(), bases: vec![0] }
+    pub(crate) fn new(length: u64, seed: u64, plan: Option<LedgerPlan>) -> Self {
+        let (sums, bases, undisturbed) = (BTreeMap::new(), vec![0], vec![0.0]);
+        Self { length, seed, sums, bases, plan, undisturbed }
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
     }
 
     pub(crate) fn length(&self) -> u64 {
@@ -34,8 +42,61 @@ impl SampleSet {
         sums[to as usize].wrapping_sub(sums[from as usize])
     }
 
+    /// A shard's gradient: of the samples from `from` to `to` of an epoch's order, at these weights, with noise of the shard's
+    /// random stream. Its bits depend on all of them, and sums of such gradients on the order of addition.
+    pub(crate) fn gradient(
+        &mut self,
+        epoch: u64,
+        samples: (u64, u64),
+        weights: f64,
+        stream: u64,
+    ) -> f64 {
+        let unit = |bits: u64| (bits >> 11) as f64 / (1_u64 << 53) as f64;
+        let (from, to) = samples;
+        let mut sum = unit(stream) * 1e-3 + weights * 0.125;
+        for place in from..to {
+            let sample = self.contribution(epoch, place, place + 1);
+            sum += unit(sample) * [1e-4, 1.0, 1e4][(sample % 3) as usize];
+        }
+        sum
+    }
+
+    /// The weights after a step with this gradient.
+    pub(crate) fn stepped(weights: f64, gradient: f64) -> f64 {
+        weights * 0.75 - gradient
+    }
+
+    /// The weights of the undisturbed run with one worker, whose shards are dealt and added up here without the product's
+    /// code.
+    fn undisturbed(&mut self, plan: LedgerPlan, epoch: u64, consumed: u64) -> u64 {
+        let LedgerPlan { shards, global_batch } = plan;
+        let steps = self.length.div_ceil(global_batch);
+        let wanted = (epoch * steps + consumed.div_ceil(global_batch)) as usize;
+        while self.undisturbed.len() <= wanted {
+            let (step, before) = (self.undisturbed.len() as u64 - 1, self.undisturbed.len() - 1);
+            let (epoch, from) = (step / steps, step % steps * global_batch);
+            let count = global_batch.min(self.length - from);
+            let weights = self.undisturbed[before];
+            let gradients: Vec<f64> = (0..u64::from(shards))
+                .map(|shard| {
+                    let start = |shard: u64| {
+                        let (each, rest) = (count / u64::from(shards), count % u64::from(shards));
+                        from + shard * each + shard.min(rest)
+                    };
+                    let stream = shard_seed(self.seed, epoch, from, shard as u32);
+                    self.gradient(epoch, (start(shard), start(shard + 1)), weights, stream)
+                })
+                .collect();
+            self.undisturbed.push(Self::stepped(weights, sum_of_tree(&gradients)));
+        }
+        self.undisturbed[wanted].to_bits()
+    }
+
     /// The weights after all epochs before `epoch` and its first `consumed` samples.
     pub(crate) fn weights(&mut self, epoch: u64, consumed: u64) -> u64 {
+        if let Some(plan) = self.plan {
+            return self.undisturbed(plan, epoch, consumed);
+        }
         while self.bases.len() <= epoch as usize {
             let done = self.bases.len() - 1;
             let total = self.contribution(done as u64, 0, self.length);
@@ -62,6 +123,17 @@ impl SampleSet {
     }
 }
 
+/// The sum over the tree whose left part has the largest power of two below the whole.
+fn sum_of_tree(leaves: &[f64]) -> f64 {
+    match leaves {
+        [leaf] => *leaf,
+        _ => {
+            let (left, right) = leaves.split_at(leaves.len().next_power_of_two() / 2);
+            sum_of_tree(left) + sum_of_tree(right)
+        }
+    }
+}
+
 /// Mixes two numbers into one (the finaliser of SplitMix64).
 pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.rotate_left(32) ^ b.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -76,7 +148,7 @@ mod tests {
 
     #[test]
     fn parts_add_up_to_the_whole() {
-        let mut data = SampleSet::new(100, 7);
+        let mut data = SampleSet::new(100, 7, None);
         let whole = data.weights(2, 30);
         let parts = data
             .weights(1, 0)

@@ -9,6 +9,7 @@ use elastic_driver::{
 use elastic_host_manager::{CooldownRange, HostManagerConfig, HostSlots, HostSource};
 use elastic_protocol::{Deadlines, HostName, ProgramSpec};
 use elastic_runtime::random::stream;
+use elastic_worker::state::sampler::LedgerPlan;
 use rand::Rng;
 
 use crate::options::{JobKind, RunOptions};
@@ -77,6 +78,12 @@ fn host_name(letter: char, host: u32) -> HostName {
 }
 
 impl Scenario {
+    /// The batch plan, if the job has shards.
+    pub(crate) fn plan(&self) -> Option<LedgerPlan> {
+        let shards = self.driver.shards?;
+        Some(LedgerPlan { shards, global_batch: self.batch * u64::from(shards) })
+    }
+
     /// Draws a seed's job.
     pub(crate) fn draw(options: &RunOptions) -> Self {
         let mut random = stream(options.seed, "scenario", 0);
@@ -180,6 +187,10 @@ impl Scenario {
         if options.draws >= 4 && options.job == JobKind::InProcess {
             driver.checkpoint = draw_checkpoints(options.seed);
         }
+        if options.draws >= 8 && options.job == JobKind::InProcess {
+            driver.shards = draw_shards(options.seed, driver.max_np.unwrap_or(np), total);
+            driver.max_np = driver.max_np.or(driver.shards);
+        }
         Self {
             driver,
             host_manager,
@@ -242,6 +253,15 @@ fn draw_checkpoints(seed: u64) -> Option<CheckpointSettings> {
         bytes_per_s: None,
         resume: ResumeFrom::Auto,
     })
+}
+
+/// The job's logical shards: none in half of the seeds, else between the largest world that is asked for, which they cap
+/// where it has no other cap, and somewhat more than there are slots.
+fn draw_shards(seed: u64, least: u32, slots: u32) -> Option<u32> {
+    let mut random = stream(seed, "shards", 0);
+    random
+        .random_bool(0.5)
+        .then(|| random.random_range(least.max(2)..=(slots + 3).max(least.max(2))))
 }
 
 /// Draws deadlines that the faults can reach, limits that a job can reach, and the interval of the journal's

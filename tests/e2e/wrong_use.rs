@@ -79,6 +79,7 @@ const LINES: &[Wrong] = &[
     wrong(&["run", "-n", "9", "--shards", "8", "--", "x"], "--shards"),
     wrong(&["run", "-n", "2", "--max-np", "9", "--shards", "8", "--", "x"], "--max-np (9)"),
     wrong(&["run", "-n", "2", "--shards", "0", "--", "x"], "at least 1"),
+    wrong(&["run", "-n", "1", "--shards", "1", "--", "x"], "at least 2"),
     wrong(&[DRIVER, "driver", "--elastic-timeout", "-5", "--", "x"], "elastic-timeout"),
     wrong(&[DRIVER, "driver", "--elastic-timeout", "NaN", "--", "x"], "elastic-timeout"),
     wrong(&[DRIVER, "driver", "--hang-timeout", "0", "--", "x"], "more than 0"),

@@ -84,6 +84,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::InspectedOnce => 6,
         Bug::StragglerByWaiting | Bug::StragglerAtOnce => 7,
         Bug::OwnQuarrelsIgnored => 8,
+        Bug::ShardsFoldedByArrival | Bug::ShardsOfFormerWorld | Bug::StreamOfAnotherStep => 8,
         _ => 0,
     }
 }

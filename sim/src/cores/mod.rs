@@ -221,7 +221,7 @@ impl World {
             by_incarnation: Vec::new(),
             agent_links: Vec::new(),
             groups: BTreeMap::new(),
-            data: SampleSet::new(scenario.length, seed),
+            data: SampleSet::new(scenario.length, seed, scenario.plan()),
             checkpoints: BTreeMap::new(),
             storage: SharedStorage::new(seed),
             plan,

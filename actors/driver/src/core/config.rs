@@ -193,6 +193,9 @@ pub enum InvalidDriverConfig {
         /// The number of shards.
         shards: u32,
     },
+    /// A batch plan with nothing to deal out.
+    #[error("--shards must be at least 2: one shard is one worker's alone")]
+    OneShard,
     /// Checkpoints of programs that the library has no state of.
     #[error(
         "--checkpoint saves the state of programs that use the library, and --mode restart runs those that do not"
@@ -252,6 +255,9 @@ impl DriverConfig {
             sizes.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
         if let Some((name, _)) = given.iter().find(|(_, value)| *value == 0) {
             return Err(InvalidDriverConfig::Zero { name });
+        }
+        if self.shards == Some(1) {
+            return Err(InvalidDriverConfig::OneShard);
         }
         for pair in given.windows(2) {
             let [(smaller, smaller_value), (larger, larger_value)] = pair else { continue };

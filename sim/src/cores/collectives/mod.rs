@@ -25,6 +25,8 @@ struct CollectiveOperation {
     number: u32,
     entered: u32,
     sum: u64,
+    /// Partial results by rank, in the order in which the ranks have entered; with shards.
+    partial: Vec<(u32, Vec<f64>)>,
     waiters: Vec<u32>,
 }
 
@@ -45,7 +47,9 @@ impl CollectiveGroup {
         let index = self.operations.iter().position(|operation| operation.number == number);
         let index = index.unwrap_or_else(|| {
             let waiters = Vec::with_capacity(self.members.len());
-            self.operations.push_back(CollectiveOperation { number, entered: 0, sum: 0, waiters });
+            let (entered, sum, partial) = (0, 0, Vec::new());
+            let operation = CollectiveOperation { number, entered, sum, partial, waiters };
+            self.operations.push_back(operation);
             self.operations.len() - 1
         });
         &mut self.operations[index]
@@ -175,6 +179,9 @@ impl World {
             return;
         }
         let (rank, model, place) = (program.rank, program.model_to_share(), entry.place);
+        let reduces = program.stage == ProgramStage::Reducing;
+        let shards = self.scenario.driver.shards.filter(|_| reduces);
+        let partial = shards.map(|_| program.shards.partial.clone());
         let is_sync = program.stage == ProgramStage::Syncing;
         self.trace.record(
             self.now,
@@ -218,12 +225,19 @@ impl World {
         if was_delayed && is_planted(Bug::ContributionTwice) {
             entry.sum = entry.sum.wrapping_add(value);
         }
+        entry.partial.extend(partial.map(|partial| (rank, partial)));
         entry.waiters.push(process);
         if entry.entered < world_size {
             return;
         }
-        let (sum, waiters) = (entry.sum, std::mem::take(&mut entry.waiters));
+        let (mut sum, waiters) = (entry.sum, std::mem::take(&mut entry.waiters));
+        let partial = std::mem::take(&mut entry.partial);
         group.operations.retain(|entry| entry.number != operation);
+        if let Some(shards) = shards {
+            sum = self.fold_shards(shards, partial);
+        }
+        let (processes, hosts) = (&self.processes, &self.hosts);
+        let late = |process: u32| hosts[processes[process as usize].host as usize].data_delay;
         for (index, waiter) in waiters.into_iter().enumerate() {
             let at = at + 1_000 * index as u64 + late(waiter);
             let result = Happening::Result { process: waiter, generation, operation, value: sum };

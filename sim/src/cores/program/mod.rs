@@ -1,10 +1,11 @@
 //! The simulated training program: a deterministic optimiser on integers, with the steps of a real one. Each step
 //! adds the contributions of its batch's samples, all-reduced over the ranks. The weights after n samples are thus
-//! known without any run.
+//! known without any run. With shards (`shards`), each step's gradients are added up in the product's order.
 
 mod ends;
 mod orders;
 mod script;
+mod shards;
 mod steps;
 
 use std::collections::VecDeque;
@@ -27,6 +28,7 @@ pub(super) struct TrainedModel {
     pub(super) epoch: u64,
     /// Processed samples of this epoch: the sampler's ledger.
     pub(super) consumed: u64,
+    /// A sum of integers; with shards, the bits of a number.
     pub(super) weights: u64,
     /// Number of commits so far.
     pub(super) step: u64,
@@ -91,6 +93,7 @@ pub(super) struct TrainingProgram {
     pub(super) stamp: Stamp,
     pub(super) rank: u32,
     world_size: u32,
+    pub(super) shards: shards::ShardedProgram,
     /// The generation of the thread's communicator; the default without one.
     pub(super) generation: Stamp,
     pub(super) operation: u32,

@@ -3,7 +3,7 @@
 use elastic_protocol::messages::ReportedValues;
 use elastic_protocol::{CommitId, Step};
 use elastic_worker::state::core::TrainingEvent;
-use elastic_worker::state::sampler::share;
+use elastic_worker::state::sampler::{StepShare, share, share_of_global};
 
 use super::super::processes::SimulatedProcess;
 use super::super::state::ThreadTell;
@@ -84,13 +84,15 @@ impl World {
         self.note_computed(process);
         let program = self.program(process);
         let (epoch, consumed) = (program.live.epoch, program.live.consumed);
-        let (world_size, rank) = (program.world_size, program.rank);
         program.operation += 1;
-        let Some(part) = share(consumed, self.data.length(), self.scenario.batch, world_size, rank)
-        else {
+        let Some(part) = self.next_step(process) else {
             return self.fail_safety(format!("no samples are left at {epoch} {consumed}"));
         };
-        let value = self.data.contribution(epoch, part.local.start, part.local.end);
+        let mut value = 0;
+        match self.scenario.plan() {
+            Some(plan) => self.compute_shards(process, plan),
+            None => value = self.data.contribution(epoch, part.local.start, part.local.end),
+        }
         self.enter_stage(process, ProgramStage::Reducing);
         self.enter_collective(process, value);
     }
@@ -128,19 +130,27 @@ impl World {
         }
     }
 
-    pub(super) fn apply(&mut self, process: u32, value: u64) {
+    /// The samples of the next step: of this rank, or of the first shard.
+    fn next_step(&self, process: u32) -> Option<StepShare> {
+        let program = &self.processes[process as usize].program;
         let (length, batch) = (self.data.length(), self.scenario.batch);
+        let consumed = program.live.consumed;
+        match self.scenario.plan() {
+            Some(plan) => share_of_global(consumed, length, plan.global_batch, plan.shards, 0),
+            None => share(consumed, length, batch, program.world_size, program.rank),
+        }
+    }
+
+    pub(super) fn apply(&mut self, process: u32, value: u64) {
+        let length = self.data.length();
         let commit_every = self.scenario.commit_every;
         let checks = self.scenario.checks_every_step;
+        let Some(part) = self.next_step(process) else { return };
+        let weights = self.stepped(self.processes[process as usize].program.live.weights, value);
         let program = self.program(process);
-        let Some(part) =
-            share(program.live.consumed, length, batch, program.world_size, program.rank)
-        else {
-            return;
-        };
         let live = &mut program.live;
         let before = *live;
-        live.weights = live.weights.wrapping_add(value);
+        live.weights = weights;
         live.samples += part.global.end - part.global.start;
         live.consumed = part.global.end;
         let ends_epoch = live.consumed >= length;
