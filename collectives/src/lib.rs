@@ -56,7 +56,7 @@ pub use hierarchy::{HierarchicalCommunicator, form_in_hosts};
 pub use host_fabric::HostFabric;
 pub use operation::{HostOperation, Operation, OperationMemory, OwnedOperation, PartRanges};
 pub use reduce::ReduceOp;
-pub use shards::{ShardDeal, ShardFold, all_reduce_nodes, fold_partial};
+pub use shards::{ShardDeal, ShardFold, are_siblings, fold_partial};
 pub use shm::ShmCommunicator;
 pub use solo::SoloCommunicator;
 pub use tcp::{

@@ -97,7 +97,7 @@ fn nodes(total: u32, range: Range<u32>) -> Vec<Range<u32>> {
 }
 
 /// Whether two nodes beside each other are the two parts of a node of the tree over `total` shards.
-fn are_siblings(total: u32, (left, right): (&Range<u32>, &Range<u32>)) -> bool {
+pub fn are_siblings(total: u32, (left, right): (&Range<u32>, &Range<u32>)) -> bool {
     let (size, whole) =
         (left.end - left.start, u64::from(left.start) + 2 * u64::from(left.end - left.start));
     size.is_power_of_two()
@@ -203,7 +203,7 @@ fn combine(data_type: DataType, op: ReduceOp, left: &mut [u8], right: &[u8]) {
 ///
 /// # Errors
 /// Any [`CollectiveError`].
-pub fn all_reduce_nodes<C: Communicator + ?Sized>(
+fn all_reduce_nodes<C: Communicator + ?Sized>(
     group: &mut C,
     deal: &ShardDeal,
     partial: &[&[u8]],

@@ -76,6 +76,7 @@ from ._reducescatter import (
     reducescatter,
     reducescatter_async,
 )
+from ._shards import DataShard, ShardedSampler, ShardedStep, allreduce_shards
 from ._timeline import start_timeline, stop_timeline
 from . import _context, elastic
 
@@ -224,6 +225,7 @@ __all__ = [
     "Average",
     "CollectiveError",
     "Compression",
+    "DataShard",
     "ElasticError",
     "Handle",
     "HorovodInternalError",
@@ -233,6 +235,8 @@ __all__ = [
     "ProcessSet",
     "Product",
     "ReduceOp",
+    "ShardedSampler",
+    "ShardedStep",
     "Sum",
     "add_process_set",
     "allgather",
@@ -242,6 +246,7 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "allreduce_shards",
     "alltoall",
     "alltoall_async",
     "barrier",

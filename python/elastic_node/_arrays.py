@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Sequence, Tuple
 
 if TYPE_CHECKING:
     import torch
@@ -84,6 +84,15 @@ def contiguous(value: Any) -> Tuple[Any, Back]:
     if is_jax(value):
         return numpy.ascontiguousarray(value), sys.modules["jax"].numpy.asarray
     return numpy.ascontiguousarray(value), _same
+
+
+def joined(values: Sequence[Any]) -> Any:
+    """Arrays of one dimension, one after the other."""
+    if is_torch(values[0]):
+        return sys.modules["torch"].cat(list(values))
+    import numpy
+
+    return numpy.concatenate(values)
 
 
 def empty_like(value: Any, rows: int) -> Any:

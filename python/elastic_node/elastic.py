@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Generic, Iterable, List, 
 from . import _codec, _context, _native
 from ._native import CollectiveError, HostsUpdatedInterrupt
 from ._sampler import Batch, ElasticSampler
+from ._shards import DataShard, ShardedSampler, ShardedStep
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -22,9 +23,12 @@ else:
 __all__ = [
     "Batch",
     "CollectiveError",
+    "DataShard",
     "ElasticSampler",
     "HostsUpdatedInterrupt",
     "ObjectState",
+    "ShardedSampler",
+    "ShardedStep",
     "State",
     "run",
 ]

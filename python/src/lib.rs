@@ -18,6 +18,7 @@ mod on_gpu;
 mod operation;
 mod sampler;
 mod session;
+mod shards;
 mod unlocked;
 
 use pyo3::prelude::*;
@@ -41,4 +42,8 @@ mod native {
     use crate::sampler::{permutation, share};
     #[pymodule_export]
     use crate::session::{PySection, PySession};
+    #[pymodule_export]
+    use crate::shards::{
+        are_shard_siblings, plan_shards, shard_nodes, shard_share, shard_stream, shards_of,
+    };
 }

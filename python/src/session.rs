@@ -126,6 +126,12 @@ impl PySession {
         ))
     }
 
+    /// The job's logical shards, if the driver was told them; `None` outside of a generation.
+    #[getter]
+    fn shards(&self) -> Option<u32> {
+        self.generation.as_ref()?.worker.job_shards()
+    }
+
     #[getter]
     fn group(&self, py: Python<'_>) -> Option<Py<PyGroup>> {
         self.generation.as_ref().map(|generation| generation.group.clone_ref(py))

@@ -27,6 +27,7 @@ from .._compression import Compression, Compressor
 from .._process_sets import ProcessSet, global_process_set
 from .._reduce_op import Average, ReduceOp, resolve
 from ._buckets import Reducer, Settings
+from ._shards import ShardReducer
 
 Groups = Union[int, Sequence[Sequence[torch.Tensor]]]
 
@@ -57,7 +58,7 @@ class _Method:
 class _Distributed:
     """The methods of an optimiser that `DistributedOptimizer` has made distributed."""
 
-    _reducer: Reducer
+    _reducer: Union[Reducer, ShardReducer]
     param_groups: List[Dict[str, Any]]
 
     @property
@@ -160,7 +161,7 @@ if TYPE_CHECKING:
     class ReducingOptimizer(torch.optim.Optimizer):
         """What `DistributedOptimizer` returns: an optimiser of the class given, with these methods more."""
 
-        _reducer: Reducer
+        _reducer: Union[Reducer, ShardReducer]
         _is_synchronized: bool
         _skips: bool
 
@@ -180,6 +181,7 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
     groups: Optional[Groups] = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    shards: Optional[int] = None,
 ) -> ReducingOptimizer:
     """An optimiser of the same class whose `step` uses gradients that are reduced over all ranks. They are sent in
     buckets as the backward pass yields them, beside it.
@@ -200,6 +202,9 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
         groups: how many groups of parameters are sent together, or the groups; by default what fits into 8 MiB.
         sparse_as_dense: sends sparse gradients as dense ones.
         process_set: the ranks that reduce together; on others it is the plain optimiser.
+        shards: logical shards of the job: each backward pass is the next of this rank's shards
+            (`ShardedSampler.steps`), and gradients are reduced over a fixed tree of shards, so that they have the same
+            bits in a world of any size. `Average` is over shards. They are sent once the last shard is there.
 
     Raises:
         ValueError: a parameter is on a device that collectives never reach, has no name or another's; the optimiser is
@@ -213,6 +218,8 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
         raise ValueError("gradient_predivide_factor goes with op=Average alone")
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be at least 1")
+    if shards is not None:
+        _check_shards(shards, compression, backward_passes_per_step, gradient_predivide_factor, process_set)
     parameters = _parameters_of(optimizer.param_groups)
     for parameter in parameters:
         if parameter.device.type not in ("cpu", "cuda"):
@@ -226,9 +233,26 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
     distributed.__dict__ = optimizer.__dict__
     distributed._is_synchronized = distributed._skips = False
     taking_part = parameters if process_set.included() else []
+    if shards is not None:
+        distributed._reducer = ShardReducer(taking_part, shards, settings)
+        return distributed
     chosen = _groups(groups if groups is not None else num_groups or None, taking_part)
     distributed._reducer = Reducer(taking_part, chosen, backward_passes_per_step, settings)
     return distributed
+
+
+def _check_shards(
+    shards: int, compression: Compressor, passes: int, predivide_factor: float, process_set: ProcessSet
+) -> None:
+    if shards < 1:
+        raise ValueError("shards is a number of at least 1")
+    if compression is not Compression.none or passes != 1 or predivide_factor != 1.0:
+        raise ValueError(
+            "shards goes without compression, backward_passes_per_step and gradient_predivide_factor: a step has a "
+            "backward pass for each shard of this rank"
+        )
+    if process_set is not global_process_set:
+        raise ValueError("shards are those of the whole world: leave process_set out")
 
 
 def _parameters_of(param_groups: List[Dict[str, Any]]) -> List[torch.Tensor]:

@@ -17,7 +17,7 @@ mod plan;
 mod property_tests;
 mod share;
 
-pub use elastic_collectives::{ReduceOp, ShardDeal, ShardFold, fold_partial};
+pub use elastic_collectives::{ReduceOp, ShardDeal, ShardFold, are_siblings, fold_partial};
 pub use ledger::{DataPass, SampleLedger};
 pub use permutation::permutation;
 pub use plan::{InvalidBatchPlan, LedgerPlan, shard_seed};

@@ -1,0 +1,303 @@
+"""`ShardedSampler` and the fold over a job's logical shards: results that do not depend on the number of workers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Sized, Tuple
+
+from . import _arrays, _context, _exchanges, _native
+from ._reduce_op import Average, ReduceOp, Sum, resolve
+
+#: The shards of a node of the tree: the first, and the end.
+Node = Tuple[int, int]
+
+
+class DataShard(NamedTuple):
+    """One logical shard's part of one step."""
+
+    #: Its number, from 0.
+    number: int
+    #: The numbers of its samples in the data set; empty if fewer samples are left than there are shards.
+    indices: List[int]
+    #: Factor for a mean over its samples with which the average over shards becomes the mean over all samples of the
+    #: step: 1 where the shards divide the batch.
+    weight: float
+    #: The seed of its random stream in this step, for dropout and the like: of 64 bits, and a function of the plan's seed,
+    #: the epoch, the step and the shard alone.
+    seed: int
+
+
+class ShardFold:
+    """Adds up what comes of a rank's shards, one after the other, over the fixed tree: whatever is whole on this rank is
+    combined as soon as it is there, so memory is at most ``2 log2(shards)`` arrays.
+
+    Args:
+        shards: all shards of the job.
+        rank: this rank.
+        world: number of ranks.
+    """
+
+    def __init__(self, shards: int, rank: int, world: int) -> None:
+        self.shards = shards
+        #: The first shard of this rank that is still to come, and the end of its shards.
+        self.next, self.end = _native.shards_of(shards, rank, world)
+        self._nodes: List[Tuple[Node, Any]] = []
+
+    def add(self, array: Any) -> None:
+        """Adds what comes of the next shard. The array is given away: it may be changed.
+
+        Raises:
+            ValueError: all shards of this rank are there.
+        """
+        if self.next >= self.end:
+            raise ValueError("all shards of this rank are added already")
+        self.push((self.next, self.next + 1), array)
+        self.next += 1
+
+    def push(self, node: Node, array: Any) -> None:
+        """Adds the partial result of a node, behind those that are there."""
+        while self._nodes and _native.are_shard_siblings(self.shards, self._nodes[-1][0], node):
+            (first, _), before = self._nodes.pop()
+            before += array
+            node, array = (first, node[1]), before
+        self._nodes.append((node, array))
+
+    @property
+    def partial(self) -> List[Any]:
+        """The partial results, in order."""
+        return [array for _, array in self._nodes]
+
+
+def reduce_partial(partial: Sequence[Any], shards: int, op: ReduceOp, name: Optional[str] = None) -> Any:
+    """Folds the partial results of all ranks over the tree: each rank folds a slice, and gives it to all.
+
+    Args:
+        partial: this rank's, of one dimension and of equal length on all ranks.
+        shards: all shards of the job.
+        op: `Average` or `Sum`.
+        name: of the calls.
+
+    Returns:
+        The result: the same on every rank, and with the same bits in a world of any size.
+
+    Raises:
+        CollectiveError: a worker was lost, the generation was aborted, or ranks made calls that do not match.
+    """
+    rank, world = _context.place()[:2]
+    whole = partial[0] if world == 1 else _exchanged(partial, shards, rank, world, name)
+    if op is Average:
+        whole /= shards
+    return whole
+
+
+def _exchanged(partial: Sequence[Any], shards: int, rank: int, world: int, name: Optional[str]) -> Any:
+    length = len(partial[0])
+    bounds = [length * part // world for part in range(world + 1)]
+    slices = [slice(start, end) for start, end in zip(bounds, bounds[1:])]
+    sent = _arrays.joined([array[part] for part in slices for array in partial])
+    splits = [(part.stop - part.start) * len(partial) for part in slices]
+    received, _ = _exchanges.alltoall(sent, splits, name and f"{name}.shards")
+    own = slices[rank].stop - slices[rank].start
+    fold = ShardFold(shards, rank, world)
+    nodes = [node for other in range(world) for node in _native.shard_nodes(shards, other, world)]
+    for place, node in enumerate(nodes):
+        fold.push(node, received[place * own : (place + 1) * own])
+    return _exchanges.allgather(fold.partial[0], name and f"{name}.whole")
+
+
+def allreduce_shards(
+    contributions: Sequence[Any], shards: int, op: Optional[ReduceOp] = None, name: Optional[str] = None
+) -> Any:
+    """Reduces what the shards contribute over a fixed tree of their numbers: the result has the same bits in a world of any
+    size.
+
+    Args:
+        contributions: of this rank's shards, in order: arrays of one shape and type.
+        shards: all shards of the job.
+        op: `Average` over the shards, unless it is `Sum`.
+        name: of the call, as of `allreduce`.
+
+    Returns:
+        An array of that shape, the same on every rank.
+
+    Raises:
+        CollectiveError: a worker was lost, the generation was aborted, or ranks made calls that do not match.
+        ValueError: the number of contributions is not that of this rank's shards; another `op`.
+    """
+    op = resolve(op)
+    if op not in (Average, Sum):
+        raise ValueError("shards are reduced by Average or Sum")
+    rank, world = _context.world().rank, _context.world().size
+    fold = ShardFold(shards, rank, world)
+    if len(contributions) != fold.end - fold.next or not contributions:
+        due = list(range(fold.next, fold.end))
+        raise ValueError(f"{len(contributions)} contributions are given, and this rank has the shards {due}")
+    shape = contributions[0].shape
+    for array in contributions:
+        fold.add(_arrays.copy_of(array)[0].reshape(-1))
+    return reduce_partial(fold.partial, shards, op, name).reshape(shape)
+
+
+class ShardedStep:
+    """One step of a batch plan, as this rank sees it."""
+
+    def __init__(self, shards: List[DataShard], of: int, global_len: int) -> None:
+        #: This rank's shards, in order; at least one.
+        self.shards = shards
+        #: The number of samples of all shards together.
+        self.global_len = global_len
+        self._of = of
+
+    def allreduce(self, compute: Callable[[DataShard], Any], op: Optional[ReduceOp] = None) -> Any:
+        """Reduces what `compute` makes of each shard; see `allreduce_shards`.
+
+        What `compute` returns must depend on its shard alone: not on the rank, the world, or the shards before. A mean
+        over the shard's samples times its `weight` is averaged to the mean over all samples of the step.
+        """
+        return allreduce_shards([compute(shard) for shard in self.shards], self._of, op)
+
+
+class ShardedSampler:
+    """Deals a data set out by a batch plan: a step's global batch and its logical shards are fixed, and ranks carry shards.
+    What is trained has the same bits in a world of any size. How far an epoch is belongs to the state: keep the sampler
+    in it::
+
+        for step in sampler.steps():
+            gradient = step.allreduce(lambda shard: gradient_of(shard.indices) * shard.weight)
+
+    Args:
+        dataset: anything with a length.
+        global_batch: samples of a step, of all ranks together; the last step of an epoch has what is left.
+        shards: logical shards, at least as many as workers; by default the driver's ``--shards``.
+        shuffle: another order in each epoch; else the data set's own.
+        seed: of that order, and of the shards' random streams.
+
+    `set_epoch` at the end of an epoch begins the next one.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        global_batch: int,
+        shards: Optional[int] = None,
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> None:
+        self.dataset = dataset
+        self.global_batch = global_batch
+        self.shuffle = shuffle
+        self.seed = seed
+        #: The epoch.
+        self.epoch = 0
+        #: Number of the epoch's samples that are done, on all ranks together.
+        self.processed_num = 0
+        self._given = shards
+        #: The number of shards that the state was trained with.
+        self._held: Optional[int] = None
+        self._order: Optional[List[int]] = None
+
+    @property
+    def shards(self) -> int:
+        """The number of shards.
+
+        Raises:
+            ValueError: the plan cannot be carried out in this world, against the driver's ``--shards``, or by a state that
+                was trained with another number of shards.
+        """
+        is_there = _context.is_initialized()
+        driver = _context.session().shards if is_there else None
+        world = _context.place()[1] if is_there else 1
+        shards = _native.plan_shards(self.global_batch, self._given, driver, world)
+        self._check(self._held, shards)
+        return shards
+
+    def steps(self) -> Iterator[ShardedStep]:
+        """The steps of the epoch that are left; every rank makes equally many. A step that was given out counts as done
+        with the next commit.
+
+        Raises:
+            ValueError: as of `shards`.
+        """
+        shards = self._held = self.shards
+        while True:
+            rank, world = _context.place()[:2] if _context.is_initialized() else (0, 1)
+            first, end = _native.shards_of(shards, rank, world)
+            place, length = self.processed_num, len(self.dataset)
+            shares = [
+                _native.shard_share(place, length, self.global_batch, shards, shard)
+                for shard in range(first, end)
+            ]
+            dealt = [share for share in shares if share is not None]
+            if not dealt:
+                return
+            order = self._epoch_order()
+            own = [
+                DataShard(
+                    number,
+                    order[start:stop],
+                    weight,
+                    _native.shard_stream(self.seed, self.epoch, place, number),
+                )
+                for number, (start, stop, _, weight) in enumerate(dealt, first)
+            ]
+            self.processed_num = dealt[0][2]
+            yield ShardedStep(own, shards, self.processed_num - place)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begins an epoch, none of whose samples is done.
+
+        Args:
+            epoch: its number, from 0; with `shuffle`, it decides the order.
+        """
+        self.epoch = epoch
+        self.processed_num = 0
+        self._order = None
+
+    def state_dict(self) -> Dict[str, Optional[int]]:
+        """How far it is, and the plan: epoch, number of its samples that are done, global batch, shards."""
+        return {
+            "epoch": self.epoch,
+            "processed_num": self.processed_num,
+            "global_batch": self.global_batch,
+            "shards": self._held,
+        }
+
+    def load_state_dict(self, state_dict: Dict[str, Optional[int]]) -> None:
+        """Goes on from what `state_dict` returned.
+
+        Raises:
+            KeyError: something else is given.
+            ValueError: it is of another plan.
+        """
+        held, batch = state_dict["shards"], state_dict["global_batch"]
+        if batch != self.global_batch:
+            raise ValueError(
+                f"the state was trained with a global batch of {batch}, and it is {self.global_batch} now: "
+                "go back to the former, or begin anew"
+            )
+        if self._given is not None:
+            self._check(held, self._given)
+        self.set_epoch(state_dict["epoch"] or 0)
+        self.processed_num = state_dict["processed_num"] or 0
+        self._held = held
+
+    def __len__(self) -> int:
+        """The number of steps that are left of the epoch."""
+        return math.ceil((len(self.dataset) - self.processed_num) / self.global_batch)
+
+    @staticmethod
+    def _check(held: Optional[int], shards: int) -> None:
+        if held is not None and held != shards:
+            raise ValueError(
+                f"the state was trained with {held} shards, and there are {shards} now: go back to the former number, "
+                "or begin anew"
+            )
+
+    def _epoch_order(self) -> List[int]:
+        if self._order is None:
+            length = len(self.dataset)
+            if self.shuffle:
+                self._order = _native.permutation(length, self.seed, self.epoch)
+            else:
+                self._order = list(range(length))
+        return self._order

@@ -1,0 +1,125 @@
+"""Gradients by logical shard: `DistributedOptimizer(shards=…)` has one `ShardReducer` in place of a `Reducer`."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
+
+import torch
+
+from .. import _context
+from .._shards import ShardFold, reduce_partial
+from ._buckets import Settings, divide
+
+
+class ShardReducer:
+    """Takes each backward pass for the next shard of this rank: its gradients are moved out of the parameters, and folded
+    over the tree of shards. So a step gives the bits that one rank with all shards gives."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], shards: int, settings: Settings) -> None:
+        self.settings, self.shards = settings, shards
+        self.parameters: List[torch.Tensor] = []
+        self.folds: Dict[torch.Tensor, ShardFold] = {}
+        self.hooks: List[Any] = []
+        #: Nothing is launched before the last shard is there.
+        self.launched = 0
+        self.include(parameters)
+        reference = weakref.ref(self)
+
+        def ended() -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer.reset()
+
+        _context.on_generation_end(ended)
+
+    def include(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Takes in parameters that were added or unfrozen since: at the same step on all ranks."""
+        reference = weakref.ref(self)
+
+        def ready(parameter: torch.Tensor) -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer.ready(parameter)
+
+        known = {id(parameter) for parameter in self.parameters}
+        for parameter in parameters:
+            if parameter.requires_grad and id(parameter) not in known:
+                self.parameters.append(parameter)
+                self.hooks.append(parameter.register_post_accumulate_grad_hook(ready))
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a gradient has come since the last step."""
+        return bool(self.folds)
+
+    def set_passes(self, passes: int) -> None:
+        raise ValueError("with shards, a step has a backward pass for each shard of this rank: leave the number out")
+
+    def reset(self) -> None:
+        self.folds = {}
+
+    def ready(self, parameter: torch.Tensor) -> None:
+        """A gradient is there: of the next shard."""
+        gradient = parameter.grad
+        if gradient is None:
+            return
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
+        if parameter not in self.folds:
+            self.folds[parameter] = self._fold()
+        parameter.grad = None
+        try:
+            self.folds[parameter].add(gradient)
+        except ValueError as error:
+            raise AssertionError(
+                f"more backward passes than this rank has shards before step(): {error}. Make one for each of "
+                "`ShardedStep.shards`"
+            ) from error
+
+    def finish(self) -> None:
+        """Reduces the gradients of all shards."""
+        try:
+            for parameter, fold in self.folds.items():
+                if fold.next != fold.end:
+                    name = self.settings.names.get(parameter, "a parameter")
+                    raise AssertionError(
+                        f"step() while {fold.end - fold.next} of this rank's shards have no gradient of {name}: make a "
+                        "backward pass for each of `ShardedStep.shards`, with gradients of the same parameters"
+                    )
+            with torch.no_grad():
+                for number, parameters in enumerate(divide(self.parameters, None)):
+                    self._reduce(number, parameters)
+        finally:
+            self.reset()
+
+    def _reduce(self, number: int, parameters: Sequence[torch.Tensor]) -> None:
+        nodes = len(self._empty(self._fold()).partial)
+        rows: List[Tuple[torch.Tensor, ...]] = []
+        for parameter in parameters:
+            fold = self.folds.get(parameter)
+            partial = fold.partial if fold else [torch.zeros_like(parameter)] * nodes
+            rows.append(tuple(array.reshape(-1) for array in partial))
+        flat = [torch.cat(node) for node in zip(*rows)]
+        whole = reduce_partial(flat, self.shards, self.settings.op, f"shards.{number}")
+        start = 0
+        for parameter in parameters:
+            end = start + parameter.numel()
+            parameter.grad = whole[start:end].view(parameter.shape).clone()
+            start = end
+
+    def _fold(self) -> ShardFold:
+        rank, world = _context.world().rank, _context.world().size
+        if world > self.shards:
+            raise ValueError(
+                f"a world of {world} cannot carry {self.shards} shards: cap the world by --max-np {self.shards}, or by "
+                f"--shards {self.shards}"
+            )
+        return ShardFold(self.shards, rank, world)
+
+    @staticmethod
+    def _empty(fold: ShardFold) -> ShardFold:
+        """The fold with nothing in it but its nodes."""
+        while fold.next != fold.end:
+            fold.add(0)
+        return fold

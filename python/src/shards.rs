@@ -1,0 +1,60 @@
+//! Batch plans and the tree of logical shards, from the Rust API; called by `_shards.py`.
+
+use elastic_worker::state::sampler::{LedgerPlan, ShardDeal, shard_seed, share_of_global};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// The number of shards of a plan with this global batch, of which the program and the driver may each say it.
+///
+/// # Errors
+/// `ValueError`: the plan cannot be carried out in a world of this size.
+#[pyfunction]
+pub(crate) fn plan_shards(
+    global_batch: u64,
+    program: Option<u32>,
+    driver: Option<u32>,
+    world: u32,
+) -> PyResult<u32> {
+    let plan = LedgerPlan::new(global_batch, program, driver, world);
+    plan.map(|plan| plan.shards).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// One shard's part of the step that follows `consumed` samples of `length`, as
+/// `(first, end, end of the step, weight)`, or `None` at the end of the epoch.
+#[pyfunction]
+pub(crate) fn shard_share(
+    consumed: u64,
+    length: u64,
+    global_batch: u64,
+    shards: u32,
+    shard: u32,
+) -> Option<(u64, u64, u64, f32)> {
+    let share = share_of_global(consumed, length, global_batch, shards, shard)?;
+    Some((share.local.start, share.local.end, share.global.end, share.weight(shards)))
+}
+
+/// The seed of a shard's random stream in the step that begins at `place` of an epoch.
+#[pyfunction]
+pub(crate) fn shard_stream(seed: u64, epoch: u64, place: u64, shard: u32) -> u64 {
+    shard_seed(seed, epoch, place, shard)
+}
+
+/// The first shard of a rank, and the end of its shards.
+#[pyfunction]
+pub(crate) fn shards_of(shards: u32, rank: u32, world: u32) -> (u32, u32) {
+    let own = ShardDeal::even(shards, world).of(rank);
+    (own.start, own.end)
+}
+
+/// The nodes of the tree that a rank combines by itself, as `(first shard, end)`, in order.
+#[pyfunction]
+pub(crate) fn shard_nodes(shards: u32, rank: u32, world: u32) -> Vec<(u32, u32)> {
+    let nodes = ShardDeal::even(shards, world).nodes_of(rank);
+    nodes.into_iter().map(|node| (node.start, node.end)).collect()
+}
+
+/// Whether two nodes beside each other are the two parts of a node of the tree over `total` shards.
+#[pyfunction]
+pub(crate) fn are_shard_siblings(total: u32, left: (u32, u32), right: (u32, u32)) -> bool {
+    elastic_worker::state::sampler::are_siblings(total, (&(left.0..left.1), &(right.0..right.1)))
+}
