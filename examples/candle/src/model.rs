@@ -4,7 +4,7 @@
 use candle_core::backprop::GradStore;
 use candle_core::{D, DType, Device, Tensor, Var};
 use candle_nn::optim::{Optimizer, SGD};
-use candle_nn::{Init, Linear, Module, loss};
+use candle_nn::{Linear, Module, loss};
 use serde::{Deserialize, Serialize};
 
 /// `?` makes an error of the training function of it.
@@ -31,15 +31,23 @@ pub(crate) struct Model {
 struct Numbers(#[serde(with = "elastic_node::bulk")] Vec<f32>);
 
 impl Model {
-    /// One that knows nothing. Ranks may differ: they take over the root's.
+    /// One that knows nothing: its weights are spread evenly by a low-discrepancy sequence (Weyl's, on the golden ratio),
+    /// the same in every process.
     pub(crate) fn new() -> Result<Self> {
+        const GOLDEN: f64 = 0.618_033_988_749_894_9;
         let parameter = |shape: &&[usize]| {
-            let is_bias = shape.len() == 1;
-            let init =
-                if is_bias { Init::Const(0.0) } else { Init::Randn { mean: 0.0, stdev: 0.2 } };
-            init.var(*shape, DType::F32, &Device::Cpu)
+            let bound = if shape.len() == 1 { 0.0 } else { 0.35 };
+            let spread = |index: usize| ((index as f64 * GOLDEN).fract() * 2.0 - 1.0) * bound;
+            let numbers: Vec<f32> =
+                (0..shape.iter().product()).map(|index| spread(index) as f32).collect();
+            Var::from_slice(&numbers, *shape, &Device::Cpu)
         };
         Ok(Self { parameters: SHAPES.iter().map(parameter).collect::<candle_core::Result<_>>()? })
+    }
+
+    /// The parameters as little-endian bytes.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        Numbers::from(self.clone()).0.iter().flat_map(|number| number.to_le_bytes()).collect()
     }
 
     fn scores(&self, images: &Tensor) -> candle_core::Result<Tensor> {

@@ -54,6 +54,23 @@ fn it_reads_digits_though_a_worker_is_killed() {
     assert!(number_after(first, "loss ") < early, "it was {early}, in the end {first}");
 }
 
+#[test]
+fn c_2_its_weights_do_not_depend_on_the_number_of_workers() {
+    let digest = |output: std::process::Output| {
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        let found = stdout.split("sha256 ").nth(1).and_then(|rest| rest.lines().next());
+        found.unwrap_or_else(|| panic!("{stdout}{}", String::from_utf8_lossy(&output.stderr))).to_owned()
+    };
+    let plan = ["--shards", "8", "--batch-size", "8", "--epochs", "2"];
+    let example = env!("CARGO_BIN_EXE_candle-digits");
+    let alone = digest(Command::new(example).args(plan).output().expect("it starts"));
+    for workers in ["2", "3"] {
+        let mut job = Command::new(launcher());
+        job.args(["run", "-n", workers, "--", example]).args(plan);
+        assert_eq!(digest(job.output().expect("it starts")), alone, "{workers} workers");
+    }
+}
+
 /// A job, which is ended when the test fails.
 struct Job(Option<Child>);
 

@@ -1,0 +1,129 @@
+"""`register_shard_hook`: DistributedDataParallel by logical shard, through its communication hook."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Dict, Iterator, List, Optional
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from .. import _context
+from .._reduce_op import Average
+from .._shards import DataShard, ShardedStep, ShardFold, reduce_partial
+
+
+class ShardHook:
+    """Folds the gradients of a replica over the tree of shards. Made by `register_shard_hook`."""
+
+    def __init__(self, replica: DistributedDataParallel, shards: int) -> None:
+        self._replica, self._shards = replica, shards
+        self._folds: Dict[torch.Tensor, ShardFold] = {}
+        self._is_last = True
+        #: The error of a reduction, which `passes` raises: one that passes through torch's reducer would leave it in the
+        #: middle of a backward pass, where its hooks refuse those of the next generation's.
+        self._error: Optional[BaseException] = None
+        # Parameters and the replica outlive this generation in no case through their hooks: the replica's own would fire
+        # beside those of the next one.
+        reference = weakref.ref(self)
+
+        def ready(parameter: torch.Tensor) -> None:
+            hook = reference()
+            if hook is not None:
+                hook._ready(parameter)
+
+        def reduce(_state, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are text.
+            hook = reference()
+            assert hook is not None, "keep what register_shard_hook returns as long as the replica"
+            return hook._reduce(bucket)
+
+        handles = [
+            parameter.register_post_accumulate_grad_hook(ready)
+            for parameter in replica.parameters()
+            if parameter.requires_grad
+        ]
+        weakref.finalize(self, lambda: [handle.remove() for handle in handles])
+        replica.register_comm_hook(None, reduce)
+
+    def passes(self, step: ShardedStep) -> Iterator[DataShard]:
+        """This rank's shards of a step: make one forward and one backward pass for each. Gradients are reduced with the last.
+
+        Raises:
+            CollectiveError: at the end: a worker was lost, or the generation was aborted.
+        """
+        self._folds = {}
+        self._error = None
+        for number, shard in enumerate(step.shards, 1):
+            self._is_last = number == len(step.shards)
+            if self._is_last:
+                yield shard
+            else:
+                with self._replica.no_sync():
+                    yield shard
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _ready(self, parameter: torch.Tensor) -> None:
+        """A gradient is there: of a shard before the last, it is moved out of the parameter."""
+        if not self._is_last and parameter.grad is not None:
+            gradient, parameter.grad = parameter.grad, None
+            self._fold(parameter).add(gradient)
+
+    def _reduce(self, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """A bucket has the gradients of the last shard."""
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        if self._error is None:
+            try:
+                future.set_result(self._reduced(bucket))
+                return future
+            except Exception as error:
+                self._error = error
+        future.set_result(bucket.buffer())
+        return future
+
+    def _reduced(self, bucket: torch.distributed.GradBucket) -> torch.Tensor:
+        with torch.no_grad():
+            rows: List[List[torch.Tensor]] = []
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+                fold = self._fold(parameter)
+                while fold.next < fold.end - 1:
+                    # A parameter that a shard's loss does not depend on.
+                    fold.add(torch.zeros_like(gradient))
+                fold.add(gradient.clone())
+                rows.append([array.reshape(-1) for array in fold.partial])
+            flat = [torch.cat(list(node)) for node in zip(*rows)]
+            whole: torch.Tensor = reduce_partial(flat, self._shards, Average, f"ddp_shards.{bucket.index()}")
+        return whole
+
+    def _fold(self, parameter: torch.Tensor) -> ShardFold:
+        if parameter not in self._folds:
+            world = _context.world()
+            self._folds[parameter] = ShardFold(self._shards, world.rank, world.size)
+        return self._folds[parameter]
+
+
+def register_shard_hook(replica: DistributedDataParallel, shards: int) -> ShardHook:
+    """Makes DistributedDataParallel average gradients over the job's logical shards, over a fixed tree: they have the same
+    bits in a world of any size. It takes the place of the replica's communication hook. Make it anew with the replica, in
+    each generation::
+
+        replica = DistributedDataParallel(model)
+        hook = register_shard_hook(replica, shards=8)
+        for step in sampler.steps():
+            optimizer.zero_grad()
+            for shard in hook.passes(step):
+                loss_of(replica, shard).backward()
+            optimizer.step()
+
+    Keep what is returned as long as the replica. Every shard's loss depends on the same parameters; one that it does not depend on counts as a gradient of zero, in the
+    order of the passes. Averages of batch normalisation are a rank's own, and so not the same in other worlds.
+
+    Args:
+        replica: the module, of the process group ``"elastic"`` over all ranks.
+        shards: logical shards, as of the `ShardedSampler`.
+
+    Raises:
+        RuntimeError: the replica has another communication hook.
+    """
+    return ShardHook(replica, shards)
