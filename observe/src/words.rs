@@ -47,6 +47,8 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::WorkerStalled { .. }
         | EventKind::WorkerNotStarted { .. }
         | EventKind::StragglerFound { .. }
+        | EventKind::WorkerReplaced { .. }
+        | EventKind::WorkerNotReplaced { .. }
         | EventKind::WorkerOutOfMemory { .. }
         | EventKind::WorkerExited { expected: false, .. } => EventLevel::Warn,
         EventKind::ResetDecided { way, .. } => warn_if(*way == ResetWay::Abort),
@@ -65,6 +67,8 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::ResetCalledOff { .. }
         | EventKind::StallEnded { .. }
         | EventKind::StragglerRecovered { .. }
+        | EventKind::ReplacementTook { .. }
+        | EventKind::SlotRested { .. }
         | EventKind::ResetDone { .. }
         | EventKind::CheckpointSaved { .. }
         | EventKind::TakeoverBegun { .. }
@@ -155,6 +159,44 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             "{worker} (rank {rank}) is as fast as its peers again; it was slow for {:.0} s",
             ms / 1e3
         ),
+        EventKind::WorkerReplaced { worker, rank, ranks, is_host, why, spares, rest_s } => {
+            let who = match is_host {
+                true => format!("host {} is replaced, with {}", worker.host, ranks_of(ranks)),
+                false => format!("{worker} (rank {rank}) is replaced"),
+            };
+            let by = match (ranks.len(), *spares as usize) {
+                (_, 0) => "no spare slot takes its place".to_owned(),
+                (1, _) => "a spare slot takes its place".to_owned(),
+                (all, spares) => format!("spare slots take {spares} of {all} places"),
+            };
+            let whose = if *is_host { "its host" } else { "it" };
+            format!("{who}, since {whose} {why}: {by}; its own rests for {rest_s:.0} s")
+        }
+        EventKind::WorkerNotReplaced { worker, rank, why, reason } => {
+            format!("{worker} (rank {rank}) {why} and is not replaced by another slot: {reason}")
+        }
+        EventKind::ReplacementTook {
+            worker,
+            by,
+            world_before,
+            world_size,
+            before_ms,
+            after_ms,
+        } => {
+            let by = if by.is_empty() { "nobody".to_owned() } else { list(by) };
+            let before = before_ms.map_or_else(
+                || "the job stood still".to_owned(),
+                |ms| format!("steps took {ms:.1} ms"),
+            );
+            format!(
+                "{worker} was replaced by {by}: {before} with {}, and steps take {after_ms:.1} ms with {}",
+                counted(*world_before, "worker"),
+                counted(*world_size, "worker")
+            )
+        }
+        EventKind::SlotRested { host, slot } => {
+            format!("{host}[{slot}] has rested: it may have a worker like any other slot")
+        }
         EventKind::ResetDecided { cause, way } => {
             format!("generation {generation} ends ({}): {cause}", way.name())
         }

@@ -135,11 +135,11 @@ pub enum ResetCause {
         /// Workers that left.
         removed: Vec<WorkerId>,
     },
-    /// A worker asked to leave (SIGTERM, spot notice): a planned end.
+    /// A worker asked to leave (SIGTERM, spot notice), or is replaced (`--on-straggler replace`): a planned end.
     WorkerLeaves {
-        /// The worker.
+        /// The worker; of several that are replaced with their host, the first.
         worker: WorkerId,
-        /// The reason that it gave.
+        /// The reason that it gave, or why it is replaced.
         reason: String,
     },
     /// A worker has died. Its process's exit status is not known yet; then this becomes [`Self::WorkerExited`].

@@ -60,6 +60,14 @@ bugs! {
     WaiterNamed = "those who wait are named, not those who are awaited", "driver";
     /// Every wait is held to the limit of one for a stopped process, whatever the process does and whatever is usual.
     EveryWaitIsAHang = "a wait of a second is a hang, whatever the process does", "driver";
+    /// A member is replaced although fewer workers than `--min-np` are left, spare slots counted.
+    ReplacedBelowMin = "a member is replaced although too few are left", "driver";
+    /// However many members were replaced in the last hour, the next one is.
+    ReplacementsUnbounded = "any number of members is replaced in an hour", "driver";
+    /// Another member than the one that was named is replaced.
+    NeighbourReplaced = "a neighbour is replaced for the one that is slow", "driver";
+    /// The slots of replaced members are at rest for ever.
+    RestNeverEnds = "a slot's cool-down never ends", "driver";
     /// A wait for a worker in a section of its program is held to the limit of waits outside of sections.
     SectionsIgnored = "a wait for a worker in a section is held to the limit of the others", "driver";
     /// The driver compares how long members wait, not how long they compute: it finds the victims of a slow member.

@@ -100,6 +100,8 @@ const LINES: &[Wrong] = &[
     wrong(&[DRIVER, "driver", "--backend", "ncll", "--", "x"], "nccl"),
     wrong(&[DRIVER, "driver", "--on-failure", "ignore", "--", "x"], "blacklist"),
     wrong(&[DRIVER, "driver", "--on-hang", "kill", "--", "x"], "restart"),
+    wrong(&[DRIVER, "driver", "--on-straggler", "rebalance", "--", "x"], "replace"),
+    wrong(&[DRIVER, "driver", "--on-straggler", "replace", "--mode", "restart", "--", "x"], "--on-straggler replace"),
     wrong(&["--log", "lots of", "--role", "driver", "--", "x"], "--log"),
     // Addresses.
     wrong(&[DRIVER, "driver", "--bind", "nowhere.invalid:1", "--", "x"], "nowhere.invalid"),

@@ -109,16 +109,16 @@ pub(crate) struct DriverFlags {
     /// unless less than a minute of training is lost]
     #[arg(long, env = "ELASTIC_ON_TOTAL_LOSS", value_enum)]
     pub(crate) on_total_loss: Option<OnTotalLoss>,
-    /// A worker for which others wait for longer than is usual: name it, show its stacks, too, or replace its process as well
-    /// [default: dump]
+    /// A worker for which others wait for longer than is usual: name it, show its stacks, too, start another process in its
+    /// place as well, or do that on a spare slot [default: dump]
     #[arg(long, env = "ELASTIC_ON_HANG", value_enum)]
     pub(crate) on_hang: Option<OnHang>,
     /// Longest time that others may wait for a worker in a collective before it counts as hanging [default: what is usual is
     /// learnt]
     #[arg(long, env = "ELASTIC_HANG_TIMEOUT", value_name = "SECONDS", value_parser = positive_seconds)]
     pub(crate) hang_timeout: Option<Duration>,
-    /// A worker that computes for longer than the others, which wait for it in each step: name it, or do not compare them
-    /// [default: tell]
+    /// A worker that computes for longer than the others, which wait for it in each step: name it, replace it by one on a
+    /// spare slot, too, or do not compare them [default: tell]
     #[arg(long, env = "ELASTIC_ON_STRAGGLER", value_enum)]
     pub(crate) on_straggler: Option<OnStraggler>,
     /// The folder of durable checkpoints, which all hosts share: from them the job resumes when no worker holds its state

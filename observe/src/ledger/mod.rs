@@ -178,6 +178,10 @@ impl GoodputLedger {
             | EventKind::FirstSteps { .. }
             | EventKind::StragglerFound { .. }
             | EventKind::StragglerRecovered { .. }
+            | EventKind::WorkerReplaced { .. }
+            | EventKind::WorkerNotReplaced { .. }
+            | EventKind::ReplacementTook { .. }
+            | EventKind::SlotRested { .. }
             | EventKind::StateLost { .. }
             | EventKind::TakeoverDone { .. }
             | EventKind::StandbysChanged { .. }

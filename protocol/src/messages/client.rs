@@ -213,7 +213,7 @@ pub struct HostStatus {
     pub slots: u32,
     /// Its condition.
     pub state: HostCondition,
-    /// When a blacklisted host may come back, as RFC 3339; absent: never.
+    /// When a blacklisted host may come back, as RFC 3339; absent: never. Of a resting one, when its cool-down ends.
     #[serde(default)]
     pub until: Option<String>,
     /// The lanes of its agent that do not answer.

@@ -61,6 +61,8 @@ pub enum HostCondition {
     Unlisted,
     /// The host is left out because of its failures.
     Blacklisted,
+    /// The workers of all its slots were replaced, since they hung or were slow: it is used last of all for a cool-down.
+    Resting,
 }
 
 impl HostCondition {
@@ -74,6 +76,7 @@ impl HostCondition {
             Self::Draining => "draining",
             Self::Unlisted => "unlisted",
             Self::Blacklisted => "blacklisted",
+            Self::Resting => "resting",
         }
     }
 }
@@ -112,6 +115,8 @@ pub enum WorkerCondition {
     Lost,
     /// The worker's training function has returned.
     Succeeded,
+    /// A slot without a process whose worker was replaced: it is used last of all for a cool-down.
+    Resting,
 }
 
 impl WorkerCondition {
@@ -130,6 +135,7 @@ impl WorkerCondition {
             Self::Leaving => "leaving",
             Self::Lost => "lost",
             Self::Succeeded => "succeeded",
+            Self::Resting => "resting",
         }
     }
 }

@@ -379,6 +379,17 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
             format!("{worker} is slow{whole}: {} ranks, {factor:.2} times", ranks.len())
         }
         EventKind::StragglerRecovered { worker, .. } => format!("{worker} is slow no more"),
+        EventKind::WorkerReplaced { worker, ranks, is_host, why, spares, .. } => {
+            let whole = if *is_host { ", its host" } else { "" };
+            format!("{worker} is replaced{whole}, {why}: {} ranks, {spares} spare", ranks.len())
+        }
+        EventKind::WorkerNotReplaced { worker, why, reason, .. } => {
+            format!("{worker} {why}, not replaced: {reason}")
+        }
+        EventKind::ReplacementTook { worker, by, world_size, .. } => {
+            format!("{worker} was replaced by {}, {world_size} train", list(by))
+        }
+        EventKind::SlotRested { host, slot } => format!("{host}[{slot}] has rested"),
         EventKind::ResetDecided { cause, way } => format!("reset by {}: {cause}", way.name()),
         EventKind::CheckpointSaved { step, .. } => format!("step {step} is saved"),
         EventKind::CheckpointFailed { step, reason } => {

@@ -39,6 +39,8 @@ pub enum OnHang {
     Dump,
     /// As `dump`; then its process is stopped, and another one takes its place.
     Restart,
+    /// As `restart`, on a spare slot where there is one: its own rests for a cool-down.
+    Replace,
 }
 
 /// Answer to a member that computes for longer than the others, which wait for it in each step.
@@ -50,6 +52,9 @@ pub enum OnStraggler {
     /// It is named, with how slow it is.
     #[default]
     Tell,
+    /// As `tell`; then it leaves by a planned end, as soon as a spare slot has another worker, or at once where enough are
+    /// left. Its slot rests for a cool-down.
+    Replace,
 }
 
 /// Ways in which workers survive a reset.
@@ -201,6 +206,15 @@ pub enum InvalidDriverConfig {
         "--checkpoint saves the state of programs that use the library, and --mode restart runs those that do not"
     )]
     CheckpointByRestart,
+    /// Replacing members that say nothing of their steps and collectives.
+    #[error(
+        "{flag} replace needs to know the steps of programs that use the library, and --mode restart runs those that do \
+         not"
+    )]
+    ReplaceByRestart {
+        /// The option's name.
+        flag: &'static str,
+    },
     /// No program.
     #[error("no program was given")]
     NoProgram,
@@ -280,6 +294,15 @@ impl DriverConfig {
         if self.checkpoint.is_some() && self.mode == ElasticMode::Restart {
             return Err(InvalidDriverConfig::CheckpointByRestart);
         }
+        let replaces = [
+            ("--on-hang", self.on_hang == OnHang::Replace),
+            ("--on-straggler", self.on_straggler == OnStraggler::Replace),
+        ];
+        if self.mode == ElasticMode::Restart
+            && let Some((flag, _)) = replaces.into_iter().find(|(_, replaces)| *replaces)
+        {
+            return Err(InvalidDriverConfig::ReplaceByRestart { flag });
+        }
         if self.program.argv.is_empty() {
             return Err(InvalidDriverConfig::NoProgram);
         }
@@ -321,6 +344,18 @@ mod tests {
         assert_eq!(capped.max_np, Some(8), "other slots are spares");
         let capped = of(Some(2), Some(1), Some(4)).validate().expect("nothing to refuse");
         assert_eq!(capped.max_np, Some(4));
+    }
+
+    #[test]
+    fn replacing_needs_programs_that_use_the_library() {
+        let wrong = DriverConfig {
+            on_straggler: OnStraggler::Replace,
+            mode: ElasticMode::Restart,
+            ..config()
+        };
+        let error = wrong.clone().validate().expect_err("by restart").to_string();
+        assert!(error.starts_with("--on-straggler replace needs"), "{error}");
+        assert!(DriverConfig { mode: ElasticMode::InProcess, ..wrong }.validate().is_ok());
     }
 
     #[test]

@@ -38,6 +38,11 @@ impl DriverCore {
         change.removed = unwanted.cloned().collect();
         let ready = self.roster.seating().ready().filter(|worker| !alive.contains(worker));
         change.added = ready.cloned().collect();
+        let enough = self.min_np() as usize;
+        if alive.len() - change.removed.len() + change.added.len() < enough {
+            // Whoever is to be replaced trains on until another one can take the place.
+            change.removed.retain(|worker| !self.roster.is_at_rest(worker));
+        }
         let survivors = alive.len() - change.removed.len();
         change.coming =
             self.roster.seating().wanted().saturating_sub(survivors + change.added.len());
@@ -60,7 +65,14 @@ impl DriverCore {
         }
         let is_by_restart = self.is_by_restart();
         let since = self.round.change_is_pending(now);
-        let last_call = since + self.config.deadlines.last_call;
+        // Those who are to be replaced train on while others start for them.
+        let are_replaced = change.added.is_empty()
+            && change.removed.iter().all(|worker| self.roster.is_at_rest(worker));
+        let last_call = since
+            + match are_replaced {
+                true => self.config.deadlines.start,
+                false => self.config.deadlines.last_call,
+            };
         // By restart, every process starts anew for a change: so slightly later newcomers are waited for, too.
         let more_may_come = change.coming > 0 || (is_by_restart && change.removed.is_empty());
         if more_may_come && now < last_call {
@@ -167,6 +179,9 @@ impl DriverCore {
                 self.roster.worker(worker).and_then(|record| record.leaving.clone())
         {
             return ResetCause::WorkerLeaves { worker: worker.clone(), reason };
+        }
+        if let Some(cause) = self.replacement_cause(&change.added, &change.removed) {
+            return cause;
         }
         ResetCause::HostsChanged { added: change.added, removed: change.removed }
     }

@@ -100,6 +100,12 @@ impl DriverCore {
         self.record(&record);
     }
 
+    pub(crate) fn record_rest(&mut self, host: &HostName, number: u32) {
+        let slot = self.roster.slot(&(host.clone(), number));
+        let why = slot.and_then(|record| record.rest).map(|rest| rest.why);
+        self.record(&JournalRecord::SlotRests { host: host.clone(), slot: number, why });
+    }
+
     pub(crate) fn record_commit(&mut self, worker: &WorkerId, commit: Option<CommitId>) {
         if let Some(commit) = commit.filter(|commit| {
             self.outbox.keeps_records() && self.outbox.recorded_commit(worker) != Some(*commit)

@@ -279,6 +279,7 @@ impl DriverCore {
         let cause = ResetCause::WorkerSilent { worker: worker.clone(), silent_ms, doing };
         let message = cause.to_string();
         self.note_failure(worker, None, &message);
+        self.put_hanging_to_rest(now, worker);
         self.stop_process(now, worker, 0, &message);
         self.lose_member(now, worker, &cause, evidence);
         self.count_failure(now, worker, &message);

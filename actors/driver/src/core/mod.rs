@@ -30,6 +30,7 @@ mod pacing;
 mod phase;
 mod quarrels;
 mod random;
+mod replacements;
 mod reset_report;
 mod restart;
 mod restored;
@@ -71,11 +72,12 @@ use self::former_nodes::Takeover;
 use self::hangs::Hangs;
 pub use self::input::DriverInput;
 use self::outbox::DriverOutbox;
-pub use self::output::{DriverEvent, DriverOutput, EventKind, HostResetMs, ResetWay};
+pub use self::output::{DriverEvent, DriverOutput, EventKind, HostResetMs, ReplacedFor, ResetWay};
 use self::pacing::Pacing;
 use self::phase::RoundPhase;
 use self::quarrels::Quarrels;
 use self::random::DriverRandom;
+use self::replacements::Replacements;
 use self::roster::Roster;
 use self::round::Round;
 pub use self::standing::{Until, WorkerStanding};
@@ -113,6 +115,9 @@ pub struct DriverCore {
     /// How long members compute in a step, and who is slow.
     #[serde(default)]
     stragglers: Stragglers,
+    /// Members that were replaced since they hung or were slow.
+    #[serde(default)]
+    replacements: Replacements,
     /// Resets that bring the job no further.
     pacing: Pacing,
     /// How far the training state has come, and how many of its steps are lost.
@@ -150,6 +155,7 @@ impl DriverCore {
             quarrels: Quarrels::default(),
             hangs: Hangs::default(),
             stragglers: Stragglers::default(),
+            replacements: Replacements::default(),
             pacing: Pacing::default(),
             state: TrainedState::default(),
             checkpoints: Checkpoints::restored(None),
@@ -217,6 +223,7 @@ impl DriverCore {
         self.round.check()?;
         self.quarrels.check()?;
         self.hangs.check()?;
+        self.replacements.check()?;
         self.pacing.check()?;
         self.outbox.check()?;
         self.takeover.as_ref().map_or(Ok(()), Takeover::check)?;
@@ -292,6 +299,10 @@ impl DriverCore {
             let until = record.backoff_until;
             if until.is_some_and(|until| !self.agenda.covers(until, Timer::Slot(slot.clone()))) {
                 return Err(format!("G-9: the back-off of {}[{}] has no timer", slot.0, slot.1));
+            }
+            let until = record.rest.map(|rest| rest.until);
+            if until.is_some_and(|until| !self.agenda.covers(until, Timer::Rest(slot.clone()))) {
+                return Err(format!("G-9: the rest of {}[{}] has no timer", slot.0, slot.1));
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Outputs of the driver's core. `actor.rs` carries them out, and so does the simulation.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use elastic_protocol::messages::{
     DriverToAgent, DriverToWorker, JobPhase, KnownDrivers, ProcessPlace, UnreachableHost, Vote,
@@ -283,6 +284,62 @@ pub enum EventKind {
         /// How long it was slow, in milliseconds.
         ms: f64,
     },
+    /// A member is replaced, since it hangs or is slow (`--on-hang replace`, `--on-straggler replace`). Its slot rests for
+    /// a cool-down: it is used only where there would be fewer workers than `--min-np` without it.
+    WorkerReplaced {
+        /// The worker.
+        #[serde(with = "event_form::text")]
+        worker: WorkerId,
+        /// Its rank.
+        rank: u32,
+        /// The ranks that are replaced, this one among them: several if their host is at fault.
+        ranks: Vec<u32>,
+        /// Whether the host is at fault, and all of its members are replaced.
+        is_host: bool,
+        /// Why.
+        why: ReplacedFor,
+        /// How many spare slots take their places; without one, the job goes on with fewer workers.
+        spares: u32,
+        /// The longest cool-down of these slots, in seconds.
+        rest_s: f64,
+    },
+    /// A member that hangs or is slow is not replaced, although the operator wants it.
+    WorkerNotReplaced {
+        /// The worker.
+        #[serde(with = "event_form::text")]
+        worker: WorkerId,
+        /// Its rank.
+        rank: u32,
+        /// Why it should be.
+        why: ReplacedFor,
+        /// Why it is not.
+        reason: String,
+    },
+    /// The effect of a replacement: how long steps take in the generation after it.
+    ReplacementTook {
+        /// The worker that was replaced.
+        #[serde(with = "event_form::text")]
+        worker: WorkerId,
+        /// The workers that have come since.
+        #[serde(with = "event_form::texts")]
+        by: Vec<WorkerId>,
+        /// The world size before.
+        world_before: u32,
+        /// The world size now.
+        world_size: u32,
+        /// Median of the steps before, in milliseconds; absent where the job stood still.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        before_ms: Option<f64>,
+        /// Median of the steps now, in milliseconds.
+        after_ms: f64,
+    },
+    /// The cool-down of a slot is over: it may have a worker like any other.
+    SlotRested {
+        /// The host.
+        host: HostName,
+        /// The slot.
+        slot: u32,
+    },
     /// A generation is to end.
     ResetDecided {
         /// The reason.
@@ -413,6 +470,26 @@ pub struct HostResetMs {
     /// The first commit of its last rank that had not ended before; none if one had not committed when this was told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_step: Option<f64>,
+}
+
+/// Why a member is replaced.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplacedFor {
+    /// Others have waited for it for too long.
+    Hang,
+    /// It is slower than the others, which wait for it in each step.
+    Slow,
+}
+
+/// In words that follow the worker's name.
+impl fmt::Display for ReplacedFor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Hang => "hangs",
+            Self::Slow => "is slow",
+        })
+    }
 }
 
 /// Ways to end a generation.

@@ -24,6 +24,7 @@ impl DriverCore {
                     self.roster.back_off_is_over(&host);
                     self.agenda.ask_review(now);
                 }
+                Timer::Rest(slot) => self.handle_rest_over(now, &slot),
                 Timer::Start(worker) => self.handle_start_deadline(now, &worker),
                 Timer::Forgiveness(slot) => self.consider_forgiveness(now, &slot),
                 Timer::Join(host) => self.resolve_pending_join(now, &host),
@@ -51,6 +52,7 @@ impl DriverCore {
         if self.round.phase().is_over() {
             return self.continue_ending(now);
         }
+        self.roster.keep_at_least(self.min_np() as usize);
         self.roster.refresh_seating(now, &self.round);
         self.start_missing(now);
         self.let_go_of_the_unwanted(now);

@@ -7,7 +7,7 @@ use elastic_protocol::messages::{
     DriverStatus, HostCondition, HostStatus, JobPhase, ReportedValues, ResetStatus, StatusReport,
     StepTimes, WorkerCondition, WorkerStatus,
 };
-use elastic_protocol::{Time, WorkerId};
+use elastic_protocol::{HostName, Time, WorkerId};
 
 use super::DriverCore;
 use super::gather::needed_text;
@@ -81,7 +81,7 @@ impl DriverCore {
             awaited: self.awaited_workers(now),
             stalled: self.stalled_workers(now),
             stragglers: self.straggling_workers(now),
-            warnings: self.warnings(),
+            warnings: self.warnings(now),
             unreachable: self.unreachable(),
             lanes: Vec::new(),
             goodput: None,
@@ -93,7 +93,7 @@ impl DriverCore {
         }
     }
 
-    fn warnings(&self) -> Vec<String> {
+    fn warnings(&self, now: Time) -> Vec<String> {
         let trouble = self.outbox.trouble();
         self.roster
             .host_warnings()
@@ -102,6 +102,7 @@ impl DriverCore {
             .chain(trouble.map(ToOwned::to_owned))
             .chain(self.state.loss_in_words())
             .chain(self.checkpoints.trouble().map(ToOwned::to_owned))
+            .chain(self.rests_in_words(now))
             .collect()
     }
 
@@ -117,7 +118,10 @@ impl DriverCore {
                     (HostCondition::Draining, None)
                 }
                 (HostState::Listed, Some(agent)) => match agent.link {
-                    PeerLink::Up => (HostCondition::Active, None),
+                    PeerLink::Up => match self.host_rests_until(&entry.name, entry.slots) {
+                        Some(until) => (HostCondition::Resting, Some(wall_clock(until))),
+                        None => (HostCondition::Active, None),
+                    },
                     PeerLink::Silent => (HostCondition::Silent, None),
                     PeerLink::Down => (HostCondition::Lost, None),
                 },
@@ -140,6 +144,13 @@ impl DriverCore {
             lanes: agent.hanging_at(now),
         });
         of_list.chain(of_agents).collect()
+    }
+
+    /// End of the cool-down of a host of which every slot rests.
+    fn host_rests_until(&self, host: &HostName, slots: u32) -> Option<Time> {
+        let resting = || self.roster.resting_of(host).filter(|(slot, _)| *slot < slots);
+        let all = slots > 0 && resting().count() == slots as usize;
+        resting().map(|(_, rest)| rest.until).min().filter(|_| all)
     }
 
     fn worker_statuses(&self, now: Time) -> Vec<WorkerStatus> {
@@ -197,7 +208,7 @@ impl DriverCore {
         }
     }
 
-    /// Slots without a process: spare, or in back-off.
+    /// Slots without a process: spare, in back-off, or at rest.
     fn empty_slots(&self, now: Time) -> impl Iterator<Item = WorkerStatus> {
         let listed = self.roster.hosts().iter().filter(|entry| entry.state == HostState::Listed);
         let slots =
@@ -209,7 +220,12 @@ impl DriverCore {
             }
             let waits =
                 record.is_some_and(|record| record.backoff_until.is_some_and(|until| until > now));
-            let state = if waits { WorkerCondition::Backoff } else { WorkerCondition::Spare };
+            let rests = record.is_some_and(|record| record.rest.is_some());
+            let state = match (waits, rests) {
+                (true, _) => WorkerCondition::Backoff,
+                (false, true) => WorkerCondition::Resting,
+                (false, false) => WorkerCondition::Spare,
+            };
             Some(WorkerStatus {
                 rank: None,
                 host: slot.0,

@@ -10,6 +10,7 @@ use elastic_protocol::{
 use elastic_runtime::transport::LinkEvent;
 use serde::{Deserialize, Serialize};
 
+use super::output::ReplacedFor;
 use super::restart::ProcessStage;
 use super::standing::WorkerStanding;
 
@@ -99,6 +100,20 @@ pub(crate) struct SlotRecord {
     /// Incarnation of the host's agent under which the slot's worker left of its own accord. The slot is not refilled
     /// until another agent joins.
     pub(crate) closed_under: Option<Incarnation>,
+    /// Its cool-down after its worker was replaced.
+    #[serde(default)]
+    pub(crate) rest: Option<SlotRest>,
+    /// How often it was put to rest, under this driver.
+    #[serde(default)]
+    pub(crate) rests: u32,
+}
+
+/// The cool-down of a slot whose worker was replaced.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct SlotRest {
+    /// Its end.
+    pub(crate) until: Time,
+    pub(crate) why: ReplacedFor,
 }
 
 /// One incarnation of a worker.

@@ -51,6 +51,7 @@ impl DriverCore {
             let id = (host.clone(), *number);
             core.roster.restore_slot(id, slot.failures, slot.closed_under);
         }
+        core.restore_rests(now, image.resting.clone());
         if is_fresh && image.result.is_none() {
             return core;
         }

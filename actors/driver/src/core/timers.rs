@@ -19,6 +19,8 @@ pub(crate) enum Timer {
     Start(WorkerId),
     /// A slot's back-off is over.
     Slot(SlotId),
+    /// A slot's cool-down after a replacement is over.
+    Rest(SlotId),
     /// A slot's failures may be forgiven.
     Forgiveness(SlotId),
     /// Time limit of a pending join: a new agent with the name of another is accepted or refused.

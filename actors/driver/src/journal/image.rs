@@ -13,9 +13,10 @@ use elastic_protocol::{
 use serde::{Deserialize, Serialize};
 
 use super::record::{JobSecretsBytes, JournalRecord, whole};
+use crate::core::ReplacedFor;
 
 /// Number of fields that images of the first version lack.
-const FIELDS_ADDED: usize = 5;
+const FIELDS_ADDED: usize = 6;
 
 /// State that the records of a journal give.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -64,6 +65,9 @@ pub struct Image {
     pub loss: Option<StateLossImage>,
     /// The step of the last durable checkpoint; none if there is none.
     pub checkpoint: Option<Step>,
+    /// Slots whose workers were replaced, and why, until their cool-down is over.
+    #[serde(with = "crate::recording::readable::pairs")]
+    pub resting: BTreeMap<(HostName, u32), ReplacedFor>,
 }
 
 /// A loss of committed steps.
@@ -252,6 +256,13 @@ impl Image {
             JournalRecord::Trained { committed, trained_ms, steps_lost } => {
                 (self.committed, self.trained_ms) = (*committed, *trained_ms);
                 self.steps_lost = *steps_lost;
+            }
+            JournalRecord::SlotRests { host, slot, why } => {
+                let slot = (host.clone(), *slot);
+                match why {
+                    Some(why) => self.resting.insert(slot, *why),
+                    None => self.resting.remove(&slot),
+                };
             }
             JournalRecord::CheckpointSaved { step } => self.checkpoint = Some(*step),
             JournalRecord::StateLost { loss } => self.loss = Some(loss.clone()),

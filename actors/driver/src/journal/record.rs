@@ -11,6 +11,7 @@ use elastic_protocol::{
 use serde::{Deserialize, Serialize};
 
 use super::image::{HostImage, StateLossImage};
+use crate::core::ReplacedFor;
 
 /// Secrets of the job, made when it began. The bytes are opaque here and never printed.
 #[derive(Clone, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -143,6 +144,15 @@ pub enum JournalRecord {
     CheckpointSaved {
         /// The step.
         step: Step,
+    },
+    /// The cool-down of a slot whose worker was replaced has begun, or is over.
+    SlotRests {
+        /// The host.
+        host: HostName,
+        /// The slot's number on the host.
+        slot: u32,
+        /// Why its worker was replaced; none: the cool-down is over.
+        why: Option<ReplacedFor>,
     },
 }
 

@@ -138,7 +138,7 @@ fn sign(state: WorkerCondition, palette: Palette) -> Span<'static> {
         WorkerCondition::Silent | WorkerCondition::Leaving | WorkerCondition::Lost => {
             ("!", Color::Red)
         }
-        WorkerCondition::Backoff => ("×", Color::Red),
+        WorkerCondition::Backoff | WorkerCondition::Resting => ("×", Color::Red),
         WorkerCondition::Spare => ("·", Color::Gray),
     };
     Span::styled(text, palette.colour(colour))

@@ -144,8 +144,15 @@ impl DriverCore {
             let section = still.and_then(|still| still.position.section.clone());
             let (since, has_finished) = (since.max(own), still.is_none());
             let (sight, forced_since, naming) = (None, None, Naming::NotYet);
-            let member =
-                AwaitedMember { since, has_finished, section, sight, forced_since, naming };
+            let member = AwaitedMember {
+                since,
+                has_finished,
+                section,
+                sight,
+                forced_since,
+                naming,
+                replace_at: None,
+            };
             (worker.clone(), member)
         };
         let standing =

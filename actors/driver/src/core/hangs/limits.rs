@@ -25,6 +25,8 @@ const FLOOR_COLD: Duration = Duration::from_secs(120);
 const FACTOR: u32 = 3;
 /// Waits that are remembered of a section. More are not needed: a period of checkpoints or evaluations has fewer.
 const USUAL_MAX: usize = 64;
+/// Waits from which on they are enough to replace a member for a longer one.
+const WAITS_MIN: usize = 8;
 /// Sections whose waits are remembered. The waits in further ones are not learnt.
 const SECTIONS_MAX: usize = 32;
 
@@ -111,6 +113,27 @@ impl UsualWaits {
         let within = section.and_then(|section| section.within_ms).map(Duration::from_millis);
         let limit = within.unwrap_or(learnt);
         cap.map_or(limit, |cap| cap.min(limit))
+    }
+
+    /// How long others may wait for a member before it is replaced (`--on-hang replace`). A limit that was learnt from few
+    /// waits is not enough for that.
+    pub(super) fn replaced_after(
+        &self,
+        member: AwaitedState<'_>,
+        cap: Option<Duration>,
+    ) -> Duration {
+        let limit = self.limit(member, cap);
+        let known = match member.kind() {
+            WaitClass::First => self.first.len(),
+            WaitClass::Step => self.step.len(),
+            WaitClass::Section(name) => self.sections.get(name).map_or(0, VecDeque::len),
+        };
+        let is_by_force = member.sight.is_some_and(ProcessSight::is_by_force);
+        let is_told = member.section.is_some_and(|section| section.within_ms.is_some());
+        if is_by_force || is_told || known >= WAITS_MIN {
+            return limit;
+        }
+        cap.map_or(FLOOR_COLD, |cap| cap.min(FLOOR_COLD)).max(limit)
     }
 }
 
@@ -213,6 +236,20 @@ mod tests {
             Duration::from_secs(180),
             "a known one is learnt still"
         );
+    }
+
+    #[test]
+    fn few_waits_are_not_enough_to_replace_a_member_and_the_operators_bound_is() {
+        let mut usual = UsualWaits::default();
+        let (waits, stopped) = (sight(ProcessActivity::Waiting), sight(ProcessActivity::Stopped));
+        let cap = Some(Duration::from_secs(5));
+        assert_eq!(usual.replaced_after(warm(Some(&waits)), None), FLOOR_COLD);
+        assert_eq!(usual.replaced_after(warm(Some(&stopped)), None), FLOOR_STOPPED);
+        assert_eq!(usual.replaced_after(warm(Some(&waits)), cap), Duration::from_secs(5));
+        for _wait in 0..WAITS_MIN {
+            usual.learn(WaitClass::Step, Duration::from_secs(1));
+        }
+        assert_eq!(usual.replaced_after(warm(Some(&waits)), None), FLOOR_WAITING);
     }
 
     #[test]

@@ -88,6 +88,9 @@ struct AwaitedMember {
     /// The time since which every sight was one of a stopped or frozen process.
     forced_since: Option<Time>,
     naming: Naming,
+    /// When it is to be replaced, if it was named before enough was known for that.
+    #[serde(default)]
+    replace_at: Option<Time>,
 }
 
 /// Progress of naming an awaited member as hanging.
@@ -119,7 +122,8 @@ impl Hangs {
                 Naming::Looking { until } => Some(until),
                 Naming::NotYet | Naming::Done => None,
             });
-            stacks.chain([wait.look_at])
+            let replaced = wait.awaited.values().filter_map(|member| member.replace_at);
+            stacks.chain(replaced).chain([wait.look_at])
         });
         looks.chain(self.review_at).min()
     }

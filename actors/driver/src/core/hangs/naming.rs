@@ -89,6 +89,35 @@ impl DriverCore {
                 Naming::Done | Naming::NotYet => self.name(now, &worker),
             }
         }
+        self.replace_named(now);
+    }
+
+    /// Replaces members that were named, and for which others have waited for long enough since.
+    fn replace_named(&mut self, now: Time) {
+        let Some(wait) = &mut self.hangs.wait else { return };
+        let is_due =
+            |member: &mut AwaitedMember| member.replace_at.take_if(|at| *at <= now).is_some();
+        let due = wait
+            .awaited
+            .iter_mut()
+            .filter_map(|(worker, member)| is_due(member).then(|| worker.clone()));
+        for worker in due.collect::<Vec<_>>() {
+            if let Some(cause) = self.hang_cause(now, &worker) {
+                self.replace_hanging(now, &worker, &cause);
+            }
+        }
+    }
+
+    /// A hang as the cause of a reset.
+    fn hang_cause(&self, now: Time, worker: &WorkerId) -> Option<ResetCause> {
+        let stalled = self.stalled(now, worker)?;
+        let waiting = self.hangs.wait.as_ref().map_or(0, |wait| wait.waiters);
+        let others = if waiting == 1 { "other" } else { "others" };
+        let error = format!(
+            "it hung: {waiting} {others} had waited for {} ms in {}, and it {}",
+            stalled.late_ms, stalled.operation, stalled.doing
+        );
+        Some(ResetCause::WorkerFailed { worker: worker.clone(), error })
     }
 
     /// Names a member as hanging, and answers as the operator wants.
@@ -98,20 +127,35 @@ impl DriverCore {
         self.event(EventKind::WorkerStalled {
             worker: worker.clone(),
             rank: stalled.rank,
-            operation: stalled.operation.clone(),
+            operation: stalled.operation,
             waiting,
             late_ms: stalled.late_ms,
-            doing: stalled.doing.clone(),
+            doing: stalled.doing,
             stack: stalled.stack,
         });
-        if self.config.on_hang == OnHang::Restart {
-            let others = if waiting == 1 { "other" } else { "others" };
-            let error = format!(
-                "it hung: {waiting} {others} had waited for {} ms in {}, and it {}",
-                stalled.late_ms, stalled.operation, stalled.doing
-            );
-            let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
-            self.evict(now, std::slice::from_ref(worker), &cause);
+        match self.config.on_hang {
+            OnHang::Tell | OnHang::Dump => {}
+            OnHang::Restart => {
+                if let Some(cause) = self.hang_cause(now, worker) {
+                    self.evict(now, std::slice::from_ref(worker), &cause);
+                }
+            }
+            OnHang::Replace => self.ask_to_replace(now, worker),
+        }
+    }
+
+    /// Notes when a member is to be replaced that was named just now.
+    fn ask_to_replace(&mut self, now: Time, worker: &WorkerId) {
+        let Some(member) = self.hangs.wait.as_ref().and_then(|wait| wait.awaited.get(worker))
+        else {
+            return;
+        };
+        let state = self.awaited_state(worker, member);
+        let after = self.hangs.usual.replaced_after(state, self.config.hang_timeout);
+        let at = (member.since + after).max(now);
+        let wait = self.hangs.wait.as_mut();
+        if let Some(member) = wait.and_then(|wait| wait.awaited.get_mut(worker)) {
+            member.replace_at = Some(at);
         }
     }
 }

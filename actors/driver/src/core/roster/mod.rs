@@ -125,6 +125,11 @@ impl Roster {
         &self.seating
     }
 
+    /// Number of workers below which slots at rest are used, too.
+    pub(crate) fn keep_at_least(&mut self, workers: usize) {
+        self.seating.set_floor(workers);
+    }
+
     pub(crate) fn workers_of(&self, host: &HostName) -> Vec<WorkerId> {
         self.records_of(host).map(|(worker, _)| worker.clone()).collect()
     }

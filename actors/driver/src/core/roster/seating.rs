@@ -187,15 +187,35 @@ impl Seating {
         record.facts = facts;
         let gone = before.iter().filter(|claim| !has(&claims, claim));
         let followers: Vec<SlotClaim> =
-            gone.filter_map(|claim| self.selection.remove(claim)).collect();
+            gone.flat_map(|claim| self.selection.remove(claim)).collect();
         let new = claims.iter().filter(|claim| !has(&before, claim));
         let displaced: Vec<SlotClaim> =
-            new.filter_map(|claim| self.selection.insert(*claim)).collect();
-        for claim in followers.into_iter().chain(displaced) {
+            new.flat_map(|claim| self.selection.insert(*claim)).collect();
+        self.are_stale(followers.into_iter().chain(displaced));
+    }
+
+    /// Sets the number of workers below which slots at rest are used, too. [`Seating::settle`] must follow.
+    pub(crate) fn set_floor(&mut self, floor: usize) {
+        let moved = self.selection.set_floor(floor);
+        self.are_stale(moved);
+    }
+
+    fn are_stale(&mut self, claims: impl IntoIterator<Item = SlotClaim>) {
+        for claim in claims {
             if let Some(host) = self.by_position.get(&claim.seat.position) {
                 self.stale.insert(host.clone());
             }
         }
+    }
+
+    /// Number of slots that could have a worker and are not at rest, without some of them.
+    pub(crate) fn usable_without(&self, left_out: &[(HostName, u32)]) -> usize {
+        let is_usable = |(host, slot): &&(HostName, u32)| {
+            self.hosts.get(host).is_some_and(|record| {
+                record.claims.iter().any(|claim| claim.seat.slot == *slot && claim.is_firm())
+            })
+        };
+        self.selection.firm() - left_out.iter().filter(is_usable).count()
     }
 
     /// Recomputes the shares of changed hosts.
@@ -289,9 +309,9 @@ impl Seating {
         )
     }
 
-    /// A seating without hosts, with the same cap.
+    /// A seating without hosts, with the same bounds.
     pub(crate) fn emptied(&self) -> Self {
-        Self::new(self.selection.cap())
+        Self { selection: self.selection.emptied(), ..Self::new(0) }
     }
 
     /// Number of wanted slots.

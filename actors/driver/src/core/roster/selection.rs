@@ -21,57 +21,90 @@ pub(crate) struct SlotPosition {
     pub(crate) slot: u32,
 }
 
-/// The best `cap` claims, and the spare ones.
+/// Rank from which on a claim is one of a slot at rest (`replacements`).
+pub(crate) const AT_REST: u8 = 4;
+
+/// The best `cap` claims, and the spare ones. Claims of slots at rest are kept only as far as the others are fewer than
+/// `floor`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Selection {
     cap: usize,
+    #[serde(default)]
+    floor: usize,
+    /// Number of claims of slots that are not at rest.
+    #[serde(default)]
+    firm: usize,
     kept: BTreeSet<SlotClaim>,
     spare: BTreeSet<SlotClaim>,
 }
 
+impl SlotClaim {
+    pub(crate) const fn is_firm(&self) -> bool {
+        self.rank < AT_REST
+    }
+}
+
 impl Selection {
     pub(crate) const fn new(cap: usize) -> Self {
-        Self { cap, kept: BTreeSet::new(), spare: BTreeSet::new() }
+        Self { cap, floor: 0, firm: 0, kept: BTreeSet::new(), spare: BTreeSet::new() }
     }
 
-    pub(crate) const fn cap(&self) -> usize {
-        self.cap
+    /// A selection without claims, with the same bounds.
+    pub(crate) fn emptied(&self) -> Self {
+        Self { floor: self.floor, ..Self::new(self.cap) }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.kept.len()
     }
 
+    /// Number of claims of slots that are not at rest, kept or spare.
+    pub(crate) const fn firm(&self) -> usize {
+        self.firm
+    }
+
     pub(crate) fn is_kept(&self, claim: &SlotClaim) -> bool {
         self.kept.contains(claim)
     }
 
-    /// Adds a claim. Returns the claim that it displaces, if any.
-    pub(crate) fn insert(&mut self, claim: SlotClaim) -> Option<SlotClaim> {
-        if self.kept.len() < self.cap {
-            self.kept.insert(claim);
-            return None;
-        }
-        let displaced = self.kept.last().copied().filter(|last| claim < *last);
-        let Some(displaced) = displaced else {
-            self.spare.insert(claim);
-            return None;
-        };
-        self.kept.remove(&displaced);
-        self.spare.insert(displaced);
-        self.kept.insert(claim);
-        Some(displaced)
+    /// Sets the number of claims below which slots at rest are used. Returns the claims that this keeps or displaces.
+    pub(crate) fn set_floor(&mut self, floor: usize) -> Vec<SlotClaim> {
+        self.floor = floor;
+        self.balance()
     }
 
-    /// Removes a claim. Returns the spare claim that takes its place, if any.
-    pub(crate) fn remove(&mut self, claim: &SlotClaim) -> Option<SlotClaim> {
-        if !self.kept.remove(claim) {
-            self.spare.remove(claim);
-            return None;
+    /// Adds a claim. Returns the claims that it displaces.
+    pub(crate) fn insert(&mut self, claim: SlotClaim) -> Vec<SlotClaim> {
+        self.firm += usize::from(claim.is_firm());
+        let is_before_the_last = self.kept.last().is_some_and(|last| claim < *last);
+        if is_before_the_last { &mut self.kept } else { &mut self.spare }.insert(claim);
+        self.balance()
+    }
+
+    /// Removes a claim. Returns the claims that take its place.
+    pub(crate) fn remove(&mut self, claim: &SlotClaim) -> Vec<SlotClaim> {
+        if self.kept.remove(claim) || self.spare.remove(claim) {
+            self.firm -= usize::from(claim.is_firm());
         }
-        let next = self.spare.pop_first()?;
-        self.kept.insert(next);
-        Some(next)
+        self.balance()
+    }
+
+    /// Moves claims until as many are kept as should be. Claims at rest come last: those to keep are the first ones.
+    fn balance(&mut self) -> Vec<SlotClaim> {
+        let all = self.kept.len() + self.spare.len();
+        let wanted = self.firm.max(self.floor.min(all)).min(self.cap);
+        let mut moved = Vec::new();
+        while self.kept.len() > wanted {
+            moved.extend(self.kept.pop_last().inspect(|last| {
+                self.spare.insert(*last);
+            }));
+        }
+        while self.kept.len() < wanted {
+            moved.extend(self.spare.pop_first().inspect(|first| {
+                self.kept.insert(*first);
+            }));
+        }
+        moved
     }
 }
 
@@ -84,22 +117,33 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_best_are_kept_however_they_come_and_go(
+        fn the_best_are_kept_and_those_at_rest_only_below_the_floor(
             cap in 0_usize..6,
-            changes in vec((any::<bool>(), 0_u8..3, 0_u64..4, 0_u32..2), 0..60),
+            floor in 0_usize..4,
+            changes in vec((any::<bool>(), 0_u8..6, 0_u64..4, 0_u32..2), 0..60),
         ) {
             let mut selection = Selection::new(cap);
+            selection.set_floor(floor);
             let mut all = BTreeSet::new();
             for (comes, rank, position, slot) in changes {
                 let claim = SlotClaim { rank, seat: SlotPosition { position, slot } };
+                let before = selection.kept.clone();
+                let mut moved = Vec::new();
                 if comes && all.insert(claim) {
-                    selection.insert(claim);
+                    moved = selection.insert(claim);
                 } else if !comes && all.remove(&claim) {
-                    selection.remove(&claim);
+                    moved = selection.remove(&claim);
                 }
-                let best: BTreeSet<SlotClaim> = all.iter().copied().take(cap).collect();
+                let is_kept = |(place, claim): &(usize, SlotClaim)| claim.is_firm() || *place < floor;
+                let best = all.iter().copied().take(cap).enumerate().filter(is_kept);
+                let best: BTreeSet<SlotClaim> = best.map(|(_, claim)| claim).collect();
                 prop_assert_eq!(&selection.kept, &best);
                 prop_assert_eq!(selection.spare.len(), all.len() - best.len());
+                prop_assert_eq!(selection.firm(), all.iter().filter(|claim| claim.is_firm()).count());
+                let changed = before.symmetric_difference(&best).filter(|other| **other != claim);
+                for other in changed {
+                    prop_assert!(moved.contains(other), "{:?} is not told", other);
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 use elastic_protocol::{HostName, Incarnation, Time, WorkerId};
 
 use super::Roster;
-use crate::core::table::{SlotId, SlotRecord};
+use crate::core::table::{SlotId, SlotRecord, SlotRest};
 
 impl Roster {
     /// Gives an empty slot a new worker with the next incarnation number.
@@ -65,6 +65,27 @@ impl Roster {
     /// Notes that a slot's back-off is over.
     pub(crate) fn back_off_is_over(&mut self, host: &HostName) {
         self.slots.touch(host);
+    }
+
+    /// Puts a slot to rest until a time. Returns how often it has been put to rest.
+    pub(crate) fn put_to_rest(&mut self, slot: &SlotId, rest: SlotRest) -> u32 {
+        let record = self.slots.get_or_default(slot.clone());
+        record.rest = Some(rest);
+        record.rests = record.rests.saturating_add(1);
+        record.rests
+    }
+
+    /// Ends a slot's rest if it is over.
+    pub(crate) fn end_rest(&mut self, now: Time, slot: &SlotId) -> Option<SlotRest> {
+        let record = self.slots.get(slot)?;
+        record.rest.filter(|rest| rest.until <= now)?;
+        self.slots.get_or_default(slot.clone()).rest.take()
+    }
+
+    /// Slots of a host that are at rest.
+    pub(crate) fn resting_of(&self, host: &HostName) -> impl Iterator<Item = (u32, SlotRest)> {
+        let of_host = self.slots.range((host.clone(), 0)..=(host.clone(), u32::MAX));
+        of_host.filter_map(|((_, number), record)| Some((*number, record.rest?)))
     }
 
     /// Notes when a process of a failed slot began to train.

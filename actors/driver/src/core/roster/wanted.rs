@@ -7,6 +7,7 @@ use elastic_protocol::{HostName, Time, WorkerId};
 
 use super::Roster;
 use super::seating::{HostFacts, WorkerFacts};
+use super::selection::AT_REST;
 use crate::core::round::Round;
 use crate::core::standing::WorkerStanding;
 use crate::core::table::{SlotId, Stance, WorkerRecord};
@@ -17,7 +18,7 @@ impl Roster {
     /// A slot is wanted if its host is listed and not blacklisted, and if the host's agent is there and stays. A list
     /// may name more slots than the agent has: those are never filled. Of more than `max_np` slots, those whose
     /// worker takes part already come before empty ones, so that the return of an older host displaces no worker
-    /// (H-3, H-19).
+    /// (H-3, H-19). Slots at rest come last, and are wanted only where there would be fewer workers than `min_np`.
     pub(crate) fn refresh_seating(&mut self, now: Time, round: &Round) {
         let mut hosts = self.seating.take_relisted();
         hosts.append(&mut self.workers.take_hosts());
@@ -68,15 +69,18 @@ impl Roster {
 
     /// Rank of a slot's claim; a smaller one comes before a larger one.
     fn claim(&self, slot: &SlotId) -> u8 {
-        let worker = self.slots.get(slot).and_then(|record| record.worker.as_ref());
-        match worker.and_then(|worker| self.workers.get(worker)) {
-            Some(record) if record.is_wanted() => match record.stance {
-                Stance::Member | Stance::Finished => 0,
-                Stance::Arrived => 1,
-                _ => 2,
-            },
-            _ => 3,
-        }
+        let record = self.slots.get(slot);
+        let worker = record.and_then(|record| record.worker.as_ref());
+        let at_rest = if record.is_some_and(|record| record.rest.is_some()) { AT_REST } else { 0 };
+        at_rest
+            + match worker.and_then(|worker| self.workers.get(worker)) {
+                Some(record) if record.is_wanted() => match record.stance {
+                    Stance::Member | Stance::Finished => 0,
+                    Stance::Arrived => 1,
+                    _ => 2,
+                },
+                _ => 3,
+            }
     }
 
     /// Checks that the incremental seating, once brought up to date, equals one computed from all records.

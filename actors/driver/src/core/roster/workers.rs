@@ -303,6 +303,12 @@ impl Roster {
         })
     }
 
+    /// Whether a worker's slot is at rest: the worker is to be replaced.
+    pub(crate) fn is_at_rest(&self, worker: &WorkerId) -> bool {
+        let slot = self.slots.get(&(worker.host.clone(), worker.slot));
+        slot.is_some_and(|record| record.rest.is_some())
+    }
+
     /// Restarts the waits for ordered processes, and returns their workers.
     pub(crate) fn restart_waits(&mut self, now: Time) -> Vec<WorkerId> {
         let is_ordered = |record: &WorkerRecord| {

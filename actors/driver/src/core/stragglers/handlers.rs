@@ -61,6 +61,7 @@ impl DriverCore {
                 self.name_straggler(now, &worker, since, &scores);
             }
         }
+        self.answer_stragglers(now);
     }
 
     /// Scores all members, and looks at those who have told new times.

@@ -21,6 +21,9 @@ use self::scoring::{MemberPace, PaceScore};
 /// Delay between step times and their review: one review serves those of all members.
 const REVIEW_AFTER: Duration = Duration::from_secs(1);
 
+/// Peers whose times are known well that it takes to replace a member on their account.
+const PEERS_MIN: usize = 2;
+
 /// How long the members of the generation that trains compute in a step, and who of them is slow.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Stragglers {
@@ -72,6 +75,35 @@ impl Stragglers {
         self.slow_of(host).nth(1).is_some()
             && elsewhere.peek().is_some()
             && elsewhere.all(|(_, pace)| !pace.is_slow())
+    }
+
+    /// Members that were named and have been slow for long in this generation, each with whether its host was named.
+    pub(crate) fn slow_for_long(&self, now: Time) -> Vec<(WorkerId, bool)> {
+        let is_slow = |worker: &WorkerId| {
+            self.paces.get(worker).is_some_and(|pace| pace.slow_since(now).is_some())
+        };
+        let slow = self.named.iter().filter(|(worker, _)| is_slow(worker));
+        slow.map(|(worker, named)| (worker.clone(), named.is_host)).collect()
+    }
+
+    /// Whether enough is known of a member to replace it: it is slower than several others whose times are known well, or
+    /// much slower than it was itself.
+    pub(crate) fn is_sure(&self, worker: &WorkerId) -> bool {
+        let others = self.paces.iter().filter(|(other, pace)| *other != worker && pace.is_known());
+        others.count() >= PEERS_MIN || self.score_of(worker).is_some_and(PaceScore::has_become_slow)
+    }
+
+    /// Median of the whole steps of all members, in microseconds.
+    pub(crate) fn step_us(&self) -> Option<u64> {
+        let mut all: Vec<u64> = self.paces.values().map(|pace| pace.times().step_us).collect();
+        all.sort_unstable();
+        all.get(all.len() / 2).copied()
+    }
+
+    /// The same, once the times of all members of the generation are known well.
+    pub(crate) fn settled_step_us(&self, members: usize) -> Option<u64> {
+        let known = self.paces.values().filter(|pace| pace.is_known()).count();
+        self.step_us().filter(|_| known >= members)
     }
 
     /// Time of the next review.

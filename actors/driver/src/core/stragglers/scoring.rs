@@ -122,6 +122,11 @@ impl MemberPace {
         self.slow.is_some()
     }
 
+    /// Whether it was looked at often enough in this generation to be sure of its times.
+    pub(super) const fn is_known(&self) -> bool {
+        self.looks >= LOOKS_OF_WARM_UP + LOOKS_MIN
+    }
+
     /// Since when it is slow, if that has lasted for long enough.
     pub(super) fn slow_since(&self, now: Time) -> Option<Time> {
         let early = is_planted(Bug::StragglerAtOnce);
@@ -164,9 +169,13 @@ impl MemberPace {
 }
 
 impl PaceScore {
+    /// Whether it computes for much longer than it did itself before.
+    pub(super) fn has_become_slow(self) -> bool {
+        self.own_factor.is_some_and(|factor| factor >= FACTOR)
+    }
+
     fn is_slow(&self) -> bool {
-        let has_changed = self.own_factor.is_some_and(|factor| factor >= FACTOR);
-        let least = if has_changed { FACTOR_OF_CHANGED } else { FACTOR };
+        let least = if self.has_become_slow() { FACTOR_OF_CHANGED } else { FACTOR };
         self.is_costly && self.factor >= least
     }
 

@@ -571,8 +571,12 @@ impl Cluster {
                 kind @ (EventKind::WorkerStalled { .. } | EventKind::StallEnded { .. }) => {
                     self.stalls.push(kind);
                 }
-                kind
-                @ (EventKind::StragglerFound { .. } | EventKind::StragglerRecovered { .. }) => {
+                kind @ (EventKind::StragglerFound { .. }
+                | EventKind::StragglerRecovered { .. }
+                | EventKind::WorkerReplaced { .. }
+                | EventKind::WorkerNotReplaced { .. }
+                | EventKind::ReplacementTook { .. }
+                | EventKind::SlotRested { .. }) => {
                     self.stragglers.push(kind);
                 }
                 EventKind::GenerationTakenBack { .. } => self.taken_back += 1,

@@ -76,7 +76,7 @@ impl Cluster {
     }
 
     /// Has a worker stand still outside, doing this, while all others wait for it.
-    fn hang(&mut self, late: &WorkerId, activity: ProcessActivity) {
+    pub(super) fn hang(&mut self, late: &WorkerId, activity: ProcessActivity) {
         self.sights.insert(late.clone(), sight(activity));
         for worker in self.members() {
             let position = if worker == *late { outside() } else { inside() };

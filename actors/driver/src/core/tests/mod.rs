@@ -16,6 +16,7 @@ mod last_words;
 mod membership;
 mod pacing;
 mod quarrels;
+mod replacements;
 mod reported;
 mod restart;
 mod stragglers;

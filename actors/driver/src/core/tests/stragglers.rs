@@ -15,18 +15,19 @@ use crate::core::{DriverConfig, EventKind, OnStraggler};
 const NAMED_WITHIN: Duration = Duration::from_secs(15);
 
 /// A job of which each worker tells its step times once a second.
-struct PacedJob {
-    cluster: Cluster,
+pub(super) struct PacedJob {
+    pub(super) cluster: Cluster,
     step: u64,
 }
 
 impl PacedJob {
-    fn begin(hosts: &[(&str, u32)], change: impl FnOnce(&mut DriverConfig)) -> Self {
-        let slots: u32 = hosts.iter().map(|(_, slots)| slots).sum();
+    pub(super) fn begin(hosts: &[(&str, u32)], change: impl FnOnce(&mut DriverConfig)) -> Self {
+        let mut slots: u32 = hosts.iter().map(|(_, slots)| slots).sum();
         let mut cluster = Cluster::new(|config| {
-            config.np = Some(slots);
             config.min_np = Some(1);
             change(config);
+            slots = config.max_np.map_or(slots, |max| max.min(slots));
+            config.np = Some(slots);
         });
         for (host, slots) in hosts {
             cluster.add_host(host, *slots);
@@ -36,7 +37,7 @@ impl PacedJob {
     }
 
     /// A second passes: all have computed for as long as this says in each step, in milliseconds, and waited for the slowest.
-    fn second(&mut self, mut compute_ms: impl FnMut(&WorkerId) -> u64) {
+    pub(super) fn second(&mut self, mut compute_ms: impl FnMut(&WorkerId) -> u64) {
         self.step += 10;
         let members = self.cluster.members();
         let computes: Vec<u64> = members.iter().map(|worker| compute_ms(worker) * 1_000).collect();
@@ -52,7 +53,7 @@ impl PacedJob {
         self.cluster.pass(seconds(1));
     }
 
-    fn seconds(&mut self, count: u64, compute_ms: impl Fn(&WorkerId) -> u64) {
+    pub(super) fn seconds(&mut self, count: u64, compute_ms: impl Fn(&WorkerId) -> u64) {
         (0..count).for_each(|_| self.second(&compute_ms));
     }
 
@@ -72,14 +73,14 @@ impl PacedJob {
         self.cluster.stragglers.iter().filter(is_it).count()
     }
 
-    fn rank_of(&self, worker: &WorkerId) -> u32 {
+    pub(super) fn rank_of(&self, worker: &WorkerId) -> u32 {
         self.cluster.core.round.rank_of(worker).expect("a member")
     }
 }
 
 const THREE: [(&str, u32); 3] = [("a", 1), ("b", 1), ("c", 1)];
 
-fn slow_on(host: &'static str, slow_ms: u64) -> impl Fn(&WorkerId) -> u64 {
+pub(super) fn slow_on(host: &'static str, slow_ms: u64) -> impl Fn(&WorkerId) -> u64 {
     move |worker| if worker.host.to_string() == host { slow_ms } else { 100 }
 }
 

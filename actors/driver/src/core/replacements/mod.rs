@@ -1,0 +1,97 @@
+//! [`Replacements`]: members that are replaced since they hang or are slow (`--on-hang replace`, `--on-straggler
+//! replace`). A part of the core; `stragglers` and `hangs` ask for it, `handlers` does it, and `bounds` says when not.
+//!
+//! The slot of a replaced member rests for a cool-down. Slots at rest are used last of all, and only where there would be
+//! fewer workers than `--min-np` (`roster::selection`): so whoever is slow trains on until another one has come, and leaves
+//! by a planned end (G-11). Who hangs cannot come to a step, and is stopped.
+
+mod bounds;
+mod handlers;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use elastic_protocol::{HostName, Stamp, Time, WorkerId};
+use serde::{Deserialize, Serialize};
+
+use self::bounds::NotReplaced;
+use super::output::ReplacedFor;
+
+/// First cool-down of a slot whose worker was replaced; each further one of the slot is twice as long, up to the longest.
+const COOL_DOWN: Duration = Duration::from_secs(600);
+const COOL_DOWN_LONGEST: Duration = Duration::from_secs(7_200);
+
+/// Most replacements within [`COUNTED_OVER`]. Ranks of one host that are replaced together count as one.
+const REPLACEMENTS_MAX: usize = 4;
+const COUNTED_OVER: Duration = Duration::from_secs(3_600);
+
+/// Members that were replaced lately, and those that were not although they should be.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Replacements {
+    /// The replacements of the last hour; at most [`REPLACEMENTS_MAX`].
+    recent: VecDeque<MadeReplacement>,
+    /// Members that are not replaced, with the reason that was told last.
+    #[serde(with = "crate::recording::readable::pairs")]
+    kept: BTreeMap<WorkerId, NotReplaced>,
+    /// The replacement whose effect is not known yet.
+    awaited: Option<AwaitedEffect>,
+}
+
+/// A replacement of the last hour.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct MadeReplacement {
+    at: Time,
+    host: HostName,
+    why: ReplacedFor,
+    /// The ranks that the replaced members had.
+    ranks: Vec<u32>,
+}
+
+/// A replacement whose effect is not known yet.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct AwaitedEffect {
+    worker: WorkerId,
+    /// The generation that it was a member of.
+    stamp: Stamp,
+    members: BTreeSet<WorkerId>,
+    /// Median of the members' steps before; none where the job stood still.
+    step_us: Option<u64>,
+}
+
+impl Replacements {
+    /// Forgets what is longer ago than an hour.
+    fn forget_old(&mut self, now: Time) {
+        while self.recent.front().is_some_and(|made| now.since(made.at) >= COUNTED_OVER) {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Checks that replacements are bounded.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self.recent.len() {
+            0..=REPLACEMENTS_MAX => Ok(()),
+            many => Err(format!("{many} replacements within an hour")),
+        }
+    }
+}
+
+/// How long a slot rests that has been put to rest this often.
+fn cool_down(rests: u32) -> Duration {
+    let doublings = rests.saturating_sub(1).min(16);
+    (COOL_DOWN * (1 << doublings)).min(COOL_DOWN_LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cool_down_of_a_slot_is_twice_as_long_and_they_are_bounded() {
+        let minutes: Vec<u64> = (1..7).map(|rests| cool_down(rests).as_secs() / 60).collect();
+        assert_eq!(minutes, [10, 20, 40, 80, 120, 120]);
+        assert_eq!(cool_down(u32::MAX), COOL_DOWN_LONGEST);
+    }
+}
