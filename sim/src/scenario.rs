@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use elastic_driver::{
-    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, OnFailure, OnHang, OnTotalLoss,
-    ResumeFrom,
+    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, OnFailure, OnHang, OnStraggler,
+    OnTotalLoss, ResumeFrom,
 };
 use elastic_host_manager::{CooldownRange, HostManagerConfig, HostSlots, HostSource};
 use elastic_protocol::{Deadlines, HostName, ProgramSpec};
@@ -184,6 +184,9 @@ impl Scenario {
             driver.hang_timeout =
                 hangs.random_bool(0.5).then(|| ms(hangs.random_range(1_000..4_000)));
         }
+        if options.draws >= 8 && options.job == JobKind::InProcess {
+            draw_replacements(&mut driver, options.seed);
+        }
         if options.draws >= 4 && options.job == JobKind::InProcess {
             driver.checkpoint = draw_checkpoints(options.seed);
         }
@@ -262,6 +265,23 @@ fn draw_shards(seed: u64, least: u32, slots: u32) -> Option<u32> {
     random
         .random_bool(0.5)
         .then(|| random.random_range(least.max(2)..=(slots + 3).max(least.max(2))))
+}
+
+/// Draws whether members that hang or are slow are replaced, and for how long their slots rest.
+fn draw_replacements(driver: &mut DriverConfig, seed: u64) {
+    let mut random = stream(seed, "replacements", 0);
+    if random.random_bool(0.7) {
+        driver.on_straggler = OnStraggler::Replace;
+    }
+    if random.random_bool(0.4) {
+        driver.on_hang = OnHang::Replace;
+    }
+    driver.cool_down = Duration::from_millis(random.random_range(2_000..30_000));
+    if random.random_bool(0.4) {
+        // No fewer may train than begin, and all further slots are spare.
+        driver.max_np = driver.np;
+        driver.min_np = driver.np;
+    }
 }
 
 /// Draws deadlines that the faults can reach, limits that a job can reach, and the interval of the journal's

@@ -37,6 +37,7 @@ mod pauses;
 mod perfetto;
 mod progress;
 mod recording;
+mod replacements;
 mod report;
 mod reported;
 mod restart;

@@ -13,13 +13,13 @@ use crate::observe::run_explain;
 use crate::support::{Job, wait_until};
 
 /// Stops and continues a process in turns, so that it gets a part of the time, until it is dropped.
-struct DutyCycle {
+pub(crate) struct DutyCycle {
     shell: Child,
     pid: i32,
 }
 
 impl DutyCycle {
-    fn begin(pid: i32) -> Self {
+    pub(crate) fn begin(pid: i32) -> Self {
         let script = "while kill -STOP $0; do sleep 0.2; kill -CONT $0; sleep 0.01; done";
         let mut command = Command::new("sh");
         command.args(["-c", script, &pid.to_string()]).stderr(Stdio::null());

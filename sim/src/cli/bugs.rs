@@ -53,7 +53,16 @@ const fn is_rare(bug: Bug) -> bool {
 
 /// Whether a bug shows only in a wait that no fault disturbs for long, and thus in a small cluster.
 const fn shows_in_long_waits(bug: Bug) -> bool {
-    matches!(bug, Bug::SectionsIgnored | Bug::StragglerByWaiting | Bug::StragglerAtOnce)
+    matches!(
+        bug,
+        Bug::SectionsIgnored
+            | Bug::StragglerByWaiting
+            | Bug::StragglerAtOnce
+            | Bug::ReplacedBelowMin
+            | Bug::ReplacementsUnbounded
+            | Bug::NeighbourReplaced
+            | Bug::RestNeverEnds
+    )
 }
 
 /// Set of draws for a bug: the first in which it shows.
@@ -85,6 +94,10 @@ const fn draws(bug: Bug) -> u32 {
         Bug::StragglerByWaiting | Bug::StragglerAtOnce => 7,
         Bug::OwnQuarrelsIgnored => 8,
         Bug::ShardsFoldedByArrival | Bug::ShardsOfFormerWorld | Bug::StreamOfAnotherStep => 8,
+        Bug::ReplacedBelowMin
+        | Bug::ReplacementsUnbounded
+        | Bug::NeighbourReplaced
+        | Bug::RestNeverEnds => 8,
         _ => 0,
     }
 }

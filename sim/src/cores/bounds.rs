@@ -52,7 +52,8 @@ impl World {
         let checked = self
             .check_gone_hosts()
             .and_then(|()| self.check_hang_is_named())
-            .and_then(|()| self.check_straggler_is_named());
+            .and_then(|()| self.check_straggler_is_named())
+            .and_then(|()| self.check_rests());
         self.demand(checked);
         if !self.is_whole() {
             self.calm = Calm { whole_since: self.now, ..Calm::default() };
@@ -84,7 +85,7 @@ impl World {
             let cuts = host.cut_to_driver + host.cut_from_driver + host.cut_data;
             let starts = host.no_spawn + host.hang_start + host.unlisted;
             let may_be_slow = number == slow_host;
-            let steps_slowly = !may_be_slow && (host.slow_times > 1 || host.slow_until > self.now);
+            let steps_slowly = !may_be_slow && (host.steps_slowly() || host.slow_until > self.now);
             let is_slow = steps_slowly || host.extra_delay > 0 || host.data_delay > 0;
             let runs = |process: &u32| {
                 let process = &self.processes[*process as usize];

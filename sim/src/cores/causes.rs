@@ -145,6 +145,13 @@ impl World {
                     return complain(&format!("{worker} takes part already"));
                 }
             }
+            ResetCause::WorkerLeaves { worker, reason }
+                if reason.starts_with("replaced, since") =>
+            {
+                if self.of_worker(worker).is_some_and(|process| !self.is_at_rest(process)) {
+                    return complain("its slot does not rest");
+                }
+            }
             ResetCause::WorkerLeaves { worker, .. } => {
                 if self.of_worker(worker).is_some_and(|process| !process.is_leaving) {
                     return complain("nobody has told it to");
@@ -323,6 +330,7 @@ impl World {
         let is_listed = entries.any(|entry| process.id.slot < entry.usable_slots().min(host.slots));
         stays
             && is_listed
+            && !self.is_at_rest(process)
             && process.stays()
             && process.job == self.driver.job
             && self.links[process.link as usize].life == self.driver.life

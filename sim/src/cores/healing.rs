@@ -49,6 +49,7 @@ impl World {
             let is_core = self.scenario.core[host as usize];
             let entry = &mut self.hosts[host as usize];
             entry.slow_times = 1;
+            entry.slow_slots.clear();
             entry.extra_delay = 0;
             entry.data_delay = 0;
             entry.no_spawn = 0;

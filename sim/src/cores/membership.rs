@@ -197,7 +197,7 @@ impl World {
         self.check_empty_slots()
     }
 
-    fn is_nearly_over(&self) -> bool {
+    pub(super) fn is_nearly_over(&self) -> bool {
         let has_returned = |process: &u32| {
             let entry = self.processes.get(*process as usize);
             entry.is_some_and(|entry| entry.program.has_returned() || entry.program.has_raised())
@@ -267,9 +267,10 @@ impl World {
     /// An empty slot is filled after its back-off.
     fn check_empty_slots(&mut self) -> Result<(), String> {
         let snapshot = self.driver.hosts();
-        if self.scenario.driver.max_np.is_some() || self.driver.phase == ObservedPhase::Over {
+        if self.driver.phase == ObservedPhase::Over {
             return Ok(());
         }
+        let mut here = 0;
         let mut empty = Vec::new();
         for entry in snapshot.hosts.iter().filter(|entry| entry.state == HostState::Listed) {
             let Some(host) = self.hosts.iter().find(|host| host.name == entry.name) else {
@@ -280,12 +281,18 @@ impl World {
             if agent.may_leave || host.has_closed_slots || link.life != self.driver.life {
                 continue;
             }
-            for slot in 0..entry.slots.min(host.slots) {
+            let slots = 0..entry.slots.min(host.slots);
+            for slot in slots.filter(|slot| !self.rests(&host.name, *slot)) {
                 let is_on = |it: &&u32| self.processes[**it as usize].id.slot == slot;
-                if !host.processes.iter().any(|it| is_on(&it)) {
-                    empty.push((host.number, slot));
+                match host.processes.iter().any(|it| is_on(&it)) {
+                    true => here += 1,
+                    false => empty.push((host.number, slot)),
                 }
             }
+        }
+        if self.scenario.driver.max_np.is_some_and(|max| here >= max) {
+            // The others are spare.
+            empty.clear();
         }
         let before = std::mem::take(&mut self.slot_watch.empty_since);
         let mut complaint = Ok(());

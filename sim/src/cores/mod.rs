@@ -19,6 +19,7 @@ mod membership;
 mod network;
 mod processes;
 mod program;
+mod replacements;
 mod reports;
 mod seats;
 mod state;
@@ -46,6 +47,7 @@ use self::membership::SlotWatch;
 use self::network::SimulatedLink;
 use self::processes::SimulatedProcess;
 use self::program::TrainedModel;
+use self::replacements::ReplacementWatch;
 use self::stragglers::StragglerWatch;
 use self::wire::Wiretap;
 use crate::actors::hub::Hub;
@@ -114,6 +116,7 @@ pub(crate) struct World {
     calm: Calm,
     hangs: HangWatch,
     stragglers: StragglerWatch,
+    replacements: ReplacementWatch,
     interregnum: Option<Interregnum>,
     /// Number of interregna so far.
     interregna: u64,
@@ -210,6 +213,7 @@ impl World {
             calm: Calm::default(),
             hangs: HangWatch::default(),
             stragglers: StragglerWatch::default(),
+            replacements: ReplacementWatch::default(),
             interregnum: None,
             interregna: 0,
             former: Vec::new(),

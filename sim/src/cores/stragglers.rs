@@ -15,7 +15,7 @@ const REMEMBERED_NS: u64 = 40_000 * MS;
 
 /// Least time of slow steps in that time of a member that is named: half of the spell that has to last, since the medians of
 /// workers and reports on their way blur its ends.
-const SLOW_NS_MIN: u64 = 5_000 * MS;
+pub(super) const SLOW_NS_MIN: u64 = 5_000 * MS;
 
 /// Allowance for reports on their way, for the medians of workers, and for the looks that do not count.
 const NAMED_AFTER_NS: u64 = 30_000 * MS;
@@ -120,7 +120,7 @@ impl World {
     }
 
     /// Time of slow steps of a process, up to the one under way.
-    fn slow_ns(&self, process: u32) -> u64 {
+    pub(super) fn slow_ns(&self, process: u32) -> u64 {
         let paces = &self.processes[process as usize].program.paces;
         let recent = paces.slow_steps.iter().filter(|(at, _)| at + REMEMBERED_NS >= self.now);
         recent.map(|(_, took)| took).sum()
@@ -160,11 +160,12 @@ impl World {
     fn host_slow_alone(&self) -> Option<u32> {
         let mut slow = (0..self.hosts.len() as u32).filter(|host| {
             let host = &self.hosts[*host as usize];
-            host.slow_times > 1 || host.slow_until > self.now
+            host.steps_slowly() || host.slow_until > self.now
         });
         let (Some(host), None) = (slow.next(), slow.next()) else { return None };
         let entry = &self.hosts[host as usize];
         let is_quiet = entry.slow_times >= TIMES_MIN
+            && entry.slow_slots.is_empty()
             && self.options.draws >= 7
             && self.options.job.is_in_process()
             && self.driver.phase == ObservedPhase::Run

@@ -121,7 +121,9 @@ impl World {
                 && link.life == self.driver.life
                 && !agent.may_leave
                 && !self.was_deaf(agent.link, LONG_NS);
-            if is_there && state != Some(HostCondition::Active) {
+            let all_rest = state == Some(HostCondition::Resting)
+                && host.is_some_and(|host| (0..entry.slots).all(|it| self.rests(&host.name, it)));
+            if is_there && state != Some(HostCondition::Active) && !all_rest {
                 return Err(format!(
                     "status: {} is in reach, and said to be {state:?}",
                     entry.name

@@ -9,7 +9,7 @@ use super::{CutDirection, DiscoveryFault, DiskFault, FaultMoment, PlannedFault, 
 use crate::options::RunOptions;
 
 /// Number of kinds of fault that swarm testing switches.
-const KINDS: u32 = 34;
+const KINDS: u32 = 35;
 
 /// Number of kinds in the first sets of draws.
 const KINDS_FIRST: u32 = 25;
@@ -186,8 +186,12 @@ fn one(
         32 => {
             SimulatedFault::SlowHost { host, times: random.random_range(2..6), for_us: for_us * 20 }
         }
+        33 => {
+            let (times, for_us) = (random.random_range(2..6), for_us * 20);
+            SimulatedFault::SlowSlot { host, slot, times, for_us }
+        }
         // Mostly longer than two attempts to form.
-        33 => SimulatedFault::LoopbackDown { host, for_us: for_us * 8 },
+        34 => SimulatedFault::LoopbackDown { host, for_us: for_us * 8 },
         27 => SimulatedFault::Discovery { lie: DiscoveryFault::Unclear, for_us },
         // Longer than any node waits for a silent driver.
         28 => {

@@ -144,6 +144,8 @@ pub(crate) enum SimulatedFault {
     SlowLink { host: u32, delay_us: u64, for_us: u64 },
     /// A host computes slower by a factor.
     SlowHost { host: u32, times: u64, for_us: u64 },
+    /// The steps of one slot's workers take so many times as long.
+    SlowSlot { host: u32, slot: u32, times: u64, for_us: u64 },
     /// Discovery gives a false answer.
     Discovery { lie: DiscoveryFault, for_us: u64 },
     /// Discovery leaves a host out.

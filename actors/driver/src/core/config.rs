@@ -126,6 +126,10 @@ pub struct DriverConfig {
     /// Time after which a slot's earlier failures are forgiven, counted from the first training after the last
     /// failure. A process of the slot must train then. Default 10 min.
     pub forgiven_after: Duration,
+    /// How long the slot of a member that was replaced is used last of all: so long at first, and twice as long each
+    /// further time, at most twelve times as long. Default 10 min.
+    #[serde(default = "default_cool_down")]
+    pub cool_down: Duration,
     /// Number of journal records after a snapshot before the next one is written. Default 4096.
     pub records_between_snapshots: u64,
     /// Number of resets that failures may cause in the restart mode before the job fails; none: any number.
@@ -163,6 +167,10 @@ pub struct DriverConfig {
     pub run_id: Option<String>,
     /// Address at which workers reach the driver (`ELASTIC_DRIVER`).
     pub driver_address: String,
+}
+
+const fn default_cool_down() -> Duration {
+    Duration::from_secs(600)
 }
 
 /// Settings that contradict each other.
@@ -236,6 +244,7 @@ impl DriverConfig {
             data_plane: DataPlane::Auto,
             max_restarts: 3,
             forgiven_after: Duration::from_secs(600),
+            cool_down: default_cool_down(),
             records_between_snapshots: 4096,
             max_job_restarts: None,
             on_failure: OnFailure::default(),

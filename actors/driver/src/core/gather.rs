@@ -30,7 +30,7 @@ impl DriverCore {
         let changed_at = gather.changed_at;
         self.roster.refresh_seating(now, &self.round);
         let needed = self.workers_needed() as usize;
-        if self.roster.seating().ready().len() < needed {
+        if self.roster.seating().ready_for(needed).len() < needed {
             return;
         }
         if self.is_last_call_open(now, needed) {
@@ -44,7 +44,7 @@ impl DriverCore {
         if self.is_holder_coming_back(now, invited.as_ref()) {
             return;
         }
-        let mut members: Vec<WorkerId> = self.roster.seating().ready().cloned().collect();
+        let mut members: Vec<WorkerId> = self.roster.seating().ready_for(needed);
         if members.len() > needed && is_planted(Bug::ReadyLeftOut) {
             members.pop();
         }

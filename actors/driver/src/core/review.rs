@@ -134,6 +134,14 @@ impl DriverCore {
         let in_the_way =
             self.round.is_member(worker) && !matches!(self.round.phase(), RoundPhase::Gather(_));
         let Some(record) = self.roster.worker(worker) else { return true };
+        let needed = self.workers_needed() as usize;
+        if matches!(self.round.phase(), RoundPhase::Gather(_))
+            && self.roster.is_at_rest(worker)
+            && self.roster.seating().ready().len() < needed
+        {
+            // Whoever is to take its place has not come.
+            return false;
+        }
         let mine = record.commit_order();
         let is_kept = mine.is_none()
             || self.roster.seating().best_ready_commit() >= mine

@@ -4,6 +4,8 @@
 mod lanes;
 mod shell;
 
+use std::collections::BTreeMap;
+
 use elastic_agent::ProcessEvent;
 use elastic_agent::core::{AgentCore, AgentSettings, LastWords, SpawnOrder, StartFailure};
 use elastic_protocol::{ExitStatus, HostName};
@@ -53,6 +55,8 @@ pub(super) struct SimulatedHost {
     /// Extra delay of collectives' results at this host, in nanoseconds.
     pub(super) data_delay: u64,
     pub(super) slow_times: u64,
+    /// How many times as long the steps of single slots take.
+    pub(super) slow_slots: BTreeMap<u32, u64>,
     /// World time at which the last step ends that was begun while the host was slow.
     pub(super) slow_until: u64,
     pub(super) no_spawn: u32,
@@ -141,6 +145,16 @@ impl AgentLife {
 }
 
 impl SimulatedHost {
+    /// How many times as long as usual the steps of a slot take.
+    pub(super) fn times_of(&self, slot: u32) -> u64 {
+        self.slow_slots.get(&slot).copied().unwrap_or(1).max(self.slow_times)
+    }
+
+    /// Whether the steps of a slot take longer than usual.
+    pub(super) fn steps_slowly(&self) -> bool {
+        self.slow_times > 1 || !self.slow_slots.is_empty()
+    }
+
     pub(super) fn new(number: u32, name: HostName, slots: u32, ppm: i64) -> Self {
         Self {
             number,
@@ -158,6 +172,7 @@ impl SimulatedHost {
             extra_delay: 0,
             data_delay: 0,
             slow_times: 1,
+            slow_slots: BTreeMap::new(),
             slow_until: 0,
             no_spawn: 0,
             no_forming: [0; 2],

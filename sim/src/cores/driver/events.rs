@@ -94,6 +94,12 @@ impl World {
                 let checked = self.check_straggler(&worker, &ranks, is_host);
                 self.demand(checked);
             }
+            EventKind::WorkerReplaced { worker, is_host, why, .. } => {
+                self.membership_is_to_change();
+                let checked = self.check_replaced(&worker, is_host, why);
+                self.demand(checked);
+            }
+            EventKind::SlotRested { .. } => self.membership_is_to_change(),
             EventKind::StallEnded { ms, usual, .. } => self.note_stall_ended(ms, usual),
             EventKind::ResetCalledOff { .. } => self.expect_resumption(),
             EventKind::CheckpointSaved { step, .. } => self.check_checkpoint_told(step),

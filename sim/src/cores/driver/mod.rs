@@ -317,6 +317,14 @@ impl DriverLife {
         }
     }
 
+    /// The cores, to look at.
+    pub(super) const fn cores_here(&self) -> Option<&DriverCores> {
+        match &self.seat {
+            Some(DriverSeat::Cores(cores)) => Some(cores),
+            _ => None,
+        }
+    }
+
     pub(super) fn actors(&mut self) -> Option<&mut DriverActors> {
         match &mut self.seat {
             Some(DriverSeat::Actors(actors)) => Some(actors),

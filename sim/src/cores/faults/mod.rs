@@ -127,6 +127,9 @@ impl World {
             SimulatedFault::Cut { host, way, .. } => self.cut(host, way, -1),
             SimulatedFault::SlowLink { host, .. } => self.hosts[host as usize].extra_delay = 0,
             SimulatedFault::SlowHost { host, .. } => self.hosts[host as usize].slow_times = 1,
+            SimulatedFault::SlowSlot { host, slot, .. } => {
+                self.hosts[host as usize].slow_slots.remove(&slot);
+            }
             SimulatedFault::Discovery { .. } => self.lies.retain(|(other, _)| *other != index),
             SimulatedFault::Unlist { host, .. } => self.hosts[host as usize].unlisted -= 1,
             SimulatedFault::Slots { host, .. } => {
@@ -188,6 +191,7 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::LateData { host, .. }
         | SimulatedFault::SlowLink { host, .. }
         | SimulatedFault::SlowHost { host, .. }
+        | SimulatedFault::SlowSlot { host, .. }
         | SimulatedFault::Unlist { host, .. }
         | SimulatedFault::Slots { host, .. }
         | SimulatedFault::NoSpawn { host, .. }

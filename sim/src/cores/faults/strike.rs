@@ -124,6 +124,10 @@ impl World {
                 self.hosts[host as usize].slow_times = times;
                 Some(for_us)
             }
+            SimulatedFault::SlowSlot { host, slot, times, for_us } => {
+                self.hosts[host as usize].slow_slots.insert(slot, times);
+                Some(for_us)
+            }
             SimulatedFault::Discovery { lie, for_us } => {
                 self.lies.push((index, lie));
                 Some(for_us)

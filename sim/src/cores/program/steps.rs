@@ -44,8 +44,9 @@ impl World {
         }
         let token = self.enter_stage(process, ProgramStage::Computing);
         self.note_computing(process);
-        let host = self.processes[process as usize].host;
-        let slow = self.hosts[host as usize].slow_times;
+        let entry = &self.processes[process as usize];
+        let (host, slot) = (entry.host, entry.id.slot);
+        let slow = self.hosts[host as usize].times_of(slot);
         let step = self.scenario.step_ns;
         let takes = self.draw_ns(step - step / 8, step + step / 8) * slow;
         let ends = self.now + takes;

@@ -6,7 +6,7 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{HostName, ResetCause, Time, WorkerId};
 
 use super::bounds::NotReplaced;
-use super::{AwaitedEffect, MadeReplacement, cool_down};
+use super::{AwaitedEffect, MadeReplacement, cool_down_times};
 use crate::core::DriverCore;
 use crate::core::config::{OnHang, OnStraggler};
 use crate::core::output::{EventKind, ReplacedFor};
@@ -85,7 +85,7 @@ impl DriverCore {
         let mut longest = 0.0_f64;
         for slot in slots {
             let rests = self.roster.slot(slot).map_or(0, |record| record.rests).saturating_add(1);
-            let until = now + cool_down(rests);
+            let until = now + self.config.cool_down * cool_down_times(rests);
             self.roster.put_to_rest(slot, SlotRest { until, why });
             self.record_rest(&slot.0, slot.1);
             self.agenda.set(until, Timer::Rest(slot.clone()));
@@ -166,7 +166,7 @@ impl DriverCore {
         rests: impl IntoIterator<Item = (SlotId, ReplacedFor)>,
     ) {
         for (slot, why) in rests {
-            let until = now + cool_down(1);
+            let until = now + self.config.cool_down;
             self.roster.put_to_rest(&slot, SlotRest { until, why });
             let recent = &mut self.replacements.recent;
             let is_counted = recent.iter().any(|made| made.host == slot.0);
@@ -176,6 +176,12 @@ impl DriverCore {
             }
             self.agenda.set(until, Timer::Rest(slot));
         }
+    }
+
+    /// Slots at rest.
+    pub fn slots_at_rest(&self) -> impl Iterator<Item = (&HostName, u32)> {
+        let resting = self.roster.slots().filter(|(_, record)| record.rest.is_some());
+        resting.map(|((host, slot), _)| (host, *slot))
     }
 
     /// The cause of a planned end by which members are replaced, and nobody else leaves.

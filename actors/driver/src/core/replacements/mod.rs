@@ -17,9 +17,8 @@ use serde::{Deserialize, Serialize};
 use self::bounds::NotReplaced;
 use super::output::ReplacedFor;
 
-/// First cool-down of a slot whose worker was replaced; each further one of the slot is twice as long, up to the longest.
-const COOL_DOWN: Duration = Duration::from_secs(600);
-const COOL_DOWN_LONGEST: Duration = Duration::from_secs(7_200);
+/// How many times as long as its first one the cool-down of a slot may be.
+const COOL_DOWN_TIMES_MAX: u32 = 12;
 
 /// Most replacements within [`COUNTED_OVER`]. Ranks of one host that are replaced together count as one.
 const REPLACEMENTS_MAX: usize = 4;
@@ -78,10 +77,9 @@ impl Replacements {
     }
 }
 
-/// How long a slot rests that has been put to rest this often.
-fn cool_down(rests: u32) -> Duration {
-    let doublings = rests.saturating_sub(1).min(16);
-    (COOL_DOWN * (1 << doublings)).min(COOL_DOWN_LONGEST)
+/// How many times as long as the first time a slot rests that has been put to rest this often.
+fn cool_down_times(rests: u32) -> u32 {
+    (1 << rests.saturating_sub(1).min(16)).min(COOL_DOWN_TIMES_MAX)
 }
 
 #[cfg(test)]
@@ -90,8 +88,8 @@ mod tests {
 
     #[test]
     fn each_cool_down_of_a_slot_is_twice_as_long_and_they_are_bounded() {
-        let minutes: Vec<u64> = (1..7).map(|rests| cool_down(rests).as_secs() / 60).collect();
-        assert_eq!(minutes, [10, 20, 40, 80, 120, 120]);
-        assert_eq!(cool_down(u32::MAX), COOL_DOWN_LONGEST);
+        let times: Vec<u32> = (1..7).map(cool_down_times).collect();
+        assert_eq!(times, [1, 2, 4, 8, 12, 12]);
+        assert_eq!(cool_down_times(u32::MAX), COOL_DOWN_TIMES_MAX);
     }
 }

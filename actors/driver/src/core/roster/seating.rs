@@ -52,6 +52,8 @@ pub(crate) struct HostFacts {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 struct HostShare {
     ready: Vec<(SlotPosition, WorkerFacts)>,
+    /// Workers on slots at rest that are not wanted, and with which a generation could be formed.
+    at_rest: Vec<(SlotPosition, WorkerId)>,
     empty: Vec<SlotPosition>,
     unwanted: Vec<WorkerId>,
     away: Vec<WorkerId>,
@@ -82,6 +84,8 @@ pub(crate) struct Seating {
     stale: BTreeSet<HostName>,
     #[serde(with = "crate::recording::readable::pairs")]
     ready: BTreeMap<SlotPosition, WorkerId>,
+    #[serde(with = "crate::recording::readable::pairs")]
+    at_rest: BTreeMap<SlotPosition, WorkerId>,
     ready_members: usize,
     #[serde(with = "crate::recording::readable::pairs")]
     ready_commits: BTreeMap<CommitOrder, u32>,
@@ -105,6 +109,7 @@ impl Seating {
             hosts: BTreeMap::new(),
             stale: BTreeSet::new(),
             ready: BTreeMap::new(),
+            at_rest: BTreeMap::new(),
             ready_members: 0,
             ready_commits: BTreeMap::new(),
             empty: BTreeSet::new(),
@@ -250,7 +255,14 @@ impl Seating {
                 share.away.push(facts.worker.clone());
             }
             match kept.binary_search_by_key(&facts.worker.slot, |seat| seat.slot) {
-                Err(_) => share.unwanted.push(facts.worker.clone()),
+                Err(_) => {
+                    share.unwanted.push(facts.worker.clone());
+                    let slot = facts.worker.slot;
+                    let of_slot = record.claims.iter().find(|claim| claim.seat.slot == slot);
+                    if let Some(claim) = of_slot.filter(|it| facts.is_eligible && !it.is_firm()) {
+                        share.at_rest.push((claim.seat, facts.worker.clone()));
+                    }
+                }
                 Ok(index) if facts.is_eligible => share.ready.push((kept[index], facts.clone())),
                 Ok(_) => {}
             }
@@ -268,6 +280,7 @@ impl Seating {
             self.ready_members += usize::from(facts.is_member);
             *self.ready_commits.entry(facts.commit).or_default() += 1;
         }
+        self.at_rest.extend(share.at_rest.iter().cloned());
         self.empty.extend(&share.empty);
         self.unwanted.extend(share.unwanted.iter().cloned());
         self.away.extend(share.away.iter().cloned());
@@ -284,6 +297,9 @@ impl Seating {
                     self.ready_commits.remove(&facts.commit);
                 }
             }
+        }
+        for (seat, _) in &share.at_rest {
+            self.at_rest.remove(seat);
         }
         for seat in &share.empty {
             self.empty.remove(seat);
@@ -304,7 +320,7 @@ impl Seating {
         let ready: Vec<WorkerId> = self.ready().cloned().collect();
         (
             (wanted, self.wanted(), self.empty(), self.listed_slots()),
-            (ready, self.ready_members(), self.best_ready_commit()),
+            (ready, self.at_rest.clone(), self.ready_members(), self.best_ready_commit()),
             (self.unwanted.clone(), self.away.clone(), self.draining.clone(), self.finished),
         )
     }
@@ -339,6 +355,13 @@ impl Seating {
     /// Ready workers by rank: they have wanted slots, and a generation can be formed with them now.
     pub(crate) fn ready(&self) -> impl ExactSizeIterator<Item = &WorkerId> {
         self.ready.values()
+    }
+
+    /// The same, and where these are fewer than are needed, workers on slots at rest as well.
+    pub(crate) fn ready_for(&self, needed: usize) -> Vec<WorkerId> {
+        let more = self.at_rest.iter().take(needed.saturating_sub(self.ready.len()));
+        let all: BTreeMap<&SlotPosition, &WorkerId> = self.ready.iter().chain(more).collect();
+        all.into_values().cloned().collect()
     }
 
     /// Number of ready workers that are members of the generation formed last.

@@ -136,6 +136,23 @@ fn min_np_is_kept_and_the_reason_is_told_once() {
 }
 
 #[test]
+fn whoever_is_to_be_replaced_takes_part_again_where_the_others_are_too_few() {
+    let mut job = PacedJob::begin(&FOUR, with_a_spare);
+    job.seconds(5, |_| 100);
+    job.cluster.slow_start = true;
+    job.seconds(30, slow_on("b", 300));
+    assert_eq!(replaced(&job).len(), 1);
+    // The worker on the spare slot starts still; a third one dies, and its successor is there at once.
+    let dead = job.cluster.worker("c", 0);
+    job.cluster.kill(&dead);
+    job.cluster.pass(seconds(1));
+    let new = job.cluster.worker("c", 0);
+    job.cluster.attach(&new);
+    job.cluster.pass(seconds(10));
+    assert_eq!(hosts_of(&job), ["a", "b", "c"]);
+}
+
+#[test]
 fn two_slow_ranks_of_one_host_are_replaced_with_all_of_the_hosts() {
     let hosts = [("a", 3), ("b", 3), ("c", 3)];
     let mut job = PacedJob::begin(&hosts, |config| {

@@ -1,0 +1,80 @@
+//! Workers that hang or are slow, and are replaced by one on a spare slot (L-2, L-4, G-11).
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::observe::run_explain;
+use crate::stragglers::DutyCycle;
+use crate::support::{Job, signal};
+
+/// Three workers train, and the fourth slot is spare.
+fn with_a_spare(answer: &[&str]) -> Job {
+    let mut flags = vec!["-H", "a:1,b:1,c:1,d:1", "--launcher", "local"];
+    flags.extend(["--np", "3", "--min-np", "3", "--max-np", "3"]);
+    flags.extend(answer);
+    Job::start(&flags, &["--step-ms", "20"])
+}
+
+/// The condition of a host of one slot, and that of its slot.
+fn conditions(job: &Job, name: &str) -> Option<[String; 2]> {
+    let status = job.status()?;
+    let of = |list: &str, key: &str| {
+        let entry = status[list].as_array()?.iter().find(|entry| entry[key] == name)?;
+        entry["state"].as_str().map(ToOwned::to_owned)
+    };
+    Some([of("hosts", "name")?, of("workers", "host")?])
+}
+
+/// The hosts of the last generation.
+fn hosts(job: &Job) -> Vec<String> {
+    let formed = job.events_of("generation_formed");
+    let members = formed.last().and_then(|event| event["members"].as_array());
+    let names = members.into_iter().flatten().filter_map(Value::as_str);
+    names.filter_map(|name| Some(name.split_once('[')?.0.to_owned())).collect()
+}
+
+#[test]
+fn l_4_a_slow_worker_is_replaced_as_planned_and_the_job_goes_on_at_full_speed() {
+    let mut job = with_a_spare(&["--on-straggler", "replace"]);
+    job.wait_for_sizes(&[3]);
+    assert_eq!(hosts(&job), ["a", "b", "c"]);
+    let cycle = DutyCycle::begin(job.pid("b", 0));
+    let replaced = job.wait("the replacement", |job| job.events_of("worker_replaced").pop());
+    assert!(replaced["worker"].as_str().is_some_and(|it| it.starts_with("b[0]#")), "{replaced}");
+    assert_eq!((&replaced["why"], &replaced["spares"]), (&"slow".into(), &1.into()), "{replaced}");
+    job.wait_for_sizes(&[3, 3]);
+    assert_eq!(hosts(&job), ["a", "c", "d"], "never fewer than three");
+
+    let decided = job.events_of("reset_decided").pop().expect("a reset");
+    assert_eq!(decided["way"], "interrupt", "{decided}");
+    let exited = job.wait("its end", |job| job.events_of("worker_exited").pop());
+    assert_eq!((&exited["expected"], &exited["killed_after_grace"]), (&true.into(), &false.into()));
+    assert!(exited["status"].as_str().is_some_and(|it| it.contains("code 0")), "G-11: {exited}");
+    drop(cycle);
+
+    let effect = job.wait("the effect", |job| job.events_of("replacement_took").pop());
+    let ms = ["before_ms", "after_ms"].map(|name| effect[name].as_f64().unwrap_or_default());
+    assert!(ms[0] > 150.0 && ms[1] < 100.0, "{effect}");
+    let resting = ["resting", "resting"].map(ToOwned::to_owned);
+    assert_eq!(conditions(&job, "b"), Some(resting));
+    let (code, text, stderr) = run_explain(&job, &["last"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(text.contains("replaced, since it is slow; d:0 takes its place"), "{text}");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn l_2_a_stopped_worker_is_replaced_on_a_spare_slot() {
+    let mut job = with_a_spare(&["--on-hang", "replace"]);
+    job.wait_for_sizes(&[3]);
+    signal(job.pid("b", 0), Signal::SIGSTOP);
+    let replaced = job.wait("the replacement", |job| job.events_of("worker_replaced").pop());
+    assert_eq!((&replaced["why"], &replaced["spares"]), (&"hang".into(), &1.into()), "{replaced}");
+    // The driver goes on with d at once, or with nobody until d has started.
+    job.wait("the others", |job| (hosts(job) == ["a", "c", "d"]).then_some(()));
+    job.wait("the host's rest", |job| conditions(job, "b").filter(|[host, _]| host == "resting"));
+    job.wait_for_progress();
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
