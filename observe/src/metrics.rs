@@ -43,6 +43,7 @@ pub struct EventTally {
     worker_failures: u64,
     worker_hangs: u64,
     stragglers: u64,
+    divergences: u64,
 }
 
 /// A histogram.
@@ -79,6 +80,7 @@ impl EventTally {
             EventKind::WorkerExited { expected: false, .. } => self.worker_failures += 1,
             EventKind::WorkerStalled { .. } => self.worker_hangs += 1,
             EventKind::StragglerFound { .. } => self.stragglers += 1,
+            EventKind::ReplicasDiffer { .. } => self.divergences += 1,
             _ => {}
         }
     }
@@ -111,6 +113,7 @@ const fn kind_of(cause: &ResetCause) -> &'static str {
         ResetCause::DeadlinePassed { .. } => "deadline_passed",
         ResetCause::HostsChanged { .. } => "hosts_changed",
         ResetCause::WorkerLeaves { .. } => "worker_leaves",
+        ResetCause::ReplicasDiffer { .. } => "replicas_differ",
     }
 }
 
@@ -368,6 +371,9 @@ fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
     let stragglers = plain(tally.stragglers as f64);
     let help = "Times that a worker, or a host, was named as slower than its peers.";
     writer.counter("stragglers", help, stragglers)?;
+    let divergences = plain(tally.divergences as f64);
+    let help = "Times that an array was found to differ between replicas of the state.";
+    writer.counter("replicas_differed", help, divergences)?;
     let losses = tally.host_losses.iter().map(|(host, losses)| (host.clone(), *losses as f64));
     writer.counter("host_losses", "Losses of hosts.", labelled("host", losses))?;
     let others = plain(tally.other_host_losses as f64);
@@ -420,6 +426,8 @@ mod tests {
             awaited: Vec::new(),
             stalled: Vec::new(),
             stragglers: Vec::new(),
+            divergence: Vec::new(),
+            not_compared: Vec::new(),
             warnings: Vec::new(),
             unreachable: Vec::new(),
             lanes: Vec::new(),

@@ -49,6 +49,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::StragglerFound { .. }
         | EventKind::WorkerReplaced { .. }
         | EventKind::WorkerNotReplaced { .. }
+        | EventKind::ReplicasDiffer { .. }
         | EventKind::WorkerOutOfMemory { .. }
         | EventKind::WorkerExited { expected: false, .. } => EventLevel::Warn,
         EventKind::ResetDecided { way, .. } => warn_if(*way == ResetWay::Abort),
@@ -69,6 +70,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::StragglerRecovered { .. }
         | EventKind::ReplacementTook { .. }
         | EventKind::SlotRested { .. }
+        | EventKind::NotCompared { .. }
         | EventKind::ResetDone { .. }
         | EventKind::CheckpointSaved { .. }
         | EventKind::TakeoverBegun { .. }
@@ -197,6 +199,20 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         EventKind::SlotRested { host, slot } => {
             format!("{host}[{slot}] has rested: it may have a worker like any other slot")
         }
+        EventKind::ReplicasDiffer { tensor, step, workers, ranks, agreeing, members } => {
+            let named: Vec<String> = workers.iter().map(ToString::to_string).collect();
+            let who = format!("{} ({})", ranks_of(ranks), named.join(", "));
+            match agreeing * 2 > *members {
+                true => format!(
+                    "replicas DIFFER: {who} in {tensor} since step {step}; {agreeing} of {members} ranks agree on other content"
+                ),
+                false => format!(
+                    "replicas DIFFER: {who} in {tensor} since step {step}; no majority agrees, so nobody knows which is right"
+                ),
+            }
+        }
+        EventKind::NotCompared { tensor, reason } if tensor.is_empty() => reason.clone(),
+        EventKind::NotCompared { tensor, reason } => format!("{tensor} {reason}"),
         EventKind::ResetDecided { cause, way } => {
             format!("generation {generation} ends ({}): {cause}", way.name())
         }

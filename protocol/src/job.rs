@@ -147,12 +147,24 @@ pub enum ResetCause {
         /// The worker.
         worker: WorkerId,
     },
+    /// Replicas of the state differ, and take the majority's content over (`--on-divergence repair`): a planned end.
+    ReplicasDiffer {
+        /// The workers that take it over.
+        workers: Vec<WorkerId>,
+        /// One of the arrays that differ.
+        tensor: String,
+        /// The first commit in which that was seen.
+        step: u64,
+    },
 }
 
 impl ResetCause {
     /// Whether live state is kept (interrupt) or everyone rolls back to the last commit (abort).
     pub const fn is_planned(&self) -> bool {
-        matches!(self, Self::HostsChanged { .. } | Self::WorkerLeaves { .. })
+        matches!(
+            self,
+            Self::HostsChanged { .. } | Self::WorkerLeaves { .. } | Self::ReplicasDiffer { .. }
+        )
     }
 
     /// Whether a worker's program failed: such causes count against the restart limit (T-4).
@@ -209,6 +221,11 @@ impl fmt::Display for ResetCause {
                 Ok(())
             }
             Self::WorkerLeaves { worker, reason } => write!(formatter, "{worker} leaves: {reason}"),
+            Self::ReplicasDiffer { workers, tensor, step } => write!(
+                formatter,
+                "{} differed from the other replicas in {tensor} at step {step}",
+                list(workers)
+            ),
             Self::WorkerDied { worker } => {
                 write!(formatter, "{worker} died; its exit status is not known yet")
             }

@@ -74,6 +74,12 @@ bugs! {
     StragglerByWaiting = "members are compared by how long they wait, not compute", "driver";
     /// One slow look at a member names it: a moment's load is taken for a slow host.
     StragglerAtOnce = "a member that is slow once is named as a straggler", "driver";
+    /// Of replicas that differ, the driver takes the minority's for the right ones.
+    MajorityIsWrong = "of replicas that differ, the majority is accused", "driver";
+    /// The driver accuses ranks of arrays that were never alike: each rank's own averages are taken for a difference.
+    PerRankStateAccused = "arrays that each rank has of its own are taken for replicas that differ", "driver";
+    /// After replicas differed, the next generation may begin from the one that differed.
+    DistrustForgotten = "a repair takes the content of the replica that differed", "driver";
     /// A death that is known before the exit status counts as two failures of the slot.
     DeathCountsTwice = "a death counts twice, before and with its exit status", "driver";
     /// A death whose reset is over when the exit status comes keeps its provisional cause.

@@ -13,6 +13,6 @@ pub use self::actor::{
 pub use self::core::{
     CheckpointEvery, CheckpointSettings, DriverConfig, DriverCore, DriverEvent, DriverInput,
     DriverOutput, ElasticMode, EventKind, Glance, HostResetMs, InvalidDriverConfig,
-    InvalidListedHost, ListedHost, OnFailure, OnHang, OnStraggler, OnTotalLoss, ReplacedFor,
-    ResetWay, ResumeFrom, Until, WorkerStanding,
+    InvalidListedHost, ListedHost, OnDivergence, OnFailure, OnHang, OnStraggler, OnTotalLoss,
+    ReplacedFor, ResetWay, ResumeFrom, Until, WorkerStanding,
 };

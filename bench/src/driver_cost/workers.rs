@@ -68,7 +68,14 @@ impl Workers {
         // Of ten messages one has step times; here all have them.
         let steps = StepTimes { step_us: 5_250, compute_us: 4_000, waiting_us: 1_250 };
         let steps = Some(steps);
-        let bytes = encode(&WorkerToDriver::Progress { stamp, step, note, reported, steps })?;
+        let bytes = encode(&WorkerToDriver::Progress {
+            stamp,
+            step,
+            note,
+            reported,
+            steps,
+            digests: None,
+        })?;
         let workers = self.commits.keys();
         Ok(workers.map(|it| Input::FromWorker(NodeId::worker(it), bytes.clone())).collect())
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
-use elastic_driver::{CheckpointEvery, ElasticMode, OnFailure, OnHang, OnStraggler, OnTotalLoss};
+use elastic_driver::{
+    CheckpointEvery, ElasticMode, OnDivergence, OnFailure, OnHang, OnStraggler, OnTotalLoss,
+};
 use elastic_gpu::Backend;
 use elastic_host_manager::DnsTarget;
 use elastic_journal::etcd::EtcdAddress;
@@ -121,6 +123,10 @@ pub(crate) struct DriverFlags {
     /// spare slot, too, or do not compare them [default: tell]
     #[arg(long, env = "ELASTIC_ON_STRAGGLER", value_enum)]
     pub(crate) on_straggler: Option<OnStraggler>,
+    /// Ranks whose replicas of the state differ: name them, have them take the majority's content over, or end the job
+    /// [default: tell]
+    #[arg(long, env = "ELASTIC_ON_DIVERGENCE", value_enum)]
+    pub(crate) on_divergence: Option<OnDivergence>,
     /// The folder of durable checkpoints, which all hosts share: from them the job resumes when no worker holds its state
     /// any more [default: nothing is written]
     #[arg(long, env = "ELASTIC_CHECKPOINT", value_name = "FOLDER")]

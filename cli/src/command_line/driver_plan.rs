@@ -411,6 +411,7 @@ fn driver_config(
         on_hang: flags.on_hang.unwrap_or_default(),
         hang_timeout: flags.hang_timeout,
         on_straggler: flags.on_straggler.unwrap_or_default(),
+        on_divergence: flags.on_divergence.unwrap_or_default(),
         checkpoint: checkpoints(flags)?,
         mode: flags.mode.unwrap_or_default(),
         hosts_join: *source == HostSource::Joined,

@@ -227,6 +227,8 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
     if status.stalled.is_empty() {
         text.extend(status.awaited.iter().map(|awaited| format!("awaited: {awaited}\n")));
     }
+    text.extend(status.divergence.iter().map(|differing| format!("differs: {differing}\n")));
+    text.extend(status.not_compared.iter().map(|array| format!("not compared: {array}\n")));
     text.extend(status.stragglers.iter().map(|straggler| format!("slow: {straggler}\n")));
     if let Some(checkpoint) = &status.checkpoint {
         let last = match (checkpoint.last_step, &checkpoint.at) {

@@ -127,6 +127,8 @@ mod tests {
             awaited: Vec::new(),
             stalled: Vec::new(),
             stragglers: Vec::new(),
+            divergence: Vec::new(),
+            not_compared: Vec::new(),
             warnings: Vec::new(),
             unreachable: Vec::new(),
             lanes: Vec::new(),

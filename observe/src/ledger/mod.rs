@@ -182,6 +182,8 @@ impl GoodputLedger {
             | EventKind::WorkerNotReplaced { .. }
             | EventKind::ReplacementTook { .. }
             | EventKind::SlotRested { .. }
+            | EventKind::ReplicasDiffer { .. }
+            | EventKind::NotCompared { .. }
             | EventKind::StateLost { .. }
             | EventKind::TakeoverDone { .. }
             | EventKind::StandbysChanged { .. }

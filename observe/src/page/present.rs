@@ -74,6 +74,7 @@ impl<'a> PageStatus<'a> {
 fn warnings(status: &StatusReport, missed: u64) -> Vec<String> {
     let unreachable = status.unreachable.iter().map(ToString::to_string);
     let stalled = status.stalled.iter().map(ToString::to_string);
+    let differing = status.divergence.iter().map(ToString::to_string);
     let slow = status.stragglers.iter().map(ToString::to_string);
     let missed = (missed > 0).then(|| format!("this page has missed {}", counted(missed, "event")));
     status
@@ -81,6 +82,7 @@ fn warnings(status: &StatusReport, missed: u64) -> Vec<String> {
         .iter()
         .cloned()
         .chain(stalled)
+        .chain(differing)
         .chain(slow)
         .chain(unreachable)
         .chain(missed)

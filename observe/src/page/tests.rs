@@ -78,6 +78,8 @@ fn status() -> StatusReport {
         awaited: Vec::new(),
         stalled: Vec::new(),
         stragglers: Vec::new(),
+        divergence: Vec::new(),
+        not_compared: Vec::new(),
         warnings: Vec::new(),
         unreachable: Vec::new(),
         lanes: Vec::new(),

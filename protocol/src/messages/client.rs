@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::words::counted;
 
 use super::condition::{HostCondition, JobPhase, WorkerCondition};
+use super::divergence::{DivergentReplica, UncomparedTensor};
 use super::drivers::DriverStatus;
 use super::reported::ReportedValues;
 use super::standstill::{AwaitedWorker, StalledWorker};
@@ -79,6 +80,12 @@ pub struct StatusReport {
     /// [`StatusReport::AWAITED_MAX`].
     #[serde(default)]
     pub stragglers: Vec<StragglingWorker>,
+    /// Arrays that ranks hold otherwise than most of the others; at most [`StatusReport::DIVERGENCE_MAX`].
+    #[serde(default)]
+    pub divergence: Vec<DivergentReplica>,
+    /// Arrays that are not compared, with the reasons; at most [`StatusReport::AWAITED_MAX`].
+    #[serde(default)]
+    pub not_compared: Vec<UncomparedTensor>,
     /// Troubles that only a person can mend, such as a failing discovery script.
     pub warnings: Vec<String>,
     /// Hosts that do not reach each other, although the driver hears both: the last generation broke between them.
@@ -109,6 +116,9 @@ pub struct StatusReport {
 impl StatusReport {
     /// Most workers that are named as awaited, as stalled, or as stragglers.
     pub const AWAITED_MAX: usize = 8;
+
+    /// Most arrays of ranks that are named as different.
+    pub const DIVERGENCE_MAX: usize = 16;
 }
 
 /// One line: the job's phase, and what it waits for.

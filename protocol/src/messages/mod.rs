@@ -7,6 +7,8 @@ mod agent;
 mod checkpoint;
 mod client;
 mod condition;
+mod digests;
+mod divergence;
 mod drivers;
 mod reported;
 mod standstill;
@@ -23,6 +25,8 @@ pub use client::{
     PhaseMs, ResetStatus, StatusReport, UnreachableHost, WorkerStatus,
 };
 pub use condition::{HostCondition, JobPhase, WorkerCondition};
+pub use digests::{StateDigests, TensorDigest, TensorName};
+pub use divergence::{DivergentReplica, UncomparedTensor};
 pub use drivers::{DRIVERS_MAX, DriverStatus, KnownDrivers};
 pub use reported::{InvalidReport, ReportedValues};
 pub use standstill::{

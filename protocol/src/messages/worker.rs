@@ -14,7 +14,7 @@ use crate::ids::{JobId, Stamp, Term};
 use crate::job::{JobResult, ResetCause};
 use crate::messages::{
     CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, ReportedValues,
-    StepTimes,
+    StateDigests, StepTimes,
 };
 
 /// Messages from a worker to the driver. Votes go to the registry as [`Vote`](super::Vote).
@@ -74,6 +74,8 @@ pub enum WorkerToDriver {
         reported: ReportedValues,
         /// How long its steps take; with one message in [`StepTimes::EVERY`] at most, absent from the others.
         steps: Option<StepTimes>,
+        /// Digests of the commits since the message before.
+        digests: Option<StateDigests>,
     },
     /// The training thread has stood still for [`WorkerToDriver::STILL_BEATS`] beats, or goes on after that. Sent again on
     /// every new connection while it stands still.

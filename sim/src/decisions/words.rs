@@ -378,6 +378,12 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
             let whole = if *is_host { ", its host" } else { "" };
             format!("{worker} is slow{whole}: {} ranks, {factor:.2} times", ranks.len())
         }
+        EventKind::ReplicasDiffer { tensor, step, workers, agreeing, members, .. } => {
+            let who: Vec<String> = workers.iter().map(ToString::to_string).collect();
+            let who = who.join(", ");
+            format!("{tensor} of {who} differs at step {step}: {agreeing} of {members} agree")
+        }
+        EventKind::NotCompared { tensor, reason } => format!("{tensor} {reason}"),
         EventKind::StragglerRecovered { worker, .. } => format!("{worker} is slow no more"),
         EventKind::WorkerReplaced { worker, ranks, is_host, why, spares, .. } => {
             let whole = if *is_host { ", its host" } else { "" };

@@ -57,6 +57,19 @@ pub enum OnStraggler {
     Replace,
 }
 
+/// Answer to members whose replicas of the state differ.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum OnDivergence {
+    /// They are named, with the array and the step.
+    #[default]
+    Tell,
+    /// They take the majority's content over.
+    Repair,
+    /// The job fails.
+    Fail,
+}
+
 /// Ways in which workers survive a reset.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -146,6 +159,9 @@ pub struct DriverConfig {
     /// Answer to a member that is slower than the others. Default: it is named.
     #[serde(default)]
     pub on_straggler: OnStraggler,
+    /// Answer to replicas of the state that differ. Default: they are named.
+    #[serde(default)]
+    pub on_divergence: OnDivergence,
     /// Durable checkpoints; none: nothing is written.
     pub checkpoint: Option<CheckpointSettings>,
     /// Way in which workers survive a reset.
@@ -251,6 +267,7 @@ impl DriverConfig {
             on_total_loss: None,
             on_hang: OnHang::default(),
             on_straggler: OnStraggler::default(),
+            on_divergence: OnDivergence::default(),
             hang_timeout: None,
             checkpoint: None,
             mode: ElasticMode::default(),

@@ -159,7 +159,9 @@ impl DriverCore {
             .iter()
             .map(|worker| self.roster.worker(worker).and_then(|record| record.commit))
             .collect();
-        let (sync, step) = sync_plan(&commits);
+        let is_distrusted = |rank: usize| self.divergence.is_distrusted(&members[rank]);
+        let (sync, step) = sync_plan(&commits, &is_distrusted);
+        self.tell_of_distrusted_root(&members, sync);
         self.tell_of_lost_steps(now, stamp.generation, step, &commits);
         let key = self.random.key();
         let table = FormationTable::Full(Arc::clone(&assignment));
@@ -198,6 +200,19 @@ impl DriverCore {
         self.agenda.ask_review(now);
     }
 
+    /// Says so if all that is left of the state is content that a majority disagreed with.
+    fn tell_of_distrusted_root(&mut self, members: &[WorkerId], sync: SyncPlan) {
+        // Where no sync is needed, all hold the same.
+        let root = if let SyncPlan::FromRoot { root } = sync { root } else { 0 };
+        let Some(worker) = members.get(root as usize) else { return };
+        if self.divergence.is_distrusted(worker) {
+            let message = format!(
+                "{worker} differed from the majority, and only it holds the last commit: training goes on from its content"
+            );
+            self.event(EventKind::Warning { message });
+        }
+    }
+
     pub(crate) fn handle_all_ready(&mut self, now: Time, stamp: Stamp) {
         if self.round.stamp() != Some(stamp)
             || !matches!(self.round.phase(), RoundPhase::Form { .. })
@@ -230,6 +245,7 @@ impl DriverCore {
         self.first_cause.forget();
         self.watch_failed_slots(now);
         self.begin_checkpoints(now);
+        self.begin_divergence();
         let world_size = self.round.current().map_or(0, |current| current.assignment.world_size());
         self.event(EventKind::GenerationRunning { world_size });
         self.vote_for_the_done();
@@ -450,11 +466,24 @@ impl DriverCore {
 
 /// The plan of the sync, and the step to begin at. Sync is skipped only if every member proved the same step and
 /// digest (G-6). Else the root is the lowest rank among the holders of the highest commit (G-8).
-fn sync_plan(commits: &[Option<CommitId>]) -> (SyncPlan, Step) {
-    let best = commits.iter().flatten().map(|held| (held.generation, held.step)).max();
-    let Some(best) = best else { return (SyncPlan::FromRoot { root: 0 }, Step::default()) };
-    let is_best = |held: &CommitId| (held.generation, held.step) == best;
-    let root = commits.iter().position(|held| held.as_ref().is_some_and(is_best)).unwrap_or(0);
+///
+/// A rank whose content a majority disagrees with is the root only if no other holds a commit of that generation. If another one
+/// holds an earlier commit of it, not every rank had acknowledged the highest one (G-5).
+fn sync_plan(
+    commits: &[Option<CommitId>],
+    is_distrusted: &dyn Fn(usize) -> bool,
+) -> (SyncPlan, Step) {
+    let order = |held: &CommitId| (held.generation, held.step);
+    let Some(highest) = commits.iter().flatten().map(order).max() else {
+        return (SyncPlan::FromRoot { root: 0 }, Step::default());
+    };
+    let is_trusted = |rank: usize| !is_distrusted(rank) || is_planted(Bug::DistrustForgotten);
+    let holds =
+        || commits.iter().enumerate().filter_map(|(rank, held)| Some((rank, held.as_ref()?)));
+    let trusted = holds().filter(|(rank, _)| is_trusted(*rank)).map(|(_, held)| order(held)).max();
+    let best = trusted.filter(|trusted| trusted.0 == highest.0).unwrap_or(highest);
+    let has_best = || holds().filter(|(_, held)| order(held) == best).map(|(rank, _)| rank);
+    let root = has_best().find(|rank| is_trusted(*rank)).or_else(|| has_best().next()).unwrap_or(0);
     let root = if is_planted(Bug::RootIsRankZero) { 0 } else { root };
     let first = commits.first().copied().flatten();
     let proved = first.is_some_and(|first| {

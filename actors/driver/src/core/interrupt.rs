@@ -13,6 +13,7 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ResetCause, Stamp, Time, WorkerId};
 
 use super::DriverCore;
+use super::divergence::PendingRepair;
 use super::output::{EventKind, ResetWay};
 use super::phase::RoundPhase;
 use super::table::Stance;
@@ -56,7 +57,8 @@ impl DriverCore {
     /// Interrupts the running generation if its membership should change.
     pub(crate) fn consider_interrupt(&mut self, now: Time) {
         let change = self.pending_change(now);
-        if change.added.is_empty() && change.removed.is_empty() {
+        let is_repair = self.divergence.repair().is_some();
+        if change.added.is_empty() && change.removed.is_empty() && !is_repair {
             self.round.no_change_is_pending();
             return;
         }
@@ -144,7 +146,8 @@ impl DriverCore {
         let members: Vec<WorkerId> = self.round.alive().cloned().collect();
         let change = self.pending_change(now);
         self.round.no_change_is_pending();
-        if change.added.is_empty() && change.removed.is_empty() {
+        let is_repair = self.divergence.repair().is_some();
+        if change.added.is_empty() && change.removed.is_empty() && !is_repair {
             if !is_planted(Bug::ResumeNotSent) {
                 self.tell_all(members, DriverToWorker::Resume { stamp });
             }
@@ -182,6 +185,12 @@ impl DriverCore {
         }
         if let Some(cause) = self.replacement_cause(&change.added, &change.removed) {
             return cause;
+        }
+        if let (Some(repair), [], []) =
+            (self.divergence.repair(), &change.removed[..], &change.added[..])
+        {
+            let PendingRepair { workers, tensor, step } = repair.clone();
+            return ResetCause::ReplicasDiffer { workers, tensor, step };
         }
         ResetCause::HostsChanged { added: change.added, removed: change.removed }
     }

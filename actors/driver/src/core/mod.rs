@@ -9,6 +9,7 @@ mod agenda;
 mod agents;
 mod checkpoints;
 mod config;
+mod divergence;
 mod drivers;
 mod ending;
 mod environment;
@@ -62,9 +63,10 @@ use serde::{Deserialize, Serialize};
 use self::agenda::Timetable;
 use self::checkpoints::Checkpoints;
 pub use self::config::{
-    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, InvalidDriverConfig, OnFailure,
-    OnHang, OnStraggler, OnTotalLoss, ResumeFrom,
+    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, InvalidDriverConfig,
+    OnDivergence, OnFailure, OnHang, OnStraggler, OnTotalLoss, ResumeFrom,
 };
+use self::divergence::Divergence;
 pub use self::event_form::{InvalidListedHost, ListedHost};
 use self::first_cause::FirstCause;
 use self::first_steps::FirstSteps;
@@ -118,6 +120,9 @@ pub struct DriverCore {
     /// Members that were replaced since they hung or were slow.
     #[serde(default)]
     replacements: Replacements,
+    /// Digests of the members' commits, and replicas that differ.
+    #[serde(default)]
+    divergence: Divergence,
     /// Resets that bring the job no further.
     pacing: Pacing,
     /// How far the training state has come, and how many of its steps are lost.
@@ -156,6 +161,7 @@ impl DriverCore {
             hangs: Hangs::default(),
             stragglers: Stragglers::default(),
             replacements: Replacements::default(),
+            divergence: Divergence::default(),
             pacing: Pacing::default(),
             state: TrainedState::default(),
             checkpoints: Checkpoints::restored(None),
@@ -224,6 +230,7 @@ impl DriverCore {
         self.quarrels.check()?;
         self.hangs.check()?;
         self.replacements.check()?;
+        self.divergence.check()?;
         self.pacing.check()?;
         self.outbox.check()?;
         self.takeover.as_ref().map_or(Ok(()), Takeover::check)?;

@@ -340,6 +340,29 @@ pub enum EventKind {
         /// The slot.
         slot: u32,
     },
+    /// Members hold an array otherwise than the majority, or no majority agrees on it.
+    ReplicasDiffer {
+        /// The array, as the program names it.
+        tensor: String,
+        /// The first commit in which it was seen.
+        step: u64,
+        /// The workers; without a majority, all.
+        #[serde(with = "event_form::texts")]
+        workers: Vec<WorkerId>,
+        /// Their ranks.
+        ranks: Vec<u32>,
+        /// How many ranks agree with each other.
+        agreeing: u32,
+        /// How many were compared.
+        members: u32,
+    },
+    /// An array is not compared between the members.
+    NotCompared {
+        /// The array; empty: the whole state.
+        tensor: String,
+        /// Why, in words that follow its name.
+        reason: String,
+    },
     /// A generation is to end.
     ResetDecided {
         /// The reason.

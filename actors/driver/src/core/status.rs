@@ -81,6 +81,8 @@ impl DriverCore {
             awaited: self.awaited_workers(now),
             stalled: self.stalled_workers(now),
             stragglers: self.straggling_workers(now),
+            divergence: self.divergent_replicas(),
+            not_compared: self.uncompared_tensors(),
             warnings: self.warnings(now),
             unreachable: self.unreachable(),
             lanes: Vec::new(),

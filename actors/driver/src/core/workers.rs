@@ -38,7 +38,7 @@ impl DriverCore {
             WorkerToDriver::CollectiveFailed { stamp, peer, error } => {
                 self.handle_collective_failed(now, worker, stamp, peer, error);
             }
-            WorkerToDriver::Progress { stamp, step, note, reported, steps } => {
+            WorkerToDriver::Progress { stamp, step, note, reported, steps, digests } => {
                 if self.round.stamp() != Some(stamp) {
                     return self.drop_message();
                 }
@@ -49,6 +49,9 @@ impl DriverCore {
                 }
                 self.record_progress(now);
                 self.retry_checkpoint(now);
+                if let Some(digests) = digests {
+                    self.handle_digests(now, &worker, stamp, digests);
+                }
             }
             WorkerToDriver::Standstill { stamp, position, for_ms } => {
                 self.handle_standstill(now, &worker, stamp, position, for_ms);

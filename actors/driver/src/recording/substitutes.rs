@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use serde_json::Value;
 
 /// Fields with texts of programs, of operators, or of a machine.
-const TEXTS: [&str; 19] = [
+const TEXTS: [&str; 20] = [
     "Closed",
     "ClosedHere",
     "because",
@@ -26,12 +26,14 @@ const TEXTS: [&str; 19] = [
     "role",
     "run_id",
     "tail",
+    "tensor",
     "text",
     "trouble",
 ];
 
 /// Fields with lists or maps of such texts.
-const LISTS_OF_TEXTS: [&str; 4] = ["accusations", "argv", "reports", "warnings"];
+const LISTS_OF_TEXTS: [&str; 6] =
+    ["accusations", "argv", "reports", "tensors", "unclear", "warnings"];
 
 /// The field with numbers whose names are such texts.
 const NAMED_NUMBERS: &str = "reported";

@@ -98,7 +98,7 @@ impl TrainingPort for TrainingThread {
     }
 
     fn progress(&self) -> TrainingProgress {
-        self.shared.progress()
+        self.shared.take_progress()
     }
 
     fn checkpoint(&mut self, command: CheckpointCommand) -> Option<CheckpointOutcome> {

@@ -153,6 +153,7 @@ impl World {
             reported: ReportedValues::default(),
             position: self.position_of(process),
             steps: self.step_times_of(process),
+            digests: None,
         }
     }
 

@@ -96,6 +96,10 @@ pub(super) struct Cluster {
     pub(super) looks: Vec<(WorkerId, bool)>,
     /// Events about hangs.
     pub(super) stalls: Vec<EventKind>,
+    /// Workers whose content differs from what their step says.
+    pub(super) damaged: BTreeSet<WorkerId>,
+    /// Events about replicas that differ, or are not compared.
+    pub(super) divergence: Vec<EventKind>,
     /// Events of stragglers.
     pub(super) stragglers: Vec<EventKind>,
     pub(super) left: Vec<WorkerId>,
@@ -172,6 +176,8 @@ impl Cluster {
             sights: BTreeMap::new(),
             looks: Vec::new(),
             stalls: Vec::new(),
+            damaged: BTreeSet::new(),
+            divergence: Vec::new(),
             stragglers: Vec::new(),
             left: Vec::new(),
             stops: Vec::new(),
@@ -355,11 +361,12 @@ impl Cluster {
 
     /// Has every active member commit `steps` times.
     pub(super) fn train(&mut self, steps: u64) {
-        for worker in self.workers.values_mut().filter(|worker| worker.active) {
+        for (id, worker) in self.workers.iter_mut().filter(|(_, worker)| worker.active) {
             worker.boundary += steps;
             let Some(commit) = &mut worker.commit else { continue };
             commit.step = Step(commit.step.0 + steps);
-            commit.digest = commit.step.0;
+            let damage = u64::from(self.damaged.contains(id)) << 32;
+            commit.digest = commit.step.0 | damage;
         }
     }
 
@@ -424,7 +431,10 @@ impl Cluster {
     pub(super) fn say_step(&mut self, worker: &WorkerId, step: u64) {
         let (stamp, step, note) = (self.stamp(), Step(step), String::new());
         let reported = ReportedValues::default();
-        self.say(worker, WorkerToDriver::Progress { stamp, step, note, reported, steps: None });
+        self.say(
+            worker,
+            WorkerToDriver::Progress { stamp, step, note, reported, steps: None, digests: None },
+        );
     }
 
     pub(super) fn vote(&mut self, worker: &WorkerId, ballot: Ballot) {
@@ -579,6 +589,9 @@ impl Cluster {
                 | EventKind::SlotRested { .. }) => {
                     self.stragglers.push(kind);
                 }
+                kind @ (EventKind::ReplicasDiffer { .. } | EventKind::NotCompared { .. }) => {
+                    self.divergence.push(kind);
+                }
                 EventKind::GenerationTakenBack { .. } => self.taken_back += 1,
                 _ => {}
             },
@@ -668,7 +681,8 @@ impl Cluster {
                 assert!(boundary > worker.boundary, "a boundary that was not passed");
                 if let Some(commit) = &mut worker.commit {
                     commit.step = Step(commit.step.0 + boundary - worker.boundary);
-                    commit.digest = commit.step.0;
+                    let damage = u64::from(self.damaged.contains(to)) << 32;
+                    commit.digest = commit.step.0 | damage;
                 }
                 self.arrive(to, 0);
             }

@@ -4,6 +4,7 @@
 mod checkpoints;
 mod cluster;
 mod deaths;
+mod divergence;
 mod drivers;
 mod endings;
 mod failures;

@@ -23,7 +23,10 @@ fn reports(cluster: &mut Cluster, worker: &WorkerId, stamp: Stamp, loss: f64) {
     let mut reported = ReportedValues::default();
     reported.set("loss", loss).expect("allowed");
     let (step, note) = (Step(1), String::new());
-    cluster.say(worker, WorkerToDriver::Progress { stamp, step, note, reported, steps: None });
+    cluster.say(
+        worker,
+        WorkerToDriver::Progress { stamp, step, note, reported, steps: None, digests: None },
+    );
     cluster.settle();
 }
 
@@ -56,7 +59,10 @@ fn a_note_that_is_longer_than_a_worker_sends_it_is_cut() {
     let mut cluster = two();
     let (a, stamp) = (cluster.worker("a", 0), cluster.stamp());
     let (step, note, reported) = (Step(1), "€".repeat(1_000_000), ReportedValues::default());
-    cluster.say(&a, WorkerToDriver::Progress { stamp, step, note, reported, steps: None });
+    cluster.say(
+        &a,
+        WorkerToDriver::Progress { stamp, step, note, reported, steps: None, digests: None },
+    );
     let status = cluster.core.status(cluster.now, &|_| String::new());
     assert_eq!(status.workers.iter().map(|worker| worker.note.len()).max(), Some(255));
 }

@@ -47,7 +47,8 @@ impl PacedJob {
             let (stamp, step) = (self.cluster.stamp(), Step(self.step));
             let (note, reported) = (String::new(), ReportedValues::default());
             let steps = Some(times);
-            let message = WorkerToDriver::Progress { stamp, step, note, reported, steps };
+            let message =
+                WorkerToDriver::Progress { stamp, step, note, reported, steps, digests: None };
             self.cluster.say(worker, message);
         }
         self.cluster.pass(seconds(1));

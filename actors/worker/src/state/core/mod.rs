@@ -20,7 +20,7 @@ mod training;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use elastic_protocol::messages::{Ballot, Placement, Vote, WorkerToDriver};
+use elastic_protocol::messages::{Ballot, Placement, StateDigests, Vote, WorkerToDriver};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Assignment, CommitId, Deadlines, Stamp, Term, Time};
 use elastic_runtime::transport::LinkEvent;
@@ -115,6 +115,8 @@ pub struct StateCore {
     sent_progress: Option<(Time, TrainingProgress)>,
     /// The time at which the driver was told last how long steps take, in this generation.
     sent_steps_at: Option<Time>,
+    /// Digests of this generation's commits that the driver was not told of.
+    digests: StateDigests,
     /// Where the training thread was seen last, while it runs.
     seen: Option<standstill::SeenPosition>,
     /// The step that this worker was told last to save, with its last report.
@@ -149,6 +151,7 @@ impl StateCore {
             waits_since: Some(now),
             sent_progress: None,
             sent_steps_at: None,
+            digests: StateDigests::default(),
             seen: None,
             checkpoint: None,
             warnings: BTreeSet::new(),
@@ -341,6 +344,7 @@ impl StateCore {
             self.arrived = false;
             self.sent_progress = None;
             self.sent_steps_at = None;
+            self.digests = StateDigests::default();
             self.seen = None;
             self.placement = Some(placement.clone());
             self.outputs.push_back(StateOutput::PauseFlag { on: false });

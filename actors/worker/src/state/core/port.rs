@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use elastic_protocol::messages::{
     CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, Placement,
-    ReportedValues, StepTimes, SyncPlan, Vote, WorkerToDriver,
+    ReportedValues, StateDigests, StepTimes, SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{CommitId, Deadlines, JobId, JobResult, Stamp, Step, WorkerId};
 
@@ -246,4 +246,6 @@ pub struct TrainingProgress {
     pub position: CollectivePosition,
     /// How long its steps take; none before some were measured in this generation.
     pub steps: Option<StepTimes>,
+    /// Digests of the commits since the progress before.
+    pub digests: Option<StateDigests>,
 }

@@ -352,8 +352,14 @@ fn h_21_a_finished_worker_stays_and_takes_part_again() {
     let (stamp, commit) = (stamp(1), commit(1, 9));
     let (told, last) = (note.clone(), reported.clone());
     core.handle_training(NOW, TrainingEvent::Returned { stamp, commit, note, reported });
-    let progress =
-        WorkerToDriver::Progress { stamp, step: Step(9), note: told, reported: last, steps: None };
+    let progress = WorkerToDriver::Progress {
+        stamp,
+        step: Step(9),
+        note: told,
+        reported: last,
+        steps: None,
+        digests: None,
+    };
     assert_eq!(outputs(&mut core), [StateOutput::ToDriver(progress), vote(1, Ballot::Success)]);
     core.handle_driver(NOW, DriverToWorker::Abort { stamp, cause: cause() });
     assert_eq!(outputs(&mut core), [arrived(1, Some(commit), 0)]);

@@ -42,11 +42,14 @@ impl StateCore {
 
     /// Takes the progress of training. Called after [`StateOutput::SampleProgress`](super::StateOutput::SampleProgress),
     /// and at once after the first commit of a generation.
-    pub fn handle_progress(&mut self, now: Time, progress: TrainingProgress) {
+    pub fn handle_progress(&mut self, now: Time, mut progress: TrainingProgress) {
         if !matches!(self.training, ThreadState::Running { .. }) {
             return;
         }
         self.note_position(now, progress.position.clone());
+        if let Some(digests) = progress.digests.take() {
+            self.digests.extend(digests);
+        }
         let due =
             self.sent_progress.as_ref().is_none_or(|(at, _)| *at + self.deadlines.beat <= now);
         if due {
@@ -64,12 +67,14 @@ impl StateCore {
             return;
         }
         let steps = self.steps_due(now, progress.steps);
+        let digests = self.digests.take();
         self.tell_driver(WorkerToDriver::Progress {
             stamp: self.stamp,
             step: progress.step,
             note: progress.note.clone(),
             reported: progress.reported.clone(),
             steps,
+            digests,
         });
         self.sent_progress = Some((now, progress));
     }

@@ -17,6 +17,7 @@ use crate::state::core::{
 };
 
 use super::checkpoint::CheckpointDesk;
+use super::digests::DigestDesk;
 use super::error::{Error, Result};
 use super::membership::GroupDeadlines;
 use super::steps::StepSamples;
@@ -44,6 +45,7 @@ pub struct ControlShared {
     section: Mutex<Option<TrainingSection>>,
     /// How long the last steps took.
     steps: Mutex<StepSamples>,
+    digests: DigestDesk,
 }
 
 impl Default for ControlShared {
@@ -60,6 +62,7 @@ impl Default for ControlShared {
             reported: Mutex::default(),
             section: Mutex::new(None),
             steps: Mutex::default(),
+            digests: DigestDesk::default(),
         };
         shared.set_deadlines(&Deadlines::default());
         shared
@@ -103,6 +106,11 @@ impl ControlShared {
         &self.checkpoints
     }
 
+    /// Digests of the commits.
+    pub(super) const fn digests(&self) -> &DigestDesk {
+        &self.digests
+    }
+
     /// Where the training thread stands among its collectives.
     pub(super) const fn operations(&self) -> &OperationWatch {
         &self.operations
@@ -135,15 +143,20 @@ impl ControlShared {
         self.path_ms.store(path_ms, Ordering::Relaxed);
     }
 
-    /// Actor: the progress of training.
-    pub fn progress(&self) -> TrainingProgress {
+    /// Actor: the progress of training, with the digests since the last call.
+    pub fn take_progress(&self) -> TrainingProgress {
+        TrainingProgress { digests: self.digests.take(), ..self.progress() }
+    }
+
+    /// The progress of training.
+    pub(super) fn progress(&self) -> TrainingProgress {
         let note = self.note.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let section = self.section.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let position = CollectivePosition { section, ..self.operations.position() };
         let reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let step = Step(self.step.load(Ordering::Relaxed));
         let steps = self.steps().times();
-        TrainingProgress { step, note, reported, position, steps }
+        TrainingProgress { step, note, reported, position, steps, digests: None }
     }
 
     pub(super) fn group_deadlines(&self) -> GroupDeadlines {

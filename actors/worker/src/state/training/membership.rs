@@ -315,6 +315,7 @@ impl Driven {
         };
         self.control.shared().set_step(commit.step);
         self.control.shared().checkpoints().begin_from(commit.step);
+        self.control.shared().digests().begin_from(commit.step);
         self.control.event(TrainingEvent::Synced { stamp, commit });
         Ok(goes_on)
     }

@@ -5,13 +5,12 @@
 
 use std::sync::Arc;
 
-use elastic_checkpoint::CheckpointTensor;
 use elastic_protocol::{CommitId, GenerationId, Step};
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::checkpoint::tensors::{self, Counted};
+use super::checkpoint::tensors::{self, Counted, NotedArrays};
 use super::device::DeviceMemory;
 use super::error::{Error, Result};
 
@@ -91,7 +90,7 @@ impl StateSnapshot {
         &mut self,
         head: &impl Serialize,
         state: &impl Serialize,
-    ) -> Result<(Vec<u8>, Vec<CheckpointTensor>)> {
+    ) -> Result<(Vec<u8>, NotedArrays)> {
         let mut buffer = std::mem::take(&mut self.spare);
         self.part = None;
         buffer.clear();

@@ -15,9 +15,11 @@ use serde_json::Value;
 use tracing::warn;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::checkpoint::tensors::NotedArrays;
 use super::checkpoint::{SaveOrder, SavedCommit};
 use super::control::TrainingControl;
 use super::device::DeviceMemory;
+use super::digests::{ArraysOf, DueParts};
 use super::error::{Error, Result};
 use super::snapshot::{ContentId, StateSnapshot};
 use super::worker::Worker;
@@ -46,6 +48,8 @@ pub struct State<T> {
     /// generation's sync, which may bring another commit, so that large states are decoded once.
     stale: bool,
     snapshot: StateSnapshot,
+    /// The arrays in the last commit, where they were noted.
+    arrays: NotedArrays,
     device: Vec<Box<dyn DeviceMemory>>,
     /// The commit whose device memory is being copied: its encoded part waits here.
     pending: Option<PendingCommit>,
@@ -59,6 +63,17 @@ struct PendingCommit {
     generation: GenerationId,
     step: Step,
     save: Option<PendingSave>,
+    arrays: NotedArrays,
+    /// What is digested of it.
+    due: Option<(Rc<TrainingControl>, DueParts)>,
+}
+
+/// What is done with a commit beside keeping it.
+#[derive(Default)]
+struct CommitUses {
+    save: Option<(Rc<TrainingControl>, SaveOrder)>,
+    /// Where its digests go, and whether with the names of arrays.
+    digests: Option<(Rc<TrainingControl>, bool)>,
 }
 
 /// A commit that is to be saved as a checkpoint, once it is complete.
@@ -77,6 +92,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             changed: true,
             stale: false,
             snapshot: StateSnapshot::default(),
+            arrays: NotedArrays::default(),
             device: Vec::new(),
             pending: None,
             generation: GenerationId::default(),
@@ -115,8 +131,8 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         worker.alive()?;
         let next = Step(self.step().0 + 1);
         let stop = || worker.alive().err().map(|error| error.to_string());
-        let due = worker.checkpoint_due(next);
-        self.save_as(next, &stop, due).map_err(|error| worker.alive().err().unwrap_or(error))?;
+        let uses = CommitUses { save: worker.checkpoint_due(next), digests: worker.digests() };
+        self.save_as(next, &stop, uses).map_err(|error| worker.alive().err().unwrap_or(error))?;
         worker.committed(next)
     }
 
@@ -130,12 +146,15 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// # Errors
     /// [`Error::State`] if the state cannot be encoded; [`Error::Device`] if memory on a GPU cannot be copied.
     pub fn save(&mut self) -> Result<()> {
-        self.save_as(Step(self.step().0 + 1), &|| None, None)
+        self.save_as(Step(self.step().0 + 1), &|| None, CommitUses::default())
     }
 
     /// Saves the initial state, if there is no commit yet: step 0.
     pub(super) fn save_initial(&mut self) -> Result<()> {
-        if self.holds_commit() { Ok(()) } else { self.save_as(Step(0), &|| None, None) }
+        if self.holds_commit() {
+            return Ok(());
+        }
+        self.save_as(Step(0), &|| None, CommitUses::default())
     }
 
     /// Encodes the state, and begins to copy the device memory. Without device memory the result is the last
@@ -144,28 +163,38 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         &mut self,
         step: Step,
         stop: &dyn Fn() -> Option<String>,
-        due: Option<(Rc<TrainingControl>, SaveOrder)>,
+        uses: CommitUses,
     ) -> Result<()> {
         self.settle();
         let live = self.live.as_ref().expect(LIVE);
         let lengths = lengths_of(&self.device);
         let ledger = self.ledger.borrow();
-        let (bytes, save) = match due {
-            None => (self.snapshot.encode(&(&lengths, &*ledger, live))?, None),
-            Some((control, order)) => {
-                let (bytes, tensors) =
-                    self.snapshot.encode_with_arrays(&(&lengths, &*ledger), live)?;
-                let position = serde_json::to_value(&*ledger).unwrap_or_default();
-                (bytes, Some(PendingSave { control, order, tensors, position }))
+        let CommitUses { save, digests } = uses;
+        let (bytes, arrays) = match (&save, &digests) {
+            (None, None) => {
+                let bytes = self.snapshot.encode(&(&lengths, &*ledger, live))?;
+                (bytes, NotedArrays::default())
             }
+            _ => self.snapshot.encode_with_arrays(&(&lengths, &*ledger), live)?,
         };
+        let save = save.map(|(control, order)| {
+            let position = serde_json::to_value(&*ledger).unwrap_or_default();
+            PendingSave { control, order, tensors: arrays.tensors.clone(), position }
+        });
         drop(ledger);
+        let due = digests.map(|(control, is_named)| {
+            let commit = ArraysOf { bytes: &bytes, arrays: &arrays };
+            let before = self.snapshot.bytes().unwrap_or_default();
+            let before = ArraysOf { bytes: before, arrays: &self.arrays };
+            (control, DueParts::of(step, commit, before, is_named))
+        });
         let begun = self.device.iter_mut().try_for_each(|memory| memory.begin_commit(stop));
         if let Err(source) = begun {
             self.give_up(bytes);
             return Err(Error::Device { action: "committed", source });
         }
-        self.pending = Some(PendingCommit { bytes, generation: self.generation, step, save });
+        self.pending =
+            Some(PendingCommit { bytes, generation: self.generation, step, save, arrays, due });
         self.changed = false;
         if self.device.is_empty() {
             self.settle();
@@ -176,9 +205,8 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// Makes the pending commit the last commit, all of it or nothing (H-22). Waits for copies that are under
     /// way.
     pub(super) fn settle(&mut self) {
-        let Some(PendingCommit { bytes, generation, step, save }) = self.pending.take() else {
-            return;
-        };
+        let Some(pending) = self.pending.take() else { return };
+        let PendingCommit { bytes, generation, step, save, arrays, due } = pending;
         if let Err(error) = self.device.iter_mut().try_for_each(|memory| memory.finish_commit()) {
             // The next use of the device fails and reports the error. The previous commit may still serve other
             // ranks.
@@ -187,6 +215,11 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         }
         self.device.iter_mut().for_each(|memory| memory.keep_commit());
         self.snapshot.replace(bytes, generation, step, None);
+        self.arrays = arrays;
+        if let Some((control, due)) = due {
+            let bytes = self.snapshot.bytes().unwrap_or_default();
+            control.shared().digests().note(step, due, bytes, || self.snapshot.share());
+        }
         if let Some(save) = save {
             self.give_away(save);
         }
@@ -300,6 +333,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         // `enter_generation` sets the label, once the whole sync has succeeded.
         let generation = GenerationId::default();
         self.snapshot.replace(bytes, generation, commit.step, Some(commit.digest));
+        self.arrays = NotedArrays::default();
         self.restore()
     }
 

@@ -236,6 +236,12 @@ impl Worker {
         Some((Rc::clone(control), order))
     }
 
+    /// Where digests of the commits go, if there is another rank whose replica they are compared with.
+    pub(super) fn digests(&self) -> Option<(Rc<TrainingControl>, bool)> {
+        let control = self.life.control().filter(|_| self.size() > 1)?;
+        Some((Rc::clone(control), self.rank() == 0))
+    }
+
     /// Notes that a commit was made, with this step number.
     pub(super) fn committed(&self, step: Step) -> Result<()> {
         self.end_steps(true);

@@ -28,6 +28,8 @@ pub struct NamedArray {
     pub dtype: Dtype,
     /// Its shape.
     pub shape: Vec<usize>,
+    /// Whether each rank has content of its own.
+    pub is_per_rank: bool,
 }
 
 impl NamedArray {
@@ -52,7 +54,7 @@ impl NamedArray {
             "float8_e5m2" => Dtype::F8_E5M2,
             _ => return None,
         };
-        Some(Self { name, dtype, shape })
+        Some(Self { name, dtype, shape, is_per_rank: false })
     }
 }
 
@@ -70,6 +72,9 @@ pub fn are_wanted() -> bool {
 pub fn announce(array: Option<NamedArray>) {
     NEXT.set(array);
 }
+
+/// The newtype around values of which each rank has its own (`#[serde(with = "elastic_node::per_rank")]`).
+pub(in crate::state::training) const PER_RANK: &str = "elastic_node::per_rank";
 
 /// The newtype around a block of numbers, by which [`Noting`] knows their type: name, type of elements.
 const BLOCKS: [(&str, Dtype); 9] = [
@@ -96,6 +101,15 @@ pub(in crate::state::training) trait Counted: Flavor {
     fn written(&self) -> usize;
 }
 
+/// The arrays in a commit.
+#[derive(Clone, Debug, Default)]
+pub(in crate::state::training) struct NotedArrays {
+    /// The arrays, by their offsets.
+    pub(in crate::state::training) tensors: Vec<CheckpointTensor>,
+    /// The names of those of which each rank has its own.
+    pub(in crate::state::training) per_rank: BTreeSet<String>,
+}
+
 /// Encodes `value` behind what `output` holds already, with the arrays in it.
 ///
 /// # Errors
@@ -103,13 +117,15 @@ pub(in crate::state::training) trait Counted: Flavor {
 pub(in crate::state::training) fn encode<F: Counted>(
     value: &impl Serialize,
     output: &mut postcard::Serializer<F>,
-) -> postcard::Result<Vec<CheckpointTensor>> {
+) -> postcard::Result<NotedArrays> {
     let mut noting = Noting {
         output,
         path: Vec::new(),
         frames: Vec::new(),
         key: None,
         found: Vec::new(),
+        per_rank: BTreeSet::new(),
+        is_per_rank: false,
         block: None,
     };
     WANTED.set(true);
@@ -117,11 +133,11 @@ pub(in crate::state::training) fn encode<F: Counted>(
     WANTED.set(false);
     NEXT.set(None);
     encoded?;
-    let Noting { mut found, .. } = noting;
+    let Noting { found: mut tensors, per_rank, .. } = noting;
     // Keys of maps may hold dots. Of two arrays with one name, the second stays among the bytes that are no array.
     let mut names = BTreeSet::new();
-    found.retain(|array| names.insert(array.name.clone()));
-    Ok(found)
+    tensors.retain(|array| names.insert(array.name.clone()));
+    Ok(NotedArrays { tensors, per_rank })
 }
 
 /// A step on the way to a value.
@@ -156,6 +172,10 @@ struct Noting<'a, F: Counted> {
     /// The key of a map that is being encoded, as text.
     key: Option<String>,
     found: Vec<CheckpointTensor>,
+    /// The names of arrays of which each rank has its own.
+    per_rank: BTreeSet<String>,
+    /// Whether the value that is being encoded is one of those.
+    is_per_rank: bool,
     /// Type of the block of bytes that comes next.
     block: Option<Dtype>,
 }
@@ -180,6 +200,9 @@ impl<F: Counted> Noting<'_, F> {
     fn found(&mut self, name: String, dtype: Dtype, shape: Vec<usize>, offset: usize) {
         let name = if name.is_empty() { "state".to_owned() } else { name };
         if self.found.len() < TENSORS_MAX && name.len() <= NAME_BYTES_MAX {
+            if self.is_per_rank {
+                self.per_rank.insert(name.clone());
+            }
             self.found.push(CheckpointTensor { name, dtype, shape, offset });
         }
     }
@@ -348,9 +371,12 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
         self.other();
         (&mut *self.output).serialize_bytes(bytes)?;
         let offset = self.at() - bytes.len();
-        if let Some(NamedArray { name, dtype, shape }) = NEXT.take() {
+        if let Some(NamedArray { name, dtype, shape, is_per_rank }) = NEXT.take() {
             if shape.iter().product::<usize>() * dtype.bitsize() / 8 == bytes.len() {
+                let around = std::mem::replace(&mut self.is_per_rank, is_per_rank);
+                self.is_per_rank |= around;
                 self.found(name, dtype, shape, offset);
+                self.is_per_rank = around;
             }
         } else if let Some(dtype) = self.block.take()
             && !bytes.is_empty()
@@ -399,6 +425,12 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
         name: &'static str,
         value: &T,
     ) -> postcard::Result<()> {
+        if name == PER_RANK {
+            let around = std::mem::replace(&mut self.is_per_rank, true);
+            let encoded = value.serialize(&mut *self);
+            self.is_per_rank = around;
+            return encoded;
+        }
         self.block = BLOCKS.iter().find(|(block, _)| *block == name).map(|(_, dtype)| *dtype);
         value.serialize(self)
     }

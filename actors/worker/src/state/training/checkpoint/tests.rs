@@ -61,7 +61,8 @@ fn arrays_have_the_names_of_the_fields_that_lead_to_them() {
     let mut snapshot = StateSnapshot::default();
     let head = (vec![0_u64; 3], "ledger");
     let plain = snapshot.encode(&(&head.0, &head.1, training())).expect("it encodes");
-    let (bytes, tensors) = snapshot.encode_with_arrays(&head, &training()).expect("it encodes");
+    let (bytes, arrays) = snapshot.encode_with_arrays(&head, &training()).expect("it encodes");
+    let tensors = arrays.tensors;
     assert_eq!(bytes, plain, "the bytes do not depend on whether arrays are noted");
     let found: Vec<(&str, Dtype, &[usize])> =
         tensors.iter().map(|it| (it.name.as_str(), it.dtype, it.shape.as_slice())).collect();
@@ -97,7 +98,8 @@ impl Serialize for Block {
 fn a_binding_says_what_its_blocks_are() {
     let mut snapshot = StateSnapshot::default();
     let state = BTreeMap::from([("model", Block)]);
-    let (bytes, tensors) = snapshot.encode_with_arrays(&0_u8, &state).expect("it encodes");
+    let (bytes, arrays) = snapshot.encode_with_arrays(&0_u8, &state).expect("it encodes");
+    let tensors = arrays.tensors;
     assert_eq!(tensors.len(), 1);
     assert_eq!((tensors[0].name.as_str(), tensors[0].dtype), ("model.layer1.weight", Dtype::BF16));
     assert_eq!(&bytes[tensors[0].offset..], [1, 2, 3, 4]);

@@ -1,0 +1,237 @@
+//! Digests of members, and the answer to those that differ. Called by the handlers of workers' messages, and where generations
+//! begin.
+
+use elastic_protocol::messages::{StateDigests, StatusReport};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{Stamp, Time, WorkerId};
+
+use super::judging::{ArrayVerdict, judge};
+use super::{
+    ArrayStanding, CoveredSteps, DIFFERING_MAX, DifferingArray, PendingRepair, REPAIRS_MAX,
+    ROTATION, TENSORS_MAX, TOLD_MAX,
+};
+use crate::core::DriverCore;
+use crate::core::config::OnDivergence;
+use crate::core::output::EventKind;
+use crate::core::phase::RoundPhase;
+
+impl DriverCore {
+    /// A generation begins to train: its members hold the same content.
+    pub(crate) fn begin_divergence(&mut self) {
+        if self.divergence.stamp != self.round.stamp() {
+            self.divergence.begin(self.round.stamp());
+        }
+    }
+
+    /// A member of the present generation has told digests of its commits.
+    pub(crate) fn handle_digests(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        stamp: Stamp,
+        told: StateDigests,
+    ) {
+        // The bounds hold here, too: a worker may be another program than ours.
+        let is_bounded = told.digests.len() <= StateDigests::DIGESTS_MAX
+            && told.names.len() <= StateDigests::NAMES_MAX
+            && told.names.iter().all(|it| it.tensor.len() <= StateDigests::NAME_BYTES_MAX);
+        let Some(rank) = self.round.rank_of(worker).filter(|_| is_bounded) else {
+            return self.drop_message();
+        };
+        let trains = matches!(self.round.phase(), RoundPhase::Run);
+        if self.divergence.stamp != Some(stamp) {
+            // Until all members train, some may hold what they held before.
+            return;
+        }
+        self.divergence.take(rank, told);
+        let members = self.round.current().map_or(0, |current| current.assignment.world_size());
+        if !trains || self.divergence.covered.len() < members as usize {
+            return;
+        }
+        let through = self.divergence.covered.values().map(|covered| covered.through).min();
+        self.judge_through(now, through.unwrap_or_default(), members);
+    }
+
+    /// Compares the digests of all steps that every member has told of.
+    fn judge_through(&mut self, now: Time, through: u64, members: u32) {
+        let mut found = false;
+        while let Some(entry) = self.divergence.pending.first_entry() {
+            let step = *entry.key();
+            if step > through {
+                break;
+            }
+            let mut digests = entry.remove();
+            self.divergence.pending_count -= digests.len();
+            let has_told = |covered: &CoveredSteps| covered.since < step;
+            if !self.divergence.covered.values().all(has_told) {
+                continue;
+            }
+            digests.sort_unstable();
+            for of_tensor in digests.chunk_by(|a, b| a.tensor == b.tensor) {
+                let tensor = of_tensor[0].tensor;
+                found |= self.take_verdict(step, tensor, judge(of_tensor, members), members);
+            }
+        }
+        let divergence = &mut self.divergence;
+        divergence.judged = divergence.judged.max(through);
+        let from = *divergence.judged_from.get_or_insert(through);
+        if members > 1 && divergence.standing.is_empty() && divergence.judged >= from + ROTATION {
+            self.say_unclear(
+                0,
+                "nothing of the state is compared: no array of it has a name and fractions",
+            );
+        }
+        if found {
+            self.answer_divergence(now);
+        }
+    }
+
+    /// Notes what the digests of an array say. Returns whether a member was found to differ.
+    fn take_verdict(
+        &mut self,
+        step: u64,
+        tensor: u64,
+        verdict: ArrayVerdict,
+        members: u32,
+    ) -> bool {
+        let divergence = &mut self.divergence;
+        let standing = divergence.standing.get(&tensor).copied();
+        let may_add = divergence.standing.len() < TENSORS_MAX && members > 1;
+        match verdict {
+            ArrayVerdict::Same { changed } => {
+                if changed && standing.is_none() && may_add {
+                    divergence.standing.insert(tensor, ArrayStanding::Replicated);
+                }
+                false
+            }
+            ArrayVerdict::Lacking { ranks } => {
+                let lacks = ranks.first().copied().unwrap_or_default();
+                self.say_unclear(
+                    tensor,
+                    &format!("is not compared: rank {lacks} has no digest of it"),
+                );
+                false
+            }
+            ArrayVerdict::Differ { outvoted, agreeing } => match standing {
+                Some(ArrayStanding::Replicated) => {
+                    self.found_to_differ(step, tensor, &outvoted, (agreeing, members))
+                }
+                None if is_planted(Bug::PerRankStateAccused) => {
+                    self.found_to_differ(step, tensor, &outvoted, (agreeing, members))
+                }
+                Some(ArrayStanding::Unlike) => false,
+                None => {
+                    if may_add {
+                        divergence.standing.insert(tensor, ArrayStanding::Unlike);
+                    }
+                    let rank = outvoted.first().copied().unwrap_or_default();
+                    let reason = format!(
+                        "is not compared: at step {step}, rank {rank} held another than others before any step changed it \
+                         alike on all ranks"
+                    );
+                    self.say_unclear(tensor, &reason);
+                    false
+                }
+            },
+        }
+    }
+
+    /// Says once why an array is not compared.
+    fn say_unclear(&mut self, tensor: u64, reason: &str) {
+        let unclear = &mut self.divergence.unclear;
+        if unclear.len() >= StatusReport::AWAITED_MAX || unclear.contains_key(&tensor) {
+            return;
+        }
+        unclear.insert(tensor, reason.to_owned());
+        let name = if tensor == 0 { String::new() } else { self.divergence.name(tensor) };
+        self.event(EventKind::NotCompared { tensor: name, reason: reason.to_owned() });
+    }
+
+    /// Notes that ranks differ in an array. Returns whether that is news.
+    fn found_to_differ(
+        &mut self,
+        step: u64,
+        tensor: u64,
+        outvoted: &[u32],
+        (agreeing, members): (u32, u32),
+    ) -> bool {
+        let Some(current) = self.round.current() else { return false };
+        let worker_of = |rank: &u32| Some((current.assignment.member(*rank)?.worker, *rank));
+        let workers: Vec<(WorkerId, u32)> = outvoted.iter().filter_map(worker_of).collect();
+        let divergence = &mut self.divergence;
+        let mut news = Vec::new();
+        for (worker, rank) in workers {
+            let is_known = |it: &DifferingArray| it.tensor == tensor && it.worker == worker;
+            let is_full = divergence.differing.len() >= DIFFERING_MAX;
+            if is_full || divergence.differing.iter().any(is_known) {
+                continue;
+            }
+            if agreeing * 2 > members {
+                divergence.distrusted.insert(worker.clone());
+            }
+            news.push(worker.clone());
+            divergence.differing.push(DifferingArray {
+                tensor,
+                worker,
+                rank,
+                step,
+                agreeing,
+                members,
+            });
+        }
+        let is_news = !news.is_empty();
+        if is_news && divergence.told < TOLD_MAX {
+            divergence.told += 1;
+            let tensor = divergence.name(tensor);
+            let ranks = outvoted.iter().copied().take(StatusReport::DIVERGENCE_MAX).collect();
+            let workers = news.into_iter().take(StatusReport::DIVERGENCE_MAX).collect();
+            self.event(EventKind::ReplicasDiffer {
+                tensor,
+                step,
+                workers,
+                ranks,
+                agreeing,
+                members,
+            });
+        }
+        is_news
+    }
+
+    /// Answers to members that were found to differ.
+    fn answer_divergence(&mut self, now: Time) {
+        match self.config.on_divergence {
+            OnDivergence::Tell => {}
+            OnDivergence::Fail => {
+                let Some(first) = self.divergent_replicas().into_iter().next() else { return };
+                let reason = format!("replicas of the state differ: {first}");
+                let hint = "the host's memory, or a step that is not the same on all ranks; --on-divergence repair takes the \
+                            majority's content over, and docs/divergence.md says what is compared";
+                self.fail(now, &reason, Some(hint));
+            }
+            OnDivergence::Repair => self.ask_repair(now),
+        }
+    }
+
+    /// Has the members that a majority disagrees with take its content over: a planned end of the generation, whose next one
+    /// begins from a member of the majority.
+    fn ask_repair(&mut self, now: Time) {
+        let divergence = &mut self.divergence;
+        let is_due = |worker: &&WorkerId| {
+            divergence.repairs.get(*worker).is_none_or(|repairs| *repairs < REPAIRS_MAX)
+        };
+        let workers: Vec<WorkerId> = divergence.distrusted.iter().filter(is_due).cloned().collect();
+        let first = divergence.differing.iter().find(|it| workers.contains(&it.worker));
+        let Some((tensor, step)) = first.map(|it| (it.tensor, it.step)) else {
+            // No majority, or repaired too often: it remains told.
+            return;
+        };
+        if divergence.repair.is_none() {
+            for worker in &workers {
+                *divergence.repairs.entry(worker.clone()).or_default() += 1;
+            }
+            let tensor = divergence.name(tensor);
+            divergence.repair = Some(PendingRepair { workers, tensor, step });
+        }
+        self.agenda.ask_review(now);
+    }
+}

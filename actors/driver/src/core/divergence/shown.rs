@@ -1,0 +1,32 @@
+//! Replicas that differ, and arrays that are not compared, as the status shows them. Called by `status`.
+
+use elastic_protocol::messages::{DivergentReplica, StatusReport, UncomparedTensor};
+
+use crate::core::DriverCore;
+
+impl DriverCore {
+    /// Arrays that members hold otherwise than others, in the order in which they were found.
+    pub(crate) fn divergent_replicas(&self) -> Vec<DivergentReplica> {
+        let found = self.divergence.differing.iter().take(StatusReport::DIVERGENCE_MAX);
+        found
+            .map(|differing| DivergentReplica {
+                tensor: self.divergence.name(differing.tensor),
+                rank: differing.rank,
+                host: differing.worker.host.clone(),
+                slot: differing.worker.slot,
+                step: differing.step,
+                agreeing: differing.agreeing,
+                members: differing.members,
+            })
+            .collect()
+    }
+
+    /// Arrays that are not compared, with the reasons.
+    pub(crate) fn uncompared_tensors(&self) -> Vec<UncomparedTensor> {
+        let tensor = |id: u64| if id == 0 { String::new() } else { self.divergence.name(id) };
+        let unclear = self.divergence.unclear.iter();
+        unclear
+            .map(|(id, why)| UncomparedTensor { tensor: tensor(*id), reason: why.clone() })
+            .collect()
+    }
+}
