@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use elastic_driver::{
-    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, OnFailure, OnHang, OnStraggler,
-    OnTotalLoss, ResumeFrom,
+    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, OnDivergence, OnFailure,
+    OnHang, OnStraggler, OnTotalLoss, ResumeFrom,
 };
 use elastic_host_manager::{CooldownRange, HostManagerConfig, HostSlots, HostSource};
 use elastic_protocol::{Deadlines, HostName, ProgramSpec};
@@ -186,6 +186,11 @@ impl Scenario {
         }
         if options.draws >= 8 && options.job == JobKind::InProcess {
             draw_replacements(&mut driver, options.seed);
+        }
+        if options.draws >= 8 {
+            let mut answers = stream(options.seed, "divergence", 0);
+            driver.on_divergence =
+                [OnDivergence::Tell, OnDivergence::Repair][answers.random_range(0..2)];
         }
         if options.draws >= 4 && options.job == JobKind::InProcess {
             driver.checkpoint = draw_checkpoints(options.seed);

@@ -10,6 +10,7 @@ mod containers;
 mod data_path;
 mod discovery;
 mod disk;
+mod divergence;
 mod doctor;
 mod documents;
 mod durable;

@@ -9,6 +9,7 @@
 //! | `raise-all` | the training function of every rank returns an error, always |
 //! | `extra-collective.RANK` | that rank enters a collective that the others do not, once |
 //! | `slow-finish.RANK` | that rank takes two seconds to finish |
+//! | `flip.RANK` | one bit of one of that rank's weights is flipped, once |
 //! | `hold` | all ranks wait before their next step for as long as the file is there |
 
 use std::fs::{self, File, OpenOptions};
@@ -43,6 +44,9 @@ struct Flags {
     /// Additional bytes of state.
     #[arg(long, default_value_t = 0)]
     padding_bytes: usize,
+    /// Number of weights, which each step changes alike on all ranks.
+    #[arg(long, default_value_t = 8)]
+    weights: usize,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -52,6 +56,13 @@ struct Counts {
     trained: Vec<u32>,
     #[serde(with = "elastic_node::bulk")]
     padding: Vec<u8>,
+    #[serde(with = "elastic_node::bulk")]
+    weights: Vec<f32>,
+    /// Averages over a rank's own samples: each rank has others.
+    averages: Vec<f32>,
+    /// The same, said to be so.
+    #[serde(with = "elastic_node::per_rank")]
+    own: Vec<f32>,
 }
 
 struct Log(File);
@@ -67,6 +78,7 @@ impl Log {
             "generation": worker.generation(),
             "epoch": state.epoch, "steps": state.steps,
             "sum": state.trained.iter().map(|count| u64::from(*count)).sum::<u64>(),
+            "weights": format!("{:08x}", folded(&state.weights)),
             "least": state.trained.iter().min(), "most": state.trained.iter().max(),
         });
         // A single write per line, so that a kill leaves whole lines.
@@ -86,7 +98,9 @@ fn main() -> Result<()> {
     let mut log = Log(file.map_err(elastic_node::Error::user)?);
     writeln!(std::io::stdout(), "{worker_name} starts")?;
     let padding = vec![7; flags.padding_bytes];
-    let counts = Counts { epoch: 0, steps: 0, trained: vec![0; flags.samples], padding };
+    let (trained, weights) = (vec![0; flags.samples], vec![0.5; flags.weights]);
+    let (averages, own) = (vec![0.0; 4], vec![0.0; 4]);
+    let counts = Counts { epoch: 0, steps: 0, trained, padding, weights, averages, own };
     elastic_node::run(elastic_node::state(counts), |worker, state| {
         log.write("enter", worker, state);
         loop {
@@ -105,6 +119,7 @@ fn main() -> Result<()> {
                     *total += count;
                 }
                 state.steps += 1;
+                learn(worker, state, &flags, &counts);
                 report(worker, state)?;
                 if state.steps % flags.commit_every == 0 {
                     state.commit(worker)?;
@@ -127,6 +142,28 @@ fn main() -> Result<()> {
         log.write("finish", worker, state);
         Ok(())
     })
+}
+
+/// Changes the weights alike on all ranks, and the averages by each rank's own number.
+fn learn(worker: &Worker, state: &mut Counts, flags: &Flags, counts: &[u32]) {
+    let rate = 1e-3 * (1 + state.steps % 7) as f32;
+    for (weight, count) in state.weights.iter_mut().zip(counts.iter().cycle()) {
+        *weight += rate * (*count as f32 - *weight);
+    }
+    let own = worker.rank() as f32 + state.steps as f32;
+    for average in state.averages.iter_mut().chain(&mut state.own) {
+        *average += 0.1 * (own - *average);
+    }
+    if taken(&flags.control, &format!("flip.{}", worker.rank())) {
+        let place = state.weights.len() / 2;
+        let weight = &mut state.weights[place];
+        *weight = f32::from_bits(weight.to_bits() ^ 1 << 22);
+    }
+}
+
+/// A number that differs where one weight does.
+fn folded(weights: &[f32]) -> u32 {
+    weights.iter().fold(0, |folded, weight| folded.rotate_left(1) ^ weight.to_bits())
 }
 
 /// Reports numbers as a training program would: the loss differs from rank to rank, and falls.

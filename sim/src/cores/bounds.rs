@@ -53,7 +53,8 @@ impl World {
             .check_gone_hosts()
             .and_then(|()| self.check_hang_is_named())
             .and_then(|()| self.check_straggler_is_named())
-            .and_then(|()| self.check_rests());
+            .and_then(|()| self.check_rests())
+            .and_then(|()| self.check_difference_is_named());
         self.demand(checked);
         if !self.is_whole() {
             self.calm = Calm { whole_since: self.now, ..Calm::default() };

@@ -20,6 +20,7 @@ mod network;
 mod processes;
 mod program;
 mod replacements;
+mod replicas;
 mod reports;
 mod seats;
 mod state;
@@ -48,6 +49,7 @@ use self::network::SimulatedLink;
 use self::processes::SimulatedProcess;
 use self::program::TrainedModel;
 use self::replacements::ReplacementWatch;
+use self::replicas::ReplicaWatch;
 use self::stragglers::StragglerWatch;
 use self::wire::Wiretap;
 use crate::actors::hub::Hub;
@@ -117,6 +119,7 @@ pub(crate) struct World {
     hangs: HangWatch,
     stragglers: StragglerWatch,
     replacements: ReplacementWatch,
+    replicas: ReplicaWatch,
     interregnum: Option<Interregnum>,
     /// Number of interregna so far.
     interregna: u64,
@@ -214,6 +217,7 @@ impl World {
             hangs: HangWatch::default(),
             stragglers: StragglerWatch::default(),
             replacements: ReplacementWatch::default(),
+            replicas: ReplicaWatch::default(),
             interregnum: None,
             interregna: 0,
             former: Vec::new(),

@@ -97,7 +97,24 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
             });
         }
     }
+    if options.draws >= 8 {
+        flips(options, hosts, &mut plan);
+    }
     plan
+}
+
+/// Bits that flip in the weights of workers, in some seeds.
+fn flips(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
+    let mut random = stream(options.seed, "flips", 0);
+    if !random.random_bool(0.5) {
+        return;
+    }
+    for _ in 0..random.random_range(1..4) {
+        let host = random.random_range(0..hosts);
+        let (slot, bit) = (random.random_range(0..options.slots), random.random_range(0..64));
+        let moment = FaultMoment::At(random.random_range(0..options.seconds * 1_000_000));
+        plan.push(PlannedFault { moment, fault: SimulatedFault::FlipBit { host, slot, bit } });
+    }
 }
 
 fn one(

@@ -120,6 +120,8 @@ pub(crate) enum SimulatedFault {
     KillAgent { host: u32 },
     /// A worker's training thread hangs, while the rest of its process runs.
     HangThread { host: u32, slot: u32, for_us: u64 },
+    /// A bit flips in a worker's weights.
+    FlipBit { host: u32, slot: u32, bit: u32 },
     /// A worker's training function returns an error where it should succeed, and later than the others.
     RaiseLate { host: u32, slot: u32 },
     /// SIGSTOP to an agent, SIGCONT later.

@@ -49,7 +49,11 @@ impl World {
         match kind {
             EventKind::ResetDecided { cause, .. } => {
                 let what = format!("a reset is decided ({cause})");
-                let checked = self.check_interregnum(&what).and_then(|()| self.check_stable(&what));
+                let is_repair = matches!(cause, ResetCause::ReplicasDiffer { .. });
+                let checked = self
+                    .check_interregnum(&what)
+                    .and_then(|()| if is_repair { Ok(()) } else { self.check_stable(&what) })
+                    .and_then(|()| self.note_repair(&cause));
                 self.demand(checked);
                 self.check_death(&cause);
                 self.driver.enter_phase(self.now, ObservedPhase::Gather);
@@ -100,6 +104,14 @@ impl World {
                 self.demand(checked);
             }
             EventKind::SlotRested { .. } => self.membership_is_to_change(),
+            EventKind::ReplicasDiffer { tensor, step, ranks, agreeing, .. } => {
+                let checked = self.check_differing(&tensor, step, &ranks, agreeing);
+                self.demand(checked);
+            }
+            EventKind::GenerationFormed { members, root, .. } => {
+                let checked = self.check_repair(&members, root);
+                self.demand(checked);
+            }
             EventKind::StallEnded { ms, usual, .. } => self.note_stall_ended(ms, usual),
             EventKind::ResetCalledOff { .. } => self.expect_resumption(),
             EventKind::CheckpointSaved { step, .. } => self.check_checkpoint_told(step),

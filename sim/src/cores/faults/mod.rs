@@ -179,6 +179,7 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::BreakData { host, slot }
         | SimulatedFault::HangThread { host, slot, .. }
         | SimulatedFault::RaiseLate { host, slot }
+        | SimulatedFault::FlipBit { host, slot, .. }
         | SimulatedFault::NoticeWorker { host, slot } => TracePlace { host, slot },
         SimulatedFault::KillAgent { host }
         | SimulatedFault::StopAgent { host, .. }

@@ -46,6 +46,11 @@ impl World {
                 self.processes[process as usize].program.raises_late = true;
                 None
             }
+            SimulatedFault::FlipBit { host, slot, bit } => {
+                let process = self.process_on(host, slot)?;
+                self.flip_bit(process, bit);
+                None
+            }
             SimulatedFault::NoticeWorker { host, slot } => {
                 let process = self.process_on(host, slot)?;
                 self.hosts[host as usize].has_closed_slots = true;

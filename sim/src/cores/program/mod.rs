@@ -10,7 +10,7 @@ mod steps;
 
 use std::collections::VecDeque;
 
-use elastic_protocol::messages::{Placement, SyncPlan};
+use elastic_protocol::messages::{Placement, StateDigests, SyncPlan};
 use elastic_protocol::{CommitId, Stamp};
 use elastic_worker::state::core::{TrainingCommand, TrainingEvent};
 use elastic_worker::state::training::StepSamples;
@@ -34,10 +34,17 @@ pub(super) struct TrainedModel {
     pub(super) step: u64,
     /// Samples trained in all epochs.
     pub(super) samples: u64,
+    /// Bits that flipped in its weights, which are otherwise as they should be.
+    pub(super) damage: u64,
 }
 
 impl TrainedModel {
     pub(super) fn digest(&self) -> u64 {
+        self.digest_undamaged() ^ self.damage
+    }
+
+    /// The digest that it would have if no bit had flipped.
+    pub(super) fn digest_undamaged(&self) -> u64 {
         let place = mix(self.epoch, self.consumed);
         mix(mix(place, self.weights), mix(self.step, self.samples))
     }
@@ -109,6 +116,8 @@ pub(super) struct TrainingProgram {
     /// World time at which the current collective was entered.
     pub(super) waits_since: u64,
     pub(super) paces: ProgramPaces,
+    /// Digests of commits that the State has not taken.
+    pub(super) digests: StateDigests,
     /// Whether a deadline timer runs for collectives.
     pub(super) is_watched: bool,
     /// The step that this process was told to save.

@@ -185,6 +185,7 @@ impl World {
         let checked = self.oracle.synced(*job, stamp, commit.digest, model.samples, id);
         self.demand(checked);
         self.check_model(process, &model);
+        self.begin_digests(process, model.step);
         self.tell_event(process, TrainingEvent::Synced { stamp, commit });
         self.go_on(process);
     }

@@ -192,7 +192,7 @@ impl World {
         program.live.step += 1;
         program.steps_since_commit = 0;
         let (model, generation) = (program.live, program.generation);
-        let digest = model.digest();
+        let (digest, undamaged) = (model.digest(), model.digest_undamaged());
         let id = CommitId { generation: generation.generation, step: Step(model.step), digest };
         program.saved = Some(Saved { id, model });
         let tells = !std::mem::replace(&mut program.has_told_commit, true);
@@ -200,8 +200,9 @@ impl World {
         self.record(TraceKind::Commit, place, (model.step, digest), String::new);
         let SimulatedProcess { id: worker, job, .. } = &self.processes[process as usize];
         let checked =
-            self.oracle.committed(*job, generation, model.step, digest, model.samples, worker);
+            self.oracle.committed(*job, generation, model.step, undamaged, model.samples, worker);
         self.demand(checked);
+        self.digest_commit(process);
         if tells {
             self.tell(process, ThreadTell::Progress);
         }

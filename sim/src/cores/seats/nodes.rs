@@ -145,7 +145,8 @@ impl World {
         program.paces.samples.begin_generation();
     }
 
-    pub(crate) fn progress_of(&self, process: u32) -> TrainingProgress {
+    pub(crate) fn progress_of(&mut self, process: u32) -> TrainingProgress {
+        let digests = self.take_digests(process);
         let saved = self.processes[process as usize].program.saved.as_ref();
         TrainingProgress {
             step: Step(saved.map_or(0, |saved| saved.model.step)),
@@ -153,7 +154,7 @@ impl World {
             reported: ReportedValues::default(),
             position: self.position_of(process),
             steps: self.step_times_of(process),
-            digests: None,
+            digests,
         }
     }
 
