@@ -101,8 +101,9 @@ fn by_ranks(
     for batch in worker.sampler(&digits.train, options.batch_size, state.epoch) {
         let began = now();
         let mut gradient = state.model.gradient(batch.iter(), batch.weight());
+        pace(began, options);
         worker.all_reduce(&mut gradient, ReduceOp::Mean)?;
-        end_step(worker, state, &gradient, began, options)?;
+        end_step(worker, state, &gradient)?;
     }
     Ok(())
 }
@@ -119,23 +120,27 @@ fn by_shards(
     for step in worker.shards(&digits.train, &plan, state.epoch)? {
         let began = now();
         let gradient = step.all_reduce(ReduceOp::Mean, |shard| {
-            Ok(state.model.gradient(shard.iter(), shard.weight()))
+            let gradient = state.model.gradient(shard.iter(), shard.weight());
+            pace(began, options);
+            Ok(gradient)
         })?;
-        end_step(worker, state, &gradient, began, options)?;
+        end_step(worker, state, &gradient)?;
     }
     Ok(())
+}
+
+/// Waits as if the gradient took `--step-ms`. Behind the exchange, the first rank to wait would be a straggler.
+fn pace(began: Instant, options: &Options) {
+    wait_until(began + Duration::from_millis(options.step_ms));
 }
 
 fn end_step(
     worker: &Worker,
     state: &mut State<Training>,
     gradient: &[f32],
-    began: Instant,
-    options: &Options,
 ) -> elastic_node::Result<()> {
     state.model.apply(gradient);
     state.loss = gradient[gradient.len() - 1];
-    wait_until(began + Duration::from_millis(options.step_ms));
     state.report(worker)?;
     state.commit(worker)
 }

@@ -45,6 +45,17 @@ fn carry_out(cli: CommandLine) -> Result<(), CommandFailure> {
             system::run(command_line::print_status(&flags)).failed("the system refuses a client")?
         }
         (Some(ProgramCommand::Explain(flags)), _) => command_line::print_explanation(&flags),
+        (Some(ProgramCommand::History(flags)), _) => command_line::print_history(&flags),
+        (Some(ProgramCommand::Stop(flags)), _) => {
+            system::run(command_line::stop_job(&flags)).failed("the system refuses a client")?
+        }
+        (Some(ProgramCommand::Drain(flags)), _) => {
+            system::run(command_line::drain_host(&flags)).failed("the system refuses a client")?
+        }
+        (Some(ProgramCommand::Readmit(flags)), _) => {
+            system::run(command_line::readmit_host(&flags)).failed("the system refuses a client")?
+        }
+        (Some(ProgramCommand::Forget(flags)), _) => command_line::forget_job(&flags),
         (Some(ProgramCommand::Logs(flags)), _) => command_line::print_logs(&flags),
         (Some(ProgramCommand::Timeline(flags)), _) => command_line::print_timeline(&flags),
         (Some(ProgramCommand::Replay(flags)), _) => command_line::run_replay(&flags),

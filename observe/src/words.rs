@@ -39,6 +39,7 @@ fn level_of(event: &EventKind) -> EventLevel {
     match event {
         EventKind::HostRefused { .. }
         | EventKind::HostLost { .. }
+        | EventKind::HostBlacklisted { .. }
         | EventKind::HostUnreachable(_)
         | EventKind::StateLost { .. }
         | EventKind::CheckpointFailed { .. }
@@ -64,6 +65,8 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::FirstSteps { .. } => EventLevel::Debug,
         EventKind::HostJoined { .. }
         | EventKind::HostsChanged { .. }
+        | EventKind::HostDrained { .. }
+        | EventKind::HostReadmitted { .. }
         | EventKind::GenerationRunning { .. }
         | EventKind::ResetCalledOff { .. }
         | EventKind::StallEnded { .. }
@@ -97,6 +100,19 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         }
         EventKind::HostRefused { host, reason } => format!("host {host} was refused: {reason}"),
         EventKind::HostLost { host, reason } => format!("host {host} is lost: {reason}"),
+        EventKind::HostBlacklisted { host, reason, for_ms } => {
+            let term = match for_ms {
+                Some(ms) => format!("for {:.0} s", ms / 1e3),
+                None => "for good".to_owned(),
+            };
+            format!(
+                "host {host} is BLACKLISTED {term}: {reason} (`elastic-node readmit {host}` lets it in again)"
+            )
+        }
+        EventKind::HostDrained { host } => {
+            format!("host {host} is drained, as the operator asked: its workers leave in order")
+        }
+        EventKind::HostReadmitted { host } => format!("host {host} may have workers again"),
         EventKind::HostUnreachable(pair) => pair.to_string(),
         EventKind::HostsChanged { hosts } => format!("hosts: {}", list(hosts)),
         EventKind::WorkerStarted { worker } => format!("{worker} is started"),

@@ -32,6 +32,7 @@ mod network;
 mod networks;
 mod nodes;
 mod observe;
+mod operate;
 mod operation;
 mod page;
 mod pauses;

@@ -11,8 +11,8 @@ use actix::{
     WrapFuture as _,
 };
 use elastic_host_manager::{
-    Discovery, HostFailed, HostJoined, HostLeft, HostManager, HostManagerConfig, HostReport,
-    HostsSnapshot,
+    Discovery, DrainDecision, DrainHost, HostFailed, HostJoined, HostLeft, HostManager,
+    HostManagerConfig, HostReport, HostsSnapshot, ReadmitDecision, ReadmitHost,
 };
 use elastic_journal::{Journal, JournalBatch, JournalError};
 use elastic_protocol::messages::{
@@ -128,6 +128,11 @@ fn error_text(error: &JournalError) -> String {
 pub struct StopJob {
     /// Signal number: SIGINT is 2, SIGTERM 15.
     pub signal: i32,
+}
+
+impl StopJob {
+    /// The signal that ends the job; SIGTERM ends only this driver where others stand by.
+    pub const SIGINT: i32 = 2;
 }
 
 impl Message for StopJob {
@@ -346,6 +351,27 @@ impl Driver {
         }
     }
 
+    /// Gives the host manager a request of the operator, and hands its decision on. Without a decision the client has no
+    /// answer, and says so.
+    fn ask_host_manager<M>(
+        &self,
+        request: M,
+        ctx: &mut Context<Self>,
+        answer: impl FnOnce(M::Result) + 'static,
+    ) where
+        M: Message + Send + 'static,
+        M::Result: Send,
+        HostManager: Handler<M>,
+    {
+        let Some(children) = &self.children else { return };
+        let decided = children.host_manager.send(request).into_actor(self);
+        ctx.spawn(decided.map(|decision, _driver, _ctx| {
+            if let Ok(decision) = decision {
+                answer(decision);
+            }
+        }));
+    }
+
     fn start_worker(
         &mut self,
         agent: NodeId,
@@ -482,7 +508,7 @@ impl Handler<HostReport> for Driver {
 impl Handler<Question<ClientRequest>> for Driver {
     type Result = ();
 
-    fn handle(&mut self, question: Question<ClientRequest>, _: &mut Context<Self>) {
+    fn handle(&mut self, question: Question<ClientRequest>, ctx: &mut Context<Self>) {
         match question.request {
             ClientRequest::Status => {
                 let mut status = self.status();
@@ -490,8 +516,35 @@ impl Handler<Question<ClientRequest>> for Driver {
                 status.answered_at = Some(now.to_string());
                 question.reply.answer(ClientResponse::Status(Box::new(status)));
             }
+            ClientRequest::Stop => {
+                self.take(DriverInput::Stop { signal: StopJob::SIGINT });
+                self.drain(ctx);
+                question.reply.answer(ClientResponse::Done);
+            }
+            ClientRequest::Drain { host } => {
+                self.ask_host_manager(DrainHost { host: host.clone() }, ctx, move |decision| {
+                    question.reply.answer(match decision {
+                        DrainDecision::Drained => ClientResponse::Done,
+                        DrainDecision::OutAlready => ClientResponse::DoneAlready,
+                        DrainDecision::NotListed => refused(format!("this job has no host {host}")),
+                        DrainDecision::TooMany => refused("too many hosts are drained".to_owned()),
+                    });
+                });
+            }
+            ClientRequest::Readmit { host } => {
+                self.ask_host_manager(ReadmitHost { host }, ctx, move |decision| {
+                    question.reply.answer(match decision {
+                        ReadmitDecision::Readmitted => ClientResponse::Done,
+                        ReadmitDecision::NotOut => ClientResponse::DoneAlready,
+                    });
+                });
+            }
         }
     }
+}
+
+const fn refused(reason: String) -> ClientResponse {
+    ClientResponse::Refused { reason }
 }
 
 impl Handler<AskStatus> for Driver {

@@ -8,12 +8,15 @@ pub mod actor;
 pub mod core;
 pub mod discovery;
 
-pub use crate::actor::{HostFailed, HostJoined, HostLeft, HostManager, HostReport};
+pub use crate::actor::{
+    DrainHost, HostFailed, HostJoined, HostLeft, HostManager, HostReport, ReadmitHost,
+};
 pub use crate::core::{
-    CooldownRange, DiscoveryError, DiscoveryFailure, FailureDecision, HostEntry, HostLines,
-    HostListError, HostManagerConfig, HostManagerCore, HostManagerOutput, HostSlots, HostSource,
-    HostState, HostUpdate, HostsSnapshot, InvalidConfig, JoinDecision, JoinRefusal, KnownHost,
-    LeaveDecision, LineError, LineProblem, parse_host_list, parse_hosts,
+    CooldownRange, DiscoveryError, DiscoveryFailure, DrainDecision, FailureDecision, HostEntry,
+    HostLines, HostListError, HostManagerConfig, HostManagerCore, HostManagerOutput, HostSlots,
+    HostSource, HostState, HostUpdate, HostsSnapshot, InvalidConfig, JoinDecision, JoinRefusal,
+    KnownHost, LeaveDecision, LineError, LineProblem, ReadmitDecision, parse_host_list,
+    parse_hosts,
 };
 pub use crate::discovery::{
     Discovery, DiscoveryRun, DnsDiscovery, DnsTarget, HostFileDiscovery, InvalidDnsTarget,

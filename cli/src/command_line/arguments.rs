@@ -10,9 +10,12 @@ use super::config::ConfigFlags;
 use super::doctor::DoctorFlags;
 use super::driver_flags::DriverFlags;
 use super::explain::ExplainFlags;
+use super::forget::ForgetFlags;
+use super::history::HistoryFlags;
 use super::list::ListFlags;
 use super::logs::LogsFlags;
 use super::man::ManFlags;
+use super::operate::{HostFlags, StopFlags};
 use super::replay::ReplayFlags;
 use super::report::ReportFlags;
 use super::status::StatusFlags;
@@ -79,6 +82,16 @@ pub(crate) enum ProgramCommand {
     ///
     /// It names who began it and why, what it cost in slot-seconds, and what would have avoided it, with the flag.
     Explain(ExplainFlags),
+    /// Show the resets of a job, each with its cause and what it took.
+    History(HistoryFlags),
+    /// End a job.
+    Stop(StopFlags),
+    /// Take a host out of a job: its workers leave at a step, without loss.
+    Drain(HostFlags),
+    /// Let a host in again that was drained or blacklisted.
+    Readmit(HostFlags),
+    /// Take a job that is over out of the list, with its files.
+    Forget(ForgetFlags),
     /// Print what the workers of a job have written (`--output-dir`).
     Logs(LogsFlags),
     /// Print a job's whole life as a trace for Perfetto.

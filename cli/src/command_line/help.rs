@@ -32,7 +32,7 @@ const COMMON: [&str; 22] = [
 ];
 
 /// The commands that `-h` leaves out.
-const RARE: [&str; 5] = ["config", "timeline", "replay", "completions", "man"];
+const RARE: [&str; 7] = ["config", "timeline", "replay", "completions", "man", "readmit", "forget"];
 
 /// The line below a short help.
 const MORE: &str =

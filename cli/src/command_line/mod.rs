@@ -1,5 +1,5 @@
 //! The command line: the flags (`arguments`, `driver_flags`, `worker_flags`, `torch_flags`), the plans made of them
-//! (`driver_plan`, `node_plan`, `torch_plan`), the file of `--config` (`config`), the commands `list`, `status`, `explain`, `logs`, `timeline`, `replay`, `report`, `checkpoint`, `doctor`, `completions` and `man`, and
+//! (`driver_plan`, `node_plan`, `torch_plan`), the file of `--config` (`config`), the commands `list`, `status`, `explain`, `history`, `stop`, `drain`, `readmit`, `forget`, `logs`, `timeline`, `replay`, `report`, `checkpoint`, `doctor`, `completions` and `man`, and
 //! the report of a failure (`failure`). Called by `main`.
 
 mod arguments;
@@ -13,13 +13,17 @@ mod event_log;
 mod explain;
 mod failure;
 mod find_job;
+mod forget;
 mod help;
+mod history;
+mod job_source;
 mod list;
 mod logging;
 mod logs;
 mod man;
 mod nearest;
 mod node_plan;
+mod operate;
 mod output_prefix;
 mod printable;
 mod program;
@@ -48,11 +52,14 @@ pub(crate) use driver_plan::{
 };
 pub(crate) use explain::print_explanation;
 pub(crate) use failure::{CommandFailure, ResultExt};
+pub(crate) use forget::forget_job;
+pub(crate) use history::print_history;
 pub(crate) use list::print_jobs;
 pub(crate) use logging::{flush_stderr, say, start_logging, stderr_lane};
 pub(crate) use logs::print_logs;
 pub(crate) use man::run_man;
 pub(crate) use node_plan::{NodePlan, SecretSource};
+pub(crate) use operate::{drain_host, readmit_host, stop_job};
 pub(crate) use printable::printable;
 pub(crate) use reading::{flag_variables, read, warn_of_misspelt_variables};
 pub(crate) use replay::run_replay;

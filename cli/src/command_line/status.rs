@@ -1,7 +1,6 @@
 //! `status`: a table for people, or one JSON object. Called by `main`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -16,14 +15,11 @@ use tokio::time::timeout;
 
 use super::failure::{CommandFailure, ResultExt};
 use super::find_job::{find_job, short_id};
+use super::job_source::{JobSource, WantedJob};
 use super::printable::printable;
 use super::stdout::{print_line, shows_escapes};
-use super::values::hosts_and_ports;
 use super::watch::WatchScreen;
-use crate::process::{ADDRESS_FILE, JobCondition, JobEntry, StatusClient, TokenSource, boot_time};
-
-/// Address of a driver that was given none.
-const DEFAULT_DRIVER: &str = "127.0.0.1:7070";
+use crate::process::{JobEntry, StatusClient, boot_time};
 
 /// Interval between two requests of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
@@ -57,31 +53,56 @@ pub(crate) struct StatusFlags {
 
 /// Asks the driver for its status and prints it; of a job that is over, prints its last status.
 pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailure> {
-    let (driver, token) = match source(flags)? {
-        StatusSource::Driver(driver, token) => (driver, token),
-        StatusSource::Past(entry) => return print_past(&entry, flags),
+    let wanted = WantedJob {
+        job: flags.job.as_deref(),
+        driver: flags.driver.as_deref(),
+        token_file: flags.token_file.as_deref(),
+        state_dir: flags.state_dir.as_deref(),
+    };
+    let (driver, token) = match wanted.source()? {
+        JobSource::Driver(driver, token) => (driver, token),
+        JobSource::Past(entry) => return print_past(&entry, flags),
     };
     let client = StatusClient::connect(&driver, &token).await?;
     if flags.watch && !flags.json && shows_escapes(true) {
-        let last = watch(&client).await?;
+        let seen = watch(&client).await;
         client.close().await;
-        return print_line(&with_short_names(&printable(&describe_status(&last))));
+        return match seen? {
+            WatchedEnd::Over(last) => {
+                print_line(&with_short_names(&printable(&describe_status(&last))))
+            }
+            WatchedEnd::Gone { job, failure } => print_end(&job, failure, flags),
+        };
     }
+    let mut job: Option<String> = None;
     loop {
-        let status = client.ask().await?;
+        let status = match (client.ask().await, job.take()) {
+            (Ok(status), _) => status,
+            (Err(failure), Some(job)) => return print_end(&job, failure, flags),
+            (Err(failure), None) => return Err(failure),
+        };
         let is_over = status.result.is_some();
         print_line(&render(&status, flags)?)?;
         if !flags.watch || is_over {
             break;
         }
+        job = Some(status.job.to_string());
         tokio::time::sleep(WATCH_EVERY).await;
     }
     client.close().await;
     Ok(())
 }
 
-/// Shows the job on the terminal's other screen until it is over; returns its last status.
-async fn watch(client: &StatusClient) -> Result<StatusReport, CommandFailure> {
+/// How watching a job ended.
+enum WatchedEnd {
+    /// The job is over, and this was its last status.
+    Over(Box<StatusReport>),
+    /// The driver of this job does not answer any more.
+    Gone { job: String, failure: CommandFailure },
+}
+
+/// Shows the job on the terminal's other screen until it is over.
+async fn watch(client: &StatusClient) -> Result<WatchedEnd, CommandFailure> {
     const UNWRITTEN: &str = "the terminal cannot be written";
     let mut interrupt = signal(SignalKind::interrupt()).failed("signals cannot be received")?;
     let mut terminate = signal(SignalKind::terminate()).failed("signals cannot be received")?;
@@ -89,12 +110,18 @@ async fn watch(client: &StatusClient) -> Result<StatusReport, CommandFailure> {
     let stopped = |number: i32| {
         CommandFailure::new("stopped by a signal").with_code(128 + number).told_elsewhere()
     };
+    let mut job: Option<String> = None;
     loop {
-        let status = client.ask().await?;
+        let status = match (client.ask().await, job.take()) {
+            (Ok(status), _) => status,
+            (Err(failure), Some(job)) => return Ok(WatchedEnd::Gone { job, failure }),
+            (Err(failure), None) => return Err(failure),
+        };
         screen.show(boot_time(), &status).failed(UNWRITTEN)?;
         if status.result.is_some() {
-            return Ok(status);
+            return Ok(WatchedEnd::Over(Box::new(status)));
         }
+        job = Some(status.job.to_string());
         let (interrupted, terminated) = (pin!(interrupt.recv()), pin!(terminate.recv()));
         match timeout(WATCH_EVERY, select(interrupted, terminated)).await {
             Ok(Either::Left(_)) => return Err(stopped(libc::SIGINT)),
@@ -104,47 +131,16 @@ async fn watch(client: &StatusClient) -> Result<StatusReport, CommandFailure> {
     }
 }
 
-/// Where a status comes from.
-enum StatusSource {
-    /// The driver at an address, with the token that it asks for.
-    Driver(String, TokenSource),
-    /// A job whose driver does not run any more.
-    Past(Box<JobEntry>),
-}
-
-fn source(flags: &StatusFlags) -> Result<StatusSource, CommandFailure> {
-    let (token, folder) = (flags.token_file.as_deref(), flags.state_dir.as_deref());
-    let at = |driver: &str, folder: Option<&Path>| {
-        let driver = hosts_and_ports(driver)
-            .map_err(|reason| CommandFailure::usage(format!("--driver: {reason}")))
-            .map_err(|failure| {
-                failure.hint("give the address that the driver printed: HOST:PORT")
-            })?;
-        let token = TokenSource::new(&driver, None, token, folder)?;
-        Ok(StatusSource::Driver(driver, token))
-    };
-    if let Some(driver) = &flags.driver {
-        return at(driver, folder);
-    }
-    if let Some(folder) = folder.filter(|_| flags.job.is_none()) {
-        let address = fs::read_to_string(folder.join(ADDRESS_FILE)).unwrap_or_default();
-        let address = address.trim();
-        return at(if address.is_empty() { DEFAULT_DRIVER } else { address }, Some(folder));
-    }
-    let found = find_job(flags.job.as_deref());
-    let is_running = found.as_ref().is_ok_and(|job| job.condition() == JobCondition::Running);
-    // A driver that is in no list, such as one of another user whose token file is given.
-    if flags.job.is_none()
-        && !is_running
-        && let StatusSource::Driver(driver, source) = at(DEFAULT_DRIVER, None)?
-        && (token.is_some() || !source.may_appear())
-    {
-        return Ok(StatusSource::Driver(driver, source));
-    }
-    let entry = found?;
-    match is_running {
-        true => at(&entry.address, Some(&entry.state_dir)),
-        false => Ok(StatusSource::Past(Box::new(entry))),
+/// Prints how a job of this machine ended that was watched until its driver was gone. A driver goes a moment after the end
+/// of its job: that nobody saw its last status is no failure.
+fn print_end(
+    job: &str,
+    failure: CommandFailure,
+    flags: &StatusFlags,
+) -> Result<(), CommandFailure> {
+    match find_job(Some(job)) {
+        Ok(entry) if entry.ended.is_some() => print_past(&entry, flags),
+        _ => Err(failure),
     }
 }
 

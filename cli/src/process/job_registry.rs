@@ -159,6 +159,22 @@ impl JobRegistry {
         self.write(&entry)
     }
 
+    /// Forgets a job that does not run, and removes its state directory if nobody chose that, no other job uses it, and
+    /// it has no journal: with one the job can still go on. Returns the directory if it is kept.
+    pub(crate) fn forget(&self, entry: &JobEntry) -> io::Result<Option<PathBuf>> {
+        fs::remove_file(self.path(&entry.job))?;
+        let folder = entry.state_dir.clone();
+        let is_default = folder.parent() == Some(&self.root);
+        let is_used = self.jobs().iter().any(|other| other.state_dir == folder);
+        if !is_default || is_used || folder.join(JOURNAL_FILE).exists() {
+            return Ok(folder.exists().then_some(folder));
+        }
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(None),
+        }
+    }
+
     fn folder(&self) -> PathBuf {
         self.root.join(JOBS_FOLDER)
     }

@@ -1,4 +1,4 @@
-//! A client of the driver: asks for its status. Used by `status`, `explain`, `doctor` and `demo`.
+//! A client of the driver: asks for its status, and gives it the operator's requests. Used by `operate`, `status`, `explain`, `doctor` and `demo`.
 
 use std::time::Duration;
 
@@ -42,9 +42,18 @@ impl StatusClient {
 
     /// Asks for the status once.
     pub(crate) async fn ask(&self) -> Result<StatusReport, CommandFailure> {
-        let answer = self.driver.ask(ClientRequest::Status, PATIENCE).await;
-        let ClientResponse::Status(status) = answer.failed("the driver did not answer")?;
-        Ok(*status)
+        match self.request(ClientRequest::Status).await? {
+            ClientResponse::Status(status) => Ok(*status),
+            _ => Err(CommandFailure::new("the driver answered something else than its status")),
+        }
+    }
+
+    /// Gives the driver a request.
+    pub(crate) async fn request(
+        &self,
+        request: ClientRequest,
+    ) -> Result<ClientResponse, CommandFailure> {
+        self.driver.ask(request, PATIENCE).await.failed("the driver did not answer")
     }
 
     /// Closes the connection.

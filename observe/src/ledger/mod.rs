@@ -172,6 +172,9 @@ impl GoodputLedger {
             }
             EventKind::HostRefused { .. }
             | EventKind::HostUnreachable(_)
+            | EventKind::HostBlacklisted { .. }
+            | EventKind::HostDrained { .. }
+            | EventKind::HostReadmitted { .. }
             | EventKind::ResetCalledOff { .. }
             | EventKind::WorkerStalled { .. }
             | EventKind::StallEnded { .. }

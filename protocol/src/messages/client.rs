@@ -17,11 +17,23 @@ use super::straggler::StragglingWorker;
 use crate::ids::{HostName, JobId};
 use crate::job::JobResult;
 
-/// Questions of a client.
+/// Questions and requests of a client.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum ClientRequest {
     /// The status, once.
     Status,
+    /// End the job, as Ctrl-C at the driver does; a second request ends it at once.
+    Stop,
+    /// Take a host out: its workers leave in order, and it gets no others until it is let in again.
+    Drain {
+        /// The host.
+        host: HostName,
+    },
+    /// Let a host in again that was drained or blacklisted.
+    Readmit {
+        /// The host.
+        host: HostName,
+    },
 }
 
 /// Answers of the driver.
@@ -29,6 +41,15 @@ pub enum ClientRequest {
 pub enum ClientResponse {
     /// The status.
     Status(Box<StatusReport>),
+    /// The request is carried out.
+    Done,
+    /// There is nothing to do: what was asked for is so already.
+    DoneAlready,
+    /// The request cannot be carried out.
+    Refused {
+        /// The reason.
+        reason: String,
+    },
 }
 
 /// The job at a glance: the object that `status --json` prints.

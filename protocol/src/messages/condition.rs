@@ -63,6 +63,8 @@ pub enum HostCondition {
     Blacklisted,
     /// The workers of all its slots were replaced, since they hung or were slow: it is used last of all for a cool-down.
     Resting,
+    /// The operator has taken the host out.
+    Drained,
 }
 
 impl HostCondition {
@@ -77,6 +79,7 @@ impl HostCondition {
             Self::Unlisted => "unlisted",
             Self::Blacklisted => "blacklisted",
             Self::Resting => "resting",
+            Self::Drained => "drained",
         }
     }
 }

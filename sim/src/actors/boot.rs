@@ -98,6 +98,7 @@ impl DriverNode {
         async move {
             match answer.await {
                 Ok(ClientResponse::Status(status)) => status.to_string(),
+                Ok(answer) => format!("the driver answers something else: {answer:?}"),
                 Err(error) => format!("the driver does not say: {error}"),
             }
         }

@@ -340,6 +340,7 @@ pub(crate) fn hosts(snapshot: &HostsSnapshot) -> String {
     };
     let hosts = list(snapshot.hosts.iter().map(|HostEntry { name, slots, state }| match state {
         HostState::Listed => format!("{name}:{slots}"),
+        HostState::Drained => format!("({name}:{slots} drained)"),
         HostState::Blacklisted { until } => format!("({name}:{slots} until {})", or_none(*until)),
     }));
     format!("hosts, update {update}: {hosts}; warnings: {}", list(&snapshot.warnings))
@@ -354,6 +355,10 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
         EventKind::HostsChanged { hosts } => format!("hosts changed: {}", list(hosts)),
         // A member's message says so.
         EventKind::HostUnreachable(_) => return None,
+        // The host manager's list says so.
+        EventKind::HostBlacklisted { .. }
+        | EventKind::HostDrained { .. }
+        | EventKind::HostReadmitted { .. } => return None,
         EventKind::WorkerStarted { .. } => return None,
         EventKind::WorkerAttached { worker, pid } => format!("{worker} attached as process {pid}"),
         EventKind::WorkerExited { worker, status, expected, killed_after_grace } => {

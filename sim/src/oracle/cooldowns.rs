@@ -44,6 +44,9 @@ impl Cooldowns {
                         self.stays.entry(name.clone()).or_insert((0, None));
                     }
                 }
+                HostState::Drained => {
+                    complaint = Err(format!("{name} is drained, and nobody asked"))
+                }
                 HostState::Blacklisted { until: None } => {
                     complaint = Err(format!("{name} is blacklisted for ever"));
                 }

@@ -230,7 +230,13 @@ impl DriverCore {
         let message = format!("no agent can be started on host {host}: {}", shorten(reason));
         self.event(EventKind::Warning { message: message.clone() });
         self.first_cause.note_launch_failure(message);
-        self.output(DriverOutput::HostFailed { host: host.clone(), reason: reason.to_owned() });
+        self.report_failed_host(host.clone(), reason.to_owned());
+    }
+
+    /// Reports a host to the host manager, which blacklists it.
+    pub(crate) fn report_failed_host(&mut self, host: HostName, reason: String) {
+        self.roster.blame(&host, &reason);
+        self.output(DriverOutput::HostFailed { host, reason });
     }
 
     /// Handles the loss of an agent: its workers are lost with it.

@@ -8,21 +8,21 @@ use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::HostName;
 use elastic_protocol::messages::JobPhase;
 
-/// A host that the job may use, as an event names it: `name:slots`, in parentheses when blacklisted.
+/// A host that the job may use, as an event names it: `name:slots`, in parentheses when it gets no workers.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ListedHost {
     /// The host.
     pub name: HostName,
     /// Number of its slots.
     pub slots: u32,
-    /// Whether it gets no workers at present.
+    /// Whether it gets no workers at present: it is blacklisted, or drained.
     pub is_blacklisted: bool,
 }
 
 impl ListedHost {
     /// A host of the host manager's list.
     pub(crate) fn new(entry: &HostEntry) -> Self {
-        let is_blacklisted = matches!(entry.state, HostState::Blacklisted { .. });
+        let is_blacklisted = entry.state != HostState::Listed;
         Self { name: entry.name.clone(), slots: entry.slots, is_blacklisted }
     }
 }

@@ -453,6 +453,9 @@ impl DriverCore {
                 (elastic_host_manager::HostState::Blacklisted { .. }, _) => {
                     missing.push(format!("host {} (blacklisted)", entry.name));
                 }
+                (elastic_host_manager::HostState::Drained, _) => {
+                    missing.push(format!("host {} (drained)", entry.name));
+                }
                 (_, None) => missing.push(format!("host {} (no agent)", entry.name)),
                 (_, Some(agent)) if !agent.is_available() => {
                     missing.push(format!("host {} (lost or draining)", entry.name));

@@ -81,6 +81,7 @@ impl DriverCore {
             name: entry.name.clone(),
             slots: entry.slots,
             is_blacklisted: matches!(entry.state, HostState::Blacklisted { .. }),
+            is_drained: entry.state == HostState::Drained,
         });
         let record = JournalRecord::Hosts { hosts: hosts.collect() };
         self.record(&record);

@@ -53,7 +53,9 @@ mod timers;
 mod trained_state;
 mod workers;
 
-use elastic_host_manager::{HostEntry, HostsSnapshot};
+use std::collections::BTreeMap;
+
+use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::messages::DriverStatus;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{JobId, Term, Time};
@@ -332,15 +334,42 @@ impl DriverCore {
             }
         }
         self.quarrels.handle_hosts(&snapshot.hosts);
+        let told = self.changes_of_hosts(now, &snapshot.hosts);
         self.roster.set_hosts(snapshot);
         if !changed {
             return;
         }
         self.event(EventKind::HostsChanged { hosts });
+        for told in told {
+            self.event(told);
+        }
         self.record_hosts();
         self.expel_blacklisted(now);
         self.round.gather_changed(now);
         self.agenda.ask_review(now);
+    }
+
+    /// The hosts that may not have workers from now on, and those that may again, as events.
+    fn changes_of_hosts(&self, now: Time, hosts: &[HostEntry]) -> Vec<EventKind> {
+        let known: BTreeMap<_, _> =
+            self.roster.hosts().iter().map(|entry| (&entry.name, entry.state)).collect();
+        let change = |entry: &HostEntry| {
+            // What is not known is new here, or was told by a former driver.
+            let (host, before) = (entry.name.clone(), *known.get(&entry.name)?);
+            match (before, entry.state) {
+                (HostState::Blacklisted { .. }, HostState::Blacklisted { .. })
+                | (HostState::Drained, HostState::Drained)
+                | (HostState::Listed, HostState::Listed) => None,
+                (_, HostState::Blacklisted { until }) => {
+                    let reason = self.roster.blame_of(&host).unwrap_or("it failed").to_owned();
+                    let for_ms = until.map(|until| until.ms_since(now));
+                    Some(EventKind::HostBlacklisted { host, reason, for_ms })
+                }
+                (_, HostState::Drained) => Some(EventKind::HostDrained { host }),
+                (_, HostState::Listed) => Some(EventKind::HostReadmitted { host }),
+            }
+        };
+        hosts.iter().filter_map(change).collect()
     }
 
     fn output(&mut self, output: DriverOutput) {

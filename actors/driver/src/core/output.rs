@@ -147,11 +147,31 @@ pub enum EventKind {
         /// Evidence of the loss.
         reason: String,
     },
+    /// A host gets no workers because of its failures.
+    HostBlacklisted {
+        /// The host.
+        host: HostName,
+        /// The last failure.
+        reason: String,
+        /// For how long, in milliseconds; none: for good.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<f64>,
+    },
+    /// The operator has taken a host out: its workers leave in order.
+    HostDrained {
+        /// The host.
+        host: HostName,
+    },
+    /// A host that was blacklisted or drained may have workers again.
+    HostReadmitted {
+        /// The host.
+        host: HostName,
+    },
     /// Two hosts do not reach each other, although the driver hears both: a generation broke between them.
     HostUnreachable(UnreachableHost),
     /// The hosts that the job may use changed.
     HostsChanged {
-        /// `name:slots`, the oldest first; blacklisted ones in parentheses.
+        /// `name:slots`, the oldest first; those that get no workers in parentheses.
         #[serde(with = "event_form::texts")]
         hosts: Vec<ListedHost>,
     },

@@ -19,7 +19,7 @@ use elastic_protocol::{HostName, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
-use super::output::{DriverOutput, EventKind};
+use super::output::EventKind;
 use super::phase::FormedGeneration;
 
 /// Generations in a row that break between two hosts before one of them is left out.
@@ -223,7 +223,7 @@ impl DriverCore {
         self.quarrels.settled(&host);
         self.quarrels.going = Some(host.clone());
         self.quarrels.told_at = now;
-        self.output(DriverOutput::HostFailed { host, reason });
+        self.report_failed_host(host, reason);
         true
     }
 

@@ -10,7 +10,6 @@ use elastic_runtime::restart::RestartBackoff;
 
 use super::DriverCore;
 use super::config::{ElasticMode, OnFailure};
-use super::output::DriverOutput;
 use super::phase::RoundPhase;
 use super::table::{SlotId, Stance};
 use super::timers::Timer;
@@ -67,7 +66,7 @@ impl DriverCore {
             };
             self.roster.forgive(&slot_id);
             self.record_slot(&worker.host, worker.slot);
-            self.output(DriverOutput::HostFailed { host: worker.host.clone(), reason });
+            self.report_failed_host(worker.host.clone(), reason);
             return;
         }
         // By restart, the first failure has no back-off: restarting the whole group takes time enough.

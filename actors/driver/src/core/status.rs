@@ -115,6 +115,7 @@ impl DriverCore {
                 (HostState::Blacklisted { until }, _) => {
                     (HostCondition::Blacklisted, until.map(wall_clock))
                 }
+                (HostState::Drained, _) => (HostCondition::Drained, None),
                 (HostState::Listed, None) => (HostCondition::Joining, None),
                 (HostState::Listed, Some(agent)) if agent.draining.is_some() => {
                     (HostCondition::Draining, None)

@@ -90,6 +90,8 @@ pub struct HostImage {
     pub slots: u32,
     /// Whether the host is blacklisted.
     pub is_blacklisted: bool,
+    /// Whether the operator has taken the host out.
+    pub is_drained: bool,
 }
 
 /// A worker's process.

@@ -7,15 +7,16 @@ mod tests;
 use std::time::Duration;
 
 use actix::{
-    Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture,
+    Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, MessageResult, Recipient,
+    WrapFuture,
 };
 use elastic_protocol::{HostName, Time};
 use elastic_runtime::{Clock, NodeHandle, TimedActor, TimerSlot};
 use tokio::time::timeout;
 
 use crate::core::{
-    DiscoveryError, DiscoveryFailure, FailureDecision, HostManagerConfig, HostManagerCore,
-    HostManagerOutput, HostsSnapshot, JoinDecision,
+    DiscoveryError, DiscoveryFailure, DrainDecision, FailureDecision, HostManagerConfig,
+    HostManagerCore, HostManagerOutput, HostsSnapshot, JoinDecision, ReadmitDecision,
 };
 use crate::discovery::Discovery;
 
@@ -58,6 +59,28 @@ pub struct HostFailed {
 
 impl Message for HostFailed {
     type Result = ();
+}
+
+/// The operator takes a host out.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DrainHost {
+    /// Which host.
+    pub host: HostName,
+}
+
+impl Message for DrainHost {
+    type Result = DrainDecision;
+}
+
+/// The operator lets a host in again that was drained or blacklisted.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ReadmitHost {
+    /// Which host.
+    pub host: HostName,
+}
+
+impl Message for ReadmitHost {
+    type Result = ReadmitDecision;
 }
 
 /// Messages from the host manager to the driver.
@@ -210,15 +233,35 @@ impl Handler<HostFailed> for HostManager {
         match self.core.handle_failure(now, &host, &reason) {
             FailureDecision::Blacklisted { until: Some(until), .. } => {
                 let seconds = until.since(now).as_secs_f64();
-                tracing::warn!(%host, seconds, reason, "blacklisted");
+                tracing::debug!(%host, seconds, reason, "blacklisted");
             }
             FailureDecision::Blacklisted { until: None, .. } => {
-                tracing::warn!(%host, reason, "blacklisted for good");
+                tracing::debug!(%host, reason, "blacklisted for good");
             }
             FailureDecision::OutAlready { .. } => {
                 tracing::debug!(%host, reason, "failed again while it is blacklisted");
             }
         }
         self.drain(ctx);
+    }
+}
+
+impl Handler<DrainHost> for HostManager {
+    type Result = MessageResult<DrainHost>;
+
+    fn handle(&mut self, drain: DrainHost, ctx: &mut Context<Self>) -> Self::Result {
+        let decision = self.core.handle_drain(self.now(), &drain.host);
+        self.drain(ctx);
+        MessageResult(decision)
+    }
+}
+
+impl Handler<ReadmitHost> for HostManager {
+    type Result = MessageResult<ReadmitHost>;
+
+    fn handle(&mut self, readmit: ReadmitHost, ctx: &mut Context<Self>) -> Self::Result {
+        let decision = self.core.handle_readmit(self.now(), &readmit.host);
+        self.drain(ctx);
+        MessageResult(decision)
     }
 }

@@ -61,6 +61,11 @@ impl Blacklist {
         stay
     }
 
+    /// Lets a host in at once, and forgets its failures. Returns whether it was blacklisted.
+    pub(super) fn forgive(&mut self, name: &HostName) -> bool {
+        self.penalties.remove(name).is_some_and(|penalty| penalty.out.is_some())
+    }
+
     /// Ends the stays that are over.
     pub(super) fn expire(&mut self, now: Time) {
         if is_planted(Bug::BlacklistNeverEnds) {

@@ -61,6 +61,8 @@ pub struct KnownHost {
     pub host: HostSlots,
     /// Whether it was blacklisted; if so, its stay begins again.
     pub is_blacklisted: bool,
+    /// Whether the operator had taken it out.
+    pub is_drained: bool,
 }
 
 /// Errors in the settings.

@@ -57,6 +57,28 @@ pub enum LeaveDecision {
     NotListed,
 }
 
+/// Result of the operator's request to take a host out.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum DrainDecision {
+    /// The host gets no workers from now on; those that it has leave in order.
+    Drained,
+    /// It was taken out before.
+    OutAlready,
+    /// No such host is listed.
+    NotListed,
+    /// [`PENALTIES_MAX`](super::limits::PENALTIES_MAX) hosts are taken out already.
+    TooMany,
+}
+
+/// Result of the operator's request to let a host in again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReadmitDecision {
+    /// It may have workers again: it was drained or blacklisted.
+    Readmitted,
+    /// It was neither drained nor blacklisted.
+    NotOut,
+}
+
 /// Result of a worker's failure on a host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum FailureDecision {

@@ -33,21 +33,26 @@ use self::blacklist::Blacklist;
 pub use self::config::{
     CooldownRange, HostManagerConfig, HostSlots, HostSource, InvalidConfig, KnownHost,
 };
-pub use self::decision::{FailureDecision, JoinDecision, JoinRefusal, LeaveDecision};
+pub use self::decision::{
+    DrainDecision, FailureDecision, JoinDecision, JoinRefusal, LeaveDecision, ReadmitDecision,
+};
 pub use self::discovery::{DiscoveryError, DiscoveryFailure};
-use self::limits::{HOSTS_MAX, OUTPUT_BYTES_MAX, SLOTS_MAX};
+use self::limits::{HOSTS_MAX, OUTPUT_BYTES_MAX, PENALTIES_MAX, SLOTS_MAX};
 pub use self::parse::{
     HostLines, HostListError, LineError, LineProblem, parse_host_list, parse_hosts,
 };
 pub use self::snapshot::{HostEntry, HostManagerOutput, HostState, HostUpdate, HostsSnapshot};
 
-/// The owner of these facts: which hosts exist, their slots and order, and which are blacklisted until when.
+/// The owner of these facts: which hosts exist, their slots and order, which are blacklisted until when, and
+/// which the operator has taken out.
 #[derive(Debug)]
 pub struct HostManagerCore {
     config: HostManagerConfig,
     /// Oldest first, blacklisted ones included.
     hosts: Vec<HostSlots>,
     blacklist: Blacklist,
+    /// Hosts that the operator has taken out. Kept when a host leaves the list, so that it stays out when it returns.
+    drained: BTreeSet<HostName>,
     warnings: Vec<String>,
     polling: Polling,
     discovered_once: bool,
@@ -80,7 +85,10 @@ impl HostManagerCore {
         for known in config.known.iter().filter(|known| known.is_blacklisted) {
             blacklist.put_out(now, &known.host.name);
         }
+        let drained = config.known.iter().filter(|known| known.is_drained);
+        let drained = drained.map(|known| known.host.name.clone()).collect();
         let mut core = Self {
+            drained,
             discovered_once: !config.known.is_empty(),
             blacklist,
             config,
@@ -177,6 +185,33 @@ impl HostManagerCore {
         FailureDecision::Blacklisted { until, reason: reason.to_owned() }
     }
 
+    /// The operator takes a host out: it gets no workers until it is let in again, whatever lists it.
+    pub fn handle_drain(&mut self, now: Time, name: &HostName) -> DrainDecision {
+        self.blacklist.expire(now);
+        if self.drained.contains(name) {
+            return DrainDecision::OutAlready;
+        }
+        if !self.hosts.iter().any(|host| host.name == *name) {
+            return DrainDecision::NotListed;
+        }
+        if self.drained.len() >= PENALTIES_MAX {
+            return DrainDecision::TooMany;
+        }
+        self.drained.insert(name.clone());
+        DrainDecision::Drained
+    }
+
+    /// The operator lets a host in again: it is not drained or blacklisted any more, and its failures are forgotten.
+    pub fn handle_readmit(&mut self, now: Time, name: &HostName) -> ReadmitDecision {
+        self.blacklist.expire(now);
+        let (was_drained, was_blacklisted) =
+            (self.drained.remove(name), self.blacklist.forgive(name));
+        match was_drained || was_blacklisted {
+            true => ReadmitDecision::Readmitted,
+            false => ReadmitDecision::NotOut,
+        }
+    }
+
     /// Time has passed: a poll may be due, a stay over.
     pub fn handle_timeout(&mut self, now: Time) {
         self.blacklist.expire(now);
@@ -220,6 +255,9 @@ impl HostManagerCore {
         if self.polling != Polling::Off && self.config.source != HostSource::Script {
             return Err(format!("{:?}, and hosts come from no script", self.polling));
         }
+        if self.drained.len() > PENALTIES_MAX.max(self.config.known.len()) {
+            return Err(format!("{} hosts are drained", self.drained.len()));
+        }
         self.blacklist.check()
     }
 
@@ -238,6 +276,7 @@ impl HostManagerCore {
             name: host.name.clone(),
             slots: host.slots,
             state: match self.blacklist.stay(&host.name) {
+                _ if self.drained.contains(&host.name) => HostState::Drained,
                 Some(stay) => HostState::Blacklisted { until: stay.until },
                 None => HostState::Listed,
             },

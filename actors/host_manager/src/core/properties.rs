@@ -19,6 +19,8 @@ enum Event {
     /// A poll fails.
     PollFails,
     Failure(u8),
+    Drain(u8),
+    Readmit(u8),
     Pass(u64),
 }
 
@@ -28,6 +30,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         6 => list.prop_map(Event::Poll),
         1 => Just(Event::PollFails),
         3 => (0..6_u8).prop_map(Event::Failure),
+        1 => (0..6_u8).prop_map(Event::Drain),
+        1 => (0..6_u8).prop_map(Event::Readmit),
         6 => (0..3_000_u64).prop_map(Event::Pass),
     ];
     prop::collection::vec(event, 1..60)
@@ -53,6 +57,7 @@ struct Model {
     hosts: Vec<(u8, u32)>,
     /// The times at which each host was blacklisted.
     failures: BTreeMap<u8, Vec<Time>>,
+    drained: BTreeSet<u8>,
 }
 
 impl Model {
@@ -127,6 +132,25 @@ proptest! {
                         }
                     }
                 }
+                Event::Drain(host) => {
+                    let is_listed = model.hosts.iter().any(|(other, _)| *other == host);
+                    let expected = match (model.drained.contains(&host), is_listed) {
+                        (true, _) => DrainDecision::OutAlready,
+                        (false, false) => DrainDecision::NotListed,
+                        (false, true) => DrainDecision::Drained,
+                    };
+                    prop_assert_eq!(core.handle_drain(now, &name(host)), expected);
+                    if expected == DrainDecision::Drained {
+                        model.drained.insert(host);
+                    }
+                }
+                Event::Readmit(host) => {
+                    let decision = core.handle_readmit(now, &name(host));
+                    if model.drained.remove(&host) {
+                        prop_assert_eq!(decision, ReadmitDecision::Readmitted);
+                    }
+                    model.failures.remove(&host);
+                }
                 Event::Pass(ms) => {
                     now = now + Duration::from_millis(ms);
                     core.handle_timeout(now);
@@ -140,7 +164,12 @@ proptest! {
                 model.hosts.iter().map(|(host, slots)| (name(*host), *slots)).collect();
             prop_assert_eq!(listed, expected, "H-17: order and slots");
             for (host, entry) in model.hosts.iter().map(|(host, _)| *host).zip(&seen.hosts) {
+                if model.drained.contains(&host) {
+                    prop_assert_eq!(entry.state, HostState::Drained);
+                    continue;
+                }
                 match (model.stay(host), entry.state) {
+                    (_, HostState::Drained) => prop_assert!(false, "h{} is not drained", host),
                     (None, state) => prop_assert_eq!(state, HostState::Listed),
                     (Some((least, _)), HostState::Listed) => prop_assert!(now >= least, "H-14"),
                     (Some((_, most)), HostState::Blacklisted { .. }) => prop_assert!(now < most),

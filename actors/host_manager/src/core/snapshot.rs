@@ -18,6 +18,8 @@ pub enum HostState {
         /// The end of its stay; `None`: for ever.
         until: Option<Time>,
     },
+    /// The operator has taken the host out, and it gets no workers until it is let in again.
+    Drained,
 }
 
 /// A host of the snapshot.
@@ -32,11 +34,11 @@ pub struct HostEntry {
 }
 
 impl HostEntry {
-    /// The number of slots that may be used now; 0 for a blacklisted host.
+    /// The number of slots that may be used now; 0 for a blacklisted or drained host.
     pub const fn usable_slots(&self) -> u32 {
         match self.state {
             HostState::Listed => self.slots,
-            HostState::Blacklisted { .. } => 0,
+            HostState::Blacklisted { .. } | HostState::Drained => 0,
         }
     }
 }
@@ -77,7 +79,7 @@ impl HostUpdate {
 /// All hosts at one moment.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HostsSnapshot {
-    /// The oldest first, blacklisted ones in their places.
+    /// The oldest first, blacklisted and drained ones in their places.
     pub hosts: Vec<HostEntry>,
     /// The change since the snapshot before.
     pub update: HostUpdate,

@@ -127,6 +127,7 @@ impl Durable {
         let known = self.tenure.image.hosts.iter().map(|host| KnownHost {
             host: HostSlots { name: host.name.clone(), slots: host.slots },
             is_blacklisted: host.is_blacklisted,
+            is_drained: host.is_drained,
         });
         known.collect()
     }

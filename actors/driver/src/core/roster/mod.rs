@@ -42,6 +42,8 @@ pub(crate) struct Roster {
     program_starts: bool,
     /// Slots on whose hosts the program cannot be started.
     programless: BTreeSet<SlotId>,
+    /// The last failure for which each listed host was reported to the host manager.
+    blames: BTreeMap<HostName, String>,
 }
 
 impl Roster {
@@ -58,13 +60,27 @@ impl Roster {
             incarnation: Incarnation::default(),
             program_starts: false,
             programless: BTreeSet::new(),
+            blames: BTreeMap::new(),
         }
     }
 
     /// Takes the new list of hosts.
     pub(crate) fn set_hosts(&mut self, snapshot: HostsSnapshot) {
         self.seating.set_list(&snapshot.hosts);
+        self.blames.retain(|host, _| snapshot.hosts.iter().any(|entry| entry.name == *host));
         self.snapshot = snapshot;
+    }
+
+    /// Notes the failure for which a listed host is reported to the host manager.
+    pub(crate) fn blame(&mut self, host: &HostName, reason: &str) {
+        if self.snapshot.hosts.iter().any(|entry| entry.name == *host) {
+            self.blames.insert(host.clone(), reason.to_owned());
+        }
+    }
+
+    /// The last failure for which a host was reported.
+    pub(crate) fn blame_of(&self, host: &HostName) -> Option<&str> {
+        self.blames.get(host).map(String::as_str)
     }
 
     /// The listed hosts, the oldest first.

@@ -1,0 +1,85 @@
+//! `history`: the resets of a job, each with its cause and cost, from the event log of its state directory. Called by
+//! `main`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use elastic_observe::{LoggedJob, ResetAccount, wall_clock_at, with_short_names};
+use serde_json::{Value, json};
+
+use super::event_log::read_event_log;
+use super::failure::CommandFailure;
+use super::find_job::{short_id, state_dir_of};
+use super::printable::printable;
+use super::stdout::print_line;
+
+/// Flags of `history`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct HistoryFlags {
+    /// The job, by the first letters of its id as `list` shows it [default: the one that runs on this machine, else
+    /// the last]
+    #[arg(value_name = "JOB", conflicts_with = "state_dir")]
+    job: Option<String>,
+    /// The driver's state directory; it may be that of a job that is over [default: that of the job]
+    #[arg(long, env = "ELASTIC_STATE_DIR", value_name = "FOLDER")]
+    state_dir: Option<PathBuf>,
+    /// Print a JSON array instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the resets, the oldest first.
+pub(crate) fn print_history(flags: &HistoryFlags) -> Result<(), CommandFailure> {
+    let folder = state_dir_of(flags.state_dir.as_deref(), flags.job.as_deref())?;
+    let job = read_event_log(&folder, "history --state-dir", |lines| LoggedJob::of_lines(lines))?;
+    if flags.json {
+        let resets: Vec<Value> = job.ledger.resets().map(as_json).collect();
+        return print_line(&Value::from(resets).to_string());
+    }
+    print_line(&with_short_names(&printable(&describe(&job))))
+}
+
+fn as_json(reset: &ResetAccount) -> Value {
+    json!({
+        "from": reset.from,
+        "to": reset.to,
+        "at": rfc_3339(reset),
+        "way": reset.way.name(),
+        "cause": reset.cause.to_string(),
+        "ms": reset.ms,
+        "steps_lost": reset.steps_lost,
+        "cost": reset.cost.non_empty().map(|(bucket, seconds)| (bucket.name(), seconds)).collect::<Vec<_>>(),
+    })
+}
+
+fn rfc_3339(reset: &ResetAccount) -> String {
+    humantime::format_rfc3339_millis(wall_clock_at(reset.decided_at)).to_string()
+}
+
+fn describe(job: &LoggedJob) -> String {
+    let id = short_id(&job.job);
+    let end = match &job.result {
+        Some(result) => format!("\njob {id} is over: {}", result.reason),
+        None => format!("\njob {id} goes on"),
+    };
+    if job.ledger.resets().next().is_none() {
+        return format!("job {id} has had no reset{end}");
+    }
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(["AT", "GENERATION", "WAY", "TOOK", "LOST", "CAUSE"]);
+    for reset in job.ledger.resets() {
+        let total = reset.ms.and_then(|ms| ms.total);
+        table.add_row([
+            // To the second: the milliseconds and the zone are in the JSON.
+            rfc_3339(reset).chars().take(19).collect(),
+            reset.to.map_or_else(|| reset.from.to_string(), |to| format!("{} > {to}", reset.from)),
+            reset.way.name().to_owned(),
+            total.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0} ms")),
+            reset.steps_lost.to_string(),
+            reset.cause.to_string(),
+        ]);
+    }
+    format!("{table}\n{end}")
+}

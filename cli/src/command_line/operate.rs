@@ -1,0 +1,120 @@
+//! Requests of the operator to a driver: `stop` ends the job, `drain` takes a host out in order, `readmit` lets it in
+//! again. Called by `main`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use elastic_protocol::HostName;
+use elastic_protocol::messages::{ClientRequest, ClientResponse};
+
+use super::failure::CommandFailure;
+use super::find_job::short_id;
+use super::job_source::{JobSource, WantedJob};
+use super::stdout::print_line;
+use crate::process::StatusClient;
+
+/// How to reach the driver that is not in the list of this user's jobs.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DriverAccess {
+    /// The driver, as HOST:PORT; with the other drivers that may act, separated by commas [default: that of the job]
+    #[arg(long, env = "ELASTIC_DRIVER", value_name = "ADDR")]
+    driver: Option<String>,
+    /// A file with the driver's token [default: that of its state directory on this machine]
+    #[arg(long, env = "ELASTIC_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The driver's state directory, if one was given to it
+    #[arg(long, env = "ELASTIC_STATE_DIR", value_name = "FOLDER")]
+    state_dir: Option<PathBuf>,
+}
+
+/// Flags of `stop`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StopFlags {
+    /// The job, by the first letters of its id as `list` shows it [default: the one that runs on this machine]
+    #[arg(value_name = "JOB", conflicts_with = "driver")]
+    job: Option<String>,
+    /// Its driver.
+    #[command(flatten)]
+    access: DriverAccess,
+}
+
+/// Flags of `drain` and `readmit`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct HostFlags {
+    /// The host, as `status` names it
+    #[arg(value_name = "HOST")]
+    host: HostName,
+    /// The job, by the first letters of its id as `list` shows it [default: the one that runs on this machine]
+    #[arg(long, value_name = "JOB", conflicts_with = "driver")]
+    job: Option<String>,
+    /// Its driver.
+    #[command(flatten)]
+    access: DriverAccess,
+}
+
+/// Asks the driver to end the job.
+pub(crate) async fn stop_job(flags: &StopFlags) -> Result<(), CommandFailure> {
+    ask(flags.job.as_deref(), &flags.access, ClientRequest::Stop).await?;
+    print_line(
+        "the job ends: its workers leave at their next step. `elastic-node status` shows how it ended; \
+         a second `stop` ends it at once",
+    )
+}
+
+/// Asks the driver to take a host out.
+pub(crate) async fn drain_host(flags: &HostFlags) -> Result<(), CommandFailure> {
+    let host = flags.host.clone();
+    let request = ClientRequest::Drain { host: host.clone() };
+    let text = match ask(flags.job.as_deref(), &flags.access, request).await? {
+        ClientResponse::DoneAlready => format!("host {host} is drained already"),
+        _ => format!(
+            "host {host} is drained: its workers leave at a step, without loss; `elastic-node readmit {host}` \
+             lets it in again"
+        ),
+    };
+    print_line(&text)
+}
+
+/// Asks the driver to let a host in again.
+pub(crate) async fn readmit_host(flags: &HostFlags) -> Result<(), CommandFailure> {
+    let host = flags.host.clone();
+    let request = ClientRequest::Readmit { host: host.clone() };
+    let text = match ask(flags.job.as_deref(), &flags.access, request).await? {
+        ClientResponse::DoneAlready => format!("host {host} is neither drained nor blacklisted"),
+        _ => format!("host {host} may have workers again"),
+    };
+    print_line(&text)
+}
+
+/// Gives a request to the driver of a job that runs.
+async fn ask(
+    job: Option<&str>,
+    access: &DriverAccess,
+    request: ClientRequest,
+) -> Result<ClientResponse, CommandFailure> {
+    let DriverAccess { driver, token_file, state_dir } = access;
+    let wanted = WantedJob {
+        job,
+        driver: driver.as_deref(),
+        token_file: token_file.as_deref(),
+        state_dir: state_dir.as_deref(),
+    };
+    let (driver, token) = match wanted.source()? {
+        JobSource::Driver(driver, token) => (driver, token),
+        JobSource::Past(entry) => {
+            let (id, state) = (short_id(&entry.job), entry.condition().as_str());
+            return Err(CommandFailure::usage(format!("job {id} does not run any more: {state}"))
+                .hint("`elastic-node list` shows which jobs run"));
+        }
+    };
+    let client = StatusClient::connect(&driver, &token).await?;
+    let answer = client.request(request).await;
+    client.close().await;
+    match answer? {
+        ClientResponse::Refused { reason } => {
+            Err(CommandFailure::new(reason)
+                .hint("`elastic-node status` shows the hosts of the job"))
+        }
+        answer => Ok(answer),
+    }
+}
