@@ -37,6 +37,8 @@ enum Bench {
     Broadcast(collective::SizedOptions),
     /// Every rank's float32 to all, by size.
     Allgather(collective::SizedOptions),
+    /// The sum of float32 over eight logical shards, to all, by size; `allreduce` beside it shows what it costs.
+    Shards(collective::SizedOptions),
     /// The forming of a new generation's group.
     Form(collective::CollectiveOptions),
     /// kill -9 of a rank in the middle of a large all-reduce: when and how the others learn it.
@@ -82,6 +84,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Allreduce(options) => collective::run(Collective::Allreduce, &options),
         Bench::Broadcast(options) => collective::run(Collective::Broadcast, &options),
         Bench::Allgather(options) => collective::run(Collective::Allgather, &options),
+        Bench::Shards(options) => collective::run(Collective::Shards, &options),
         Bench::Form(options) => collective::run_form(&options),
         Bench::Abort(options) => abort::run(&options),
         Bench::CollectiveRank(options) => collective::run_rank(&options),

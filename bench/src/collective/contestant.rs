@@ -96,6 +96,9 @@ pub(super) fn peer(
         CollectivePeer::OneStream => {
             CollectiveContestant::ours(options, namespaces, CollectivePath::OneStream)
         }
+        CollectivePeer::Gloo | CollectivePeer::Mpi if collective == Collective::Shards => {
+            bail!("it has no shards")
+        }
         CollectivePeer::Gloo => gloo(options, namespaces),
         CollectivePeer::Mpi if namespaces.is_some() => {
             bail!("mpirun does not span network namespaces")

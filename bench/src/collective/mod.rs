@@ -1,4 +1,4 @@
-//! `bench allreduce`, `broadcast`, `allgather` and `form`: how long a collective takes over real processes of
+//! `bench allreduce`, `broadcast`, `allgather`, `shards` and `form`: how long a collective takes over real processes of
 //! this machine, by size, beside other programs that do the same.
 //!
 //! All programs run from the start to the end, and take turns: while one is measured the ranks of the others
@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use clap::{Args, ValueEnum};
+use elastic_collectives::ShardDeal;
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::median;
@@ -77,6 +78,8 @@ pub(crate) enum Collective {
     Broadcast,
     /// Every rank's buffer, to all.
     Allgather,
+    /// The sum of every shard's buffer over the tree of [`rank::SHARDS`] shards, to all.
+    Shards,
     /// A new generation's group, of processes that were in the last one.
     Form,
 }
@@ -88,6 +91,7 @@ impl Collective {
             Collective::Allreduce => "allreduce",
             Collective::Broadcast => "broadcast",
             Collective::Allgather => "allgather",
+            Collective::Shards => "shards",
             Collective::Form => "form",
         }
     }
@@ -130,6 +134,22 @@ pub(crate) fn run_form(options: &CollectiveOptions) -> anyhow::Result<()> {
     measure(Collective::Form, &[0], options)?.print(options.json)
 }
 
+/// Says how many bytes the busiest rank moves, beside those of a plain all-reduce.
+fn tell_bytes(world: u32) -> anyhow::Result<()> {
+    const BYTES: u64 = 1 << 20;
+    let deal = ShardDeal::even(rank::SHARDS, world);
+    let most = (0..world).map(|rank| deal.bytes_moved(rank, BYTES)).max().unwrap_or_default();
+    let plain = 4 * BYTES / u64::from(world) * u64::from(world - 1);
+    let shards = rank::SHARDS;
+    Ok(writeln!(
+        std::io::stderr(),
+        "{shards} shards on {world} ranks: the busiest sends and receives {:.2} bytes for one of the buffer, and {:.2} in a \
+         plain all-reduce",
+        most as f64 / BYTES as f64,
+        plain as f64 / BYTES as f64
+    )?)
+}
+
 fn measure(
     collective: Collective,
     sizes: &[usize],
@@ -146,6 +166,9 @@ fn measure(
             // The others are measured all the same.
             Err(error) => writeln!(std::io::stderr(), "{peer:?} is left out: {error:#}")?,
         }
+    }
+    if collective == Collective::Shards && !options.json {
+        tell_bytes(options.world)?;
     }
     let mut report = CollectiveReport::new(collective, options.world);
     for bytes in sizes {

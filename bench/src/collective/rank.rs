@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use elastic_collectives::{
     AbortHandle, Communicator, CommunicatorExt as _, DataPlane, GroupSpec, HostFabric, ReduceOp,
-    TcpFabric,
+    ShardDeal, TcpFabric,
 };
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,8 @@ use crate::monotonic::now_ns;
 
 /// Calls before the measurement: caches, pages and the scheduler settle.
 const WARM_UP: usize = 2;
+/// Logical shards of `bench shards`.
+pub(super) const SHARDS: u32 = 8;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// A constant: all ranks are children of one process, on this machine, for a few seconds.
 const KEY: [u8; 32] = [42; 32];
@@ -128,6 +130,15 @@ fn measure(
             // Each rank is the root once, so that none runs ahead of the others.
             (0..world).try_for_each(|root| Ok(rank.group.broadcast(&mut data, root)?))
         }),
+        "shards" => {
+            let deal = ShardDeal::even(SHARDS, world);
+            let shards = vec![data.as_slice(); deal.of(rank.plan.rank).len()];
+            let mut sum = vec![0.0f32; data.len()];
+            // What the rank combines by itself is measured, too.
+            time(calls, 1, || {
+                Ok(rank.group.all_reduce_shards(&shards, SHARDS, &mut sum, ReduceOp::Sum)?)
+            })
+        }
         "form" => time(calls, 1, || rank.form()),
         other => anyhow::bail!("there is no {other}"),
     }
