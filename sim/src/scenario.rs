@@ -281,6 +281,7 @@ fn draw_replacements(driver: &mut DriverConfig, seed: u64) {
     if random.random_bool(0.4) {
         driver.on_hang = OnHang::Replace;
     }
+    driver.replacements_max = random.random_range(1..=4);
     driver.cool_down = Duration::from_millis(random.random_range(2_000..30_000));
     if random.random_bool(0.4) {
         // No fewer may train than begin, and all further slots are spare.

@@ -14,9 +14,6 @@ use super::processes::SimulatedProcess;
 use super::stragglers::SLOW_NS_MIN;
 use super::{MS, World};
 
-/// Most replacements of one driver within an hour; no run is longer.
-const REPLACEMENTS_MAX: u32 = 4;
-
 /// How many times as long as its first one a cool-down may be.
 const COOL_DOWN_TIMES_MAX: u64 = 12;
 
@@ -80,10 +77,11 @@ impl World {
             return Err(format!("replacements: {worker} is replaced, and is not there"));
         };
         self.replacements.made += 1;
-        if self.replacements.made > REPLACEMENTS_MAX {
+        // No run is longer than an hour.
+        if self.replacements.made > self.scenario.driver.replacements_max {
             return Err(format!(
-                "replacements: {worker} is the {}th that one driver replaces within an hour",
-                self.replacements.made
+                "replacements: {} within an hour, and {} are allowed",
+                self.replacements.made, self.scenario.driver.replacements_max
             ));
         }
         let resting = self.slots_at_rest();

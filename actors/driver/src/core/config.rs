@@ -143,6 +143,9 @@ pub struct DriverConfig {
     /// further time, at most twelve times as long. Default 10 min.
     #[serde(default = "default_cool_down")]
     pub cool_down: Duration,
+    /// Most replacements within an hour; the members of one host that are replaced together count as one. Default 4.
+    #[serde(default = "default_replacements_max")]
+    pub replacements_max: u32,
     /// Number of journal records after a snapshot before the next one is written. Default 4096.
     pub records_between_snapshots: u64,
     /// Number of resets that failures may cause in the restart mode before the job fails; none: any number.
@@ -187,6 +190,10 @@ pub struct DriverConfig {
 
 const fn default_cool_down() -> Duration {
     Duration::from_secs(600)
+}
+
+const fn default_replacements_max() -> u32 {
+    4
 }
 
 /// Settings that contradict each other.
@@ -261,6 +268,7 @@ impl DriverConfig {
             max_restarts: 3,
             forgiven_after: Duration::from_secs(600),
             cool_down: default_cool_down(),
+            replacements_max: default_replacements_max(),
             records_between_snapshots: 4096,
             max_job_restarts: None,
             on_failure: OnFailure::default(),

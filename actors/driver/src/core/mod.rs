@@ -231,7 +231,7 @@ impl DriverCore {
         self.round.check()?;
         self.quarrels.check()?;
         self.hangs.check()?;
-        self.replacements.check()?;
+        self.replacements.check(self.config.replacements_max)?;
         self.divergence.check()?;
         self.pacing.check()?;
         self.outbox.check()?;

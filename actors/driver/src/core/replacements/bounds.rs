@@ -6,7 +6,6 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{HostName, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
-use super::REPLACEMENTS_MAX;
 use crate::core::DriverCore;
 use crate::core::output::ReplacedFor;
 use crate::core::table::SlotId;
@@ -19,7 +18,7 @@ pub(super) enum NotReplaced {
     /// No member would be left to hold the state.
     NobodyLeft,
     /// There were as many replacements in the last hour as there may be.
-    TooMany,
+    TooMany { most: u32 },
     /// Too little is known of it and of the others.
     TooFewSamples,
     /// A member of the same rank was replaced on another host: the rank's work is slow.
@@ -35,11 +34,8 @@ impl fmt::Display for NotReplaced {
                  number of slots keeps some)"
             ),
             Self::NobodyLeft => formatter.write_str("no other worker would be left"),
-            Self::TooMany => {
-                write!(
-                    formatter,
-                    "{REPLACEMENTS_MAX} were replaced within an hour, which is the bound"
-                )
+            Self::TooMany { most } => {
+                write!(formatter, "{most} were replaced within an hour, which is the bound")
             }
             Self::TooFewSamples => {
                 formatter.write_str("too few steps of it and of its peers are known to be sure")
@@ -65,10 +61,11 @@ impl DriverCore {
         if why == ReplacedFor::Slow && !self.stragglers.is_sure(worker) {
             return Err(NotReplaced::TooFewSamples);
         }
-        if self.replacements.recent.len() >= REPLACEMENTS_MAX
+        let most = self.config.replacements_max;
+        if self.replacements.recent.len() >= most as usize
             && !is_planted(Bug::ReplacementsUnbounded)
         {
-            return Err(NotReplaced::TooMany);
+            return Err(NotReplaced::TooMany { most });
         }
         if why == ReplacedFor::Slow
             && let Some(rank) = self.round.rank_of(worker)

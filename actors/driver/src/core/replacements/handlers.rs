@@ -170,7 +170,7 @@ impl DriverCore {
             self.roster.put_to_rest(&slot, SlotRest { until, why });
             let recent = &mut self.replacements.recent;
             let is_counted = recent.iter().any(|made| made.host == slot.0);
-            if !is_counted && recent.len() < super::REPLACEMENTS_MAX {
+            if !is_counted && recent.len() < self.config.replacements_max as usize {
                 let (host, ranks) = (slot.0.clone(), Vec::new());
                 recent.push_back(MadeReplacement { at: now, host, why, ranks });
             }

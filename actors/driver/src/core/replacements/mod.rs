@@ -20,14 +20,13 @@ use super::output::ReplacedFor;
 /// How many times as long as its first one the cool-down of a slot may be.
 const COOL_DOWN_TIMES_MAX: u32 = 12;
 
-/// Most replacements within [`COUNTED_OVER`]. Ranks of one host that are replaced together count as one.
-const REPLACEMENTS_MAX: usize = 4;
+/// Time over which replacements are counted against their bound (`DriverConfig.replacements_max`).
 const COUNTED_OVER: Duration = Duration::from_secs(3_600);
 
 /// Members that were replaced lately, and those that were not although they should be.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Replacements {
-    /// The replacements of the last hour; at most [`REPLACEMENTS_MAX`].
+    /// The replacements of the last hour; at most `replacements_max`.
     recent: VecDeque<MadeReplacement>,
     /// Members that are not replaced, with the reason that was told last.
     #[serde(with = "crate::recording::readable::pairs")]
@@ -69,10 +68,10 @@ impl Replacements {
     ///
     /// # Errors
     /// The first invariant that does not hold.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self, most: u32) -> Result<(), String> {
         match self.recent.len() {
-            0..=REPLACEMENTS_MAX => Ok(()),
-            many => Err(format!("{many} replacements within an hour")),
+            many if many > most as usize => Err(format!("{many} replacements within an hour")),
+            _ => Ok(()),
         }
     }
 }
