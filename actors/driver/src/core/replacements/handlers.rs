@@ -92,6 +92,9 @@ impl DriverCore {
             longest = longest.max(until.ms_since(now) / 1e3);
         }
         let host = worker.host.clone();
+        if self.replacements.recent.len() >= self.config.replacements_max as usize {
+            self.replacements.recent.pop_front();
+        }
         self.replacements.recent.push_back(MadeReplacement {
             at: now,
             host,

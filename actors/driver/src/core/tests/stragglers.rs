@@ -185,25 +185,73 @@ fn who_remains_slow_in_the_next_generation_is_not_named_again_and_its_next_proce
     assert_eq!(job.named().len(), 2);
 }
 
+/// What a healthy rank does for longer than a step now and then: a collection of garbage, a slow read, a compilation, a
+/// checkpoint and an evaluation of its own.
+struct LongWork {
+    /// How often it comes, at most.
+    every_s: u64,
+    /// For how many seconds its steps are slow.
+    lasts_s: std::ops::Range<u64>,
+    /// How many times as long its steps are.
+    times: u64,
+    /// Whether it is always the first rank's.
+    is_roots: bool,
+}
+
+impl LongWork {
+    const fn new(every_s: u64, lasts_s: std::ops::Range<u64>, times: u64, is_roots: bool) -> Self {
+        Self { every_s, lasts_s, times, is_roots }
+    }
+}
+
 #[test]
-fn an_hour_of_noise_and_pauses_names_nobody() {
-    let mut job = PacedJob::begin(&THREE, |_| {});
+fn l_3_a_day_of_noise_garbage_compilations_checkpoints_and_evaluations_names_and_replaces_nobody() {
+    let kinds = [
+        LongWork::new(20, 1..3, 5, false),
+        LongWork::new(300, 1..6, 20, false),
+        LongWork::new(1_800, 3..9, 10, false),
+        LongWork::new(600, 2..8, 8, true),
+        LongWork::new(3_600, 4..9, 30, true),
+    ];
+    let mut job = PacedJob::begin(&THREE, |config| {
+        config.on_straggler = OnStraggler::Replace;
+        config.min_np = Some(1);
+    });
     let mut random = ChaCha8Rng::seed_from_u64(7);
-    let (mut late, mut until) = (None, 0);
-    for second in 0..3_600_u64 {
+    // The rank that is slow, how many times, and until when; then all are as fast as ever for as long as that again.
+    let (mut slow, mut until, mut quiet_until) = (None, 0, 0);
+    for second in 0..24 * 3_600_u64 {
         if second >= until {
-            // A save, a compilation, a neighbour's load: one rank is slow for some seconds, then nobody is for some.
-            late = late.is_none().then(|| random.random_range(0..3_usize));
-            until = second + random.random_range(3..9);
+            slow = None;
+        }
+        if second >= quiet_until {
+            let due = kinds.iter().find(|kind| random.random_range(0..kind.every_s) == 0);
+            if let Some(kind) = due {
+                let rank = if kind.is_roots { 0 } else { random.random_range(0..3_usize) };
+                let lasts = random.random_range(kind.lasts_s.clone());
+                (slow, until) = (Some((rank, kind.times)), second + lasts);
+                quiet_until = second + 2 * lasts;
+            }
+        }
+        if second % 7_200 == 7_199 {
+            // A reset: all begin anew, compile and fill their caches.
+            let members = job.cluster.members();
+            let killed = members[random.random_range(0..members.len())].clone();
+            job.cluster.kill(&killed);
+            job.cluster.pass(seconds(30));
+            (slow, until, quiet_until) = (Some((1, 4)), second + 3, second + 6);
         }
         let members = job.cluster.members();
-        let slow = late.map(|late| members[late].clone());
+        let slow = slow.map(|(rank, times): (usize, u64)| (members[rank].clone(), times));
         job.second(|worker| {
             let noise = random.random_range(80..115);
-            if Some(worker) == slow.as_ref() { noise * 5 } else { noise }
+            match &slow {
+                Some((late, times)) if late == worker => noise * times,
+                _ => noise,
+            }
         });
     }
-    assert_eq!(job.named(), []);
+    assert_eq!((job.named(), job.cluster.stragglers.len()), (Vec::new(), 0));
 }
 
 #[test]
