@@ -80,7 +80,7 @@ fn c_6_a_flipped_bit_is_named_with_array_rank_host_and_step_within_64_commits() 
         text.contains("Replicas differ: rank 1") && text.contains("in weights since"),
         "{text}"
     );
-    let is_counted = |line: &str| line.starts_with("elastic_node_replicas_differed_total 1");
+    let is_counted = |line: &str| line.starts_with("elastic_node_replicas_differed_total{} 1");
     wait_until("the metric", || metrics(address).lines().any(is_counted).then_some(()));
     assert_eq!(job.finish(), 0, "it is told, and nothing else happens");
     assert_eq!(job.sizes(), [3]);

@@ -153,6 +153,9 @@ impl World {
         let job = self.processes[process as usize].job;
         let report = if self.storage_fails() {
             CheckpointReport::Failed { reason: NO_SPACE.to_owned() }
+        } else if self.are_parts_of_differing_replicas(job, stamp, step) {
+            let reason = "the parts are of different commits".to_owned();
+            CheckpointReport::Failed { reason }
         } else {
             match self.seal(job, stamp, step, ranks) {
                 Ok(()) => CheckpointReport::Sealed { bytes: 1, troubles: Vec::new() },
@@ -161,6 +164,14 @@ impl World {
         };
         let outcome = CheckpointOutcome { stamp, step: Step(step), report };
         self.tell(process, ThreadTell::Checkpoint(outcome));
+    }
+
+    /// Whether bits have flipped in some of the replicas that parts are of: their digests differ, so nothing is made whole.
+    fn are_parts_of_differing_replicas(&self, job: JobNumber, stamp: Stamp, step: u64) -> bool {
+        let parts = self.storage.parts.get(&(job, stamp, step));
+        let mut damages = parts.into_iter().flat_map(BTreeMap::values).map(|model| model.damage);
+        let first = damages.next();
+        damages.any(|damage| Some(damage) != first)
     }
 
     fn storage_fails(&mut self) -> bool {

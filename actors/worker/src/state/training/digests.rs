@@ -356,4 +356,59 @@ mod tests {
         desk.begin_from(Step(2));
         assert_eq!(desk.take(), None);
     }
+
+    /// What digests cost a commit. Run by hand: `cargo test --release -p elastic-worker --lib cost_of -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "a measurement, which says nothing without optimisation"]
+    #[expect(clippy::disallowed_methods, reason = "it measures")]
+    fn cost_of_digests_in_a_commit() {
+        use std::time::Instant;
+
+        use serde::Serialize;
+
+        use super::super::snapshot::StateSnapshot;
+
+        #[derive(Serialize)]
+        struct Layer {
+            #[serde(with = "super::super::bulk")]
+            weight: Vec<f32>,
+        }
+
+        let median = |mut all: Vec<f64>| {
+            all.sort_unstable_by(f64::total_cmp);
+            all[all.len() / 2]
+        };
+        for (layers, numbers) in [(16, 500), (64, 256 << 10), (64, 4 << 20), (600, 447_000)] {
+            let layer = |_| Layer { weight: vec![1.0; numbers] };
+            let mut state: Vec<Layer> = (0..layers).map(layer).collect();
+            let (mut snapshot, mut known) = (StateSnapshot::default(), NotedArrays::default());
+            let (mut plain, mut noted, mut digested) = (Vec::new(), Vec::new(), Vec::new());
+            for step in 0..66 {
+                state.iter_mut().for_each(|layer| layer.weight.fill(step as f32));
+                let began = Instant::now();
+                let bytes = snapshot.encode(&((), &state)).expect("it encodes");
+                plain.push(began.elapsed().as_secs_f64() * 1e3);
+                snapshot.give_back(bytes, None);
+                let began = Instant::now();
+                let (bytes, arrays) =
+                    snapshot.encode_with_arrays(&(), &state).expect("it encodes");
+                let commit = ArraysOf { bytes: &bytes, arrays: &arrays };
+                let before = snapshot.bytes().unwrap_or_default();
+                let before = ArraysOf { bytes: before, arrays: &known };
+                let due = DueParts::of(Step(step), commit, before, true);
+                noted.push(began.elapsed().as_secs_f64() * 1e3);
+                let began = Instant::now();
+                due.digest(Step(step), &bytes);
+                digested.push(began.elapsed().as_secs_f64() * 1e3);
+                snapshot.replace(bytes, elastic_protocol::GenerationId(1), Step(step), None);
+                known = arrays;
+            }
+            eprintln!(
+                "{layers} arrays of {numbers} numbers: encoding {:.4} ms, with arrays and what is due {:.4} ms, digests {:.4} ms",
+                median(plain),
+                median(noted),
+                median(digested)
+            );
+        }
+    }
 }
