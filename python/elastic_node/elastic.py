@@ -97,6 +97,8 @@ class State(Generic[Content]):
 
     _session: Optional[_native.Session] = None
     _saved: Optional[Tuple[bytes, List[bytes]]] = None
+    #: Names of arrays of which each rank has its own.
+    _per_rank: Tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self._reset_callbacks: List[Callable[[], None]] = []
@@ -113,6 +115,15 @@ class State(Generic[Content]):
         """Adds functions that are called, in order, whenever training goes on in a new generation: when the state
         and the new ranks are there, before the training function. On every rank, newcomers too."""
         self._reset_callbacks.extend(callbacks)
+
+    def register_per_rank(self, *names: str) -> None:
+        """Says that each rank has content of its own in these arrays, such as statistics of batch normalisation: they are not
+        compared between ranks (`--on-divergence`). They are part of commits as all others.
+
+        Args:
+            names: the keys and attributes that lead to an array, or to what holds several: `"model.bn1"`.
+        """
+        self._per_rank = (*self._per_rank, *names)
 
     def on_reset(self) -> None:
         """Training goes on in a new generation."""
@@ -179,8 +190,12 @@ class State(Generic[Content]):
     def _capture(self) -> Tuple[bytes, List[Any]]:
         return _codec.encode(self.capture())
 
-    def _capture_named(self) -> Tuple[bytes, List[Any], List[Optional[_codec.Name]]]:
-        return _codec.encode_named(self.capture())
+    def _capture_named(self) -> Tuple[bytes, List[Any], List[Optional[Tuple[_codec.Name, bool]]]]:
+        header, buffers, names = _codec.encode_named(self.capture())
+        return header, buffers, [name and (name, self._is_per_rank(name[0])) for name in names]
+
+    def _is_per_rank(self, array: str) -> bool:
+        return any(array == name or array.startswith(f"{name}.") for name in self._per_rank)
 
     def _apply(self, header: bytes, buffers: List[bytearray]) -> None:
         self.apply(_codec.decode(header, buffers))

@@ -70,8 +70,8 @@ impl Serialize for NamedBuffer {
     }
 }
 
-/// Name, type and shape of an array; none where the program has no name for it.
-type Name = Option<(String, String, Vec<usize>)>;
+/// Name, type and shape of an array, and whether each rank has its own; none where the program has no name for it.
+type Name = Option<((String, String, Vec<usize>), bool)>;
 
 fn capture<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, Vec<NamedBuffer>)> {
     // Names are looked for only where they are written: in the encoding of a checkpoint.
@@ -87,7 +87,10 @@ fn capture<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, Ve
     let mut names = names.into_iter();
     let with_name = |buffer: &Bound<'py, PyAny>| {
         let name = names.next().flatten();
-        let named = name.and_then(|(name, dtype, shape)| NamedArray::new(name, &dtype, shape));
+        let named = name.and_then(|((name, dtype, shape), is_per_rank)| {
+            let array = NamedArray::new(name, &dtype, shape)?;
+            Some(NamedArray { is_per_rank, ..array })
+        });
         Ok(NamedBuffer { array: Array::of(buffer, false, None)?, named })
     };
     let buffers = buffers.iter().map(with_name).collect::<PyResult<_>>()?;

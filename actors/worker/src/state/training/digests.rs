@@ -390,8 +390,7 @@ mod tests {
                 plain.push(began.elapsed().as_secs_f64() * 1e3);
                 snapshot.give_back(bytes, None);
                 let began = Instant::now();
-                let (bytes, arrays) =
-                    snapshot.encode_with_arrays(&(), &state).expect("it encodes");
+                let (bytes, arrays) = snapshot.encode_with_arrays(&(), &state).expect("it encodes");
                 let commit = ArraysOf { bytes: &bytes, arrays: &arrays };
                 let before = snapshot.bytes().unwrap_or_default();
                 let before = ArraysOf { bytes: before, arrays: &known };
