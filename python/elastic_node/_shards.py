@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from . import _arrays, _context, _exchanges, _native
 from ._reduce_op import Average, ReduceOp, Sum, resolve
+from ._types import Array
 
 #: The shards of a node of the tree: the first, and the end.
 Node = Tuple[int, int]
@@ -106,8 +107,8 @@ def _exchanged(partial: Sequence[Any], shards: int, rank: int, world: int, name:
 
 
 def allreduce_shards(
-    contributions: Sequence[Any], shards: int, op: Optional[ReduceOp] = None, name: Optional[str] = None
-) -> Any:
+    contributions: Sequence[Array], shards: int, op: Optional[ReduceOp] = None, name: Optional[str] = None
+) -> Array:
     """Reduces what the shards contribute over a fixed tree of their numbers: the result has the same bits in a world of any
     size.
 
@@ -132,10 +133,12 @@ def allreduce_shards(
     if len(contributions) != fold.end - fold.next or not contributions:
         due = list(range(fold.next, fold.end))
         raise ValueError(f"{len(contributions)} contributions are given, and this rank has the shards {due}")
-    shape = contributions[0].shape
+    first: Any = contributions[0]
     for array in contributions:
-        fold.add(_arrays.copy_of(array)[0].reshape(-1))
-    return reduce_partial(fold.partial, shards, op, name).reshape(shape)
+        copy, back = _arrays.copy_of(array)
+        fold.add(copy.reshape(-1))
+    whole: Array = back(reduce_partial(fold.partial, shards, op, name).reshape(first.shape))
+    return whole
 
 
 class ShardedStep:
@@ -148,7 +151,7 @@ class ShardedStep:
         self.global_len = global_len
         self._of = of
 
-    def allreduce(self, compute: Callable[[DataShard], Any], op: Optional[ReduceOp] = None) -> Any:
+    def allreduce(self, compute: Callable[[DataShard], Array], op: Optional[ReduceOp] = None) -> Array:
         """Reduces what `compute` makes of each shard; see `allreduce_shards`.
 
         What `compute` returns must depend on its shard alone: not on the rank, the world, or the shards before. A mean
