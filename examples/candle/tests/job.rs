@@ -59,7 +59,9 @@ fn c_2_its_weights_do_not_depend_on_the_number_of_workers() {
     let digest = |output: std::process::Output| {
         let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
         let found = stdout.split("sha256 ").nth(1).and_then(|rest| rest.lines().next());
-        found.unwrap_or_else(|| panic!("{stdout}{}", String::from_utf8_lossy(&output.stderr))).to_owned()
+        found
+            .unwrap_or_else(|| panic!("{stdout}{}", String::from_utf8_lossy(&output.stderr)))
+            .to_owned()
     };
     let plan = ["--shards", "8", "--batch-size", "8", "--epochs", "2"];
     let example = env!("CARGO_BIN_EXE_candle-digits");
