@@ -94,7 +94,7 @@ impl DueParts {
             let parts = (length * rotation).div_ceil(whole).next_power_of_two().min(rotation);
             let every = rotation / parts;
             let turn = (step.0.wrapping_add(id) % rotation as u64) as usize;
-            if turn % every != 0 {
+            if !turn.is_multiple_of(every) {
                 continue;
             }
             let part = turn / every;
@@ -362,6 +362,7 @@ mod tests {
     #[ignore = "a measurement, which says nothing without optimisation"]
     #[expect(clippy::disallowed_methods, reason = "it measures")]
     fn cost_of_digests_in_a_commit() {
+        use std::io::Write as _;
         use std::time::Instant;
 
         use serde::Serialize;
@@ -402,12 +403,14 @@ mod tests {
                 snapshot.replace(bytes, elastic_protocol::GenerationId(1), Step(step), None);
                 known = arrays;
             }
-            eprintln!(
+            let told = writeln!(
+                std::io::stderr(),
                 "{layers} arrays of {numbers} numbers: encoding {:.4} ms, with arrays and what is due {:.4} ms, digests {:.4} ms",
                 median(plain),
                 median(noted),
                 median(digested)
             );
+            told.expect("stderr");
         }
     }
 }
