@@ -41,7 +41,11 @@ impl DriverCore {
         let trains = matches!(self.round.phase(), RoundPhase::Run);
         if self.divergence.stamp != Some(stamp) {
             // Until all members train, some may hold what they held before.
-            return;
+            if !trains {
+                return;
+            }
+            // A driver that has taken over a generation that trains learns anew.
+            self.divergence.begin(Some(stamp));
         }
         self.divergence.take(rank, told);
         let members = self.round.current().map_or(0, |current| current.assignment.world_size());

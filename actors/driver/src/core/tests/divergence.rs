@@ -310,6 +310,19 @@ fn c_6_g_5_whoever_differs_is_not_the_root_where_another_holds_the_commit_and_is
 }
 
 #[test]
+fn c_6_a_driver_that_takes_over_compares_from_there_on() {
+    let mut job = ReplicatedJob::answering(&["a", "b", "c"], OnDivergence::Tell);
+    job.commit(alike);
+    job.cluster.restart_driver();
+    job.cluster.come_back(&["a", "b", "c"]);
+    job.cluster.pass(std::time::Duration::from_secs(5));
+    job.commit(alike);
+    job.commit(flipped_on("b"));
+    let rank = job.rank_of(&job.cluster.worker("b", 0));
+    assert_eq!(job.found(), [("model.weights".to_owned(), 3, vec![rank], 2)]);
+}
+
+#[test]
 fn more_digests_than_a_message_may_have_are_dropped() {
     let mut job = ReplicatedJob::answering(&["a", "b"], OnDivergence::Tell);
     let worker = job.cluster.worker("a", 0);
