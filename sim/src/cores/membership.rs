@@ -270,7 +270,6 @@ impl World {
         if self.driver.phase == ObservedPhase::Over {
             return Ok(());
         }
-        let mut here = 0;
         let mut empty = Vec::new();
         for entry in snapshot.hosts.iter().filter(|entry| entry.state == HostState::Listed) {
             let Some(host) = self.hosts.iter().find(|host| host.name == entry.name) else {
@@ -284,13 +283,14 @@ impl World {
             let slots = 0..entry.slots.min(host.slots);
             for slot in slots.filter(|slot| !self.rests(&host.name, *slot)) {
                 let is_on = |it: &&u32| self.processes[**it as usize].id.slot == slot;
-                match host.processes.iter().any(|it| is_on(&it)) {
-                    true => here += 1,
-                    false => empty.push((host.number, slot)),
+                if !host.processes.iter().any(|it| is_on(&it)) {
+                    empty.push((host.number, slot));
                 }
             }
         }
-        if self.scenario.driver.max_np.is_some_and(|max| here >= max) {
+        let all = self.hosts.iter().flat_map(|host| &host.processes);
+        let here = all.filter(|it| !self.is_at_rest(&self.processes[**it as usize])).count();
+        if self.scenario.driver.max_np.is_some_and(|max| here >= max as usize) {
             // The others are spare.
             empty.clear();
         }
