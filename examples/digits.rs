@@ -71,7 +71,8 @@ pub(crate) fn train(options: &Options) -> elastic_node::Result<f64> {
             }
             state.accuracy = state.model.accuracy(&digits.test);
             if worker.rank() == 0 {
-                eprintln!("{} on {} workers", state.summary(), worker.size());
+                let workers = if worker.size() == 1 { "worker" } else { "workers" };
+                eprintln!("{} on {} {workers}", state.summary(), worker.size());
             }
             state.epoch += 1;
         }

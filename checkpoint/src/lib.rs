@@ -25,7 +25,7 @@ pub use self::error::{CheckpointLoadError, Damage, SaveError};
 pub use self::export::export;
 pub use self::file_system::{FileSystem, LocalFiles, SyncedWrite};
 pub use self::manifest::{FileRecord, Manifest, TensorRecord};
-pub use self::part::{PartSummary, write_part};
+pub use self::part::{PartSummary, part_bytes, write_part};
 pub use self::read::{CheckpointCandidate, LoadedCheckpoint, list, load, newest, verify};
 pub use self::retain::{clear_partial, set_aside_after};
 pub use self::seal::{SealSummary, seal};

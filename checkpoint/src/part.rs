@@ -91,6 +91,16 @@ pub fn write_part(
     Ok(PartSummary { bytes })
 }
 
+/// The bytes of a commit that writer `rank` writes, without headers and records.
+pub fn part_bytes(snapshot: &Snapshot<'_>, world_size: u32, rank: u32) -> u64 {
+    let rest = rest(snapshot.tensors, snapshot.bytes.len());
+    let rest_bytes = rest.iter().map(|range| range.len()).sum();
+    let own = divide(snapshot.tensors, rest_bytes, world_size);
+    let own = own.get(rank as usize).into_iter().flatten();
+    let arrays: usize = own.map(|index| snapshot.tensors[*index].bytes()).sum();
+    (arrays + if rank == 0 { rest_bytes } else { 0 }) as u64
+}
+
 /// Makes the directory of all checkpoints, and its name safe, if it does not exist yet.
 fn make_root(files: &dyn FileSystem, directory: &Path) -> Result<(), SaveError> {
     let is_missing = |path: &&Path| {

@@ -13,6 +13,9 @@ use crate::retain::steps;
 use crate::snapshot::{CheckpointTensor, rest};
 use crate::{checksum, hex, step_directory, step_of};
 
+/// Bytes read at a time, between two words about them.
+const PIECE_BYTES: u64 = 4 << 20;
+
 /// A step's directory.
 #[derive(Clone, Debug)]
 pub struct CheckpointCandidate {
@@ -82,11 +85,11 @@ fn read_manifest(files: &dyn FileSystem, of_step: &Path, step: u64) -> Result<Ma
 /// # Errors
 /// The first [`Damage`].
 pub fn verify(files: &dyn FileSystem, of_step: &Path, manifest: &Manifest) -> Result<(), Damage> {
-    read_commit(files, of_step, manifest).map(|_bytes| ())
+    read_commit(files, of_step, manifest, &mut |_, _| {}).map(|_bytes| ())
 }
 
 /// The newest whole checkpoint that `fits`, with those that were passed over on the way to it and why. None if there is none at
-/// all, or only partial ones.
+/// all, or only partial ones. `read` is told how many bytes of one were read, of how many.
 ///
 /// # Errors
 /// [`CheckpointLoadError::NoneWhole`] if there are sealed ones, and none is whole: training from the beginning is nothing to begin
@@ -97,12 +100,13 @@ pub fn newest(
     directory: &Path,
     name: Option<&str>,
     fits: &dyn Fn(&LoadedCheckpoint) -> Result<(), Damage>,
+    read: &mut dyn FnMut(u64, u64),
 ) -> Result<(Option<LoadedCheckpoint>, Vec<(String, Damage)>), CheckpointLoadError> {
     let mut passed_over = Vec::new();
     for candidate in list(files, directory)?.into_iter().rev() {
         let taken = candidate.manifest.and_then(|manifest| {
             of_job(&manifest, name)?;
-            let bytes = read_commit(files, &candidate.path, &manifest)?;
+            let bytes = read_commit(files, &candidate.path, &manifest, read)?;
             let loaded = LoadedCheckpoint { manifest, path: candidate.path.clone(), bytes };
             fits(&loaded)?;
             Ok(loaded)
@@ -121,20 +125,21 @@ pub fn newest(
     Err(CheckpointLoadError::NoneWhole { path, damages })
 }
 
-/// Reads the checkpoint in this step's directory.
+/// Reads the checkpoint in this step's directory. `read` is told how many bytes were read, of how many.
 ///
 /// # Errors
 /// [`CheckpointLoadError::Damaged`].
 pub fn load(
     files: &dyn FileSystem,
     of_step: &Path,
+    read: &mut dyn FnMut(u64, u64),
 ) -> Result<LoadedCheckpoint, CheckpointLoadError> {
     let step = of_step.file_name().and_then(|name| step_of(name.to_str()?));
     let foreign =
         || Damage::Foreign { reason: "its name is not that of a step's directory".to_owned() };
     let loaded = step.ok_or_else(foreign).and_then(|step| {
         let manifest = read_manifest(files, of_step, step)?;
-        let bytes = read_commit(files, of_step, &manifest)?;
+        let bytes = read_commit(files, of_step, &manifest, read)?;
         Ok(LoadedCheckpoint { manifest, path: of_step.to_owned(), bytes })
     });
     loaded.map_err(|damage| CheckpointLoadError::Damaged { path: of_step.to_owned(), damage })
@@ -155,12 +160,19 @@ fn read_commit(
     files: &dyn FileSystem,
     of_step: &Path,
     manifest: &Manifest,
+    read: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<u8>, Damage> {
+    let total = manifest.files.iter().map(|file| file.bytes).sum();
+    let mut done = 0;
+    let mut count = |bytes: usize| {
+        done += bytes as u64;
+        read(done, total);
+    };
     let wrong = |reason: &str| Damage::Manifest { reason: reason.to_owned() };
     let too_large = || wrong("its commit does not fit into memory");
     let mut contents = std::collections::BTreeMap::new();
     for file in &manifest.files {
-        contents.insert(file.name.as_str(), read_file(files, of_step, file)?);
+        contents.insert(file.name.as_str(), read_file(files, of_step, file, &mut count)?);
     }
     let length = usize::try_from(manifest.length).map_err(|_| too_large())?;
     let mut bytes = Vec::new();
@@ -213,18 +225,27 @@ fn read_file(
     files: &dyn FileSystem,
     of_step: &Path,
     record: &FileRecord,
+    count: &mut dyn FnMut(usize),
 ) -> Result<Vec<u8>, Damage> {
     let file = || record.name.clone();
-    let opened = files.open(&of_step.join(&record.name)).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Damage::Missing { file: file() },
-        _ => Damage::Unreadable { file: file(), reason: error.to_string() },
-    })?;
+    let mut opened =
+        files.open(&of_step.join(&record.name)).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Damage::Missing { file: file() },
+            _ => Damage::Unreadable { file: file(), reason: error.to_string() },
+        })?;
     let mut content = Vec::new();
     // One byte more than was written shows that the file has grown.
-    opened
-        .take(record.bytes.saturating_add(1))
-        .read_to_end(&mut content)
-        .map_err(|error| Damage::Unreadable { file: file(), reason: error.to_string() })?;
+    let mut left = record.bytes.saturating_add(1);
+    loop {
+        let piece = (&mut opened).take(left.min(PIECE_BYTES)).read_to_end(&mut content);
+        let piece = piece
+            .map_err(|error| Damage::Unreadable { file: file(), reason: error.to_string() })?;
+        left -= piece as u64;
+        count(piece);
+        if piece == 0 || left == 0 {
+            break;
+        }
+    }
     if content.len() as u64 != record.bytes {
         let (found, written) = (content.len() as u64, record.bytes);
         return Err(Damage::Length { file: file(), found, written });

@@ -1,6 +1,6 @@
 //! The operator's view: readers of the driver's typed events, writers of nothing. `ledger` accounts for every second of
 //! every slot; `explain` says why a generation ended; `log` reads events back from the event log; `metrics` is what
-//! Prometheus scrapes; `outputs` says which files hold a worker's output; `words` are events as sentences; `worker_names` is
+//! Prometheus scrapes; `outputs` says which files hold a worker's output; `summary` is the last line about a job; `words` are events as sentences; `worker_names` is
 //! how they name workers; `timeline` is a job's life as a trace; `traces` are its resets as spans for OpenTelemetry; `page`
 //! is what the job's
 //! page shows. The driver's process feeds the ledger live, and the simulation checks it.
@@ -13,6 +13,7 @@ pub mod log;
 pub mod metrics;
 pub mod outputs;
 pub mod page;
+mod summary;
 pub mod timeline;
 pub mod traces;
 pub mod words;
@@ -26,6 +27,7 @@ pub use self::metrics::{
 };
 pub use self::outputs::{NoOutput, OutputRequest, WorkerOutput, WorkerOutputs};
 pub use self::page::{PageRecord, PageTopic};
+pub use self::summary::summarize;
 pub use self::timeline::JobTimeline;
 pub use self::traces::{ResetTrace, ResetTraces, SpanValue, TraceSpan};
 pub use self::words::{EventLevel, EventWords, describe_event, describe_phases};

@@ -6,7 +6,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use elastic_driver::{DriverEvent, EventKind};
-use elastic_protocol::ResetCause;
 use elastic_protocol::messages::{PhaseMs, StatusReport, WorkerStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
@@ -14,6 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::ledger::TimeBucket;
+use crate::summary::kind_of_cause;
 
 /// Most workers that have time series of their own; a gauge says how many have none.
 pub const WORKERS_LABELLED_MAX: usize = 1_024;
@@ -66,7 +66,7 @@ impl EventTally {
     pub fn handle_event(&mut self, event: &DriverEvent) {
         match &event.kind {
             EventKind::ResetDecided { cause, way } => {
-                *self.resets.entry((kind_of(cause), way.name())).or_default() += 1;
+                *self.resets.entry((kind_of_cause(cause), way.name())).or_default() += 1;
             }
             EventKind::ResetDone { ms, .. } => self.reset_done(ms),
             EventKind::HostLost { host, .. } => {
@@ -97,23 +97,6 @@ impl EventTally {
                 self.durations.entry(phase).or_default().add(ms / 1e3);
             }
         }
-    }
-}
-
-/// The kind of a cause, as a label.
-const fn kind_of(cause: &ResetCause) -> &'static str {
-    match cause {
-        // A death is the end of a process whose exit status is still to come.
-        ResetCause::WorkerExited { .. } | ResetCause::WorkerDied { .. } => "worker_exited",
-        ResetCause::WorkerFailed { .. } => "worker_failed",
-        ResetCause::WorkerSilent { .. } => "worker_silent",
-        ResetCause::PeerBroken { .. } => "peer_broken",
-        ResetCause::HostLost { .. } => "host_lost",
-        ResetCause::HostBlacklisted { .. } => "host_blacklisted",
-        ResetCause::DeadlinePassed { .. } => "deadline_passed",
-        ResetCause::HostsChanged { .. } => "hosts_changed",
-        ResetCause::WorkerLeaves { .. } => "worker_leaves",
-        ResetCause::ReplicasDiffer { .. } => "replicas_differ",
     }
 }
 
@@ -422,6 +405,8 @@ mod tests {
             hosts: Vec::new(),
             workers: Vec::new(),
             last_reset: None,
+            resets_recent: Vec::new(),
+            moved: None,
             waiting_for: None,
             awaited: Vec::new(),
             stalled: Vec::new(),

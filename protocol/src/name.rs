@@ -34,6 +34,8 @@ impl ActorName {
     pub const STORE_RELAY: Self = Self(10);
     /// The actor of a node that keeps the addresses of drivers.
     pub const DRIVERS: Self = Self(11);
+    /// The actor of a node that tries the ports of other hosts, or has them tried.
+    pub const REACH: Self = Self(12);
     /// First number that this table never assigns: tests and programs may use it and those above.
     pub const FREE_FROM: u16 = 1024;
 }
@@ -52,6 +54,7 @@ impl fmt::Display for ActorName {
             Self::STORE => "store",
             Self::STORE_RELAY => "store relay",
             Self::DRIVERS => "drivers",
+            Self::REACH => "reach",
             Self(number) => return write!(formatter, "actor {number}"),
         })
     }

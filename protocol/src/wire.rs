@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use crate::messages::{
     AgentToDriver, ClientRequest, ClientResponse, DriverToAgent, DriverToWorker, KnownDrivers,
-    Vote, WorkerToDriver,
+    ReachAnswer, ReachRequest, Vote, WorkerToDriver,
 };
 
 /// A message that is told: it has no answer. Actors handle it as the runtime's `Delivery<Self>`.
@@ -50,6 +50,11 @@ impl WireMessage for Vote {
 
 impl WireMessage for KnownDrivers {
     const KIND: u16 = 7;
+}
+
+impl WireRequest for ReachRequest {
+    const KIND: u16 = 8;
+    type Reply = ReachAnswer;
 }
 
 impl WireRequest for ClientRequest {

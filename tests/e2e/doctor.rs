@@ -3,10 +3,13 @@
 use std::net::UdpSocket;
 use std::process::Command;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::clock::faketime;
-use crate::support::{Job, binary};
+use crate::data_path::agent_at;
+use crate::network::Network;
+use crate::support::{Job, binary, signal};
 
 /// An address of this host at which nothing listens.
 const NOBODY: &str = "127.7.7.7:7";
@@ -80,7 +83,7 @@ fn the_doctor_joins_a_driver_as_an_agent_would_and_disturbs_nobody() {
         "{found}"
     );
     assert_eq!((&data["can_listen"], &data["interface"]), (&true.into(), &"lo".into()), "{found}");
-    assert!(data["not_tested"].to_string().contains("other hosts"), "{found}");
+    assert_eq!(data["hosts"]["reached"], serde_json::json!(["a"]), "{found}");
 
     // The first of two drivers is away: that is a warning.
     let (code, found) = doctor(&format!("{NOBODY},{}", job.address), &token);
@@ -121,4 +124,61 @@ fn each_obstacle_on_the_way_to_a_driver_is_named_with_the_way_out() {
         assert!(said.contains(what) && way_out.contains(hint), "{driver}: {said:?} {way_out:?}");
         assert_eq!(found["join"]["is_joined"], false);
     }
+}
+
+#[test]
+fn a_firewall_between_two_hosts_is_named_with_its_direction_and_protocol() {
+    let Some(network) = Network::enter(3) else { return };
+    let job = Job::start_at(network.place(0), &["-n", "2"]);
+    let mut job = job;
+    agent_at(&mut job, "a", network.place(1));
+    job.wait("the agent is there", |job| {
+        let status = job.status()?;
+        status["hosts"].to_string().contains("active").then_some(())
+    });
+    let token = job.path("state").join("token").display().to_string();
+    let look = |job: &Job| {
+        let wrapper = network.place(2).wrapper();
+        let output = Command::new(&wrapper[0])
+            .args(&wrapper[1..])
+            .arg(binary())
+            .args(["doctor", "--json", "--join", &job.address, "--token-file", &token])
+            .output()
+            .expect("it runs");
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
+    };
+    let found = look(&job);
+    assert_eq!(found["join"]["data"]["hosts"]["reached"], serde_json::json!(["a"]), "{found}");
+
+    // From here on, what a host asks of the doctor's over TCP is dropped; answers pass.
+    network.place(2).refuse_connections();
+    let found = look(&job);
+    let cut = found["join"]["data"]["hosts"]["cut"].as_array().expect("a list");
+    let [cut] = &cut[..] else { panic!("one direction of one protocol: {found}") };
+    assert_eq!(
+        (&cut["from"], &cut["to"], &cut["protocol"]),
+        (&"a".into(), &"this host".into(), &"TCP".into()),
+        "{found}"
+    );
+    let problems = found["problems"].to_string();
+    assert!(problems.contains("a does not reach this host over TCP"), "{problems}");
+    assert!(problems.contains("let TCP pass from a"), "{problems}");
+}
+
+#[test]
+fn g_9_a_host_that_stands_still_is_named_as_one_that_did_not_say() {
+    let mut job = Job::start(&["-n", "1"], &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    let token = job.path("state").join("token").display().to_string();
+    let agent = i32::try_from(job.agents["a"].id()).expect("a process id");
+    signal(agent, Signal::SIGSTOP);
+    let (_, found) = doctor(&job.address, &token);
+    signal(agent, Signal::SIGCONT);
+    let hosts = &found["join"]["data"]["hosts"];
+    let expected = serde_json::json!({ "reached": [], "cut": [], "silent": ["a"] });
+    // A host that has been silent for long enough is not asked at all.
+    let nobody = serde_json::json!({ "reached": [], "cut": [], "silent": [] });
+    assert!(*hosts == expected || *hosts == nobody, "{found}");
+    assert_eq!(job.finish(), 0);
 }

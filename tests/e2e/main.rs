@@ -21,6 +21,7 @@ mod failures;
 mod gpu;
 mod handshakes;
 mod hosts;
+mod incidents;
 mod installed;
 mod jobs;
 mod lifecycle;

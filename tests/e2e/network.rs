@@ -108,6 +108,16 @@ impl Place {
         ip(&rule).expect("a rule of its namespace");
     }
 
+    /// Drops packets that open a connection over TCP to this place, as a firewall does; those of its own pass.
+    pub(crate) fn refuse_connections(&self) {
+        let mut command = Command::new("ip");
+        let rule = "iptables -A INPUT -p tcp --syn -j DROP";
+        command.args(["netns", "exec", &self.name]).args(rule.split(' '));
+        let output = command.stdin(Stdio::null()).output().expect("iproute2 is there");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "Debian's iptables is needed: {stderr}");
+    }
+
     pub(crate) fn hear(&self, protocol: &str) {
         let Self { name, .. } = self;
         let rule = format!("-n {name} rule delete ipproto {protocol} blackhole");

@@ -220,7 +220,7 @@ fn t_5_with_etcd_the_job_outlives_the_node_of_its_driver() {
         nodes.start(number, network.place(number), &flags, &secret);
     }
     assert_met(&nodes.met(3));
-    let acts = (0..3).find(|number| nodes.stderr(*number).contains("the driver listens"));
+    let acts = (0..3).find(|number| nodes.stderr(*number).contains("INFO job "));
     let acts = acts.expect("one acts");
     // A node that knows only one driver could not find its successor.
     wait_until("both others in the list of drivers", || {

@@ -108,6 +108,38 @@ fn o_1_slot_seconds_add_up_to_the_wall_clock_times_the_slots_over_two_drivers() 
 }
 
 #[test]
+fn o_1_slot_seconds_add_up_through_thirty_faults_and_three_drivers() {
+    // So many slots that none fails often enough for a long back-off.
+    let flags = ["-H", "a:4,b:4", "--launcher", "local", "--min-np", "1", "--max-restarts", "99"];
+    let mut job = Job::start(&flags, &[]);
+    job.wait_for_sizes(&[8]);
+    for fault in 1..=30 {
+        let resets = job.events_of("reset_done").len();
+        match fault {
+            10 | 20 => {
+                job.kill_driver();
+                job.start_driver_again();
+                let takeovers = fault / 10;
+                job.wait("the takeover", |job| {
+                    (job.events_of("takeover_done").len() == takeovers).then_some(())
+                });
+            }
+            _ => {
+                let victim = if fault % 2 == 0 { "a" } else { "b" };
+                signal(job.pid(victim, (fault / 2 % 4) as u64), Signal::SIGKILL);
+                job.wait("the reset", |job| {
+                    (job.events_of("reset_done").len() > resets).then_some(())
+                });
+            }
+        }
+        checked_goodput(&mut job, 8.0);
+    }
+    assert_eq!(job.status().expect("a status")["term"], 3);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
 fn explain_names_a_killed_worker_its_cost_and_what_kills_while_the_job_runs_and_after() {
     let mut job = pair(&[]);
     signal(job.pid("b", 0), Signal::SIGKILL);

@@ -1,10 +1,12 @@
 //! Agents as tasks of a Slurm job: with its environment variables alone, and within a real Slurm where the test is
 //! allowed to run one.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use crate::slurm_cluster::{NODES, SlurmCluster};
-use crate::support::{Job, binary, wait_until};
+use crate::slurm_cluster::{NODES, SlurmCluster, free_port};
+use crate::support::{Job, binary, program, wait_until};
 
 #[test]
 fn an_agent_takes_its_name_and_slots_from_slurm() {
@@ -53,7 +55,8 @@ fn within_a_real_slurm_each_node_is_a_host_and_a_step_that_is_cancelled_leaves_i
     let Some(cluster) = SlurmCluster::start() else { return };
     let mut job = Job::start(&["-n", "4", "--min-np", "2"], &[]);
     let mut steps = Vec::new();
-    for node in NODES {
+    let nodes = &NODES[..2];
+    for node in nodes {
         let step = cluster
             .command("srun")
             .args(["--nodelist", node, "--ntasks-per-node=2", "--ntasks=2"])
@@ -65,7 +68,7 @@ fn within_a_real_slurm_each_node_is_a_host_and_a_step_that_is_cancelled_leaves_i
     }
     job.wait_for_sizes(&[4]);
     let hosts = job.status().expect("a status")["hosts"].to_string();
-    for node in NODES {
+    for node in nodes {
         assert!(hosts.contains(&format!("\"{node}\"")), "{hosts}");
     }
     // As at preemption: SIGTERM, then time to leave.
@@ -95,7 +98,143 @@ fn workers_do_not_find_their_agent_s_task() {
         .expect("it runs");
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     for rank in 0..3 {
-        let seen = std::fs::read_to_string(folder.path().join(rank.to_string())).expect("written");
+        let seen = fs::read_to_string(folder.path().join(rank.to_string())).expect("written");
         assert_eq!(seen.trim(), "none none none none none 7");
     }
+}
+
+/// A job of the documented script that trains digits on three nodes and stores the parameters.
+struct BatchJob<'a> {
+    cluster: &'a SlurmCluster,
+    name: &'static str,
+    id: String,
+}
+
+impl<'a> BatchJob<'a> {
+    const SCRIPT: &'static str =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/slurm/elastic-node.sh");
+
+    fn submit(
+        cluster: &'a SlurmCluster,
+        name: &'static str,
+        limits: &[&str],
+        step_ms: &str,
+    ) -> Self {
+        let own = Path::new(binary()).parent().expect("a folder");
+        let path = std::env::var("PATH").expect("there is one");
+        let digits = program("digits");
+        let output = cluster
+            .command("sbatch")
+            .args(["--parsable", "--job-name", name, "--output"])
+            .arg(cluster.path(&format!("{name}.out")))
+            .args(limits)
+            .arg(Self::SCRIPT)
+            .arg(digits)
+            .args(["--epochs", "40", "--step-ms", step_ms, "--save"])
+            .arg(cluster.path(&format!("{name}.weights")))
+            .env("PATH", format!("{}:{path}", own.display()))
+            .env("TRAINING_FOLDER", cluster.path("jobs"))
+            .env("TRAINING_PORT", free_port().to_string())
+            .env("TRAINING_SAVE_EVERY", "10")
+            .output()
+            .expect("sbatch runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let id = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        Self { cluster, name, id }
+    }
+
+    /// What Slurm says of the job, by field.
+    fn field(&self, name: &str) -> String {
+        let shown = self.cluster.command("scontrol").args(["show", "job", &self.id]).output();
+        let text = String::from_utf8_lossy(&shown.expect("it runs").stdout).into_owned();
+        let words = text.split_whitespace().filter_map(|word| word.split_once('='));
+        words
+            .into_iter()
+            .find(|(field, _)| *field == name)
+            .map_or_else(String::new, |it| it.1.into())
+    }
+
+    fn output(&self) -> String {
+        fs::read_to_string(self.cluster.path(&format!("{}.out", self.name))).unwrap_or_default()
+    }
+
+    /// The step of the newest checkpoint.
+    fn saved(&self) -> Option<u64> {
+        let folder = self.cluster.path("jobs").join(&self.id).join("checkpoints");
+        let steps = fs::read_dir(folder)
+            .ok()?
+            .flatten()
+            .filter(|entry| entry.path().join("manifest.json").exists());
+        let names = steps.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter_map(|name| name.rsplit('-').next()?.parse().ok()).max()
+    }
+
+    /// Waits until it waits in the queue again after this many restarts, and has Slurm start it at once.
+    #[expect(clippy::print_stderr, reason = "what Slurm says, for a test that fails")]
+    fn wait_for_restart(&self, restarts: u32) {
+        let at = |what: &str| format!("{what} {restarts} of {}: {}", self.name, self.output());
+        wait_until(&at("restart"), || {
+            (self.field("Restarts") == restarts.to_string()).then_some(())
+        });
+        // Slurm starts a job that was put back only after a while.
+        let change = format!("JobId={}", self.id);
+        let mut seen = String::new();
+        wait_until(&at("start"), || {
+            let update = self
+                .cluster
+                .command("scontrol")
+                .args(["update", &change, "StartTime=now"])
+                .output();
+            let update = update.expect("it runs");
+            let (state, reason) = (self.field("JobState"), self.field("Reason"));
+            // What is written here is shown if the test fails.
+            let now = format!("{state} {reason} {}", String::from_utf8_lossy(&update.stderr));
+            if now != seen {
+                eprintln!("{}: {now}", self.name);
+                seen = now;
+            }
+            ["RUNNING", "COMPLETED"].contains(&state.as_str()).then_some(())
+        });
+    }
+
+    fn wait_for_success(&self) -> Vec<u8> {
+        wait_until(&format!("the end of {}", self.name), || {
+            let state = self.field("JobState");
+            let is_over = ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"].contains(&state.as_str());
+            is_over.then_some(state)
+        });
+        assert_eq!(self.field("JobState"), "COMPLETED", "{}", self.output());
+        fs::read(self.cluster.path(&format!("{}.weights", self.name))).expect("the parameters")
+    }
+}
+
+#[test]
+fn a_batch_job_that_is_cut_off_twice_ends_with_the_same_parameters_as_one_that_is_not() {
+    let Some(cluster) = SlurmCluster::start() else { return };
+    let undisturbed = BatchJob::submit(&cluster, "undisturbed", &[], "0");
+    let expected = undisturbed.wait_for_success();
+
+    // The time limit announces itself between 0 s and 60 s after the start: Slurm is that coarse.
+    let cut = BatchJob::submit(&cluster, "cut", &["--time=2", "--signal=B:TERM@70"], "120");
+    let before = wait_until("a checkpoint", || cut.saved());
+    // As at a preemption.
+    let signal = ["--batch", "--signal=TERM", &cut.id];
+    assert!(cluster.command("scancel").args(signal).status().expect("it runs").success());
+    cut.wait_for_restart(1);
+    wait_until("a checkpoint of the second run", || cut.saved().filter(|step| *step > before));
+    cut.wait_for_restart(2);
+    // This run may take as long as it does.
+    let (id, long) = (format!("JobId={}", cut.id), "TimeLimit=30");
+    assert!(
+        cluster
+            .command("scontrol")
+            .args(["update", &id, long])
+            .status()
+            .expect("it runs")
+            .success()
+    );
+    assert_eq!(cut.wait_for_success(), expected, "the same digits of the same numbers");
+    let output = cut.output();
+    let resumed = output.matches("training goes on from the checkpoint of step").count();
+    assert_eq!(resumed, 2, "{output}");
 }

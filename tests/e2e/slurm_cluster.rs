@@ -1,4 +1,4 @@
-//! A real Slurm for a test: munge, a controller and two nodes, all on this machine, in a folder of their own. Removed
+//! A real Slurm for a test: munge, a controller and three nodes, all on this machine, in a folder of their own. Removed
 //! when dropped. Used by the tests of `slurm`.
 
 use std::fs;
@@ -14,7 +14,7 @@ use crate::support::wait_until;
 const SWITCH: &str = "ELASTIC_TEST_SLURM";
 
 /// The names of the nodes; each has two CPUs, whatever this machine has.
-pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
+pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
 pub(crate) struct SlurmCluster {
     folder: TempDir,
@@ -62,9 +62,9 @@ impl SlurmCluster {
             daemon.args(["-D", "-N", node]);
             cluster.daemon(daemon);
         }
-        wait_until("two idle nodes", || {
+        wait_until("three idle nodes", || {
             let idle = cluster.command("sinfo").args(["-h", "-t", "idle", "-o", "%D"]).output();
-            (String::from_utf8_lossy(&idle.ok()?.stdout).trim() == "2").then_some(())
+            (String::from_utf8_lossy(&idle.ok()?.stdout).trim() == "3").then_some(())
         });
         Some(cluster)
     }
@@ -80,7 +80,7 @@ impl SlurmCluster {
         let host = nix::unistd::gethostname().expect("a name");
         let host = host.to_string_lossy();
         let at = |name: &str| self.path(name).display().to_string();
-        let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
+        let ports: Vec<u16> = (0..=NODES.len()).map(|_| free_port()).collect();
         let mut lines = vec![
             "ClusterName=test".to_owned(),
             format!("SlurmctldHost={host}(127.0.0.1)"),
@@ -121,7 +121,7 @@ impl SlurmCluster {
         self.daemons.push(child.unwrap_or_else(|error| panic!("{name} cannot be run: {error}")));
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 }
@@ -136,7 +136,7 @@ impl Drop for SlurmCluster {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
     listener.local_addr().expect("it is bound").port()
 }

@@ -9,7 +9,7 @@ use xshell::{Shell, cmd};
 use crate::check::check;
 use crate::lane::StepLane;
 use crate::steps::{root, seed_of_commit, shell, step};
-use crate::{debian, deny, mutants, python, simulation, test};
+use crate::{book, debian, deny, mutants, python, simulation, test};
 
 /// Size of the sample of mutants, which is drawn from the commit's hash, beside those on lines that the commit has
 /// changed; and the minutes for all of them. A busy machine gets through 26 in that time, whose shares scatter by 10
@@ -66,6 +66,7 @@ pub(crate) fn ci() -> anyhow::Result<()> {
 pub(crate) fn computing() -> anyhow::Result<()> {
     let shell = shell()?;
     simulation::sweep_all(&shell)?;
+    step("the book", book::book)?;
     step("the example with candle", || candle(&shell))?;
     step("mutants", || sample_of_mutants(&shell))
 }

@@ -20,7 +20,7 @@ use elastic_protocol::messages::{
     LaneStatus, ProcessPlace, StatusReport, WorkerToDriver,
 };
 use elastic_protocol::{
-    ActorId, ActorName, HostName, JobResult, NodeId, Time, WireMessage, WorkerId,
+    ActorId, ActorName, HostName, JobResult, NodeId, NodeName, Time, WireMessage, WorkerId,
 };
 use elastic_registry::{AskMissing, OpenGeneration, Registry, RegistryReport};
 use elastic_runtime::{
@@ -185,6 +185,14 @@ pub struct AskStatus;
 
 impl Message for AskStatus {
     type Result = Box<StatusReport>;
+}
+
+/// Question for the agents that are there, by host.
+#[derive(Clone, Copy, Debug)]
+pub struct AskAgents;
+
+impl Message for AskAgents {
+    type Result = Vec<(HostName, NodeId)>;
 }
 
 /// An actor that the driver supervises ended.
@@ -509,7 +517,14 @@ impl Handler<Question<ClientRequest>> for Driver {
     type Result = ();
 
     fn handle(&mut self, question: Question<ClientRequest>, ctx: &mut Context<Self>) {
+        // A worker may look, and not decide about its job.
+        let is_client = question.from.name == NodeName::Client;
         match question.request {
+            request if request != ClientRequest::Status && !is_client => {
+                question.reply.answer(refused(
+                    "only a client with the job's token may ask for that".to_owned(),
+                ));
+            }
             ClientRequest::Status => {
                 let mut status = self.status();
                 let now = humantime::format_rfc3339_millis(self.node.wall_clock());
@@ -555,6 +570,14 @@ impl Handler<AskStatus> for Driver {
     }
 }
 
+impl Handler<AskAgents> for Driver {
+    type Result = MessageResult<AskAgents>;
+
+    fn handle(&mut self, _: AskAgents, _: &mut Context<Self>) -> Self::Result {
+        MessageResult(self.core.agents_there())
+    }
+}
+
 impl Handler<StopJob> for Driver {
     type Result = ();
 
@@ -568,7 +591,7 @@ impl Handler<AskGlance> for Driver {
     type Result = MessageResult<AskGlance>;
 
     fn handle(&mut self, _: AskGlance, _: &mut Context<Self>) -> Self::Result {
-        MessageResult(self.core.glance())
+        MessageResult(self.core.glance(self.now()))
     }
 }
 

@@ -7,8 +7,8 @@ pub mod journal;
 pub mod recording;
 
 pub use self::actor::{
-    Abandon, AskGlance, AskStatus, Driver, DriverObserver, DriverParts, JournalPort, LaunchFailed,
-    StandbysChanged, StopJob, WorkerCredentials,
+    Abandon, AskAgents, AskGlance, AskStatus, Driver, DriverObserver, DriverParts, JournalPort,
+    LaunchFailed, StandbysChanged, StopJob, WorkerCredentials,
 };
 pub use self::core::{
     CheckpointEvery, CheckpointSettings, DriverConfig, DriverCore, DriverEvent, DriverInput,

@@ -181,10 +181,10 @@ fn run_export(flags: &ExportFlags) -> Result<(), CommandFailure> {
 /// The checkpoint that a folder names: that of its step, or the newest whole one in it.
 fn one(folder: &Path) -> Result<LoadedCheckpoint, CommandFailure> {
     if step_folder(folder).is_some() {
-        return load(&LocalFiles, folder).failed("the checkpoint cannot be read");
+        return load(&LocalFiles, folder, &mut |_, _| {}).failed("the checkpoint cannot be read");
     }
-    let (found, _) =
-        newest(&LocalFiles, folder, None, &|_| Ok(())).failed("the checkpoints cannot be read")?;
+    let (found, _) = newest(&LocalFiles, folder, None, &|_| Ok(()), &mut |_, _| {})
+        .failed("the checkpoints cannot be read")?;
     found.ok_or_else(|| no_checkpoint(folder))
 }
 

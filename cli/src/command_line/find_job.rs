@@ -69,7 +69,7 @@ fn names<'a>(jobs: impl Iterator<Item = &'a JobEntry>) -> String {
 }
 
 /// The begin of a job's id, which names it among the jobs of a machine.
-pub(super) fn short_id(id: &str) -> String {
+pub(crate) fn short_id(id: &str) -> String {
     id.chars().take(ID_SHOWN).collect()
 }
 

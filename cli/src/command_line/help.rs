@@ -32,7 +32,18 @@ const COMMON: [&str; 22] = [
 ];
 
 /// The commands that `-h` leaves out.
-const RARE: [&str; 7] = ["config", "timeline", "replay", "completions", "man", "readmit", "forget"];
+const RARE: [&str; 10] = [
+    "config",
+    "timeline",
+    "replay",
+    "completions",
+    "man",
+    "history",
+    "stop",
+    "drain",
+    "readmit",
+    "forget",
+];
 
 /// The line below a short help.
 const MORE: &str =

@@ -81,5 +81,6 @@ fn describe(job: &LoggedJob) -> String {
             reset.cause.to_string(),
         ]);
     }
-    format!("{table}\n{end}")
+    let lines: Vec<String> = table.to_string().lines().map(|it| it.trim_end().to_owned()).collect();
+    format!("{}\n{end}", lines.join("\n"))
 }

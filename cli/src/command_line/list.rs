@@ -32,7 +32,9 @@ pub(crate) fn print_jobs(flags: &ListFlags) -> Result<(), CommandFailure> {
     if jobs.is_empty() {
         return print_line("no job of this user is known on this machine");
     }
-    print_line(&printable(&table(&jobs).to_string()))
+    let table = table(&jobs).to_string();
+    let lines: Vec<&str> = table.lines().map(str::trim_end).collect();
+    print_line(&printable(&lines.join("\n")))
 }
 
 fn as_json(entry: &JobEntry) -> serde_json::Value {

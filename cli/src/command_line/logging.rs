@@ -3,6 +3,7 @@
 //! `main`.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -11,9 +12,11 @@ use std::time::Duration;
 
 use elastic_agent::output::{FRESH_LINE, not_shown};
 use elastic_observe::with_short_names;
-use elastic_runtime::{DroppingWriter, DroppingWriterLane};
+use elastic_runtime::{DroppingWriter, DroppingWriterLane, wall_clock};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
 
 use super::failure::{CommandFailure, ResultExt};
 
@@ -63,6 +66,20 @@ impl Stderr {
     }
 }
 
+/// The time of a line: for people at a terminal the time of day (UTC), in files the whole moment.
+#[derive(Clone, Copy, Debug)]
+struct LogTime {
+    is_short: bool,
+}
+
+impl FormatTime for LogTime {
+    fn format_time(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        let text = humantime::format_rfc3339_micros(wall_clock()).to_string();
+        let day = text.get(11..19).filter(|_| self.is_short);
+        writer.write_str(day.unwrap_or(&text))
+    }
+}
+
 /// The writer for tracing: one event per call.
 #[derive(Clone, Copy, Debug)]
 struct Events;
@@ -98,11 +115,12 @@ pub(crate) fn start_logging(filter: &str) -> Result<(), CommandFailure> {
     let is_verbose = filter.max_level_hint().is_none_or(|level| level > LevelFilter::INFO);
     let stderr =
         Stderr::open(is_verbose).failed("could not start the thread that writes log lines")?;
-    let shows_colours = stderr.shows_colours;
+    let (shows_colours, is_terminal) = (stderr.shows_colours, stderr.is_terminal);
     // Cannot fail: `main` calls this function once.
     let _ = STDERR.set(stderr);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_timer(LogTime { is_short: is_terminal })
         .with_ansi(shows_colours)
         .with_target(false)
         .with_writer(|| Events)

@@ -52,6 +52,7 @@ pub(crate) use driver_plan::{
 };
 pub(crate) use explain::print_explanation;
 pub(crate) use failure::{CommandFailure, ResultExt};
+pub(crate) use find_job::short_id;
 pub(crate) use forget::forget_job;
 pub(crate) use history::print_history;
 pub(crate) use list::print_jobs;
@@ -64,7 +65,7 @@ pub(crate) use printable::printable;
 pub(crate) use reading::{flag_variables, read, warn_of_misspelt_variables};
 pub(crate) use replay::run_replay;
 pub(crate) use report::{masked_flags, masked_variables, run_report};
-pub(crate) use status::{describe_status, print_status, program_words};
+pub(crate) use status::{describe_goodput, print_status, program_words};
 pub(crate) use stdout::print_line;
 pub(crate) use timeline::print_timeline;
 pub(crate) use worker_flags::{Leash, TOKEN_VARIABLE, WorkerPlan, plan_worker};

@@ -9,6 +9,7 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use elastic_observe::{TimeBucket, describe_phases, with_short_names};
 use elastic_protocol::messages::{DriverStatus, GoodputStatus, StatusReport, WorkerStatus};
+use elastic_protocol::{JobOutcome, counted};
 use futures_util::future::{Either, select};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
@@ -19,7 +20,7 @@ use super::job_source::{JobSource, WantedJob};
 use super::printable::printable;
 use super::stdout::{print_line, shows_escapes};
 use super::watch::WatchScreen;
-use crate::process::{JobEntry, StatusClient, boot_time};
+use crate::process::{JobEntry, StatusClient, boot_time, moved_text};
 
 /// Interval between two requests of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
@@ -187,15 +188,18 @@ fn render(status: &StatusReport, flags: &StatusFlags) -> Result<String, CommandF
 }
 
 /// The status as text for people.
-pub(crate) fn describe_status(status: &StatusReport) -> String {
+fn describe_status(status: &StatusReport) -> String {
     // After the end there is no world any more.
     let world = match &status.result {
         Some(_) => String::new(),
         None => format!(" · world size {}", status.world_size),
     };
     let mut text = format!(
-        "job {} · {} · generation {}{world} · resets {}\n",
-        status.job, status.phase, status.generation, status.resets
+        "job {} · {} · generation {}{world} · {}\n",
+        short_id(&status.job.to_string()),
+        phase_of(status),
+        status.generation,
+        counted(status.resets, "reset")
     );
     text.push_str(&format!("driver {}, term {}", describe_driver(&status.driver), status.term));
     if !status.standbys.is_empty() {
@@ -211,6 +215,9 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
     }
     if let Some(goodput) = &status.goodput {
         text.push_str(&describe_goodput(goodput));
+    }
+    if let Some(moved) = &status.moved {
+        text.push_str(&format!("moves: {}\n", moved_text(moved)));
     }
     if let Some(waiting) = &status.waiting_for {
         text.push_str(&format!("waiting: {waiting}\n"));
@@ -252,12 +259,24 @@ pub(crate) fn describe_status(status: &StatusReport) -> String {
     if let Some(result) = &status.result {
         text.push_str(&format!("result: {}\n", result.reason));
     }
-    text.push_str(&format!("\n{}\n\n{}", hosts_table(status), workers_table(status)));
-    text
+    for table in [hosts_table(status), workers_table(status)] {
+        text.push('\n');
+        // Blanks at the end of a line would take a line of their own on a narrow terminal.
+        text.extend(table.to_string().lines().map(|line| format!("{}\n", line.trim_end())));
+    }
+    text.trim_end().to_owned()
+}
+
+/// The word for where the job is; a job that the operator has ended is no failure.
+fn phase_of(status: &StatusReport) -> &'static str {
+    match &status.result {
+        Some(result) if result.outcome == JobOutcome::Stopped => "stopped",
+        _ => status.phase.name(),
+    }
 }
 
 /// Goodput, and the largest of what the rest of the time went into.
-pub(super) fn describe_goodput(goodput: &GoodputStatus) -> String {
+pub(crate) fn describe_goodput(goodput: &GoodputStatus) -> String {
     let (Some(since_start), GoodputStatus { slot_seconds, buckets, .. }) =
         (goodput.since_start, goodput)
     else {
@@ -274,9 +293,12 @@ pub(super) fn describe_goodput(goodput: &GoodputStatus) -> String {
         .take(BUCKETS_NAMED_MAX)
         .map(|(bucket, seconds)| format!("{bucket} {}", percent(**seconds / slot_seconds)))
         .collect();
+    // A job that is younger than that has one goodput.
     let recent = goodput
         .last_10_min
-        .map_or_else(String::new, |recent| format!(", {} in the last 10 minutes", percent(recent)));
+        .map(percent)
+        .filter(|recent| *recent != percent(since_start))
+        .map_or_else(String::new, |recent| format!(", {recent} in the last 10 minutes"));
     let rest = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
     format!("goodput: {} since the start{recent}{rest}\n", percent(since_start))
 }

@@ -16,8 +16,11 @@ use super::story::WORKERS;
 use crate::command_line::{CommandFailure, ResultExt, flag_variables};
 use crate::process::{ADDRESS_FILE, EVENTS_FILE};
 
-/// Flags of the training: it takes about 20 s, so that one can watch.
-const TRAINING: [&str; 6] = ["--epochs", "24", "--batch-size", "32", "--step-ms", "70"];
+/// Passes over the training data: they take about 20 s, so that one can watch.
+pub(super) const EPOCHS: u64 = 24;
+
+/// The other flags of the training.
+const TRAINING: [&str; 4] = ["--batch-size", "32", "--step-ms", "70"];
 
 /// Timeout for the driver to start, and to end when asked to.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -55,6 +58,7 @@ impl Cluster {
             .arg("--")
             .arg(&program)
             .arg("demo-worker")
+            .args(["--epochs", &EPOCHS.to_string()])
             .args(TRAINING)
             .stdout(Stdio::null())
             .stderr(log_file(&folder, "driver")?);

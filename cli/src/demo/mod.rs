@@ -9,6 +9,7 @@ mod view;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
+use elastic_observe::with_short_names;
 use elastic_runtime::{Pulse, system};
 use futures_util::future::{Either, select};
 
@@ -51,7 +52,7 @@ async fn demonstrate(json: bool) -> Result<(), CommandFailure> {
     let text = if json {
         serde_json::to_string(&report).failed("the report cannot be written as JSON")?
     } else {
-        report.to_string()
+        with_short_names(&report.to_string()).into_owned()
     };
     print_line(&text)
 }

@@ -123,6 +123,8 @@ mod tests {
             hosts: Vec::new(),
             workers: workers.collect(),
             last_reset: None,
+            resets_recent: Vec::new(),
+            moved: None,
             waiting_for: None,
             awaited: Vec::new(),
             stalled: Vec::new(),

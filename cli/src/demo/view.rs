@@ -1,13 +1,17 @@
-//! The display of the demo: a live table where stderr is a terminal, else plain lines. Used by `demo`.
+//! The display of the demo: a bar with a few live lines where stderr is a terminal, else plain lines. Used by `demo`.
 
 use elastic_protocol::counted;
 use std::io::Write as _;
 use std::time::Duration;
 
+use elastic_observe::with_short_names;
 use elastic_protocol::messages::{JobPhase, StatusReport};
 use indicatif::{ProgressBar, ProgressStyle};
+use ratatui::crossterm::terminal::size;
 
-use crate::command_line::{describe_status, program_words};
+use super::cluster::EPOCHS;
+use crate::command_line::{describe_goodput, program_words};
+use crate::process::bar;
 
 /// Least number of steps between two plain lines, unless something else changes.
 const STEPS_APART: u64 = 25;
@@ -47,7 +51,7 @@ impl DemoView {
     /// Shows the status of the cluster.
     pub(crate) fn show(&mut self, status: &StatusReport) {
         if let Some(table) = &self.table {
-            table.set_message(describe_status(status));
+            table.set_message(fitted(&lines_of(status)));
             return;
         }
         let now = (status.phase, status.generation, status.world_size);
@@ -59,7 +63,11 @@ impl DemoView {
         let (phase, generation, world_size) = &now;
         let words = first.map(program_words).unwrap_or_default();
         let workers = counted(*world_size, "worker");
-        self.say(&format!("{phase}: generation {generation}, {workers}, step {step} {words}"));
+        let epoch = epoch_of(status)
+            .map_or_else(String::new, |epoch| format!(", epoch {epoch} of {EPOCHS}"));
+        self.say(&format!(
+            "{phase}: generation {generation}, {workers}, step {step}{epoch} {words}"
+        ));
         self.shown_step = if Some(now) == self.shown { step } else { step.max(self.shown_step) };
         self.shown = Some(now);
     }
@@ -67,7 +75,42 @@ impl DemoView {
     /// Ends the live table.
     pub(crate) fn finish(&self) {
         if let Some(table) = &self.table {
-            table.finish();
+            table.finish_and_clear();
         }
     }
+}
+
+/// The epoch that rank 0 is in, which its program shows as its note.
+fn epoch_of(status: &StatusReport) -> Option<u64> {
+    let first = status.workers.iter().find(|worker| worker.rank == Some(0))?;
+    first.note.strip_prefix("epoch ")?.parse().ok()
+}
+
+/// The demo in a few lines: how far it is, what it has lost, and a line for each worker.
+fn lines_of(status: &StatusReport) -> Vec<String> {
+    let step = status.workers.iter().map(|worker| worker.step).max().unwrap_or_default();
+    let epoch = epoch_of(status).unwrap_or_default().min(EPOCHS);
+    let (workers, resets) = (counted(status.world_size, "worker"), counted(status.resets, "reset"));
+    let mut lines = vec![format!(
+        "{} epoch {epoch} of {EPOCHS}, step {step}, {workers}, {resets}",
+        bar(epoch, EPOCHS)
+    )];
+    lines.extend(status.goodput.as_ref().map(|it| describe_goodput(it).trim_end().to_owned()));
+    lines.extend(status.last_reset.as_ref().map(|reset| format!("last reset: {}", reset.cause)));
+    lines.extend(status.waiting_for.as_ref().map(|waiting| format!("waiting: {waiting}")));
+    lines.extend(status.workers.iter().map(|worker| {
+        let rank = worker.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
+        let (name, words) = (format!("{}:{}", worker.host, worker.slot), program_words(worker));
+        format!("rank {rank}  {name}  {:<9} step {:<5} {words}", worker.state.name(), worker.step)
+    }));
+    lines
+}
+
+/// As much of these lines as the terminal has room for.
+fn fitted(lines: &[String]) -> String {
+    let (width, height) = size().map_or((80, 24), |(width, height)| (width.into(), height.into()));
+    // The first line has a spinner before it; the last row is the cursor's.
+    let (width, height) = (usize::saturating_sub(width, 3), usize::saturating_sub(height, 1));
+    let cut = |line: &String| with_short_names(line).chars().take(width).collect::<String>();
+    lines.iter().take(height.max(1)).map(cut).collect::<Vec<_>>().join("\n")
 }

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use actix::Addr;
 use elastic_driver::{AskGlance, Driver, DriverEvent};
-use elastic_observe::{EventTally, GoodputLedger, LoggedJob, TimeBucket, since_1970};
+use elastic_observe::{EventTally, GoodputLedger, LoggedJob, TimeBucket, since_1970, summarize};
 use elastic_protocol::Time;
-use elastic_protocol::messages::GoodputStatus;
+use elastic_protocol::messages::{GoodputStatus, StatusReport};
 use elastic_runtime::{NodeHandle, wall_clock};
 use tokio::time::sleep;
 
@@ -36,7 +36,8 @@ pub(crate) struct Accounting {
 impl Accounting {
     /// The ledger of a job, with what an event log already tells of it.
     pub(crate) fn begin(node: &NodeHandle, job: &str, log: &Path) -> Self {
-        let now = since_1970(wall_clock());
+        // Both clocks at one moment: reading the log takes time, which counts as well.
+        let (now, here) = (since_1970(wall_clock()), node.now());
         let ledger = match job_in(log).filter(|record| record.job == job) {
             Some(mut record) => {
                 record.ledger.handle_driver_gone(record.last_at);
@@ -47,7 +48,7 @@ impl Accounting {
         };
         let ledger = Rc::new(RefCell::new(ledger));
         let tally = Rc::default();
-        Self { ledger, tally, node: node.clone(), origin: (now, node.now()) }
+        Self { ledger, tally, node: node.clone(), origin: (now, here) }
     }
 
     /// Takes an event.
@@ -60,6 +61,12 @@ impl Accounting {
     /// What `status` shows.
     pub(crate) fn status(&self) -> GoodputStatus {
         self.ledger.borrow().status(self.now())
+    }
+
+    /// The last line about the job, with its last status.
+    pub(crate) fn summary(&self, last: &StatusReport) -> String {
+        let ledger = self.ledger.borrow();
+        summarize(self.now() - ledger.began(), last, &ledger)
     }
 
     /// Counts of this driver's events, and the slots in each bucket.

@@ -21,6 +21,7 @@ use super::host_watch::{AgentLanes, HostWatch, meeting_at};
 use super::leash::LeashLines;
 use super::network::check_interface;
 use super::random::system_seed;
+use super::reach::HostTrials;
 use super::signals::{Heard, Signals, tick};
 use super::store_service::StoreService;
 use super::watch::tell;
@@ -82,6 +83,8 @@ async fn serve(plan: WorkerPlan) -> Result<AgentExit, CommandFailure> {
     let lanes = AgentLanes { ports, streams: streams.clone(), files: processes.output_files() };
     let processes = DriverAddress::new(processes, &plan.driver, plan.interface);
     let meeting = meeting_at(processes.route().data_ip(None));
+    let route = processes.route().clone();
+    HostTrials::start(&joined.node, plan.host.clone(), move || route.data_ip(None));
     let watch = HostWatch { lanes, route: processes.route().clone(), meeting };
     let settings = AgentSettings::new(plan.host, plan.slots);
     let settings = AgentSettings { role: plan.role, meeting, ..settings };

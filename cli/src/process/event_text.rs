@@ -5,7 +5,7 @@
 
 use elastic_driver::EventKind;
 use elastic_observe::{EventLevel, EventWords, describe_event};
-use elastic_protocol::GenerationId;
+use elastic_protocol::{GenerationId, counted};
 use tracing::{debug, info, warn};
 
 use crate::command_line::printable;
@@ -17,12 +17,14 @@ pub(super) struct EventText {
     starts_agents: bool,
     /// Whether a generation has run.
     has_run: bool,
+    /// Whether a worker has attached: the program is elastic in process.
+    has_attached: bool,
 }
 
 impl EventText {
     /// The text of a driver that starts its agents itself, or is joined by them.
     pub(super) fn new(starts_agents: bool) -> Self {
-        Self { starts_agents, has_run: false }
+        Self { starts_agents, ..Self::default() }
     }
 
     /// Logs an event.
@@ -32,6 +34,16 @@ impl EventText {
             EventKind::HostsChanged { .. } => !self.has_run,
             _ => false,
         };
+        self.has_attached |= matches!(event, EventKind::WorkerAttached { .. });
+        if let EventKind::GenerationRunning { world_size } = event
+            && !self.has_run
+            && !self.has_attached
+        {
+            // In the mode `auto` the next event may say that the program is elastic in process, and that this was not the
+            // generation that trains.
+            self.has_run = true;
+            return info!("{} started", counted(*world_size, "worker"));
+        }
         self.has_run |= matches!(event, EventKind::GenerationRunning { .. });
         let EventWords { level, text } = describe_event(generation, event);
         let text = printable(&text);

@@ -29,6 +29,8 @@ pub(crate) struct Observer {
     traces: Option<TraceLane>,
     /// The worker processes of each host, counted from the events.
     processes: BTreeMap<HostName, BTreeSet<WorkerId>>,
+    /// Is told when the job is over, while its workers are still on record.
+    over: Option<oneshot::Sender<()>>,
     /// Receives the end of the driver.
     ended: Option<oneshot::Sender<DriverEnd>>,
 }
@@ -54,8 +56,8 @@ pub(crate) enum DriverEnd {
 }
 
 impl Observer {
-    /// An observer that writes to `log`, `accounting`, `dashboard` and `traces`, tells `launcher` of hosts, and sends the driver's
-    /// end to `ended`.
+    /// An observer that writes to `log`, `accounting`, `dashboard` and `traces`, tells `launcher` of hosts, and sends the end of the job
+    /// and that of the driver to `over` and `ended`.
     pub(crate) fn new(
         log: EventLog,
         accounting: Accounting,
@@ -63,12 +65,12 @@ impl Observer {
         watch: Watch,
         dashboard: Option<ObservedDashboard>,
         traces: Option<TraceLane>,
-        ended: oneshot::Sender<DriverEnd>,
+        (over, ended): (oneshot::Sender<()>, oneshot::Sender<DriverEnd>),
     ) -> Self {
         let processes = BTreeMap::new();
         let text = EventText::new(launcher.is_some());
-        let ended = Some(ended);
-        Self { log, text, accounting, launcher, watch, dashboard, traces, processes, ended }
+        let (over, ended) = (Some(over), Some(ended));
+        Self { log, text, accounting, launcher, watch, dashboard, traces, processes, over, ended }
     }
 
     fn end(&mut self, end: DriverEnd) {
@@ -116,6 +118,10 @@ impl DriverObserver for Observer {
             EventKind::WorkerStarted { worker } => self.count(worker, true),
             EventKind::WorkerExited { worker, .. } => self.count(worker, false),
             EventKind::JobEnded { .. } => {
+                if let Some(over) = self.over.take() {
+                    // Nobody listens where the process is ending for another reason.
+                    let _ = over.send(());
+                }
                 if let Some(launcher) = &self.launcher {
                     launcher.start_no_more();
                 }

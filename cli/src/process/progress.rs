@@ -8,17 +8,23 @@ use std::time::Duration;
 
 use actix::Addr;
 use elastic_driver::{AskGlance, Driver, Glance};
-use elastic_protocol::messages::JobPhase;
-use elastic_protocol::{Time, counted};
+use elastic_observe::with_short_names;
+use elastic_protocol::Time;
+use elastic_protocol::messages::{JobPhase, MovedBytes};
 use elastic_runtime::{BlockingLane, NodeHandle, OffloadPort};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{sleep, timeout};
+
+use super::step_rate::StepRate;
 
 /// Interval between two updates of the live line.
 const LIVE_EVERY: Duration = Duration::from_millis(500);
 
 /// Timeout for clearing the live line.
 const CLEARED_WITHIN: Duration = Duration::from_millis(100);
+
+/// Interval between two lines of the log before training has begun, if anything has changed.
+const PLAIN_BEFORE_EVERY: Duration = Duration::from_secs(10);
 
 /// Interval between two lines of the log; events have lines of their own.
 const PLAIN_EVERY: Duration = Duration::from_secs(60);
@@ -27,19 +33,27 @@ const PLAIN_EVERY: Duration = Duration::from_secs(60);
 pub(super) async fn show(node: NodeHandle, driver: Addr<Driver>, is_live: bool) {
     let lane = OffloadPort::lane(BlockingLane::TERMINAL);
     let line = is_live.then(live_line);
-    let mut plain = PlainLines::new(node.now());
+    let (mut plain, began, mut rate) =
+        (PlainLines::new(node.now()), node.now(), StepRate::default());
     while let Ok(glance) = driver.send(AskGlance).await {
         // The end has lines of its own.
         if matches!(glance.phase, JobPhase::Succeeded | JobPhase::Failed) {
             break;
         }
+        let ran = node.now() - began;
+        rate.handle_step(ran, glance.step);
+        let text = || {
+            with_short_names(&super::progress_text::line(&glance, rate.per_second(), ran))
+                .into_owned()
+        };
         match &line {
             Some(line) => {
                 let line = line.clone();
                 // A terminal that hangs keeps the old line.
-                drop(lane.run("draw", move || line.set_message(text(&glance))));
+                let text = text();
+                drop(lane.run("draw", move || line.set_message(text)));
             }
-            None if plain.is_due(node.now(), glance.step) => tracing::info!("{}", text(&glance)),
+            None if plain.is_due(node.now(), &glance) => tracing::info!("{}", text()),
             None => {}
         }
         sleep(LIVE_EVERY).await;
@@ -58,49 +72,35 @@ async fn clear(lane: &OffloadPort, clear: impl FnOnce() + Send + 'static) {
 fn live_line() -> ProgressBar {
     let line = ProgressBar::new_spinner();
     // The template is a literal; if it were wrong, the default style would do.
-    if let Ok(style) = ProgressStyle::with_template("{msg}") {
+    if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
         line.set_style(style);
     }
     line
 }
 
-fn text(glance: &Glance) -> String {
-    let Glance { phase, generation, world_size, step, resets, .. } = glance;
-    let resets =
-        if *resets == 0 { String::new() } else { format!(", {}", counted(*resets, "reset")) };
-    let workers = counted(u64::from(*world_size), "worker");
-    match phase {
-        JobPhase::Gather => {
-            let Glance { workers_there, workers_needed, .. } = glance;
-            format!("waiting for workers: {workers_there} of {workers_needed}{resets}")
-        }
-        JobPhase::Form | JobPhase::Sync => {
-            format!("starting: generation {generation}, {workers}{resets}")
-        }
-        JobPhase::Run => format!("run: generation {generation}, {workers}, step {step}{resets}"),
-        JobPhase::Succeeded | JobPhase::Failed => {
-            format!("{phase}: generation {generation}, step {step}{resets}")
-        }
-    }
-}
-
 /// The schedule of the lines of the log.
 #[derive(Debug)]
 struct PlainLines {
-    next_at: Time,
-    last_step: u64,
+    said_at: Time,
+    said: (u64, u32, Option<MovedBytes>),
 }
 
 impl PlainLines {
-    fn new(now: Time) -> Self {
-        Self { next_at: now + PLAIN_EVERY, last_step: 0 }
+    const fn new(now: Time) -> Self {
+        Self { said_at: now, said: (0, 0, None) }
     }
 
-    /// Whether a line is due: after the interval, if training has made progress.
-    fn is_due(&mut self, now: Time, step: u64) -> bool {
-        let is_due = now >= self.next_at && step != self.last_step;
+    /// Whether a line is due: after the interval, if training has made progress; sooner while it has not begun.
+    fn is_due(&mut self, now: Time, glance: &Glance) -> bool {
+        let is_training = glance.phase == JobPhase::Run;
+        let interval = if is_training { PLAIN_EVERY } else { PLAIN_BEFORE_EVERY };
+        // While training goes on, bytes that are moved beside it are worth no line of their own.
+        let moved = glance.moved.filter(|_| !is_training);
+        let news = (glance.step, glance.workers_there, moved);
+        let is_new = if is_training { news.0 != self.said.0 } else { news != self.said };
+        let is_due = now >= self.said_at + interval && is_new;
         if is_due {
-            *self = Self { next_at: now + PLAIN_EVERY, last_step: step };
+            *self = Self { said_at: now, said: news };
         }
         is_due
     }
@@ -108,17 +108,40 @@ impl PlainLines {
 
 #[cfg(test)]
 mod tests {
+    use elastic_protocol::messages::ReportedValues;
+
     use super::*;
 
     #[test]
-    fn a_line_of_the_log_comes_now_and_then_and_only_when_training_has_come_further() {
+    fn a_line_of_the_log_comes_now_and_then_and_only_when_the_job_has_come_further() {
         let at = |seconds: u64| Time::from_ms(seconds * 1000);
+        let glance = |phase, step, workers_there| Glance {
+            phase,
+            generation: 1,
+            world_size: 4,
+            step,
+            resets: 0,
+            workers_there,
+            workers_needed: 4,
+            hosts_there: 1,
+            hosts_listed: 2,
+            last_cause: None,
+            waiting_for: None,
+            moved: None,
+            reported: ReportedValues::default(),
+        };
         let mut lines = PlainLines::new(at(0));
-        assert!(!lines.is_due(at(59), 10));
-        assert!(lines.is_due(at(60), 10));
-        assert!(!lines.is_due(at(119), 20));
-        assert!(!lines.is_due(at(500), 10), "it stands still");
-        assert!(lines.is_due(at(501), 11));
+        let mut is_due = |now, glance: &Glance| lines.is_due(at(now), glance);
+        let gather = |workers| glance(JobPhase::Gather, 0, workers);
+        assert!(!is_due(9, &gather(1)));
+        assert!(is_due(10, &gather(1)));
+        assert!(!is_due(100, &gather(1)), "nobody has come");
+        assert!(is_due(101, &gather(2)));
+        let run = |step| glance(JobPhase::Run, step, 4);
+        assert!(!is_due(160, &run(10)));
+        assert!(is_due(161, &run(10)));
+        assert!(!is_due(500, &run(10)), "it stands still");
+        assert!(is_due(501, &run(11)));
     }
 
     #[test]
@@ -133,23 +156,5 @@ mod tests {
             assert!(terminal_answers.send(()).is_ok(), "the line is still being cleared");
         })
         .expect("a runtime");
-    }
-
-    #[test]
-    fn it_says_where_training_is() {
-        let glance = |phase, resets| Glance {
-            phase,
-            generation: 3,
-            world_size: 4,
-            step: 120,
-            resets,
-            workers_there: 2,
-            workers_needed: 3,
-        };
-        let said = |phase, resets| text(&glance(phase, resets));
-        assert_eq!(said(JobPhase::Run, 2), "run: generation 3, 4 workers, step 120, 2 resets");
-        assert_eq!(said(JobPhase::Run, 0), "run: generation 3, 4 workers, step 120");
-        assert_eq!(said(JobPhase::Gather, 1), "waiting for workers: 2 of 3, 1 reset");
-        assert_eq!(said(JobPhase::Form, 0), "starting: generation 3, 4 workers");
     }
 }

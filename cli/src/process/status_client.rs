@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{ClientRequest, ClientResponse, StatusReport};
+use elastic_protocol::messages::{
+    ClientRequest, ClientResponse, ReachAnswer, ReachRequest, StatusReport,
+};
 use elastic_protocol::{ActorId, ActorName, NodeName};
 use elastic_runtime::ActorRef;
 use elastic_transport::{ConnectError, ConnectOptions, JoinToken, JoinedNode, join};
@@ -12,6 +14,9 @@ use crate::command_line::{CommandFailure, ResultExt};
 
 /// Timeout for an answer of the driver.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Timeout for the driver to say what the agents have found: longer than they may take.
+const PORTS_TRIED_WITHIN: Duration = Duration::from_secs(6);
 
 /// Timeout for closing the connection.
 const GOODBYE: Duration = Duration::from_millis(100);
@@ -54,6 +59,17 @@ impl StatusClient {
         request: ClientRequest,
     ) -> Result<ClientResponse, CommandFailure> {
         self.driver.ask(request, PATIENCE).await.failed("the driver did not answer")
+    }
+
+    /// Has the hosts of the job try this host's ports; none if the driver does not answer.
+    pub(crate) async fn try_ports(&self, request: ReachRequest) -> Option<ReachAnswer> {
+        let relay = ActorId::new(self.joined.driver.clone(), ActorName::REACH);
+        self.joined
+            .node
+            .reference::<ReachRequest>(relay)
+            .ask(request, PORTS_TRIED_WITHIN)
+            .await
+            .ok()
     }
 
     /// Closes the connection.

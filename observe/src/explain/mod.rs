@@ -233,7 +233,7 @@ fn of_end(record: &LoggedJob, result: &JobResult) -> Explanation {
     let first = result.first_failure.as_ref();
     let worker = first.map(|failure| failure.worker.to_string());
     let host = first.map(|failure| failure.worker.host.to_string());
-    let mut sentences = vec![format!("The job ended because {}.", result.reason)];
+    let mut sentences = vec![format!("The job ended: {}.", result.reason)];
     if let Some(failure) = first {
         let rank = failure.rank.map_or_else(String::new, |rank| format!(" (rank {rank})"));
         let how = match (failure.status, failure.message.as_str()) {

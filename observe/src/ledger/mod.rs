@@ -33,6 +33,7 @@ use self::totals::{RecentTotals, seconds};
 /// The ledger of a job.
 #[derive(Clone, Debug)]
 pub struct GoodputLedger {
+    began: Time,
     now: Time,
     facts: JobFacts,
     phase: KnownPhase,
@@ -60,6 +61,7 @@ impl GoodputLedger {
     /// An empty ledger: the job begins, or is not known yet.
     pub fn new(now: Time) -> Self {
         Self {
+            began: now,
             now,
             facts: JobFacts::default(),
             phase: KnownPhase::default(),
@@ -214,6 +216,11 @@ impl GoodputLedger {
         if let Some(before) = self.before_away.take() {
             self.enter(before);
         }
+    }
+
+    /// When the job began.
+    pub const fn began(&self) -> Time {
+        self.began
     }
 
     /// What `status` shows.

@@ -74,6 +74,8 @@ fn status() -> StatusReport {
         hosts,
         workers: Vec::new(),
         last_reset: None,
+        resets_recent: Vec::new(),
+        moved: None,
         waiting_for: Some(HOSTILE.to_owned()),
         awaited: Vec::new(),
         stalled: Vec::new(),

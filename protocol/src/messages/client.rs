@@ -11,6 +11,7 @@ use crate::words::counted;
 use super::condition::{HostCondition, JobPhase, WorkerCondition};
 use super::divergence::{DivergentReplica, UncomparedTensor};
 use super::drivers::DriverStatus;
+use super::moved::MovedBytes;
 use super::reported::ReportedValues;
 use super::standstill::{AwaitedWorker, StalledWorker};
 use super::straggler::StragglingWorker;
@@ -89,6 +90,13 @@ pub struct StatusReport {
     pub workers: Vec<WorkerStatus>,
     /// The last reset.
     pub last_reset: Option<ResetStatus>,
+    /// The last resets, the oldest first, the one under way or `last_reset` among them; at most
+    /// [`StatusReport::RESETS_RECENT_MAX`].
+    #[serde(default)]
+    pub resets_recent: Vec<ResetStatus>,
+    /// The bytes that members move in bulk now, in all: the state of a new generation, or a checkpoint.
+    #[serde(default)]
+    pub moved: Option<MovedBytes>,
     /// The workers that the job waits for, and why, when it stands still (G-9).
     pub waiting_for: Option<String>,
     /// The workers that others, or the job, wait for; at most [`StatusReport::AWAITED_MAX`].
@@ -140,6 +148,8 @@ impl StatusReport {
 
     /// Most arrays of ranks that are named as different.
     pub const DIVERGENCE_MAX: usize = 16;
+    /// Most resets that are told of.
+    pub const RESETS_RECENT_MAX: usize = 16;
 }
 
 /// One line: the job's phase, and what it waits for.

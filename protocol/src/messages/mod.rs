@@ -10,6 +10,8 @@ mod condition;
 mod digests;
 mod divergence;
 mod drivers;
+mod moved;
+mod reach;
 mod reported;
 mod standstill;
 mod step_times;
@@ -28,6 +30,8 @@ pub use condition::{HostCondition, JobPhase, WorkerCondition};
 pub use digests::{StateDigests, TensorDigest, TensorName};
 pub use divergence::{DivergentReplica, UncomparedTensor};
 pub use drivers::{DRIVERS_MAX, DriverStatus, KnownDrivers};
+pub use moved::{BulkWork, MovedBytes};
+pub use reach::{ReachAnswer, ReachFinding, ReachRequest};
 pub use reported::{InvalidReport, ReportedValues};
 pub use standstill::{
     AwaitedWorker, CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight,

@@ -13,8 +13,8 @@ use crate::deadlines::Deadlines;
 use crate::ids::{JobId, Stamp, Term};
 use crate::job::{JobResult, ResetCause};
 use crate::messages::{
-    CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, ReportedValues,
-    StateDigests, StepTimes,
+    CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, MovedBytes,
+    ReportedValues, StateDigests, StepTimes,
 };
 
 /// Messages from a worker to the driver. Votes go to the registry as [`Vote`](super::Vote).
@@ -122,6 +122,14 @@ pub enum WorkerToDriver {
     TableWanted {
         /// The generation.
         stamp: Stamp,
+    },
+    /// The bytes that the worker moves in bulk; sent after a change, at most once a beat, and only while it does so for longer
+    /// than that.
+    Moves {
+        /// The generation.
+        stamp: Stamp,
+        /// The bytes.
+        bytes: MovedBytes,
     },
 }
 

@@ -44,6 +44,8 @@ struct Repair {
     /// The damage that the majority has.
     damage: u64,
     members: Vec<u32>,
+    /// Life of the driver that decided it: the next one knows nothing of it.
+    life: u32,
 }
 
 /// What the oracle knows of replicas.
@@ -110,8 +112,8 @@ impl World {
         let content = |tensor: u64| match tensor {
             WEIGHTS => (mix(model.weights, model.damage), true),
             AVERAGES => (mix(u64::from(process), step), true),
-            // Who is odd keeps something there that the others do not have.
-            _ if process % 2 == 1 && step >= TABLE_CHANGES_FROM => (mix(step, 1), true),
+            // Odd ranks keep something there that the others do not have.
+            _ if program.rank % 2 == 1 && step >= TABLE_CHANGES_FROM => (mix(step, 1), true),
             _ => (0, false),
         };
         let due = ARRAYS.iter().filter(|(tensor, _)| (step + tensor).is_multiple_of(ROTATION));
@@ -194,7 +196,7 @@ impl World {
         {
             return Err(format!("replicas: {cause}; but none was ever different"));
         }
-        self.replicas.repair = Some(Repair { damage, members });
+        self.replicas.repair = Some(Repair { damage, members, life: self.driver.life });
         Ok(())
     }
 
@@ -204,9 +206,12 @@ impl World {
         members: &[WorkerId],
         root: Option<u32>,
     ) -> Result<(), String> {
-        let Some(Repair { damage, members: before }) = self.replicas.repair.take() else {
+        let Some(Repair { damage, members: before, life }) = self.replicas.repair.take() else {
             return Ok(());
         };
+        if life != self.driver.life {
+            return Ok(());
+        }
         let process_of = |worker: &WorkerId| self.process_of(self.driver.job, worker);
         let saved = |worker: &WorkerId| {
             let process = process_of(worker).filter(|process| before.contains(process))?;

@@ -158,6 +158,7 @@ impl World {
             | WorkerToDriver::CollectiveFailed { .. }
             | WorkerToDriver::Checkpoint { .. }
             | WorkerToDriver::Resumed { .. }
+            | WorkerToDriver::Moves { .. }
             | WorkerToDriver::Warning { .. }
             | WorkerToDriver::TableWanted { .. } => Ok(()),
         }

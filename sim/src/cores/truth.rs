@@ -31,7 +31,7 @@ impl World {
         let disk_was_well = self.disk_mended_at == 0;
         let Some(cores) = self.driver.cores() else { return Ok(()) };
         let status = cores.driver.status(now, &|time| time.to_string());
-        let glance = cores.driver.glance();
+        let glance = cores.driver.glance(now);
         let (phase, generation) = (status.phase, status.generation);
         if (glance.phase, glance.generation) != (phase, generation)
             || (glance.world_size, glance.resets) != (status.world_size, status.resets)
@@ -298,8 +298,9 @@ impl World {
     /// may have come between a reset's decision and its record, or between its record and its event.
     pub(super) fn check_counters(&mut self) -> Result<(), String> {
         let job = self.driver.job;
+        let now = self.driver.clock.local(self.now);
         let Some(cores) = self.driver.cores() else { return Ok(()) };
-        let resets = cores.driver.glance().resets;
+        let resets = cores.driver.glance(now).resets;
         self.oracle.taken_over(job, resets)
     }
 }

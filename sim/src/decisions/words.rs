@@ -154,6 +154,9 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
         WorkerToDriver::CollectiveFailed { stamp: of, peer, error } => {
             format!("a collective of {} failed with rank {}: {error}", stamp(*of), or_none(*peer))
         }
+        WorkerToDriver::Moves { stamp: of, bytes } => {
+            format!("{} in {}: {} of {} bytes", bytes.work, stamp(*of), bytes.done, bytes.total)
+        }
         WorkerToDriver::Warning { text } => format!("warns: {text}"),
         WorkerToDriver::Progress { stamp: of, step, note, reported, .. } => {
             let said = format!("{PROGRESS} {} is at step {step} {note} {reported}", stamp(*of));

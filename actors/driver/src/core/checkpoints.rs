@@ -83,6 +83,11 @@ impl Checkpoints {
         self.last
     }
 
+    /// Whether a step is being saved.
+    pub(crate) const fn is_saving(&self) -> bool {
+        self.save.is_some()
+    }
+
     /// The trouble with saves, in words.
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()

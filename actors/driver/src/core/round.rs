@@ -1,8 +1,9 @@
 //! [`Round`]: the generation formed last, the phase that it is in, and the resets between generations. A part of the
 //! core; handlers change it through its methods, which keep its invariants.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use elastic_protocol::messages::StatusReport;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ExitStatus, GenerationId, JobResult, ResetCause, Stamp, Time, WorkerId};
 use serde::{Deserialize, Serialize};
@@ -33,7 +34,9 @@ pub(crate) struct Round {
     interrupt_since: Time,
     /// The reset under way.
     reset: Option<ResetRecord>,
-    last_reset: Option<ResetRecord>,
+    /// The last resets that are over, the oldest first; at most [`StatusReport::RESETS_RECENT_MAX`].
+    #[serde(default)]
+    past_resets: VecDeque<ResetRecord>,
     /// The reset that is over and not reported, and the end of the wait for its cause's exit status.
     held_report: Option<(ResetRecord, Time)>,
     /// Exit statuses of members of the last two generations whose deaths were known before.
@@ -61,7 +64,7 @@ impl Round {
             change_since: None,
             interrupt_since: now,
             reset: None,
-            last_reset: None,
+            past_resets: VecDeque::new(),
             held_report: None,
             exits_of_dead: BTreeMap::new(),
         }
@@ -115,8 +118,15 @@ impl Round {
     }
 
     /// The last reset that is over.
-    pub(crate) const fn last_reset(&self) -> Option<&ResetRecord> {
-        self.last_reset.as_ref()
+    pub(crate) fn last_reset(&self) -> Option<&ResetRecord> {
+        self.past_resets.back()
+    }
+
+    /// The last resets, the oldest first, with the one under way.
+    pub(crate) fn recent_resets(&self) -> impl Iterator<Item = &ResetRecord> {
+        let room = StatusReport::RESETS_RECENT_MAX - usize::from(self.reset.is_some());
+        let skipped = self.past_resets.len().saturating_sub(room);
+        self.past_resets.iter().skip(skipped).chain(self.reset.as_ref())
     }
 
     /// Time at which the interrupt under way was announced.
@@ -268,7 +278,7 @@ impl Round {
     pub(crate) fn explain_death(&mut self, worker: &WorkerId, status: ExitStatus) -> bool {
         let death = ResetCause::WorkerDied { worker: worker.clone() };
         let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
-        let last = self.last_reset.as_mut().filter(|_| !is_planted(Bug::DeathStaysUnexplained));
+        let last = self.past_resets.back_mut().filter(|_| !is_planted(Bug::DeathStaysUnexplained));
         for reset in self.reset.as_mut().into_iter().chain(last) {
             if reset.cause == death {
                 reset.cause = cause.clone();
@@ -320,7 +330,10 @@ impl Round {
     pub(crate) fn end_reset(&mut self, now: Time) -> Option<ResetRecord> {
         let mut reset = self.reset.take()?;
         reset.synced_at = Some(now);
-        self.last_reset = Some(reset.clone());
+        if self.past_resets.len() == StatusReport::RESETS_RECENT_MAX {
+            self.past_resets.pop_front();
+        }
+        self.past_resets.push_back(reset.clone());
         Some(reset)
     }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use elastic_host_manager::HostState;
+use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::messages::{
-    DriverStatus, HostCondition, HostStatus, JobPhase, ReportedValues, ResetStatus, StatusReport,
-    StepTimes, WorkerCondition, WorkerStatus,
+    DriverStatus, HostCondition, HostStatus, JobPhase, MovedBytes, ReportedValues, ResetStatus,
+    StatusReport, StepTimes, WorkerCondition, WorkerStatus,
 };
-use elastic_protocol::{HostName, Time, WorkerId};
+use elastic_protocol::{HostName, NodeId, Time, WorkerId};
 
 use super::DriverCore;
 use super::gather::needed_text;
@@ -31,13 +31,38 @@ pub struct Glance {
     pub workers_there: u32,
     /// Number of workers that a generation needs.
     pub workers_needed: u32,
+    /// Number of listed hosts whose agents are there.
+    pub hosts_there: u32,
+    /// Number of listed hosts that may have workers.
+    pub hosts_listed: u32,
+    /// The cause of the last reset.
+    pub last_cause: Option<String>,
+    /// Whom the job waits for while it stands still.
+    pub waiting_for: Option<String>,
+    /// The bytes that members move in bulk, in all.
+    pub moved: Option<MovedBytes>,
+    /// The numbers that the program of rank 0 reports.
+    pub reported: ReportedValues,
 }
 
 impl DriverCore {
     /// The job in a few numbers.
-    pub fn glance(&self) -> Glance {
+    pub fn glance(&self, now: Time) -> Glance {
         let current = self.round.current().filter(|_| self.round.phase().is_generation_active());
+        let listed = self.roster.hosts().iter().filter(|entry| entry.state == HostState::Listed);
+        let has_agent = |entry: &&HostEntry| {
+            self.roster.agent(&entry.name).is_some_and(|agent| agent.link == PeerLink::Up)
+        };
+        let first = current.and_then(|current| current.assignment.member(0));
+        let first = first.and_then(|member| self.roster.worker(&member.worker));
+        let count = |it: usize| u32::try_from(it).unwrap_or(u32::MAX);
         Glance {
+            hosts_there: count(listed.clone().filter(has_agent).count()),
+            hosts_listed: count(listed.count()),
+            last_cause: self.round.last_reset().map(|reset| reset.cause.to_string()),
+            waiting_for: self.waiting_for(now),
+            moved: self.moved_bytes(),
+            reported: first.map(|record| record.reported.clone()).unwrap_or_default(),
             phase: self.round.phase().name(),
             generation: self.round.generation().0,
             world_size: current.map_or(0, |current| current.assignment.world_size()),
@@ -52,6 +77,12 @@ impl DriverCore {
             workers_there: u32::try_from(self.workers_there().count()).unwrap_or(u32::MAX),
             workers_needed: self.workers_needed(),
         }
+    }
+
+    /// The agents that are there, by host.
+    pub fn agents_there(&self) -> Vec<(HostName, NodeId)> {
+        let there = self.roster.agents().filter(|(_, agent)| agent.link == PeerLink::Up);
+        there.map(|(host, agent)| (host.clone(), agent.node.clone())).collect()
     }
 
     /// The full status; `wall_clock` formats a time as RFC 3339.
@@ -76,6 +107,12 @@ impl DriverCore {
             steps_lost: self.state.steps_lost(),
             hosts: self.host_statuses(now, wall_clock),
             workers: self.worker_statuses(now),
+            resets_recent: self
+                .round
+                .recent_resets()
+                .map(|reset| reset_status(reset, wall_clock))
+                .collect(),
+            moved: self.moved_bytes(),
             last_reset: reset.map(|reset| reset_status(reset, wall_clock)),
             waiting_for: self.waiting_for(now),
             awaited: self.awaited_workers(now),
@@ -93,6 +130,19 @@ impl DriverCore {
             result: self.result_so_far().cloned(),
             answered_at: None,
         }
+    }
+
+    /// The bytes that members of the generation move now: the state before it trains, parts of a checkpoint while it does.
+    fn moved_bytes(&self) -> Option<MovedBytes> {
+        let stamp = self.round.stamp()?;
+        let is_syncing = matches!(self.round.phase(), RoundPhase::Sync { .. });
+        let is_saving = self.checkpoints.is_saving();
+        let moved = self.round.alive().filter_map(|worker| {
+            let (of, bytes) = self.roster.worker(worker)?.moved?;
+            let counts = if bytes.work.is_sync() { is_syncing } else { is_saving };
+            (of == stamp && counts).then_some(bytes)
+        });
+        MovedBytes::together(moved)
     }
 
     fn warnings(&self, now: Time) -> Vec<String> {

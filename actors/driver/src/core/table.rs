@@ -3,9 +3,9 @@
 
 use std::net::SocketAddr;
 
-use elastic_protocol::messages::{LaneStatus, ReportedValues};
+use elastic_protocol::messages::{LaneStatus, MovedBytes, ReportedValues};
 use elastic_protocol::{
-    CommitId, GenerationId, HostName, Incarnation, NodeId, Step, Time, WorkerId,
+    CommitId, GenerationId, HostName, Incarnation, NodeId, Stamp, Step, Time, WorkerId,
 };
 use elastic_runtime::transport::LinkEvent;
 use serde::{Deserialize, Serialize};
@@ -142,6 +142,9 @@ pub(crate) struct WorkerRecord {
     /// The numbers that the worker's program reports (copy).
     #[serde(default)]
     pub(crate) reported: ReportedValues,
+    /// The bytes that the worker moves in bulk, and the generation for which it does.
+    #[serde(default)]
+    pub(crate) moved: Option<(Stamp, MovedBytes)>,
     /// Whether the training thread is at rest, as the worker said, and has been given no work since.
     pub(crate) at_rest: bool,
     /// Whether a peer said that its link to this worker broke.
@@ -164,6 +167,7 @@ impl WorkerRecord {
             step: Step::default(),
             note: String::new(),
             warnings: 0,
+            moved: None,
             reported: ReportedValues::default(),
             at_rest: false,
             accused: false,

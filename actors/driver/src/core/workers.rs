@@ -53,6 +53,12 @@ impl DriverCore {
                     self.handle_digests(now, &worker, stamp, digests);
                 }
             }
+            WorkerToDriver::Moves { stamp, bytes } => {
+                if self.round.stamp() != Some(stamp) {
+                    return self.drop_message();
+                }
+                self.roster.note_moved(&worker, stamp, bytes);
+            }
             WorkerToDriver::Standstill { stamp, position, for_ms } => {
                 self.handle_standstill(now, &worker, stamp, position, for_ms);
             }

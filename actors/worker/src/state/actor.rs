@@ -148,7 +148,10 @@ impl StateActor {
     fn carry_out(&mut self, output: StateOutput, ctx: &mut Context<Self>) {
         match output {
             StateOutput::ToDriver(message) => {
-                let optional = matches!(message, WorkerToDriver::Progress { .. });
+                let optional = matches!(
+                    message,
+                    WorkerToDriver::Progress { .. } | WorkerToDriver::Moves { .. }
+                );
                 self.send(ActorName::DRIVER, message, optional, ctx);
             }
             StateOutput::Vote(vote) => {

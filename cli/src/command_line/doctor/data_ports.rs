@@ -1,14 +1,11 @@
-//! The address and ports that workers of this host would have for data, as far as one host alone can test them. Called by
+//! The address and ports that workers of this host would have for data, and whether the other hosts of the job reach them. Called by
 //! `join`.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 
 use serde::Serialize;
 
-use crate::process::{interface_of, is_answered_at};
-
-/// What is not tested: it takes a program on each of two hosts.
-const NOT_TESTED: &str = "whether other hosts reach these ports";
+use crate::process::{ReachCut, ReachReport, interface_of, is_answered_at};
 
 /// The address for data, and what was tried with it.
 #[derive(Debug, Serialize)]
@@ -23,13 +20,17 @@ pub(super) struct DataPortsReport {
     can_listen: bool,
     /// Whether the driver's host answers packets that come from this address.
     is_answered: bool,
-    /// What nobody has tried.
-    not_tested: &'static str,
+    /// What was tried between this host and the job's others; none where that could not be tried.
+    hosts: Option<ReachReport>,
 }
 
 impl DataPortsReport {
     /// Tries this address, with a driver at one of these.
-    pub(super) fn examine(address: IpAddr, drivers: &[SocketAddr]) -> Self {
+    pub(super) fn examine(
+        address: IpAddr,
+        drivers: &[SocketAddr],
+        hosts: Option<ReachReport>,
+    ) -> Self {
         let of_address = |it: &&SocketAddr| it.is_ipv4() == address.is_ipv4();
         Self {
             address,
@@ -37,7 +38,7 @@ impl DataPortsReport {
             ports: ephemeral_ports(),
             can_listen: can_listen(address),
             is_answered: drivers.iter().filter(of_address).any(|to| is_answered_at(address, *to)),
-            not_tested: NOT_TESTED,
+            hosts,
         }
     }
 
@@ -56,18 +57,46 @@ impl DataPortsReport {
                 "name the interface by which hosts reach each other: --interface NAME".to_owned(),
             ));
         }
+        let cuts = self.hosts.iter().flat_map(|hosts| &hosts.cut);
+        faults.extend(cuts.map(|ReachCut { from, to, protocol, error }| {
+            (
+                format!("{from} does not reach {to} over {protocol} at the address for data: {error}"),
+                format!(
+                    "let {protocol} pass from {from} to the ports of {to} that the system chooses of \
+                     (net.ipv4.ip_local_port_range), or name another interface on it: --interface NAME"
+                ),
+            )
+        }));
         faults
     }
 
     /// One line.
     pub(super) fn describe(&self) -> String {
-        let Self { address, not_tested, .. } = self;
+        let Self { address, .. } = self;
         let interface = self.interface.as_ref().map(|it| format!(" ({it})")).unwrap_or_default();
         let ports =
             self.ports.map(|(low, high)| format!(", ports {low}-{high}")).unwrap_or_default();
         let answer = if self.is_answered { "the driver's host answers" } else { "no answer" };
-        format!("data           {address}{interface}{ports}: {answer}; not tested: {not_tested}")
+        let hosts = match &self.hosts {
+            None => "; not tested: whether other hosts reach these ports".to_owned(),
+            Some(hosts) => describe_hosts(hosts),
+        };
+        format!("data           {address}{interface}{ports}: {answer}{hosts}")
     }
+}
+
+/// What was tried with other hosts, in words that follow.
+fn describe_hosts(hosts: &ReachReport) -> String {
+    let ReachReport { reached, cut, silent } = hosts;
+    let mut text = match (reached.len(), cut.is_empty()) {
+        (0, true) => "; the job has no other hosts to try the ports with".to_owned(),
+        (0, false) => String::new(),
+        _ => format!("; TCP and UDP pass both ways with {}", reached.join(", ")),
+    };
+    if !silent.is_empty() {
+        text.push_str(&format!("; not tried with {}", silent.join(", ")));
+    }
+    text
 }
 
 /// Whether a port can be had for TCP and for UDP, as the library asks for one.
@@ -94,7 +123,7 @@ mod tests {
         let drivers = [silent.local_addr().expect("bound")];
         let faults_of = |address: &str| {
             let address = address.parse().expect("a literal");
-            let report = DataPortsReport::examine(address, &drivers);
+            let report = DataPortsReport::examine(address, &drivers, None);
             let text = report.describe();
             assert!(text.contains("not tested: whether other hosts reach"), "{text}");
             report.faults().into_iter().map(|(what, _)| what).collect::<Vec<_>>().join("; ")

@@ -2,7 +2,7 @@
 //! the handshake, an answer; then the clocks, and the address for data. The first step that fails is named with the way out. Called by `doctor`.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -20,7 +20,7 @@ use crate::command_line::values::hosts_and_ports;
 use crate::command_line::worker_flags::TOKEN_VARIABLE;
 use crate::process::{
     StatusClient, TokenSource, UdpAnswer, addresses_of, advice, check_interface, ip_of, probe,
-    route_to, short_packets_towards,
+    route_to, short_packets_towards, try_hosts,
 };
 
 /// The flags that say which driver, as an agent has them.
@@ -138,17 +138,22 @@ impl JoinFlags {
                 .hint("start the driver, or give its port; it listens on 127.0.0.1 only, unless it was given --bind"));
         }
         let token = self.token_source(&driver)?.read()?;
+        let data_address = self.data_address(found);
         let asked = system::run(async {
             let begun = Instant::now();
             let client = StatusClient::join(&driver, token).await?;
             let (joined, asked_at) = (Instant::now(), wall_clock());
             let status = client.ask().await;
             let (answered, answered_at) = (joined.elapsed(), wall_clock());
+            let hosts = match data_address {
+                Some(address) => try_hosts(address, |request| client.try_ports(request)).await.ok(),
+                None => None,
+            };
             client.close().await;
             let times = (asked_at, answered_at);
-            Ok::<_, ConnectError>((joined - begun, status, answered, times))
+            Ok::<_, ConnectError>((joined - begun, status, answered, times, hosts))
         });
-        let (joined, status, answered, (asked_at, answered_at)) = asked
+        let (joined, status, answered, (asked_at, answered_at), hosts) = asked
             .failed("the system refuses a client")?
             .map_err(|error| refused(&driver, error))?;
         let ms = |it: std::time::Duration| Some(it.as_secs_f64() * 1000.0);
@@ -161,33 +166,37 @@ impl JoinFlags {
         if let Some((what, hint)) = found.clock_ahead_ms.and_then(fault_of) {
             found.warnings.push((what, hint.to_owned()));
         }
-        self.examine_data(found, &status);
-        Ok(())
-    }
-
-    /// Tries the address for data, and notes which hosts the job has found not to reach each other.
-    fn examine_data(&self, found: &mut JoinReport, status: &StatusReport) {
-        let of_route = || found.from.as_deref()?.parse().ok();
-        if let Some(address) = self.interface.as_deref().map_or_else(of_route, ip_of) {
-            let data = DataPortsReport::examine(address, &found.addresses);
+        if let Some(address) = data_address {
+            let data = DataPortsReport::examine(address, &found.addresses, hosts);
             found.warnings.extend(data.faults());
             found.data = Some(data);
         }
-        for UnreachableHost { from, to, error, .. } in &status.unreachable {
-            let warning = if from == to {
-                (
-                    format!("in this job workers of {to} do not reach each other: {error}"),
-                    format!("check that the loopback interface of {to} is up (ip link show lo)"),
-                )
-            } else {
-                (
-                    format!("in this job {from} does not reach {to}: {error}"),
-                    "let TCP and UDP pass between the hosts, or name another --interface"
-                        .to_owned(),
-                )
-            };
-            found.warnings.push(warning);
-        }
+        note_unreachable(found, &status);
+        Ok(())
+    }
+
+    /// This host's address for data, as an agent would tell it.
+    fn data_address(&self, found: &JoinReport) -> Option<IpAddr> {
+        let of_route = || found.from.as_deref()?.parse().ok();
+        self.interface.as_deref().map_or_else(of_route, ip_of)
+    }
+}
+
+/// Notes which hosts the job has found not to reach each other.
+fn note_unreachable(found: &mut JoinReport, status: &StatusReport) {
+    for UnreachableHost { from, to, error, .. } in &status.unreachable {
+        let warning = if from == to {
+            (
+                format!("in this job workers of {to} do not reach each other: {error}"),
+                format!("check that the loopback interface of {to} is up (ip link show lo)"),
+            )
+        } else {
+            (
+                format!("in this job {from} does not reach {to}: {error}"),
+                "let TCP and UDP pass between the hosts, or name another --interface".to_owned(),
+            )
+        };
+        found.warnings.push(warning);
     }
 }
 

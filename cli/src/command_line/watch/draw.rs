@@ -16,6 +16,7 @@ use super::super::find_job::short_id;
 use super::super::printable::printable;
 use super::super::status::{describe_goodput, program_words};
 use super::view::WatchView;
+use crate::process::moved_text;
 
 /// Most lines of what needs attention.
 const ATTENTION_MAX: usize = 5;
@@ -75,13 +76,13 @@ fn head_lines<'a>(view: &WatchView, status: &StatusReport) -> Vec<Line<'a>> {
         steps => format!(", {} lost", counted(steps, "step")),
     };
     let head = format!(
-        "job {} · {} · generation {} · {} · step {}{rate} · {}{lost}",
+        "job {} · {} · {} · step {}{rate} · {}{lost} · generation {}",
         short_id(&status.job.to_string()),
         status.phase,
-        status.generation,
         counted(status.world_size, "worker"),
         view.step(),
         counted(status.resets, "reset"),
+        status.generation,
     );
     let goodput = status.goodput.as_ref().map(describe_goodput).unwrap_or_default();
     let page = status.dashboard.as_ref().map_or_else(String::new, |url| format!(" · page {url}"));
@@ -91,13 +92,20 @@ fn head_lines<'a>(view: &WatchView, status: &StatusReport) -> Vec<Line<'a>> {
 
 /// What a person should know of, the most urgent first.
 fn attention(status: &StatusReport) -> Vec<String> {
+    let moved = status.moved.iter().map(|moved| format!("moves: {}", moved_text(moved)));
     let result = status.result.iter().map(|result| format!("result: {}", result.reason));
     let waiting = status.waiting_for.iter().map(|waiting| format!("waiting: {waiting}"));
     let hangs = status.stalled.iter().map(|stalled| format!("hangs: {stalled}"));
     let slow = status.stragglers.iter().map(|straggler| format!("slow: {straggler}"));
     let unreachable = status.unreachable.iter().map(|pair| format!("unreachable: {pair}"));
     let warnings = status.warnings.iter().map(|warning| format!("warning: {warning}"));
-    let all = result.chain(waiting).chain(hangs).chain(slow).chain(unreachable).chain(warnings);
+    let all = result
+        .chain(moved)
+        .chain(waiting)
+        .chain(hangs)
+        .chain(slow)
+        .chain(unreachable)
+        .chain(warnings);
     all.take(ATTENTION_MAX).map(|line| clean(&line)).collect()
 }
 

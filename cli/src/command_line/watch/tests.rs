@@ -51,7 +51,7 @@ fn the_job_is_on_one_screen_with_its_steps_a_second_and_the_resets_that_were_see
     view.handle_status(Duration::from_secs(20), &status(4, 200, second));
     let screen = screen(&view, 100, 24);
     for wanted in [
-        "job 8c2294e4 · run · generation 7 · 4 workers · step 200 · 10.0 steps/s · 2 resets, 2 steps lost",
+        "job 8c2294e4 · run · 4 workers · step 200 · 10.0 steps/s · 2 resets, 2 steps lost · generation 7",
         "hosts: 2",
         "■■",
         "world size: 4, at most 4 so far",
@@ -92,11 +92,13 @@ fn a_small_terminal_shows_what_fits_and_a_large_job_says_what_does_not() {
 }
 
 #[test]
-fn steps_a_second_begin_anew_where_the_job_does() {
+fn a_reset_that_is_followed_by_another_between_two_looks_is_not_missed() {
     let mut view = WatchView::default();
-    view.handle_status(Duration::from_secs(1), &status(2, 500, json!({})));
-    view.handle_status(Duration::from_secs(3), &status(2, 10, json!({})));
-    assert_eq!(view.steps_per_second(), None);
-    view.handle_status(Duration::from_secs(5), &status(2, 30, json!({})));
-    assert_eq!(view.steps_per_second(), Some(10.0));
+    let (first, second) =
+        (reset("2026-01-01T10:20:30.000Z", "b[1]#4"), reset("2026-01-01T10:20:31.000Z", "a[0]#1"));
+    let changed = json!({ "resets": 2, "last_reset": second, "resets_recent": [first, second] });
+    view.handle_status(Duration::ZERO, &status(4, 100, changed.clone()));
+    view.handle_status(Duration::from_secs(1), &status(4, 110, changed));
+    let causes: Vec<&str> = view.resets().map(|reset| &reset.at[11..19]).collect();
+    assert_eq!(causes, ["10:20:31", "10:20:30"]);
 }

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use elastic_protocol::messages::{ResetStatus, StatusReport};
 
+use crate::process::StepRate;
+
 /// Most world sizes that are kept: five minutes of two a second.
 const SIZES_MAX: usize = 600;
-
-/// Time over which steps a second are counted.
-const RATE_OVER: Duration = Duration::from_secs(10);
 
 /// Most resets that are kept.
 const RESETS_MAX: usize = 20;
@@ -21,8 +20,7 @@ pub(super) struct WatchView {
     status: Option<StatusReport>,
     /// The world size in each status, the oldest first.
     sizes: VecDeque<u64>,
-    /// The highest step in each status of the last seconds, the oldest first.
-    steps: VecDeque<(Duration, u64)>,
+    steps: StepRate,
     /// The resets, the newest first.
     resets: VecDeque<ResetStatus>,
 }
@@ -34,23 +32,15 @@ impl WatchView {
             self.sizes.pop_front();
         }
         self.sizes.push_back(u64::from(status.world_size));
-        let step = step_of(status);
-        // A job that has lost its state counts from a lower step on.
-        if self.steps.back().is_some_and(|(_, last)| *last > step) {
-            self.steps.clear();
-        }
-        self.steps.push_back((at, step));
-        while self.steps.front().is_some_and(|(since, _)| *since + RATE_OVER < at) {
-            self.steps.pop_front();
-        }
-        if let Some(reset) = &status.last_reset {
-            // A reset that is under way is told again when it is over.
-            if self.resets.front().is_some_and(|last| last.at == reset.at) {
-                self.resets.pop_front();
+        self.steps.handle_step(at, step_of(status));
+        for reset in resets_of(status) {
+            // A reset that is under way is told again when it is over; between two looks there may have been several.
+            match self.resets.iter_mut().find(|known| known.at == reset.at) {
+                Some(known) => *known = reset.clone(),
+                None => self.resets.push_front(reset.clone()),
             }
-            self.resets.push_front(reset.clone());
-            self.resets.truncate(RESETS_MAX);
         }
+        self.resets.truncate(RESETS_MAX);
         self.status = Some(status.clone());
     }
 
@@ -66,10 +56,7 @@ impl WatchView {
 
     /// Steps a second over the last ten seconds; none while too little was seen.
     pub(super) fn steps_per_second(&self) -> Option<f64> {
-        let ((since, first), (until, last)) = (self.steps.front()?, self.steps.back()?);
-        let seconds = until.checked_sub(*since)?.as_secs_f64();
-        let steps = u32::try_from(last - first).unwrap_or(u32::MAX);
-        (seconds >= 1.0).then(|| f64::from(steps) / seconds)
+        self.steps.per_second()
     }
 
     /// The last world sizes, at most `most`, the oldest first.
@@ -85,4 +72,10 @@ impl WatchView {
 
 fn step_of(status: &StatusReport) -> u64 {
     status.workers.iter().map(|worker| worker.step).max().unwrap_or_default()
+}
+
+/// The last resets of a status, the oldest first; of a driver that tells no more, the last one.
+fn resets_of(status: &StatusReport) -> impl Iterator<Item = &ResetStatus> {
+    let last = status.last_reset.iter().filter(|_| status.resets_recent.is_empty());
+    status.resets_recent.iter().chain(last)
 }

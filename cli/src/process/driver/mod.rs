@@ -6,6 +6,7 @@ mod reach;
 mod standing;
 mod state_keeper;
 
+use std::cell::RefCell;
 use std::io::IsTerminal as _;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
@@ -20,6 +21,7 @@ use elastic_host_manager::{
 };
 use elastic_journal::etcd::{EtcdAddress, StoreRevision};
 use elastic_observe::since_1970;
+use elastic_protocol::messages::StatusReport;
 use elastic_protocol::{JobId, JobOutcome, JobResult, Term, WorkerFailure};
 use elastic_runtime::{NodeHandle, Pulse, spawn_child, system, wall_clock};
 use elastic_store::actor::StoreActor;
@@ -42,6 +44,7 @@ use super::node::Beside;
 use super::observer::{DriverEnd, ObservedDashboard, Observer};
 use super::progress::show;
 use super::random::system_rng;
+use super::reach::TrialRelay;
 use super::recording::{RECORDING_FOLDER, RecordingLane};
 use super::signals::{Heard, Signals, tick};
 use super::state_dir::{DriverStateDir, EVENTS_FILE, default_state_dir};
@@ -49,7 +52,7 @@ use super::traces::TraceLane;
 use super::watch::{Lanes, Watch};
 use crate::command_line::{
     CommandFailure, DashboardPlan, DiscoveryPlan, DriverPlan, LauncherKind, ResultExt,
-    masked_flags, masked_variables, stderr_lane,
+    masked_flags, masked_variables, short_id, stderr_lane,
 };
 
 /// Timeout for the last messages to agents.
@@ -141,7 +144,7 @@ async fn drive(
         .failed("the event log cannot be written")?;
     let token = credentials.borrow().join_token();
     let token_file = state.publish(&token, *address)?;
-    tracing::info!(%job, %address, %term, events = %events_path.display(), "the driver listens");
+    tracing::debug!(events = %events_path.display(), "the event log");
     let output_dir = output_dir.map(Into::into);
     let shown = DashboardJob { id: job.to_string(), log: events_path, since: began, output_dir };
     let dashboard = start_dashboard(plan, &token, shown)?;
@@ -149,6 +152,8 @@ async fn drive(
         feed: dashboard.feed.clone(),
         url: page_address(dashboard.address, &reached_at),
     });
+    let page = observed.as_ref().map_or_else(String::new, |it| format!(", page {}", it.url));
+    tracing::info!("job {} at {address}{page}", short_id(&name));
     let entry = registered(plan, *job, &reached_at, state.path());
     let registry = entry.as_ref().map(|(registry, _)| registry.clone());
     let state = Arc::new(state);
@@ -173,6 +178,7 @@ async fn drive(
         launcher.adopt(durable.tenure.image.hosts.iter().map(|host| host.name.clone()));
     }
     let (tell_end, ended) = oneshot::channel();
+    let (tell_over, over) = oneshot::channel();
     let recording = if plan.records { open_recording(state.path()) } else { None };
     let recorded = recording.as_ref().map(RecordingLane::words);
     let words = stderr_lane().into_iter().chain([events.words()]).chain(recorded).collect();
@@ -181,8 +187,15 @@ async fn drive(
     tokio::task::spawn_local(watch.clone().tell());
     let marker = events.marker();
     let (traces, ledger) = (TraceLane::open(&name), accounting.clone());
-    let observer =
-        Observer::new(events, ledger, launcher.clone(), watch, observed, traces, tell_end);
+    let observer = Observer::new(
+        events,
+        ledger,
+        launcher.clone(),
+        watch,
+        observed,
+        traces,
+        (tell_over, tell_end),
+    );
     let mut config = plan.config.clone();
     config.driver_address = reached_at;
     if let Some(folder) = &plan.log_dir {
@@ -210,6 +223,7 @@ async fn drive(
     let (tell_fault, fault) = oneshot::channel();
     // The channel loses its reader once this function has returned.
     let driver = Driver::start(node, parts, move |exit| drop(tell_fault.send(exit)));
+    TrialRelay::start(node, driver.clone());
     if let Some(launcher) = &launcher {
         launcher.report_to(driver.clone());
     }
@@ -217,8 +231,10 @@ async fn drive(
     let is_live = std::io::stderr().is_terminal() && plan.launcher != LauncherKind::Ssh;
     tokio::task::spawn_local(show(node.clone(), driver.clone(), is_live));
     tokio::task::spawn_local(accounting.clone().mark(marker, driver.clone()));
+    let last_workers = LastWorkers::default();
+    tokio::task::spawn_local(last_workers.clone().keep(over, driver.clone()));
     if let Some(dashboard) = dashboard {
-        tokio::task::spawn_local(dashboard.publish(driver.clone(), accounting));
+        tokio::task::spawn_local(dashboard.publish(driver.clone(), accounting.clone()));
     }
     let keeper = seat.map(|seat| seat.serve(driver.clone()));
     tokio::task::spawn_local(forward(signals.clone(), driver.clone()));
@@ -262,7 +278,10 @@ async fn drive(
         transport.shutdown("the driver has ended", GOODBYE).await;
         return result;
     }
-    let (job, end) = (*job, end_of(&result, &driver).await);
+    let (job, end) = (*job, end_of(&result, &driver, &last_workers).await);
+    if let Some(status) = end.as_ref().and_then(|end| end.status.as_ref()) {
+        tracing::info!("{}", accounting.summary(status));
+    }
     let withdrawn = lanes.state.run("withdrawal", move || {
         if let (Some(registry), Some(end)) = (registry, end) {
             note_end(&registry, job, end);
@@ -308,14 +327,40 @@ fn registered(
     }
 }
 
+/// Hosts and workers as they were when the job was over: after that they leave, and nobody could see any more what they
+/// had done. Clones share them.
+#[derive(Clone, Debug, Default)]
+struct LastWorkers(Rc<RefCell<Option<Box<StatusReport>>>>);
+
+impl LastWorkers {
+    /// Keeps them once the job is over.
+    async fn keep(self, over: oneshot::Receiver<()>, driver: actix::Addr<Driver>) {
+        if over.await.is_ok()
+            && let Ok(status) = driver.send(AskStatus).await
+        {
+            *self.0.borrow_mut() = Some(status);
+        }
+    }
+
+    /// A later status with these hosts and workers.
+    fn within(&self, mut status: Box<StatusReport>) -> Box<StatusReport> {
+        if let Some(last) = self.0.borrow_mut().take() {
+            (status.hosts, status.workers) = (last.hosts, last.workers);
+        }
+        status
+    }
+}
+
 /// How a job ended, with its last status; none if it has not ended.
 async fn end_of(
     ended: &Result<DriverLifeEnd, CommandFailure>,
     driver: &actix::Addr<Driver>,
+    last_workers: &LastWorkers,
 ) -> Option<JobEnd> {
     let Ok(DriverLifeEnd::Over(result)) = ended else { return None };
     // Without an answer the result is all that is kept.
     let status = timeout(GOODBYE, driver.send(AskStatus)).await.ok().and_then(Result::ok);
+    let status = status.map(|status| last_workers.within(status));
     Some(JobEnd { at: entry_time(wall_clock()), result: result.clone(), status })
 }
 
@@ -334,8 +379,7 @@ fn start_dashboard(
     let Some(DashboardPlan { bind, is_asked_for }) = plan.dashboard else { return Ok(None) };
     match Dashboard::start(bind, token, job) {
         Ok(dashboard) => {
-            let address = dashboard.address;
-            tracing::info!("dashboard: http://{address}/ (metrics: http://{address}/metrics)");
+            tracing::debug!("metrics: http://{}/metrics", dashboard.address);
             Ok(Some(dashboard))
         }
         Err(failure) if is_asked_for => Err(failure),

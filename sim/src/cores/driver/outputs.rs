@@ -18,7 +18,7 @@ use crate::trace::{TraceKind, TracePlace};
 const SLOTS_CHECKED_EACH_TIME: usize = 4;
 
 /// Time for which a fault of a host may be the reason why it is blamed.
-const BLAME_REMEMBERS_NS: u64 = 30_000 * MS;
+const BLAME_REMEMBERS_NS: u64 = 20_000 * MS;
 
 impl World {
     pub(in crate::cores) fn drain_driver(&mut self) {
@@ -122,7 +122,7 @@ impl World {
     }
 
     /// Checks a host that is blamed: for a slot that failed often enough, with a separate process each time, or for a
-    /// path, unless it was well and the other host's workers did not reach each other.
+    /// path, unless nothing else was wrong than that workers of the other host did not reach each other.
     fn check_blame(&mut self, host: &HostName, reason: &str) -> Result<(), String> {
         let Some((slot, count)) = blamed(reason) else { return self.check_path(host, reason) };
         let tries = self.tries.remove(&(host.clone(), slot)).unwrap_or(0);
@@ -148,11 +148,9 @@ impl World {
         let was_well = |entry: &SimulatedHost| {
             entry.faulted_at.is_none_or(|at| at + BLAME_REMEMBERS_NS < self.now)
         };
-        let is_innocent =
-            named(host.as_str()).is_some_and(|it| was_well(it) && it.no_loopback == 0);
-        let is_culprit =
-            |name: &str| named(name).is_some_and(|it| was_well(it) && it.no_loopback > 0);
-        match is_innocent && others.split(", ").all(is_culprit) {
+        let is_innocent = named(host.as_str()).is_some_and(|it| it.no_loopback == 0);
+        let is_culprit = |name: &str| named(name).is_some_and(|it| it.no_loopback > 0);
+        match self.hosts.iter().all(was_well) && is_innocent && others.split(", ").all(is_culprit) {
             true => {
                 Err(format!("{host} is blamed, and workers of {others} do not reach each other"))
             }

@@ -50,6 +50,7 @@ impl LinkFrame {
                         WorkerToDriver::Leaving { .. } => 5,
                         WorkerToDriver::Checkpoint { step, .. } => 7 | step.0 << 16,
                         WorkerToDriver::Warning { .. } => 10,
+                        WorkerToDriver::Moves { .. } => 15,
                         WorkerToDriver::Resumed { step, .. } => {
                             8 | step.map_or(0, |step| step.0 + 1) << 16
                         }

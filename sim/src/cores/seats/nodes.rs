@@ -155,6 +155,7 @@ impl World {
             position: self.position_of(process),
             steps: self.step_times_of(process),
             digests,
+            moved: None,
         }
     }
 

@@ -3,9 +3,9 @@
 
 use std::net::SocketAddr;
 
-use elastic_protocol::messages::{ReportedValues, WorkerToDriver};
+use elastic_protocol::messages::{MovedBytes, ReportedValues, WorkerToDriver};
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{CommitId, Step, Time, WorkerId};
+use elastic_protocol::{CommitId, Stamp, Step, Time, WorkerId};
 
 use super::Roster;
 use crate::core::restart::{NOWHERE, ProcessStage};
@@ -113,6 +113,13 @@ impl Roster {
             record.step = step;
             record.note = bounded(note);
             record.reported = reported;
+        }
+    }
+
+    /// Notes the bytes that a worker moves in bulk for a generation.
+    pub(crate) fn note_moved(&mut self, worker: &WorkerId, stamp: Stamp, bytes: MovedBytes) {
+        if let Some(record) = self.workers.get_mut_untouched(worker) {
+            record.moved = Some((stamp, bytes));
         }
     }
 

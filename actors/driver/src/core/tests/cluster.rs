@@ -285,6 +285,16 @@ impl Cluster {
         self.core.handle_hosts(self.now, snapshot);
     }
 
+    /// The operator takes a host out, or lets it in again.
+    pub(super) fn drain(&mut self, name: &str, is_out: bool) {
+        for entry in &mut self.hosts {
+            if entry.name == host(name) {
+                entry.state = if is_out { HostState::Drained } else { HostState::Listed };
+            }
+        }
+        self.list_hosts();
+    }
+
     pub(super) fn blacklist(&mut self, name: &str) {
         for entry in &mut self.hosts {
             if entry.name == host(name) {

@@ -1,8 +1,9 @@
 //! Tests of the numbers and notes of programs: whose they are, how long they are shown, and how much of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use elastic_protocol::messages::{ReportedValues, WorkerToDriver};
+use elastic_protocol::messages::{HostCondition, ReportedValues, StatusReport, WorkerToDriver};
 use elastic_protocol::{GenerationId, Stamp, Step, WorkerId};
 
 use super::Cluster;
@@ -74,4 +75,47 @@ fn g_2_values_of_an_older_generation_are_dropped() {
     let older = Stamp { generation: GenerationId(0), ..cluster.stamp() };
     reports(&mut cluster, &a, older, 9.0);
     assert_eq!(shown(&cluster), of("", ""));
+}
+
+#[test]
+fn the_last_resets_are_in_the_status_and_no_more_of_them_than_it_has_room_for() {
+    let mut cluster = two();
+    let most = StatusReport::RESETS_RECENT_MAX;
+    for _ in 0..most {
+        for is_out in [true, false] {
+            cluster.drain("b", is_out);
+            cluster.settle();
+            cluster.pass(Duration::from_secs(2));
+            cluster.settle();
+        }
+    }
+    let status = cluster.core.status(cluster.now, &|time| time.to_string());
+    assert!(
+        status.resets > most as u64,
+        "each departure and each return is one: {}",
+        status.resets
+    );
+    assert_eq!(status.resets_recent.len(), most);
+    assert_eq!(status.resets_recent.last(), status.last_reset.as_ref());
+    let times: Vec<&String> = status.resets_recent.iter().map(|reset| &reset.at).collect();
+    let different: BTreeSet<&&String> = times.iter().collect();
+    assert_eq!(different.len(), most, "{times:?}");
+}
+
+#[test]
+fn a_host_that_the_operator_takes_out_leaves_in_order_and_comes_back_without_a_restart_of_the_others()
+ {
+    let mut cluster = two();
+    let a = cluster.worker("a", 0);
+    cluster.drain("b", true);
+    cluster.settle();
+    assert_eq!(cluster.members(), std::slice::from_ref(&a));
+    let status = cluster.core.status(cluster.now, &|_| String::new());
+    let b = status.hosts.iter().find(|entry| entry.name.to_string() == "b").expect("listed");
+    assert_eq!((b.state, status.steps_lost), (HostCondition::Drained, 0));
+    cluster.drain("b", false);
+    cluster.settle();
+    cluster.pass(Duration::from_secs(2));
+    cluster.settle();
+    assert_eq!((cluster.members().len(), cluster.members()[0].clone()), (2, a));
 }

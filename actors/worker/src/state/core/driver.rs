@@ -18,11 +18,11 @@ use super::{
 impl StateCore {
     /// Handles a message of the driver.
     pub fn handle_driver(&mut self, now: Time, message: DriverToWorker) {
-        self.take_message(message);
+        self.take_message(now, message);
         self.note_waiting(now);
     }
 
-    fn take_message(&mut self, message: DriverToWorker) {
+    fn take_message(&mut self, now: Time, message: DriverToWorker) {
         match message {
             DriverToWorker::Welcome { job, .. } if job != self.config.job => {
                 let exit = RunExit::WrongJob { ours: self.config.job, theirs: job };
@@ -43,7 +43,7 @@ impl StateCore {
             DriverToWorker::Assign(formation) => self.assigned(formation),
             DriverToWorker::Go { stamp, source } => {
                 if self.is_current(stamp) {
-                    self.go(stamp, source);
+                    self.go(now, stamp, source);
                 }
             }
             DriverToWorker::SaveCheckpoint(order) => {
@@ -157,7 +157,7 @@ impl StateCore {
         }
     }
 
-    fn go(&mut self, stamp: Stamp, source: Option<CheckpointSource>) {
+    fn go(&mut self, now: Time, stamp: Stamp, source: Option<CheckpointSource>) {
         let Some(placement) = self.placement.as_ref() else { return };
         if !matches!(self.training, ThreadState::Formed) {
             return;
@@ -177,6 +177,7 @@ impl StateCore {
             return;
         }
         self.training = ThreadState::Syncing;
+        self.sample_at = Some(now + self.deadlines.beat);
         self.command(TrainingCommand::Sync { stamp, plan, source });
     }
 

@@ -20,7 +20,9 @@ mod training;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use elastic_protocol::messages::{Ballot, Placement, StateDigests, Vote, WorkerToDriver};
+use elastic_protocol::messages::{
+    Ballot, MovedBytes, Placement, StateDigests, Vote, WorkerToDriver,
+};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Assignment, CommitId, Deadlines, Stamp, Term, Time};
 use elastic_runtime::transport::LinkEvent;
@@ -117,6 +119,8 @@ pub struct StateCore {
     sent_steps_at: Option<Time>,
     /// Digests of this generation's commits that the driver was not told of.
     digests: StateDigests,
+    /// The bytes that the driver was told last.
+    sent_moved: Option<MovedBytes>,
     /// Where the training thread was seen last, while it runs.
     seen: Option<standstill::SeenPosition>,
     /// The step that this worker was told last to save, with its last report.
@@ -152,6 +156,7 @@ impl StateCore {
             sent_progress: None,
             sent_steps_at: None,
             digests: StateDigests::default(),
+            sent_moved: None,
             seen: None,
             checkpoint: None,
             warnings: BTreeSet::new(),

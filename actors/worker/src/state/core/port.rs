@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use elastic_protocol::messages::{
-    CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, Placement,
+    CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, MovedBytes, Placement,
     ReportedValues, StateDigests, StepTimes, SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{CommitId, Deadlines, JobId, JobResult, Stamp, Step, WorkerId};
@@ -248,4 +248,6 @@ pub struct TrainingProgress {
     pub steps: Option<StepTimes>,
     /// Digests of the commits since the progress before.
     pub digests: Option<StateDigests>,
+    /// The bytes that it moves in bulk at present.
+    pub moved: Option<MovedBytes>,
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
-    Ballot, CollectivePosition, DriverToWorker, Formation, FormationTable, GroupKey, Placement,
-    ReportedValues, StepTimes, SyncPlan, Vote, WorkerToDriver,
+    Ballot, BulkWork, CollectivePosition, DriverToWorker, Formation, FormationTable, GroupKey,
+    MovedBytes, Placement, ReportedValues, StepTimes, SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, AssignmentDelta, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId,
@@ -518,6 +518,36 @@ fn reported_values_are_told_with_the_progress_and_the_last_ones_count() {
     core.handle_progress(NOW + beat, at(50.0));
     core.handle_progress(NOW + beat + beat, at(50.0));
     assert_eq!(told(&mut core), [loss(50.0)], "nor for what the driver knows");
+}
+
+#[test]
+fn bytes_that_are_moved_are_told_once_a_beat_while_the_state_is_taken_and_while_training_goes_on() {
+    let moved = |work, done| Some(MovedBytes { work, done, total: 100 });
+    let progress = |moved| TrainingProgress { moved, ..TrainingProgress::default() };
+    let told = |core: &mut StateCore| -> Vec<u64> {
+        let said = outputs(core).into_iter().filter_map(|output| match output {
+            StateOutput::ToDriver(WorkerToDriver::Moves { bytes, .. }) => Some(bytes.done),
+            _ => None,
+        });
+        said.collect()
+    };
+    let mut core = attached();
+    let root = SyncPlan::FromRoot { root: 0 };
+    core.handle_driver(NOW, DriverToWorker::Assign(formation(1, root, 0)));
+    core.handle_training(NOW, TrainingEvent::Formed { stamp: stamp(1) });
+    core.handle_driver(NOW, DriverToWorker::Go { stamp: stamp(1), source: None });
+    outputs(&mut core);
+    let beat = NOW + Deadlines::default().beat;
+    assert_eq!(core.poll_timeout(), Some(beat), "it is looked at before training begins");
+    core.handle_timeout(beat);
+    assert_eq!(outputs(&mut core), [StateOutput::SampleProgress]);
+    core.handle_progress(beat, progress(moved(BulkWork::TakesState, 10)));
+    core.handle_progress(beat, progress(moved(BulkWork::TakesState, 10)));
+    core.handle_progress(beat, progress(None));
+    assert_eq!(told(&mut core), [10], "what has not changed, or is over, is not told");
+    core.handle_training(beat, TrainingEvent::Synced { stamp: stamp(1), commit: commit(1, 0) });
+    core.handle_progress(beat, progress(moved(BulkWork::SavesCheckpoint, 7)));
+    assert_eq!(told(&mut core), [7]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use elastic_protocol::messages::{Ballot, StepTimes, WorkerToDriver};
+use elastic_protocol::messages::{Ballot, MovedBytes, StepTimes, WorkerToDriver};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, Stamp, Time};
 
@@ -43,6 +43,9 @@ impl StateCore {
     /// Takes the progress of training. Called after [`StateOutput::SampleProgress`](super::StateOutput::SampleProgress),
     /// and at once after the first commit of a generation.
     pub fn handle_progress(&mut self, now: Time, mut progress: TrainingProgress) {
+        if matches!(self.training, ThreadState::Syncing | ThreadState::Running { .. }) {
+            self.say_moved(progress.moved);
+        }
         if !matches!(self.training, ThreadState::Running { .. }) {
             return;
         }
@@ -54,6 +57,17 @@ impl StateCore {
             self.sent_progress.as_ref().is_none_or(|(at, _)| *at + self.deadlines.beat <= now);
         if due {
             self.say_progress(now, progress);
+        }
+    }
+
+    /// Tells the driver of bytes that are moved in bulk, if there are more of them than a moment ago. What takes less than a
+    /// beat is not told.
+    fn say_moved(&mut self, moved: Option<MovedBytes>) {
+        if moved != self.sent_moved {
+            self.sent_moved = moved;
+            if let Some(bytes) = moved {
+                self.tell_driver(WorkerToDriver::Moves { stamp: self.stamp, bytes });
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use elastic_collectives::OperationWatch;
 use elastic_protocol::messages::{
-    CollectivePosition, InvalidReport, ReportedValues, TrainingSection, WorkerToDriver,
+    CollectivePosition, InvalidReport, MovedBytes, ReportedValues, TrainingSection, WorkerToDriver,
 };
 use elastic_protocol::{Deadlines, Stamp, Step};
 
@@ -39,6 +39,8 @@ pub struct ControlShared {
     operations: OperationWatch,
     /// The lock is held for a copy of some bytes only; so are those of the fields below.
     note: Mutex<String>,
+    /// The bytes that the training thread moves in bulk.
+    moved: Mutex<Option<MovedBytes>>,
     /// The numbers that the program has reported.
     reported: Mutex<ReportedValues>,
     /// The innermost section that the training thread is in.
@@ -59,6 +61,7 @@ impl Default for ControlShared {
             checkpoints: CheckpointDesk::default(),
             operations: OperationWatch::default(),
             note: Mutex::new(String::new()),
+            moved: Mutex::default(),
             reported: Mutex::default(),
             section: Mutex::new(None),
             steps: Mutex::default(),
@@ -156,7 +159,14 @@ impl ControlShared {
         let reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let step = Step(self.step.load(Ordering::Relaxed));
         let steps = self.steps().times();
-        TrainingProgress { step, note, reported, position, steps, digests: None }
+        let moved = *self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        let moved = moved.or_else(|| self.checkpoints.saving());
+        TrainingProgress { step, note, reported, position, steps, digests: None, moved }
+    }
+
+    /// Sets the bytes that the training thread moves in bulk; none: it moves none.
+    pub(super) fn set_moved(&self, moved: Option<MovedBytes>) {
+        *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = moved;
     }
 
     pub(super) fn group_deadlines(&self) -> GroupDeadlines {

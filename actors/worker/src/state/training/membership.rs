@@ -10,7 +10,7 @@ use std::time::Duration;
 use elastic_collectives::{
     AbortHandle, CollectiveError, Communicator, FormError, ProgressThread, SoloCommunicator,
 };
-use elastic_protocol::messages::{CheckpointSource, Placement, SyncPlan};
+use elastic_protocol::messages::{CheckpointSource, MovedBytes, Placement, SyncPlan};
 use elastic_protocol::{JobOutcome, Stamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -283,14 +283,12 @@ impl Driven {
         stamp: Stamp,
     ) -> Result<bool, TrainingEnd> {
         let shared = self.control.shared();
-        // The program's note is shown again once the state is here.
-        let note = shared.progress().note;
-        let show = |text: &str| shared.set_note(text);
+        let show = |moved: MovedBytes| shared.set_moved(Some(moved));
         let resumed =
             |step, notes| self.control.event(TrainingEvent::Resumed { stamp, step, notes });
         let source = source.as_ref();
         let synced = sync(state, group, plan, source, &resumed, stamp.generation, &show);
-        shared.set_note(&note);
+        shared.set_moved(None);
         let goes_on = match synced {
             Ok(goes_on) => goes_on,
             Err(SyncError::Collective(error)) => {

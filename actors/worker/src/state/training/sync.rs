@@ -3,7 +3,7 @@
 //! it from all sources at once ([`super::transfer`]).
 
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt};
-use elastic_protocol::messages::{CheckpointSource, SyncPlan};
+use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes, SyncPlan};
 use elastic_protocol::{GenerationId, Step};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -34,7 +34,7 @@ impl From<Error> for SyncError {
 }
 
 /// Brings this worker's state to the generation's commit. Returns whether training goes on, rather than begins.
-/// `show` is told the progress of a transfer, as text for people.
+/// `show` is told the bytes that have arrived.
 pub(super) fn sync<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     group: &mut dyn Communicator,
@@ -42,7 +42,7 @@ pub(super) fn sync<T: Serialize + DeserializeOwned>(
     source: Option<&CheckpointSource>,
     resumed: &dyn Fn(Option<Step>, Vec<String>),
     generation: GenerationId,
-    show: &dyn Fn(&str),
+    show: &dyn Fn(MovedBytes),
 ) -> Result<bool, SyncError> {
     let goes_on = match plan {
         SyncPlan::Skip => true,
@@ -101,15 +101,14 @@ fn from_root<T: Serialize + DeserializeOwned>(
     root: u32,
     source: Option<&CheckpointSource>,
     resumed: &dyn Fn(Option<Step>, Vec<String>),
-    show: &dyn Fn(&str),
+    show: &dyn Fn(MovedBytes),
 ) -> Result<bool, SyncError> {
     let (rank, world) = (group.rank(), group.world_size() as usize);
     if rank == root
         && !state.holds_commit()
         && let Some(source) = source
     {
-        show("looks for a checkpoint");
-        from_checkpoint(state, source, resumed)?;
+        from_checkpoint(state, source, resumed, show)?;
     }
     let goes_on = state.holds_commit();
     if rank == root {
@@ -140,7 +139,8 @@ fn from_root<T: Serialize + DeserializeOwned>(
     let mut arrived = done;
     let taken = transfer.take(group, &mut buffer, |bytes| {
         arrived = bytes;
-        show(&progress(bytes, length));
+        let (done, total) = (bytes as u64, length as u64);
+        show(MovedBytes { work: BulkWork::TakesState, done, total });
     });
     let snapshot = state.snapshot();
     if let Err(error) = taken {
@@ -160,20 +160,16 @@ fn from_checkpoint<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     source: &CheckpointSource,
     resumed: &dyn Fn(Option<Step>, Vec<String>),
+    show: &dyn Fn(MovedBytes),
 ) -> Result<(), Error> {
-    let Resumed { loaded, notes } = resume(source).map_err(Error::Checkpoint)?;
+    let read = &mut |done, total| show(MovedBytes { work: BulkWork::LoadsCheckpoint, done, total });
+    let Resumed { loaded, notes } = resume(source, read).map_err(Error::Checkpoint)?;
     let step = loaded.as_ref().map(|loaded| Step(loaded.manifest.step));
     if let (Some(loaded), Some(step)) = (loaded, step) {
         state.take_over_checkpoint(loaded.bytes, step)?;
     }
     resumed(step, notes);
     Ok(())
-}
-
-fn progress(bytes: usize, length: usize) -> String {
-    const MIB: usize = 1 << 20;
-    let percent = (bytes * 100).checked_div(length).unwrap_or(100);
-    format!("takes the state: {percent} % of {} MiB", length.div_ceil(MIB))
 }
 
 #[cfg(test)]

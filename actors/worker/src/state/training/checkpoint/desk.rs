@@ -2,12 +2,12 @@
 //! lock decides between them: an order that comes after the commit is *missed*, never half taken.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use elastic_checkpoint::{CheckpointTensor, SaveAttempt};
-use elastic_protocol::messages::{CheckpointOrder, CheckpointReport};
+use elastic_protocol::messages::{BulkWork, CheckpointOrder, CheckpointReport, MovedBytes};
 use elastic_protocol::{Stamp, Step};
 use serde_json::Value;
 
@@ -53,6 +53,8 @@ struct Desk {
 pub struct CheckpointDesk {
     /// The lock is held for a few assignments only.
     desk: Mutex<Desk>,
+    /// Bytes that the writer has written of its part, and those of that part; 0: it writes none.
+    written: Arc<[AtomicU64; 2]>,
 }
 
 impl std::fmt::Debug for CheckpointDesk {
@@ -69,6 +71,13 @@ impl CheckpointDesk {
     /// Sets where outcomes go that are not known at once. Called before training begins.
     pub fn tell_through(&self, tell: impl Fn(CheckpointOutcome) + Send + Sync + 'static) {
         self.lock().tell = Some(Arc::new(tell));
+    }
+
+    /// The part that is being written.
+    pub(in crate::state::training) fn saving(&self) -> Option<MovedBytes> {
+        let [done, total] = &*self.written;
+        let (done, total) = (done.load(Ordering::Relaxed), total.load(Ordering::Relaxed));
+        (total > 0).then_some(MovedBytes { work: BulkWork::SavesCheckpoint, done, total })
     }
 
     /// Actor, while the training thread is at rest: forgets the orders of the generation that ended.
@@ -154,7 +163,9 @@ impl CheckpointDesk {
         };
         if desk.writer.is_none() {
             let (sender, jobs) = sync_channel(1);
-            if let Err(error) = writer::start(jobs, tell, Arc::clone(&desk.is_busy)) {
+            if let Err(error) =
+                writer::start(jobs, tell, Arc::clone(&desk.is_busy), Arc::clone(&self.written))
+            {
                 return failed(format!("no thread can be started to write it: {error}"));
             }
             desk.writer = Some(sender);

@@ -22,25 +22,27 @@ pub(in crate::state::training) struct Resumed {
 }
 
 /// Looks for the checkpoint to begin from. Those after it are set aside: training will write their steps again.
+/// `read` is told the bytes that were read, of how many.
 ///
 /// # Errors
 /// [`CheckpointLoadError`]: the one that was asked for cannot be taken, or there are some and none can.
 pub(in crate::state::training) fn resume(
     source: &CheckpointSource,
+    read: &mut dyn FnMut(u64, u64),
 ) -> Result<Resumed, CheckpointLoadError> {
     let directory = Path::new(&source.directory);
     let name = source.name.as_deref();
     let (loaded, passed_over) = match &source.exactly {
         _ if source.begins_anew => (None, Vec::new()),
         Some(path) => {
-            let loaded = load(&LocalFiles, Path::new(path))?;
+            let loaded = load(&LocalFiles, Path::new(path), read)?;
             fits(&loaded).map_err(|damage| CheckpointLoadError::Damaged {
                 path: loaded.path.clone(),
                 damage,
             })?;
             (Some(loaded), Vec::new())
         }
-        None => newest(&LocalFiles, directory, name, &fits)?,
+        None => newest(&LocalFiles, directory, name, &fits, read)?,
     };
     let mut notes: Vec<String> = passed_over
         .into_iter()

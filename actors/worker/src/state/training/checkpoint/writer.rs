@@ -2,11 +2,11 @@
 //! of the training thread, and may hang as long as the file system does.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use elastic_checkpoint::{LocalFiles, SaveError, Snapshot, seal, write_part};
+use elastic_checkpoint::{LocalFiles, SaveError, Snapshot, part_bytes, seal, write_part};
 use elastic_protocol::Step;
 use elastic_protocol::messages::CheckpointReport;
 use elastic_runtime::wall_clock;
@@ -38,11 +38,13 @@ pub(super) fn start(
     jobs: Receiver<WriterJob>,
     tell: TellOutcome,
     is_busy: Arc<AtomicBool>,
+    written: Arc<[AtomicU64; 2]>,
 ) -> std::io::Result<()> {
     let run = move || {
         for job in jobs {
             let (stamp, step) = (job.order().stamp, Step(job.order().attempt.step));
-            let report = carry_out(job);
+            let report = carry_out(job, &written);
+            written[1].store(0, Ordering::Relaxed);
             is_busy.store(false, Ordering::SeqCst);
             tell(CheckpointOutcome { stamp, step, report });
         }
@@ -50,10 +52,10 @@ pub(super) fn start(
     std::thread::Builder::new().name("checkpoint".to_owned()).spawn(run).map(drop)
 }
 
-fn carry_out(job: WriterJob) -> CheckpointReport {
+fn carry_out(job: WriterJob, written: &[AtomicU64; 2]) -> CheckpointReport {
     let step = job.order().attempt.step;
     let done = match job {
-        WriterJob::Part { order, commit } => part(&order, &commit),
+        WriterJob::Part { order, commit } => part(&order, &commit, written),
         WriterJob::Seal { order, keep } => {
             let saved_at = wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default();
             let saved_at_ms = u64::try_from(saved_at.as_millis()).unwrap_or(u64::MAX);
@@ -76,11 +78,20 @@ fn carry_out(job: WriterJob) -> CheckpointReport {
     }
 }
 
-fn part(order: &SaveOrder, commit: &SavedCommit) -> Result<CheckpointReport, SaveError> {
+fn part(
+    order: &SaveOrder,
+    commit: &SavedCommit,
+    written: &[AtomicU64; 2],
+) -> Result<CheckpointReport, SaveError> {
     let SavedCommit { bytes, tensors, position } = commit;
     let snapshot = Snapshot { bytes, tensors, position };
     let mut pace = Pace::new(order.bytes_per_s);
+    let [done, total] = written;
+    done.store(0, Ordering::Relaxed);
+    let bytes = part_bytes(&snapshot, order.attempt.world_size, order.rank);
+    total.store(bytes, Ordering::Relaxed);
     let mut pace = |bytes| {
+        done.fetch_add(bytes as u64, Ordering::Relaxed);
         pace.wrote(bytes);
         Ok(())
     };

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use elastic_collectives::{AbortHandle, GroupSpec, TcpFabric};
-use elastic_protocol::messages::SyncPlan;
+use elastic_protocol::messages::{BulkWork, MovedBytes, SyncPlan};
 use elastic_protocol::{CommitId, GenerationId};
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ struct Outcome {
 /// Runs workers, each in a thread. `show` is told the progress of takers, and may abort their generation.
 fn run(
     parts: Vec<Part>,
-    show: impl Fn(&str, &AbortHandle) + Clone + Send + 'static,
+    show: impl Fn(MovedBytes, &AbortHandle) + Clone + Send + 'static,
 ) -> Vec<Outcome> {
     let bind = |_| TcpFabric::bind(([127, 0, 0, 1], 0).into()).expect("a port is free");
     let fabrics: Vec<TcpFabric> = parts.iter().map(bind).collect();
@@ -68,7 +68,7 @@ impl Part {
         self,
         mut fabric: TcpFabric,
         worlds: &BTreeMap<u64, BTreeMap<u32, SocketAddr>>,
-        show: &impl Fn(&str, &AbortHandle),
+        show: &impl Fn(MovedBytes, &AbortHandle),
     ) -> Outcome {
         let abort = AbortHandle::new().expect("a descriptor");
         let mut state = State::new(Weights::default());
@@ -94,7 +94,7 @@ impl Part {
             };
             let mut group = fabric.form(&group, &abort).expect("all are there");
             let plan = SyncPlan::FromRoot { root: 0 };
-            let show = |text: &str| show(text, &abort);
+            let show = |moved: MovedBytes| show(moved, &abort);
             let resumed = |_, _| {};
             sync(&mut state, &mut group, plan, None, &resumed, GenerationId(generation), &show)
         };
@@ -131,15 +131,16 @@ fn a_transfer_goes_on_where_its_lost_source_left_it() {
     ];
     let (shown, seen) = mpsc::channel();
     // The newcomer's first generation is aborted once the first round has arrived.
-    let show = move |text: &str, abort: &AbortHandle| {
+    let show = move |moved: MovedBytes, abort: &AbortHandle| {
         abort.abort(1, 1, "a source was lost");
-        drop(shown.send(text.to_owned()));
+        let _ = shown.send(moved);
     };
     let mut outcomes = run(parts, show);
     assert!(outcomes[2].syncs[0].is_err());
     outcomes.remove(1);
     check(&outcomes);
-    let shown: Vec<String> = seen.iter().collect();
-    let due = ["49", "99", "100"].map(|percent| format!("takes the state: {percent} % of 65 MiB"));
-    assert_eq!(shown, due);
+    let shown: Vec<MovedBytes> = seen.iter().collect();
+    assert!(shown.iter().all(|moved| moved.work == BulkWork::TakesState), "{shown:?}");
+    let done: Vec<u64> = shown.iter().map(|moved| moved.done * 100 / moved.total).collect();
+    assert_eq!(done, [49, 99, 100], "percent");
 }
