@@ -9,7 +9,7 @@ use crate::observe::run_explain;
 use crate::support::{Job, wait_until};
 
 /// Weights of 400 KB: a 32nd is digested in each commit.
-const LARGE: [&str; 4] = ["--step-ms", "2", "--weights", "100000"];
+const LARGE: [&str; 6] = ["--step-ms", "2", "--weights", "100000", "--averages", "4"];
 
 /// Commits of a rank so far.
 fn commits_of(job: &Job, rank: u64) -> u64 {

@@ -30,7 +30,7 @@ fn completions(script: &str, words: &[&str]) -> Vec<String> {
 #[test]
 fn bash_completes_commands_flags_and_values() {
     let script = stdout_of(&["completions", "bash"]);
-    assert_eq!(completions(&script, &["st"]), ["status"]);
+    assert_eq!(completions(&script, &["st"]), ["status", "stop"]);
     assert_eq!(completions(&script, &["--role", ""]), ["driver", "worker"]);
     assert_eq!(completions(&script, &["run", "--host-disc"]), ["--host-discovery-script"]);
     assert_eq!(completions(&script, &["--launcher", "s"]), ["ssh"]);

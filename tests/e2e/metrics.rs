@@ -40,11 +40,14 @@ pub(crate) fn observed_on(
     all.extend(flags);
     let mut job = Job::start(&all, trainer_flags);
     let address = job.wait("the dashboard's address", |job| {
-        let stderr = job.stderr();
-        let (_, rest) = stderr.split_once("metrics: http://")?;
-        rest.split_once("/metrics")?.0.parse().ok()
+        dashboard(job)?.strip_prefix("http://")?.strip_suffix('/')?.parse().ok()
     });
     (job, address)
+}
+
+/// The address of the job's page, as its status says it.
+fn dashboard(job: &Job) -> Option<String> {
+    Some(job.status()?["dashboard"].as_str()?.to_owned())
 }
 
 /// An answer: its head and its body.
@@ -287,9 +290,7 @@ fn beyond_loopback_only_the_jobs_token_opens() {
     job.agent("a", 1);
     job.wait_for_sizes(&[1]);
     let port = job.wait("the dashboard's address", |job| {
-        let stderr = job.stderr();
-        let (_, rest) = stderr.split_once("metrics: http://0.0.0.0:")?;
-        rest.split_once("/metrics")?.0.parse::<u16>().ok()
+        dashboard(job)?.strip_suffix('/')?.rsplit(':').next()?.parse::<u16>().ok()
     });
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let (head, body) = get(address, "/metrics", "Host: x\r\n").expect("an answer");

@@ -86,7 +86,8 @@ impl SlurmCluster {
             format!("SlurmctldHost={host}(127.0.0.1)"),
             "SlurmUser=root".to_owned(),
             "AuthType=auth/munge".to_owned(),
-            format!("AuthInfo=socket={}", at("munge/socket")),
+            // Slurm starts a job that was put back only when its former credentials have expired: after 120 s by default.
+            format!("AuthInfo=socket={},cred_expire=10", at("munge/socket")),
             format!("StateSaveLocation={}", at("state")),
             format!("SlurmdSpoolDir={}", at("spool.%n")),
             format!("SlurmctldPidFile={}", at("controller.pid")),

@@ -47,6 +47,9 @@ struct Flags {
     /// Number of weights, which each step changes alike on all ranks.
     #[arg(long, default_value_t = 8)]
     weights: usize,
+    /// Number of averages that each rank has of its own. No checkpoint is made of a state with some.
+    #[arg(long, default_value_t = 0)]
+    averages: usize,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -99,7 +102,7 @@ fn main() -> Result<()> {
     writeln!(std::io::stdout(), "{worker_name} starts")?;
     let padding = vec![7; flags.padding_bytes];
     let (trained, weights) = (vec![0; flags.samples], vec![0.5; flags.weights]);
-    let (averages, own) = (vec![0.0; 4], vec![0.0; 4]);
+    let (averages, own) = (vec![0.0; flags.averages], vec![0.0; flags.averages]);
     let counts = Counts { epoch: 0, steps: 0, trained, padding, weights, averages, own };
     elastic_node::run(elastic_node::state(counts), |worker, state| {
         log.write("enter", worker, state);

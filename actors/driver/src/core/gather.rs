@@ -181,7 +181,11 @@ impl DriverCore {
             SyncPlan::FromRoot { root } => Some(root),
         };
         self.event(EventKind::GenerationFormed { members: members.clone(), root, step: step.0 });
-        let alive = members.into_iter().collect();
+        let alive: BTreeSet<WorkerId> = members.into_iter().collect();
+        let former = self.round.current().into_iter().flat_map(|ended| ended.assignment.members());
+        for worker in former.map(|member| member.worker).filter(|it| !alive.contains(it)) {
+            self.roster.membership_changed(&worker);
+        }
         let began_from = commits.iter().flatten().map(|held| (held.generation, held.step)).max();
         let untold = BTreeSet::new();
         self.round.form(FormedGeneration {

@@ -318,9 +318,10 @@ impl Seating {
         let wanted: Vec<(HostName, Vec<u32>)> =
             self.wanted_by_host().map(|(host, slots)| (host.clone(), slots)).collect();
         let ready: Vec<WorkerId> = self.ready().cloned().collect();
+        let at_rest: Vec<WorkerId> = self.at_rest.values().cloned().collect();
         (
             (wanted, self.wanted(), self.empty(), self.listed_slots()),
-            (ready, self.at_rest.clone(), self.ready_members(), self.best_ready_commit()),
+            (ready, at_rest, self.ready_members(), self.best_ready_commit()),
             (self.unwanted.clone(), self.away.clone(), self.draining.clone(), self.finished),
         )
     }

@@ -140,6 +140,8 @@ fn g_9_a_host_whose_workers_do_not_reach_each_other_is_left_out_and_not_those_wh
     let cut_off = cluster.worker("b", 0);
     cluster.unconnected.insert(cut_off);
     part_workers_of(&mut cluster, "b", "c");
+    assert!(cluster.failed_hosts.is_empty(), "it had formed");
+    part_workers_of(&mut cluster, "b", "c");
     assert!(cluster.failed_hosts.is_empty(), "forming may fail once");
     part_workers_of(&mut cluster, "b", "c");
     assert_eq!(cluster.failed_hosts, [host("b")]);
