@@ -44,6 +44,8 @@ struct Repair {
     /// The damage that the majority has.
     damage: u64,
     members: Vec<u32>,
+    /// Who is repaired. Another bit may flip until all stand still, which nobody can know.
+    workers: Vec<WorkerId>,
     /// Life of the driver that decided it: the next one knows nothing of it.
     life: u32,
 }
@@ -196,7 +198,8 @@ impl World {
         {
             return Err(format!("replicas: {cause}; but none was ever different"));
         }
-        self.replicas.repair = Some(Repair { damage, members, life: self.driver.life });
+        self.replicas.repair =
+            Some(Repair { damage, members, workers: workers.clone(), life: self.driver.life });
         Ok(())
     }
 
@@ -206,9 +209,8 @@ impl World {
         members: &[WorkerId],
         root: Option<u32>,
     ) -> Result<(), String> {
-        let Some(Repair { damage, members: before, life }) = self.replicas.repair.take() else {
-            return Ok(());
-        };
+        let Some(repair) = self.replicas.repair.take() else { return Ok(()) };
+        let Repair { damage, members: before, workers, life } = repair;
         if life != self.driver.life {
             return Ok(());
         }
@@ -218,6 +220,9 @@ impl World {
             self.processes[process as usize].program.saved
         };
         let Some(root) = root.and_then(|root| members.get(root as usize)) else { return Ok(()) };
+        if !workers.contains(root) {
+            return Ok(());
+        }
         let Some(content) = saved(root).filter(|it| it.model.damage != damage) else {
             return Ok(());
         };
