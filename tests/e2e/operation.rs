@@ -79,7 +79,7 @@ fn x_18_many_workers_lose_half_of_them_at_once() {
         &["--samples", "640", "--batch-size", "2", "--step-ms", "200"],
     );
     job.wait_for_sizes(&[64]);
-    let status = job.status().expect("a status");
+    let status = job.wait("the status of 64 workers", |job| job.status());
     let victims: Vec<i32> = status["workers"]
         .as_array()
         .expect("workers")
