@@ -169,31 +169,19 @@ impl<'a> BatchJob<'a> {
         names.filter_map(|name| name.rsplit('-').next()?.parse().ok()).max()
     }
 
-    /// Waits until it waits in the queue again after this many restarts, and has Slurm start it at once.
+    /// Waits until Slurm has started it again, so many times in all.
     #[expect(clippy::print_stderr, reason = "what Slurm says, for a test that fails")]
     fn wait_for_restart(&self, restarts: u32) {
-        let at = |what: &str| format!("{what} {restarts} of {}: {}", self.name, self.output());
-        wait_until(&at("restart"), || {
-            (self.field("Restarts") == restarts.to_string()).then_some(())
-        });
-        // Slurm starts a job that was put back only after a while.
-        let change = format!("JobId={}", self.id);
         let mut seen = String::new();
-        wait_until(&at("start"), || {
-            let update = self
-                .cluster
-                .command("scontrol")
-                .args(["update", &change, "StartTime=now"])
-                .output();
-            let update = update.expect("it runs");
+        wait_until(&format!("start {restarts} of {}: {}", self.name, self.output()), || {
             let (state, reason) = (self.field("JobState"), self.field("Reason"));
-            // What is written here is shown if the test fails.
-            let now = format!("{state} {reason} {}", String::from_utf8_lossy(&update.stderr));
+            let now = format!("{state} {reason}");
             if now != seen {
                 eprintln!("{}: {now}", self.name);
                 seen = now;
             }
-            ["RUNNING", "COMPLETED"].contains(&state.as_str()).then_some(())
+            let is_there = self.field("Restarts") == restarts.to_string();
+            (is_there && ["RUNNING", "COMPLETED"].contains(&state.as_str())).then_some(())
         });
     }
 

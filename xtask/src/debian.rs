@@ -34,8 +34,8 @@ impl Component {
 }
 
 /// All components.
-pub(crate) const ALL: [Component; 10] =
-    [ETCD, SSHD, DNSMASQ, FAKETIME, IPROUTE, PROMETHEUS, CHROMIUM, NODE, PYTHON, SLURM];
+pub(crate) const ALL: [Component; 9] =
+    [ETCD, SSHD, DNSMASQ, FAKETIME, IPROUTE, PROMETHEUS, CHROMIUM, NODE, PYTHON];
 
 /// etcd, the store of several drivers.
 pub(crate) const ETCD: Component = Component {
@@ -116,15 +116,6 @@ pub(crate) const PYTHON: Component = Component {
     packages: &["python3", "python3-venv"],
     tests: "programs in Python",
     required_by: None,
-};
-
-/// Slurm with munge: a cluster for the tests of batch jobs. They run it as root, where they are allowed to.
-pub(crate) const SLURM: Component = Component {
-    program: "slurmctld",
-    check: &["-V"],
-    packages: &["slurm-wlm", "munge"],
-    tests: "batch jobs, within Slurm",
-    required_by: Some("ELASTIC_TEST_SLURM"),
 };
 
 /// debootstrap, which makes a minimal Debian.
