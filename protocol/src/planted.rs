@@ -155,8 +155,6 @@ bugs! {
     NoticedSlotRefilled = "a slot whose worker was told to leave is filled again", "driver";
     /// A worker that is ready is left out of the next generation (G-7).
     ReadyLeftOut = "one ready worker is left out of a generation", "driver";
-    /// What workers of one host report of each other is not heard, so that a host that waits for them is blamed (G-9).
-    OwnQuarrelsIgnored = "a host whose own workers do not reach each other is not blamed", "driver";
     /// A slot that is not listed any more is still counted in its bucket.
     GoneSlotCounted = "the time of a slot that is gone is still counted", "observe";
     /// A node that was paused counts the pause as its peers' silence (D-3).

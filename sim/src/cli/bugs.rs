@@ -92,7 +92,6 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::GoingOnNotTold
         | Bug::InspectedOnce => 6,
         Bug::StragglerByWaiting | Bug::StragglerAtOnce => 7,
-        Bug::OwnQuarrelsIgnored => 8,
         Bug::ShardsFoldedByArrival | Bug::ShardsOfFormerWorld | Bug::StreamOfAnotherStep => 8,
         Bug::ReplacedBelowMin
         | Bug::ReplacementsUnbounded

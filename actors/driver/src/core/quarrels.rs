@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::UnreachableHost;
-use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{HostName, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
@@ -68,9 +67,6 @@ enum BrokenOutcome {
 impl Quarrels {
     /// Notes that a member could not reach a peer.
     pub(crate) fn note(&mut self, reporter: &WorkerId, peer: &WorkerId, error: &str) {
-        if reporter.host == peer.host && is_planted(Bug::OwnQuarrelsIgnored) {
-            return;
-        }
         if self.accusations.len() < REMEMBERED_MAX {
             self.accusations.insert((reporter.clone(), peer.clone()), shorten(error));
         }

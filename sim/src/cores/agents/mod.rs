@@ -65,8 +65,6 @@ pub(super) struct SimulatedHost {
     pub(super) no_forming: [u32; 2],
     /// Number of active faults under which the host's workers do not reach each other.
     pub(super) no_loopback: u32,
-    /// World time at which the last other fault of this host began or ended.
-    pub(super) faulted_at: Option<u64>,
     pub(super) hang_start: u32,
     /// Number of the host's address. It grows when the host is renumbered.
     pub(super) address: u8,
@@ -177,7 +175,6 @@ impl SimulatedHost {
             no_spawn: 0,
             no_forming: [0; 2],
             no_loopback: 0,
-            faulted_at: None,
             hang_start: 0,
             address: 1,
             lane: HostLane::default(),

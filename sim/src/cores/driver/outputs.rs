@@ -6,9 +6,8 @@ use elastic_driver::{DriverOutput, OnTotalLoss};
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
 use elastic_protocol::{HostName, Incarnation, NodeId, Stamp, WorkerId};
 
-use super::super::agents::SimulatedHost;
 use super::super::network::{LinkDirection, LinkFrame, LinkOwner};
-use super::super::{Happening, MS, NONE, World};
+use super::super::{Happening, NONE, World};
 use super::{LocalMessage, ObservedPhase};
 use crate::trace::{TraceKind, TracePlace};
 
@@ -16,9 +15,6 @@ use crate::trace::{TraceKind, TracePlace};
 /// seats all hosts anew: with more slots it is made after every so many inputs, so that its cost for each input stays the
 /// same. A part that is broken stays broken until it is looked at.
 const SLOTS_CHECKED_EACH_TIME: usize = 4;
-
-/// Time for which a fault of a host may be the reason why it is blamed.
-const BLAME_REMEMBERS_NS: u64 = 20_000 * MS;
 
 impl World {
     pub(in crate::cores) fn drain_driver(&mut self) {
@@ -121,10 +117,9 @@ impl World {
         }
     }
 
-    /// Checks a host that is blamed: for a slot that failed often enough, with a separate process each time, or for a
-    /// path, unless nothing else was wrong than that workers of the other host did not reach each other.
+    /// Checks a host that is blamed for a slot: the slot failed often enough, with a separate process each time.
     fn check_blame(&mut self, host: &HostName, reason: &str) -> Result<(), String> {
-        let Some((slot, count)) = blamed(reason) else { return self.check_path(host, reason) };
+        let Some((slot, count)) = blamed(reason) else { return Ok(()) };
         let tries = self.tries.remove(&(host.clone(), slot)).unwrap_or(0);
         let allowed = self.scenario.driver.max_restarts;
         // A new driver may not know that its predecessor has blamed the host already.
@@ -135,27 +130,6 @@ impl World {
             "{host} is blamed for {count} failures of slot {slot}, which had {tries} processes since it was blamed last: \
              {allowed} are allowed"
         ))
-    }
-
-    fn check_path(&self, host: &HostName, reason: &str) -> Result<(), String> {
-        let Some(others) = reason
-            .strip_prefix("its workers and those of ")
-            .and_then(|rest| rest.split(" do not reach").next())
-        else {
-            return Ok(());
-        };
-        let named = |name: &str| self.hosts.iter().find(|entry| entry.name.as_str() == name);
-        let was_well = |entry: &SimulatedHost| {
-            entry.faulted_at.is_none_or(|at| at + BLAME_REMEMBERS_NS < self.now)
-        };
-        let is_innocent = named(host.as_str()).is_some_and(|it| it.no_loopback == 0);
-        let is_culprit = |name: &str| named(name).is_some_and(|it| it.no_loopback > 0);
-        match self.hosts.iter().all(was_well) && is_innocent && others.split(", ").all(is_culprit) {
-            true => {
-                Err(format!("{host} is blamed, and workers of {others} do not reach each other"))
-            }
-            false => Ok(()),
-        }
     }
 
     pub(in crate::cores) fn link_of_incarnation(&self, job: u32, incarnation: u64) -> Option<u32> {

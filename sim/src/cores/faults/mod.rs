@@ -66,25 +66,10 @@ impl World {
         if !fault.spares_the_job() {
             self.disturb();
         }
-        self.note_fault(&fault);
         let words = || format!("{index}: {fault:?}");
         self.record(TraceKind::Fault, place_of(&fault), (u64::from(index), 0), words);
         if let Some(for_us) = self.strike(index, fault) {
             self.agenda.push(self.now + for_us * 1_000, Happening::Mended(index));
-        }
-    }
-
-    /// Notes that a fault of hosts begins or ends, which may be why they are blamed.
-    fn note_fault(&mut self, fault: &SimulatedFault) {
-        let hosts = match *fault {
-            SimulatedFault::LoopbackDown { .. } => return,
-            SimulatedFault::Rack { hosts, .. } => self.rack(hosts),
-            _ => vec![place_of(fault).host],
-        };
-        for host in hosts {
-            if let Some(host) = self.hosts.get_mut(host as usize) {
-                host.faulted_at = Some(self.now);
-            }
         }
     }
 
@@ -97,7 +82,6 @@ impl World {
         if !fault.spares_the_job() {
             self.disturb();
         }
-        self.note_fault(&fault);
         self.record(TraceKind::Mend, place_of(&fault), (u64::from(index), 0), || {
             format!("{fault:?}")
         });
