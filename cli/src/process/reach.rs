@@ -257,7 +257,17 @@ where
     let answer = ask(request).await.unwrap_or_default();
     let mut report = ReachReport::default();
     let mut results: BTreeMap<String, Vec<ReachCut>> = BTreeMap::new();
-    for ReachFinding { host, tcp, udp, own } in answer.findings {
+    // At once: the others' ports are open for a few seconds only.
+    let tried = answer.findings.into_iter().map(|finding| async move {
+        let (tcp, udp) = match finding.own {
+            Some((tcp, udp)) => {
+                futures_util::future::join(try_tcp(tcp), try_udp(address, udp)).await
+            }
+            None => (None, None),
+        };
+        (finding, tcp, udp)
+    });
+    for (ReachFinding { host, tcp, udp, .. }, to_tcp, to_udp) in join_all(tried).await {
         let name = host.to_string();
         let mut cut = |from: &str, to: &str, protocol, error: Option<String>| {
             let found = results.entry(name.clone()).or_default();
@@ -266,11 +276,8 @@ where
         };
         cut(&name, HERE, "TCP", tcp);
         cut(&name, HERE, "UDP", udp);
-        if let Some((tcp, udp)) = own {
-            let tried = futures_util::future::join(try_tcp(tcp), try_udp(address, udp)).await;
-            cut(HERE, &name, "TCP", tried.0);
-            cut(HERE, &name, "UDP", tried.1);
-        }
+        cut(HERE, &name, "TCP", to_tcp);
+        cut(HERE, &name, "UDP", to_udp);
     }
     for (host, cuts) in results {
         if cuts.is_empty() {
