@@ -2,7 +2,9 @@
 //! `status`, and by the requests of `operate`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
 
 use super::failure::CommandFailure;
 use super::find_job::find_job;
@@ -12,17 +14,18 @@ use crate::process::{ADDRESS_FILE, JobCondition, JobEntry, TokenSource};
 /// Address of a driver that was given none.
 const DEFAULT_DRIVER: &str = "127.0.0.1:7070";
 
-/// The job that a command line names.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WantedJob<'a> {
-    /// The first letters of its id.
-    pub(super) job: Option<&'a str>,
-    /// The address of its driver.
-    pub(super) driver: Option<&'a str>,
-    /// A file with its token.
-    pub(super) token_file: Option<&'a Path>,
-    /// Its driver's state directory.
-    pub(super) state_dir: Option<&'a Path>,
+/// Flags for a driver that is not in the list of this user's jobs.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DriverAccess {
+    /// The driver, as HOST:PORT; with the other drivers that may act, separated by commas [default: that of the job]
+    #[arg(long, env = "ELASTIC_DRIVER", value_name = "ADDR")]
+    driver: Option<String>,
+    /// A file with the driver's token [default: that of its state directory on this machine]
+    #[arg(long, env = "ELASTIC_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The driver's state directory, if one was given to it
+    #[arg(long, env = "ELASTIC_STATE_DIR", value_name = "FOLDER")]
+    state_dir: Option<PathBuf>,
 }
 
 /// Where the job is.
@@ -33,13 +36,14 @@ pub(super) enum JobSource {
     Past(Box<JobEntry>),
 }
 
-impl WantedJob<'_> {
-    /// Finds the job.
+impl DriverAccess {
+    /// Finds the job: the one whose id begins so, the one at the given address, or the one of this machine.
     ///
     /// # Errors
     /// There is none, or several may be meant.
-    pub(super) fn source(&self) -> Result<JobSource, CommandFailure> {
-        let Self { job, driver, token_file: token, state_dir: folder } = *self;
+    pub(super) fn source(&self, job: Option<&str>) -> Result<JobSource, CommandFailure> {
+        let (driver, token) = (self.driver.as_deref(), self.token_file.as_deref());
+        let folder = self.state_dir.as_deref();
         let at = |driver: &str, folder: Option<&Path>| {
             let driver = hosts_and_ports(driver)
                 .map_err(|reason| CommandFailure::usage(format!("--driver: {reason}")))

@@ -1,31 +1,15 @@
 //! Requests of the operator to a driver: `stop` ends the job, `drain` takes a host out in order, `readmit` lets it in
 //! again. Called by `main`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use elastic_protocol::HostName;
 use elastic_protocol::messages::{ClientRequest, ClientResponse};
 
 use super::failure::CommandFailure;
 use super::find_job::short_id;
-use super::job_source::{JobSource, WantedJob};
+use super::job_source::{DriverAccess, JobSource};
 use super::stdout::print_line;
 use crate::process::StatusClient;
-
-/// How to reach the driver that is not in the list of this user's jobs.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct DriverAccess {
-    /// The driver, as HOST:PORT; with the other drivers that may act, separated by commas [default: that of the job]
-    #[arg(long, env = "ELASTIC_DRIVER", value_name = "ADDR")]
-    driver: Option<String>,
-    /// A file with the driver's token [default: that of its state directory on this machine]
-    #[arg(long, env = "ELASTIC_TOKEN_FILE", value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// The driver's state directory, if one was given to it
-    #[arg(long, env = "ELASTIC_STATE_DIR", value_name = "FOLDER")]
-    state_dir: Option<PathBuf>,
-}
 
 /// Flags of `stop`.
 #[derive(Args, Clone, Debug)]
@@ -92,14 +76,7 @@ async fn ask(
     access: &DriverAccess,
     request: ClientRequest,
 ) -> Result<ClientResponse, CommandFailure> {
-    let DriverAccess { driver, token_file, state_dir } = access;
-    let wanted = WantedJob {
-        job,
-        driver: driver.as_deref(),
-        token_file: token_file.as_deref(),
-        state_dir: state_dir.as_deref(),
-    };
-    let (driver, token) = match wanted.source()? {
+    let (driver, token) = match access.source(job)? {
         JobSource::Driver(driver, token) => (driver, token),
         JobSource::Past(entry) => {
             let (id, state) = (short_id(&entry.job), entry.condition().as_str());

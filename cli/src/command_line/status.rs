@@ -1,6 +1,5 @@
 //! `status`: a table for people, or one JSON object. Called by `main`.
 
-use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use tokio::time::timeout;
 
 use super::failure::{CommandFailure, ResultExt};
 use super::find_job::{find_job, short_id};
-use super::job_source::{JobSource, WantedJob};
+use super::job_source::{DriverAccess, JobSource};
 use super::printable::printable;
 use super::stdout::{print_line, shows_escapes};
 use super::watch::WatchScreen;
@@ -35,15 +34,9 @@ pub(crate) struct StatusFlags {
     /// the last]
     #[arg(value_name = "JOB", conflicts_with = "driver")]
     job: Option<String>,
-    /// The driver, as HOST:PORT; with the other drivers that may act, separated by commas [default: that of JOB]
-    #[arg(long, env = "ELASTIC_DRIVER", value_name = "ADDR")]
-    driver: Option<String>,
-    /// A file with the driver's token [default: that of its state directory on this machine]
-    #[arg(long, env = "ELASTIC_TOKEN_FILE", value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// The driver's state directory, if one was given to it
-    #[arg(long, env = "ELASTIC_STATE_DIR", value_name = "FOLDER")]
-    state_dir: Option<PathBuf>,
+    /// Its driver.
+    #[command(flatten)]
+    access: DriverAccess,
     /// Print one JSON object instead of a table; with --watch one a line
     #[arg(long)]
     json: bool,
@@ -54,13 +47,7 @@ pub(crate) struct StatusFlags {
 
 /// Asks the driver for its status and prints it; of a job that is over, prints its last status.
 pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailure> {
-    let wanted = WantedJob {
-        job: flags.job.as_deref(),
-        driver: flags.driver.as_deref(),
-        token_file: flags.token_file.as_deref(),
-        state_dir: flags.state_dir.as_deref(),
-    };
-    let (driver, token) = match wanted.source()? {
+    let (driver, token) = match flags.access.source(flags.job.as_deref())? {
         JobSource::Driver(driver, token) => (driver, token),
         JobSource::Past(entry) => return print_past(&entry, flags),
     };
