@@ -1,5 +1,8 @@
 //! Batches for the training function: `Sampler` goes through a data set from the place that the ledger holds.
 
+use std::ops::Range;
+use std::rc::Rc;
+
 use crate::state::sampler::{DataPass, StepShare, permutation, share};
 
 use super::worker::Worker;
@@ -148,7 +151,7 @@ impl<'a, D: Dataset + ?Sized> IntoIterator for Sampler<'a, D> {
 
     fn into_iter(self) -> Batches<'a, D> {
         let length = self.data.len() as u64;
-        let order = self.seed.map(|seed| permutation(length, seed, self.epoch));
+        let order = EpochOrder::new(length, self.seed, self.epoch);
         Batches {
             course: DataPass { name: self.name, length, seed: self.seed, plan: None },
             worker: self.worker,
@@ -160,6 +163,26 @@ impl<'a, D: Dataset + ?Sized> IntoIterator for Sampler<'a, D> {
     }
 }
 
+/// The order of an epoch's samples: drawn, or the data set's own. Copies share it.
+#[derive(Clone, Debug)]
+pub(super) struct EpochOrder(Option<Rc<[u64]>>);
+
+impl EpochOrder {
+    /// Without a seed, the data set's own order.
+    pub(super) fn new(length: u64, seed: Option<u64>, epoch: u64) -> Self {
+        Self(seed.map(|seed| permutation(length, seed, epoch).into()))
+    }
+
+    /// The samples at these places.
+    pub(super) fn indices(&self, places: Range<u64>) -> Vec<usize> {
+        let at = |place: u64| match &self.0 {
+            Some(order) => order[place as usize] as usize,
+            None => place as usize,
+        };
+        places.map(at).collect()
+    }
+}
+
 /// The remaining batches of an epoch.
 pub struct Batches<'a, D: ?Sized> {
     worker: &'a Worker,
@@ -167,7 +190,7 @@ pub struct Batches<'a, D: ?Sized> {
     batch_size: u64,
     epoch: u64,
     course: DataPass,
-    order: Option<Vec<u64>>,
+    order: EpochOrder,
 }
 
 impl<D: ?Sized> Batches<'_, D> {
@@ -185,13 +208,9 @@ impl<'a, D: Dataset + ?Sized> Iterator for Batches<'a, D> {
         let share = self.next_share()?;
         self.worker.draw();
         self.worker.ledger().borrow_mut().advance(&self.course, self.epoch, share.global.end);
-        let at = |place: u64| match &self.order {
-            Some(order) => order[place as usize] as usize,
-            None => place as usize,
-        };
         Some(Batch {
             data: self.data,
-            indices: share.local.clone().map(at).collect(),
+            indices: self.order.indices(share.local.clone()),
             global_len: (share.global.end - share.global.start) as usize,
             weight: share.weight(self.worker.size()),
         })

@@ -7,10 +7,10 @@ use std::rc::Rc;
 
 use elastic_collectives::{Element, ReduceOp, ShardDeal, ShardFold};
 
-use super::batches::Dataset;
+use super::batches::{Dataset, EpochOrder};
 use super::error::Result;
 use super::worker::Worker;
-use crate::state::sampler::{DataPass, LedgerPlan, permutation, shard_seed, share_of_global};
+use crate::state::sampler::{DataPass, LedgerPlan, shard_seed, share_of_global};
 
 /// A batch plan: the samples of a step and their logical shards, which stay for the life of a job.
 ///
@@ -73,8 +73,7 @@ pub struct ShardedSteps<'a, D: ?Sized> {
     epoch: u64,
     seed: u64,
     deal: Rc<ShardDeal>,
-    /// The order of the epoch's samples; none: the data set's own.
-    order: Option<Rc<[u64]>>,
+    order: EpochOrder,
 }
 
 impl<'a, D: Dataset + ?Sized> ShardedSteps<'a, D> {
@@ -90,7 +89,7 @@ impl<'a, D: Dataset + ?Sized> ShardedSteps<'a, D> {
         let of_order = (!is_in_order).then_some(seed);
         let course = DataPass { name, length, seed: of_order, plan: Some(plan) };
         worker.ledger().borrow().check_plan(&course)?;
-        let order = of_order.map(|seed| permutation(length, seed, epoch).into());
+        let order = EpochOrder::new(length, of_order, epoch);
         let deal = Rc::new(ShardDeal::even(plan.shards, worker.size()));
         Ok(Self { worker, data, course, plan, epoch, seed, deal, order })
     }
@@ -138,7 +137,7 @@ pub struct ShardedStep<'a, D: ?Sized> {
     seed: u64,
     length: u64,
     deal: Rc<ShardDeal>,
-    order: Option<Rc<[u64]>>,
+    order: EpochOrder,
     /// The step's places in the epoch's order.
     global: Range<u64>,
 }
@@ -188,11 +187,7 @@ impl<'a, D: Dataset + ?Sized> ShardedStep<'a, D> {
         let place = self.global.start;
         let share = share_of_global(place, self.length, global_batch, shards, number);
         let (indices, weight) = share.map_or((Vec::new(), 0.0), |share| {
-            let at = |place: u64| match &self.order {
-                Some(order) => order[place as usize] as usize,
-                None => place as usize,
-            };
-            (share.local.clone().map(at).collect(), share.weight(shards))
+            (self.order.indices(share.local.clone()), share.weight(shards))
         });
         let seed = shard_seed(self.seed, self.epoch, place, number);
         DataShard { data: self.data, number, indices, weight, seed }
