@@ -17,7 +17,43 @@ class Batch(NamedTuple):
     weight: float
 
 
-class ElasticSampler:
+class EpochOrder:
+    """How far an epoch over a data set is, and the order of its samples. The samplers are such.
+
+    `set_epoch` at the end of an epoch begins the next one.
+    """
+
+    def __init__(self, dataset: Sized, shuffle: bool, seed: int) -> None:
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.seed = seed
+        #: The epoch.
+        self.epoch = 0
+        #: Number of the epoch's samples that are done, on all ranks together.
+        self.processed_num = 0
+        self._order: Optional[List[int]] = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begins an epoch, none of whose samples is done.
+
+        Args:
+            epoch: its number, from 0; with `shuffle`, it decides the order.
+        """
+        self.epoch = epoch
+        self.processed_num = 0
+        self._order = None
+
+    def _epoch_order(self) -> List[int]:
+        if self._order is None:
+            length = len(self.dataset)
+            if self.shuffle:
+                self._order = _native.permutation(length, self.seed, self.epoch)
+            else:
+                self._order = list(range(length))
+        return self._order
+
+
+class ElasticSampler(EpochOrder):
     """Gives each rank its share of a data set. How far an epoch is belongs to the state: keep the sampler in it.
 
     Two ways to use it:
@@ -37,14 +73,7 @@ class ElasticSampler:
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
-        self.dataset = dataset
-        self.shuffle = shuffle
-        self.seed = seed
-        #: The epoch.
-        self.epoch = 0
-        #: Number of the epoch's samples that are done, on all ranks together.
-        self.processed_num = 0
-        self._order: Optional[List[int]] = None
+        super().__init__(dataset, shuffle, seed)
 
     @property
     def rank(self) -> int:
@@ -60,16 +89,6 @@ class ElasticSampler:
     def remaining_indices(self) -> List[int]:
         """The samples of the epoch that are left, on all ranks together, in order."""
         return self._epoch_order()[self.processed_num :]
-
-    def set_epoch(self, epoch: int) -> None:
-        """Begins an epoch, none of whose samples is done.
-
-        Args:
-            epoch: its number, from 0; with `shuffle`, it decides the order.
-        """
-        self.epoch = epoch
-        self.processed_num = 0
-        self._order = None
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
         """Every rank has done a batch of this size. `batch_idx` is there for Horovod's sake."""
@@ -119,12 +138,3 @@ class ElasticSampler:
     def __len__(self) -> int:
         left = len(self.dataset) - self.processed_num
         return -(-left // self.num_replicas)
-
-    def _epoch_order(self) -> List[int]:
-        if self._order is None:
-            length = len(self.dataset)
-            if self.shuffle:
-                self._order = _native.permutation(length, self.seed, self.epoch)
-            else:
-                self._order = list(range(length))
-        return self._order

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from . import _arrays, _context, _exchanges, _native
 from ._reduce_op import Average, ReduceOp, Sum, resolve
+from ._sampler import EpochOrder
 from ._types import Array
 
 #: The shards of a node of the tree: the first, and the end.
@@ -160,7 +161,7 @@ class ShardedStep:
         return allreduce_shards([compute(shard) for shard in self.shards], self._of, op)
 
 
-class ShardedSampler:
+class ShardedSampler(EpochOrder):
     """Deals a data set out by a batch plan: a step's global batch and its logical shards are fixed, and ranks carry shards.
     What is trained has the same bits in a world of any size. How far an epoch is belongs to the state: keep the sampler
     in it::
@@ -186,18 +187,11 @@ class ShardedSampler:
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
-        self.dataset = dataset
+        super().__init__(dataset, shuffle, seed)
         self.global_batch = global_batch
-        self.shuffle = shuffle
-        self.seed = seed
-        #: The epoch.
-        self.epoch = 0
-        #: Number of the epoch's samples that are done, on all ranks together.
-        self.processed_num = 0
         self._given = shards
         #: The number of shards that the state was trained with.
         self._held: Optional[int] = None
-        self._order: Optional[List[int]] = None
 
     @property
     def shards(self) -> int:
@@ -246,16 +240,6 @@ class ShardedSampler:
             self.processed_num = dealt[0][2]
             yield ShardedStep(own, shards, self.processed_num - place)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Begins an epoch, none of whose samples is done.
-
-        Args:
-            epoch: its number, from 0; with `shuffle`, it decides the order.
-        """
-        self.epoch = epoch
-        self.processed_num = 0
-        self._order = None
-
     def state_dict(self) -> Dict[str, Optional[int]]:
         """How far it is, and the plan: epoch, number of its samples that are done, global batch, shards."""
         return {
@@ -295,12 +279,3 @@ class ShardedSampler:
                 f"the state was trained with {held} shards, and there are {shards} now: go back to the former number, "
                 "or begin anew"
             )
-
-    def _epoch_order(self) -> List[int]:
-        if self._order is None:
-            length = len(self.dataset)
-            if self.shuffle:
-                self._order = _native.permutation(length, self.seed, self.epoch)
-            else:
-                self._order = list(range(length))
-        return self._order

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 import torch
 
-from .. import _context
+from .. import _context, _native
 from .._shards import ShardFold, reduce_partial
 from ._buckets import Settings, divide
 
@@ -94,7 +94,8 @@ class ShardReducer:
             self.reset()
 
     def _reduce(self, number: int, parameters: Sequence[torch.Tensor]) -> None:
-        nodes = len(self._empty(self._fold()).partial)
+        world = _context.world()
+        nodes = len(_native.shard_nodes(self.shards, world.rank, world.size))
         rows: List[Tuple[torch.Tensor, ...]] = []
         for parameter in parameters:
             fold = self.folds.get(parameter)
@@ -116,10 +117,3 @@ class ShardReducer:
                 f"--shards {self.shards}"
             )
         return ShardFold(self.shards, rank, world)
-
-    @staticmethod
-    def _empty(fold: ShardFold) -> ShardFold:
-        """The fold with nothing in it but its nodes."""
-        while fold.next != fold.end:
-            fold.add(0)
-        return fold
