@@ -67,12 +67,11 @@ impl Roster {
         self.slots.touch(host);
     }
 
-    /// Puts a slot to rest until a time. Returns how often it has been put to rest.
-    pub(crate) fn put_to_rest(&mut self, slot: &SlotId, rest: SlotRest) -> u32 {
+    /// Puts a slot to rest until a time.
+    pub(crate) fn put_to_rest(&mut self, slot: &SlotId, rest: SlotRest) {
         let record = self.slots.get_or_default(slot.clone());
         record.rest = Some(rest);
         record.rests = record.rests.saturating_add(1);
-        record.rests
     }
 
     /// Ends a slot's rest if it is over.
