@@ -15,6 +15,7 @@ use crate::state::sampler::{DataPass, LedgerPlan, shard_seed, share_of_global};
 /// A batch plan: the samples of a step and their logical shards, which stay for the life of a job.
 ///
 /// ```
+/// # use elastic_worker::state::training as elastic_node;
 /// use elastic_node::BatchPlan;
 ///
 /// let plan = BatchPlan::new(256).shards(8).seed(7);
