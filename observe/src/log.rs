@@ -197,7 +197,7 @@ mod tests {
     }
 
     fn listed(second: u64) -> String {
-        line(second, r#""kind":"hosts_changed","hosts":["a:2"]"#)
+        line(second, r#""kind":"hosts_changed","needed":1,"min_np":1,"hosts":["a:2"]"#)
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
             slots: 2,
             is_blacklisted: false,
         };
-        let kind = EventKind::HostsChanged { hosts: vec![host] };
+        let kind = EventKind::HostsChanged { needed: 1, min_np: 1, hosts: vec![host] };
         let event = DriverEvent { term: Term(1), generation: GenerationId(0), kind };
         let read = LoggedLine::read(&listed(3)).expect("a line");
         let entry = LoggedEntry::Event(Box::new(event));

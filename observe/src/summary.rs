@@ -105,7 +105,7 @@ mod tests {
         let hosts = vec![ListedHost { name: host, slots: 1, is_blacklisted: false }];
         let cause = ResetCause::WorkerDied { worker };
         for (generation, kind) in [
-            (0, EventKind::HostsChanged { hosts }),
+            (0, EventKind::HostsChanged { needed: 1, min_np: 1, hosts }),
             (1, EventKind::ResetDecided { cause, way: ResetWay::Abort }),
         ] {
             let generation = GenerationId(generation);

@@ -57,6 +57,8 @@ fn level_of(event: &EventKind) -> EventLevel {
         EventKind::CheckpointLoaded { notes, .. } => warn_if(!notes.is_empty()),
         EventKind::TakeoverDone { lost, .. } => warn_if(*lost > 0),
         EventKind::WorkerStarted { .. }
+        | EventKind::ProcessStarted { .. }
+        | EventKind::StepsMeasured { .. }
         | EventKind::WorkerAttached { .. }
         | EventKind::WorkerExited { .. }
         | EventKind::WorkerStopped { .. }
@@ -114,8 +116,23 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         }
         EventKind::HostReadmitted { host } => format!("host {host} may have workers again"),
         EventKind::HostUnreachable(pair) => pair.to_string(),
-        EventKind::HostsChanged { hosts } => format!("hosts: {}", list(hosts)),
+        EventKind::HostsChanged { hosts, .. } => format!("hosts: {}", list(hosts)),
         EventKind::WorkerStarted { worker } => format!("{worker} is started"),
+        EventKind::ProcessStarted { worker, pid } => format!("{worker} runs as process {pid}"),
+        EventKind::StepsMeasured { ms, data, commit, straggler, slowest } => {
+            let percent = |share: f64| format!("{:.1} %", share * 100.0);
+            let whom = match &slowest[..] {
+                [] => String::new(),
+                slowest => format!(", for {}", list(slowest)),
+            };
+            format!(
+                "of the last {:.0} s, steps waited {} for data, {} for commits and {} for slow members{whom}",
+                ms / 1e3,
+                percent(*data),
+                percent(*commit),
+                percent(*straggler)
+            )
+        }
         EventKind::WorkerAttached { worker, pid } => format!("{worker} attached (pid {pid})"),
         EventKind::WorkerExited { worker, status, killed_after_grace, .. } => {
             let note = if *killed_after_grace { ", after SIGTERM was ignored" } else { "" };

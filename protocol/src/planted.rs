@@ -157,6 +157,8 @@ bugs! {
     ReadyLeftOut = "one ready worker is left out of a generation", "driver";
     /// A slot that is not listed any more is still counted in its bucket.
     GoneSlotCounted = "the time of a slot that is gone is still counted", "observe";
+    /// The slots of a generation stay in the bucket of a hang that has ended.
+    HangStaysBooked = "the time after a hang is still counted as hung", "observe";
     /// A node that was paused counts the pause as its peers' silence (D-3).
     PauseNotExcused = "a node judges its peers by time in which it stood still", "transport";
     /// The session with a silent driver is given up as soon as any other session (D-3).

@@ -205,6 +205,9 @@ def section(name: str, within: Optional[float] = None) -> Iterator[None]:
     have waited for longer counts as hanging (`--on-hang`). Sections may be nested: the innermost counts. It does nothing
     outside of a generation.
 
+    The time in a section is no part of a step, but for sections called ``"data"``, in which the program waits for its
+    data: goodput has that time in a bucket of its own. torch's `DataLoader` needs no section.
+
     Args:
         name: its first 64 bytes of UTF-8 count.
         within: how long others may wait for a worker in it, in seconds, in place of what is learnt. `--hang-timeout`

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from typing import Callable, List, Optional, Tuple
 
 from . import _native, _stacks
@@ -15,6 +16,8 @@ Place = Tuple[int, int, int, int, int, int]
 _PLACE_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
 
 _session: Optional[_native.Session] = None
+#: The thread that has the session, once there is one: it calls `init`, and trains.
+_job_thread = 0
 _place: Optional[Place] = None
 #: The group of all ranks, and its generation; `None` outside of a generation. Read by any thread, such as autograd's.
 _world: Optional[_native.Group] = None
@@ -29,9 +32,10 @@ _generation_hooks: List[Callable[[], None]] = []
 
 def init() -> None:
     """See `elastic_node.init`."""
-    global _session, _is_shut_down
+    global _session, _job_thread, _is_shut_down
     if _session is None:
         _session = _native.Session()
+        _job_thread = threading.get_ident()
         if _session.has_driver:
             _stacks.offer()
     _is_shut_down = False
@@ -39,6 +43,11 @@ def init() -> None:
 
 def is_initialized() -> bool:
     return _session is not None and not _is_shut_down
+
+
+def is_job_thread() -> bool:
+    """Whether the caller is the thread that may use the session. A forked process has none."""
+    return not _is_forked and threading.get_ident() == _job_thread
 
 
 def check_process(raised: Optional[BaseException] = None) -> None:

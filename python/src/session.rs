@@ -235,6 +235,15 @@ impl PySession {
         Ok(PySection(worker.map(|worker| worker.section(name, within))))
     }
 
+    /// Notes that the training thread has waited for data, for so many seconds.
+    fn note_data_wait(&self, seconds: f64) {
+        if let (Some(generation), Ok(waited)) =
+            (&self.generation, Duration::try_from_secs_f64(seconds))
+        {
+            generation.worker.note_data_wait(waited);
+        }
+    }
+
     /// Reports a number by name.
     fn report(&self, name: &str, value: f64) -> PyResult<()> {
         let Some(generation) = &self.generation else { return Ok(()) };

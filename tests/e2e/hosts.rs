@@ -213,8 +213,9 @@ fn assert_survives_in_process_as_on_one_host(kind: &str) {
         assert_eq!(result["sub_group"], 5.0, "the sub-group of the ends: {result}");
     }
     let calls: Vec<u64> = on_two.iter().filter_map(|result| result["calls"].as_u64()).collect();
-    let survivors = calls.iter().filter(|calls| **calls == 2).count();
-    assert_eq!(survivors, 3, "three processes went on in a second generation: {calls:?}\n{said}");
+    // A worker that a loaded machine starves may cost a reset more.
+    let survivors = calls.iter().filter(|calls| **calls >= 2).count();
+    assert_eq!(survivors, 3, "three processes went on in a later generation: {calls:?}\n{said}");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Slow members, on real processes: how long steps take, who is slow, and that nobody is who is not.
 
-use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -141,11 +140,10 @@ fn the_page_shows_who_is_slow_as_a_heat_map_and_in_words() {
                    data.slice(4 * Math.floor((row + 0.2) * (it.height - 16) / 3)).slice(0, 4).join()); return all";
     let colours = browser.run(colours);
     let colours = colours.as_array().expect("of each row").iter().filter_map(Value::as_str);
-    let different: BTreeSet<&str> = colours.collect();
-    assert!(
-        different.len() == 2 && different.iter().all(|it| it.ends_with(",255")),
-        "{different:?}"
-    );
+    let colours: Vec<&str> = colours.filter(|it| it.ends_with(",255")).collect();
+    let [a, b, c] = colours[..] else { panic!("each row is drawn: {colours:?}") };
+    // Those of the others may differ by what the machine does beside.
+    assert!(b != a && b != c, "{colours:?}");
     browser.keep_picture("stragglers-light");
     browser.show_on(1400, "dark");
     browser.keep_picture("stragglers-dark");

@@ -23,6 +23,15 @@ pub(super) fn advice_for_reset(account: &ResetAccount) -> Option<String> {
     if is_main(TimeBucket::Lost) && account.way == ResetWay::Abort {
         advice.push("most of the cost was training that was undone: commit more often".to_owned());
     }
+    if is_main(TimeBucket::Hung) {
+        let sooner = "most of the cost was waiting for a member that hung: --on-hang restart or replace answers a hang by \
+                      itself, --hang-timeout bounds how long one may last";
+        advice.push(sooner.to_owned());
+    }
+    if is_main(TimeBucket::Idle) {
+        let more = "most of the cost was waiting for hosts: --min-np says how few workers are enough";
+        advice.push(more.to_owned());
+    }
     if is_main(TimeBucket::Gathering) {
         let more =
             "most of the cost was waiting for enough workers: --min-np says how few are enough";

@@ -23,6 +23,9 @@ pub(super) fn of_present(record: &LoggedJob, status: Option<&StatusReport>) -> E
     let cause = match (&record.result, waiting_for, training) {
         (Some(result), _, _) => format!("the job is over: {}", result.reason),
         (None, Some(waiting), _) => format!("it waits: {waiting}"),
+        (None, None, 0) if by_bucket.contains_key(&TimeBucket::Hung) => {
+            format!("generation {generation} stands still, as a member hangs")
+        }
         (None, None, 0) => "no slot trains".to_owned(),
         (None, None, slots) => format!("generation {generation} trains on {slots} slots"),
     };
@@ -47,7 +50,7 @@ pub(super) fn of_present(record: &LoggedJob, status: Option<&StatusReport>) -> E
         generation,
         cause,
         worker: None,
-        host: awaited.and_then(|slot| slot.split('[').next()).map(ToOwned::to_owned),
+        host: awaited.and_then(|slot| slot.rsplit_once(':')).map(|(host, _)| host.to_owned()),
         way: "now",
         at: humantime::format_rfc3339_millis(wall_clock_at(record.last_at)).to_string(),
         next_generation: None,
@@ -85,7 +88,11 @@ fn describe(bucket: TimeBucket, slots: &[String]) -> String {
         TimeBucket::Absent => "have no agent: their host has not joined, or is lost",
         TimeBucket::Blacklisted => "are of blacklisted hosts",
         TimeBucket::Backoff => "wait after a failure before their next process",
-        TimeBucket::Starting => "start a process that has not called the library yet",
+        TimeBucket::Drained => "are of hosts that the operator has drained",
+        TimeBucket::Starting => "wait for their process to start",
+        TimeBucket::Importing => "have a process that has not called the library yet",
+        TimeBucket::Hung => "stand still, as a member hangs",
+        TimeBucket::Idle => "wait for hosts: those that are there have too few slots",
         TimeBucket::Waiting => "wait for the next generation",
         TimeBucket::Gathering => "wait for the others, or for enough workers",
         TimeBucket::Forming => "connect to each other",
@@ -96,15 +103,20 @@ fn describe(bucket: TimeBucket, slots: &[String]) -> String {
         TimeBucket::Finished => "have finished",
         TimeBucket::Ending => "leave, as the job is over",
         TimeBucket::DriverAway => "were last seen by a driver that is gone",
-        TimeBucket::Training | TimeBucket::Lost | TimeBucket::Detecting | TimeBucket::Syncing => {
-            "train"
-        }
+        // The last ones are only booked afterwards.
+        TimeBucket::Training
+        | TimeBucket::Lost
+        | TimeBucket::Detecting
+        | TimeBucket::Syncing
+        | TimeBucket::Data
+        | TimeBucket::CheckpointStall
+        | TimeBucket::Straggler => "train",
     };
     format!("{}{more} {what}.", named.join(", "))
 }
 
 fn advice(by_bucket: &BTreeMap<TimeBucket, Vec<String>>) -> Option<String> {
-    if by_bucket.contains_key(&TimeBucket::Training) {
+    if by_bucket.contains_key(&TimeBucket::Training) || by_bucket.contains_key(&TimeBucket::Hung) {
         return None;
     }
     let has = |bucket| by_bucket.contains_key(&bucket);
@@ -117,7 +129,11 @@ fn advice(by_bucket: &BTreeMap<TimeBucket, Vec<String>>) -> Option<String> {
         let advice = "--blacklist-cooldown-range MIN MAX lets blacklisted hosts come back";
         return Some(advice.to_owned());
     }
-    has(TimeBucket::Starting).then(|| {
+    if has(TimeBucket::Drained) {
+        let advice = "`elastic-node readmit HOST` lets a drained host have workers again";
+        return Some(advice.to_owned());
+    }
+    has(TimeBucket::Importing).then(|| {
         "the program has to call the library; --start-timeout says how long it may take".to_owned()
     })
 }

@@ -32,18 +32,30 @@ buckets! {
     Training = "training";
     /// Training that an abort undid: the steps after the last commit, or committed ones that nobody holds any more.
     Lost = "lost";
+    /// Training threads waited for their data.
+    Data = "data";
+    /// Training threads made the copies of their commits, from which checkpoints are saved and resets restored.
+    CheckpointStall = "checkpoint_stall";
+    /// Members waited for one that computes for longer than the others.
+    Straggler = "straggler";
+    /// A member hung, and the others waited for it.
+    Hung = "hung";
     /// From the first sign of a failure to the decision to reset.
     Detecting = "detecting";
     /// From the decision of a planned end to the next generation: its members train up to the agreed step, and arrive.
     Pausing = "pausing";
     /// From the end of a generation to the next one: members arrive, and enough workers are waited for.
     Gathering = "gathering";
+    /// The same, while the hosts that are there have fewer slots than the job needs.
+    Idle = "idle";
     /// The members make their communicators.
     Forming = "forming";
     /// The members take the root's state over.
     Syncing = "syncing";
-    /// The worker's process starts, and has not called the library yet: its imports are here.
+    /// The worker's process was ordered, and does not run yet.
     Starting = "starting";
+    /// The worker's process runs, and has not called the library yet.
+    Importing = "importing";
     /// The worker is there, and the generation that trains does without it until the next one.
     Waiting = "waiting";
     /// The worker is there, and a generation was formed without it.
@@ -56,6 +68,8 @@ buckets! {
     Absent = "absent";
     /// The host is blacklisted.
     Blacklisted = "blacklisted";
+    /// The operator has taken the host out.
+    Drained = "drained";
     /// The worker was told to end, and its process has not ended yet.
     Leaving = "leaving";
     /// The worker's process ended with success while others still train.

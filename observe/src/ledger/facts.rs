@@ -17,6 +17,8 @@ pub(super) enum KnownPhase {
     Form,
     /// It trains.
     Run,
+    /// It trains, and a member hangs.
+    Hang,
     /// A planned end was decided.
     Pause,
     /// The job is over.
@@ -29,6 +31,8 @@ pub(super) enum KnownPhase {
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlotFacts {
     pub(super) worker: Option<WorkerId>,
+    /// Whether the worker's process runs.
+    pub(super) has_process: bool,
     pub(super) has_attached: bool,
     pub(super) is_leaving: bool,
     /// Whether the worker is a member of the current generation.
@@ -57,7 +61,9 @@ pub(super) enum LastEnd {
 /// One host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ObservedHost {
+    /// Whether it gets no workers: it is blacklisted, or drained.
     pub(super) is_blacklisted: bool,
+    pub(super) is_drained: bool,
     pub(super) has_agent: bool,
     /// Slots that count, from the list; 0: the host is not listed.
     pub(super) slots_listed: u32,
@@ -65,11 +71,17 @@ pub(super) struct ObservedHost {
 }
 
 impl ObservedHost {
-    /// The bucket of one of its slots.
-    pub(super) fn bucket_of(&self, slot: &SlotFacts, phase: KnownPhase) -> TimeBucket {
+    /// The bucket of one of its slots. `is_short`: the hosts that are there have fewer slots than the job needs.
+    pub(super) fn bucket_of(
+        &self,
+        slot: &SlotFacts,
+        phase: KnownPhase,
+        is_short: bool,
+    ) -> TimeBucket {
         match phase {
             KnownPhase::Away => return TimeBucket::DriverAway,
             KnownPhase::Over => return TimeBucket::Ending,
+            _ if self.is_blacklisted && self.is_drained => return TimeBucket::Drained,
             _ if self.is_blacklisted => return TimeBucket::Blacklisted,
             // A worker may be back before the agent of its host, and train.
             _ if !self.has_agent && slot.worker.is_none() => return TimeBucket::Absent,
@@ -78,7 +90,7 @@ impl ObservedHost {
         if slot.worker.is_none() {
             return match (slot.last_end, phase) {
                 (LastEnd::Failed, _) => TimeBucket::Backoff,
-                (LastEnd::Success, KnownPhase::Run) => TimeBucket::Finished,
+                (LastEnd::Success, KnownPhase::Run | KnownPhase::Hang) => TimeBucket::Finished,
                 _ => TimeBucket::Vacant,
             };
         }
@@ -87,11 +99,14 @@ impl ObservedHost {
         }
         match phase {
             KnownPhase::Run if slot.is_member => TimeBucket::Training,
+            KnownPhase::Hang if slot.is_member => TimeBucket::Hung,
             // A process that lives for one generation starts when that is formed, and may never attach.
-            _ if !slot.has_attached => TimeBucket::Starting,
+            _ if !slot.has_attached && !slot.has_process => TimeBucket::Starting,
+            _ if !slot.has_attached => TimeBucket::Importing,
             KnownPhase::Form if slot.is_member => TimeBucket::Forming,
             KnownPhase::Pause if slot.is_member => TimeBucket::Pausing,
             _ if slot.was_passed_over => TimeBucket::Spare,
+            KnownPhase::Gather if is_short => TimeBucket::Idle,
             KnownPhase::Gather => TimeBucket::Gathering,
             _ => TimeBucket::Waiting,
         }
@@ -114,6 +129,7 @@ impl JobFacts {
         for ListedHost { name, slots, is_blacklisted } in listed {
             let host = self.hosts.entry(name.clone()).or_default();
             host.is_blacklisted = *is_blacklisted;
+            host.is_drained &= *is_blacklisted;
             host.slots_listed = *slots;
             for slot in 0..*slots {
                 host.slots.entry(slot).or_default();
@@ -143,6 +159,12 @@ impl JobFacts {
     /// Number of slots that count.
     pub(super) fn count(&self) -> u64 {
         self.hosts.values().map(|host| u64::from(host.slots_listed)).sum()
+    }
+
+    /// Number of slots of the listed hosts whose agents are there, and that may have workers.
+    pub(super) fn usable_slots(&self) -> u64 {
+        let usable = self.hosts.values().filter(|host| host.has_agent && !host.is_blacklisted);
+        usable.map(|host| u64::from(host.slots_listed)).sum()
     }
 
     /// Forgets hosts of which nothing is left: unlisted, without an agent and without a process.

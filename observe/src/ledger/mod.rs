@@ -3,18 +3,20 @@
 //! which checks that the buckets add up to the wall clock times the slots.
 //!
 //! What an event tells late is booked anew when it comes: the steps that an abort has undone, the time in which a failure
-//! was not noticed, and the share of the sync in forming a generation. Moving time between buckets keeps the sum.
+//! or a hang was not noticed, what steps waited for, and the share of the sync in forming a generation. Moving time between buckets keeps the sum.
 
 mod accounts;
 mod bucket;
 mod facts;
+mod hangs;
 mod spans;
 #[cfg(test)]
 mod tests;
 mod timeline;
 mod totals;
+mod waits;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_driver::{DriverEvent, EventKind, ResetWay};
 use elastic_protocol::messages::{GoodputStatus, JobPhase, PhaseMs};
@@ -25,10 +27,11 @@ pub use self::accounts::ResetAccount;
 use self::accounts::ResetAccounts;
 pub use self::bucket::TimeBucket;
 use self::facts::{JobFacts, KnownPhase, LastEnd};
-use self::spans::{LostTraining, TrainingHistory};
+use self::spans::{SlotSpan, TrainingHistory};
 pub use self::timeline::TotalsTimeline;
 pub use self::totals::BucketTotals;
 use self::totals::{RecentTotals, seconds};
+use self::waits::AwaitedStragglers;
 
 /// The ledger of a job.
 #[derive(Clone, Debug)]
@@ -51,6 +54,14 @@ pub struct GoodputLedger {
     timeline: TotalsTimeline,
     history: TrainingHistory,
     resets: ResetAccounts,
+    /// Members of the current generation that hang.
+    hung: BTreeSet<WorkerId>,
+    /// Who was waited for as a straggler.
+    stragglers: AwaitedStragglers,
+    /// Workers that the first generation needs, and those after it.
+    needed: [u32; 2],
+    /// Whether the hosts that are there had fewer slots than that when the slots were counted.
+    is_short: bool,
     /// The generation whose end has led to no training yet.
     open_reset: Option<GenerationId>,
     /// The phase before the driver went away.
@@ -75,6 +86,10 @@ impl GoodputLedger {
             timeline: TotalsTimeline::default(),
             history: TrainingHistory::default(),
             resets: ResetAccounts::default(),
+            hung: BTreeSet::new(),
+            stragglers: AwaitedStragglers::default(),
+            needed: [0; 2],
+            is_short: false,
             open_reset: None,
             before_away: None,
         }
@@ -88,19 +103,34 @@ impl GoodputLedger {
 
     fn handle_kind(&mut self, generation: GenerationId, kind: &EventKind) {
         match kind {
-            EventKind::HostsChanged { hosts } => {
+            EventKind::HostsChanged { needed, min_np, hosts } => {
+                self.needed = [*needed, *min_np];
                 self.facts.list(hosts);
                 self.count_all();
                 self.facts.forget_the_gone();
             }
             EventKind::HostJoined { host, .. } => self.host_joined(host),
             EventKind::HostLost { host, .. } => self.host_lost(host),
+            EventKind::HostDrained { host } => {
+                self.facts.host(host).is_drained = true;
+                self.count_host(host);
+            }
+            EventKind::HostReadmitted { host } => {
+                self.facts.host(host).is_drained = false;
+                self.count_host(host);
+            }
             EventKind::WorkerStarted { worker } => {
                 let slot = self.facts.slot(worker);
                 let is_member = slot.is_member && slot.worker.as_ref() == Some(worker);
                 slot.worker = Some(worker.clone());
-                (slot.has_attached, slot.is_leaving) = (false, false);
+                (slot.has_process, slot.has_attached, slot.is_leaving) = (false, false, false);
                 (slot.is_member, slot.was_passed_over) = (is_member, false);
+                self.count_slot(worker);
+            }
+            EventKind::ProcessStarted { worker, .. } => {
+                if let Some(slot) = self.facts.slot_with(worker) {
+                    slot.has_process = true;
+                }
                 self.count_slot(worker);
             }
             EventKind::WorkerAttached { worker, .. } => {
@@ -145,15 +175,26 @@ impl GoodputLedger {
                 self.generation_formed(generation, members, *step);
             }
             EventKind::GenerationRunning { .. } => self.generation_running(generation),
+            EventKind::WorkerStalled { worker, late_ms, .. } => self.stalled(worker, *late_ms),
+            EventKind::StallEnded { worker, .. } => self.stall_ended(worker),
+            EventKind::StepsMeasured { ms, data, commit, straggler, slowest } => {
+                self.waited(nanos(*ms), TimeBucket::Data, *data);
+                self.waited(nanos(*ms), TimeBucket::CheckpointStall, *commit);
+                let waited = self.waited(nanos(*ms), TimeBucket::Straggler, *straggler);
+                self.stragglers.add(slowest, waited);
+            }
             EventKind::ResetDecided { cause, way } => {
+                let hung = self.end_hang();
                 self.end_training();
                 self.resets.open(self.now, generation, cause, *way);
+                self.resets.charge(generation.0, TimeBucket::Hung, hung);
                 self.open_reset = Some(generation);
                 self.charge_members();
                 let planned = *way == ResetWay::Interrupt;
                 self.enter(if planned { KnownPhase::Pause } else { KnownPhase::Gather });
             }
             EventKind::GenerationTakenBack { .. } => {
+                self.end_hang();
                 self.end_training();
                 self.enter(KnownPhase::Gather);
             }
@@ -166,6 +207,7 @@ impl GoodputLedger {
             }
             EventKind::TakeoverBegun { members, phase, .. } => self.taken_over(members, *phase),
             EventKind::JobEnded { .. } => {
+                self.end_hang();
                 self.end_training();
                 self.enter(KnownPhase::Over);
             }
@@ -175,11 +217,7 @@ impl GoodputLedger {
             EventKind::HostRefused { .. }
             | EventKind::HostUnreachable(_)
             | EventKind::HostBlacklisted { .. }
-            | EventKind::HostDrained { .. }
-            | EventKind::HostReadmitted { .. }
             | EventKind::ResetCalledOff { .. }
-            | EventKind::WorkerStalled { .. }
-            | EventKind::StallEnded { .. }
             | EventKind::FirstSteps { .. }
             | EventKind::StragglerFound { .. }
             | EventKind::StragglerRecovered { .. }
@@ -236,6 +274,7 @@ impl GoodputLedger {
                 .non_empty()
                 .map(|(bucket, seconds)| (bucket.name().to_owned(), seconds))
                 .collect(),
+            stragglers: self.stragglers.shown(),
         }
     }
 
@@ -335,6 +374,7 @@ impl GoodputLedger {
             counts: self.counts.clone(),
             recent: self.recent.clone(),
             totals: self.totals,
+            stragglers: self.stragglers.clone(),
             ..Self::new(self.now)
         }
     }
@@ -375,6 +415,7 @@ impl GoodputLedger {
     }
 
     fn generation_formed(&mut self, generation: GenerationId, members: &[WorkerId], step: u64) {
+        self.end_hang();
         self.end_training();
         self.generation = generation;
         self.step = step;
@@ -386,7 +427,8 @@ impl GoodputLedger {
             let slot = self.facts.slot(member);
             if slot.worker.as_ref() != Some(member) {
                 // A process that is started for this generation.
-                (slot.worker, slot.has_attached) = (Some(member.clone()), false);
+                (slot.worker, slot.has_process) = (Some(member.clone()), false);
+                slot.has_attached = false;
             }
             (slot.is_member, slot.was_passed_over, slot.is_leaving) = (true, false, false);
         }
@@ -411,39 +453,39 @@ impl GoodputLedger {
             (account.to, account.ms, account.steps_lost) = (Some(to), Some(*ms), steps_lost);
             account.way
         });
-        let synced = LostTraining {
-            slots: world_size,
-            start: Time(self.running_since.0.saturating_sub(nanos(ms.sync.unwrap_or_default()))),
-            end: self.running_since,
-        };
-        self.transfer(from, TimeBucket::Forming, TimeBucket::Syncing, synced);
+        let sync = nanos(ms.sync.unwrap_or_default());
+        let synced_from = Time(self.running_since.0.saturating_sub(sync));
+        let synced = SlotSpan::whole(world_size, synced_from, self.running_since);
+        self.transfer(from, (TimeBucket::Forming, TimeBucket::Syncing), &synced);
         if way == Some(ResetWay::Interrupt) {
             return;
         }
         if let Some(unnoticed) = self.history.cut_detection(nanos(ms.detect)) {
-            self.transfer(from, TimeBucket::Training, TimeBucket::Detecting, unnoticed);
+            self.transfer(from, (TimeBucket::Training, TimeBucket::Detecting), &unnoticed);
         }
         // Processes that live for one generation do not tell their steps.
         if way != Some(ResetWay::Restart) {
-            for lost in self.history.lose(self.step, steps_lost) {
-                self.transfer(from, TimeBucket::Training, TimeBucket::Lost, lost);
+            for (bucket, lost) in self.history.lose(self.step, steps_lost) {
+                self.transfer(from, (bucket, TimeBucket::Lost), &lost);
             }
         }
     }
 
-    /// Books a stretch of past time under another bucket, and charges it to a reset.
+    /// Books past time under another bucket. Returns how much slot-time was moved, in nanoseconds.
+    fn rebook(&mut self, buckets: (TimeBucket, TimeBucket), span: &SlotSpan) -> u128 {
+        self.recent.transfer(buckets, span);
+        self.timeline.transfer(buckets, span);
+        self.totals.transfer(buckets.0, buckets.1, span.nanos())
+    }
+
+    /// The same, charged to a reset.
     fn transfer(
         &mut self,
         account: GenerationId,
-        from: TimeBucket,
-        to: TimeBucket,
-        stretch: LostTraining,
+        (from, to): (TimeBucket, TimeBucket),
+        span: &SlotSpan,
     ) {
-        let LostTraining { slots, start, end } = stretch;
-        let nanos = u128::from(slots) * u128::from(end.0.saturating_sub(start.0));
-        let moved = self.totals.transfer(from, to, nanos);
-        self.recent.transfer((from, to), slots, start, end);
-        self.timeline.transfer((from, to), slots, start, end);
+        let moved = self.rebook((from, to), span);
         if let Some(account) = self.resets.get_mut(account.0) {
             let charged = account.cost.transfer(from, to, moved);
             account.cost.add(to, moved - charged);
@@ -466,6 +508,7 @@ impl GoodputLedger {
             JobPhase::Succeeded | JobPhase::Failed => KnownPhase::Over,
         };
         self.before_away = None;
+        self.end_hang();
         if phase != KnownPhase::Run {
             self.end_training();
         }
@@ -473,8 +516,13 @@ impl GoodputLedger {
     }
 
     fn end_training(&mut self) {
-        let slots = self.slots_in(TimeBucket::Training);
+        let slots = self.slots_of_members();
         self.history.end(self.now, slots);
+    }
+
+    /// Number of slots whose workers are members of the generation that trains, or stands still.
+    fn slots_of_members(&self) -> u64 {
+        self.slots_in(TimeBucket::Training) + self.slots_in(TimeBucket::Hung)
     }
 
     /// A member is lost: its generation trained until now, with all members.
@@ -502,19 +550,34 @@ impl GoodputLedger {
     }
 
     fn count_all(&mut self) {
+        self.is_short = self.lacks_slots();
         let hosts: Vec<HostName> = self.facts.hosts.keys().cloned().collect();
         for host in hosts {
-            self.count_host(&host);
+            self.count_slots_of(&host);
         }
     }
 
-    /// Counts the slots of a host anew.
+    /// Whether the hosts that are there have fewer slots than the next generation needs.
+    fn lacks_slots(&self) -> bool {
+        let [first, later] = self.needed;
+        let needed = if self.generation == GenerationId::default() { first } else { later };
+        self.phase == KnownPhase::Gather && self.facts.usable_slots() < u64::from(needed)
+    }
+
+    /// Counts the slots of a host anew; those of all, if it decides whether there are enough.
     fn count_host(&mut self, host: &HostName) {
+        if self.phase == KnownPhase::Gather && self.is_short != self.lacks_slots() {
+            return self.count_all();
+        }
+        self.count_slots_of(host);
+    }
+
+    fn count_slots_of(&mut self, host: &HostName) {
         let Some(host) = self.facts.hosts.get_mut(host) else { return };
         let mut changes = Vec::new();
         for (number, slot) in &host.slots {
             let is_listed = *number < host.slots_listed;
-            let bucket = host.bucket_of(slot, self.phase);
+            let bucket = host.bucket_of(slot, self.phase, self.is_short);
             let now = is_listed.then_some((bucket, slot.account));
             if now != slot.counted_as {
                 changes.push((*number, now));

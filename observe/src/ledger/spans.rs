@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 
 use elastic_protocol::Time;
 
+use super::bucket::TimeBucket;
+
 /// Stretches that are kept; steps that were made before them cannot be found any more.
 const STRETCHES_MAX: usize = 1_024;
 
@@ -21,20 +23,87 @@ pub(super) struct TrainingStretch {
     end: Option<Time>,
     /// Slots that train, at its end.
     slots: u64,
+    /// Since when it stands still, if it does, or did at its end.
+    still_since: Option<Time>,
+    /// Time in which it stood still and went on afterwards, in nanoseconds.
+    stood_still: u64,
+    /// Slot-time of it that was booked under other buckets, in nanoseconds.
+    waits: StepWaits,
 }
 
-/// Training that turned out to be lost.
+/// Slot-time that steps waited, by bucket, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct StepWaits([(u128, Option<TimeBucket>); 3]);
+
+impl StepWaits {
+    fn add(&mut self, bucket: TimeBucket, nanos: u128) {
+        let place = self.0.iter_mut().find(|(_, of)| of.is_none_or(|of| of == bucket));
+        if let Some((sum, of)) = place {
+            (*sum, *of) = (*sum + nanos, Some(bucket));
+        }
+    }
+}
+
+/// One as the share of a span.
+pub(super) const WHOLE_PPM: u64 = 1_000_000;
+
+/// The time of some slots, or a share of it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct LostTraining {
+pub(super) struct SlotSpan {
     pub(super) slots: u64,
     pub(super) start: Time,
     pub(super) end: Time,
+    /// Share of the time, in millionths.
+    pub(super) share_ppm: u64,
+}
+
+impl SlotSpan {
+    pub(super) const fn whole(slots: u64, start: Time, end: Time) -> Self {
+        Self { slots, start, end, share_ppm: WHOLE_PPM }
+    }
+
+    /// The slot-time of so much of it, in nanoseconds.
+    pub(super) fn nanos_of(&self, nanos: u64) -> u128 {
+        u128::from(nanos) * u128::from(self.slots) * u128::from(self.share_ppm)
+            / u128::from(WHOLE_PPM)
+    }
+
+    /// Its slot-time in nanoseconds.
+    pub(super) fn nanos(&self) -> u128 {
+        self.nanos_of(self.end.0.saturating_sub(self.start.0))
+    }
 }
 
 /// The job's training.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TrainingHistory {
     stretches: VecDeque<TrainingStretch>,
+}
+
+impl TrainingStretch {
+    /// Adds the last part of the stretch to what is lost: first the share that was booked as waiting of some kind.
+    fn lose_from(
+        &mut self,
+        start: Time,
+        end: Time,
+        length: u64,
+        lost: &mut Vec<(TimeBucket, SlotSpan)>,
+    ) {
+        let mut rest_ppm = WHOLE_PPM;
+        let slot_time = (u128::from(length) * u128::from(self.slots)).max(1);
+        for (nanos, bucket) in &mut self.waits.0 {
+            let Some(bucket) = *bucket else { continue };
+            // A share of at most the whole.
+            let share = *nanos * u128::from(WHOLE_PPM) / slot_time;
+            let share_ppm = share.min(u128::from(rest_ppm)) as u64;
+            let span = SlotSpan { slots: self.slots, start, end, share_ppm };
+            rest_ppm -= share_ppm;
+            *nanos = nanos.saturating_sub(span.nanos());
+            lost.push((bucket, span));
+        }
+        let span = SlotSpan { slots: self.slots, start, end, share_ppm: rest_ppm };
+        lost.push((TimeBucket::Training, span));
+    }
 }
 
 impl TrainingHistory {
@@ -44,30 +113,86 @@ impl TrainingHistory {
         if self.stretches.len() == STRETCHES_MAX {
             self.stretches.pop_front();
         }
-        let stretch = TrainingStretch { from_step, to_step: None, start: now, end: None, slots };
-        self.stretches.push_back(stretch);
+        self.stretches.push_back(TrainingStretch {
+            from_step,
+            to_step: None,
+            start: now,
+            end: None,
+            slots,
+            still_since: None,
+            stood_still: 0,
+            waits: StepWaits::default(),
+        });
+    }
+
+    /// A member hangs: nothing was trained since. Returns the time of training that it was not.
+    pub(super) fn stand_still(&mut self, now: Time, since: Time, slots: u64) -> Option<SlotSpan> {
+        let open = |stretch: &&mut TrainingStretch| stretch.end.is_none();
+        let stretch = self.stretches.back_mut().filter(open)?;
+        let since = since.max(stretch.start);
+        stretch.still_since = Some(since);
+        Some(SlotSpan::whole(slots, since, now))
+    }
+
+    /// No member hangs any more.
+    pub(super) fn go_on(&mut self, now: Time) {
+        let open = |stretch: &&mut TrainingStretch| stretch.end.is_none();
+        if let Some(stretch) = self.stretches.back_mut().filter(open)
+            && let Some(since) = stretch.still_since.take()
+        {
+            stretch.stood_still += now.0.saturating_sub(since.0);
+        }
+    }
+
+    /// The time for which the generation stands still, or stood at its end; `slots` do where it has not ended.
+    pub(super) fn standstill(&self, now: Time, slots: u64) -> Option<SlotSpan> {
+        let stretch = self.stretches.back()?;
+        let slots = if stretch.end.is_some() { stretch.slots } else { slots };
+        Some(SlotSpan::whole(slots, stretch.still_since?, now))
+    }
+
+    /// A share of the last `nanos` of training was waiting of this kind. Returns that time. The generation may have ended a
+    /// moment ago.
+    pub(super) fn wait(
+        &mut self,
+        now: Time,
+        nanos: u64,
+        slots: u64,
+        (bucket, share): (TimeBucket, f64),
+    ) -> Option<SlotSpan> {
+        let stretch = self.stretches.back_mut()?;
+        let slots = if stretch.end.is_some() { stretch.slots } else { slots };
+        let start = Time(now.0.saturating_sub(nanos)).max(stretch.start);
+        let end = stretch.end.or(stretch.still_since).unwrap_or(now).min(now).max(start);
+        // Of a share between 0 and 1.
+        let share_ppm = (share.clamp(0.0, 1.0) * WHOLE_PPM as f64) as u64;
+        let span = SlotSpan { slots, start, end, share_ppm };
+        stretch.waits.add(bucket, span.nanos());
+        Some(span)
     }
 
     /// The generation does not train any more; `slots` did.
     pub(super) fn end(&mut self, now: Time, slots: u64) {
         if let Some(last) = self.stretches.back_mut().filter(|last| last.end.is_none()) {
-            last.end = Some(now);
+            last.end = Some(last.still_since.unwrap_or(now).min(now));
             last.slots = slots;
         }
     }
 
     /// Cuts the last ended stretch by the time in which its failure was not noticed, and returns that time.
-    pub(super) fn cut_detection(&mut self, nanos: u64) -> Option<LostTraining> {
-        let stretch = self.last_ended()?;
+    /// None where a member hung until the end: that time was no training.
+    pub(super) fn cut_detection(&mut self, nanos: u64) -> Option<SlotSpan> {
+        let stretch = self.last_ended().filter(|stretch| stretch.still_since.is_none())?;
         let end = stretch.end?;
         let start = Time(end.0.saturating_sub(nanos)).max(stretch.start);
         stretch.end = Some(start);
-        Some(LostTraining { slots: stretch.slots, start, end })
+        Some(SlotSpan::whole(stretch.slots, start, end))
     }
 
     /// Training goes on from `step`, and `steps_lost` beyond it are lost. Returns the training that made them: of each
-    /// stretch the share of its steps that is lost, at its end. A stretch that made no step is lost as a whole.
-    pub(super) fn lose(&mut self, step: u64, steps_lost: u64) -> Vec<LostTraining> {
+    /// stretch the share of its steps that is lost, at its end, from the buckets in which it is booked. A stretch that made
+    /// no step is lost as a whole.
+    pub(super) fn lose(&mut self, step: u64, steps_lost: u64) -> Vec<(TimeBucket, SlotSpan)> {
         if let Some(last) = self.last_ended() {
             last.to_step.get_or_insert((step + steps_lost).max(last.from_step));
         }
@@ -79,15 +204,15 @@ impl TrainingHistory {
             if made > 0 && kept == made {
                 break;
             }
-            let length = u128::from(end.0 - stretch.start.0);
+            let length = (end.0 - stretch.start.0).saturating_sub(stretch.stood_still);
             let kept_length = match made {
                 0 => 0,
-                _ => length * u128::from(kept) / u128::from(made),
+                _ => u128::from(length) * u128::from(kept) / u128::from(made),
             };
             // Not more than the length, which is of 64 bits.
-            let start = Time(stretch.start.0 + kept_length as u64);
+            let start = Time(end.0 - (length - kept_length as u64));
             if start < end {
-                lost.push(LostTraining { slots: stretch.slots, start, end });
+                stretch.lose_from(start, end, length, &mut lost);
             }
             stretch.end = Some(start);
             stretch.to_step = Some(stretch.from_step + kept);
@@ -110,8 +235,12 @@ mod tests {
         Time::from_ms(seconds * 1_000)
     }
 
-    fn lost(slots: u64, start: u64, end: u64) -> LostTraining {
-        LostTraining { slots, start: at(start), end: at(end) }
+    fn span(slots: u64, start: u64, end: u64) -> SlotSpan {
+        SlotSpan::whole(slots, at(start), at(end))
+    }
+
+    fn lost(slots: u64, start: u64, end: u64) -> (TimeBucket, SlotSpan) {
+        (TimeBucket::Training, span(slots, start, end))
     }
 
     #[test]
@@ -119,7 +248,7 @@ mod tests {
         let mut history = TrainingHistory::default();
         history.begin(at(0), 10, 4);
         history.end(at(100), 4);
-        assert_eq!(history.cut_detection(20_000_000_000), Some(lost(4, 80, 100)));
+        assert_eq!(history.cut_detection(20_000_000_000), Some(span(4, 80, 100)));
         assert_eq!(history.lose(17, 1), [lost(4, 70, 80)], "one of eight steps in 80 s");
         assert_eq!(history.lose(17, 0), [], "what is lost is not lost twice");
     }
@@ -134,6 +263,31 @@ mod tests {
         history.end(at(30), 3);
         // Step 20 was reached, and training goes on from step 5.
         assert_eq!(history.lose(5, 15), [lost(3, 20, 30), lost(2, 5, 10)]);
+    }
+
+    #[test]
+    fn what_steps_waited_for_is_lost_with_them() {
+        let mut history = TrainingHistory::default();
+        history.begin(at(0), 0, 2);
+        let waited = history.wait(at(100), 50_000_000_000, 2, (TimeBucket::Data, 0.5));
+        assert_eq!(waited.map(|span| span.nanos()), Some(50_000_000_000), "half of two slots' 50 s");
+        history.end(at(100), 2);
+        let quarter = |share_ppm| SlotSpan { share_ppm, ..span(2, 90, 100) };
+        let lost = [(TimeBucket::Data, quarter(250_000)), (TimeBucket::Training, quarter(750_000))];
+        assert_eq!(history.lose(9, 1), lost, "one of ten steps, a quarter of which was data");
+    }
+
+    #[test]
+    fn a_generation_that_stood_still_trained_for_the_rest_of_its_time() {
+        let mut history = TrainingHistory::default();
+        history.begin(at(0), 0, 2);
+        assert_eq!(history.stand_still(at(30), at(20), 2), Some(span(2, 20, 30)));
+        assert_eq!(history.standstill(at(40), 3), Some(span(3, 20, 40)));
+        history.go_on(at(40));
+        history.stand_still(at(120), at(110), 2);
+        history.end(at(130), 2);
+        assert_eq!(history.cut_detection(9_000_000_000), None, "it hung until then");
+        assert_eq!(history.lose(8, 1), [lost(2, 100, 110)], "one of nine steps in 90 s");
     }
 
     #[test]

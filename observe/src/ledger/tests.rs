@@ -30,7 +30,7 @@ fn listed(hosts: &[(&str, u32)]) -> EventKind {
         slots: *slots,
         is_blacklisted: false,
     });
-    EventKind::HostsChanged { hosts: hosts.collect() }
+    EventKind::HostsChanged { needed: 1, min_np: 1, hosts: hosts.collect() }
 }
 
 fn killed(worker: &WorkerId) -> [EventKind; 2] {
@@ -72,6 +72,7 @@ impl Story {
         story.at(0, [listed(&[("a", 1), ("b", 1)])]);
         story.at(1, [joined("a"), joined("b")]);
         story.at(1, members.clone().map(|worker| EventKind::WorkerStarted { worker }));
+        story.at(2, members.clone().map(|worker| EventKind::ProcessStarted { worker, pid: 1 }));
         story.at(5, members.clone().map(|worker| EventKind::WorkerAttached { worker, pid: 1 }));
         story.at(7, [formed(&members, 0)]);
         story.at(10, [EventKind::GenerationRunning { world_size: 2 }]);
@@ -102,7 +103,7 @@ fn a_kill_is_charged_with_what_it_cost() {
     // A second until it was noticed; one step of ten is lost; three of the four seconds were the sync.
     story.at(116, [done(1_000.0, 3_000.0, 1, &b)]);
     assert_eq!(story.seconds(TimeBucket::Absent), 2.0);
-    assert_eq!(story.seconds(TimeBucket::Starting), 8.0);
+    assert_eq!((story.seconds(TimeBucket::Starting), story.seconds(TimeBucket::Importing)), (2.0, 6.0));
     assert_eq!(story.seconds(TimeBucket::Detecting), 2.0);
     assert_eq!(story.seconds(TimeBucket::Lost), 19.8);
     assert_eq!(story.seconds(TimeBucket::Training), 200.0 - 2.0 - 19.8);
@@ -188,6 +189,68 @@ fn the_status_looks_ahead_to_now_and_ten_minutes_back() {
     assert_eq!(GoodputLedger::new(Time::ZERO).status(at(9)).since_start, None);
 }
 
+#[test]
+fn what_steps_waited_for_is_booked_and_whom() {
+    let (mut story, [_, b]) = Story::two_train();
+    let (ms, slowest) = (30_000.0, vec![b]);
+    let measured = EventKind::StepsMeasured { ms, data: 0.1, commit: 0.05, straggler: 0.25, slowest };
+    story.at(110, [measured]);
+    // Of the last 30 s of two slots.
+    assert_eq!(story.seconds(TimeBucket::Data), 6.0);
+    assert_eq!(story.seconds(TimeBucket::CheckpointStall), 3.0);
+    assert_eq!(story.seconds(TimeBucket::Straggler), 15.0);
+    assert_eq!(story.seconds(TimeBucket::Training), 200.0 - 24.0);
+    let stragglers = story.ledger.status(story.now).stragglers;
+    assert_eq!(stragglers, BTreeMap::from([("b:0".to_owned(), 15.0)]));
+}
+
+#[test]
+fn a_hang_is_booked_from_its_begin_and_charged_to_the_reset_that_ends_it() {
+    let (mut story, [_, b]) = Story::two_train();
+    let stalled = || EventKind::WorkerStalled {
+        worker: b.clone(),
+        rank: 1,
+        operation: "all_reduce, call 17".to_owned(),
+        waiting: 1,
+        late_ms: 10_000,
+        doing: "is stopped".to_owned(),
+        stack: None,
+    };
+    story.at(50, [stalled()]);
+    story.at(60, [EventKind::StallEnded { worker: b.clone(), ms: 20_000.0, usual: false }]);
+    assert_eq!(story.seconds(TimeBucket::Hung), 40.0, "two slots from second 40 to 60");
+    assert_eq!(story.seconds(TimeBucket::Training), 60.0);
+    story.at(110, [stalled()]);
+    story.at(120, killed(&b));
+    assert_eq!(story.seconds(TimeBucket::Hung), 80.0);
+    story.at(130, []);
+    let account = story.ledger.resets().next_back().expect("one reset");
+    assert_eq!(account.cost.seconds_of(TimeBucket::Hung), 40.0, "the second one");
+    assert_eq!(story.seconds(TimeBucket::Training), 60.0 + 80.0);
+}
+
+#[test]
+fn hosts_that_are_too_few_are_waited_for_in_a_bucket_of_its_own_and_a_drained_one_has_one() {
+    let mut story = Story::new();
+    let EventKind::HostsChanged { hosts, .. } = listed(&[("a", 1), ("b", 1)]) else { unreachable!() };
+    story.at(0, [EventKind::HostsChanged { needed: 2, min_np: 1, hosts }, joined("a")]);
+    story.at(0, [EventKind::WorkerAttached { worker: worker("a", 0, 1), pid: 1 }]);
+    story.at(10, [joined("b")]);
+    assert_eq!(story.seconds(TimeBucket::Idle), 10.0);
+    story.at(15, []);
+    assert_eq!((story.seconds(TimeBucket::Idle), story.seconds(TimeBucket::Gathering)), (10.0, 5.0));
+    let out = |is_blacklisted| {
+        let hosts = [("a", false), ("b", is_blacklisted)];
+        let hosts = hosts.map(|(host, is_blacklisted)| ListedHost { name: name(host), slots: 1, is_blacklisted });
+        EventKind::HostsChanged { needed: 1, min_np: 1, hosts: hosts.to_vec() }
+    };
+    story.at(15, [out(true), EventKind::HostDrained { host: name("b") }]);
+    story.at(25, [out(false), EventKind::HostReadmitted { host: name("b") }]);
+    story.at(30, []);
+    assert_eq!(story.seconds(TimeBucket::Drained), 10.0);
+    assert_eq!(story.seconds(TimeBucket::Blacklisted), 0.0);
+}
+
 fn any_worker() -> impl Strategy<Value = WorkerId> {
     (0..3_usize, 0..3_u32, 1..6_u64)
         .prop_map(|(host, slot, incarnation)| worker(["a", "b", "c"][host], slot, incarnation))
@@ -203,7 +266,7 @@ fn any_kind() -> impl Strategy<Value = EventKind> {
     let hosts = hosts.prop_map(move |hosts| {
         let by_name: BTreeMap<HostName, _> =
             hosts.into_iter().map(|host| (host.0.clone(), host)).collect();
-        EventKind::HostsChanged { hosts: by_name.into_values().map(host).collect() }
+        EventKind::HostsChanged { needed: 1, min_np: 1, hosts: by_name.into_values().map(host).collect() }
     });
     let members = || proptest::collection::vec(any_worker(), 1..5);
     let way =
@@ -213,7 +276,28 @@ fn any_kind() -> impl Strategy<Value = EventKind> {
         any_host().prop_map(|host| EventKind::HostJoined { host, slots: 3 }),
         any_host().prop_map(|host| EventKind::HostLost { host, reason: String::new() }),
         any_worker().prop_map(|worker| EventKind::WorkerStarted { worker }),
+        any_worker().prop_map(|worker| EventKind::ProcessStarted { worker, pid: 1 }),
         any_worker().prop_map(|worker| EventKind::WorkerAttached { worker, pid: 1 }),
+        any_host().prop_map(|host| EventKind::HostDrained { host }),
+        (any_worker(), 0..60_000_u64).prop_map(|(worker, late_ms)| EventKind::WorkerStalled {
+            worker,
+            rank: 0,
+            operation: String::new(),
+            waiting: 1,
+            late_ms,
+            doing: String::new(),
+            stack: None,
+        }),
+        any_worker().prop_map(|worker| EventKind::StallEnded { worker, ms: 1.0, usual: true }),
+        (any_worker(), 0.0..9e4_f64, [0.0..1.0_f64, 0.0..1.0, 0.0..1.0]).prop_map(
+            |(slowest, ms, [data, commit, straggler])| EventKind::StepsMeasured {
+                ms,
+                data,
+                commit,
+                straggler,
+                slowest: vec![slowest],
+            }
+        ),
         any_worker().prop_map(|worker| EventKind::WorkerStopped { worker, reason: String::new() }),
         (any_worker(), any::<bool>(), 0..2_i32).prop_map(|(worker, expected, code)| {
             let status = ExitStatus::Code(code);
@@ -265,7 +349,7 @@ proptest! {
                 1 => ledger.handle_driver_back(Time(now)),
                 _ => {}
             }
-            if let EventKind::HostsChanged { hosts } = &kind {
+            if let EventKind::HostsChanged { hosts, .. } = &kind {
                 slots = hosts.iter().map(|host| u64::from(host.slots)).sum();
             }
             let event = DriverEvent { term: Term(1), generation: GenerationId(number), kind };

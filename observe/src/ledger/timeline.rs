@@ -4,6 +4,7 @@
 use elastic_protocol::Time;
 
 use super::bucket::TimeBucket;
+use super::spans::SlotSpan;
 use super::totals::{BucketTotals, add_to, seconds, transfer_in};
 
 /// Width of a piece at first, in nanoseconds: one second.
@@ -46,15 +47,9 @@ impl TotalsTimeline {
         add_to(self.overlapping(start, end), bucket, slots);
     }
 
-    /// Moves `slots` over a stretch of time from one bucket to another, as far as they are there.
-    pub(super) fn transfer(
-        &mut self,
-        buckets: (TimeBucket, TimeBucket),
-        slots: u64,
-        start: Time,
-        end: Time,
-    ) {
-        transfer_in(self.overlapping(start, end), buckets, slots);
+    /// Moves a span from one bucket to another, as far as it is there.
+    pub(super) fn transfer(&mut self, buckets: (TimeBucket, TimeBucket), span: &SlotSpan) {
+        transfer_in(self.overlapping(span.start, span.end), buckets, span);
     }
 
     /// Makes the pieces up to a time, at first those from `start` on.
@@ -127,7 +122,7 @@ mod tests {
         assert!(timeline.pieces().count() <= PIECES_MAX);
         assert_eq!(timeline.width_seconds(), 256.0);
         assert_eq!(sum(&timeline, training), 4.0 + 3.0 * 99_897.0);
-        timeline.transfer((training, lost), 3, at(99_990), at(100_000));
+        timeline.transfer((training, lost), &SlotSpan::whole(3, at(99_990), at(100_000)));
         assert_eq!((sum(&timeline, lost), sum(&timeline, training)), (30.0, 299_665.0));
         let (start, last) = timeline.pieces().last().expect("pieces");
         assert!(start <= at(100_000) && last.sum() > 0);
@@ -136,9 +131,10 @@ mod tests {
     #[test]
     fn a_stretch_before_the_first_piece_is_left_out() {
         let mut timeline = TotalsTimeline::default();
-        timeline.transfer((TimeBucket::Training, TimeBucket::Lost), 1, at(0), at(9));
+        let lost = (TimeBucket::Training, TimeBucket::Lost);
+        timeline.transfer(lost, &SlotSpan::whole(1, at(0), at(9)));
         timeline.add(TimeBucket::Training, 1, at(10), at(12));
-        timeline.transfer((TimeBucket::Training, TimeBucket::Lost), 1, at(0), at(11));
+        timeline.transfer(lost, &SlotSpan::whole(1, at(0), at(11)));
         assert_eq!(sum(&timeline, TimeBucket::Lost), 1.0);
     }
 }

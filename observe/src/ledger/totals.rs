@@ -6,6 +6,7 @@ use std::time::Duration;
 use elastic_protocol::Time;
 
 use super::bucket::TimeBucket;
+use super::spans::SlotSpan;
 
 /// Slot-time by bucket, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -73,14 +74,14 @@ pub(super) fn add_to<'p>(
     }
 }
 
-/// Moves `slots` from one bucket to another in pieces of time, for the nanoseconds of each, as far as they are there.
+/// Moves a span from one bucket to another in pieces of time, for the nanoseconds of each, as far as they are there.
 pub(super) fn transfer_in<'p>(
     pieces: impl Iterator<Item = (u64, &'p mut BucketTotals)>,
     (from, to): (TimeBucket, TimeBucket),
-    slots: u64,
+    span: &SlotSpan,
 ) {
     for (nanos, totals) in pieces {
-        totals.transfer(from, to, u128::from(nanos) * u128::from(slots));
+        totals.transfer(from, to, span.nanos_of(nanos));
     }
 }
 
@@ -104,15 +105,9 @@ impl RecentTotals {
         add_to(self.overlapping(start, end), bucket, slots);
     }
 
-    /// Moves `slots` over a stretch of time from one bucket to another, as far as they are there.
-    pub(super) fn transfer(
-        &mut self,
-        buckets: (TimeBucket, TimeBucket),
-        slots: u64,
-        start: Time,
-        end: Time,
-    ) {
-        transfer_in(self.overlapping(start, end), buckets, slots);
+    /// Moves a span from one bucket to another, as far as it is there.
+    pub(super) fn transfer(&mut self, buckets: (TimeBucket, TimeBucket), span: &SlotSpan) {
+        transfer_in(self.overlapping(span.start, span.end), buckets, span);
     }
 
     /// The sum of all pieces that are not too old at this time.
@@ -172,7 +167,7 @@ mod tests {
         let (starting, training) = (TimeBucket::Starting, TimeBucket::Training);
         assert_eq!((sum.seconds_of(starting), sum.seconds_of(training)), (1_200.0, 6.0));
         assert_eq!(recent.sum(at(9_999)).sum(), 0);
-        recent.transfer((training, TimeBucket::Lost), 2, at(3_602), at(3_603));
+        recent.transfer((training, TimeBucket::Lost), &SlotSpan::whole(2, at(3_602), at(3_603)));
         let sum = recent.sum(at(3_603));
         assert_eq!((sum.seconds_of(training), sum.seconds_of(TimeBucket::Lost)), (4.0, 2.0));
     }

@@ -34,7 +34,7 @@ fn record() -> PageRecord {
     let members = vec![worker("a", 0), worker("a", 1)];
     let cause = ResetCause::WorkerExited { worker: worker("a", 1), status: ExitStatus::Signal(9) };
     let kinds = [
-        (1, 0, EventKind::HostsChanged { hosts: vec![host] }),
+        (1, 0, EventKind::HostsChanged { needed: 1, min_np: 1, hosts: vec![host] }),
         (1, 0, EventKind::HostJoined { host: name("a"), slots: 2 }),
         (1, 0, EventKind::WorkerAttached { worker: worker("a", 0), pid: 1 }),
         (1, 0, EventKind::WorkerAttached { worker: worker("a", 1), pid: 2 }),

@@ -181,6 +181,15 @@ pub struct GoodputStatus {
     pub slot_seconds: f64,
     /// Slot-seconds by what they went into (docs/observability/goodput.md).
     pub buckets: BTreeMap<String, f64>,
+    /// Slot-seconds of the bucket `straggler` by the worker that was waited for, as `host:slot`; at most
+    /// [`GoodputStatus::STRAGGLERS_MAX`], those with the most.
+    #[serde(default)]
+    pub stragglers: BTreeMap<String, f64>,
+}
+
+impl GoodputStatus {
+    /// Most workers that are named as stragglers.
+    pub const STRAGGLERS_MAX: usize = 16;
 }
 
 /// The job's durable checkpoints.

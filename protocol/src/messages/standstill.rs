@@ -32,6 +32,8 @@ pub struct TrainingSection {
 impl TrainingSection {
     /// Longest name, in bytes.
     pub const NAME_BYTES_MAX: usize = 64;
+    /// Name of the sections in which a program waits for its data. They are part of a step; other sections are not.
+    pub const DATA: &str = "data";
 }
 
 /// The collective that a worker is in.

@@ -15,6 +15,11 @@ pub struct StepTimes {
     pub compute_us: u64,
     /// The time in which the worker was blocked in collectives, waiting for others or for data; in microseconds.
     pub waiting_us: u64,
+    /// The part of `compute_us` in which the training thread waited for data, as far as the program lets it be known;
+    /// in microseconds.
+    pub data_us: u64,
+    /// The part of `compute_us` that commits took; in microseconds.
+    pub commit_us: u64,
 }
 
 impl StepTimes {

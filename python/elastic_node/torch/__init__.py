@@ -18,6 +18,7 @@ import elastic_node as _package
 import elastic_node.torch.elastic as elastic  # Replaces the `elastic` of `*`.
 from ._backend import init_process_group, register
 from ._broadcasting import broadcast_optimizer_state, broadcast_parameters
+from ._data_waits import measure_data_loaders
 from ._ddp_shards import ShardHook, register_shard_hook
 from ._optimizer import DistributedOptimizer
 from ._sampler import ElasticDistributedSampler
@@ -26,6 +27,7 @@ from ._state import TorchState
 from ._sync_batch_norm import SyncBatchNorm
 
 register()
+measure_data_loaders()
 
 __all__ = [
     "DistributedOptimizer",

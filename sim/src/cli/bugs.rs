@@ -90,7 +90,8 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::EveryWaitIsAHang
         | Bug::SectionsIgnored
         | Bug::GoingOnNotTold
-        | Bug::InspectedOnce => 6,
+        | Bug::InspectedOnce
+        | Bug::HangStaysBooked => 6,
         Bug::StragglerByWaiting | Bug::StragglerAtOnce => 7,
         Bug::ShardsFoldedByArrival | Bug::ShardsOfFormerWorld | Bug::StreamOfAnotherStep => 8,
         Bug::ReplacedBelowMin

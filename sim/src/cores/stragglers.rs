@@ -49,6 +49,8 @@ impl World {
         let (now, usual) = (self.now, self.scenario.step_ns / 8 * 9);
         let paces = &mut self.processes[process as usize].program.paces;
         let took = now - paces.computes_since;
+        // A part of each step is waiting for its data.
+        paces.samples.note_data(Duration::from_nanos(took / 8));
         if took > usual {
             paces.slow_steps.push_back((now, took));
         }

@@ -355,7 +355,7 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
         EventKind::HostJoined { host, slots } => format!("host {host} joined with {slots} slots"),
         EventKind::HostRefused { host, reason } => format!("host {host} is refused: {reason}"),
         EventKind::HostLost { host, reason } => format!("host {host} is lost: {reason}"),
-        EventKind::HostsChanged { hosts } => format!("hosts changed: {}", list(hosts)),
+        EventKind::HostsChanged { hosts, .. } => format!("hosts changed: {}", list(hosts)),
         // A member's message says so.
         EventKind::HostUnreachable(_) => return None,
         // The host manager's list says so.
@@ -363,6 +363,11 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
         | EventKind::HostDrained { .. }
         | EventKind::HostReadmitted { .. } => return None,
         EventKind::WorkerStarted { .. } => return None,
+        EventKind::ProcessStarted { worker, pid } => format!("{worker} runs as process {pid}"),
+        EventKind::StepsMeasured { ms, data, commit, straggler, slowest } => format!(
+            "steps of {ms:.0} ms: {data:.4} data, {commit:.4} commits, {straggler:.4} for {}",
+            list(slowest)
+        ),
         EventKind::WorkerAttached { worker, pid } => format!("{worker} attached as process {pid}"),
         EventKind::WorkerExited { worker, status, expected, killed_after_grace } => {
             let expected = if *expected { "expected" } else { "not expected" };

@@ -45,7 +45,7 @@ impl Oracle {
             accounted.ledger.handle_driver_back(Time(now));
         }
         (accounted.life, accounted.at) = (life, now);
-        if let EventKind::HostsChanged { hosts } = &event.kind {
+        if let EventKind::HostsChanged { hosts, .. } = &event.kind {
             accounted.slots = hosts.iter().map(|host| u64::from(host.slots)).sum();
         }
         accounted.ledger.handle_event(Time(now), event);
@@ -60,16 +60,23 @@ impl Oracle {
         Ok(())
     }
 
-    /// Checks that the ledger has every slot in training whose worker trains by the driver's status.
+    /// Checks that the ledger has every slot in training whose worker trains by the driver's status, or in `hung` while a
+    /// member hangs by that status.
     pub(crate) fn accounts_for(&self, job: JobNumber, status: &StatusReport) -> Result<(), String> {
         let accounted = self.jobs.get(&job).and_then(|record| record.accounted.as_ref());
         let Some(AccountedJob { ledger, .. }) = accounted else { return Ok(()) };
+        let expected = match status.stalled.is_empty() {
+            true => TimeBucket::Training,
+            false => TimeBucket::Hung,
+        };
         for worker in status.workers.iter().filter(|it| it.state == WorkerCondition::Running) {
             let bucket = ledger.bucket_of(&worker.host, worker.slot);
-            if bucket != Some(TimeBucket::Training) {
+            if bucket != Some(expected) {
                 let bucket = bucket.map_or("no bucket", TimeBucket::name);
                 let WorkerStatus { host, slot, .. } = worker;
-                return Err(format!("O-1: {host}[{slot}] trains, and its time is in {bucket}"));
+                return Err(format!(
+                    "O-1: {host}[{slot}] trains, and its time is in {bucket}, not in {expected}"
+                ));
             }
         }
         Ok(())

@@ -46,6 +46,9 @@ impl DriverCore {
             AgentToDriver::Started { worker, pid } => {
                 self.roster.note_program_starts();
                 self.roster.note_pid(&worker, pid);
+                if self.roster.worker(&worker).is_some() {
+                    self.event(EventKind::ProcessStarted { worker: worker.clone(), pid });
+                }
                 self.process_started(&worker);
             }
             AgentToDriver::StartFailed { worker, reason, is_programs } => {

@@ -170,6 +170,7 @@ impl DriverCore {
         self.record(&JournalRecord::Ended { result: result.clone() });
         self.report_held_reset();
         self.tell_first_steps();
+        self.tell_step_shares(now);
         self.event(EventKind::JobEnded { result: result.clone() });
         // Workers that succeeded may still have data to write: they are waited for.
         let patience = match result.outcome {

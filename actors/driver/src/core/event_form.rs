@@ -192,6 +192,8 @@ mod tests {
         let ms = PhaseMs { detect: 1.5, form: Some(2.0), sync: None, total: None };
         let kinds = [
             EventKind::HostsChanged {
+                needed: 2,
+                min_np: 1,
                 hosts: vec![listed("a", false), listed("b", true), listed("(c", false)],
             },
             EventKind::WorkerExited {

@@ -161,6 +161,7 @@ impl DriverCore {
         }
         self.report_held_reset();
         self.tell_first_steps();
+        self.tell_step_shares(now);
         self.event(EventKind::ResetDecided { cause: cause.clone(), way: ResetWay::Interrupt });
         self.round.count_reset();
         let since = self.round.interrupt_since();

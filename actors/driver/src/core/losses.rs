@@ -399,6 +399,7 @@ impl DriverCore {
         let way = if self.is_by_restart() { ResetWay::Restart } else { ResetWay::Abort };
         self.report_held_reset();
         self.tell_first_steps();
+        self.tell_step_shares(now);
         self.event(EventKind::ResetDecided { cause: cause.clone(), way });
         let survivors: Vec<WorkerId> = self.round.alive().cloned().collect();
         self.stop_processes(now, &survivors, &cause);

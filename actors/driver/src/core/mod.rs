@@ -339,7 +339,8 @@ impl DriverCore {
         if !changed {
             return;
         }
-        self.event(EventKind::HostsChanged { hosts });
+        let (needed, min_np) = (self.workers_needed(), self.min_np());
+        self.event(EventKind::HostsChanged { needed, min_np, hosts });
         for told in told {
             self.event(told);
         }

@@ -171,6 +171,12 @@ pub enum EventKind {
     HostUnreachable(UnreachableHost),
     /// The hosts that the job may use changed.
     HostsChanged {
+        /// The workers that the next generation needs.
+        #[serde(default)]
+        needed: u32,
+        /// The workers that any generation after it needs.
+        #[serde(default)]
+        min_np: u32,
         /// `name:slots`, the oldest first; those that get no workers in parentheses.
         #[serde(with = "event_form::texts")]
         hosts: Vec<ListedHost>,
@@ -180,6 +186,14 @@ pub enum EventKind {
         /// The worker.
         #[serde(with = "event_form::text")]
         worker: WorkerId,
+    },
+    /// A worker's process runs.
+    ProcessStarted {
+        /// The worker.
+        #[serde(with = "event_form::text")]
+        worker: WorkerId,
+        /// The process id.
+        pid: u32,
     },
     /// A worker attached.
     WorkerAttached {
@@ -303,6 +317,21 @@ pub enum EventKind {
         rank: u32,
         /// How long it was slow, in milliseconds.
         ms: f64,
+    },
+    /// What the time of the members' steps went into, beside their computation. Told at most once in 30 s, and when a
+    /// generation ends.
+    StepsMeasured {
+        /// The time that it is about, up to now, in milliseconds.
+        ms: f64,
+        /// Share of it in which the members' training threads waited for data.
+        data: f64,
+        /// Share of it in which they made the copies of their commits.
+        commit: f64,
+        /// Share of it in which they waited for members that were named as slow.
+        straggler: f64,
+        /// The slowest of those; absent where there is none.
+        #[serde(default, with = "event_form::texts", skip_serializing_if = "Vec::is_empty")]
+        slowest: Vec<WorkerId>,
     },
     /// A member is replaced, since it hangs or is slow (`--on-hang replace`, `--on-straggler replace`). Its slot rests for
     /// a cool-down: it is used only where there would be fewer workers than `--min-np` without it.

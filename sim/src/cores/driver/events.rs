@@ -33,7 +33,7 @@ impl World {
             EventKind::JobEnded { result } => (3, result.code.unsigned_abs().into()),
             EventKind::ResetDone { .. } => (4, 0),
             EventKind::ResetCalledOff { .. } => (5, 0),
-            EventKind::HostsChanged { hosts } => (6, hosts.len() as u64),
+            EventKind::HostsChanged { hosts, .. } => (6, hosts.len() as u64),
             EventKind::Warning { message } => (7, message.len() as u64),
             EventKind::WorkerExited { expected, .. } => (8, u64::from(*expected)),
             _ => (9, 0),

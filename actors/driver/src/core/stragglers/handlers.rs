@@ -34,6 +34,7 @@ impl DriverCore {
                 self.stragglers.paces.insert(worker.clone(), MemberPace::new(times));
             }
         }
+        self.tell_step_shares_in_turn(now);
         if self.config.on_straggler != OnStraggler::Off {
             let at = *self.stragglers.review_at.get_or_insert(now + REVIEW_AFTER);
             self.agenda.set(at, Timer::Straggler);

@@ -1,5 +1,5 @@
 //! Stragglers: members that compute for longer than the others, which wait for them in each step. Part of `DriverCore`; its
-//! handlers are in `handlers`, what counts as slow is in `scoring`, and what the status says in `shown`.
+//! handlers are in `handlers`, what counts as slow is in `scoring`, what steps went into in `shares`, and what the status says in `shown`.
 //!
 //! Workers say with their progress how long their steps take, and how much of that is computation. Everybody's whole step is
 //! equally long where all wait for all: the computation tells who is slow. It is compared with the median of the others', and
@@ -7,6 +7,7 @@
 
 mod handlers;
 mod scoring;
+mod shares;
 mod shown;
 
 use std::collections::BTreeMap;
@@ -37,6 +38,8 @@ pub(crate) struct Stragglers {
     named: BTreeMap<WorkerId, NamedStraggler>,
     /// The review that was asked for.
     review_at: Option<Time>,
+    /// When it was told last what the steps of this generation went into; at first, when step times were first told.
+    shares_told_at: Option<Time>,
 }
 
 /// A member that was named.
@@ -53,6 +56,7 @@ impl Stragglers {
         if self.stamp != stamp {
             self.stamp = stamp;
             self.paces.clear();
+            self.shares_told_at = None;
             self.named.retain(|worker, _| is_member(worker));
         }
     }

@@ -220,7 +220,7 @@ mod tests {
 
     fn pace(compute_us: u64, step_us: u64) -> MemberPace {
         let waiting_us = step_us.saturating_sub(compute_us);
-        MemberPace::new(StepTimes { step_us, compute_us, waiting_us })
+        MemberPace::new(StepTimes { step_us, compute_us, waiting_us, data_us: 0, commit_us: 0 })
     }
 
     fn score(all_us: &[u64], number: usize) -> PaceScore {
@@ -261,7 +261,7 @@ mod tests {
         let mut now = Time::ZERO;
         let mut look = |slow: &mut MemberPace, compute_us| {
             now = now + SECOND;
-            slow.take(StepTimes { compute_us, step_us: 200_000, waiting_us: 0 });
+            slow.take(StepTimes { compute_us, step_us: 200_000, ..StepTimes::default() });
             slow.look(now, peers.score(slow));
             slow.slow_since(now)
         };
@@ -291,10 +291,10 @@ mod tests {
         let peers = PeerTimes::new(vec![100_000, 100_000, 130_000]);
         let mut changed = pace(80_000, 130_000);
         for second in 0..20 {
-            changed.take(StepTimes { compute_us: 80_000, step_us: 130_000, waiting_us: 0 });
+            changed.take(StepTimes { compute_us: 80_000, step_us: 130_000, ..StepTimes::default() });
             changed.look(Time::ZERO + SECOND * second, peers.score(&changed));
         }
-        changed.take(StepTimes { compute_us: 130_000, step_us: 130_000, waiting_us: 0 });
+        changed.take(StepTimes { compute_us: 130_000, step_us: 130_000, ..StepTimes::default() });
         let score_of = |pace| peers.score(pace).expect("there are others");
         assert!(score_of(&changed).is_slow());
         assert_eq!(score_of(&changed).own_factor, Some(1.625));

@@ -100,6 +100,8 @@ pub(super) struct Cluster {
     pub(super) damaged: BTreeSet<WorkerId>,
     /// Events about replicas that differ, or are not compared.
     pub(super) divergence: Vec<EventKind>,
+    /// What steps went into, as it was told.
+    pub(super) measured: Vec<EventKind>,
     /// Events of stragglers.
     pub(super) stragglers: Vec<EventKind>,
     pub(super) left: Vec<WorkerId>,
@@ -178,6 +180,7 @@ impl Cluster {
             stalls: Vec::new(),
             damaged: BTreeSet::new(),
             divergence: Vec::new(),
+            measured: Vec::new(),
             stragglers: Vec::new(),
             left: Vec::new(),
             stops: Vec::new(),
@@ -591,6 +594,7 @@ impl Cluster {
                 kind @ (EventKind::WorkerStalled { .. } | EventKind::StallEnded { .. }) => {
                     self.stalls.push(kind);
                 }
+                kind @ EventKind::StepsMeasured { .. } => self.measured.push(kind),
                 kind @ (EventKind::StragglerFound { .. }
                 | EventKind::StragglerRecovered { .. }
                 | EventKind::WorkerReplaced { .. }

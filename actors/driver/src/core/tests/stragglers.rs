@@ -14,6 +14,9 @@ use crate::core::{DriverConfig, EventKind, OnStraggler};
 /// Longest time from the first slow step to the event: the spell, the looks that do not count, and a review.
 const NAMED_WITHIN: Duration = Duration::from_secs(15);
 
+/// The part of each step in which every worker waits for its data, in microseconds.
+const DATA_US: u64 = 10_000;
+
 /// A job of which each worker tells its step times once a second.
 pub(super) struct PacedJob {
     pub(super) cluster: Cluster,
@@ -43,7 +46,9 @@ impl PacedJob {
         let computes: Vec<u64> = members.iter().map(|worker| compute_ms(worker) * 1_000).collect();
         let step_us = computes.iter().max().copied().unwrap_or_default() + 2_000;
         for (worker, compute_us) in members.iter().zip(computes) {
-            let times = StepTimes { step_us, compute_us, waiting_us: step_us - compute_us };
+            let waiting_us = step_us - compute_us;
+            let (data_us, commit_us) = (DATA_US, 0);
+            let times = StepTimes { step_us, compute_us, waiting_us, data_us, commit_us };
             let (stamp, step) = (self.cluster.stamp(), Step(self.step));
             let (note, reported) = (String::new(), ReportedValues::default());
             let steps = Some(times);
@@ -125,6 +130,33 @@ fn who_computes_for_longer_than_the_others_is_named_and_told_when_it_is_over() {
     assert_eq!(job.recovered(), 1);
     let status = job.cluster.core.status(job.cluster.now, &|_| String::new());
     assert_eq!(status.stragglers, []);
+}
+
+#[test]
+fn what_steps_wait_for_is_told_in_turn_and_when_a_generation_ends() {
+    let mut job = PacedJob::begin(&THREE, |_| {});
+    job.seconds(30, |_| 100);
+    assert_eq!(job.cluster.measured, [], "30 s have not passed");
+    job.second(|_| 100);
+    let told = |job: &PacedJob| match job.cluster.measured.last() {
+        Some(EventKind::StepsMeasured { ms, data, commit, straggler, slowest }) => {
+            (*ms, *data, *commit, *straggler, slowest.clone())
+        }
+        other => panic!("{other:?}"),
+    };
+    // 10 of 102 ms.
+    assert_eq!(told(&job), (30_000.0, 0.098, 0.0, 0.0, vec![]));
+    job.seconds(60, slow_on("b", 300));
+    let slow = job.cluster.worker("b", 0);
+    let (ms, data, _, straggler, slowest) = told(&job);
+    // Two of three wait for 200 of 302 ms.
+    assert_eq!((ms, data, straggler, slowest), (30_000.0, 0.0331, 0.4415, vec![slow.clone()]));
+    job.seconds(3, slow_on("b", 300));
+    let count = job.cluster.measured.len();
+    job.cluster.kill(&slow);
+    assert_eq!(job.cluster.measured.len(), count + 1, "its generation ends");
+    assert_eq!((told(&job).3, told(&job).4), (0.4415, vec![slow]));
+    assert!((3_000.0..=4_000.0).contains(&told(&job).0), "{}", told(&job).0);
 }
 
 #[test]

@@ -104,6 +104,22 @@ impl ControlShared {
         self.steps().go_on(self.operations.waited());
     }
 
+    /// The time on the clock that measures steps.
+    pub(super) fn step_clock(&self) -> Duration {
+        self.operations.waited().at
+    }
+
+    /// Training thread: it has waited for data, for so long.
+    pub(super) fn note_data(&self, waited: Duration) {
+        self.steps().note_data(waited);
+    }
+
+    /// Training thread: it has made a commit's copy since then, on the clock of `step_clock`.
+    pub(super) fn note_commit_since(&self, since: Duration) {
+        let took = self.step_clock().saturating_sub(since);
+        self.steps().note_commit(took);
+    }
+
     /// Orders to save checkpoints, and who carries them out.
     pub const fn checkpoints(&self) -> &CheckpointDesk {
         &self.checkpoints
@@ -196,7 +212,9 @@ impl ControlShared {
         section: Option<TrainingSection>,
     ) -> Option<TrainingSection> {
         let mut current = self.section.lock().unwrap_or_else(PoisonError::into_inner);
-        match (current.is_some(), section.is_some()) {
+        // Waiting for data is part of a step.
+        let is_aside = |it: &TrainingSection| it.name != TrainingSection::DATA;
+        match (current.as_ref().is_some_and(is_aside), section.as_ref().is_some_and(is_aside)) {
             (false, true) => self.steps().begin_section(self.operations.waited()),
             (true, false) => self.steps().end_section(self.operations.waited()),
             _ => {}

@@ -17,12 +17,17 @@ struct OpenSection {
     control: Rc<TrainingControl>,
     /// The section around it.
     outer: Option<TrainingSection>,
+    /// When a section that waits for data began, on the clock of the steps.
+    data_since: Option<Duration>,
 }
 
 impl Worker {
     /// Names a part of the program in which other ranks may wait for this one for longer than in a step, such as an
     /// evaluation or a checkpoint by rank 0. How long is usual is learnt for each name by itself; until one wait has
     /// ended, 120 s are. `within` sets it instead: a worker for which others have waited for longer counts as hanging.
+    ///
+    /// The time in a section is no part of a step, but for sections called `data`, in which the program waits for its
+    /// data: goodput has that time in a bucket of its own.
     ///
     /// At most the first 64 bytes of the name count. It costs no message.
     ///
@@ -40,15 +45,21 @@ impl OpenSection {
     fn begin(control: &Rc<TrainingControl>, name: &str, within: Option<Duration>) -> Self {
         let within_ms = within.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX));
         let name = prefix(name, TrainingSection::NAME_BYTES_MAX).to_owned();
-        let outer = control.shared().turn_to_section(Some(TrainingSection { name, within_ms }));
-        Self { control: Rc::clone(control), outer }
+        let shared = control.shared();
+        let data_since = (name == TrainingSection::DATA).then(|| shared.step_clock());
+        let outer = shared.turn_to_section(Some(TrainingSection { name, within_ms }));
+        Self { control: Rc::clone(control), outer, data_since }
     }
 }
 
 impl Drop for Section {
     fn drop(&mut self) {
-        if let Some(OpenSection { control, outer }) = &mut self.0 {
-            control.shared().turn_to_section(outer.take());
+        if let Some(OpenSection { control, outer, data_since }) = &mut self.0 {
+            let shared = control.shared();
+            if let Some(since) = data_since {
+                shared.note_data(shared.step_clock().saturating_sub(*since));
+            }
+            shared.turn_to_section(outer.take());
         }
     }
 }

@@ -132,7 +132,9 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         let next = Step(self.step().0 + 1);
         let stop = || worker.alive().err().map(|error| error.to_string());
         let uses = CommitUses { save: worker.checkpoint_due(next), digests: worker.digests() };
+        let began = worker.step_clock();
         self.save_as(next, &stop, uses).map_err(|error| worker.alive().err().unwrap_or(error))?;
+        worker.note_commit_since(began);
         worker.committed(next)
     }
 

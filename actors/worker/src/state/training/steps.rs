@@ -24,6 +24,8 @@ pub struct StepSamples {
     since: Option<WaitReading>,
     /// Where the section of the program began that is under way: evaluations and the like are no steps.
     aside_since: Option<WaitReading>,
+    /// Parts of the measurement under way.
+    parts: StepParts,
     /// The measurements, the oldest first; at most [`StepTimes::STEPS_MAX`].
     samples: VecDeque<StepSample>,
 }
@@ -34,6 +36,16 @@ struct StepSample {
     ended: Duration,
     step: Duration,
     waiting: Duration,
+    parts: StepParts,
+}
+
+/// What of a step is neither its computation nor waiting for others.
+#[derive(Clone, Copy, Debug, Default)]
+struct StepParts {
+    /// Waiting for data.
+    data: Duration,
+    /// Commits.
+    commit: Duration,
 }
 
 impl StepSamples {
@@ -47,6 +59,7 @@ impl StepSamples {
     pub fn end_steps(&mut self, now: WaitReading, steps: u64, is_commit: bool) -> bool {
         let Some(since) = self.since.filter(|_| self.aside_since.is_none()) else {
             self.since = Some(now);
+            self.parts = StepParts::default();
             self.aside_since = self.aside_since.map(|_| now);
             return true;
         };
@@ -58,7 +71,9 @@ impl StepSamples {
         let waiting = now.waited.saturating_sub(since.waited).min(whole);
         let ended = now.at;
         let (step, waiting) = (whole / steps, waiting / steps);
-        self.samples.push_back(StepSample { ended, step, waiting });
+        let StepParts { data, commit } = std::mem::take(&mut self.parts);
+        let parts = StepParts { data: data / steps, commit: commit / steps };
+        self.samples.push_back(StepSample { ended, step, waiting, parts });
         let is_old = |sample: &StepSample| sample.ended + RECENT < now.at;
         while self.samples.len() > StepTimes::STEPS_MAX
             || self.samples.len() > RECENT_MIN && self.samples.front().is_some_and(is_old)
@@ -72,6 +87,21 @@ impl StepSamples {
     /// The training thread goes on after a wait for the driver, which is no part of a step.
     pub fn go_on(&mut self, now: WaitReading) {
         self.since = self.since.map(|_| now);
+        self.parts = StepParts::default();
+    }
+
+    /// The training thread has waited for data.
+    pub fn note_data(&mut self, waited: Duration) {
+        if self.aside_since.is_none() {
+            self.parts.data += waited;
+        }
+    }
+
+    /// The training thread has made a commit's copy.
+    pub fn note_commit(&mut self, took: Duration) {
+        if self.aside_since.is_none() {
+            self.parts.commit += took;
+        }
     }
 
     /// A section of the program begins, outside of others. Its time is no part of a step.
@@ -99,6 +129,8 @@ impl StepSamples {
             step_us: median(&|sample| sample.step)?,
             compute_us: median(&|sample| sample.step.saturating_sub(sample.waiting))?,
             waiting_us: median(&|sample| sample.waiting)?,
+            data_us: median(&|sample| sample.parts.data)?,
+            commit_us: median(&|sample| sample.parts.commit)?,
         })
     }
 }
@@ -113,7 +145,7 @@ mod tests {
 
     fn times(step: u64, compute: u64, waiting: u64) -> Option<StepTimes> {
         let (step_us, compute_us, waiting_us) = (step * 1000, compute * 1000, waiting * 1000);
-        Some(StepTimes { step_us, compute_us, waiting_us })
+        Some(StepTimes { step_us, compute_us, waiting_us, data_us: 0, commit_us: 0 })
     }
 
     #[test]
@@ -159,6 +191,23 @@ mod tests {
         samples.end_section(at(10_000, 4_700));
         samples.end_steps(at(10_020, 4_705), 1, true);
         assert_eq!(samples.times(), times(20, 15, 5), "a commit inside of a section");
+    }
+
+    #[test]
+    fn data_and_commits_are_parts_of_their_step_and_none_in_a_section() {
+        let ms = Duration::from_millis;
+        let mut samples = StepSamples::default();
+        samples.note_data(ms(500));
+        samples.end_steps(at(500, 0), 1, true);
+        samples.note_data(ms(8));
+        samples.note_commit(ms(2));
+        samples.begin_section(at(510, 0));
+        samples.note_data(ms(100));
+        samples.end_section(at(700, 0));
+        samples.note_data(ms(4));
+        samples.end_steps(at(740, 20), 2, true);
+        let parts = StepTimes { data_us: 6_000, commit_us: 1_000, ..times(25, 15, 10).expect("times") };
+        assert_eq!(samples.times(), Some(parts), "of each of two steps");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
+use std::time::Duration;
 
 use elastic_collectives::{AbortHandle, Communicator, ProgressThread};
 use elastic_protocol::messages::{InvalidReport, Placement, ReportedValues};
@@ -240,6 +241,27 @@ impl Worker {
     pub(super) fn digests(&self) -> Option<(Rc<TrainingControl>, bool)> {
         let control = self.life.control().filter(|_| self.size() > 1)?;
         Some((Rc::clone(control), self.rank() == 0))
+    }
+
+    /// Notes that the training thread has waited for data, for so long: goodput has that time in a bucket of its own.
+    /// What is noted in a [`section`](Self::section) does not count, as its time is no part of a step; a section called
+    /// `data` notes it by itself.
+    pub fn note_data_wait(&self, waited: Duration) {
+        if let Some(control) = self.life.control() {
+            control.shared().note_data(waited);
+        }
+    }
+
+    /// The time on the clock that measures steps; zero without a driver.
+    pub(super) fn step_clock(&self) -> Duration {
+        self.life.control().map_or(Duration::ZERO, |control| control.shared().step_clock())
+    }
+
+    /// Notes that a commit's copy was made since then, on that clock.
+    pub(super) fn note_commit_since(&self, began: Duration) {
+        if let Some(control) = self.life.control() {
+            control.shared().note_commit_since(began);
+        }
     }
 
     /// Notes that a commit was made, with this step number.
