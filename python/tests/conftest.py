@@ -41,11 +41,18 @@ def stand_in() -> Path:
 class Finished:
     """A job that has ended."""
 
-    def __init__(self, code: int, output: str, events: List[Dict[str, Any]]) -> None:
-        self.code, self.output, self.events = code, output, events
+    def __init__(self, code: int, output: str, state: Path) -> None:
+        self.code, self.output, self.state = code, output, state
+        events = (state / "events.jsonl").read_text().splitlines()
+        self.events: List[Dict[str, Any]] = [json.loads(event) for event in events]
 
     def kinds(self, kind: str) -> List[Dict[str, Any]]:
         return [event for event in self.events if event["kind"] == kind]
+
+    def history(self) -> List[Dict[str, Any]]:
+        """Its resets, as `elastic-node history` tells them."""
+        command = [str(binary()), "history", "--json", "--state-dir", str(self.state)]
+        return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 
     def said(self) -> List[Dict[str, Any]]:
         """The lines of JSON that its workers have printed."""
@@ -80,8 +87,7 @@ def job(tmp_path: Path) -> Callable[..., Finished]:
                 process.terminate()
                 output, _ = process.communicate()
                 pytest.fail(f"the job did not end within {PATIENCE_S} s:\n{output}")
-        events = (state / "events.jsonl").read_text().splitlines()
-        return Finished(process.returncode, output, [json.loads(event) for event in events])
+        return Finished(process.returncode, output, state)
 
     return run
 

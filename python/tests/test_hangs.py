@@ -33,6 +33,13 @@ def test_x_2_a_hang_is_named_with_what_the_process_does_and_its_stack(job, way, 
     assert innermost.endswith(f"in {way}"), hang["stack"]
 
 
+def test_o_1_the_time_of_a_hang_is_booked_as_such_and_charged_to_its_reset(job):
+    done = job("hanging.py", "lock", flags=RESTART)
+    hang = the_hang(done)
+    costs = [dict(reset["cost"]).get("hung", 0) for reset in done.history()]
+    assert max(costs) >= 2 * hang["late_ms"] / 1e3, (costs, hang)
+
+
 def test_x_2_a_full_pipe_is_named_as_what_is_waited_for(job):
     assert "(a pipe)" in the_hang(job("hanging.py", "full_pipe", flags=RESTART))["doing"]
 

@@ -22,3 +22,13 @@ def test_the_slow_rank_is_named_and_the_others_are_seen_to_wait(job, way):
     (found,) = done.kinds("straggler_found")
     assert (found["rank"], found["ranks"], found["is_host"]) == (1, [1], False)
     assert "(rank 1) is SLOW: it computes" in done.output, done.output
+
+
+@pytest.mark.parametrize("way", ["section", "loader"])
+def test_o_1_waiting_for_data_is_told_and_not_taken_for_computation(job, way):
+    if way == "loader":
+        pytest.importorskip("torch")
+    done = job("waiting_for_data.py", way)
+    assert done.code == 0, done.output
+    told = done.kinds("steps_measured")
+    assert told and all(0.4 < it["data"] < 1 for it in told), told

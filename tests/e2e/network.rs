@@ -164,6 +164,13 @@ impl Place {
         ip(&format!("-n {} link set cable mtu {bytes}", self.name)).expect("the cable is there");
     }
 
+    /// Bounds what this place sends, in megabits a second.
+    pub(crate) fn limit_rate(&self, megabits: u32) {
+        let bucket = format!("tbf rate {megabits}mbit burst 64kb latency 200ms");
+        let command = format!("netns exec {} tc qdisc replace dev cable root {bucket}", self.name);
+        ip(&command).expect("the cable is there, and iproute2 has `tc`");
+    }
+
     /// Gives this place another address, as a new lease of DHCP does: the old one is gone at once.
     pub(crate) fn renumber(&self, new: Ipv4Addr) {
         let Self { name, address, .. } = self;

@@ -189,6 +189,9 @@ fn explain_names_a_host_whose_agent_was_killed_and_says_what_is_waited_for() {
         now["cause"].as_str().is_some_and(|cause| cause.contains("it waits")).then_some(now)
     });
     assert_eq!(now["way"], "now");
+    job.wait("time that is booked as waiting for hosts", |job| {
+        (job.status()?["goodput"]["buckets"]["idle"].as_f64() > Some(0.0)).then_some(())
+    });
     job.agent("c", 1);
     job.wait("both", |job| (job.sizes() == [2, 2]).then_some(()));
     let generation = job.first_reset()["from"].to_string();

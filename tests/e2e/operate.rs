@@ -54,7 +54,12 @@ fn a_host_that_is_drained_leaves_without_loss_and_comes_back_when_it_is_readmitt
         (state_of(job, "b").as_deref() == Some("drained")).then_some(())
     });
     job.wait_for_steps();
-    assert_eq!(job.status().expect("a status")["world_size"], 1);
+    let status = job.status().expect("a status");
+    assert_eq!(status["world_size"], 1);
+    let buckets = &status["goodput"]["buckets"];
+    assert!(buckets["drained"].as_f64() > Some(0.0), "{buckets}");
+    assert!(buckets["blacklisted"].is_null(), "{buckets}");
+    assert!(buckets["importing"].as_f64() > Some(0.0), "{buckets}");
 
     let readmitted = operate(&job, &["readmit", "b"]);
     assert!(stdout(&readmitted).contains("may have workers again"), "{}", stdout(&readmitted));

@@ -1,9 +1,11 @@
-//! The live line of progress, on a real terminal.
+//! What takes its time is shown with how far it is: the live line of a driver on a real terminal, and the status.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::support::{binary, program, wait_until};
+use crate::data_path::agent_at;
+use crate::network::Network;
+use crate::support::{Job, binary, program, wait_until};
 
 /// The bytes with which every other line begins.
 const FRESH_LINE: &str = "\r\u{1b}[2K";
@@ -55,4 +57,47 @@ fn on_a_terminal_one_line_says_how_the_job_stands_and_no_line_of_others_is_torn(
         assert!(line.contains(FRESH_LINE) && !fresh.contains("generation 1, 1 worker"), "{line:?}");
     }
     assert!(text.contains("[localhost:0]"), "the worker's own output is there: {text}");
+}
+
+/// The text of `elastic-node status` while there is a driver.
+fn status_text(job: &Job) -> String {
+    let output = Command::new(binary())
+        .args(["status", "--driver", &job.address, "--token-file"])
+        .arg(job.path("state/token"))
+        .stdin(Stdio::null())
+        .output()
+        .expect("it runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn the_gather_the_sync_and_a_checkpoint_have_bars() {
+    let Some(network) = Network::enter(2) else { return };
+    // Three rounds of a sync, which take seconds on a slow cable, as a checkpoint does to a slow disk.
+    let program = ["--padding-bytes", "100663296", "--step-ms", "20"];
+    let flags = ["-n", "2", "--min-np", "1", "--checkpoint", "DIR/kept"];
+    let slowly = ["--checkpoint-every", "30", "--checkpoint-bandwidth", "12MiB"];
+    let flags = [&flags[..], &slowly].concat();
+    let mut job = Job::start_trainer_at(network.place(0), &flags, &program);
+    agent_at(&mut job, "a", network.place(0));
+    job.wait("the bar of the gather", |job| {
+        let text = status_text(job);
+        text.contains("workers: 1 of 2 [████████░░░░░░░░]").then_some(())
+    });
+
+    network.place(0).limit_rate(200);
+    agent_at(&mut job, "b", network.place(1));
+    let is_filling = |text: &str, work: &str| {
+        let line = text.lines().find(|line| line.starts_with(&format!("moves: {work} [")))?;
+        (line.contains('█') && line.contains('░') && line.contains(" of 96 MiB")).then_some(())
+    };
+    job.wait_for_sizes(&[2]);
+    // Whoever comes later takes the state over.
+    job.kill_agent("b");
+    job.wait("one worker", |job| (job.sizes().last() == Some(&1)).then_some(()));
+    agent_at(&mut job, "c", network.place(1));
+    job.wait("the bar of the sync", |job| is_filling(&status_text(job), "takes the state over"));
+    job.wait("the bar of a checkpoint", |job| is_filling(&status_text(job), "saves a checkpoint"));
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
 }

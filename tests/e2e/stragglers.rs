@@ -94,6 +94,16 @@ fn a_worker_that_gets_a_part_of_the_time_is_named_and_the_others_wait_for_it() {
     assert_eq!(job.events_of("straggler_found").len(), 1, "nobody else was named");
     assert_eq!(job.finish(), 0);
     job.assert_exact();
+    let told = job.events_of("steps_measured");
+    let last = told.last().expect("what steps waited for is told at the end");
+    let waited = told.iter().find(|told| told["straggler"].as_f64() > Some(0.1));
+    let waited = waited.unwrap_or_else(|| panic!("{told:?}"));
+    assert_eq!(
+        waited["slowest"][0].as_str().map(|it| it.starts_with("b[0]#")),
+        Some(true),
+        "{waited}"
+    );
+    assert!(last["commit"].as_f64().is_some_and(|share| share < 1.0), "{last}");
 }
 
 #[test]

@@ -66,7 +66,13 @@ impl Workers {
         reported.set("loss", 0.0421)?;
         reported.set("accuracy", 0.9611)?;
         // Of ten messages one has step times; here all have them.
-        let steps = StepTimes { step_us: 5_250, compute_us: 4_000, waiting_us: 1_250 };
+        let steps = StepTimes {
+            step_us: 5_250,
+            compute_us: 4_000,
+            waiting_us: 1_250,
+            data_us: 250,
+            commit_us: 50,
+        };
         let steps = Some(steps);
         let bytes = encode(&WorkerToDriver::Progress {
             stamp,

@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use elastic_checkpoint::{
     CheckpointCandidate, Damage, LoadedCheckpoint, LocalFiles, Manifest, export, list, load,
     newest, verify,
@@ -16,6 +14,7 @@ use serde_json::{Value, json};
 use super::failure::{CommandFailure, ResultExt};
 use super::printable::printable;
 use super::stdout::print;
+use super::tables::{lines_of, plain_table};
 
 /// Flags of `checkpoint`.
 #[derive(Args, Clone, Debug)]
@@ -71,8 +70,7 @@ fn run_list(flags: &FolderFlags) -> Result<(), CommandFailure> {
         let rows: Vec<Value> = all.iter().map(row).collect();
         return print(&format!("{}\n", Value::from(rows)));
     }
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(["STEP", "WORKERS", "BYTES", "SAVED AT", "STATE"]);
+    let mut table = plain_table(["STEP", "WORKERS", "BYTES", "SAVED AT", "STATE"]);
     for candidate in &all {
         let step = candidate.step.to_string();
         match &candidate.manifest {
@@ -92,7 +90,7 @@ fn run_list(flags: &FolderFlags) -> Result<(), CommandFailure> {
             ]),
         };
     }
-    print(&format!("{table}\n"))
+    print(&format!("{}\n", lines_of(&table)))
 }
 
 fn run_show(flags: &FolderFlags) -> Result<(), CommandFailure> {
@@ -112,8 +110,7 @@ fn run_show(flags: &FolderFlags) -> Result<(), CommandFailure> {
         bytes_of(manifest),
         printable(&manifest.position.to_string()),
     );
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(["ARRAY", "TYPE", "SHAPE", "BYTES"]);
+    let mut table = plain_table(["ARRAY", "TYPE", "SHAPE", "BYTES"]);
     for tensor in &manifest.tensors {
         table.add_row([
             printable(&tensor.name).into_owned(),
@@ -122,7 +119,7 @@ fn run_show(flags: &FolderFlags) -> Result<(), CommandFailure> {
             tensor.bytes.to_string(),
         ]);
     }
-    text.push_str(&format!("{table}\n"));
+    text.push_str(&format!("{}\n", lines_of(&table)));
     print(&text)
 }
 

@@ -13,7 +13,7 @@ use super::event_log::read_event_log;
 use super::failure::{CommandFailure, ResultExt};
 use super::find_job::find_job;
 use super::printable::printable;
-use super::stdout::print_line;
+use super::stdout::{print_line, print_text};
 use super::values::{address, hosts_and_ports};
 use crate::process::{ADDRESS_FILE, StatusClient, TokenSource, default_state_dir};
 
@@ -71,12 +71,12 @@ pub(crate) fn print_explanation(flags: &ExplainFlags) -> Result<(), CommandFailu
     };
     let explanation =
         explain(&record, status.as_ref(), flags.question.0).failed("there is no explanation")?;
-    let text = match flags.json {
-        true => serde_json::to_string(&explanation)
-            .failed("the explanation cannot be written as JSON")?,
-        false => with_short_names(&printable(&explanation.to_string())).into_owned(),
-    };
-    print_line(&text)
+    if flags.json {
+        let text = serde_json::to_string(&explanation)
+            .failed("the explanation cannot be written as JSON")?;
+        return print_line(&text);
+    }
+    print_text(&with_short_names(&printable(&explanation.to_string())))
 }
 
 fn state_dir(flags: &ExplainFlags) -> Result<PathBuf, CommandFailure> {

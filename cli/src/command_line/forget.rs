@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::failure::{CommandFailure, ResultExt as _};
 use super::find_job::{find_job, short_id};
-use super::stdout::print_line;
+use super::stdout::print_text;
 use crate::process::{JobCondition, JobRegistry};
 
 /// Flags of `forget`.
@@ -26,7 +26,7 @@ pub(crate) fn forget_job(flags: &ForgetFlags) -> Result<(), CommandFailure> {
     }
     let kept = JobRegistry::of_user().map(|registry| registry.forget(&entry)).transpose();
     let kept = kept.failed(format!("job {id} cannot be forgotten"))?.flatten();
-    print_line(&match kept {
+    print_text(&match kept {
         None => format!("job {id} is forgotten"),
         Some(folder) => {
             format!("job {id} is forgotten; its files are kept in {}", folder.display())

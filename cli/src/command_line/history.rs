@@ -4,8 +4,6 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use elastic_observe::{LoggedJob, ResetAccount, wall_clock_at, with_short_names};
 use serde_json::{Value, json};
 
@@ -13,7 +11,8 @@ use super::event_log::read_event_log;
 use super::failure::CommandFailure;
 use super::find_job::{short_id, state_dir_of};
 use super::printable::printable;
-use super::stdout::print_line;
+use super::stdout::{print_line, print_text};
+use super::tables::{lines_of, plain_table};
 
 /// Flags of `history`.
 #[derive(Args, Clone, Debug)]
@@ -38,7 +37,7 @@ pub(crate) fn print_history(flags: &HistoryFlags) -> Result<(), CommandFailure> 
         let resets: Vec<Value> = job.ledger.resets().map(as_json).collect();
         return print_line(&Value::from(resets).to_string());
     }
-    print_line(&with_short_names(&printable(&describe(&job))))
+    print_text(&with_short_names(&printable(&describe(&job))))
 }
 
 fn as_json(reset: &ResetAccount) -> Value {
@@ -67,8 +66,7 @@ fn describe(job: &LoggedJob) -> String {
     if job.ledger.resets().next().is_none() {
         return format!("job {id} has had no reset{end}");
     }
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(["AT", "GENERATION", "WAY", "TOOK", "LOST", "CAUSE"]);
+    let mut table = plain_table(["AT", "GENERATION", "WAY", "TOOK", "LOST", "CAUSE"]);
     for reset in job.ledger.resets() {
         let total = reset.ms.and_then(|ms| ms.total);
         table.add_row([
@@ -78,9 +76,9 @@ fn describe(job: &LoggedJob) -> String {
             reset.way.name().to_owned(),
             total.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0} ms")),
             reset.steps_lost.to_string(),
-            reset.cause.to_string(),
+            // Before the table is made, so that it knows how wide the cells are.
+            with_short_names(&reset.cause.to_string()).into_owned(),
         ]);
     }
-    let lines: Vec<String> = table.to_string().lines().map(|it| it.trim_end().to_owned()).collect();
-    format!("{}\n{end}", lines.join("\n"))
+    format!("{}\n{end}", lines_of(&table))
 }

@@ -2,13 +2,13 @@
 
 use clap::Args;
 use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use serde_json::json;
 
 use super::failure::CommandFailure;
 use super::find_job::{known_jobs, short_id};
 use super::printable::printable;
 use super::stdout::print_line;
+use super::tables::{lines_of, plain_table};
 use crate::process::JobEntry;
 
 /// Most letters of a program with its arguments that the table shows.
@@ -32,9 +32,7 @@ pub(crate) fn print_jobs(flags: &ListFlags) -> Result<(), CommandFailure> {
     if jobs.is_empty() {
         return print_line("no job of this user is known on this machine");
     }
-    let table = table(&jobs).to_string();
-    let lines: Vec<&str> = table.lines().map(str::trim_end).collect();
-    print_line(&printable(&lines.join("\n")))
+    print_line(&printable(&lines_of(&table(&jobs))))
 }
 
 fn as_json(entry: &JobEntry) -> serde_json::Value {
@@ -54,8 +52,7 @@ fn as_json(entry: &JobEntry) -> serde_json::Value {
 }
 
 fn table(jobs: &[JobEntry]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(["JOB", "STATE", "STARTED", "DRIVER", "PROGRAM"]);
+    let mut table = plain_table(["JOB", "STATE", "STARTED", "DRIVER", "PROGRAM"]);
     for entry in jobs {
         table.add_row([
             short_id(&entry.job),

@@ -34,6 +34,7 @@ mod slurm;
 mod status;
 mod stdout;
 mod store_plan;
+mod tables;
 mod timeline;
 mod torch_flags;
 mod torch_plan;

@@ -8,7 +8,7 @@ use elastic_protocol::messages::{ClientRequest, ClientResponse};
 use super::failure::CommandFailure;
 use super::find_job::short_id;
 use super::job_source::{DriverAccess, JobSource};
-use super::stdout::print_line;
+use super::stdout::print_text;
 use crate::process::StatusClient;
 
 /// Flags of `stop`.
@@ -39,7 +39,7 @@ pub(crate) struct HostFlags {
 /// Asks the driver to end the job.
 pub(crate) async fn stop_job(flags: &StopFlags) -> Result<(), CommandFailure> {
     ask(flags.job.as_deref(), &flags.access, ClientRequest::Stop).await?;
-    print_line(
+    print_text(
         "the job ends: its workers leave at their next step. `elastic-node status` shows how it ended; \
          a second `stop` ends it at once",
     )
@@ -56,7 +56,7 @@ pub(crate) async fn drain_host(flags: &HostFlags) -> Result<(), CommandFailure> 
              lets it in again"
         ),
     };
-    print_line(&text)
+    print_text(&text)
 }
 
 /// Asks the driver to let a host in again.
@@ -67,7 +67,7 @@ pub(crate) async fn readmit_host(flags: &HostFlags) -> Result<(), CommandFailure
         ClientResponse::DoneAlready => format!("host {host} is neither drained nor blacklisted"),
         _ => format!("host {host} may have workers again"),
     };
-    print_line(&text)
+    print_text(&text)
 }
 
 /// Gives a request to the driver of a job that runs.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use clap::Args;
 use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use elastic_observe::{TimeBucket, describe_phases, with_short_names};
 use elastic_protocol::messages::{DriverStatus, GoodputStatus, StatusReport, WorkerStatus};
 use elastic_protocol::{JobOutcome, counted};
@@ -17,9 +16,10 @@ use super::failure::{CommandFailure, ResultExt};
 use super::find_job::{find_job, short_id};
 use super::job_source::{DriverAccess, JobSource};
 use super::printable::printable;
-use super::stdout::{print_line, shows_escapes};
+use super::stdout::{print_line, print_text, shows_escapes};
+use super::tables::{lines_of, plain_table};
 use super::watch::WatchScreen;
-use crate::process::{JobEntry, StatusClient, boot_time, moved_text};
+use crate::process::{JobEntry, StatusClient, boot_time, gather_text, moved_text};
 
 /// Interval between two requests of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
@@ -57,7 +57,7 @@ pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailu
         client.close().await;
         return match seen? {
             WatchedEnd::Over(last) => {
-                print_line(&with_short_names(&printable(&describe_status(&last))))
+                print_text(&with_short_names(&printable(&describe_status(&last))))
             }
             WatchedEnd::Gone { job, failure } => print_end(&job, failure, flags),
         };
@@ -70,7 +70,7 @@ pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailu
             (Err(failure), None) => return Err(failure),
         };
         let is_over = status.result.is_some();
-        print_line(&render(&status, flags)?)?;
+        print_text(&render(&status, flags)?)?;
         if !flags.watch || is_over {
             break;
         }
@@ -156,7 +156,7 @@ fn print_past(entry: &JobEntry, flags: &StatusFlags) -> Result<(), CommandFailur
                 Some(status) => describe_status(status),
                 None => format!("job {} · result: {}", entry.job, end.result.reason),
             };
-            print_line(&with_short_names(&printable(&format!("ended at {}\n{text}", end.at))))
+            print_text(&with_short_names(&printable(&format!("ended at {}\n{text}", end.at))))
         }
     }
 }
@@ -194,7 +194,8 @@ fn describe_status(status: &StatusReport) -> String {
         text.push_str(&format!(" · standing by: {}", standbys.join(", ")));
     }
     text.push('\n');
-    if let Some(dashboard) = &status.dashboard {
+    // After the end nobody serves it.
+    if let Some(dashboard) = status.dashboard.as_ref().filter(|_| status.result.is_none()) {
         text.push_str(&format!("dashboard: {dashboard}\n"));
     }
     if let Some(reset) = &status.last_reset {
@@ -205,6 +206,9 @@ fn describe_status(status: &StatusReport) -> String {
     }
     if let Some(moved) = &status.moved {
         text.push_str(&format!("moves: {}\n", moved_text(moved)));
+    }
+    if let Some(gather) = &status.gather {
+        text.push_str(&format!("workers: {}\n", gather_text(gather)));
     }
     if let Some(waiting) = &status.waiting_for {
         text.push_str(&format!("waiting: {waiting}\n"));
@@ -247,9 +251,7 @@ fn describe_status(status: &StatusReport) -> String {
         text.push_str(&format!("result: {}\n", result.reason));
     }
     for table in [hosts_table(status), workers_table(status)] {
-        text.push('\n');
-        // Blanks at the end of a line would take a line of their own on a narrow terminal.
-        text.extend(table.to_string().lines().map(|line| format!("{}\n", line.trim_end())));
+        text.push_str(&format!("\n{}\n", lines_of(&table)));
     }
     text.trim_end().to_owned()
 }
@@ -296,7 +298,7 @@ fn describe_driver(driver: &DriverStatus) -> String {
 }
 
 fn hosts_table(status: &StatusReport) -> Table {
-    let mut table = plain_table(&["HOST", "SLOTS", "STATE", "UNTIL"]);
+    let mut table = plain_table(["HOST", "SLOTS", "STATE", "UNTIL"]);
     for host in &status.hosts {
         let until = host.until.clone().unwrap_or_default();
         let (name, slots) = (host.name.to_string(), host.slots.to_string());
@@ -306,7 +308,7 @@ fn hosts_table(status: &StatusReport) -> Table {
 }
 
 fn workers_table(status: &StatusReport) -> Table {
-    let mut table = plain_table(&["RANK", "WORKER", "PID", "STATE", "STEP", ""]);
+    let mut table = plain_table(["RANK", "WORKER", "PID", "STATE", "STEP", ""]);
     for worker in &status.workers {
         table.add_row([
             worker.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
@@ -325,10 +327,4 @@ pub(crate) fn program_words(worker: &WorkerStatus) -> String {
     let (numbers, note) = (worker.reported.to_string(), &worker.note);
     let gap = if numbers.is_empty() || note.is_empty() { "" } else { " · " };
     format!("{numbers}{gap}{note}")
-}
-
-fn plain_table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(header);
-    table
 }

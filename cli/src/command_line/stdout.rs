@@ -18,6 +18,35 @@ pub(crate) fn print_line(text: &str) -> Result<(), CommandFailure> {
     print(&format!("{text}\n"))
 }
 
+/// Writes sentences for a person, and a line break, to stdout: on a terminal, lines that are too long for it are broken at
+/// their words.
+pub(crate) fn print_text(text: &str) -> Result<(), CommandFailure> {
+    match stdout_columns() {
+        Some(columns) => print_line(&wrapped(text, columns)),
+        None => print_line(text),
+    }
+}
+
+/// Width of the terminal that shows stdout, in characters; none where it is no terminal.
+pub(crate) fn stdout_columns() -> Option<u16> {
+    let is_terminal = io::stdout().is_terminal();
+    let (columns, _) = ratatui::crossterm::terminal::size().ok().filter(|_| is_terminal)?;
+    (columns > 0).then_some(columns)
+}
+
+/// The text with lines of at most so many characters; the rest of a broken line is indented.
+fn wrapped(text: &str, columns: u16) -> String {
+    let wrap = |line: &str| {
+        if textwrap::core::display_width(line) <= usize::from(columns) {
+            return line.to_owned();
+        }
+        let options = textwrap::Options::new(usize::from(columns)).subsequent_indent("  ");
+        textwrap::fill(line, options.break_words(false))
+    };
+    let lines: Vec<String> = text.lines().map(wrap).collect();
+    lines.join("\n")
+}
+
 /// Writes another program's output as it is, to stdout or to stderr.
 pub(crate) fn print_output(is_stdout: bool, bytes: &[u8]) -> Result<(), CommandFailure> {
     match is_stdout {
@@ -59,6 +88,15 @@ mod tests {
     use std::io;
 
     use super::*;
+
+    #[test]
+    fn long_lines_are_broken_at_words_and_what_has_none_stays_whole() {
+        let text = "job 1 · run\nwaiting for a:0, b:0 and c:0\nhttp://127.0.0.1:1234/long";
+        let expected =
+            "job 1 · run\nwaiting for\n  a:0, b:0\n  and c:0\nhttp://127.0.0.1:1234/long";
+        assert_eq!(wrapped(text, 12), expected);
+        assert_eq!(wrapped(text, 80), text);
+    }
 
     #[test]
     fn a_reader_that_has_gone_is_no_error_to_be_told() {

@@ -43,7 +43,7 @@ pub(crate) use job_registry::{JobCondition, JobEntry, JobRegistry};
 pub(crate) use leash::read_token as read_token_from_launcher;
 pub(crate) use network::{check_interface, interface_of, ip_of};
 pub(crate) use node::{read_secret_file, run_node};
-pub(crate) use progress_text::{bar, moved_text};
+pub(crate) use progress_text::{bar, gather_text, moved_text};
 pub(crate) use reach::{ReachCut, ReachReport, try_hosts};
 pub(crate) use recording::{RECORDING_FOLDER, messages_known, read_recording};
 pub(crate) use signals::{Heard, Signals, tick, unblock_signals};

@@ -96,7 +96,7 @@ impl PlainLines {
         let interval = if is_training { PLAIN_EVERY } else { PLAIN_BEFORE_EVERY };
         // While training goes on, bytes that are moved beside it are worth no line of their own.
         let moved = glance.moved.filter(|_| !is_training);
-        let news = (glance.step, glance.workers_there, moved);
+        let news = (glance.step, glance.gather.there, moved);
         let is_new = if is_training { news.0 != self.said.0 } else { news != self.said };
         let is_due = now >= self.said_at + interval && is_new;
         if is_due {
@@ -108,7 +108,7 @@ impl PlainLines {
 
 #[cfg(test)]
 mod tests {
-    use elastic_protocol::messages::ReportedValues;
+    use elastic_protocol::messages::{GatherStatus, ReportedValues};
 
     use super::*;
 
@@ -121,12 +121,11 @@ mod tests {
             world_size: 4,
             step,
             resets: 0,
-            workers_there,
-            workers_needed: 4,
+            gather: GatherStatus { there: workers_there, needed: 4 },
             hosts_there: 1,
             hosts_listed: 2,
             last_cause: None,
-            waiting_for: None,
+            awaited: None,
             moved: None,
             reported: ReportedValues::default(),
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use elastic_driver::Glance;
 use elastic_protocol::counted;
-use elastic_protocol::messages::{JobPhase, MovedBytes};
+use elastic_protocol::messages::{GatherStatus, JobPhase, MovedBytes};
 
 /// Width of a bar, in characters.
 const BAR_WIDTH: u64 = 16;
@@ -31,6 +31,12 @@ pub(crate) fn moved_text(moved: &MovedBytes) -> String {
     format!("{work} {} {:.0} of {:.0} MiB", bar(*done, *total), mib(*done), mib(*total))
 }
 
+/// The workers that are there for the next generation, with a bar.
+pub(crate) fn gather_text(gather: &GatherStatus) -> String {
+    let GatherStatus { there, needed } = gather;
+    format!("{there} of {needed} {}", bar(u64::from(*there), u64::from(*needed)))
+}
+
 /// The line. `rate` is steps a second, `ran` how long the driver has been there.
 pub(super) fn line(glance: &Glance, rate: Option<f64>, ran: Duration) -> String {
     let Glance { phase, generation, world_size, step, resets, .. } = glance;
@@ -44,19 +50,15 @@ pub(super) fn line(glance: &Glance, rate: Option<f64>, ran: Duration) -> String 
     let moved = moved.unwrap_or_default();
     match phase {
         JobPhase::Gather => {
-            let Glance { workers_there, workers_needed, hosts_there, hosts_listed, .. } = glance;
-            let waiting = bar(u64::from(*workers_there), u64::from(*workers_needed));
-            let awaited =
-                glance.waiting_for.as_deref().and_then(|text| text.split_once("waiting for "));
-            let awaited = awaited.map_or_else(String::new, |(_, whom)| format!(", for {whom}"));
+            let Glance { gather, hosts_there, hosts_listed, awaited, .. } = glance;
+            let workers = gather_text(gather);
+            let awaited = awaited.as_ref().map_or_else(String::new, |whom| format!(", for {whom}"));
             // Where hosts come by joining, none is known before.
             let hosts = match hosts_listed {
                 0 => String::new(),
                 listed => format!(", hosts: {hosts_there} of {listed}"),
             };
-            format!(
-                "waiting for workers: {workers_there} of {workers_needed} {waiting}{hosts}{awaited}{reset_words}"
-            )
+            format!("waiting for workers: {workers}{hosts}{awaited}{reset_words}")
         }
         JobPhase::Form | JobPhase::Sync => {
             format!("starting: generation {generation}, {workers}{moved}{reset_words}")
@@ -108,12 +110,11 @@ mod tests {
             world_size: 4,
             step: 120,
             resets,
-            workers_there: 2,
-            workers_needed: 3,
+            gather: GatherStatus { there: 2, needed: 3 },
             hosts_there: 1,
             hosts_listed: 2,
             last_cause: (resets > 0).then(|| "a[1]#4 ended: signal 9 (SIGKILL)".to_owned()),
-            waiting_for: None,
+            awaited: None,
             moved: None,
             reported: ReportedValues::default(),
         }
@@ -139,8 +140,7 @@ mod tests {
     #[test]
     fn the_gather_says_how_many_of_how_many_and_who_is_awaited() {
         let mut waiting = glance(JobPhase::Gather, 0);
-        waiting.waiting_for =
-            Some("3 workers are needed; for 20 ms waiting for host b (no agent)".to_owned());
+        waiting.awaited = Some("host b (no agent)".to_owned());
         assert_eq!(
             said(&waiting),
             "waiting for workers: 2 of 3 [██████████░░░░░░], hosts: 1 of 2, for host b (no agent)"

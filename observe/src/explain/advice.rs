@@ -29,7 +29,8 @@ pub(super) fn advice_for_reset(account: &ResetAccount) -> Option<String> {
         advice.push(sooner.to_owned());
     }
     if is_main(TimeBucket::Idle) {
-        let more = "most of the cost was waiting for hosts: --min-np says how few workers are enough";
+        let more =
+            "most of the cost was waiting for hosts: --min-np says how few workers are enough";
         advice.push(more.to_owned());
     }
     if is_main(TimeBucket::Gathering) {

@@ -224,8 +224,11 @@ fn describe_cost(totals: &BucketTotals) -> String {
         return "It cost no slot-seconds.".to_owned();
     }
     let sum: f64 = buckets.iter().map(|(_, seconds)| seconds).sum();
-    let named: Vec<String> =
+    // The largest one, and those that two digits show.
+    let mut named: Vec<String> =
         buckets.iter().map(|(bucket, seconds)| format!("{bucket} {seconds:.2}")).collect();
+    let shown = buckets.iter().filter(|(_, seconds)| *seconds >= 0.005).count();
+    named.truncate(shown.max(1));
     format!("It cost {sum:.2} slot-seconds: {}.", named.join(", "))
 }
 

@@ -29,7 +29,11 @@ fn broken(cause: &ResetCause, way: ResetWay) -> LoggedJob {
     let joined = |host| EventKind::HostJoined { host: name(host), slots: 1 };
     let running = |world_size| EventKind::GenerationRunning { world_size };
     let story = [
-        (0, 0, EventKind::HostsChanged { needed: 1, min_np: 1, hosts: vec![listed("a"), listed("b")] }),
+        (
+            0,
+            0,
+            EventKind::HostsChanged { needed: 1, min_np: 1, hosts: vec![listed("a"), listed("b")] },
+        ),
         (0, 0, joined("a")),
         (0, 0, joined("b")),
         (1, 0, attached("a")),

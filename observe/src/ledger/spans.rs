@@ -270,7 +270,11 @@ mod tests {
         let mut history = TrainingHistory::default();
         history.begin(at(0), 0, 2);
         let waited = history.wait(at(100), 50_000_000_000, 2, (TimeBucket::Data, 0.5));
-        assert_eq!(waited.map(|span| span.nanos()), Some(50_000_000_000), "half of two slots' 50 s");
+        assert_eq!(
+            waited.map(|span| span.nanos()),
+            Some(50_000_000_000),
+            "half of two slots' 50 s"
+        );
         history.end(at(100), 2);
         let quarter = |share_ppm| SlotSpan { share_ppm, ..span(2, 90, 100) };
         let lost = [(TimeBucket::Data, quarter(250_000)), (TimeBucket::Training, quarter(750_000))];

@@ -103,7 +103,10 @@ fn a_kill_is_charged_with_what_it_cost() {
     // A second until it was noticed; one step of ten is lost; three of the four seconds were the sync.
     story.at(116, [done(1_000.0, 3_000.0, 1, &b)]);
     assert_eq!(story.seconds(TimeBucket::Absent), 2.0);
-    assert_eq!((story.seconds(TimeBucket::Starting), story.seconds(TimeBucket::Importing)), (2.0, 6.0));
+    assert_eq!(
+        (story.seconds(TimeBucket::Starting), story.seconds(TimeBucket::Importing)),
+        (2.0, 6.0)
+    );
     assert_eq!(story.seconds(TimeBucket::Detecting), 2.0);
     assert_eq!(story.seconds(TimeBucket::Lost), 19.8);
     assert_eq!(story.seconds(TimeBucket::Training), 200.0 - 2.0 - 19.8);
@@ -193,7 +196,8 @@ fn the_status_looks_ahead_to_now_and_ten_minutes_back() {
 fn what_steps_waited_for_is_booked_and_whom() {
     let (mut story, [_, b]) = Story::two_train();
     let (ms, slowest) = (30_000.0, vec![b]);
-    let measured = EventKind::StepsMeasured { ms, data: 0.1, commit: 0.05, straggler: 0.25, slowest };
+    let measured =
+        EventKind::StepsMeasured { ms, data: 0.1, commit: 0.05, straggler: 0.25, slowest };
     story.at(110, [measured]);
     // Of the last 30 s of two slots.
     assert_eq!(story.seconds(TimeBucket::Data), 6.0);
@@ -232,16 +236,25 @@ fn a_hang_is_booked_from_its_begin_and_charged_to_the_reset_that_ends_it() {
 #[test]
 fn hosts_that_are_too_few_are_waited_for_in_a_bucket_of_its_own_and_a_drained_one_has_one() {
     let mut story = Story::new();
-    let EventKind::HostsChanged { hosts, .. } = listed(&[("a", 1), ("b", 1)]) else { unreachable!() };
+    let EventKind::HostsChanged { hosts, .. } = listed(&[("a", 1), ("b", 1)]) else {
+        unreachable!()
+    };
     story.at(0, [EventKind::HostsChanged { needed: 2, min_np: 1, hosts }, joined("a")]);
     story.at(0, [EventKind::WorkerAttached { worker: worker("a", 0, 1), pid: 1 }]);
     story.at(10, [joined("b")]);
     assert_eq!(story.seconds(TimeBucket::Idle), 10.0);
     story.at(15, []);
-    assert_eq!((story.seconds(TimeBucket::Idle), story.seconds(TimeBucket::Gathering)), (10.0, 5.0));
+    assert_eq!(
+        (story.seconds(TimeBucket::Idle), story.seconds(TimeBucket::Gathering)),
+        (10.0, 5.0)
+    );
     let out = |is_blacklisted| {
         let hosts = [("a", false), ("b", is_blacklisted)];
-        let hosts = hosts.map(|(host, is_blacklisted)| ListedHost { name: name(host), slots: 1, is_blacklisted });
+        let hosts = hosts.map(|(host, is_blacklisted)| ListedHost {
+            name: name(host),
+            slots: 1,
+            is_blacklisted,
+        });
         EventKind::HostsChanged { needed: 1, min_np: 1, hosts: hosts.to_vec() }
     };
     story.at(15, [out(true), EventKind::HostDrained { host: name("b") }]);
@@ -266,7 +279,11 @@ fn any_kind() -> impl Strategy<Value = EventKind> {
     let hosts = hosts.prop_map(move |hosts| {
         let by_name: BTreeMap<HostName, _> =
             hosts.into_iter().map(|host| (host.0.clone(), host)).collect();
-        EventKind::HostsChanged { needed: 1, min_np: 1, hosts: by_name.into_values().map(host).collect() }
+        EventKind::HostsChanged {
+            needed: 1,
+            min_np: 1,
+            hosts: by_name.into_values().map(host).collect(),
+        }
     });
     let members = || proptest::collection::vec(any_worker(), 1..5);
     let way =

@@ -97,6 +97,9 @@ pub struct StatusReport {
     /// The bytes that members move in bulk now, in all: the state of a new generation, or a checkpoint.
     #[serde(default)]
     pub moved: Option<MovedBytes>,
+    /// How many workers are there for the next generation; none while one is under way.
+    #[serde(default)]
+    pub gather: Option<GatherStatus>,
     /// The workers that the job waits for, and why, when it stands still (G-9).
     pub waiting_for: Option<String>,
     /// The workers that others, or the job, wait for; at most [`StatusReport::AWAITED_MAX`].
@@ -168,6 +171,15 @@ impl fmt::Display for StatusReport {
         }
         Ok(())
     }
+}
+
+/// How far the gather of workers for the next generation is.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct GatherStatus {
+    /// Workers that could be in it now.
+    pub there: u32,
+    /// Workers that it needs.
+    pub needed: u32,
 }
 
 /// Goodput: the share of slot-seconds spent in training that was kept.

@@ -23,8 +23,8 @@ pub use crate::output::{FileUmask, OutputSettings};
 pub use agent::{AgentToDriver, DriverToAgent, LiveWorker, ProcessPlace, ProgramError, StoppedBy};
 pub use checkpoint::{CheckpointOrder, CheckpointReport, CheckpointSource};
 pub use client::{
-    CheckpointStatus, ClientRequest, ClientResponse, GoodputStatus, HostStatus, LaneStatus,
-    PhaseMs, ResetStatus, StatusReport, UnreachableHost, WorkerStatus,
+    CheckpointStatus, ClientRequest, ClientResponse, GatherStatus, GoodputStatus, HostStatus,
+    LaneStatus, PhaseMs, ResetStatus, StatusReport, UnreachableHost, WorkerStatus,
 };
 pub use condition::{HostCondition, JobPhase, WorkerCondition};
 pub use digests::{StateDigests, TensorDigest, TensorName};

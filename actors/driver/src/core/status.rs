@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::messages::{
-    DriverStatus, HostCondition, HostStatus, JobPhase, MovedBytes, ReportedValues, ResetStatus,
-    StatusReport, StepTimes, WorkerCondition, WorkerStatus,
+    DriverStatus, GatherStatus, HostCondition, HostStatus, JobPhase, MovedBytes, ReportedValues,
+    ResetStatus, StatusReport, StepTimes, WorkerCondition, WorkerStatus,
 };
 use elastic_protocol::{HostName, NodeId, Time, WorkerId};
 
 use super::DriverCore;
 use super::gather::needed_text;
-use super::phase::{ResetRecord, RoundPhase};
+use super::phase::{Gather, ResetRecord, RoundPhase};
 use super::table::{PeerLink, SlotId, Stance, WorkerRecord};
 
 /// The job in a few numbers.
@@ -27,18 +27,16 @@ pub struct Glance {
     pub step: u64,
     /// Number of resets so far.
     pub resets: u64,
-    /// Number of workers that could be in a generation now.
-    pub workers_there: u32,
-    /// Number of workers that a generation needs.
-    pub workers_needed: u32,
+    /// How many workers are there for the next generation.
+    pub gather: GatherStatus,
     /// Number of listed hosts whose agents are there.
     pub hosts_there: u32,
     /// Number of listed hosts that may have workers.
     pub hosts_listed: u32,
     /// The cause of the last reset.
     pub last_cause: Option<String>,
-    /// Whom the job waits for while it stands still.
-    pub waiting_for: Option<String>,
+    /// Whom the gather waits for; none in other phases, or while it was put off.
+    pub awaited: Option<String>,
     /// The bytes that members move in bulk, in all.
     pub moved: Option<MovedBytes>,
     /// The numbers that the program of rank 0 reports.
@@ -60,7 +58,12 @@ impl DriverCore {
             hosts_there: count(listed.clone().filter(has_agent).count()),
             hosts_listed: count(listed.count()),
             last_cause: self.round.last_reset().map(|reset| reset.cause.to_string()),
-            waiting_for: self.waiting_for(now),
+            awaited: match self.round.phase() {
+                RoundPhase::Gather(gather) if self.pacing.put_off(now).is_none() => {
+                    Some(self.awaited_in_gather(now, gather))
+                }
+                _ => None,
+            },
             moved: self.moved_bytes(),
             reported: first.map(|record| record.reported.clone()).unwrap_or_default(),
             phase: self.round.phase().name(),
@@ -74,9 +77,13 @@ impl DriverCore {
                 .max()
                 .unwrap_or(0),
             resets: self.round.resets(),
-            workers_there: u32::try_from(self.workers_there().count()).unwrap_or(u32::MAX),
-            workers_needed: self.workers_needed(),
+            gather: self.gather_status(),
         }
+    }
+
+    fn gather_status(&self) -> GatherStatus {
+        let there = u32::try_from(self.workers_there().count()).unwrap_or(u32::MAX);
+        GatherStatus { there, needed: self.workers_needed() }
     }
 
     /// The agents that are there, by host.
@@ -114,6 +121,8 @@ impl DriverCore {
                 .collect(),
             moved: self.moved_bytes(),
             last_reset: reset.map(|reset| reset_status(reset, wall_clock)),
+            gather: matches!(self.round.phase(), RoundPhase::Gather(_))
+                .then(|| self.gather_status()),
             waiting_for: self.waiting_for(now),
             awaited: self.awaited_workers(now),
             stalled: self.stalled_workers(now),
@@ -295,6 +304,13 @@ impl DriverCore {
         })
     }
 
+    /// Whom a gather waits for, in words.
+    fn awaited_in_gather(&self, now: Time, gather: &Gather) -> String {
+        let late: Vec<WorkerId> = gather.waiting_for.iter().cloned().collect();
+        let missing = self.who_is_missing(now, &late);
+        if missing.is_empty() { "hosts to join".to_owned() } else { missing.join(", ") }
+    }
+
     /// Text that names whom the job waits for while it stands still (G-9).
     fn waiting_for(&self, now: Time) -> Option<String> {
         match self.round.phase() {
@@ -302,16 +318,9 @@ impl DriverCore {
                 if let Some(why) = self.pacing.put_off(now) {
                     return Some(why);
                 }
-                let late: Vec<WorkerId> = gather.waiting_for.iter().cloned().collect();
-                let missing = self.who_is_missing(now, &late);
-                let needed = self.workers_needed();
-                let who = if missing.is_empty() {
-                    "hosts to join".to_owned()
-                } else {
-                    missing.join(", ")
-                };
+                let who = self.awaited_in_gather(now, gather);
                 let ms = now.ms_since(gather.since);
-                let needed = needed_text(needed);
+                let needed = needed_text(self.workers_needed());
                 Some(format!("{needed}; for {ms:.0} ms waiting for {who}"))
             }
             RoundPhase::Stopping { waiting_for, .. } if !waiting_for.is_empty() => {

@@ -16,7 +16,7 @@ use super::super::find_job::short_id;
 use super::super::printable::printable;
 use super::super::status::{describe_goodput, program_words};
 use super::view::WatchView;
-use crate::process::moved_text;
+use crate::process::{gather_text, moved_text};
 
 /// Most lines of what needs attention.
 const ATTENTION_MAX: usize = 5;
@@ -94,6 +94,7 @@ fn head_lines<'a>(view: &WatchView, status: &StatusReport) -> Vec<Line<'a>> {
 fn attention(status: &StatusReport) -> Vec<String> {
     let moved = status.moved.iter().map(|moved| format!("moves: {}", moved_text(moved)));
     let result = status.result.iter().map(|result| format!("result: {}", result.reason));
+    let gather = status.gather.iter().map(|gather| format!("workers: {}", gather_text(gather)));
     let waiting = status.waiting_for.iter().map(|waiting| format!("waiting: {waiting}"));
     let hangs = status.stalled.iter().map(|stalled| format!("hangs: {stalled}"));
     let slow = status.stragglers.iter().map(|straggler| format!("slow: {straggler}"));
@@ -101,6 +102,7 @@ fn attention(status: &StatusReport) -> Vec<String> {
     let warnings = status.warnings.iter().map(|warning| format!("warning: {warning}"));
     let all = result
         .chain(moved)
+        .chain(gather)
         .chain(waiting)
         .chain(hangs)
         .chain(slow)

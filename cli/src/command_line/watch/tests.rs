@@ -69,11 +69,12 @@ fn what_needs_attention_is_shown_and_nothing_of_it_is_obeyed() {
     let mut view = WatchView::default();
     let changed = json!({
         "phase": "gather", "world_size": 0, "waiting_for": "b[0]#2 (starting)",
-        "warnings": ["a line\nwith \u{1b}[31mescapes"],
+        "gather": { "there": 1, "needed": 4 }, "warnings": ["a line\nwith \u{1b}[31mescapes"],
     });
     view.handle_status(Duration::ZERO, &status(0, 0, changed));
     let screen = screen(&view, 80, 24);
     assert!(screen.contains("waiting: b:0 (starting)"), "{screen}");
+    assert!(screen.contains("workers: 1 of 4 [████░░░░░░░░░░░░]"), "{screen}");
     assert!(screen.contains("warning: a line"), "{screen}");
     assert!(!screen.contains('\u{1b}'), "{screen}");
 }

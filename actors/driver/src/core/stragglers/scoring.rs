@@ -291,7 +291,11 @@ mod tests {
         let peers = PeerTimes::new(vec![100_000, 100_000, 130_000]);
         let mut changed = pace(80_000, 130_000);
         for second in 0..20 {
-            changed.take(StepTimes { compute_us: 80_000, step_us: 130_000, ..StepTimes::default() });
+            changed.take(StepTimes {
+                compute_us: 80_000,
+                step_us: 130_000,
+                ..StepTimes::default()
+            });
             changed.look(Time::ZERO + SECOND * second, peers.score(&changed));
         }
         changed.take(StepTimes { compute_us: 130_000, step_us: 130_000, ..StepTimes::default() });

@@ -61,15 +61,18 @@ impl Stragglers {
             0 => 0.0,
             _ => (us.min(whole) as f64 / whole as f64 * PARTS).round() / PARTS,
         };
-        let of = |part: fn(StepTimes) -> u64| all().map(|times| part(times).min(times.step_us)).sum();
+        let of =
+            |part: fn(StepTimes) -> u64| all().map(|times| part(times).min(times.step_us)).sum();
         let (data, commit) = (share(of(|times| times.data_us)), share(of(|times| times.commit_us)));
         let Some((slowest, slow_us, since)) = self.slowest_named() else {
             return StepShares { data, commit, ..StepShares::default() };
         };
-        let waits = all().map(|times| slow_us.saturating_sub(times.compute_us).min(times.waiting_us));
+        let waits =
+            all().map(|times| slow_us.saturating_sub(times.compute_us).min(times.waiting_us));
         let waited = share(waits.sum());
         // It may have become slow in the midst of the span.
-        let slow_for = now.since(since).min(span).as_secs_f64() / span.as_secs_f64().max(f64::EPSILON);
+        let slow_for =
+            now.since(since).min(span).as_secs_f64() / span.as_secs_f64().max(f64::EPSILON);
         let straggler = (waited * slow_for.min(1.0) * PARTS).round() / PARTS;
         let slowest = (straggler > 0.0).then(|| slowest.clone());
         StepShares { data, commit, straggler, slowest }

@@ -206,7 +206,8 @@ mod tests {
         samples.end_section(at(700, 0));
         samples.note_data(ms(4));
         samples.end_steps(at(740, 20), 2, true);
-        let parts = StepTimes { data_us: 6_000, commit_us: 1_000, ..times(25, 15, 10).expect("times") };
+        let parts =
+            StepTimes { data_us: 6_000, commit_us: 1_000, ..times(25, 15, 10).expect("times") };
         assert_eq!(samples.times(), Some(parts), "of each of two steps");
     }
 
