@@ -22,6 +22,7 @@ impl GoodputLedger {
         }
         let since = Time(self.now.0.saturating_sub(nanos(late_ms as f64)));
         let slots = self.slots_in(TimeBucket::Training);
+        self.hung_before = self.totals.of(TimeBucket::Hung);
         if let Some(span) = self.history.stand_still(self.now, since, slots) {
             self.rebook((TimeBucket::Training, TimeBucket::Hung), &span);
         }
@@ -42,7 +43,6 @@ impl GoodputLedger {
         if std::mem::take(&mut self.hung).is_empty() {
             return 0;
         }
-        let standstill = self.history.standstill(self.now, self.slots_in(TimeBucket::Hung));
-        standstill.map_or(0, |span| span.nanos())
+        self.totals.of(TimeBucket::Hung) - self.hung_before
     }
 }

@@ -56,6 +56,8 @@ pub struct GoodputLedger {
     resets: ResetAccounts,
     /// Members of the current generation that hang.
     hung: BTreeSet<WorkerId>,
+    /// Slot-time in the bucket of hangs before they did, in nanoseconds.
+    hung_before: u128,
     /// Who was waited for as a straggler.
     stragglers: AwaitedStragglers,
     /// Workers that the first generation needs, and those after it.
@@ -87,6 +89,7 @@ impl GoodputLedger {
             history: TrainingHistory::default(),
             resets: ResetAccounts::default(),
             hung: BTreeSet::new(),
+            hung_before: 0,
             stragglers: AwaitedStragglers::default(),
             needed: [0; 2],
             is_short: false,

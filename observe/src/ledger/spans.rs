@@ -144,13 +144,6 @@ impl TrainingHistory {
         }
     }
 
-    /// The time for which the generation stands still, or stood at its end; `slots` do where it has not ended.
-    pub(super) fn standstill(&self, now: Time, slots: u64) -> Option<SlotSpan> {
-        let stretch = self.stretches.back()?;
-        let slots = if stretch.end.is_some() { stretch.slots } else { slots };
-        Some(SlotSpan::whole(slots, stretch.still_since?, now))
-    }
-
     /// A share of the last `nanos` of training was waiting of this kind. Returns that time. The generation may have ended a
     /// moment ago.
     pub(super) fn wait(
@@ -286,7 +279,6 @@ mod tests {
         let mut history = TrainingHistory::default();
         history.begin(at(0), 0, 2);
         assert_eq!(history.stand_still(at(30), at(20), 2), Some(span(2, 20, 30)));
-        assert_eq!(history.standstill(at(40), 3), Some(span(3, 20, 40)));
         history.go_on(at(40));
         history.stand_still(at(120), at(110), 2);
         history.end(at(130), 2);
