@@ -80,6 +80,8 @@ bugs! {
     PerRankStateAccused = "arrays that each rank has of its own are taken for replicas that differ", "driver";
     /// After replicas differed, the next generation may begin from the one that differed.
     DistrustForgotten = "a repair takes the content of the replica that differed", "driver";
+    /// A driver that takes over does not know which replicas its predecessor found to differ.
+    DistrustNotRecorded = "whom a majority disagrees with is not journalled", "driver";
     /// A death that is known before the exit status counts as two failures of the slot.
     DeathCountsTwice = "a death counts twice, before and with its exit status", "driver";
     /// A death whose reset is over when the exit status comes keeps its provisional cause.

@@ -98,7 +98,10 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::ReplacementsUnbounded
         | Bug::NeighbourReplaced
         | Bug::RestNeverEnds => 8,
-        Bug::MajorityIsWrong | Bug::PerRankStateAccused | Bug::DistrustForgotten => 8,
+        Bug::MajorityIsWrong
+        | Bug::PerRankStateAccused
+        | Bug::DistrustForgotten
+        | Bug::DistrustNotRecorded => 8,
         _ => 0,
     }
 }

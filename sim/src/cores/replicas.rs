@@ -46,8 +46,6 @@ struct Repair {
     members: Vec<u32>,
     /// Who is repaired. Another bit may flip until all stand still, which nobody can know.
     workers: Vec<WorkerId>,
-    /// Life of the driver that decided it: the next one knows nothing of it.
-    life: u32,
 }
 
 /// What the oracle knows of replicas.
@@ -198,8 +196,7 @@ impl World {
         {
             return Err(format!("replicas: {cause}; but none was ever different"));
         }
-        self.replicas.repair =
-            Some(Repair { damage, members, workers: workers.clone(), life: self.driver.life });
+        self.replicas.repair = Some(Repair { damage, members, workers: workers.clone() });
         Ok(())
     }
 
@@ -210,10 +207,7 @@ impl World {
         root: Option<u32>,
     ) -> Result<(), String> {
         let Some(repair) = self.replicas.repair.take() else { return Ok(()) };
-        let Repair { damage, members: before, workers, life } = repair;
-        if life != self.driver.life {
-            return Ok(());
-        }
+        let Repair { damage, members: before, workers } = repair;
         let process_of = |worker: &WorkerId| self.process_of(self.driver.job, worker);
         let saved = |worker: &WorkerId| {
             let process = process_of(worker).filter(|process| before.contains(process))?;

@@ -17,6 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use super::DriverCore;
 use super::checkpoints::Checkpoints;
 use super::config::DriverConfig;
+use super::divergence::Divergence;
 use super::former_nodes::Takeover;
 use super::output::{DriverOutput, EventKind};
 use super::phase::{FormedGeneration, Gather, RoundPhase};
@@ -51,6 +52,7 @@ impl DriverCore {
             let id = (host.clone(), *number);
             core.roster.restore_slot(id, slot.failures, slot.closed_under);
         }
+        core.divergence = Divergence::restored(&image);
         core.restore_rests(now, image.resting.clone());
         if is_fresh && image.result.is_none() {
             return core;
@@ -314,6 +316,7 @@ impl DriverCore {
         self.round.gather_changed(now);
         self.event(EventKind::TakeoverDone { lost, ms: now.ms_since(takeover.since()) });
         self.give_up_the_incomplete(now);
+        self.answer_restored_divergence(now);
         if is_planted(Bug::TakeoverResets) && self.round.phase().is_generation_active() {
             let phase = "takeover".to_owned();
             let cause = ResetCause::DeadlinePassed { phase, waiting_for: Vec::new() };

@@ -16,7 +16,7 @@ use super::record::{JobSecretsBytes, JournalRecord, whole};
 use crate::core::ReplacedFor;
 
 /// Number of fields that images of the first version lack.
-const FIELDS_ADDED: usize = 6;
+const FIELDS_ADDED: usize = 7;
 
 /// State that the records of a journal give.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -68,6 +68,26 @@ pub struct Image {
     /// Slots whose workers were replaced, and why, until their cool-down is over.
     #[serde(with = "crate::recording::readable::pairs")]
     pub resting: BTreeMap<(HostName, u32), ReplacedFor>,
+    /// Members of the present generation that a majority disagrees with, by array; until the next generation trains. At most
+    /// [`Image::DISTRUSTED_MAX`].
+    pub distrusted: Vec<DistrustedImage>,
+}
+
+/// An array of which some members of a generation hold other content than the majority.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct DistrustedImage {
+    /// Number of the array.
+    pub id: u64,
+    /// Name of the array.
+    pub tensor: String,
+    /// The members that a majority disagrees with, and their ranks.
+    pub members: Vec<(WorkerId, u32)>,
+    /// First step in which this was seen.
+    pub step: u64,
+    /// Number of members that agree with each other.
+    pub agreeing: u32,
+    /// Number of members of the generation.
+    pub world_size: u32,
 }
 
 /// A loss of committed steps.
@@ -178,6 +198,9 @@ impl GenerationImage {
 }
 
 impl Image {
+    /// Most arrays that are remembered as held otherwise by some member.
+    pub const DISTRUSTED_MAX: usize = 256;
+
     /// The image that a journal gives.
     ///
     /// # Errors
@@ -266,6 +289,14 @@ impl Image {
                     None => self.resting.remove(&slot),
                 };
             }
+            JournalRecord::ReplicasDistrusted { stamp, distrusted } => {
+                let is_current = |it: &GenerationImage| it.formation.stamp == *stamp;
+                if self.current.as_ref().is_some_and(is_current)
+                    && self.distrusted.len() < Self::DISTRUSTED_MAX
+                {
+                    self.distrusted.push(distrusted.clone());
+                }
+            }
             JournalRecord::CheckpointSaved { step } => self.checkpoint = Some(*step),
             JournalRecord::StateLost { loss } => self.loss = Some(loss.clone()),
             JournalRecord::ProcessDone { worker } => {
@@ -305,6 +336,8 @@ impl Image {
         if !self.progress(stamp, GenerationProgress::Running) {
             return;
         }
+        // All members hold the root's content.
+        self.distrusted.clear();
         let Some(current) = &self.current else { return };
         let (generation, step) = (stamp.generation, current.formation.step);
         for worker in &current.alive {

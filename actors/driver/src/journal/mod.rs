@@ -2,7 +2,7 @@
 //! records give, [`Tenure`] is where a new driver begins.
 //!
 //! The core emits records before the outputs that depend on them (`RecordLedger`). [`elastic_journal`] stores them. Nothing
-//! is written while a generation trains.
+//! is written at the steps of a generation that trains.
 
 mod image;
 mod ledger;
@@ -12,8 +12,8 @@ mod tenure;
 pub(crate) mod tests;
 
 pub use self::image::{
-    GenerationImage, GenerationProgress, HostImage, Image, ProcessImage, SlotImage, StateLossImage,
-    WorkerImage,
+    DistrustedImage, GenerationImage, GenerationProgress, HostImage, Image, ProcessImage,
+    SlotImage, StateLossImage, WorkerImage,
 };
 pub(crate) use self::ledger::RecordLedger;
 pub use self::record::{JobSecretsBytes, JournalRecord};

@@ -10,7 +10,7 @@ use elastic_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::image::{HostImage, StateLossImage};
+use super::image::{DistrustedImage, HostImage, StateLossImage};
 use crate::core::ReplacedFor;
 
 /// Secrets of the job, made when it began. The bytes are opaque here and never printed.
@@ -153,6 +153,13 @@ pub enum JournalRecord {
         slot: u32,
         /// Why its worker was replaced; none: the cool-down is over.
         why: Option<ReplacedFor>,
+    },
+    /// Members of a generation hold other content of an array than the majority of its members.
+    ReplicasDistrusted {
+        /// The generation.
+        stamp: Stamp,
+        /// The array, and these members.
+        distrusted: DistrustedImage,
     },
 }
 

@@ -1,5 +1,5 @@
-//! Digests of members, and the answer to those that differ. Called by the handlers of workers' messages, and where generations
-//! begin.
+//! Handlers of the members' digests, and answers to differences. Called by the handlers of workers' messages, where generations
+//! begin to train, and at the end of a takeover.
 
 use elastic_protocol::messages::{StateDigests, StatusReport};
 use elastic_protocol::planted::{Bug, is_planted};
@@ -14,16 +14,17 @@ use crate::core::DriverCore;
 use crate::core::config::OnDivergence;
 use crate::core::output::EventKind;
 use crate::core::phase::RoundPhase;
+use crate::journal::{DistrustedImage, JournalRecord};
 
 impl DriverCore {
-    /// A generation begins to train: its members hold the same content.
+    /// Begins to compare the members of a generation that begins to train.
     pub(crate) fn begin_divergence(&mut self) {
         if self.divergence.stamp != self.round.stamp() {
             self.divergence.begin(self.round.stamp());
         }
     }
 
-    /// A member of the present generation has told digests of its commits.
+    /// Takes digests that a member of the present generation has sent of its commits.
     pub(crate) fn handle_digests(
         &mut self,
         now: Time,
@@ -31,7 +32,7 @@ impl DriverCore {
         stamp: Stamp,
         told: StateDigests,
     ) {
-        // The bounds hold here, too: a worker may be another program than ours.
+        // The bounds are checked here, too, since a worker may be another program than ours.
         let is_bounded = told.digests.len() <= StateDigests::DIGESTS_MAX
             && told.names.len() <= StateDigests::NAMES_MAX
             && told.names.iter().all(|it| it.tensor.len() <= StateDigests::NAME_BYTES_MAX);
@@ -40,11 +41,11 @@ impl DriverCore {
         };
         let trains = matches!(self.round.phase(), RoundPhase::Run);
         if self.divergence.stamp != Some(stamp) {
-            // Until all members train, some may hold what they held before.
+            // Until all members train, some may hold the content of the generation before.
             if !trains {
                 return;
             }
-            // A driver that has taken over a generation that trains learns anew.
+            // A driver that has taken over a generation which trained learns anew which arrays are replicated.
             self.divergence.begin(Some(stamp));
         }
         self.divergence.take(rank, told);
@@ -56,7 +57,7 @@ impl DriverCore {
         self.judge_through(now, through.unwrap_or_default(), members);
     }
 
-    /// Compares the digests of all steps that every member has told of.
+    /// Compares the digests of all steps whose digests every member has sent.
     fn judge_through(&mut self, now: Time, through: u64, members: u32) {
         let mut found = false;
         while let Some(entry) = self.divergence.pending.first_entry() {
@@ -90,7 +91,7 @@ impl DriverCore {
         }
     }
 
-    /// Notes what the digests of an array say. Returns whether a member was found to differ.
+    /// Notes the result of a comparison of an array. Returns whether a member was found to differ.
     fn take_verdict(
         &mut self,
         step: u64,
@@ -151,7 +152,7 @@ impl DriverCore {
         self.event(EventKind::NotCompared { tensor: name, reason: reason.to_owned() });
     }
 
-    /// Notes that ranks differ in an array. Returns whether that is news.
+    /// Notes that ranks differ in an array, for a successor too. Returns whether that is news.
     fn found_to_differ(
         &mut self,
         step: u64,
@@ -173,7 +174,7 @@ impl DriverCore {
             if agreeing * 2 > members {
                 divergence.distrusted.insert(worker.clone());
             }
-            news.push(worker.clone());
+            news.push((worker.clone(), rank));
             divergence.differing.push(DifferingArray {
                 tensor,
                 worker,
@@ -184,11 +185,25 @@ impl DriverCore {
             });
         }
         let is_news = !news.is_empty();
+        if is_news && agreeing * 2 > members && !is_planted(Bug::DistrustNotRecorded) {
+            let distrusted = DistrustedImage {
+                id: tensor,
+                tensor: divergence.name(tensor),
+                members: news.clone(),
+                step,
+                agreeing,
+                world_size: members,
+            };
+            let stamp = current.stamp;
+            self.record(&JournalRecord::ReplicasDistrusted { stamp, distrusted });
+        }
+        let divergence = &mut self.divergence;
         if is_news && divergence.told < TOLD_MAX {
             divergence.told += 1;
             let tensor = divergence.name(tensor);
             let ranks = outvoted.iter().copied().take(StatusReport::DIVERGENCE_MAX).collect();
-            let workers = news.into_iter().take(StatusReport::DIVERGENCE_MAX).collect();
+            let news = news.into_iter().map(|(worker, _)| worker);
+            let workers = news.take(StatusReport::DIVERGENCE_MAX).collect();
             self.event(EventKind::ReplicasDiffer {
                 tensor,
                 step,
@@ -201,7 +216,14 @@ impl DriverCore {
         is_news
     }
 
-    /// Answers to members that were found to differ.
+    /// Answers differences that a former driver found in the generation that trains, once the takeover is over.
+    pub(crate) fn answer_restored_divergence(&mut self, now: Time) {
+        if matches!(self.round.phase(), RoundPhase::Run) {
+            self.answer_divergence(now);
+        }
+    }
+
+    /// Answers members that were found to differ.
     fn answer_divergence(&mut self, now: Time) {
         match self.config.on_divergence {
             OnDivergence::Tell => {}
@@ -216,8 +238,7 @@ impl DriverCore {
         }
     }
 
-    /// Has the members that a majority disagrees with take its content over: a planned end of the generation, whose next one
-    /// begins from a member of the majority.
+    /// Asks for a repair: the generation ends by plan, and the next one begins from a member of the majority.
     fn ask_repair(&mut self, now: Time) {
         let divergence = &mut self.divergence;
         let is_due = |worker: &&WorkerId| {
@@ -226,7 +247,7 @@ impl DriverCore {
         let workers: Vec<WorkerId> = divergence.distrusted.iter().filter(is_due).cloned().collect();
         let first = divergence.differing.iter().find(|it| workers.contains(&it.worker));
         let Some((tensor, step)) = first.map(|it| (it.tensor, it.step)) else {
-            // No majority, or repaired too often: it remains told.
+            // Without a majority, or after too many repairs, the difference is only told.
             return;
         };
         if divergence.repair.is_none() {

@@ -1,4 +1,4 @@
-//! What digests of one array in one step say, of all members: the same, different, or nothing. Used by `divergence`.
+//! Compares the members' digests of one array in one step. Called by `handlers`, once all members have sent theirs.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,15 @@ pub(super) struct RankDigest {
     changed: bool,
 }
 
-/// What the digests of one array say.
+/// Result of a comparison of one array's digests.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum ArrayVerdict {
-    /// All hold the same; `changed`: and the step has changed it on all of them.
+    /// All members hold the same content. `changed`: the step has changed the array on all of them.
     Same { changed: bool },
-    /// They differ. `agreeing` ranks, no more than any others, hold what `outvoted` do not; with a majority these are wrong, else
-    /// nobody knows.
+    /// Members hold different content. `agreeing` is the size of the largest group with the same content. If that is a majority,
+    /// `outvoted` are the ranks outside of it; else nobody knows which content is right, and `outvoted` are all ranks.
     Differ { outvoted: Vec<u32>, agreeing: u32 },
-    /// These ranks have no such array.
+    /// These ranks have sent no digest of the array.
     Lacking { ranks: Vec<u32> },
 }
 
@@ -34,7 +34,7 @@ impl RankDigest {
     }
 }
 
-/// Judges the digests of one array, one of each rank that has told one.
+/// Compares the digests of one array, at most one of each rank.
 pub(super) fn judge(digests: &[RankDigest], members: u32) -> ArrayVerdict {
     let mut groups: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     for digest in digests {
@@ -45,7 +45,7 @@ pub(super) fn judge(digests: &[RankDigest], members: u32) -> ArrayVerdict {
     if !ranks.is_empty() {
         return ArrayVerdict::Lacking { ranks };
     }
-    // Of groups of one size, the one with the lowest rank; it matters only where there is no majority.
+    // Of groups of equal size, the one with the lowest rank. The choice matters only without a majority.
     let largest = groups.values().max_by_key(|ranks| (ranks.len(), std::cmp::Reverse(ranks[0])));
     let Some(largest) = largest else { return ArrayVerdict::Lacking { ranks: Vec::new() } };
     if groups.len() == 1 {
@@ -55,7 +55,7 @@ pub(super) fn judge(digests: &[RankDigest], members: u32) -> ArrayVerdict {
     let is_majority = agreeing * 2 > members;
     let is_wrong = |rank: &u32| match is_planted(Bug::MajorityIsWrong) {
         true => largest.contains(rank),
-        // Without a majority, each of them may be wrong.
+        // Without a majority, each rank may be wrong.
         false => !is_majority || !largest.contains(rank),
     };
     ArrayVerdict::Differ { outvoted: (0..members).filter(is_wrong).collect(), agreeing }

@@ -1,9 +1,12 @@
-//! Replicas that differ: ranks hold the same state, and one whose arrays are others computes something else from then on. Part of
-//! `DriverCore`; its handlers are in `handlers`, what counts as a difference is in `judging`, and what the status says in `shown`.
+//! Replicas that differ: the driver compares the digests of the members' commits, and finds members whose arrays differ from those
+//! of the others. Part of `DriverCore`. `handlers` takes the digests and answers differences, `judging` compares the digests of one
+//! array, `shown` makes the lines of the status.
 //!
-//! Workers say with their progress the digests of arrays of their commits, a rotating part of the state each commit. Those of one
-//! step are compared once all members have told theirs. An array counts as replicated once a step has changed it alike on all
-//! ranks: what differs before that may be each rank's own, and nobody is accused of it.
+//! Workers send the digests of arrays of their commits with their progress, a rotating part of the state each commit. The driver
+//! compares the digests of a step once all members have sent theirs. An array counts as replicated once a step has changed it alike
+//! on all ranks. An array that differs before that may belong to each rank, and the driver accuses nobody of it.
+//!
+//! Members that a majority disagrees with are in the journal, so that a successor does not begin a generation from them.
 
 mod handlers;
 mod judging;
@@ -16,6 +19,7 @@ use elastic_protocol::{Stamp, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use self::judging::RankDigest;
+use crate::journal::{DistrustedImage, GenerationImage, GenerationProgress, Image};
 
 /// Most digests that wait for those of other members; the oldest steps are given up.
 const PENDING_MAX: usize = 1 << 18;
@@ -24,44 +28,44 @@ const PENDING_MAX: usize = 1 << 18;
 const TENSORS_MAX: usize = 1 << 16;
 
 /// Most arrays of members that are remembered as different, and most events about them in a generation.
-const DIFFERING_MAX: usize = 256;
+const DIFFERING_MAX: usize = Image::DISTRUSTED_MAX;
 const TOLD_MAX: usize = 16;
 
-/// Most repairs of one process: where they do not help, its host's memory is at fault, or the program.
+/// Most repairs of one process under one driver. If they do not help, the host's memory or the program is at fault.
 const REPAIRS_MAX: u32 = 3;
 
 /// Commits after which it is said that nothing could be compared.
 const ROTATION: u64 = 64;
 
-/// What is known of an array.
+/// Result of the comparisons of an array so far.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 enum ArrayStanding {
-    /// A step has changed it alike on all ranks.
+    /// A step has changed the array alike on all ranks.
     Replicated,
-    /// It differed before that.
+    /// The array differed before any step had changed it alike on all ranks.
     Unlike,
 }
 
-/// Steps of which a member has told the digests.
+/// Range of steps whose digests a member has sent: those after `since`, up to `through`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 struct CoveredSteps {
     since: u64,
     through: u64,
 }
 
-/// An array that a member holds otherwise than others.
+/// An array of which a member holds other content than other members.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 struct DifferingArray {
     tensor: u64,
     worker: WorkerId,
     rank: u32,
-    /// The first step in which it was seen.
+    /// First step in which the difference was seen.
     step: u64,
     agreeing: u32,
     members: u32,
 }
 
-/// A repair that is to be made.
+/// A repair that the driver has to make: a planned end of the generation.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct PendingRepair {
     pub(crate) workers: Vec<WorkerId>,
@@ -69,18 +73,18 @@ pub(crate) struct PendingRepair {
     pub(crate) step: u64,
 }
 
-/// The digests of the generation that trains, and what they have shown.
+/// The digests of the generation that trains, and the differences found in them.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Divergence {
-    /// The generation that all of this is about, but for what is known of arrays.
+    /// The generation of all fields but `tensors`, `standing`, `unclear` and `repairs`, which outlive generations.
     stamp: Option<Stamp>,
-    /// Steps whose digests each rank has told.
+    /// Steps whose digests each rank has sent.
     #[serde(with = "crate::recording::readable::pairs")]
     covered: BTreeMap<u32, CoveredSteps>,
     /// Digests that are not compared yet, by step.
     #[serde(with = "crate::recording::readable::pairs")]
     pending: BTreeMap<u64, Vec<RankDigest>>,
-    /// How many these are.
+    /// Number of digests in `pending`.
     pending_count: usize,
     /// The first step that was judged or given up in this generation, and the last one.
     judged_from: Option<u64>,
@@ -90,22 +94,22 @@ pub(crate) struct Divergence {
     tensors: BTreeMap<u64, String>,
     #[serde(with = "crate::recording::readable::pairs")]
     standing: BTreeMap<u64, ArrayStanding>,
-    /// Why arrays are not compared, in words; at most [`StatusReport::AWAITED_MAX`].
+    /// Arrays that are not compared, with the reason in words; at most [`StatusReport::AWAITED_MAX`].
     #[serde(with = "crate::recording::readable::pairs")]
     unclear: BTreeMap<u64, String>,
     differing: Vec<DifferingArray>,
-    /// Events about differences in this generation.
+    /// Number of events about differences in this generation.
     told: usize,
-    /// Members that a majority disagrees with: the others do not take their commit over where there is another choice.
+    /// Members that a majority disagrees with. They are roots only if no other member holds a commit of the generation.
     distrusted: BTreeSet<WorkerId>,
     repair: Option<PendingRepair>,
-    /// Repairs of processes.
+    /// Number of repairs of each process under this driver.
     #[serde(with = "crate::recording::readable::pairs")]
     repairs: BTreeMap<WorkerId, u32>,
 }
 
 impl Divergence {
-    /// A generation begins to train: its members hold the same content.
+    /// Forgets the generation before, since the members of this one begin with the same content.
     fn begin(&mut self, stamp: Option<Stamp>) {
         self.stamp = stamp;
         self.covered.clear();
@@ -117,17 +121,44 @@ impl Divergence {
         self.repair = None;
     }
 
+    /// The differences that former drivers of the job have recorded, of the generation that is in the journal.
+    pub(crate) fn restored(image: &Image) -> Self {
+        let trains = |it: &&GenerationImage| matches!(it.progress, GenerationProgress::Running);
+        let stamp = image.current.as_ref().filter(trains).map(|it| it.formation.stamp);
+        let mut divergence = Self { stamp, ..Self::default() };
+        for recorded in image.distrusted.iter().take(DIFFERING_MAX) {
+            let DistrustedImage { id, tensor, members, step, agreeing, world_size } = recorded;
+            divergence.tensors.insert(*id, tensor.clone());
+            divergence.standing.insert(*id, ArrayStanding::Replicated);
+            for (worker, rank) in members {
+                if divergence.differing.len() >= DIFFERING_MAX {
+                    break;
+                }
+                divergence.distrusted.insert(worker.clone());
+                divergence.differing.push(DifferingArray {
+                    tensor: *id,
+                    worker: worker.clone(),
+                    rank: *rank,
+                    step: *step,
+                    agreeing: *agreeing,
+                    members: *world_size,
+                });
+            }
+        }
+        divergence
+    }
+
     /// Whether a majority disagrees with this member's content.
     pub(crate) fn is_distrusted(&self, worker: &WorkerId) -> bool {
         self.distrusted.contains(worker)
     }
 
-    /// The repair that is to be made.
+    /// The repair that the driver has to make.
     pub(crate) const fn repair(&self) -> Option<&PendingRepair> {
         self.repair.as_ref()
     }
 
-    /// Takes the digests that a member has told.
+    /// Takes digests that a member has sent.
     fn take(&mut self, rank: u32, told: StateDigests) {
         let StateDigests { since, through, digests, names } = told;
         let covered = self.covered.entry(rank).or_insert(CoveredSteps { since, through: since });
@@ -152,12 +183,12 @@ impl Divergence {
         }
     }
 
-    /// The name of an array; of one that rank 0 does not have, its number.
+    /// Name of an array; its number if rank 0 does not have the array.
     fn name(&self, tensor: u64) -> String {
         self.tensors.get(&tensor).cloned().unwrap_or_else(|| format!("array {tensor:016x}"))
     }
 
-    /// What always holds of it.
+    /// Checks the invariants of this part.
     pub(crate) fn check(&self) -> Result<(), String> {
         let pending: usize = self.pending.values().map(Vec::len).sum();
         if pending != self.pending_count || pending > PENDING_MAX {

@@ -1,11 +1,11 @@
-//! Replicas that differ, and arrays that are not compared, as the status shows them. Called by `status`.
+//! The status' lines about replicas that differ and arrays that are not compared. Called by `status`.
 
 use elastic_protocol::messages::{DivergentReplica, StatusReport, UncomparedTensor};
 
 use crate::core::DriverCore;
 
 impl DriverCore {
-    /// Arrays that members hold otherwise than others, in the order in which they were found.
+    /// Arrays of which members hold other content than others, in the order in which they were found.
     pub(crate) fn divergent_replicas(&self) -> Vec<DivergentReplica> {
         let found = self.divergence.differing.iter().take(StatusReport::DIVERGENCE_MAX);
         found

@@ -522,7 +522,8 @@ impl Cluster {
         self.verdicts.pop_front().or_else(|| self.registry.poll_output())
     }
 
-    fn store(&mut self) -> bool {
+    /// Stores what the core has recorded. Returns whether there was anything.
+    pub(super) fn store(&mut self) -> bool {
         if self.disk_hangs {
             return false;
         }

@@ -323,6 +323,55 @@ fn c_6_a_driver_that_takes_over_compares_from_there_on() {
 }
 
 #[test]
+fn c_6_d_3_a_driver_that_takes_over_repairs_what_its_predecessor_found() {
+    let mut job = ReplicatedJob::answering(&["a", "b", "c"], OnDivergence::Repair);
+    job.commit(alike);
+    let damaged = job.cluster.members()[0].clone();
+    let host = damaged.host.as_str().to_owned();
+    job.cluster.damaged.insert(damaged.clone());
+    let flipped = |worker: &WorkerId, tensor| {
+        (tensor == WEIGHTS).then_some((7 + u64::from(worker.host.as_str() == host), true))
+    };
+    // The driver dies once the difference is on record, before it orders the repair.
+    job.step += 1;
+    job.cluster.train(1);
+    for worker in job.cluster.members() {
+        let told = StateDigests {
+            since: 1,
+            through: 2,
+            digests: flipped(&worker, WEIGHTS)
+                .map(|(digest, changed)| TensorDigest { step: 2, tensor: WEIGHTS, digest, changed })
+                .into_iter()
+                .collect(),
+            names: Vec::new(),
+        };
+        let (now, stamp) = (job.cluster.now, job.cluster.stamp());
+        job.cluster.core.handle_digests(now, &worker, stamp, told);
+    }
+    assert!(job.cluster.store());
+    assert!(job.cluster.resets.is_empty());
+    job.cluster.restart_driver();
+    let shown = job.status().divergence;
+    assert_eq!(shown.len(), 1, "the successor shows it");
+    assert_eq!((shown[0].tensor.as_str(), shown[0].step), ("model.weights", 2));
+    job.cluster.come_back(&["a", "b", "c"]);
+    job.cluster.pass(std::time::Duration::from_secs(5));
+    let expected = ResetCause::ReplicasDiffer {
+        workers: vec![damaged],
+        tensor: "model.weights".to_owned(),
+        step: 2,
+    };
+    assert_eq!(job.cluster.resets, [expected]);
+    let root = job.cluster.roots.last().copied().flatten().expect("G-6: no sync is skipped");
+    assert_ne!(root, 0, "the root is one of the majority");
+    assert!(job.status().divergence.is_empty(), "all hold the same again");
+    // What is repaired is forgotten in the journal, too.
+    job.cluster.damaged.clear();
+    job.cluster.restart_driver();
+    assert!(job.status().divergence.is_empty());
+}
+
+#[test]
 fn more_digests_than_a_message_may_have_are_dropped() {
     let mut job = ReplicatedJob::answering(&["a", "b"], OnDivergence::Tell);
     let worker = job.cluster.worker("a", 0);
