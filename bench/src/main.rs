@@ -1,6 +1,7 @@
 //! Benchmarks: `cargo run --release -p bench -- recovery --json`. The last line of stdout is the result.
 
 mod abort;
+mod checkpoint;
 mod collective;
 mod detect;
 mod driver_cost;
@@ -39,6 +40,8 @@ enum Bench {
     Allgather(collective::SizedOptions),
     /// The sum of float32 over eight logical shards, to all, by size; `allreduce` beside it shows what it costs.
     Shards(collective::SizedOptions),
+    /// What a save costs the steps beside it, when it is durable, and how long a resume takes; ours and peers in turns.
+    Checkpoint(checkpoint::CheckpointOptions),
     /// The forming of a new generation's group.
     Form(collective::CollectiveOptions),
     /// kill -9 of a rank in the middle of a large all-reduce: when and how the others learn it.
@@ -85,6 +88,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Broadcast(options) => collective::run(Collective::Broadcast, &options),
         Bench::Allgather(options) => collective::run(Collective::Allgather, &options),
         Bench::Shards(options) => collective::run(Collective::Shards, &options),
+        Bench::Checkpoint(options) => checkpoint::run(&options),
         Bench::Form(options) => collective::run_form(&options),
         Bench::Abort(options) => abort::run(&options),
         Bench::CollectiveRank(options) => collective::run_rank(&options),

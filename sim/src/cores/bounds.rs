@@ -54,7 +54,8 @@ impl World {
             .and_then(|()| self.check_hang_is_named())
             .and_then(|()| self.check_straggler_is_named())
             .and_then(|()| self.check_rests())
-            .and_then(|()| self.check_difference_is_named());
+            .and_then(|()| self.check_difference_is_named())
+            .and_then(|()| self.check_named_are_shown());
         self.demand(checked);
         if !self.is_whole() {
             self.calm = Calm { whole_since: self.now, ..Calm::default() };

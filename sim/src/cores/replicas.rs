@@ -2,9 +2,9 @@
 //! checks whom the driver names. Who is named differs from the majority; who differs for long is named; what each process has of
 //! its own is never accused; and a repair begins from the majority.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use elastic_protocol::messages::{StateDigests, TensorDigest, TensorName};
+use elastic_protocol::messages::{StateDigests, StatusReport, TensorDigest, TensorName};
 use elastic_protocol::{ResetCause, Stamp, WorkerId};
 
 use super::driver::ObservedPhase;
@@ -56,6 +56,9 @@ pub(super) struct ReplicaWatch {
     /// What the majority held when the driver last named others.
     majority: Option<u64>,
     repair: Option<Repair>,
+    /// Processes that a driver has named against a majority, in this generation of this job.
+    named: BTreeSet<u32>,
+    named_in: (u32, Stamp),
 }
 
 /// The largest group of equals among the damages of members, and how many it has.
@@ -174,6 +177,16 @@ impl World {
             ));
         }
         self.replicas.majority = has_majority.then_some(right);
+        let named_in = (self.driver.job, self.driver.stamp);
+        if self.replicas.named_in != named_in {
+            self.replicas.named.clear();
+            self.replicas.named_in = named_in;
+        }
+        if has_majority {
+            let members = &self.driver.members;
+            let named = expected.iter().filter_map(|rank| members.get(*rank as usize));
+            self.replicas.named.extend(named);
+        }
         Ok(())
     }
 
@@ -230,6 +243,35 @@ impl World {
             None => Ok(()),
             Some(better) => Err(format!(
                 "replicas: a repair begins from {root}, which the majority disagreed with, and {better} holds what it had"
+            )),
+        }
+    }
+
+    /// Checks that whoever was named against a majority is shown for as long as the generation trains, by the next drivers too.
+    /// Called at each check in time.
+    pub(super) fn check_named_are_shown(&mut self) -> Result<(), String> {
+        let is_watched = self.has_digests()
+            && self.driver.phase == ObservedPhase::Run
+            && self.replicas.named_in == (self.driver.job, self.driver.stamp)
+            && !self.replicas.named.is_empty();
+        if !is_watched {
+            return Ok(());
+        }
+        let now = self.driver.clock.local(self.now);
+        let Some(cores) = self.driver.cores() else { return Ok(()) };
+        let status = cores.driver.status(now, &|time| time.to_string());
+        if status.divergence.len() >= StatusReport::DIVERGENCE_MAX {
+            return Ok(());
+        }
+        let is_shown = |process: &&u32| {
+            let id = &self.processes[**process as usize].id;
+            status.divergence.iter().any(|it| (&it.host, it.slot) == (&id.host, id.slot))
+        };
+        match self.replicas.named.iter().find(|process| !is_shown(process)) {
+            None => Ok(()),
+            Some(process) => Err(format!(
+                "replicas: {} was named against a majority, and the driver does not show it: {:?}",
+                self.processes[*process as usize].id, status.divergence
             )),
         }
     }

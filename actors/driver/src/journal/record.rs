@@ -177,6 +177,7 @@ impl JournalRecord {
                 | Self::GenerationOpened { .. }
                 | Self::StopDecided { .. }
                 | Self::Ended { .. }
+                | Self::ReplicasDistrusted { .. }
         )
     }
 
