@@ -4,6 +4,7 @@ mod abort;
 mod checkpoint;
 mod collective;
 mod detect;
+mod divergence;
 mod driver_cost;
 mod driver_kill;
 mod faults;
@@ -16,6 +17,7 @@ mod rendezvous;
 mod soak;
 mod start;
 mod statistics;
+mod torture;
 mod worker;
 
 use clap::{Parser, Subcommand};
@@ -57,6 +59,11 @@ enum Bench {
     /// The training program of `detect`.
     #[command(hide = true)]
     DetectWorker(detect::DetectWorkerOptions),
+    /// What the digests of a commit's arrays cost the training thread, by the size of the state.
+    Divergence(divergence::DivergenceOptions),
+    /// The training program of `divergence`.
+    #[command(hide = true)]
+    DivergenceWorker(divergence::DivergenceProgramOptions),
     /// The driver's cost of a start, the loss of a host and its return, by the number of hosts; no processes.
     DriverCost(driver_cost::DriverCostOptions),
     /// kill -9 of the driver at random moments while digits trains, and its return: what the job notices of it.
@@ -77,6 +84,8 @@ enum Bench {
     SoakWorker(soak::SoakProgramOptions),
     /// From the command to the first line of a trivial Python script, and the agent's memory.
     Start(start::StartOptions),
+    /// Kills, joins, a driver's death and kills of everything: the weights of an undisturbed worker, each sample once.
+    Torture(torture::TortureOptions),
     /// The training program of the benchmarks.
     #[command(hide = true)]
     Worker(worker::WorkerOptions),
@@ -95,6 +104,8 @@ fn main() -> anyhow::Result<()> {
         Bench::AbortRank(options) => abort::run_rank(&options),
         Bench::Detect(options) => detect::run(&options),
         Bench::DetectWorker(options) => detect::run_worker(&options),
+        Bench::Divergence(options) => divergence::run(&options),
+        Bench::DivergenceWorker(options) => divergence::run_program(&options),
         Bench::DriverCost(options) => driver_cost::run(&options),
         Bench::DriverKill(options) => driver_kill::run(&options),
         Bench::Faults(options) => faults::run(&options),
@@ -104,6 +115,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Soak(options) => soak::run(&options),
         Bench::SoakWorker(options) => soak::run_program(&options),
         Bench::Start(options) => start::run(&options),
+        Bench::Torture(options) => torture::run(&options),
         Bench::Worker(options) => worker::run(&options),
     }
 }

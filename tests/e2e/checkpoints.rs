@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::sickness::{Disk, Sickness};
-use crate::support::{Job, binary, signal};
+use crate::support::{Job, Random, binary, signal};
 
 /// Commits between two checkpoints of these tests.
 const EVERY: u64 = 20;
@@ -104,6 +104,55 @@ fn c_1_a_job_whose_every_process_was_killed_goes_on_at_most_one_interval_behind(
     let log = again.log();
     let first = log.iter().find(|line| line["event"] == "enter").expect("it trained");
     assert!(first["steps"].as_u64() > Some(0), "it did not begin from the start: {first}");
+}
+
+#[test]
+fn c_1_c_3_every_process_killed_again_and_again_also_while_a_checkpoint_is_written() {
+    let shared = TempDir::new().expect("a folder");
+    let folder = shared.path().join("checkpoints");
+    let mut random = Random::new(17);
+    let (mut newest, mut reached) = (None, 0);
+    for life in 0..6 {
+        let mut job = start(1 + random.below(3) as u32, &folder, &[]);
+        let from = loaded(&mut job)["step"].as_u64();
+        assert_eq!(from, newest, "life {life} begins from the newest that is whole");
+        // One interval, the one being saved, and the commits of a save's duration.
+        assert!(reached <= from.unwrap_or_default() + 10 * EVERY, "{reached} was reached");
+        let last = |job: &Job| job.log().iter().filter_map(|line| line["steps"].as_u64()).max();
+        job.wait("a step", |job| (last(job) > from).then_some(()));
+        if life == 5 {
+            assert_eq!(job.finish(), 0);
+            job.assert_exact();
+            return;
+        }
+        if life % 2 == 0 {
+            job.pass_ms(random.below(1_500));
+        } else {
+            let known = steps_of_folders(&folder);
+            let is_partial = |step: &u64| {
+                let manifest = folder.join(format!("step-{step:010}/manifest.json"));
+                !known.contains(step) && !manifest.exists()
+            };
+            job.wait("a checkpoint that is being written", |_| {
+                steps_of_folders(&folder).iter().any(is_partial).then_some(())
+            });
+        }
+        kill_everything(&mut job);
+        reached = last(&job).unwrap_or_default();
+        let is_whole = |step: &u64| {
+            let path = folder.join(format!("step-{step:010}"));
+            checkpoint(&["verify", &path.display().to_string()]).0 == Some(0)
+        };
+        newest = steps_of_folders(&folder).into_iter().filter(is_whole).max();
+    }
+}
+
+/// The steps of all checkpoints, whole or not.
+fn steps_of_folders(folder: &Path) -> Vec<u64> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let step =
+        |name: String| name.strip_prefix("step-").and_then(|digits| digits.parse::<u64>().ok());
+    entries.filter_map(|entry| step(entry.file_name().to_string_lossy().into_owned())).collect()
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! Compares the records of the training programs, at the end of a soak. Every rank of a generation must have the same
-//! bits when the generation begins and after each commit. After each epoch the state must be that of a training in which
+//! Compares the records of the training programs, at the end of a soak or of a torture. Every rank of a generation must have the
+//! same bits when the generation begins and after each commit. After each epoch the state must be that of a training in which
 //! every sample counted once.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 
@@ -54,15 +54,53 @@ impl SoakRecord {
 
 /// The result of comparing all records.
 #[derive(Debug, Default)]
-pub(super) struct RecordComparison {
-    pub(super) commits: u64,
-    pub(super) epochs: u64,
+pub(crate) struct RecordComparison {
+    pub(crate) commits: u64,
+    pub(crate) epochs: u64,
     /// Commits that more than one rank recorded.
     pub(super) compared: u64,
 }
 
+/// The records of a job, by life: a life ends when every process is killed, and the next one counts its generations anew.
+#[derive(Debug, Default)]
+pub(crate) struct JobRecords {
+    lives: Vec<Vec<SoakRecord>>,
+}
+
+impl JobRecords {
+    /// The folder of the records of a life whose program was given this folder.
+    pub(crate) fn folder(life: &Path) -> PathBuf {
+        life.join(RECORDS)
+    }
+
+    /// Reads the records of a life. Returns the number of its last commit, 0 if there is none.
+    pub(crate) fn add_life(&mut self, life: &Path) -> anyhow::Result<u64> {
+        let records = read(life)?;
+        // The program commits after each step and after each epoch.
+        let last = records.iter().map(|record| record.steps + record.epoch).max();
+        self.lives.push(records);
+        Ok(last.unwrap_or_default())
+    }
+
+    /// Checks all lives: the ranks of each agree, and together they saw each epoch whole.
+    pub(crate) fn check(&self) -> anyhow::Result<RecordComparison> {
+        let mut all = RecordComparison::default();
+        for records in &self.lives {
+            let (commits, compared) = compare_ranks(records)?;
+            (all.commits, all.compared) = (all.commits + commits, all.compared + compared);
+        }
+        all.epochs = check_epochs(&self.lives.concat())?;
+        Ok(all)
+    }
+}
+
 /// Checks all records below a job's folder.
 pub(super) fn check(folder: &Path) -> anyhow::Result<RecordComparison> {
+    compare(&read(folder)?)
+}
+
+/// Reads the records below a folder.
+fn read(folder: &Path) -> anyhow::Result<Vec<SoakRecord>> {
     let mut records = Vec::new();
     for entry in fs::read_dir(folder.join(RECORDS))? {
         let bytes = fs::read(entry?.path())?;
@@ -70,10 +108,16 @@ pub(super) fn check(folder: &Path) -> anyhow::Result<RecordComparison> {
         let (whole, _rest) = bytes.as_chunks::<{ SoakRecord::BYTES }>();
         records.extend(whole.iter().map(SoakRecord::from_bytes));
     }
-    compare(&records)
+    Ok(records)
 }
 
 fn compare(records: &[SoakRecord]) -> anyhow::Result<RecordComparison> {
+    let (commits, compared) = compare_ranks(records)?;
+    Ok(RecordComparison { commits, epochs: check_epochs(records)?, compared })
+}
+
+/// Checks that all ranks of a commit recorded the same. Returns the number of commits, and of those that several ranks recorded.
+fn compare_ranks(records: &[SoakRecord]) -> anyhow::Result<(u64, u64)> {
     let mut commits: BTreeMap<(u64, u64, u64), (SoakRecord, u64)> = BTreeMap::new();
     for record in records {
         let key = (record.generation, record.steps, record.epoch);
@@ -81,6 +125,12 @@ fn compare(records: &[SoakRecord]) -> anyhow::Result<RecordComparison> {
         ensure!(first == record, "two ranks of one commit differ: {first:?} and {record:?}");
         *count += 1;
     }
+    let compared = commits.values().filter(|(_, count)| *count > 1).count() as u64;
+    Ok((commits.len() as u64, compared))
+}
+
+/// Checks that every epoch that has ended trained each sample once. Returns how many have.
+fn check_epochs(records: &[SoakRecord]) -> anyhow::Result<u64> {
     let epochs = records.iter().map(|record| record.epoch).max().context("nobody has committed")?;
     let digests: Vec<u64> = digests_of_epochs().take(epochs as usize + 1).collect();
     let mut seen = 0;
@@ -96,11 +146,7 @@ fn compare(records: &[SoakRecord]) -> anyhow::Result<RecordComparison> {
     }
     let broken = last_of_epoch.iter().find(|(epoch, whole)| **epoch > 0 && !**whole);
     ensure!(broken.is_none(), "no rank saw every sample trained once at epoch {broken:?}");
-    Ok(RecordComparison {
-        commits: commits.len() as u64,
-        epochs,
-        compared: commits.values().filter(|(_, count)| *count > 1).count() as u64,
-    })
+    Ok(epochs)
 }
 
 #[cfg(test)]
@@ -129,6 +175,16 @@ mod tests {
     fn a_bit_that_differs_is_seen() {
         let other = SoakRecord { state: 9, ..record(0, 1, 0) };
         compare(&[record(0, 1, 0), other]).expect_err("two ranks differ");
+    }
+
+    #[test]
+    fn lives_count_their_generations_anew_and_their_epochs_together() {
+        let other = SoakRecord { state: 9, ..record(0, 1, 0) };
+        let lives = vec![vec![record(0, 1, 0)], vec![other, record(1, 1, 1)]];
+        let checked = JobRecords { lives }.check().expect("nothing is wrong");
+        assert_eq!((checked.commits, checked.epochs), (3, 1));
+        let lives = vec![vec![record(0, 1, 0)], vec![record(1, 1, 0)]];
+        JobRecords { lives }.check().expect_err("no life saw a whole epoch");
     }
 
     #[test]

@@ -28,7 +28,8 @@ use self::job::SoakJob;
 use self::watch::SizeWatch;
 use crate::process::{now, pause};
 
-pub(crate) use self::program::{SoakProgramOptions, run as run_program};
+pub(crate) use self::check::JobRecords;
+pub(crate) use self::program::{FINISH, SoakProgramOptions, run as run_program};
 
 /// Interval at which processes that ended are restarted.
 const TEND_EVERY: Duration = Duration::from_millis(100);

@@ -25,7 +25,7 @@ const SUMS: usize = 64;
 const WEIGHTS: usize = 2_048;
 
 /// A file in the program's folder that asks all workers to finish after their current epoch.
-pub(super) const FINISH: &str = "finish";
+pub(crate) const FINISH: &str = "finish";
 
 /// A folder below the program's folder, for the records of each process.
 pub(super) const RECORDS: &str = "records";

@@ -1,0 +1,172 @@
+//! A job whose every process is killed again and again, half of the times while a checkpoint is written. The job goes on from the
+//! newest checkpoint that is whole; each sample is trained once an epoch over the job's whole life.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::job::TortureJob;
+use super::{TortureOptions, say};
+use crate::process::{elastic_node, now, pause};
+use crate::soak::{FINISH, JobRecords};
+use crate::statistics::median;
+
+/// Most workers of a life.
+const WORKERS_MAX: u32 = 4;
+
+/// The longest life before a kill at a random moment, after the first step.
+const LIFE_MS: u64 = 3_000;
+
+/// The longest time from the begin of a save until the kill.
+const INTO_SAVE_MS: u64 = 30;
+
+/// How often the folder is looked at for a checkpoint that is being written.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// How long a checkpoint may keep one waiting.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What was done and seen.
+#[derive(Debug, Serialize)]
+pub(super) struct TotalReport {
+    kills: u32,
+    /// Kills after which a checkpoint was there that is not whole.
+    partial: u32,
+    every: u64,
+    epochs: u64,
+    commits: u64,
+    /// Steps between the last commit of a life and the first of the next.
+    steps_lost_median: f64,
+    steps_lost_max: f64,
+    /// Intervals between checkpoints that these are at most, with the interval that was being saved.
+    intervals_lost_max: f64,
+    seconds: f64,
+}
+
+pub(super) fn run(options: &TortureOptions) -> anyhow::Result<TotalReport> {
+    let began = now();
+    let folder = TempDir::with_prefix("elastic-node-torture-")?;
+    let checkpoints = folder.path().join("checkpoints");
+    let mut random = ChaCha8Rng::seed_from_u64(options.seed);
+    let mut records = JobRecords::default();
+    let (mut partial, mut lost) = (0, Vec::new());
+    // Highest step of the lives before, and the newest checkpoint that is whole.
+    let (mut reached, mut newest) = (0_u64, None);
+    for life in 0..=options.total_kills {
+        let is_last = life == options.total_kills;
+        let at = folder.path().join(format!("life-{life}"));
+        let workers = random.random_range(1..=WORKERS_MAX);
+        let mut job = start(options, &at, &checkpoints, workers)?;
+        let loaded = job.wait("the begin", |job| job.events_of("checkpoint_loaded").pop())?;
+        let from = loaded["step"].as_u64();
+        ensure!(from == newest, "life {life} begins from {loaded}, and {newest:?} is the newest");
+        if life > 0 {
+            lost.push(reached.saturating_sub(from.unwrap_or_default()) as f64);
+        }
+        job.wait("a step", |job| (job.step()? > from.unwrap_or_default()).then_some(()))?;
+        if is_last {
+            fs::write(at.join(FINISH), [])?;
+            job.end(PATIENCE)?;
+            records.add_life(&at)?;
+            break;
+        }
+        if life % 2 == 0 {
+            pause(Duration::from_millis(random.random_range(0..LIFE_MS)));
+        } else {
+            wait_for_a_save(&checkpoints)?;
+            pause(Duration::from_millis(random.random_range(0..INTO_SAVE_MS)));
+        }
+        job.kill_everything(|| random.random())?;
+        reached = records.add_life(&at)?.max(from.unwrap_or_default());
+        let (whole, others) = verified(&checkpoints)?;
+        partial += u32::from(others > 0);
+        newest = whole;
+        say(
+            options,
+            &format!("life {life} of {workers}: steps {from:?} to {reached}, {others} partial"),
+        );
+    }
+    let checked = records.check()?;
+    let lost_max = lost.iter().copied().fold(0.0, f64::max);
+    let intervals = lost_max / options.every as f64;
+    Ok(TotalReport {
+        kills: options.total_kills,
+        partial,
+        every: options.every,
+        epochs: checked.epochs,
+        commits: checked.commits,
+        steps_lost_median: median(&lost).context("there were kills")?,
+        steps_lost_max: lost_max,
+        intervals_lost_max: intervals,
+        seconds: began.elapsed().as_secs_f64(),
+    })
+}
+
+/// One life of the job: a new driver, which knows the checkpoints only.
+fn start(
+    options: &TortureOptions,
+    at: &Path,
+    checkpoints: &Path,
+    workers: u32,
+) -> anyhow::Result<TortureJob> {
+    fs::create_dir_all(JobRecords::folder(at))?;
+    let (np, every) = (workers.to_string(), options.every.to_string());
+    let checkpoints = checkpoints.display().to_string();
+    let flags = ["--np", &np, "--checkpoint", &checkpoints, "--checkpoint-every", &every];
+    let flags = flags.map(ToOwned::to_owned);
+    let own = std::env::current_exe()?.display().to_string();
+    let (folder, step_ms) = (at.display().to_string(), options.step_ms.to_string());
+    let program = [&own, "soak-worker", "--folder", &folder, "--step-ms", &step_ms];
+    let mut job = TortureJob::start(at, &flags, &program.map(ToOwned::to_owned))?;
+    job.add_host(workers)?;
+    Ok(job)
+}
+
+/// The folders of checkpoints, whole or not.
+fn folders(checkpoints: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(checkpoints).into_iter().flatten().flatten();
+    let is_step = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"))
+    };
+    entries.map(|entry| entry.path()).filter(is_step).collect()
+}
+
+/// Waits until a checkpoint is being written.
+fn wait_for_a_save(checkpoints: &Path) -> anyhow::Result<()> {
+    let known = folders(checkpoints);
+    let deadline = now() + PATIENCE;
+    let is_new = |path: &PathBuf| !known.contains(path) && !path.join("manifest.json").exists();
+    while !folders(checkpoints).iter().any(is_new) {
+        ensure!(now() < deadline, "no checkpoint is written");
+        pause(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+/// The step of the newest checkpoint all of whose bytes are as written, and how many others there are.
+fn verified(checkpoints: &Path) -> anyhow::Result<(Option<u64>, usize)> {
+    let program = elastic_node()?;
+    let (mut newest, mut others) = (None, 0);
+    for folder in folders(checkpoints) {
+        let run = |command: &str, more: &[&str]| {
+            let mut line = Command::new(&program);
+            line.args(["checkpoint", command]).arg(&folder).args(more);
+            line.stdin(Stdio::null()).stderr(Stdio::null()).output()
+        };
+        if !run("verify", &[])?.status.success() {
+            others += 1;
+            continue;
+        }
+        let manifest: Value = serde_json::from_slice(&fs::read(folder.join("manifest.json"))?)?;
+        newest = newest.max(manifest["step"].as_u64());
+    }
+    Ok((newest, others))
+}
