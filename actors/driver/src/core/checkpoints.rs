@@ -24,8 +24,8 @@ use crate::journal::{Image, JournalRecord};
 /// Time after which a save that is not complete counts as slow: the status names for whom it waits.
 const SAVE_SLOW: Duration = Duration::from_secs(60);
 
-/// Steps between the highest one that was reported and the one that is ordered, to begin with. It doubles whenever a
-/// member has made the commit before the order came.
+/// Least number of steps between the highest reported step and the one that is ordered. The number doubles whenever a member has
+/// made the commit before the order came, and is halved by each save: a long one makes checkpoints rare.
 const LEAD_STEPS: u64 = 2;
 
 /// Most steps of that lead.
@@ -130,6 +130,8 @@ impl DriverCore {
         self.checkpoints.save = None;
         self.checkpoints.reached = Step::default();
         self.checkpoints.failed = None;
+        // The next generation's members may be nearer, and its steps longer.
+        self.checkpoints.lead = LEAD_STEPS;
     }
 
     /// Begins a save if one is due and none is under way.
@@ -243,6 +245,7 @@ impl DriverCore {
                 self.checkpoints.trouble = None;
                 self.checkpoints.last = Some(step);
                 self.checkpoints.last_at = Some(now);
+                self.checkpoints.lead = (self.checkpoints.lead / 2).max(LEAD_STEPS);
                 self.record(&JournalRecord::CheckpointSaved { step });
                 self.event(EventKind::CheckpointSaved { step: step.0, bytes, ms });
                 if let Some(trouble) = troubles.first() {

@@ -110,6 +110,28 @@ fn an_order_that_comes_too_late_is_given_again_with_a_longer_lead() {
 }
 
 #[test]
+fn c_1_a_longer_lead_does_not_outlast_the_moment_that_needed_it() {
+    let mut cluster = cluster(CheckpointEvery::Steps(10), ResumeFrom::Auto);
+    let a = cluster.members()[0].clone();
+    for reached in [50, 100, 150, 200, 250, 300] {
+        report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(reached) });
+    }
+    assert_eq!(saving(&cluster), Some(430), "128 steps ahead, at a multiple of 10");
+    let saved: Vec<u64> = (0..7).map(|_| save(&mut cluster)).collect();
+    let next = saving(&cluster).expect("the next one");
+    assert_eq!(next - saved[6], 10, "an interval from one to the next again: {saved:?}");
+    for reached in [600, 700, 800] {
+        report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(reached) });
+    }
+    let victim = cluster.members()[1].clone();
+    cluster.kill(&victim);
+    cluster.pass(Duration::from_secs(5));
+    let began = cluster.core.round.current().expect("a generation").formation.step.0;
+    let first = saving(&cluster).expect("a save of the new generation");
+    assert!(first <= began + 10, "step {first} is saved by a generation that begins from {began}");
+}
+
+#[test]
 fn c_4_a_save_that_fails_is_told_and_the_next_one_is_tried() {
     let mut cluster = of_steps();
     let b = cluster.members()[1].clone();
