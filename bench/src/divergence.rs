@@ -77,13 +77,13 @@ struct DigestCost {
 /// The state: either layers or as many plain bytes.
 #[derive(Deserialize, Serialize)]
 struct DigestedTraining {
-    layers: Vec<Layer>,
+    layers: Vec<DigestedLayer>,
     #[serde(with = "elastic_node::bulk")]
     plain: Vec<u8>,
 }
 
 #[derive(Deserialize, Serialize)]
-struct Layer {
+struct DigestedLayer {
     #[serde(with = "elastic_node::bulk")]
     weight: Vec<f32>,
 }
@@ -151,7 +151,7 @@ pub(crate) fn run_program(options: &DivergenceProgramOptions) -> anyhow::Result<
                 state.plain.fill(step as u8);
                 plain.extend(timed(step, || state.commit(worker))?);
             }
-            let weight = || Layer { weight: vec![0.0; length / 4 / options.arrays] };
+            let weight = || DigestedLayer { weight: vec![0.0; length / 4 / options.arrays] };
             state.plain = Vec::new();
             state.layers = (0..options.arrays).map(|_| weight()).collect();
             for step in 0..options.commits {

@@ -59,7 +59,7 @@ pub(crate) struct CheckpointOptions {
 
 /// The result.
 #[derive(Debug, Serialize)]
-struct CheckpointReport {
+struct CheckpointBenchReport {
     state_bytes: u64,
     ranks: u32,
     resume_world: u32,
@@ -124,7 +124,7 @@ pub(crate) fn run(options: &CheckpointOptions) -> anyhow::Result<()> {
         Some((contestant.name(), peer))
     };
     let peers = contestants.iter().filter(|it| **it != CheckpointContestant::Ours);
-    let report = CheckpointReport {
+    let report = CheckpointBenchReport {
         state_bytes: options.state,
         ranks: RANKS,
         resume_world: options.resume_world,
