@@ -63,7 +63,8 @@ struct CheckpointBenchReport {
     state_bytes: u64,
     ranks: u32,
     resume_world: u32,
-    step_ms: u64,
+    /// Least time of a step, as it was asked for.
+    asked_step_ms: u64,
     /// Load average of the last minute, at the begin and at the end.
     load: [f64; 2],
     #[serde(flatten)]
@@ -128,7 +129,7 @@ pub(crate) fn run(options: &CheckpointOptions) -> anyhow::Result<()> {
         state_bytes: options.state,
         ranks: RANKS,
         resume_world: options.resume_world,
-        step_ms: options.step_ms,
+        asked_step_ms: options.step_ms,
         load: [began, load()?],
         peers: peers.filter_map(of_peer).collect(),
         ours,
