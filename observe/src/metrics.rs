@@ -407,6 +407,7 @@ mod tests {
             last_reset: None,
             resets_recent: Vec::new(),
             moved: None,
+            gather: None,
             waiting_for: None,
             awaited: Vec::new(),
             stalled: Vec::new(),

@@ -76,6 +76,7 @@ fn status() -> StatusReport {
         last_reset: None,
         resets_recent: Vec::new(),
         moved: None,
+        gather: None,
         waiting_for: Some(HOSTILE.to_owned()),
         awaited: Vec::new(),
         stalled: Vec::new(),
