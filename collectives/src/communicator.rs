@@ -10,7 +10,7 @@ use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::operation::{HostOperation, Operation};
 use crate::reduce::ReduceOp;
-use crate::shards;
+use crate::shards::{self, ShardDeal};
 use crate::wire::{OperationKind, OperationSignature};
 
 /// The group of one generation, as one of its ranks uses it. Calls block the training thread until the operation is
@@ -127,20 +127,20 @@ pub trait CommunicatorExt: Communicator {
         self.run(Operation::GroupedAllReduce { buffers, op })
     }
 
-    /// Replaces `output` by the reduction of `total` logical shards over a fixed tree of their numbers, so that the bits
-    /// do not depend on the world size. This rank gives `shards`, its own by [`crate::ShardDeal::even`], in order; each
-    /// is as long as `output`.
+    /// Replaces `output` by the reduction of a job's logical shards over a fixed tree of their numbers, so that the bits
+    /// depend neither on the world size nor on who carries which. This rank gives `shards`, its own by `deal`, in order; each
+    /// is as long as `output`. All ranks give the same deal.
     ///
     /// What a rank can combine by itself is one partial result. It moves as much as [`Self::all_reduce`] where the world
     /// divides the shards into nodes of the tree, as 4 ranks do 8 shards, and up to `2 log2 total` times as much elsewhere.
     fn all_reduce_shards<E: Element>(
         &mut self,
         shards: &[&[E]],
-        total: u32,
+        deal: &ShardDeal,
         output: &mut [E],
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
-        shards::all_reduce(self, shards, total, output, op)
+        shards::all_reduce(self, deal, shards, output, op)
     }
 
     /// See [`Operation::Reduce`].

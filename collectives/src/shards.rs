@@ -22,7 +22,8 @@ const KIND: OperationKind = OperationKind::AllReduce;
 const PIECE: usize = 4 << 20;
 
 /// The dealing of a job's logical shards to ranks: each rank has neighbouring shards, and a lower rank has lower ones.
-/// This is the only place that decides which rank carries which shards.
+/// This is the only place that decides which rank carries which shards. The driver says how many each carries where some
+/// are slower than others.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ShardDeal {
     /// The first shard of each rank, and the number of shards at the end.
@@ -35,6 +36,19 @@ impl ShardDeal {
     pub fn even(shards: u32, world: u32) -> Self {
         let starts = (0..world).map(|rank| even_part(shards, rank, world).start);
         Self { starts: starts.chain([shards]).collect() }
+    }
+
+    /// The deal of a job: by the driver's number of shards for each rank, or evenly where it gave none for these shards and
+    /// this world.
+    pub fn of_job(shards: u32, world: u32, counts: &[u32]) -> Self {
+        let mut starts = vec![0];
+        let mut end = 0_u32;
+        for count in counts {
+            end = end.saturating_add(*count);
+            starts.push(end);
+        }
+        let fits = counts.len() == world as usize && end == shards && !counts.contains(&0);
+        if fits { Self { starts } } else { Self::even(shards, world) }
     }
 
     /// The number of shards.
@@ -352,20 +366,19 @@ pub fn fold_partial<E: Element>(deal: &ShardDeal, partial: &[E], op: ReduceOp) -
 /// See [`crate::CommunicatorExt::all_reduce_shards`].
 pub(crate) fn all_reduce<C: Communicator + ?Sized, E: Element>(
     group: &mut C,
+    deal: &ShardDeal,
     shards: &[&[E]],
-    total: u32,
     output: &mut [E],
     op: ReduceOp,
 ) -> Result<(), CollectiveError> {
-    let deal = ShardDeal::even(total, group.world_size());
     let due = deal.of(group.rank());
     if shards.len() != due.len() {
         let reason = format!("{} shards are given, {} are due: {due:?}", shards.len(), due.len());
         return Err(check::invalid(KIND, reason));
     }
-    let mut fold = ShardFold::new(&deal, group.rank(), op);
+    let mut fold = ShardFold::new(deal, group.rank(), op);
     shards.iter().try_for_each(|shard| fold.add(*shard))?;
-    fold.all_reduce(group, &deal, output)
+    fold.all_reduce(group, deal, output)
 }
 
 #[cfg(test)]
@@ -388,6 +401,17 @@ mod tests {
     }
 
     #[test]
+    fn the_drivers_counts_deal_the_shards_of_a_job_and_others_are_dealt_evenly() {
+        let deal = ShardDeal::of_job(8, 3, &[4, 1, 3]);
+        assert_eq!([deal.of(0), deal.of(1), deal.of(2)], [0..4, 4..5, 5..8]);
+        assert_eq!((deal.shards(), deal.world()), (8, 3));
+        // None, of other shards, of another world, and with a rank that has none.
+        for counts in [&[][..], &[4, 1, 4], &[4, 4], &[8, 0, 0], &[u32::MAX, 8, 1]] {
+            assert_eq!(ShardDeal::of_job(8, 3, counts), ShardDeal::even(8, 3), "{counts:?}");
+        }
+    }
+
+    #[test]
     fn the_nodes_of_all_ranks_become_one_tree_in_any_world() {
         /// The tree over the shards from `start` to `end`, in words.
         fn tree(start: u32, end: u32) -> String {
@@ -398,8 +422,15 @@ mod tests {
             format!("({} {})", tree(start, start + left), tree(start + left, end))
         }
         for total in 1..40 {
-            for world in 1..=total {
-                let deal = ShardDeal::even(total, world);
+            // Even deals, and deals in which one rank has all that the others leave.
+            let evenly = (1..=total).map(|world| ShardDeal::even(total, world));
+            let most = (0..3.min(total)).map(|rank| {
+                let mut counts = vec![1; 3.min(total as usize)];
+                counts[rank as usize] = total + 1 - counts.len() as u32;
+                ShardDeal::of_job(total, counts.len() as u32, &counts)
+            });
+            for deal in evenly.chain(most) {
+                let world = deal.world();
                 let mut stack: Vec<(Range<u32>, String)> = Vec::new();
                 for rank in 0..world {
                     let nodes = deal.nodes_of(rank);

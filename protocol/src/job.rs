@@ -156,6 +156,13 @@ pub enum ResetCause {
         /// The first commit in which that was seen.
         step: u64,
     },
+    /// The members stay, and carry other numbers of logical shards (`--on-straggler rebalance`): a planned end.
+    ShardsRebalanced {
+        /// The workers that compute more slowly or faster than the shards before were dealt for.
+        workers: Vec<WorkerId>,
+        /// The number of shards that each rank is to carry.
+        shard_counts: Vec<u32>,
+    },
 }
 
 impl ResetCause {
@@ -163,7 +170,10 @@ impl ResetCause {
     pub const fn is_planned(&self) -> bool {
         matches!(
             self,
-            Self::HostsChanged { .. } | Self::WorkerLeaves { .. } | Self::ReplicasDiffer { .. }
+            Self::HostsChanged { .. }
+                | Self::WorkerLeaves { .. }
+                | Self::ReplicasDiffer { .. }
+                | Self::ShardsRebalanced { .. }
         )
     }
 
@@ -226,6 +236,12 @@ impl fmt::Display for ResetCause {
                 "{} differed from the other replicas in {tensor} at step {step}",
                 list(workers)
             ),
+            Self::ShardsRebalanced { workers, shard_counts } => write!(
+                formatter,
+                "shards are dealt anew for the pace of {}: {}",
+                list(workers),
+                numbers(shard_counts)
+            ),
             Self::WorkerDied { worker } => {
                 write!(formatter, "{worker} died; its exit status is not known yet")
             }
@@ -233,8 +249,14 @@ impl fmt::Display for ResetCause {
     }
 }
 
-/// Most workers that one sentence names.
+/// Most workers that one sentence names, and most numbers.
 const NAMED_MAX: usize = 16;
+
+fn numbers(all: &[u32]) -> String {
+    let named: Vec<String> = all.iter().take(NAMED_MAX).map(u32::to_string).collect();
+    let more = if all.len() > NAMED_MAX { ", …" } else { "" };
+    format!("{}{more} by rank", named.join(", "))
+}
 
 fn list(workers: &[WorkerId]) -> String {
     if workers.is_empty() {

@@ -22,6 +22,9 @@ _place: Optional[Place] = None
 #: The group of all ranks, and its generation; `None` outside of a generation. Read by any thread, such as autograd's.
 _world: Optional[_native.Group] = None
 _generation = 0
+#: The number of shards that the driver has dealt to each rank of the generation; empty if they are dealt evenly. Read by any
+#: thread, too.
+_shard_counts: List[int] = []
 _in_run = False
 #: Whether this process was forked from a worker.
 _is_forked = False
@@ -145,11 +148,26 @@ def end_run() -> None:
 
 def entered(current: _native.Session) -> None:
     """A generation was entered."""
-    global _place, _world, _generation
+    global _place, _world, _generation, _shard_counts
     _place, _world, _generation = current.place, current.group, current.generation or 0
+    _shard_counts = current.shard_counts
     if current.has_driver:
         # For frameworks, which read them when they begin.
         os.environ.update(zip(_PLACE_VARIABLES, map(str, _place or ())))
+
+
+def shard_deal(shards: int) -> _native.ShardDeal:
+    """Which rank of the generation carries which of so many logical shards: as the driver has dealt them, or evenly. Any
+    thread may ask."""
+    world = place()[1] if is_initialized() else 1
+    return _native.ShardDeal(shards, world, _shard_counts)
+
+
+def carry_shards(deal: _native.ShardDeal) -> None:
+    """Tells the driver that this rank's steps are dealt by shards. The training thread calls it."""
+    if is_initialized():
+        first, end = deal.of(place()[0])
+        session().carry_shards(end - first)
 
 
 def on_generation_end(hook: Callable[[], None]) -> None:

@@ -34,15 +34,14 @@ class ShardFold:
     combined as soon as it is there, so memory is at most ``2 log2(shards)`` arrays.
 
     Args:
-        shards: all shards of the job.
+        deal: which rank carries which shards.
         rank: this rank.
-        world: number of ranks.
     """
 
-    def __init__(self, shards: int, rank: int, world: int) -> None:
-        self.shards = shards
+    def __init__(self, deal: _native.ShardDeal, rank: int) -> None:
+        self.shards = deal.shards
         #: The first shard of this rank that is still to come, and the end of its shards.
-        self.next, self.end = _native.shards_of(shards, rank, world)
+        self.next, self.end = deal.of(rank)
         self._nodes: List[Tuple[Node, Any]] = []
 
     def add(self, array: Any) -> None:
@@ -85,23 +84,23 @@ def reduce_partial(partial: Sequence[Any], shards: int, op: ReduceOp, name: Opti
     Raises:
         CollectiveError: a worker was lost, the generation was aborted, or ranks made calls that do not match.
     """
-    rank, world = _context.place()[:2]
-    whole = partial[0] if world == 1 else _exchanged(partial, shards, rank, world, name)
+    deal = _context.shard_deal(shards)
+    whole = partial[0] if deal.world == 1 else _exchanged(partial, deal, name)
     if op is Average:
         whole /= shards
     return whole
 
 
-def _exchanged(partial: Sequence[Any], shards: int, rank: int, world: int, name: Optional[str]) -> Any:
-    length = len(partial[0])
+def _exchanged(partial: Sequence[Any], deal: _native.ShardDeal, name: Optional[str]) -> Any:
+    (rank, world), length = _context.place()[:2], len(partial[0])
     bounds = [length * part // world for part in range(world + 1)]
     slices = [slice(start, end) for start, end in zip(bounds, bounds[1:])]
     sent = _arrays.joined([array[part] for part in slices for array in partial])
     splits = [(part.stop - part.start) * len(partial) for part in slices]
     received, _ = _exchanges.alltoall(sent, splits, name and f"{name}.shards")
     own = slices[rank].stop - slices[rank].start
-    fold = ShardFold(shards, rank, world)
-    nodes = [node for other in range(world) for node in _native.shard_nodes(shards, other, world)]
+    fold = ShardFold(deal, rank)
+    nodes = [node for other in range(world) for node in deal.nodes_of(other)]
     for place, node in enumerate(nodes):
         fold.push(node, received[place * own : (place + 1) * own])
     return _exchanges.allgather(fold.partial[0], name and f"{name}.whole")
@@ -129,8 +128,10 @@ def allreduce_shards(
     op = resolve(op)
     if op not in (Average, Sum):
         raise ValueError("shards are reduced by Average or Sum")
-    rank, world = _context.world().rank, _context.world().size
-    fold = ShardFold(shards, rank, world)
+    rank = _context.world().rank
+    deal = _context.shard_deal(shards)
+    _context.carry_shards(deal)
+    fold = ShardFold(deal, rank)
     if len(contributions) != fold.end - fold.next or not contributions:
         due = list(range(fold.next, fold.end))
         raise ValueError(f"{len(contributions)} contributions are given, and this rank has the shards {due}")
@@ -217,8 +218,9 @@ class ShardedSampler(EpochOrder):
         """
         shards = self._held = self.shards
         while True:
-            rank, world = _context.place()[:2] if _context.is_initialized() else (0, 1)
-            first, end = _native.shards_of(shards, rank, world)
+            deal = _context.shard_deal(shards)
+            _context.carry_shards(deal)
+            first, end = deal.of(_context.place()[0] if _context.is_initialized() else 0)
             place, length = self.processed_num, len(self.dataset)
             shares = [
                 _native.shard_share(place, length, self.global_batch, shards, shard)

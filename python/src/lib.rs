@@ -44,6 +44,6 @@ mod native {
     use crate::session::{PySection, PySession};
     #[pymodule_export]
     use crate::shards::{
-        are_shard_siblings, plan_shards, shard_nodes, shard_share, shard_stream, shards_of,
+        PyShardDeal, are_shard_siblings, plan_shards, shard_share, shard_stream,
     };
 }

@@ -132,6 +132,20 @@ impl PySession {
         self.generation.as_ref()?.worker.job_shards()
     }
 
+    /// The number of shards that the driver has dealt to each rank; empty if they are dealt evenly.
+    #[getter]
+    fn shard_counts(&self) -> Vec<u32> {
+        let generation = self.generation.as_ref();
+        generation.map_or(Vec::new(), |it| it.worker.job_shard_counts().to_vec())
+    }
+
+    /// This rank carries so many logical shards in each step of this generation.
+    fn carry_shards(&self, shards: u32) {
+        if let Some(generation) = &self.generation {
+            generation.worker.carry_shards(shards);
+        }
+    }
+
     #[getter]
     fn group(&self, py: Python<'_>) -> Option<Py<PyGroup>> {
         self.generation.as_ref().map(|generation| generation.group.clone_ref(py))

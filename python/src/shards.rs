@@ -39,18 +39,39 @@ pub(crate) fn shard_stream(seed: u64, epoch: u64, place: u64, shard: u32) -> u64
     shard_seed(seed, epoch, place, shard)
 }
 
-/// The first shard of a rank, and the end of its shards.
-#[pyfunction]
-pub(crate) fn shards_of(shards: u32, rank: u32, world: u32) -> (u32, u32) {
-    let own = ShardDeal::even(shards, world).of(rank);
-    (own.start, own.end)
-}
+/// Which rank carries which of a job's logical shards.
+#[pyclass(name = "ShardDeal", frozen)]
+pub(crate) struct PyShardDeal(ShardDeal);
 
-/// The nodes of the tree that a rank combines by itself, as `(first shard, end)`, in order.
-#[pyfunction]
-pub(crate) fn shard_nodes(shards: u32, rank: u32, world: u32) -> Vec<(u32, u32)> {
-    let nodes = ShardDeal::even(shards, world).nodes_of(rank);
-    nodes.into_iter().map(|node| (node.start, node.end)).collect()
+#[pymethods]
+impl PyShardDeal {
+    /// By the driver's number of shards for each rank, or evenly where it gave none for these shards and this world.
+    #[new]
+    #[pyo3(signature = (shards, world, counts = Vec::new()))]
+    fn new(shards: u32, world: u32, counts: Vec<u32>) -> Self {
+        PyShardDeal(ShardDeal::of_job(shards, world, &counts))
+    }
+
+    #[getter]
+    fn shards(&self) -> u32 {
+        self.0.shards()
+    }
+
+    #[getter]
+    fn world(&self) -> u32 {
+        self.0.world()
+    }
+
+    /// The first shard of a rank, and the end of its shards.
+    fn of(&self, rank: u32) -> (u32, u32) {
+        let own = self.0.of(rank);
+        (own.start, own.end)
+    }
+
+    /// The nodes of the tree that a rank combines by itself, as `(first shard, end)`, in order.
+    fn nodes_of(&self, rank: u32) -> Vec<(u32, u32)> {
+        self.0.nodes_of(rank).into_iter().map(|node| (node.start, node.end)).collect()
+    }
 }
 
 /// Whether two nodes beside each other are the two parts of a node of the tree over `total` shards.

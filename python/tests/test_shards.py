@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from conftest import PATIENCE_S, ROOT
-from elastic_node import _context
+from elastic_node import _context, _native
 from elastic_node._shards import ShardedSampler, ShardFold
 
 FOLDER = ROOT / "examples" / "python"
@@ -32,6 +32,10 @@ class World:
         monkeypatch.setattr(_context, "is_initialized", lambda: True)
         monkeypatch.setattr(_context, "session", lambda: self)
         monkeypatch.setattr(_context, "place", lambda: (self.rank, self.size, 0, 1, 0, 1))
+        self.carried = None
+
+    def carry_shards(self, shards):
+        self.carried = shards
 
 
 @pytest.fixture
@@ -83,9 +87,9 @@ def test_c_2_the_fold_has_the_same_bits_in_any_world(shards):
     values = numpy.random.default_rng(0).normal(size=(shards, 50)).astype(numpy.float32)
     results = []
     for world in range(1, shards + 1):
-        whole = ShardFold(shards, 0, 1)
+        whole = ShardFold(_native.ShardDeal(shards, 1), 0)
         for rank in range(world):
-            own = ShardFold(shards, rank, world)
+            own = ShardFold(_native.ShardDeal(shards, world), rank)
             while own.next < own.end:
                 own.add(values[own.next].copy())
             for node, partial in own._nodes:
@@ -93,6 +97,34 @@ def test_c_2_the_fold_has_the_same_bits_in_any_world(shards):
         (result,) = whole.partial
         results.append(result.tobytes())
     assert len(set(results)) == 1
+
+
+@pytest.mark.parametrize("counts", [[5, 1, 2], [1, 6, 1], [1, 1, 6]])
+def test_c_2_the_drivers_deal_of_shards_changes_who_computes_them_and_nothing_else(world, monkeypatch, counts):
+    alone = next(ShardedSampler(range(100), 24, 8, seed=5).steps()).shards
+    monkeypatch.setattr(_context, "_shard_counts", counts)
+    world.size, dealt = 3, []
+    for world.rank, count in enumerate(counts):
+        own = next(ShardedSampler(range(100), 24, 8, seed=5).steps()).shards
+        assert len(own) == count == world.carried
+        dealt += own
+    assert dealt == alone
+    values = numpy.random.default_rng(0).normal(size=(8, 50)).astype(numpy.float32)
+    deals = [_context.shard_deal(8), _native.ShardDeal(8, 1)]
+    results = []
+    for deal in deals:
+        whole = ShardFold(_native.ShardDeal(8, 1), 0)
+        for rank in range(deal.world):
+            own = ShardFold(deal, rank)
+            while own.next < own.end:
+                own.add(values[own.next].copy())
+            assert [node for node, _ in own._nodes] == deal.nodes_of(rank)
+            for node, partial in own._nodes:
+                whole.push(node, partial)
+        results.append(whole.partial[0].tobytes())
+    assert results[0] == results[1]
+    # Of another number of shards, or in another world, the driver's counts say nothing.
+    assert _context.shard_deal(9).of(0) == (0, 3)
 
 
 def test_plans_that_cannot_be_carried_out_are_refused_with_the_way_out(world):

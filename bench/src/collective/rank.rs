@@ -136,7 +136,7 @@ fn measure(
             let mut sum = vec![0.0f32; data.len()];
             // What the rank combines by itself is measured, too.
             time(calls, 1, || {
-                Ok(rank.group.all_reduce_shards(&shards, SHARDS, &mut sum, ReduceOp::Sum)?)
+                Ok(rank.group.all_reduce_shards(&shards, &deal, &mut sum, ReduceOp::Sum)?)
             })
         }
         "form" => time(calls, 1, || rank.form()),

@@ -104,18 +104,19 @@ fn c_2_a_reduction_by_shard_has_the_same_bits_on_every_path_in_worlds_of_1_to_7(
     let gradient = move |shard: u32, elements: usize| -> Vec<f32> {
         (0..elements).map(|index| element(shard, index)).collect()
     };
-    let reduced = |path: Path, size: u32, op: ReduceOp, elements: usize| -> Vec<f32> {
+    let dealt = |path: Path, size: u32, counts: &'static [u32], op: ReduceOp, elements: usize| {
         let results = world(path, size, LONG, move |communicator, _| {
-            let own = ShardDeal::even(SHARDS, size).of(communicator.rank());
-            let shards: Vec<Vec<f32>> = own.map(|shard| gradient(shard, elements)).collect();
+            let deal = ShardDeal::of_job(SHARDS, size, &counts);
+            let shards: Vec<Vec<f32>> = deal.of(communicator.rank()).map(|shard| gradient(shard, elements)).collect();
             let shards: Vec<&[f32]> = shards.iter().map(Vec::as_slice).collect();
             let mut output = vec![0.0; elements];
-            communicator.all_reduce_shards(&shards, SHARDS, &mut output, op).unwrap();
+            communicator.all_reduce_shards(&shards, &deal, &mut output, op).unwrap();
             output
         });
         assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
         results.into_iter().next().unwrap()
     };
+    let reduced = |path, size, op, elements| dealt(path, size, &[], op, elements);
     let due = |elements: usize, divisor: f32| -> Vec<f32> {
         let of = |index| by_the_tree(0, SHARDS, &|shard| element(shard, index)) / divisor;
         (0..elements).map(of).collect()
@@ -124,6 +125,10 @@ fn c_2_a_reduction_by_shard_has_the_same_bits_on_every_path_in_worlds_of_1_to_7(
         for size in 1..=7 {
             let reduced = reduced(path, size, ReduceOp::Mean, 2_001);
             assert!(reduced == due(2_001, SHARDS as f32), "{path:?}, a world of {size}");
+        }
+        for counts in [&[1, 7][..], &[3, 1, 4], &[5, 1, 1, 1]] {
+            let dealt = dealt(path, counts.len() as u32, counts, ReduceOp::Mean, 2_001);
+            assert!(dealt == due(2_001, SHARDS as f32), "{path:?}, dealt as {counts:?}");
         }
     }
     // More than one piece.
@@ -138,12 +143,13 @@ fn c_2_sixteen_bit_floats_and_a_world_above_the_shards_reduce_alike_on_every_ran
     let mut due: Option<Vec<half::bf16>> = None;
     for size in [1, 2, 3, 5, 7] {
         let results = world(Path::Tcp, size, LONG, move |communicator, _| {
-            let own = ShardDeal::even(SHARDS, size).of(communicator.rank());
+            let deal = ShardDeal::even(SHARDS, size);
+            let own = deal.of(communicator.rank());
             let of = |shard: u32| half::bf16::from_f32(0.1 + shard as f32 / 3.0);
             let shards: Vec<Vec<half::bf16>> = own.map(|shard| vec![of(shard); 999]).collect();
             let shards: Vec<&[half::bf16]> = shards.iter().map(Vec::as_slice).collect();
             let mut output = vec![half::bf16::ZERO; 999];
-            communicator.all_reduce_shards(&shards, SHARDS, &mut output, ReduceOp::Mean).unwrap();
+            communicator.all_reduce_shards(&shards, &deal, &mut output, ReduceOp::Mean).unwrap();
             output
         });
         for result in results {
@@ -158,7 +164,8 @@ fn a_wrong_number_of_shards_is_refused() {
         let (one, mut output) = ([1.0_f32], [0.0]);
         for (shards, due) in [(&[&one[..]][..], "1 shards are given, 2 are due"), (&[], "0 shards")]
         {
-            let error = communicator.all_reduce_shards(shards, 2, &mut output, ReduceOp::Sum);
+            let deal = ShardDeal::even(2, 1);
+            let error = communicator.all_reduce_shards(shards, &deal, &mut output, ReduceOp::Sum);
             assert!(error.unwrap_err().to_string().contains(due));
         }
     });

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 /// How long the last steps of a worker took: medians over the steps that it has finished since its generation began, at most the last
 /// [`StepTimes::STEPS_MAX`] measurements. A step is what lies between two commits or checks for host updates.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+// What recordings of older versions lack is zero.
+#[serde(default)]
 pub struct StepTimes {
     /// The whole step, in microseconds.
     pub step_us: u64,
@@ -20,6 +22,8 @@ pub struct StepTimes {
     pub data_us: u64,
     /// The part of `compute_us` that commits took; in microseconds.
     pub commit_us: u64,
+    /// The logical shards that it carries in a step; 0 if its steps are not dealt by shards.
+    pub shards: u32,
 }
 
 impl StepTimes {

@@ -199,6 +199,8 @@ pub struct Formation {
     pub data_plane: DataPlane,
     /// The job's logical shards (`--shards`); none: the program says them, or has none.
     pub shards: Option<u32>,
+    /// The number of shards that each rank carries, by rank; empty: they are dealt evenly.
+    pub shard_counts: Vec<u32>,
 }
 
 /// A [`Formation`] as one member sees it: all that the member needs to take part.
@@ -222,6 +224,8 @@ pub struct Placement {
     pub data_plane: DataPlane,
     /// The job's logical shards (`--shards`); none: the program says them, or has none.
     pub shards: Option<u32>,
+    /// The number of shards that each rank carries, by rank; empty: they are dealt evenly.
+    pub shard_counts: Vec<u32>,
 }
 
 /// Messages from the driver to a worker.

@@ -98,8 +98,7 @@ class ShardHook:
 
     def _fold(self, parameter: torch.Tensor) -> ShardFold:
         if parameter not in self._folds:
-            world = _context.world()
-            self._folds[parameter] = ShardFold(self._shards, world.rank, world.size)
+            self._folds[parameter] = ShardFold(_context.shard_deal(self._shards), _context.world().rank)
         return self._folds[parameter]
 
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 import torch
 
-from .. import _context, _native
+from .. import _context
 from .._shards import ShardFold, reduce_partial
 from ._buckets import Settings, divide
 
@@ -79,6 +79,7 @@ class ShardReducer:
 
     def finish(self) -> None:
         """Reduces the gradients of all shards."""
+        _context.carry_shards(_context.shard_deal(self.shards))
         try:
             for parameter, fold in self.folds.items():
                 if fold.next != fold.end:
@@ -94,8 +95,7 @@ class ShardReducer:
             self.reset()
 
     def _reduce(self, number: int, parameters: Sequence[torch.Tensor]) -> None:
-        world = _context.world()
-        nodes = len(_native.shard_nodes(self.shards, world.rank, world.size))
+        nodes = len(_context.shard_deal(self.shards).nodes_of(_context.world().rank))
         rows: List[Tuple[torch.Tensor, ...]] = []
         for parameter in parameters:
             fold = self.folds.get(parameter)
@@ -116,4 +116,4 @@ class ShardReducer:
                 f"a world of {world} cannot carry {self.shards} shards: cap the world by --max-np {self.shards}, or by "
                 f"--shards {self.shards}"
             )
-        return ShardFold(self.shards, rank, world)
+        return ShardFold(_context.shard_deal(self.shards), rank)

@@ -133,6 +133,7 @@ fn a_journal_as_json_has_neither_secrets_nor_keys_nor_arguments() {
         encrypts: false,
         data_plane: DataPlane::default(),
         shards: None,
+        shard_counts: Vec::new(),
     };
     journal.0.records.push(JournalRecord::GenerationOpened { formation }.encode());
     let image = Image::of(&journal.0).expect("sound");

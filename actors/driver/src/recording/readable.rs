@@ -139,6 +139,8 @@ pub(crate) mod formation {
         data_plane: DataPlane,
         #[serde(default)]
         shards: Option<u32>,
+        #[serde(default)]
+        shard_counts: Vec<u32>,
     }
 
     pub(crate) fn serialize<S: Serializer>(
@@ -148,8 +150,7 @@ pub(crate) mod formation {
         if !serializer.is_human_readable() {
             return formation.serialize(serializer);
         }
-        let Formation { stamp, table, sync, step, key: _, encrypts, data_plane, shards } =
-            formation;
+        let Formation { stamp, table, sync, step, key: _, encrypts, data_plane, .. } = formation;
         let FormationTable::Full(assignment) = table else {
             return Err(serde::ser::Error::custom("a kept formation has its full table"));
         };
@@ -160,7 +161,8 @@ pub(crate) mod formation {
             step: *step,
             encrypts: *encrypts,
             data_plane: *data_plane,
-            shards: *shards,
+            shards: formation.shards,
+            shard_counts: formation.shard_counts.clone(),
         };
         written.serialize(serializer)
     }
@@ -171,11 +173,18 @@ pub(crate) mod formation {
         if !deserializer.is_human_readable() {
             return Formation::deserialize(deserializer);
         }
-        let FormationWithoutKey { stamp, members, sync, step, encrypts, data_plane, shards } =
-            FormationWithoutKey::deserialize(deserializer)?;
-        let table = FormationTable::Full(Arc::new(Assignment::new(members)));
-        let key = GroupKey([0; 32]);
-        Ok(Formation { stamp, table, sync, step, key, encrypts, data_plane, shards })
+        let written = FormationWithoutKey::deserialize(deserializer)?;
+        Ok(Formation {
+            stamp: written.stamp,
+            table: FormationTable::Full(Arc::new(Assignment::new(written.members))),
+            sync: written.sync,
+            step: written.step,
+            key: GroupKey([0; 32]),
+            encrypts: written.encrypts,
+            data_plane: written.data_plane,
+            shards: written.shards,
+            shard_counts: written.shard_counts,
+        })
     }
 }
 

@@ -40,6 +40,7 @@ fn formation() -> Formation {
         encrypts: true,
         data_plane: DataPlane::Auto,
         shards: None,
+        shard_counts: Vec::new(),
     }
 }
 

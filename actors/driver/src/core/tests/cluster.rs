@@ -641,8 +641,7 @@ impl Cluster {
         let stamp = worker.placement.as_ref().map(|placement| placement.stamp);
         match message {
             DriverToWorker::Assign(formation) => {
-                let Formation { stamp: of, table, sync, step, key, encrypts, data_plane, shards } =
-                    formation;
+                let (of, table, sync) = (formation.stamp, formation.table, formation.sync);
                 assert!(Some(of) > stamp, "G-2: stamps only grow");
                 let assignment = match table {
                     FormationTable::Full(assignment) => assignment,
@@ -667,11 +666,12 @@ impl Cluster {
                     assignment,
                     rank,
                     sync,
-                    step,
-                    key,
-                    encrypts,
-                    data_plane,
-                    shards,
+                    step: formation.step,
+                    key: formation.key,
+                    encrypts: formation.encrypts,
+                    data_plane: formation.data_plane,
+                    shards: formation.shards,
+                    shard_counts: formation.shard_counts,
                 });
                 worker.active = true;
                 worker.boundary = 0;

@@ -111,12 +111,12 @@ impl StateCore {
     }
 
     fn assigned(&mut self, formation: Formation) {
-        let Formation { stamp, table, sync, step, key, encrypts, data_plane, shards } = formation;
+        let stamp = formation.stamp;
         if stamp <= self.stamp {
             self.dropped += 1;
             return;
         }
-        let Some(assignment) = self.resolve(&table) else {
+        let Some(assignment) = self.resolve(&formation.table) else {
             self.tell_driver(WorkerToDriver::TableWanted { stamp });
             return;
         };
@@ -132,8 +132,18 @@ impl StateCore {
         if !is_planted(Bug::PauseOutlivesGeneration) {
             self.pause = Pause::default();
         }
-        let placement =
-            Placement { stamp, assignment, rank, sync, step, key, encrypts, data_plane, shards };
+        let placement = Placement {
+            stamp,
+            assignment,
+            rank,
+            sync: formation.sync,
+            step: formation.step,
+            key: formation.key,
+            encrypts: formation.encrypts,
+            data_plane: formation.data_plane,
+            shards: formation.shards,
+            shard_counts: formation.shard_counts,
+        };
         self.pending = self.exit.is_none().then_some(placement);
         self.go_on();
     }

@@ -61,6 +61,7 @@ pub(super) fn formation(generation: u64, sync: SyncPlan, step: u64) -> Formation
         encrypts: false,
         data_plane: DataPlane::Auto,
         shards: None,
+        shard_counts: Vec::new(),
     }
 }
 
@@ -75,6 +76,7 @@ fn placement(generation: u64, sync: SyncPlan, step: u64) -> Placement {
         encrypts: false,
         data_plane: DataPlane::Auto,
         shards: None,
+        shard_counts: Vec::new(),
     }
 }
 
@@ -553,7 +555,7 @@ fn bytes_that_are_moved_are_told_once_a_beat_while_the_state_is_taken_and_while_
 #[test]
 fn step_times_are_told_with_progress_that_is_sent_anyway_and_once_a_second() {
     let mut core = running(1);
-    let times = StepTimes { step_us: 10, compute_us: 8, waiting_us: 2, data_us: 1, commit_us: 1 };
+    let times = StepTimes { step_us: 10, compute_us: 8, waiting_us: 2, data_us: 1, commit_us: 1, shards: 0 };
     let at = |step| TrainingProgress {
         step: Step(step),
         steps: Some(times),

@@ -120,6 +120,11 @@ impl ControlShared {
         self.steps().note_commit(took);
     }
 
+    /// Training thread: this rank carries so many logical shards in each step of this generation.
+    pub(super) fn carry_shards(&self, shards: u32) {
+        self.steps().carry_shards(shards);
+    }
+
     /// Orders to save checkpoints, and who carries them out.
     pub const fn checkpoints(&self) -> &CheckpointDesk {
         &self.checkpoints

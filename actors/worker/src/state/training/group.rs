@@ -18,6 +18,8 @@ pub struct Group {
     communicator: AsyncCommunicator,
     progress: ProgressThread,
     watch: Option<WatchedGroup>,
+    /// The driver's number of shards for each rank, empty if even; none in a part of the world, where shards are dealt evenly.
+    shard_counts: Option<Vec<u32>>,
 }
 
 impl Group {
@@ -25,9 +27,11 @@ impl Group {
         life: Rc<GenerationLife>,
         communicator: Box<dyn Communicator>,
         progress: &ProgressThread,
+        shard_counts: Vec<u32>,
     ) -> Self {
         let watch = life.control().map(|control| control.shared().operations().over_all());
-        Self::watched(life, communicator, progress, watch)
+        let shard_counts = Some(shard_counts);
+        Self { shard_counts, ..Self::watched(life, communicator, progress, watch) }
     }
 
     fn watched(
@@ -38,7 +42,8 @@ impl Group {
     ) -> Self {
         let communicator =
             AsyncCommunicator::watched(communicator, life.abort(), progress, watch.clone());
-        Self { watch, life, communicator, progress: progress.clone() }
+        let progress = progress.clone();
+        Self { watch, life, communicator, progress, shard_counts: None }
     }
 
     /// This worker's number in the group, from 0.
@@ -69,7 +74,29 @@ impl Group {
     /// The logical shards, out of `total`, that this rank has in
     /// [`all_reduce_shards`](Self::all_reduce_shards).
     pub fn own_shards(&self, total: u32) -> std::ops::Range<u32> {
-        ShardDeal::even(total, self.size()).of(self.rank())
+        self.shard_deal(total).of(self.rank())
+    }
+
+    /// Which rank carries which of `total` logical shards: as the driver has dealt them, or evenly. It is the same for the
+    /// life of the group.
+    pub fn shard_deal(&self, total: u32) -> ShardDeal {
+        let deal = ShardDeal::of_job(total, self.size(), self.shard_counts());
+        if self.shard_counts.is_some() {
+            self.carry_shards(deal.of(self.rank()).len() as u32);
+        }
+        deal
+    }
+
+    /// The driver's number of shards for each rank; empty if even.
+    pub(super) fn shard_counts(&self) -> &[u32] {
+        self.shard_counts.as_deref().unwrap_or_default()
+    }
+
+    /// Notes that this rank carries so many logical shards in each step: the driver compares ranks by it.
+    pub(super) fn carry_shards(&self, shards: u32) {
+        if let Some(control) = self.life.control() {
+            control.shared().carry_shards(shards);
+        }
     }
 
     /// Replaces `data` by the reduction of all ranks' `data`. The mean is over ranks, each with equal
@@ -248,7 +275,8 @@ impl Group {
         output: &mut [E],
         op: ReduceOp,
     ) -> Result<()> {
-        self.call(|group| group.all_reduce_shards(shards, total, output, op))
+        let deal = self.shard_deal(total);
+        self.call(|group| group.all_reduce_shards(shards, &deal, output, op))
     }
 
     /// Makes any calls on the communicator, as bytes or typed, after all operations that were launched before.

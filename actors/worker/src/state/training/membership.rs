@@ -190,6 +190,7 @@ where
         &ProgressThread::new(),
         None,
         ledger,
+        Vec::new(),
     );
     Ok(Some(worker))
 }
@@ -268,7 +269,9 @@ impl Driven {
         };
         let control = (Rc::clone(&self.control), self.abort.clone());
         let ledger = Rc::clone(state.ledger());
-        let worker = Worker::new(place, stamp, group, &self.progress, Some(control), ledger);
+        let counts = placement.shard_counts.clone();
+        let worker =
+            Worker::new(place, stamp, group, &self.progress, Some(control), ledger, counts);
         if goes_on {
             state.call_back(&worker);
         }

@@ -91,7 +91,7 @@ impl<'a, D: Dataset + ?Sized> ShardedSteps<'a, D> {
         let course = DataPass { name, length, seed: of_order, plan: Some(plan) };
         worker.ledger().borrow().check_plan(&course)?;
         let order = EpochOrder::new(length, of_order, epoch);
-        let deal = Rc::new(ShardDeal::even(plan.shards, worker.size()));
+        let deal = Rc::new(worker.shard_deal(plan.shards));
         Ok(Self { worker, data, course, plan, epoch, seed, deal, order })
     }
 

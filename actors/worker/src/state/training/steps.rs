@@ -28,6 +28,8 @@ pub struct StepSamples {
     parts: StepParts,
     /// The measurements, the oldest first; at most [`StepTimes::STEPS_MAX`].
     samples: VecDeque<StepSample>,
+    /// The logical shards that this rank carries in a step; 0 until its steps are dealt by shards.
+    shards: u32,
 }
 
 /// One measurement, for one step.
@@ -104,6 +106,11 @@ impl StepSamples {
         }
     }
 
+    /// Notes that this rank carries so many logical shards in each step.
+    pub const fn carry_shards(&mut self, shards: u32) {
+        self.shards = shards;
+    }
+
     /// A section of the program begins, outside of others. Its time is no part of a step.
     pub fn begin_section(&mut self, now: WaitReading) {
         self.aside_since = Some(now);
@@ -131,6 +138,7 @@ impl StepSamples {
             waiting_us: median(&|sample| sample.waiting)?,
             data_us: median(&|sample| sample.parts.data)?,
             commit_us: median(&|sample| sample.parts.commit)?,
+            shards: self.shards,
         })
     }
 }
@@ -145,7 +153,7 @@ mod tests {
 
     fn times(step: u64, compute: u64, waiting: u64) -> Option<StepTimes> {
         let (step_us, compute_us, waiting_us) = (step * 1000, compute * 1000, waiting * 1000);
-        Some(StepTimes { step_us, compute_us, waiting_us, data_us: 0, commit_us: 0 })
+        Some(StepTimes { step_us, compute_us, waiting_us, data_us: 0, commit_us: 0, shards: 0 })
     }
 
     #[test]

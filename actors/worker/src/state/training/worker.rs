@@ -87,11 +87,12 @@ impl Worker {
         progress: &ProgressThread,
         control: Option<(Rc<TrainingControl>, AbortHandle)>,
         ledger: Rc<RefCell<SampleLedger>>,
+        shard_counts: Vec<u32>,
     ) -> Self {
         let life = Rc::new(GenerationLife::new(stamp, control));
         Self {
             place,
-            group: Group::new(Rc::clone(&life), communicator, progress),
+            group: Group::new(Rc::clone(&life), communicator, progress, shard_counts),
             life,
             ledger,
             boundary: Cell::new(0),
@@ -202,6 +203,17 @@ impl Worker {
     /// The job's logical shards, if the driver was told them (`--shards`).
     pub const fn job_shards(&self) -> Option<u32> {
         self.place.shards
+    }
+
+    /// The number of shards that the driver has dealt to each rank; empty if they are dealt evenly.
+    pub fn job_shard_counts(&self) -> &[u32] {
+        self.group.shard_counts()
+    }
+
+    /// Notes that this rank carries so many logical shards in each step, for whoever deals them out without
+    /// [`shards`](Self::shards) and [`Group::shard_deal`].
+    pub fn carry_shards(&self, shards: u32) {
+        self.group.carry_shards(shards);
     }
 
     /// A boundary without a commit: a planned change of the world may take effect here, and keeps live state.

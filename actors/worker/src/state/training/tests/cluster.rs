@@ -206,6 +206,7 @@ impl Cluster {
             encrypts: false,
             data_plane: DataPlane::Auto,
             shards: None,
+            shard_counts: Vec::new(),
         };
         for number in members {
             self.tell(*number, DriverToWorker::Assign(formation.clone()));
