@@ -66,6 +66,12 @@ bugs! {
     ReplacementsUnbounded = "any number of members is replaced in an hour", "driver";
     /// Another member than the one that was named is replaced.
     NeighbourReplaced = "a neighbour is replaced for the one that is slow", "driver";
+    /// Another member than the one that is slow carries fewer shards.
+    NeighbourCarriesLess = "a neighbour of the slow rank carries fewer shards", "driver";
+    /// Shards are dealt anew as often as paces change, without a pause.
+    RebalancedWithoutCoolDown = "shards are dealt anew without a cool-down", "driver";
+    /// The first rank deals the shards evenly, whatever the driver has dealt.
+    RankDealsByItself = "one rank does not take the driver's deal of shards", "program";
     /// The slots of replaced members are at rest for ever.
     RestNeverEnds = "a slot's cool-down never ends", "driver";
     /// A wait for a worker in a section of its program is held to the limit of waits outside of sections.

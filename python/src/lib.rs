@@ -43,7 +43,5 @@ mod native {
     #[pymodule_export]
     use crate::session::{PySection, PySession};
     #[pymodule_export]
-    use crate::shards::{
-        PyShardDeal, are_shard_siblings, plan_shards, shard_share, shard_stream,
-    };
+    use crate::shards::{PyShardDeal, are_shard_siblings, plan_shards, shard_share, shard_stream};
 }

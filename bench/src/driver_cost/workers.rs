@@ -72,6 +72,7 @@ impl Workers {
             waiting_us: 1_250,
             data_us: 250,
             commit_us: 50,
+            shards: 0,
         };
         let steps = Some(steps);
         let bytes = encode(&WorkerToDriver::Progress {

@@ -314,6 +314,9 @@ pub struct WorkerStatus {
     /// The part of that in which it was blocked in collectives, waiting for others or for data.
     #[serde(default)]
     pub waiting_ms: Option<f64>,
+    /// The logical shards that it carries in a step; absent unless the driver was told the job's.
+    #[serde(default)]
+    pub shards: Option<u32>,
 }
 
 /// One reset.

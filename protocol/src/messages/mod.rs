@@ -41,5 +41,6 @@ pub use step_times::StepTimes;
 pub use straggler::StragglingWorker;
 pub use vote::{Ballot, Vote};
 pub use worker::{
-    DriverToWorker, Formation, FormationTable, GroupKey, Placement, SyncPlan, WorkerToDriver,
+    DriverToWorker, Formation, FormationTable, GroupKey, JobShards, Placement, SyncPlan,
+    WorkerToDriver,
 };

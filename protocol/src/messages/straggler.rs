@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::HostName;
+use crate::words::counted;
 
 /// A member that computes for longer than its peers, which wait for it in each step.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -28,6 +29,10 @@ pub struct StragglingWorker {
     pub slow_ms: u64,
     /// Whether its host is at fault: other members there are slow, too, and members elsewhere are not.
     pub is_host: bool,
+    /// The logical shards that it carries in a step; absent if it deals by none. Then its time and its peers' are for an equal
+    /// part of all shards.
+    #[serde(default)]
+    pub shards: Option<u32>,
 }
 
 /// One line: who, and how slow.
@@ -40,6 +45,9 @@ impl fmt::Display for StragglingWorker {
             "rank {rank} ({host}:{slot}) computes {factor:.1} times as long as its peers: {compute_ms:.1} ms a step, they \
              {peers_ms:.1} ms, for {seconds} s"
         )?;
+        if let Some(shards) = self.shards {
+            write!(formatter, "; it carries {}", counted(shards, "shard"))?;
+        }
         match self.is_host {
             true => write!(formatter, "; other ranks of {host} are slow, too"),
             false => Ok(()),

@@ -169,6 +169,38 @@ pub enum SyncPlan {
     },
 }
 
+/// The logical shards of a job (`--shards`), and how many of them each rank of a generation carries. Its first two kinds are
+/// encoded as an `Option<u32>`, which older journals have here.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub enum JobShards {
+    /// The driver does not know them: the program says them, or has none.
+    #[default]
+    Unsaid,
+    /// So many, dealt evenly.
+    Even(u32),
+    /// So many for each rank, by rank (`--on-straggler rebalance`).
+    Counted(Vec<u32>),
+}
+
+impl JobShards {
+    /// The number of shards, if the driver knows it.
+    pub fn total(&self) -> Option<u32> {
+        match self {
+            Self::Unsaid => None,
+            Self::Even(total) => Some(*total),
+            Self::Counted(counts) => Some(counts.iter().sum()),
+        }
+    }
+
+    /// The number of shards of each rank; empty if they are dealt evenly.
+    pub fn counts(&self) -> &[u32] {
+        match self {
+            Self::Counted(counts) => counts,
+            Self::Unsaid | Self::Even(_) => &[],
+        }
+    }
+}
+
 /// How a member learns the table of a generation.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum FormationTable {
@@ -197,10 +229,8 @@ pub struct Formation {
     pub encrypts: bool,
     /// The paths that carry the data of collectives.
     pub data_plane: DataPlane,
-    /// The job's logical shards (`--shards`); none: the program says them, or has none.
-    pub shards: Option<u32>,
-    /// The number of shards that each rank carries, by rank; empty: they are dealt evenly.
-    pub shard_counts: Vec<u32>,
+    /// The job's logical shards, and how they are dealt.
+    pub shards: JobShards,
 }
 
 /// A [`Formation`] as one member sees it: all that the member needs to take part.
@@ -222,10 +252,8 @@ pub struct Placement {
     pub encrypts: bool,
     /// The paths that carry the data of collectives.
     pub data_plane: DataPlane,
-    /// The job's logical shards (`--shards`); none: the program says them, or has none.
-    pub shards: Option<u32>,
-    /// The number of shards that each rank carries, by rank; empty: they are dealt evenly.
-    pub shard_counts: Vec<u32>,
+    /// The job's logical shards, and how they are dealt.
+    pub shards: JobShards,
 }
 
 /// Messages from the driver to a worker.

@@ -52,6 +52,9 @@ pub enum OnStraggler {
     /// It is named, with how slow it is.
     #[default]
     Tell,
+    /// As `tell`; then it carries fewer logical shards (`--shards`), as far as steps get shorter by that. Data, global batch and
+    /// results stay what they were. Without shards, as `tell`.
+    Rebalance,
     /// As `tell`; then it leaves by a planned end, as soon as a spare slot has another worker, or at once where enough are
     /// left. Its slot rests for a cool-down.
     Replace,
@@ -146,6 +149,13 @@ pub struct DriverConfig {
     /// Most replacements within an hour; the members of one host that are replaced together count as one. Default 4.
     #[serde(default = "default_replacements_max")]
     pub replacements_max: u32,
+    /// How long shards are not dealt anew after they were (`OnStraggler::Rebalance`): so long at first, and twice as long after
+    /// each further time within an hour, at most twelve times as long. Default 30 s.
+    #[serde(default = "default_rebalance_cool_down")]
+    pub rebalance_cool_down: Duration,
+    /// How often at most shards are dealt anew within an hour. Default 6.
+    #[serde(default = "default_rebalances_max")]
+    pub rebalances_max: u32,
     /// Number of journal records after a snapshot before the next one is written. Default 4096.
     pub records_between_snapshots: u64,
     /// Number of resets that failures may cause in the restart mode before the job fails; none: any number.
@@ -196,6 +206,14 @@ const fn default_replacements_max() -> u32 {
     4
 }
 
+const fn default_rebalance_cool_down() -> Duration {
+    Duration::from_secs(30)
+}
+
+const fn default_rebalances_max() -> u32 {
+    6
+}
+
 /// Settings that contradict each other.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum InvalidDriverConfig {
@@ -239,12 +257,14 @@ pub enum InvalidDriverConfig {
     CheckpointByRestart,
     /// Replacing members that say nothing of their steps and collectives.
     #[error(
-        "{flag} replace needs to know the steps of programs that use the library, and --mode restart runs those that do \
+        "{flag} {answer} needs to know the steps of programs that use the library, and --mode restart runs those that do \
          not"
     )]
     ReplaceByRestart {
         /// The option's name.
         flag: &'static str,
+        /// Its value.
+        answer: &'static str,
     },
     /// No program.
     #[error("no program was given")]
@@ -269,6 +289,8 @@ impl DriverConfig {
             forgiven_after: Duration::from_secs(600),
             cool_down: default_cool_down(),
             replacements_max: default_replacements_max(),
+            rebalance_cool_down: default_rebalance_cool_down(),
+            rebalances_max: default_rebalances_max(),
             records_between_snapshots: 4096,
             max_job_restarts: None,
             on_failure: OnFailure::default(),
@@ -329,13 +351,14 @@ impl DriverConfig {
             return Err(InvalidDriverConfig::CheckpointByRestart);
         }
         let replaces = [
-            ("--on-hang", self.on_hang == OnHang::Replace),
-            ("--on-straggler", self.on_straggler == OnStraggler::Replace),
+            ("--on-hang", "replace", self.on_hang == OnHang::Replace),
+            ("--on-straggler", "replace", self.on_straggler == OnStraggler::Replace),
+            ("--on-straggler", "rebalance", self.on_straggler == OnStraggler::Rebalance),
         ];
         if self.mode == ElasticMode::Restart
-            && let Some((flag, _)) = replaces.into_iter().find(|(_, replaces)| *replaces)
+            && let Some((flag, answer, _)) = replaces.into_iter().find(|(_, _, is_set)| *is_set)
         {
-            return Err(InvalidDriverConfig::ReplaceByRestart { flag });
+            return Err(InvalidDriverConfig::ReplaceByRestart { flag, answer });
         }
         if self.program.argv.is_empty() {
             return Err(InvalidDriverConfig::NoProgram);

@@ -166,7 +166,7 @@ impl DriverCore {
         let key = self.random.key();
         let table = FormationTable::Full(Arc::clone(&assignment));
         let (encrypts, data_plane) = (self.config.encrypt_data, self.config.data_plane);
-        let shards = self.config.shards;
+        let shards = self.deal_for(&members);
         let formation = Formation { stamp, table, sync, step, key, encrypts, data_plane, shards };
         self.record(&JournalRecord::GenerationOpened { formation: formation.clone() });
         let record = self.outbox.waited_for();

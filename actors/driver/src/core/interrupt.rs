@@ -54,11 +54,15 @@ impl DriverCore {
         change
     }
 
+    /// Whether the same members are to begin anew: to take the majority's content over, or to carry other shards.
+    const fn members_begin_anew(&self) -> bool {
+        self.divergence.repair().is_some() || self.rebalancing.wanted().is_some()
+    }
+
     /// Interrupts the running generation if its membership should change.
     pub(crate) fn consider_interrupt(&mut self, now: Time) {
         let change = self.pending_change(now);
-        let is_repair = self.divergence.repair().is_some();
-        if change.added.is_empty() && change.removed.is_empty() && !is_repair {
+        if change.added.is_empty() && change.removed.is_empty() && !self.members_begin_anew() {
             self.round.no_change_is_pending();
             return;
         }
@@ -146,8 +150,7 @@ impl DriverCore {
         let members: Vec<WorkerId> = self.round.alive().cloned().collect();
         let change = self.pending_change(now);
         self.round.no_change_is_pending();
-        let is_repair = self.divergence.repair().is_some();
-        if change.added.is_empty() && change.removed.is_empty() && !is_repair {
+        if change.added.is_empty() && change.removed.is_empty() && !self.members_begin_anew() {
             if !is_planted(Bug::ResumeNotSent) {
                 self.tell_all(members, DriverToWorker::Resume { stamp });
             }
@@ -192,6 +195,12 @@ impl DriverCore {
         {
             let PendingRepair { workers, tensor, step } = repair.clone();
             return ResetCause::ReplicasDiffer { workers, tensor, step };
+        }
+        if change.removed.is_empty()
+            && change.added.is_empty()
+            && let Some(cause) = self.rebalance_cause()
+        {
+            return cause;
         }
         ResetCause::HostsChanged { added: change.added, removed: change.removed }
     }

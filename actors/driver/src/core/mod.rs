@@ -31,6 +31,7 @@ mod pacing;
 mod phase;
 mod quarrels;
 mod random;
+mod rebalancing;
 mod replacements;
 mod reset_report;
 mod restart;
@@ -81,6 +82,7 @@ use self::pacing::Pacing;
 use self::phase::RoundPhase;
 use self::quarrels::Quarrels;
 use self::random::DriverRandom;
+use self::rebalancing::Rebalancing;
 use self::replacements::Replacements;
 use self::roster::Roster;
 use self::round::Round;
@@ -122,6 +124,9 @@ pub struct DriverCore {
     /// Members that were replaced since they hung or were slow.
     #[serde(default)]
     replacements: Replacements,
+    /// Members that are slow and carry fewer shards.
+    #[serde(default)]
+    rebalancing: Rebalancing,
     /// Digests of the members' commits, and replicas that differ.
     #[serde(default)]
     divergence: Divergence,
@@ -163,6 +168,7 @@ impl DriverCore {
             hangs: Hangs::default(),
             stragglers: Stragglers::default(),
             replacements: Replacements::default(),
+            rebalancing: Rebalancing::default(),
             divergence: Divergence::default(),
             pacing: Pacing::default(),
             state: TrainedState::default(),
@@ -232,6 +238,7 @@ impl DriverCore {
         self.quarrels.check()?;
         self.hangs.check()?;
         self.replacements.check(self.config.replacements_max)?;
+        self.rebalancing.check(self.config.rebalances_max)?;
         self.divergence.check()?;
         self.pacing.check()?;
         self.outbox.check()?;

@@ -389,6 +389,49 @@ pub enum EventKind {
         /// The slot.
         slot: u32,
     },
+    /// Slow members are to carry fewer logical shards, or those that are fast again as many as the others
+    /// (`--on-straggler rebalance`): the same members begin the next generation with another deal.
+    ShardsRebalanced {
+        /// The workers whose paces have changed.
+        #[serde(with = "event_form::texts")]
+        workers: Vec<WorkerId>,
+        /// Their ranks.
+        ranks: Vec<u32>,
+        /// How many times as long as its peers each of them takes for a shard; 1 for those that are fast again.
+        factors: Vec<f64>,
+        /// The number of shards of each rank before.
+        counts_before: Vec<u32>,
+        /// The number of shards of each rank from now on.
+        shard_counts: Vec<u32>,
+        /// Median of the steps before, in milliseconds.
+        before_ms: f64,
+        /// The expected one after it, in milliseconds.
+        predicted_ms: f64,
+    },
+    /// A slow member does not carry fewer shards, although the operator wants it.
+    NotRebalanced {
+        /// The worker.
+        #[serde(with = "event_form::text")]
+        worker: WorkerId,
+        /// Its rank.
+        rank: u32,
+        /// Why not.
+        reason: String,
+    },
+    /// The effect of another deal of shards: how long steps take by it.
+    RebalanceTook {
+        /// The workers whose paces had changed.
+        #[serde(with = "event_form::texts")]
+        workers: Vec<WorkerId>,
+        /// The number of shards of each rank.
+        shard_counts: Vec<u32>,
+        /// Median of the steps before, in milliseconds.
+        before_ms: f64,
+        /// The expected one, in milliseconds.
+        predicted_ms: f64,
+        /// Median of the steps now, in milliseconds.
+        after_ms: f64,
+    },
     /// Members hold an array otherwise than the majority, or no majority agrees on it.
     ReplicasDiffer {
         /// The array, as the program names it.

@@ -219,10 +219,11 @@ impl DriverCore {
         let table = self.round.current().map(|current| current.assignment.members());
         let ranks: BTreeMap<WorkerId, u32> =
             table.into_iter().flatten().map(|member| member.worker).zip(0..).collect();
+        let counts = self.counts_now();
         let mut statuses: Vec<WorkerStatus> = self
             .roster
             .workers()
-            .map(|(worker, record)| self.worker_status(worker, record, ranks.get(worker)))
+            .map(|(worker, record)| self.worker_status(worker, record, ranks.get(worker), &counts))
             .collect();
         statuses.extend(self.empty_slots(now));
         statuses.sort_by(|a, b| {
@@ -239,6 +240,7 @@ impl DriverCore {
         worker: &WorkerId,
         record: &WorkerRecord,
         rank: Option<&u32>,
+        counts: &[u32],
     ) -> WorkerStatus {
         let rank = rank.copied().filter(|_| self.round.is_member(worker));
         let state = match (record.stance, self.round.phase()) {
@@ -267,6 +269,7 @@ impl DriverCore {
             step_ms: shown(|times| times.step_us),
             compute_ms: shown(|times| times.compute_us),
             waiting_ms: shown(|times| times.waiting_us),
+            shards: rank.and_then(|rank| counts.get(rank as usize).copied()),
         }
     }
 
@@ -300,6 +303,7 @@ impl DriverCore {
                 step_ms: None,
                 compute_ms: None,
                 waiting_ms: None,
+                shards: None,
             })
         })
     }

@@ -54,6 +54,7 @@ impl DriverCore {
         }
         core.divergence = Divergence::restored(&image);
         core.restore_rests(now, image.resting.clone());
+        core.restore_paces(now, image.shard_paces.clone(), image.deals);
         if is_fresh && image.result.is_none() {
             return core;
         }

@@ -16,7 +16,7 @@ use super::record::{JobSecretsBytes, JournalRecord, whole};
 use crate::core::ReplacedFor;
 
 /// Number of fields that images of the first version lack.
-const FIELDS_ADDED: usize = 7;
+const FIELDS_ADDED: usize = 9;
 
 /// State that the records of a journal give.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -71,6 +71,12 @@ pub struct Image {
     /// Members of the present generation that a majority disagrees with, by array; until the next generation trains. At most
     /// [`Image::DISTRUSTED_MAX`].
     pub distrusted: Vec<DistrustedImage>,
+    /// Members that are slower than their peers, with their time for a shard in thousandths of the peers'.
+    #[serde(with = "crate::recording::readable::pairs", default)]
+    pub shard_paces: BTreeMap<WorkerId, u32>,
+    /// How often shards were dealt anew within an hour.
+    #[serde(default)]
+    pub deals: u32,
 }
 
 /// An array of which some members of a generation hold other content than the majority.
@@ -296,6 +302,10 @@ impl Image {
                 {
                     self.distrusted.push(distrusted.clone());
                 }
+            }
+            JournalRecord::ShardsRebalanced { paces, recent } => {
+                self.shard_paces = paces.iter().cloned().collect();
+                self.deals = *recent;
             }
             JournalRecord::CheckpointSaved { step } => self.checkpoint = Some(*step),
             JournalRecord::StateLost { loss } => self.loss = Some(loss.clone()),

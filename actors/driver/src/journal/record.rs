@@ -161,6 +161,13 @@ pub enum JournalRecord {
         /// The array, and these members.
         distrusted: DistrustedImage,
     },
+    /// Shards are dealt by these paces from now on.
+    ShardsRebalanced {
+        /// Members that are slower than their peers, with their time for a shard in thousandths of the peers'.
+        paces: Vec<(WorkerId, u32)>,
+        /// How often shards were dealt anew in the last hour.
+        recent: u32,
+    },
 }
 
 impl JournalRecord {

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use elastic_journal::{Journal, JournalBatch, JournalError, LoadedJournal};
-use elastic_protocol::messages::{Formation, FormationTable, GroupKey, SyncPlan};
+use elastic_protocol::messages::{Formation, FormationTable, GroupKey, JobShards, SyncPlan};
 use elastic_protocol::{
     Assignment, CommitId, DataPlane, GenerationId, HostName, Incarnation, JobId, ProgramSpec,
     Stamp, Step, Term, WorkerId,
@@ -132,8 +132,7 @@ fn a_journal_as_json_has_neither_secrets_nor_keys_nor_arguments() {
         key: GroupKey([0xab; 32]),
         encrypts: false,
         data_plane: DataPlane::default(),
-        shards: None,
-        shard_counts: Vec::new(),
+        shards: JobShards::Unsaid,
     };
     journal.0.records.push(JournalRecord::GenerationOpened { formation }.encode());
     let image = Image::of(&journal.0).expect("sound");

@@ -123,7 +123,7 @@ pub(crate) mod formation {
     use std::net::SocketAddr;
     use std::sync::Arc;
 
-    use elastic_protocol::messages::{Formation, FormationTable, GroupKey, SyncPlan};
+    use elastic_protocol::messages::{Formation, FormationTable, GroupKey, JobShards, SyncPlan};
     use elastic_protocol::{Assignment, DataPlane, Stamp, Step, WorkerId};
 
     use super::*;
@@ -161,8 +161,8 @@ pub(crate) mod formation {
             step: *step,
             encrypts: *encrypts,
             data_plane: *data_plane,
-            shards: formation.shards,
-            shard_counts: formation.shard_counts.clone(),
+            shards: formation.shards.total(),
+            shard_counts: formation.shards.counts().to_vec(),
         };
         written.serialize(serializer)
     }
@@ -182,8 +182,11 @@ pub(crate) mod formation {
             key: GroupKey([0; 32]),
             encrypts: written.encrypts,
             data_plane: written.data_plane,
-            shards: written.shards,
-            shard_counts: written.shard_counts,
+            shards: match (written.shards, written.shard_counts) {
+                (None, _) => JobShards::Unsaid,
+                (Some(total), counts) if counts.is_empty() => JobShards::Even(total),
+                (Some(_), counts) => JobShards::Counted(counts),
+            },
         })
     }
 }

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use elastic_protocol::messages::{
-    DriverToAgent, DriverToWorker, Formation, FormationTable, GroupKey, SyncPlan, WorkerToDriver,
+    DriverToAgent, DriverToWorker, Formation, FormationTable, GroupKey, JobShards, SyncPlan,
+    WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, DataPlane, Deadlines, GenerationId, HostName, Incarnation, NodeId, NodeName,
@@ -39,8 +40,7 @@ fn formation() -> Formation {
         key: GroupKey(SECRET),
         encrypts: true,
         data_plane: DataPlane::Auto,
-        shards: None,
-        shard_counts: Vec::new(),
+        shards: JobShards::Unsaid,
     }
 }
 

@@ -113,7 +113,7 @@ impl World {
         program.boundary = 0;
         program.operation = 0;
         program.has_told_commit = false;
-        self.take_shards(process, placement.shards);
+        self.take_shards(process, &placement.shards);
         self.enter_stage(process, ProgramStage::Forming);
         let checked = self.check_own_address(process, &placement);
         self.demand(checked);

@@ -76,8 +76,8 @@ impl Replacements {
     }
 }
 
-/// How many times as long as the first time a slot rests that has been put to rest this often.
-fn cool_down_times(rests: u32) -> u32 {
+/// How many times as long as the first cool-down the one after so many rests of a slot is, or after so many deals of shards.
+pub(super) fn cool_down_times(rests: u32) -> u32 {
     (1 << rests.saturating_sub(1).min(16)).min(COOL_DOWN_TIMES_MAX)
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use elastic_protocol::messages::{StatusReport, StepTimes};
 use elastic_protocol::{Stamp, Time, WorkerId};
 
-use super::scoring::{MemberPace, PaceScore, PeerTimes};
+use super::scoring::{MemberPace, PaceScore};
 use super::{NamedStraggler, REVIEW_AFTER};
 use crate::core::DriverCore;
 use crate::core::config::OnStraggler;
@@ -63,15 +63,15 @@ impl DriverCore {
             }
         }
         self.answer_stragglers(now);
+        self.rebalance(now);
     }
 
     /// Scores all members, and looks at those who have told new times.
     fn look_at_paces(&mut self, now: Time) -> BTreeMap<WorkerId, PaceScore> {
-        let paces = &mut self.stragglers.paces;
-        paces.retain(|worker, _| self.round.is_member(worker));
-        let peers = PeerTimes::new(paces.values().map(MemberPace::compute_us).collect());
+        self.stragglers.paces.retain(|worker, _| self.round.is_member(worker));
+        let peers = self.stragglers.peers();
         let mut scores = BTreeMap::new();
-        for (worker, pace) in paces {
+        for (worker, pace) in &mut self.stragglers.paces {
             let score = peers.score(pace);
             pace.look(now, score);
             scores.extend(score.map(|score| (worker.clone(), score)));
@@ -96,9 +96,7 @@ impl DriverCore {
             let named = NamedStraggler { since, is_host };
             self.stragglers.named.entry(slow.clone()).or_insert(named).is_host = is_host;
         }
-        let (Some(score), Some(pace), Some(rank)) =
-            (scores.get(worker), self.stragglers.paces.get(worker), self.round.rank_of(worker))
-        else {
+        let (Some(score), Some(rank)) = (scores.get(worker), self.round.rank_of(worker)) else {
             return;
         };
         let ranks = slow.iter().filter_map(|worker| self.round.rank_of(worker));
@@ -109,7 +107,7 @@ impl DriverCore {
             is_host,
             factor: score.factor,
             own_factor: score.own_factor,
-            compute_ms: StepTimes::shown_ms(pace.compute_us()),
+            compute_ms: StepTimes::shown_ms(score.compute_us),
             peers_ms: StepTimes::shown_ms(score.peers_us),
             slow_ms: now.ms_since(since),
         });

@@ -17,7 +17,7 @@ use elastic_protocol::messages::StepTimes;
 use elastic_protocol::{HostName, Stamp, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
-use self::scoring::{MemberPace, PaceScore};
+use self::scoring::{MemberPace, PaceScore, PeerTimes};
 
 /// Delay between step times and their review: one review serves those of all members.
 const REVIEW_AFTER: Duration = Duration::from_secs(1);
@@ -61,10 +61,14 @@ impl Stragglers {
         }
     }
 
+    /// The times of now.
+    fn peers(&self) -> PeerTimes {
+        PeerTimes::new(self.paces.values().map(|pace| (pace.compute_us(), pace.shards())))
+    }
+
     /// The score of a member, against its peers of now.
     fn score_of(&self, worker: &WorkerId) -> Option<PaceScore> {
-        let times = self.paces.values().map(MemberPace::compute_us);
-        scoring::PeerTimes::new(times.collect()).score(self.paces.get(worker)?)
+        self.peers().score(self.paces.get(worker)?)
     }
 
     /// Members of a host that are slow now, named or not.
@@ -95,6 +99,30 @@ impl Stragglers {
     pub(crate) fn is_sure(&self, worker: &WorkerId) -> bool {
         let others = self.paces.iter().filter(|(other, pace)| *other != worker && pace.is_known());
         others.count() >= PEERS_MIN || self.score_of(worker).is_some_and(PaceScore::has_become_slow)
+    }
+
+    /// Whether a member has been as fast as the others for long enough in this generation.
+    pub(crate) fn is_fast(&self, worker: &WorkerId, now: Time) -> bool {
+        self.paces.get(worker).is_some_and(|pace| pace.is_fast(now))
+    }
+
+    /// How long a member takes for as many shards as its peers, in thousandths of the median of theirs: by medians over several
+    /// looks at each.
+    pub(crate) fn slowness_of(&self, worker: &WorkerId) -> Option<u32> {
+        let measured = |pace: &MemberPace| Some((pace.measured_us()?, pace.shards()));
+        let peers = PeerTimes::new(self.paces.values().filter_map(measured));
+        let (us, shards) = measured(self.paces.get(worker)?)?;
+        peers.slowness(us, shards)
+    }
+
+    /// Whether the steps of so many members are dealt by shards.
+    pub(crate) fn all_carry_shards(&self, members: usize) -> bool {
+        self.paces.values().filter(|pace| pace.shards() > 0).count() >= members
+    }
+
+    /// The time of computation of the member that computes longest, in microseconds.
+    pub(crate) fn longest_compute_us(&self) -> Option<u64> {
+        self.paces.values().filter_map(MemberPace::measured_us).max()
     }
 
     /// Median of the whole steps of all members, in microseconds.

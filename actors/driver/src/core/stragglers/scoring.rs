@@ -29,6 +29,10 @@ const LOOKS_MIN: u32 = 5;
 /// First looks at a member in a generation that do not count: it compiles, and fills its caches.
 const LOOKS_OF_WARM_UP: u32 = 2;
 
+/// Last looks at a member over which its pace is a median, and the number that it takes.
+const MEASURED_LOOKS_MAX: usize = 9;
+const MEASURED_LOOKS_MIN: usize = 5;
+
 /// Looks at a member while it was not slow that are remembered, and the number from which on they say what is usual for it.
 const PAST_MAX: usize = 32;
 const PAST_MIN: usize = 8;
@@ -43,6 +47,9 @@ pub(super) struct MemberPace {
     is_fresh: bool,
     /// Earlier times of computation, of looks in which it was not slow, in microseconds; at most [`PAST_MAX`].
     past_us: VecDeque<u64>,
+    /// The times of computation in its last looks, slow or not, in microseconds; at most [`MEASURED_LOOKS_MAX`].
+    #[serde(default)]
+    measured_us: VecDeque<u64>,
     /// The spell under way, in which it is slow.
     slow: Option<PaceSpell>,
     /// The spell under way, in which it is as fast as the others.
@@ -61,18 +68,28 @@ struct PaceSpell {
 /// How a member compares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PaceScore {
-    /// How many times as long as the median of its peers it computes.
+    /// How many times as long as the median of its peers it computes, for as many shards.
     pub(super) factor: f64,
     /// How many times as long as it did before; none while too little is known.
     pub(super) own_factor: Option<f64>,
-    /// The median of its peers, in microseconds.
+    /// Its time of computation, in microseconds; with shards, for an equal part of them.
+    pub(super) compute_us: u64,
+    /// The median of its peers' such times, in microseconds.
     pub(super) peers_us: u64,
     /// Whether the others lose enough by it.
     is_costly: bool,
 }
 
-/// The times of computation of all members, in order.
-pub(super) struct PeerTimes(Vec<u64>);
+/// The times of computation of all members.
+///
+/// Members that carry logical shards are compared by the time that each would take for an equal part of all shards: who carries
+/// more of them than others is not slower for that.
+pub(super) struct PeerTimes {
+    /// In order.
+    times: Vec<u64>,
+    /// The shards of all members together, if each carries some.
+    shards: Option<u64>,
+}
 
 impl PaceSpell {
     /// Whether it is long enough, and three quarters of its looks are clear.
@@ -96,8 +113,15 @@ impl PaceSpell {
 
 impl MemberPace {
     pub(super) const fn new(times: StepTimes) -> Self {
-        let past_us = VecDeque::new();
-        Self { times, looks: 0, is_fresh: true, past_us, slow: None, fast: None }
+        Self {
+            times,
+            looks: 0,
+            is_fresh: true,
+            past_us: VecDeque::new(),
+            measured_us: VecDeque::new(),
+            slow: None,
+            fast: None,
+        }
     }
 
     /// Takes the times that the member has told.
@@ -116,6 +140,18 @@ impl MemberPace {
             true => self.times.waiting_us,
             false => self.times.compute_us,
         }
+    }
+
+    /// The logical shards that it carries in a step; 0 if it deals by none.
+    pub(super) const fn shards(&self) -> u32 {
+        self.times.shards
+    }
+
+    /// The median of its times of computation in the last looks, in microseconds; none while it was looked at too seldom.
+    pub(super) fn measured_us(&self) -> Option<u64> {
+        let mut measured: Vec<u64> = self.measured_us.iter().copied().collect();
+        measured.sort_unstable();
+        measured.get(measured.len() / 2).copied().filter(|_| measured.len() >= MEASURED_LOOKS_MIN)
     }
 
     pub(super) const fn is_slow(&self) -> bool {
@@ -146,6 +182,10 @@ impl MemberPace {
         if self.looks <= LOOKS_OF_WARM_UP {
             return;
         }
+        if self.measured_us.len() == MEASURED_LOOKS_MAX {
+            self.measured_us.pop_front();
+        }
+        self.measured_us.push_back(self.compute_us());
         let (is_slow, is_fast) = (score.is_slow(), score.is_fast());
         self.slow = PaceSpell::after(self.slow, now, is_slow, is_fast);
         self.fast = PaceSpell::after(self.fast, now, is_fast, is_slow);
@@ -185,25 +225,53 @@ impl PaceScore {
 }
 
 impl PeerTimes {
-    pub(super) fn new(mut times: Vec<u64>) -> Self {
-        times.sort_unstable();
-        Self(times)
+    /// The times of computation of members, in microseconds, each with the shards that it carries.
+    pub(super) fn new(members: impl IntoIterator<Item = (u64, u32)>) -> Self {
+        let members: Vec<(u64, u32)> = members.into_iter().collect();
+        let carried: u64 = members.iter().map(|(_, shards)| u64::from(*shards)).sum();
+        let shards = members.iter().all(|(_, shards)| *shards > 0).then_some(carried);
+        let mut peers = Self { times: Vec::new(), shards };
+        let count = members.len();
+        peers.times =
+            members.iter().map(|(us, own)| peers.for_equal_part(*us, *own, count)).collect();
+        peers.times.sort_unstable();
+        peers
     }
 
-    /// Compares a member with the others; none if there is no other. Of an even number of others the lower one of the two in
-    /// the middle counts: half of the members may be slow.
+    /// The time for an equal part of all shards of a member that takes this time for its own, in microseconds.
+    fn for_equal_part(&self, us: u64, own: u32, members: usize) -> u64 {
+        let Some(shards) = self.shards.filter(|_| own > 0) else { return us };
+        let parts = u128::from(own) * (members as u128).max(1);
+        u64::try_from(u128::from(us) * u128::from(shards) / parts).unwrap_or(u64::MAX)
+    }
+
+    /// The median of the others' times, for a member with this time among them; none if there is no other. Of an even number of
+    /// others the lower one of the two in the middle counts: half of the members may be slow.
+    fn of_others(&self, own: u64) -> Option<u64> {
+        let others = self.times.len().checked_sub(1).filter(|others| *others > 0)?;
+        let (middle, own_at) = ((others - 1) / 2, self.times.partition_point(|time| *time < own));
+        // The member's own place is passed over.
+        self.times.get(if middle < own_at { middle } else { middle + 1 }).copied()
+    }
+
+    /// The time that a member takes for as many shards as its peers, in thousandths of the median of theirs.
+    pub(super) fn slowness(&self, us: u64, shards: u32) -> Option<u32> {
+        let own = self.for_equal_part(us, shards, self.times.len());
+        let peers_us = self.of_others(own)?.max(1);
+        Some(u32::try_from(own.saturating_mul(1_000) / peers_us).unwrap_or(u32::MAX))
+    }
+
+    /// Compares a member with the others; none if there is no other.
     pub(super) fn score(&self, pace: &MemberPace) -> Option<PaceScore> {
-        let own = pace.compute_us();
-        let others = self.0.len().checked_sub(1).filter(|others| *others > 0)?;
-        let (middle, own_at) = ((others - 1) / 2, self.0.partition_point(|time| *time < own));
-        // The median of the others: its own place is passed over.
-        let peers_us = *self.0.get(if middle < own_at { middle } else { middle + 1 })?;
+        let own = self.for_equal_part(pace.compute_us(), pace.shards(), self.times.len());
+        let peers_us = self.of_others(own)?;
         let loss = own.saturating_sub(peers_us);
         let is_costly =
             loss >= LOSS_US_MIN && as_float(loss) >= SHARE_MIN * as_float(pace.times.step_us);
         let factor = as_float(own) / as_float(peers_us.max(1));
-        let own_factor = pace.usual_us().map(|usual| as_float(own) / as_float(usual.max(1)));
-        Some(PaceScore { factor, own_factor, peers_us, is_costly })
+        let usual = pace.usual_us().map(as_float);
+        let own_factor = usual.map(|usual| as_float(pace.compute_us()) / usual.max(1.0));
+        Some(PaceScore { factor, own_factor, compute_us: own, peers_us, is_costly })
     }
 }
 
@@ -220,13 +288,16 @@ mod tests {
 
     fn pace(compute_us: u64, step_us: u64) -> MemberPace {
         let waiting_us = step_us.saturating_sub(compute_us);
-        MemberPace::new(StepTimes { step_us, compute_us, waiting_us, data_us: 0, commit_us: 0 })
+        MemberPace::new(StepTimes { step_us, compute_us, waiting_us, shards: 0 })
+    }
+
+    fn peers(all_us: &[u64]) -> PeerTimes {
+        PeerTimes::new(all_us.iter().map(|us| (*us, 0)))
     }
 
     fn score(all_us: &[u64], number: usize) -> PaceScore {
         let longest = all_us.iter().max().copied().unwrap_or_default();
-        let peers = PeerTimes::new(all_us.to_vec());
-        peers.score(&pace(all_us[number], longest)).expect("there are others")
+        peers(all_us).score(&pace(all_us[number], longest)).expect("there are others")
     }
 
     #[test]
@@ -242,12 +313,34 @@ mod tests {
         );
         let two = [100_000, 160_000];
         assert_eq!([score(&two, 0).is_slow(), score(&two, 1).is_slow()], [false, true]);
-        assert_eq!(PeerTimes::new(vec![5]).score(&pace(5, 5)), None, "a world of one");
+        assert_eq!(peers(&[5]).score(&pace(5, 5)), None, "a world of one");
+    }
+
+    #[test]
+    fn who_carries_more_shards_is_not_slower_for_that() {
+        let of = |members: &[(u64, u32)], number: usize| {
+            let (compute_us, shards) = members[number];
+            let longest = members.iter().map(|(us, _)| *us).max().unwrap_or_default();
+            let times = StepTimes { step_us: longest, compute_us, waiting_us: 0, shards };
+            let peers = PeerTimes::new(members.iter().copied());
+            peers.score(&MemberPace::new(times)).expect("there are others")
+        };
+        let dealt = [(200_000, 2), (100_000, 1), (100_000, 1)];
+        assert!((0..3).all(|number| of(&dealt, number).is_fast()));
+        // As slow as before, with fewer shards: the deal hides it from its peers, and not from the comparison.
+        let dealt = [(200_000, 1), (400_000, 4), (300_000, 3)];
+        let slow = of(&dealt, 0);
+        assert!(slow.is_slow());
+        assert!((1.99..2.01).contains(&slow.factor), "{}", slow.factor);
+        assert_eq!((slow.compute_us, slow.peers_us), (533_333, 266_666));
+        assert_eq!(PeerTimes::new(dealt).slowness(200_000, 1), Some(2_000));
+        // One that deals by no shards: all are compared as they are.
+        assert!(of(&[(200_000, 2), (100_000, 1), (100_000, 0)], 0).is_slow());
     }
 
     #[test]
     fn what_costs_the_others_little_is_not_slow() {
-        let peers = PeerTimes::new(vec![1_000, 1_000, 9_000]);
+        let peers = peers(&[1_000, 1_000, 9_000]);
         let of = |step_us| peers.score(&pace(9_000, step_us)).expect("there are others");
         assert!(of(20_000).is_slow());
         assert!(!of(200_000).is_slow(), "the step is made of communication");
@@ -257,7 +350,7 @@ mod tests {
     #[test]
     fn a_spell_must_last_and_one_look_ends_it() {
         let (all, mut slow) = ([100_000, 100_000, 200_000], pace(200_000, 200_000));
-        let peers = PeerTimes::new(all.to_vec());
+        let peers = peers(&all);
         let mut now = Time::ZERO;
         let mut look = |slow: &mut MemberPace, compute_us| {
             now = now + SECOND;
@@ -278,7 +371,7 @@ mod tests {
     #[test]
     fn times_that_are_not_told_anew_make_no_spell() {
         let mut slow = pace(200_000, 200_000);
-        let peers = PeerTimes::new(vec![100_000, 100_000, 200_000]);
+        let peers = peers(&[100_000, 100_000, 200_000]);
         for second in 0..100 {
             let now = Time::ZERO + SECOND * second;
             slow.look(now, peers.score(&slow));
@@ -288,7 +381,7 @@ mod tests {
 
     #[test]
     fn who_is_slower_than_before_is_slow_at_a_smaller_factor() {
-        let peers = PeerTimes::new(vec![100_000, 100_000, 130_000]);
+        let peers = peers(&[100_000, 100_000, 130_000]);
         let mut changed = pace(80_000, 130_000);
         for second in 0..20 {
             changed.take(StepTimes {

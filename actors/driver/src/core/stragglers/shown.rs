@@ -26,17 +26,21 @@ impl DriverCore {
         named: NamedStraggler,
     ) -> Option<StragglingWorker> {
         let score = self.stragglers.score_of(worker)?;
-        let times = self.stragglers.times_of(worker, self.round.stamp())?;
         Some(StragglingWorker {
             rank: self.round.rank_of(worker)?,
             host: worker.host.clone(),
             slot: worker.slot,
             factor: score.factor,
             own_factor: score.own_factor,
-            compute_ms: StepTimes::shown_ms(times.compute_us),
+            compute_ms: StepTimes::shown_ms(score.compute_us),
             peers_ms: StepTimes::shown_ms(score.peers_us),
             slow_ms: u64::try_from(now.since(named.since).as_millis()).unwrap_or(u64::MAX),
             is_host: named.is_host,
+            shards: self
+                .stragglers
+                .times_of(worker, self.round.stamp())
+                .map(|times| times.shards)
+                .filter(|shards| *shards > 0),
         })
     }
 }

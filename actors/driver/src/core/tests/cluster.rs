@@ -10,7 +10,7 @@ use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     AgentToDriver, Ballot, CheckpointOrder, CheckpointSource, DriverToAgent, DriverToWorker,
-    Formation, FormationTable, KnownDrivers, LiveWorker, Placement, ProcessSight, ProgramError,
+    FormationTable, KnownDrivers, LiveWorker, Placement, ProcessSight, ProgramError,
     ReportedValues, StoppedBy, SyncPlan, UnreachableHost, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
@@ -196,6 +196,16 @@ impl Cluster {
             attaches,
             environments: BTreeMap::new(),
         }
+    }
+
+    /// The job's logical shards.
+    pub(super) const fn shards(&self) -> Option<u32> {
+        self.config.shards
+    }
+
+    /// Where a worker was placed last.
+    pub(super) fn placement_of(&self, worker: &WorkerId) -> Option<&Placement> {
+        self.workers.get(worker)?.placement.as_ref()
     }
 
     /// Kills the driver and starts it again from the journal. No agent or worker has found it yet.
@@ -601,7 +611,10 @@ impl Cluster {
                 | EventKind::WorkerReplaced { .. }
                 | EventKind::WorkerNotReplaced { .. }
                 | EventKind::ReplacementTook { .. }
-                | EventKind::SlotRested { .. }) => {
+                | EventKind::SlotRested { .. }
+                | EventKind::ShardsRebalanced { .. }
+                | EventKind::NotRebalanced { .. }
+                | EventKind::RebalanceTook { .. }) => {
                     self.stragglers.push(kind);
                 }
                 kind @ (EventKind::ReplicasDiffer { .. } | EventKind::NotCompared { .. }) => {
@@ -671,7 +684,6 @@ impl Cluster {
                     encrypts: formation.encrypts,
                     data_plane: formation.data_plane,
                     shards: formation.shards,
-                    shard_counts: formation.shard_counts,
                 });
                 worker.active = true;
                 worker.boundary = 0;

@@ -17,6 +17,7 @@ mod last_words;
 mod membership;
 mod pacing;
 mod quarrels;
+mod rebalancing;
 mod replacements;
 mod reported;
 mod restart;

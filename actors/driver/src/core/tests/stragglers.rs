@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{ReportedValues, StepTimes, WorkerToDriver};
+use elastic_protocol::messages::{JobShards, Placement, ReportedValues, StepTimes, WorkerToDriver};
 use elastic_protocol::{Step, WorkerId};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -20,6 +20,8 @@ const DATA_US: u64 = 10_000;
 /// A job of which each worker tells its step times once a second.
 pub(super) struct PacedJob {
     pub(super) cluster: Cluster,
+    /// Whether steps are dealt by shards; then times are those of one shard.
+    pub(super) carries: bool,
     step: u64,
 }
 
@@ -36,19 +38,24 @@ impl PacedJob {
             cluster.add_host(host, *slots);
         }
         assert_eq!(cluster.sizes, [slots]);
-        Self { cluster, step: 0 }
+        let carries = cluster.shards().is_some();
+        Self { cluster, carries, step: 0 }
     }
 
     /// A second passes: all have computed for as long as this says in each step, in milliseconds, and waited for the slowest.
     pub(super) fn second(&mut self, mut compute_ms: impl FnMut(&WorkerId) -> u64) {
         self.step += 10;
         let members = self.cluster.members();
-        let computes: Vec<u64> = members.iter().map(|worker| compute_ms(worker) * 1_000).collect();
+        let counts: Vec<u32> = members.iter().map(|worker| self.shards_of(worker)).collect();
+        let us = |(worker, shards): (&WorkerId, &u32)| {
+            compute_ms(worker) * 1_000 * u64::from(*shards).max(1)
+        };
+        let computes: Vec<u64> = members.iter().zip(&counts).map(us).collect();
         let step_us = computes.iter().max().copied().unwrap_or_default() + 2_000;
-        for (worker, compute_us) in members.iter().zip(computes) {
+        for ((worker, compute_us), shards) in members.iter().zip(computes).zip(counts) {
             let waiting_us = step_us - compute_us;
             let (data_us, commit_us) = (DATA_US, 0);
-            let times = StepTimes { step_us, compute_us, waiting_us, data_us, commit_us };
+            let times = StepTimes { step_us, compute_us, waiting_us, data_us, commit_us, shards };
             let (stamp, step) = (self.cluster.stamp(), Step(self.step));
             let (note, reported) = (String::new(), ReportedValues::default());
             let steps = Some(times);
@@ -59,12 +66,26 @@ impl PacedJob {
         self.cluster.pass(seconds(1));
     }
 
+    /// The shards that a member deals to itself, by what it was told; 0 if its program has none.
+    pub(super) fn shards_of(&self, worker: &WorkerId) -> u32 {
+        let told = self.cluster.placement_of(worker).filter(|_| self.carries);
+        let Some(Placement { rank, assignment, shards, .. }) = told else { return 0 };
+        match shards {
+            JobShards::Unsaid => 0,
+            JobShards::Even(total) => {
+                let world = assignment.world_size();
+                total / world + u32::from(*rank < total % world)
+            }
+            JobShards::Counted(counts) => counts[*rank as usize],
+        }
+    }
+
     pub(super) fn seconds(&mut self, count: u64, compute_ms: impl Fn(&WorkerId) -> u64) {
         (0..count).for_each(|_| self.second(&compute_ms));
     }
 
     /// The workers that were named, each with its ranks and whether its host was.
-    fn named(&self) -> Vec<(WorkerId, Vec<u32>, bool)> {
+    pub(super) fn named(&self) -> Vec<(WorkerId, Vec<u32>, bool)> {
         let found = self.cluster.stragglers.iter().filter_map(|event| match event {
             EventKind::StragglerFound { worker, ranks, is_host, .. } => {
                 Some((worker.clone(), ranks.clone(), *is_host))
@@ -238,6 +259,18 @@ impl LongWork {
 
 #[test]
 fn l_3_a_day_of_noise_garbage_compilations_checkpoints_and_evaluations_names_and_replaces_nobody() {
+    a_day_of_noise(|config| config.on_straggler = OnStraggler::Replace);
+}
+
+#[test]
+fn l_3_a_day_of_noise_moves_no_shard() {
+    a_day_of_noise(|config| {
+        config.on_straggler = OnStraggler::Rebalance;
+        config.shards = Some(8);
+    });
+}
+
+fn a_day_of_noise(answer: impl FnOnce(&mut DriverConfig)) {
     let kinds = [
         LongWork::new(20, 1..3, 5, false),
         LongWork::new(300, 1..6, 20, false),
@@ -246,8 +279,8 @@ fn l_3_a_day_of_noise_garbage_compilations_checkpoints_and_evaluations_names_and
         LongWork::new(3_600, 4..9, 30, true),
     ];
     let mut job = PacedJob::begin(&THREE, |config| {
-        config.on_straggler = OnStraggler::Replace;
         config.min_np = Some(1);
+        answer(config);
     });
     let mut random = ChaCha8Rng::seed_from_u64(7);
     // The rank that is slow, how many times, and until when; then all are as fast as ever for as long as that again.

@@ -142,7 +142,6 @@ impl StateCore {
             encrypts: formation.encrypts,
             data_plane: formation.data_plane,
             shards: formation.shards,
-            shard_counts: formation.shard_counts,
         };
         self.pending = self.exit.is_none().then_some(placement);
         self.go_on();

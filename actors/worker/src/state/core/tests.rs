@@ -5,7 +5,7 @@ use std::time::Duration;
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     Ballot, BulkWork, CollectivePosition, DriverToWorker, Formation, FormationTable, GroupKey,
-    MovedBytes, Placement, ReportedValues, StepTimes, SyncPlan, Vote, WorkerToDriver,
+    JobShards, MovedBytes, Placement, ReportedValues, StepTimes, SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, AssignmentDelta, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId,
@@ -60,8 +60,7 @@ pub(super) fn formation(generation: u64, sync: SyncPlan, step: u64) -> Formation
         key: GroupKey([0; 32]),
         encrypts: false,
         data_plane: DataPlane::Auto,
-        shards: None,
-        shard_counts: Vec::new(),
+        shards: JobShards::Unsaid,
     }
 }
 
@@ -75,8 +74,7 @@ fn placement(generation: u64, sync: SyncPlan, step: u64) -> Placement {
         key: GroupKey([0; 32]),
         encrypts: false,
         data_plane: DataPlane::Auto,
-        shards: None,
-        shard_counts: Vec::new(),
+        shards: JobShards::Unsaid,
     }
 }
 

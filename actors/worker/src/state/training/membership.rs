@@ -269,7 +269,7 @@ impl Driven {
         };
         let control = (Rc::clone(&self.control), self.abort.clone());
         let ledger = Rc::clone(state.ledger());
-        let counts = placement.shard_counts.clone();
+        let counts = placement.shards.counts().to_vec();
         let worker =
             Worker::new(place, stamp, group, &self.progress, Some(control), ledger, counts);
         if goes_on {

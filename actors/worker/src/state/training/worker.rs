@@ -54,7 +54,7 @@ impl WorkerRanks {
             local_size: table.local_size(&own.worker.host),
             cross_rank: own.cross_rank,
             cross_size: table.cross_size(own.local_rank),
-            shards: placement.shards,
+            shards: placement.shards.total(),
         })
     }
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use elastic_collectives::{AbortHandle, TcpFabric};
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
-    Ballot, DriverToWorker, Formation, FormationTable, GroupKey, SyncPlan, WorkerToDriver,
+    Ballot, DriverToWorker, Formation, FormationTable, GroupKey, JobShards, SyncPlan,
+    WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId, ResetCause, Stamp,
@@ -205,8 +206,7 @@ impl Cluster {
             key: GroupKey([self.stamp.generation.0 as u8; 32]),
             encrypts: false,
             data_plane: DataPlane::Auto,
-            shards: None,
-            shard_counts: Vec::new(),
+            shards: JobShards::Unsaid,
         };
         for number in members {
             self.tell(*number, DriverToWorker::Assign(formation.clone()));
