@@ -43,6 +43,7 @@ pub struct EventTally {
     worker_failures: u64,
     worker_hangs: u64,
     stragglers: u64,
+    rebalances: u64,
     divergences: u64,
 }
 
@@ -80,6 +81,7 @@ impl EventTally {
             EventKind::WorkerExited { expected: false, .. } => self.worker_failures += 1,
             EventKind::WorkerStalled { .. } => self.worker_hangs += 1,
             EventKind::StragglerFound { .. } => self.stragglers += 1,
+            EventKind::ShardsRebalanced { .. } => self.rebalances += 1,
             EventKind::ReplicasDiffer { .. } => self.divergences += 1,
             _ => {}
         }
@@ -272,20 +274,32 @@ fn of_fleet(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result
 /// How long steps take, and who is slow.
 fn of_steps(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result {
     let members = || status.workers.iter().filter_map(|worker| Some((worker.rank?, worker)));
-    let series = |ms: fn(&WorkerStatus) -> Option<f64>| {
+    let series = |value: fn(&WorkerStatus) -> Option<f64>| {
         let labelled = members().take(WORKERS_LABELLED_MAX).filter_map(|(rank, worker)| {
             let labels = vec![("rank", rank.to_string()), ("host", worker.host.to_string())];
-            Some((labels, ms(worker)? / 1e3))
+            Some((labels, value(worker)?))
         });
         labelled.collect::<Series>()
     };
     let seconds = Some(Unit::Seconds);
     let help = "How long a rank's steps take: a median of the last ones.";
-    writer.gauge("worker_step_duration", help, seconds.clone(), series(|it| it.step_ms))?;
+    writer.gauge(
+        "worker_step_duration",
+        help,
+        seconds.clone(),
+        series(|it| Some(it.step_ms? / 1e3)),
+    )?;
     let help = "The part of a rank's steps outside of collectives.";
-    writer.gauge("worker_step_compute", help, seconds.clone(), series(|it| it.compute_ms))?;
+    writer.gauge(
+        "worker_step_compute",
+        help,
+        seconds.clone(),
+        series(|it| Some(it.compute_ms? / 1e3)),
+    )?;
     let help = "The part of a rank's steps in which it was blocked in collectives.";
-    writer.gauge("worker_step_waiting", help, seconds, series(|it| it.waiting_ms))?;
+    writer.gauge("worker_step_waiting", help, seconds, series(|it| Some(it.waiting_ms? / 1e3)))?;
+    let help = "The logical shards that a rank carries in a step.";
+    writer.gauge("worker_shards", help, None, series(|it| it.shards.map(f64::from)))?;
     let slow = status.stragglers.iter().map(|worker| {
         let labels = vec![("rank", worker.rank.to_string()), ("host", worker.host.to_string())];
         (labels, worker.factor)
@@ -354,6 +368,9 @@ fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
     let stragglers = plain(tally.stragglers as f64);
     let help = "Times that a worker, or a host, was named as slower than its peers.";
     writer.counter("stragglers", help, stragglers)?;
+    let rebalances = plain(tally.rebalances as f64);
+    let help = "Times that shards were dealt anew since workers had become slow, or fast again.";
+    writer.counter("rebalances", help, rebalances)?;
     let divergences = plain(tally.divergences as f64);
     let help = "Times that an array was found to differ between replicas of the state.";
     writer.counter("replicas_differed", help, divergences)?;
@@ -460,6 +477,7 @@ mod tests {
                 step_ms: None,
                 compute_ms: None,
                 waiting_ms: None,
+                shards: None,
             }
         };
         let names =

@@ -25,6 +25,7 @@ pub(crate) const fn kind_of_cause(cause: &ResetCause) -> &'static str {
         ResetCause::HostsChanged { .. } => "hosts_changed",
         ResetCause::WorkerLeaves { .. } => "worker_leaves",
         ResetCause::ReplicasDiffer { .. } => "replicas_differ",
+        ResetCause::ShardsRebalanced { .. } => "shards_rebalanced",
     }
 }
 

@@ -50,6 +50,8 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::StragglerFound { .. }
         | EventKind::WorkerReplaced { .. }
         | EventKind::WorkerNotReplaced { .. }
+        | EventKind::ShardsRebalanced { .. }
+        | EventKind::NotRebalanced { .. }
         | EventKind::ReplicasDiffer { .. }
         | EventKind::WorkerOutOfMemory { .. }
         | EventKind::WorkerExited { expected: false, .. } => EventLevel::Warn,
@@ -75,6 +77,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::StragglerRecovered { .. }
         | EventKind::ReplacementTook { .. }
         | EventKind::SlotRested { .. }
+        | EventKind::RebalanceTook { .. }
         | EventKind::NotCompared { .. }
         | EventKind::ResetDone { .. }
         | EventKind::CheckpointSaved { .. }
@@ -83,6 +86,17 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::HandedOver { .. }
         | EventKind::JobEnded { .. } => EventLevel::Info,
     }
+}
+
+/// Most workers that are named in the words for a deal of shards, and most numbers of shards.
+const DEALT_FOR_MAX: usize = 8;
+const COUNTS_SHOWN_MAX: usize = 16;
+
+/// The number of shards of each rank.
+fn dealt(counts: &[u32]) -> String {
+    let shown: Vec<String> = counts.iter().take(COUNTS_SHOWN_MAX).map(u32::to_string).collect();
+    let more = if counts.len() > COUNTS_SHOWN_MAX { ", …" } else { "" };
+    format!("{}{more}", shown.join(", "))
 }
 
 /// Some ranks, such as `ranks 2 and 3`.
@@ -231,6 +245,46 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         }
         EventKind::SlotRested { host, slot } => {
             format!("{host}[{slot}] has rested: it may have a worker like any other slot")
+        }
+        EventKind::ShardsRebalanced {
+            workers,
+            ranks,
+            factors,
+            counts_before,
+            shard_counts,
+            before_ms,
+            predicted_ms,
+        } => {
+            let named = workers.iter().zip(ranks).zip(factors).map(|((worker, rank), factor)| {
+                let pace = match *factor > 1.0 {
+                    true => format!("takes {factor:.1} times as long for a shard as its peers"),
+                    false => "is as fast as its peers again".to_owned(),
+                };
+                format!("{worker} (rank {rank}) {pace}")
+            });
+            let named: Vec<String> = named.take(DEALT_FOR_MAX).collect();
+            let more = match workers.len() - named.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!(
+                "{}{more}: shards are dealt as {} instead of {}; steps took {before_ms:.1} ms, {predicted_ms:.1} ms are \
+                 expected",
+                named.join(", "),
+                dealt(shard_counts),
+                dealt(counts_before)
+            )
+        }
+        EventKind::NotRebalanced { worker, rank, reason } => {
+            format!("{worker} (rank {rank}) is slow and carries no fewer shards: {reason}")
+        }
+        EventKind::RebalanceTook { workers, shard_counts, before_ms, predicted_ms, after_ms } => {
+            format!(
+                "shards dealt as {} for {}: steps took {before_ms:.1} ms, and take {after_ms:.1} ms ({predicted_ms:.1} ms \
+             were expected)",
+                dealt(shard_counts),
+                list(workers)
+            )
         }
         EventKind::ReplicasDiffer { tensor, step, workers, ranks, agreeing, members } => {
             let named: Vec<String> = workers.iter().map(ToString::to_string).collect();

@@ -199,6 +199,9 @@ impl Scenario {
             driver.shards = draw_shards(options.seed, driver.max_np.unwrap_or(np), total);
             driver.max_np = driver.max_np.or(driver.shards);
         }
+        if options.draws >= 9 {
+            draw_rebalancing(&mut driver, options.seed);
+        }
         Self {
             driver,
             host_manager,
@@ -288,6 +291,18 @@ fn draw_replacements(driver: &mut DriverConfig, seed: u64) {
         driver.max_np = driver.np;
         driver.min_np = driver.np;
     }
+}
+
+/// Draws whether shards are dealt anew for slow members, in jobs that have shards. Then there are enough of them for that.
+fn draw_rebalancing(driver: &mut DriverConfig, seed: u64) {
+    let mut random = stream(seed, "rebalancing", 0);
+    if driver.shards.is_none() || random.random_bool(0.3) {
+        return;
+    }
+    driver.on_straggler = OnStraggler::Rebalance;
+    driver.shards = driver.shards.map(|shards| shards * random.random_range(1..=4));
+    driver.rebalances_max = random.random_range(1..=6);
+    driver.rebalance_cool_down = Duration::from_millis(random.random_range(2_000..20_000));
 }
 
 /// Draws deadlines that the faults can reach, limits that a job can reach, and the interval of the journal's

@@ -106,6 +106,7 @@ mod tests {
             step_ms: None,
             compute_ms: None,
             waiting_ms: None,
+            shards: None,
         });
         StatusReport {
             job: JobId(uuid::Uuid::nil()),

@@ -89,7 +89,9 @@ fn for_cause(cause: &ResetCause) -> Vec<String> {
         ResetCause::ReplicasDiffer { .. } => "a bit flipped in the memory of that host, or a step is not the same on all ranks; \
              docs/divergence.md says how to tell them apart"
             .to_owned(),
-        ResetCause::HostsChanged { .. } | ResetCause::WorkerLeaves { .. } => return Vec::new(),
+        ResetCause::HostsChanged { .. }
+        | ResetCause::WorkerLeaves { .. }
+        | ResetCause::ShardsRebalanced { .. } => return Vec::new(),
     };
     vec![advice]
 }

@@ -168,7 +168,8 @@ pub(crate) fn who(cause: &ResetCause) -> (Option<&WorkerId>, Option<String>) {
         | ResetCause::WorkerDied { worker } => Some(worker),
         ResetCause::PeerBroken { peer, reporter, .. } => Some(peer.as_ref().unwrap_or(reporter)),
         ResetCause::DeadlinePassed { waiting_for, .. } => waiting_for.first(),
-        ResetCause::ReplicasDiffer { workers, .. } => workers.first(),
+        ResetCause::ReplicasDiffer { workers, .. }
+        | ResetCause::ShardsRebalanced { workers, .. } => workers.first(),
         ResetCause::HostsChanged { added, removed } => removed.first().or(added.first()),
         ResetCause::HostLost { host, .. } | ResetCause::HostBlacklisted { host } => {
             return (None, Some(host.to_string()));

@@ -228,6 +228,9 @@ impl GoodputLedger {
             | EventKind::WorkerNotReplaced { .. }
             | EventKind::ReplacementTook { .. }
             | EventKind::SlotRested { .. }
+            | EventKind::ShardsRebalanced { .. }
+            | EventKind::NotRebalanced { .. }
+            | EventKind::RebalanceTook { .. }
             | EventKind::ReplicasDiffer { .. }
             | EventKind::NotCompared { .. }
             | EventKind::StateLost { .. }

@@ -179,6 +179,7 @@ fn status_with(losses: &[f64]) -> StatusReport {
             step_ms: None,
             compute_ms: None,
             waiting_ms: None,
+            shards: None,
         }
     });
     StatusReport { workers: workers.collect(), ..status() }

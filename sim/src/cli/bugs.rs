@@ -62,6 +62,9 @@ const fn shows_in_long_waits(bug: Bug) -> bool {
             | Bug::ReplacementsUnbounded
             | Bug::NeighbourReplaced
             | Bug::RestNeverEnds
+            | Bug::NeighbourCarriesLess
+            | Bug::RebalancedWithoutCoolDown
+            | Bug::RankDealsByItself
     )
 }
 
@@ -102,6 +105,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::PerRankStateAccused
         | Bug::DistrustForgotten
         | Bug::DistrustNotRecorded => 8,
+        Bug::NeighbourCarriesLess | Bug::RebalancedWithoutCoolDown | Bug::RankDealsByItself => 9,
         _ => 0,
     }
 }

@@ -12,6 +12,10 @@ use super::driver::{DriverLife, ObservedPhase};
 use super::processes::SimulatedProcess;
 use super::{Happening, MS, World};
 
+/// How many times as long as its usual longest one a step may be for a rank that carries the shards of slow ones: at most half of
+/// the members are slow.
+const STEPS_LONGER_MAX: u64 = 3;
+
 /// Interval between two checks.
 pub(super) const PACE_NS: u64 = 500 * MS;
 
@@ -112,7 +116,9 @@ impl World {
     /// Longest time from one step's boundary to the next, in nanoseconds.
     pub(super) fn boundary_ns(&self) -> u64 {
         let steps = if self.scenario.checks_every_step { 1 } else { self.scenario.commit_every };
-        steps * (self.scenario.step_ns / 8 * 9 + 5 * MS)
+        // Where some carry fewer shards, others carry more.
+        let longer = if self.options.draws >= 9 { STEPS_LONGER_MAX } else { 1 };
+        steps * (self.scenario.step_ns / 8 * 9 * longer + 5 * MS)
     }
 
     fn check_phase(&mut self) {

@@ -152,7 +152,7 @@ impl World {
                     return complain("its slot does not rest");
                 }
             }
-            ResetCause::ReplicasDiffer { .. } => {}
+            ResetCause::ReplicasDiffer { .. } | ResetCause::ShardsRebalanced { .. } => {}
             ResetCause::WorkerLeaves { worker, .. } => {
                 if self.of_worker(worker).is_some_and(|process| !process.is_leaving) {
                     return complain("nobody has told it to");

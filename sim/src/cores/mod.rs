@@ -19,6 +19,7 @@ mod membership;
 mod network;
 mod processes;
 mod program;
+mod rebalancing;
 mod replacements;
 mod replicas;
 mod reports;
@@ -48,6 +49,7 @@ use self::membership::SlotWatch;
 use self::network::SimulatedLink;
 use self::processes::SimulatedProcess;
 use self::program::TrainedModel;
+use self::rebalancing::RebalanceWatch;
 use self::replacements::ReplacementWatch;
 use self::replicas::ReplicaWatch;
 use self::stragglers::StragglerWatch;
@@ -119,6 +121,7 @@ pub(crate) struct World {
     hangs: HangWatch,
     stragglers: StragglerWatch,
     replacements: ReplacementWatch,
+    rebalancing: RebalanceWatch,
     replicas: ReplicaWatch,
     interregnum: Option<Interregnum>,
     /// Number of interregna so far.
@@ -217,6 +220,7 @@ impl World {
             hangs: HangWatch::default(),
             stragglers: StragglerWatch::default(),
             replacements: ReplacementWatch::default(),
+            rebalancing: RebalanceWatch::default(),
             replicas: ReplicaWatch::default(),
             interregnum: None,
             interregna: 0,

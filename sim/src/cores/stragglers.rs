@@ -47,10 +47,16 @@ impl World {
     /// The thread of a process has computed a step.
     pub(super) fn note_computed(&mut self, process: u32) {
         let (now, usual) = (self.now, self.scenario.step_ns / 8 * 9);
+        let carried = self.carried_by(process);
+        let (own, each) = carried.map_or((1, 1), |(own, each)| (u64::from(own), u64::from(each)));
+        let usual = (usual * own).div_ceil(each);
         let paces = &mut self.processes[process as usize].program.paces;
         let took = now - paces.computes_since;
         // A part of each step is waiting for its data.
         paces.samples.note_data(Duration::from_nanos(took / 8));
+        if let Some((own, _)) = carried {
+            paces.samples.carry_shards(own);
+        }
         if took > usual {
             paces.slow_steps.push_back((now, took));
         }
@@ -149,7 +155,7 @@ impl World {
         let Some(cores) = self.driver.cores() else { return Ok(()) };
         let status = cores.driver.status(now, &|time| time.to_string());
         match status.stragglers.iter().any(|slow| slow.host == name) {
-            true => Ok(()),
+            true => self.check_carries_fewer(host),
             false => Err(format!(
                 "stragglers: host {name} alone is slow for {} ms, and nobody there is named: {:?}",
                 lasted / MS,

@@ -10,8 +10,8 @@ use elastic_agent::core::SpawnOrder;
 use elastic_driver::{EventKind, HostResetMs};
 use elastic_host_manager::{HostEntry, HostState, HostUpdate, HostsSnapshot};
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, DriverToAgent, DriverToWorker, Formation, FormationTable, LiveWorker,
-    Placement, ProcessPlace, StatusReport, StoppedBy, SyncPlan, Vote, WorkerToDriver,
+    AgentToDriver, Ballot, DriverToAgent, DriverToWorker, Formation, FormationTable, JobShards,
+    LiveWorker, Placement, ProcessPlace, StatusReport, StoppedBy, SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{Assignment, CommitId, JobOutcome, JobResult, Stamp};
 use elastic_registry::{GenerationVerdict, Incident, RestartBudget};
@@ -62,7 +62,7 @@ fn table(assignment: &Assignment) -> String {
 }
 
 fn formation(formation: &Formation) -> String {
-    let Formation { stamp: of, table: told, sync: plan, step, encrypts, .. } = formation;
+    let Formation { stamp: of, table: told, sync: plan, step, encrypts, shards, .. } = formation;
     let told = match told {
         FormationTable::Full(assignment) => format!("table {}", table(assignment)),
         FormationTable::Delta(delta) => {
@@ -70,7 +70,11 @@ fn formation(formation: &Formation) -> String {
         }
     };
     let encrypts = if *encrypts { ", encrypted" } else { "" };
-    format!("assign {} at step {step}, {}{encrypts}, {told}", stamp(*of), sync(*plan))
+    let dealt = match shards {
+        JobShards::Counted(counts) => format!(", dealt as {counts:?}"),
+        JobShards::Unsaid | JobShards::Even(_) => String::new(),
+    };
+    format!("assign {} at step {step}, {}{encrypts}{dealt}, {told}", stamp(*of), sync(*plan))
 }
 
 fn placement(placement: &Placement) -> String {
@@ -409,6 +413,15 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
             format!("{worker} was replaced by {}, {world_size} train", list(by))
         }
         EventKind::SlotRested { host, slot } => format!("{host}[{slot}] has rested"),
+        EventKind::ShardsRebalanced { workers, counts_before, shard_counts, .. } => {
+            format!("{}: dealt as {shard_counts:?}, not {counts_before:?}", list(workers))
+        }
+        EventKind::NotRebalanced { worker, reason, .. } => {
+            format!("{worker} carries no fewer shards: {reason}")
+        }
+        EventKind::RebalanceTook { workers, shard_counts, .. } => {
+            format!("dealt as {shard_counts:?} for {}", list(workers))
+        }
         EventKind::ResetDecided { cause, way } => format!("reset by {}: {cause}", way.name()),
         EventKind::CheckpointSaved { step, .. } => format!("step {step} is saved"),
         EventKind::CheckpointFailed { step, reason } => {

@@ -234,7 +234,7 @@ impl World {
         let partial = std::mem::take(&mut entry.partial);
         group.operations.retain(|entry| entry.number != operation);
         if let Some(shards) = shards {
-            sum = self.fold_shards(shards, partial);
+            sum = self.fold_shards(process, shards, partial);
         }
         let (processes, hosts) = (&self.processes, &self.hosts);
         let late = |process: u32| hosts[processes[process as usize].host as usize].data_delay;

@@ -6,6 +6,7 @@ use elastic_driver::{DriverEvent, EventKind, WorkerStanding};
 use elastic_protocol::{JobOutcome, JobResult, ResetCause, Time};
 
 use super::super::processes::SimulatedProcess;
+use super::super::rebalancing::DealTold;
 use super::super::{Happening, MS, World};
 use super::ObservedPhase;
 use crate::dataset::mix;
@@ -103,6 +104,24 @@ impl World {
                 let checked = self.check_replaced(&worker, is_host, why);
                 self.demand(checked);
             }
+            EventKind::ShardsRebalanced {
+                workers,
+                ranks,
+                factors,
+                counts_before,
+                shard_counts,
+                ..
+            } => {
+                let checked = self.check_dealt(&DealTold {
+                    workers: &workers,
+                    ranks: &ranks,
+                    factors: &factors,
+                    before: &counts_before,
+                    counts: &shard_counts,
+                });
+                self.demand(checked);
+            }
+            EventKind::NotRebalanced { worker, .. } => self.note_not_rebalanced(&worker),
             EventKind::SlotRested { .. } => self.membership_is_to_change(),
             EventKind::ReplicasDiffer { tensor, step, ranks, agreeing, .. } => {
                 let checked = self.check_differing(&tensor, step, &ranks, agreeing);

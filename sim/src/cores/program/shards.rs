@@ -2,6 +2,7 @@
 //! stream. The sums are of floating-point numbers, so the oracle sees any other order of addition. Part of the simulated
 //! training program.
 
+use elastic_protocol::messages::JobShards;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_worker::state::sampler::{
     LedgerPlan, ReduceOp, ShardDeal, ShardFold, fold_partial, shard_seed, share_of_global,
@@ -15,6 +16,8 @@ use crate::dataset::SampleSet;
 pub(in crate::cores) struct ShardedProgram {
     /// The number of shards, as the driver tells it with a generation.
     pub(super) told: Option<u32>,
+    /// The number of shards of each rank, as the driver tells it; empty if they are dealt evenly.
+    counts: Vec<u32>,
     /// The first world size of the process.
     first_world: Option<u32>,
     /// Steps that the process has begun.
@@ -25,10 +28,14 @@ pub(in crate::cores) struct ShardedProgram {
 
 impl World {
     /// Takes the number of shards of a generation, and checks C-2: it is that of the job, under any driver.
-    pub(super) fn take_shards(&mut self, process: u32, told: Option<u32>) {
-        let due = self.scenario.driver.shards;
+    pub(super) fn take_shards(&mut self, process: u32, shards: &JobShards) {
+        let (due, told) = (self.scenario.driver.shards, shards.total());
         let program = self.program(process);
         program.shards.told = told;
+        program.shards.counts = shards.counts().to_vec();
+        if program.rank == 0 && is_planted(Bug::RankDealsByItself) {
+            program.shards.counts.clear();
+        }
         let world = program.world_size;
         program.shards.first_world.get_or_insert(world);
         if told != due {
@@ -53,7 +60,8 @@ impl World {
         if is_planted(Bug::StreamOfAnotherStep) {
             place = begun * global_batch;
         }
-        let deal = ShardDeal::even(shards, world);
+        let counts = self.program(process).shards.counts.clone();
+        let deal = ShardDeal::of_job(shards, world, &counts);
         let mut fold = ShardFold::new(&deal, rank, ReduceOp::Sum);
         let (length, seed) = (self.data.length(), self.data.seed());
         for shard in deal.of(rank) {
@@ -70,9 +78,20 @@ impl World {
         self.program(process).shards.partial = partial;
     }
 
+    /// The shards that a process carries in a step, and the most that an even deal would give it; none where the time of a step
+    /// does not depend on them.
+    pub(in crate::cores) fn carried_by(&self, process: u32) -> Option<(u32, u32)> {
+        let shards = self.scenario.driver.shards.filter(|_| self.options.draws >= 9)?;
+        let program = &self.processes[process as usize].program;
+        let world = program.world_size.max(1);
+        let deal = ShardDeal::of_job(shards, world, &program.shards.counts);
+        Some((deal.of(program.rank).len() as u32, shards.div_ceil(world)))
+    }
+
     /// What the partial results of a world become, in the order in which the ranks have entered.
     pub(in crate::cores) fn fold_shards(
         &mut self,
+        process: u32,
         shards: u32,
         mut entered: Vec<(u32, Vec<f64>)>,
     ) -> u64 {
@@ -80,7 +99,8 @@ impl World {
             return entered.into_iter().flat_map(|(_, partial)| partial).sum::<f64>().to_bits();
         }
         entered.sort_by_key(|(rank, _)| *rank);
-        let deal = ShardDeal::even(shards, entered.len() as u32);
+        let counts = self.program(process).shards.counts.clone();
+        let deal = ShardDeal::of_job(shards, entered.len() as u32, &counts);
         let partial: Vec<f64> = entered.into_iter().flat_map(|(_, partial)| partial).collect();
         let Some(sum) = fold_partial(&deal, &partial, ReduceOp::Sum) else {
             let (given, world) = (partial.len(), deal.world());

@@ -49,6 +49,8 @@ impl World {
         let slow = self.hosts[host as usize].times_of(slot);
         let step = self.scenario.step_ns;
         let takes = self.draw_ns(step - step / 8, step + step / 8) * slow;
+        let (carried, usual) = self.carried_by(process).unwrap_or((1, 1));
+        let takes = takes * u64::from(carried) / u64::from(usual);
         let ends = self.now + takes;
         if slow > 1 {
             let until = &mut self.hosts[host as usize].slow_until;
