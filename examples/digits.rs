@@ -38,6 +38,9 @@ pub(crate) struct Options {
     /// Least time of a step in milliseconds, so that one can watch.
     #[arg(long, default_value_t = 0)]
     pub(crate) step_ms: u64,
+    /// Least time of each shard in milliseconds of the process's own: none passes while it is stopped.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) shard_ms: u64,
     /// The file in which rank 0 stores the trained parameters, as the bytes of 32-bit floats.
     #[arg(long)]
     pub(crate) save: Option<PathBuf>,
@@ -123,6 +126,8 @@ fn by_shards(
         let gradient = step.all_reduce(ReduceOp::Mean, |shard| {
             let gradient = state.model.gradient(shard.iter(), shard.weight());
             pace(began, options);
+            // A wait goes on while the process is stopped, the next one begins only when it runs.
+            (0..options.shard_ms).for_each(|_| wait_until(now() + Duration::from_millis(1)));
             Ok(gradient)
         })?;
         end_step(worker, state, &gradient)?;
@@ -181,22 +186,42 @@ mod tests {
 
     #[test]
     fn it_reads_digits() {
-        let options = Options { epochs: 12, batch_size: 32, shards: None, step_ms: 0, save: None };
+        let options = Options {
+            epochs: 12,
+            batch_size: 32,
+            shards: None,
+            step_ms: 0,
+            shard_ms: 0,
+            save: None,
+        };
         let accuracy = train(&options).expect("alone, nothing can be lost");
         assert!(accuracy >= 0.93, "accuracy {accuracy}");
     }
 
     #[test]
     fn it_reads_digits_by_shards() {
-        let options =
-            Options { epochs: 20, batch_size: 16, shards: Some(8), step_ms: 0, save: None };
+        let options = Options {
+            epochs: 20,
+            batch_size: 16,
+            shards: Some(8),
+            step_ms: 0,
+            shard_ms: 0,
+            save: None,
+        };
         let accuracy = train(&options).expect("alone, nothing can be lost");
         assert!(accuracy >= 0.93, "accuracy {accuracy}");
     }
 
     #[test]
     fn it_reads_digits_with_the_batches_of_four_workers() {
-        let options = Options { epochs: 20, batch_size: 128, shards: None, step_ms: 0, save: None };
+        let options = Options {
+            epochs: 20,
+            batch_size: 128,
+            shards: None,
+            step_ms: 0,
+            shard_ms: 0,
+            save: None,
+        };
         let accuracy = train(&options).expect("alone, nothing can be lost");
         assert!(accuracy >= 0.93, "accuracy {accuracy}");
     }

@@ -11,6 +11,7 @@ mod faults;
 mod monotonic;
 mod page;
 mod process;
+mod rebalance;
 mod record;
 mod recovery;
 mod rendezvous;
@@ -72,6 +73,11 @@ enum Bench {
     Faults(faults::FaultsOptions),
     /// What the job's page costs the driver with many workers: without a viewer, with one that reads, with one that does not.
     Page(page::PageOptions),
+    /// A worker slowed to half: throughput with `--on-straggler rebalance` beside `tell`, and the same weights.
+    Rebalance(rebalance::RebalanceOptions),
+    /// The training program of `rebalance`.
+    #[command(hide = true)]
+    RebalanceWorker(rebalance::RebalanceWorkerOptions),
     /// kill -9 of one of four workers: the time to the next step that all have committed.
     Recovery(recovery::RecoveryOptions),
     /// Many agents become one group, over QUIC on the loopback: time, bytes and memory.
@@ -110,6 +116,8 @@ fn main() -> anyhow::Result<()> {
         Bench::DriverKill(options) => driver_kill::run(&options),
         Bench::Faults(options) => faults::run(&options),
         Bench::Page(options) => page::run(&options),
+        Bench::Rebalance(options) => rebalance::run(&options),
+        Bench::RebalanceWorker(options) => rebalance::run_worker(&options),
         Bench::Recovery(options) => recovery::run(&options),
         Bench::Rendezvous(options) => rendezvous::run(&options),
         Bench::Soak(options) => soak::run(&options),

@@ -39,6 +39,7 @@ mod page;
 mod pauses;
 mod perfetto;
 mod progress;
+mod rebalancing;
 mod recording;
 mod replacements;
 mod report;

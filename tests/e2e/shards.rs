@@ -19,7 +19,7 @@ const STEPS: u64 = 240;
 const STEP_MS: &str = "30";
 
 /// The SHA-256 that one worker prints without a driver.
-fn undisturbed(training: &[&str]) -> String {
+pub(crate) fn undisturbed(training: &[&str]) -> String {
     let output = Command::new(program("digits")).args(training).args(PLAN).output();
     let output = output.expect("it runs");
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -36,7 +36,7 @@ fn start(driver: &[&str], plan: &[&str]) -> Job {
     Job::start_program(&[&["--mode", "in-process"], driver].concat(), &words)
 }
 
-fn weights(folder: &Path) -> String {
+pub(crate) fn weights(folder: &Path) -> String {
     let bytes = fs::read(folder).expect("rank 0 has stored them");
     let digest = ring::digest::digest(&ring::digest::SHA256, &bytes);
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()

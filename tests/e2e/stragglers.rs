@@ -19,9 +19,20 @@ pub(crate) struct DutyCycle {
 
 impl DutyCycle {
     pub(crate) fn begin(pid: i32) -> Self {
-        let script = "while kill -STOP $0; do sleep 0.2; kill -CONT $0; sleep 0.01; done";
+        Self::of(pid, "0.2", "0.01")
+    }
+
+    /// A process that gets half of the time.
+    pub(crate) fn half(pid: i32) -> Self {
+        Self::of(pid, "0.03", "0.03")
+    }
+
+    fn of(pid: i32, stopped_s: &str, runs_s: &str) -> Self {
+        let script = format!(
+            "while kill -STOP $0; do sleep {stopped_s}; kill -CONT $0; sleep {runs_s}; done"
+        );
         let mut command = Command::new("sh");
-        command.args(["-c", script, &pid.to_string()]).stderr(Stdio::null());
+        command.args(["-c", &script, &pid.to_string()]).stderr(Stdio::null());
         Self { shell: command.spawn().expect("a shell"), pid }
     }
 }

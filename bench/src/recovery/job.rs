@@ -30,6 +30,8 @@ pub(crate) struct LoggedEvent {
     pub(crate) from: Option<u64>,
     pub(crate) generation: u64,
     pub(crate) ms: Option<ResetPhases>,
+    /// The number of shards of each rank, of events that deal them.
+    pub(crate) shard_counts: Option<Vec<u32>>,
 }
 
 /// Milliseconds of a reset, by phase.

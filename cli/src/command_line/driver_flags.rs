@@ -119,8 +119,8 @@ pub(crate) struct DriverFlags {
     /// learnt]
     #[arg(long, env = "ELASTIC_HANG_TIMEOUT", value_name = "SECONDS", value_parser = positive_seconds)]
     pub(crate) hang_timeout: Option<Duration>,
-    /// A worker that computes for longer than the others, which wait for it in each step: name it, replace it by one on a
-    /// spare slot, too, or do not compare them [default: tell]
+    /// A worker that computes for longer than the others, which wait for it in each step: name it, have it carry fewer
+    /// --shards, replace it by one on a spare slot, or do not compare them [default: tell]
     #[arg(long, env = "ELASTIC_ON_STRAGGLER", value_enum)]
     pub(crate) on_straggler: Option<OnStraggler>,
     /// Ranks whose replicas of the state differ: name them, have them take the majority's content over, or end the job
