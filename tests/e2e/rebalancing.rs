@@ -43,7 +43,7 @@ fn first_host(job: &Job) -> String {
 #[test]
 fn l_4_a_worker_slowed_to_half_carries_fewer_shards_and_the_weights_are_those_of_one_worker() {
     let mut job = start(&["--shards", "8", "--on-straggler", "rebalance"], &TRAINING);
-    assert_eq!(job.wait("the deal", carried), [3, 3, 2]);
+    assert_eq!(job.wait("the deal", |job| carried(job)), [3, 3, 2]);
     let slow = first_host(&job);
     let cycle = DutyCycle::half(job.pid(&slow, 0));
     let dealt = job.wait("another deal", |job| job.events_of("shards_rebalanced").pop());
