@@ -27,7 +27,7 @@ fn start(answer: &[&str], training: &[&str]) -> Job {
     let words = [&[digits.as_str()], training, &own].concat();
     let words: Vec<String> = words.into_iter().map(ToOwned::to_owned).collect();
     let mut job = Job::start_program(&[&flags[..], answer].concat(), &words);
-    job.wait_for_sizes(&[3]);
+    job.wait("three workers", |job| (job.sizes() == [3]).then_some(()));
     job
 }
 
