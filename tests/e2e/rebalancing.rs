@@ -8,10 +8,10 @@ use crate::shards::{undisturbed, weights};
 use crate::stragglers::DutyCycle;
 use crate::support::{Job, program};
 
-/// The training: 960 steps.
-const TRAINING: [&str; 4] = ["--epochs", "80", "--batch-size", "16"];
-/// A shorter one, of 600 steps.
-const SHORT: [&str; 4] = ["--epochs", "50", "--batch-size", "16"];
+/// The training: 480 steps.
+const TRAINING: [&str; 4] = ["--epochs", "40", "--batch-size", "16"];
+/// A shorter one, of 360 steps.
+const SHORT: [&str; 4] = ["--epochs", "30", "--batch-size", "16"];
 
 /// The number of shards of each rank, as the status tells.
 fn carried(job: &Job) -> Option<Vec<u64>> {
@@ -23,7 +23,7 @@ fn carried(job: &Job) -> Option<Vec<u64>> {
 fn start(answer: &[&str], training: &[&str]) -> Job {
     let flags = ["--mode", "in-process", "-H", "a:1,b:1,c:1", "--launcher", "local", "--np", "3"];
     let digits = program("digits").display().to_string();
-    let own = ["--shards", "8", "--shard-ms", "10", "--save", "DIR/weights"];
+    let own = ["--shards", "8", "--shard-ms", "20", "--save", "DIR/weights"];
     let words = [&[digits.as_str()], training, &own].concat();
     let words: Vec<String> = words.into_iter().map(ToOwned::to_owned).collect();
     let mut job = Job::start_program(&[&flags[..], answer].concat(), &words);

@@ -22,9 +22,9 @@ impl DutyCycle {
         Self::of(pid, "0.2", "0.01")
     }
 
-    /// A process that gets half of the time.
+    /// A process that gets half of the time, in turns that are much shorter than its steps.
     pub(crate) fn half(pid: i32) -> Self {
-        Self::of(pid, "0.03", "0.03")
+        Self::of(pid, "0.005", "0.005")
     }
 
     fn of(pid: i32, stopped_s: &str, runs_s: &str) -> Self {

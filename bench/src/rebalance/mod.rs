@@ -43,10 +43,10 @@ pub(crate) struct RebalanceOptions {
     #[arg(long, default_value_t = 8)]
     shards: u32,
     /// Least time of a shard in milliseconds.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 20)]
     shard_ms: u64,
     /// Steps of each training: enough for both measurements.
-    #[arg(long, default_value_t = 3_000)]
+    #[arg(long, default_value_t = 1_000)]
     steps: u64,
     /// How long steps are counted, in seconds: before a worker is slow, and after the answer.
     #[arg(long, default_value_t = 15)]

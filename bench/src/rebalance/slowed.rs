@@ -10,8 +10,8 @@ use nix::unistd::Pid;
 
 use crate::process::pause;
 
-/// How long it is stopped, and then runs, in turns: shorter than a step that is worth dealing for.
-const TURN: Duration = Duration::from_millis(20);
+/// How long it is stopped, and then runs, in turns: much shorter than a step, or the steps fall into step with the turns.
+const TURN: Duration = Duration::from_millis(5);
 
 /// A process that is stopped and continued in turns, until this is dropped.
 pub(super) struct SlowedProcess {
@@ -25,6 +25,7 @@ impl SlowedProcess {
         let pid = Pid::from_raw(i32::try_from(pid)?);
         let is_over = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&is_over);
+        #[expect(clippy::disallowed_methods, reason = "signals come beside the measurement")]
         let thread = std::thread::spawn(move || {
             // A process that has ended gets no signals; the job says why.
             while !seen.load(Ordering::Relaxed) && kill(pid, Signal::SIGSTOP).is_ok() {

@@ -106,7 +106,7 @@ fn c_2_a_reduction_by_shard_has_the_same_bits_on_every_path_in_worlds_of_1_to_7(
     };
     let dealt = |path: Path, size: u32, counts: &'static [u32], op: ReduceOp, elements: usize| {
         let results = world(path, size, LONG, move |communicator, _| {
-            let deal = ShardDeal::of_job(SHARDS, size, &counts);
+            let deal = ShardDeal::of_job(SHARDS, size, counts);
             let shards: Vec<Vec<f32>> =
                 deal.of(communicator.rank()).map(|shard| gradient(shard, elements)).collect();
             let shards: Vec<&[f32]> = shards.iter().map(Vec::as_slice).collect();

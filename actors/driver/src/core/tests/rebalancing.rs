@@ -55,7 +55,7 @@ fn l_4_a_slow_member_carries_fewer_shards_and_gets_them_back() {
     assert_eq!(job.cluster.members(), members, "nobody has come or left");
     let cause =
         ResetCause::ShardsRebalanced { workers: vec![slow.clone()], shard_counts: vec![4, 2, 3] };
-    assert_eq!(job.cluster.resets, [cause.clone()]);
+    assert_eq!(job.cluster.resets, std::slice::from_ref(&cause));
     assert!(cause.is_planned());
     assert_eq!(
         cause.to_string(),
