@@ -288,7 +288,7 @@ mod tests {
 
     fn pace(compute_us: u64, step_us: u64) -> MemberPace {
         let waiting_us = step_us.saturating_sub(compute_us);
-        MemberPace::new(StepTimes { step_us, compute_us, waiting_us, shards: 0 })
+        MemberPace::new(StepTimes { step_us, compute_us, waiting_us, ..StepTimes::default() })
     }
 
     fn peers(all_us: &[u64]) -> PeerTimes {
@@ -321,7 +321,7 @@ mod tests {
         let of = |members: &[(u64, u32)], number: usize| {
             let (compute_us, shards) = members[number];
             let longest = members.iter().map(|(us, _)| *us).max().unwrap_or_default();
-            let times = StepTimes { step_us: longest, compute_us, waiting_us: 0, shards };
+            let times = StepTimes { step_us: longest, compute_us, shards, ..StepTimes::default() };
             let peers = PeerTimes::new(members.iter().copied());
             peers.score(&MemberPace::new(times)).expect("there are others")
         };

@@ -553,7 +553,14 @@ fn bytes_that_are_moved_are_told_once_a_beat_while_the_state_is_taken_and_while_
 #[test]
 fn step_times_are_told_with_progress_that_is_sent_anyway_and_once_a_second() {
     let mut core = running(1);
-    let times = StepTimes { step_us: 10, compute_us: 8, waiting_us: 2, data_us: 1, commit_us: 1, shards: 0 };
+    let times = StepTimes {
+        step_us: 10,
+        compute_us: 8,
+        waiting_us: 2,
+        data_us: 1,
+        commit_us: 1,
+        shards: 0,
+    };
     let at = |step| TrainingProgress {
         step: Step(step),
         steps: Some(times),
