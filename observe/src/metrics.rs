@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use elastic_driver::{DriverEvent, EventKind};
 use elastic_protocol::messages::{PhaseMs, StatusReport, WorkerStatus};
@@ -45,6 +46,8 @@ pub struct EventTally {
     stragglers: u64,
     rebalances: u64,
     divergences: u64,
+    checkpoints: u64,
+    checkpoint_failures: u64,
 }
 
 /// A histogram.
@@ -83,6 +86,8 @@ impl EventTally {
             EventKind::StragglerFound { .. } => self.stragglers += 1,
             EventKind::ShardsRebalanced { .. } => self.rebalances += 1,
             EventKind::ReplicasDiffer { .. } => self.divergences += 1,
+            EventKind::CheckpointSaved { .. } => self.checkpoints += 1,
+            EventKind::CheckpointFailed { .. } => self.checkpoint_failures += 1,
             _ => {}
         }
     }
@@ -197,6 +202,7 @@ impl Collector for SnapshotCollector {
         of_fleet(&mut writer, status)?;
         of_programs(&mut writer, status)?;
         of_goodput(&mut writer, status, slots)?;
+        of_checkpoints(&mut writer, status, tally)?;
         of_events(&mut writer, tally)
     }
 }
@@ -355,6 +361,29 @@ fn of_goodput(
     )
 }
 
+/// Durable checkpoints. Without `--checkpoint`, and before the first one, the gauges have no time series.
+fn of_checkpoints(
+    writer: &mut MetricWriter<'_>,
+    status: &StatusReport,
+    tally: &EventTally,
+) -> fmt::Result {
+    let checkpoint = status.checkpoint.as_ref();
+    let series = |value: Option<f64>| value.map(plain).unwrap_or_default();
+    let step = checkpoint.and_then(|it| it.last_step).map(|step| step as f64);
+    writer.gauge("checkpoint_step", "The step of the last checkpoint.", None, series(step))?;
+    let saved_at = checkpoint
+        .and_then(|it| humantime::parse_rfc3339(it.at.as_deref()?).ok())
+        .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let help = "When the last checkpoint became durable, since 1970.";
+    let saved_at = series(saved_at.map(|since| since.as_secs_f64()));
+    writer.gauge("checkpoint_timestamp", help, Some(Unit::Seconds), saved_at)?;
+    let saved = plain(tally.checkpoints as f64);
+    writer.counter("checkpoints", "Checkpoints that became durable.", saved)?;
+    let failed = plain(tally.checkpoint_failures as f64);
+    let help = "Checkpoints that could not be saved, or whose save is slow.";
+    writer.counter("checkpoint_failures", help, failed)
+}
+
 fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
     let resets = tally.resets.iter().map(|((cause, way), resets)| {
         let labels = vec![("cause", (*cause).to_owned()), ("way", (*way).to_owned())];
@@ -400,7 +429,7 @@ fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use elastic_protocol::messages::{ReportedValues, WorkerCondition};
+    use elastic_protocol::messages::{CheckpointStatus, ReportedValues, WorkerCondition};
 
     use super::*;
 
@@ -456,6 +485,25 @@ mod tests {
         assert!(text.contains("elastic_node_steps_lost_total{} 4"), "{text}");
         assert!(text.contains(r#"host="a \"quoted\"\\ host""#), "{text}");
         assert!(text.contains("elastic_node_slots{bucket=\"training\"} 3"), "{text}");
+    }
+
+    #[test]
+    fn the_last_checkpoint_has_its_time_and_a_job_without_one_has_no_series() {
+        let snapshot = snapshot();
+        let without = open_metrics(&snapshot);
+        assert!(without.contains("# TYPE elastic_node_checkpoint_timestamp_seconds gauge"));
+        assert!(!without.contains("elastic_node_checkpoint_timestamp_seconds{}"), "{without}");
+        let checkpoint = Some(CheckpointStatus {
+            directory: "/kept".to_owned(),
+            last_step: Some(500),
+            at: Some("1970-01-01T01:00:00.500Z".to_owned()),
+            saving: None,
+            failed: None,
+        });
+        let status = StatusReport { checkpoint, ..snapshot.status.clone() };
+        let text = open_metrics(&Arc::new(JobSnapshot { status, ..(*snapshot).clone() }));
+        assert!(text.contains("elastic_node_checkpoint_step{} 500"), "{text}");
+        assert!(text.contains("elastic_node_checkpoint_timestamp_seconds{} 3600.5"), "{text}");
     }
 
     #[test]
