@@ -206,6 +206,7 @@ mod tests {
             name: HostName::new("a").expect("allowed"),
             slots: 2,
             is_blacklisted: false,
+            is_drained: false,
         };
         let kind = EventKind::HostsChanged { needed: 1, min_np: 1, hosts: vec![host] };
         let event = DriverEvent { term: Term(1), generation: GenerationId(0), kind };

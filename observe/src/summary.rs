@@ -103,7 +103,8 @@ mod tests {
         let host = HostName::new("a").expect("a literal");
         let worker = WorkerId { host: host.clone(), slot: 0, incarnation: Incarnation(1) };
         let mut ledger = GoodputLedger::new(Time::ZERO);
-        let hosts = vec![ListedHost { name: host, slots: 1, is_blacklisted: false }];
+        let hosts =
+            vec![ListedHost { name: host, slots: 1, is_blacklisted: false, is_drained: false }];
         let cause = ResetCause::WorkerDied { worker };
         for (generation, kind) in [
             (0, EventKind::HostsChanged { needed: 1, min_np: 1, hosts }),

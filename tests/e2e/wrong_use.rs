@@ -109,7 +109,7 @@ const LINES: &[Wrong] = &[
     wrong(&[DRIVER, "driver", "--backend", "ncll", "--", "x"], "nccl"),
     wrong(&[DRIVER, "driver", "--on-failure", "ignore", "--", "x"], "blacklist"),
     wrong(&[DRIVER, "driver", "--on-hang", "kill", "--", "x"], "restart"),
-    wrong(&[DRIVER, "driver", "--on-straggler", "rebalance", "--", "x"], "replace"),
+    wrong(&[DRIVER, "driver", "--on-straggler", "hurry", "--", "x"], "replace"),
     wrong(&[DRIVER, "driver", "--on-straggler", "replace", "--mode", "restart", "--", "x"], "--on-straggler replace"),
     wrong(&["--log", "lots of", "--role", "driver", "--", "x"], "--log"),
     // Addresses.

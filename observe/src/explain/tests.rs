@@ -16,7 +16,12 @@ fn worker(host: &str) -> WorkerId {
 
 /// A job of two hosts whose first generation ends for this cause after a minute.
 fn broken(cause: &ResetCause, way: ResetWay) -> LoggedJob {
-    let listed = |host: &str| ListedHost { name: name(host), slots: 1, is_blacklisted: false };
+    let listed = |host: &str| ListedHost {
+        name: name(host),
+        slots: 1,
+        is_blacklisted: false,
+        is_drained: false,
+    };
     let members = vec![worker("a"), worker("b")];
     let ms = PhaseMs { detect: 2.0, form: Some(3_000.0), sync: Some(1.0), total: Some(3_003.0) };
     let (from, steps_lost) = (GenerationId(1), u64::from(way == ResetWay::Abort));

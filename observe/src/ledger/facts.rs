@@ -81,7 +81,7 @@ impl ObservedHost {
         match phase {
             KnownPhase::Away => return TimeBucket::DriverAway,
             KnownPhase::Over => return TimeBucket::Ending,
-            _ if self.is_blacklisted && self.is_drained => return TimeBucket::Drained,
+            _ if self.is_drained => return TimeBucket::Drained,
             _ if self.is_blacklisted => return TimeBucket::Blacklisted,
             // A worker may be back before the agent of its host, and train.
             _ if !self.has_agent && slot.worker.is_none() => return TimeBucket::Absent,
@@ -124,12 +124,12 @@ impl JobFacts {
     pub(super) fn list(&mut self, listed: &[ListedHost]) {
         for host in self.hosts.values_mut() {
             host.slots_listed = 0;
-            host.is_blacklisted = false;
+            (host.is_blacklisted, host.is_drained) = (false, false);
         }
-        for ListedHost { name, slots, is_blacklisted } in listed {
+        for ListedHost { name, slots, is_blacklisted, is_drained } in listed {
             let host = self.hosts.entry(name.clone()).or_default();
             host.is_blacklisted = *is_blacklisted;
-            host.is_drained &= *is_blacklisted;
+            host.is_drained = *is_drained;
             host.slots_listed = *slots;
             for slot in 0..*slots {
                 host.slots.entry(slot).or_default();

@@ -114,14 +114,6 @@ impl GoodputLedger {
             }
             EventKind::HostJoined { host, .. } => self.host_joined(host),
             EventKind::HostLost { host, .. } => self.host_lost(host),
-            EventKind::HostDrained { host } => {
-                self.facts.host(host).is_drained = true;
-                self.count_host(host);
-            }
-            EventKind::HostReadmitted { host } => {
-                self.facts.host(host).is_drained = false;
-                self.count_host(host);
-            }
             EventKind::WorkerStarted { worker } => {
                 let slot = self.facts.slot(worker);
                 let is_member = slot.is_member && slot.worker.as_ref() == Some(worker);
@@ -220,6 +212,8 @@ impl GoodputLedger {
             EventKind::HostRefused { .. }
             | EventKind::HostUnreachable(_)
             | EventKind::HostBlacklisted { .. }
+            | EventKind::HostDrained { .. }
+            | EventKind::HostReadmitted { .. }
             | EventKind::ResetCalledOff { .. }
             | EventKind::FirstSteps { .. }
             | EventKind::StragglerFound { .. }

@@ -29,6 +29,7 @@ fn listed(hosts: &[(&str, u32)]) -> EventKind {
         name: name(host),
         slots: *slots,
         is_blacklisted: false,
+        is_drained: false,
     });
     EventKind::HostsChanged { needed: 1, min_np: 1, hosts: hosts.collect() }
 }
@@ -254,11 +255,12 @@ fn hosts_that_are_too_few_are_waited_for_in_a_bucket_of_its_own_and_a_drained_on
             name: name(host),
             slots: 1,
             is_blacklisted,
+            is_drained: is_blacklisted,
         });
         EventKind::HostsChanged { needed: 1, min_np: 1, hosts: hosts.to_vec() }
     };
-    story.at(15, [out(true), EventKind::HostDrained { host: name("b") }]);
-    story.at(25, [out(false), EventKind::HostReadmitted { host: name("b") }]);
+    story.at(15, [out(true)]);
+    story.at(25, [out(false)]);
     story.at(30, []);
     assert_eq!(story.seconds(TimeBucket::Drained), 10.0);
     assert_eq!(story.seconds(TimeBucket::Blacklisted), 0.0);
@@ -274,7 +276,12 @@ fn any_host() -> impl Strategy<Value = HostName> {
 }
 
 fn any_kind() -> impl Strategy<Value = EventKind> {
-    let host = |(name, slots, is_blacklisted)| ListedHost { name, slots, is_blacklisted };
+    let host = |(name, slots, is_blacklisted)| ListedHost {
+        name,
+        slots,
+        is_blacklisted,
+        is_drained: is_blacklisted && slots > 1,
+    };
     let hosts = proptest::collection::vec((any_host(), 0..4_u32, any::<bool>()), 0..4);
     let hosts = hosts.prop_map(move |hosts| {
         let by_name: BTreeMap<HostName, _> =
@@ -295,7 +302,6 @@ fn any_kind() -> impl Strategy<Value = EventKind> {
         any_worker().prop_map(|worker| EventKind::WorkerStarted { worker }),
         any_worker().prop_map(|worker| EventKind::ProcessStarted { worker, pid: 1 }),
         any_worker().prop_map(|worker| EventKind::WorkerAttached { worker, pid: 1 }),
-        any_host().prop_map(|host| EventKind::HostDrained { host }),
         (any_worker(), 0..60_000_u64).prop_map(|(worker, late_ms)| EventKind::WorkerStalled {
             worker,
             rank: 0,

@@ -30,7 +30,7 @@ fn event(generation: u64, kind: EventKind) -> DriverEvent {
 /// A job of two slots that has trained from second 2 to second 5, when a worker died.
 fn record() -> PageRecord {
     let mut record = PageRecord::new("j".to_owned(), at(1));
-    let host = ListedHost { name: name("a"), slots: 2, is_blacklisted: false };
+    let host = ListedHost { name: name("a"), slots: 2, is_blacklisted: false, is_drained: false };
     let members = vec![worker("a", 0), worker("a", 1)];
     let cause = ResetCause::WorkerExited { worker: worker("a", 1), status: ExitStatus::Signal(9) };
     let kinds = [

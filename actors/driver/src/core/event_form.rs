@@ -8,7 +8,11 @@ use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::HostName;
 use elastic_protocol::messages::JobPhase;
 
-/// A host that the job may use, as an event names it: `name:slots`, in parentheses when it gets no workers.
+/// What follows the slots of a host that the operator has taken out.
+const DRAINED: &str = ", drained";
+
+/// A host that the job may use, as an event names it: `name:slots`, in parentheses when it gets no workers, there with
+/// `, drained` if the operator has taken it out.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ListedHost {
     /// The host.
@@ -17,22 +21,26 @@ pub struct ListedHost {
     pub slots: u32,
     /// Whether it gets no workers at present: it is blacklisted, or drained.
     pub is_blacklisted: bool,
+    /// Whether that is since the operator has taken it out.
+    pub is_drained: bool,
 }
 
 impl ListedHost {
     /// A host of the host manager's list.
     pub(crate) fn new(entry: &HostEntry) -> Self {
         let is_blacklisted = entry.state != HostState::Listed;
-        Self { name: entry.name.clone(), slots: entry.slots, is_blacklisted }
+        let is_drained = entry.state == HostState::Drained;
+        Self { name: entry.name.clone(), slots: entry.slots, is_blacklisted, is_drained }
     }
 }
 
 impl fmt::Display for ListedHost {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, slots, is_blacklisted } = self;
-        match is_blacklisted {
-            false => write!(formatter, "{name}:{slots}"),
-            true => write!(formatter, "({name}:{slots})"),
+        let Self { name, slots, is_blacklisted, is_drained } = self;
+        match (is_blacklisted, is_drained) {
+            (false, _) => write!(formatter, "{name}:{slots}"),
+            (true, false) => write!(formatter, "({name}:{slots})"),
+            (true, true) => write!(formatter, "({name}:{slots}{DRAINED})"),
         }
     }
 }
@@ -48,15 +56,17 @@ impl FromStr for ListedHost {
     type Err = InvalidListedHost;
 
     fn from_str(text: &str) -> Result<Self, InvalidListedHost> {
-        let listed = |text: &str, is_blacklisted| {
+        let listed = |text: &str, is_blacklisted, is_drained| {
             let (name, slots) = text.rsplit_once(':')?;
             let (name, slots) = (HostName::new(name).ok()?, slots.parse().ok()?);
-            Some(Self { name, slots, is_blacklisted })
+            Some(Self { name, slots, is_blacklisted, is_drained })
         };
         let inner = text.strip_prefix('(').and_then(|text| text.strip_suffix(')'));
-        inner
-            .and_then(|inner| listed(inner, true))
-            .or_else(|| listed(text, false))
+        let drained = inner.and_then(|inner| inner.strip_suffix(DRAINED));
+        drained
+            .and_then(|drained| listed(drained, true, true))
+            .or_else(|| listed(inner?, true, false))
+            .or_else(|| listed(text, false, false))
             .ok_or_else(|| InvalidListedHost { text: text.to_owned() })
     }
 }
@@ -186,6 +196,7 @@ mod tests {
             name: HostName::new(name).expect("allowed"),
             slots: 2,
             is_blacklisted,
+            is_drained: is_blacklisted && name == "b",
         };
         let status = ExitStatus::Signal(9);
         let cause = ResetCause::WorkerExited { worker: worker("a"), status };
@@ -194,7 +205,12 @@ mod tests {
             EventKind::HostsChanged {
                 needed: 2,
                 min_np: 1,
-                hosts: vec![listed("a", false), listed("b", true), listed("(c", false)],
+                hosts: vec![
+                    listed("a", false),
+                    listed("b", true),
+                    listed("c", true),
+                    listed("(c", false),
+                ],
             },
             EventKind::WorkerExited {
                 worker: worker("(x)"),

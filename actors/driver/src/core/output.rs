@@ -318,8 +318,8 @@ pub enum EventKind {
         /// How long it was slow, in milliseconds.
         ms: f64,
     },
-    /// What the time of the members' steps went into, beside their computation. Told at most once in 30 s, and when a
-    /// generation ends.
+    /// What the time of the members' steps went into, beside their computation. Told every 30 s, every 5 s while a
+    /// member is named as slow, when one is named, and when a generation ends.
     StepsMeasured {
         /// The time that it is about, up to now, in milliseconds.
         ms: f64,

@@ -111,6 +111,7 @@ impl DriverCore {
             peers_ms: StepTimes::shown_ms(score.peers_us),
             slow_ms: now.ms_since(since),
         });
+        self.tell_step_shares(now);
     }
 
     /// Tells of members that were named and are fast again.

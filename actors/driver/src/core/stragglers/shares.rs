@@ -14,6 +14,9 @@ use crate::core::output::EventKind;
 /// Shortest time between two reports in one generation, but for the one at its end.
 const SHARES_EVERY: Duration = Duration::from_secs(30);
 
+/// The same while a member is named as slow: it may be fast again long before the other time has passed.
+const SHARES_EVERY_WHILE_SLOW: Duration = Duration::from_secs(5);
+
 /// Shares are told as multiples of this part of one: less is noise.
 const PARTS: f64 = 10_000.0;
 
@@ -30,7 +33,11 @@ impl DriverCore {
     /// Tells what steps went into, if that was not told for a while.
     pub(super) fn tell_step_shares_in_turn(&mut self, now: Time) {
         let told_at = *self.stragglers.shares_told_at.get_or_insert(now);
-        if now >= told_at + SHARES_EVERY {
+        let every = match self.stragglers.named.is_empty() {
+            true => SHARES_EVERY,
+            false => SHARES_EVERY_WHILE_SLOW,
+        };
+        if now >= told_at + every {
             self.tell_step_shares(now);
         }
     }

@@ -171,13 +171,13 @@ fn what_steps_wait_for_is_told_in_turn_and_when_a_generation_ends() {
     let slow = job.cluster.worker("b", 0);
     let (ms, data, _, straggler, slowest) = told(&job);
     // Two of three wait for 200 of 302 ms.
-    assert_eq!((ms, data, straggler, slowest), (30_000.0, 0.0331, 0.4415, vec![slow.clone()]));
+    assert_eq!((ms, data, straggler, slowest), (5_000.0, 0.0331, 0.4415, vec![slow.clone()]));
     job.seconds(3, slow_on("b", 300));
     let count = job.cluster.measured.len();
     job.cluster.kill(&slow);
     assert_eq!(job.cluster.measured.len(), count + 1, "its generation ends");
     assert_eq!((told(&job).3, told(&job).4), (0.4415, vec![slow]));
-    assert!((3_000.0..=4_000.0).contains(&told(&job).0), "{}", told(&job).0);
+    assert!((1_000.0..5_000.0).contains(&told(&job).0), "{}", told(&job).0);
 }
 
 #[test]
