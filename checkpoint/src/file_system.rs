@@ -2,7 +2,7 @@
 //! system's own behind it.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
 /// A file that is being written. Its content is safe after [`sync`](Self::sync), not after the last write.
@@ -13,6 +13,11 @@ pub trait SyncedWrite: Write {
     /// The system's error: what was written may be lost, also if a later sync succeeds.
     fn sync(&mut self) -> io::Result<()>;
 }
+
+/// A file that is read, from any place on.
+pub trait SeekableRead: Read + Seek {}
+
+impl<T: Read + Seek> SeekableRead for T {}
 
 /// A directory tree. Changes of a directory (new, renamed and removed names) are safe after its
 /// [`sync_directory`](Self::sync_directory).
@@ -36,7 +41,7 @@ pub trait FileSystem {
     ///
     /// # Errors
     /// The system's error.
-    fn open(&self, path: &Path) -> io::Result<Box<dyn Read>>;
+    fn open(&self, path: &Path) -> io::Result<Box<dyn SeekableRead>>;
     /// Renames a file or a directory; a file of the new name is replaced.
     ///
     /// # Errors
@@ -84,7 +89,7 @@ impl FileSystem for LocalFiles {
         Ok(Box::new(File::create(path)?))
     }
 
-    fn open(&self, path: &Path) -> io::Result<Box<dyn Read>> {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn SeekableRead>> {
         Ok(Box::new(File::open(path)?))
     }
 

@@ -11,6 +11,7 @@
 mod error;
 mod export;
 mod file_system;
+mod layout;
 mod manifest;
 mod part;
 mod planted;
@@ -23,10 +24,13 @@ mod tests;
 
 pub use self::error::{CheckpointLoadError, Damage, SaveError};
 pub use self::export::export;
-pub use self::file_system::{FileSystem, LocalFiles, SyncedWrite};
+pub use self::file_system::{FileSystem, LocalFiles, SeekableRead, SyncedWrite};
+pub use self::layout::CommitLayout;
 pub use self::manifest::{FileRecord, Manifest, TensorRecord};
 pub use self::part::{PartSummary, part_bytes, write_part};
-pub use self::read::{CheckpointCandidate, LoadedCheckpoint, list, load, newest, verify};
+pub use self::read::{
+    CheckpointCandidate, CheckpointSearch, LoadedCheckpoint, list, load, newest, verify,
+};
 pub use self::retain::{clear_partial, set_aside_after};
 pub use self::seal::{SealSummary, seal};
 pub use self::snapshot::{CheckpointTensor, SaveAttempt, Snapshot};

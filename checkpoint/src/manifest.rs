@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::checksum;
+use crate::{checksum, hex};
 use crate::error::Damage;
 
 /// Name of the manifest within a step's directory.
@@ -91,7 +91,7 @@ impl Manifest {
     pub(crate) const VERSION: u32 = VERSION;
 
     /// The manifest's text, with its own checksum.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let unsigned = Self { checksum: String::new(), ..self.clone() };
         let signed = Self { checksum: checksum(&text(&unsigned)), ..unsigned };
         text(&signed)
@@ -100,8 +100,8 @@ impl Manifest {
     /// Reads a manifest's text.
     ///
     /// # Errors
-    /// It is no manifest, of another version, or damaged.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damage> {
+    /// [`Damage::Manifest`]: it is no manifest, of another version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Damage> {
         let wrong = |reason: String| Damage::Manifest { reason };
         /// The part that all versions have.
         #[derive(Deserialize)]
@@ -122,6 +122,18 @@ impl Manifest {
             return Err(wrong("it has other content than was written".to_owned()));
         }
         Ok(manifest)
+    }
+
+    /// Compares the XXH3-64 of a commit that was put together from the files with what was written.
+    ///
+    /// # Errors
+    /// [`Damage::Manifest`]: they differ.
+    pub fn check_digest(&self, digest: u64) -> Result<(), Damage> {
+        if hex(digest) == self.digest {
+            return Ok(());
+        }
+        let reason = "its files do not make the commit that it names".to_owned();
+        Err(Damage::Manifest { reason })
     }
 }
 

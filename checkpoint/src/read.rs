@@ -1,5 +1,5 @@
-//! Reads checkpoints: lists them, verifies each byte, and finds the newest whole one. Called by the worker from which
-//! the others take their state, and by `elastic-node checkpoint`.
+//! Reads checkpoints: lists them, verifies each byte, and finds the newest whole one. Called by `elastic-node checkpoint`; the
+//! search also by the worker that chooses what its job resumes from.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -8,13 +8,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{CheckpointLoadError, Damage};
 use crate::file_system::FileSystem;
-use crate::manifest::{FileRecord, MANIFEST, MANIFEST_BYTES_MAX, Manifest};
+use crate::layout::CommitLayout;
+use crate::manifest::{MANIFEST, MANIFEST_BYTES_MAX, Manifest};
 use crate::retain::steps;
-use crate::snapshot::{CheckpointTensor, rest};
-use crate::{checksum, hex, step_directory, step_of};
-
-/// Bytes read at a time, between two words about them.
-const PIECE_BYTES: u64 = 4 << 20;
+use crate::{step_directory, step_of};
 
 /// A step's directory.
 #[derive(Clone, Debug)]
@@ -85,64 +82,134 @@ fn read_manifest(files: &dyn FileSystem, of_step: &Path, step: u64) -> Result<Ma
 /// # Errors
 /// The first [`Damage`].
 pub fn verify(files: &dyn FileSystem, of_step: &Path, manifest: &Manifest) -> Result<(), Damage> {
-    read_commit(files, of_step, manifest, &mut |_, _| {}).map(|_bytes| ())
+    read_commit(files, of_step, manifest).map(|_bytes| ())
 }
 
-/// The newest whole checkpoint that `fits`, with those that were passed over on the way to it and why. None if there is none at
-/// all, or only partial ones. `read` is told how many bytes of one were read, of how many.
+/// The search for the checkpoint that training goes on from: offers candidates, the newest first, until one is taken.
+#[derive(Debug)]
+pub struct CheckpointSearch {
+    /// What was given to search.
+    path: PathBuf,
+    /// Whether `path` is the one checkpoint to take, rather than the directory of all.
+    is_exact: bool,
+    /// Candidates that were not offered yet, the newest last.
+    left: Vec<CheckpointCandidate>,
+    passed_over: Vec<(String, Damage)>,
+}
+
+impl CheckpointSearch {
+    /// Searches a directory for the newest checkpoint of a job of this name.
+    ///
+    /// # Errors
+    /// [`CheckpointLoadError::List`].
+    pub fn newest(
+        files: &dyn FileSystem,
+        directory: &Path,
+        name: Option<&str>,
+    ) -> Result<Self, CheckpointLoadError> {
+        let mut left = list(files, directory)?;
+        for candidate in &mut left {
+            let is_ours = candidate.manifest.as_ref().ok().map(|manifest| of_job(manifest, name));
+            if let Some(Err(damage)) = is_ours {
+                candidate.manifest = Err(damage);
+            }
+        }
+        Ok(Self { path: directory.to_owned(), is_exact: false, left, passed_over: Vec::new() })
+    }
+
+    /// Takes the checkpoint in this step's directory, or none.
+    pub fn exactly(files: &dyn FileSystem, of_step: &Path) -> Self {
+        let step = of_step.file_name().and_then(|name| step_of(name.to_str()?));
+        let foreign =
+            || Damage::Foreign { reason: "its name is not that of a step's directory".to_owned() };
+        let manifest =
+            step.ok_or_else(foreign).and_then(|step| read_manifest(files, of_step, step));
+        let path = of_step.to_owned();
+        let candidate = CheckpointCandidate { step: step.unwrap_or(0), path, manifest };
+        let (path, left) = (of_step.to_owned(), vec![candidate]);
+        Self { path, is_exact: true, left, passed_over: Vec::new() }
+    }
+
+    /// The next candidate with a manifest that can be taken. None if there is no checkpoint, or only partial ones.
+    ///
+    /// # Errors
+    /// [`CheckpointLoadError::NoneWhole`] if there are sealed ones, and none was taken: training from the beginning is nothing
+    /// to begin unasked. [`CheckpointLoadError::Damaged`] if the one to take is damaged.
+    pub fn offer(&mut self) -> Result<Option<(PathBuf, Manifest)>, CheckpointLoadError> {
+        while let Some(CheckpointCandidate { step, path, manifest }) = self.left.pop() {
+            match manifest {
+                Ok(manifest) => return Ok(Some((path, manifest))),
+                Err(damage) => self.pass_over(step, damage),
+            }
+        }
+        match self.passed_over.last() {
+            Some((_, damage)) if self.is_exact => {
+                let (path, damage) = (self.path.clone(), damage.clone());
+                return Err(CheckpointLoadError::Damaged { path, damage });
+            }
+            _ => {}
+        }
+        if self.passed_over.iter().all(|(_, damage)| *damage == Damage::Partial) {
+            return Ok(None);
+        }
+        let damages: Vec<String> =
+            self.passed_over.iter().map(|(name, damage)| format!("{name}: {damage}")).collect();
+        let (path, damages) = (self.path.clone(), damages.join("; "));
+        Err(CheckpointLoadError::NoneWhole { path, damages })
+    }
+
+    /// Passes the checkpoint of a step over, which was offered.
+    pub fn pass_over(&mut self, step: u64, damage: Damage) {
+        self.passed_over.push((step_directory(step), damage));
+    }
+
+    /// The checkpoints that were passed over, and why.
+    pub fn passed_over(self) -> Vec<(String, Damage)> {
+        self.passed_over
+    }
+}
+
+/// The newest whole checkpoint of a job of this name, with those that were passed over on the way to it and why. None if there is
+/// none at all, or only partial ones.
 ///
 /// # Errors
-/// [`CheckpointLoadError::NoneWhole`] if there are sealed ones, and none is whole: training from the beginning is nothing to begin
-/// unasked.
+/// Those of [`CheckpointSearch`].
 #[expect(clippy::type_complexity, reason = "two results, and no third place that needs them")]
 pub fn newest(
     files: &dyn FileSystem,
     directory: &Path,
     name: Option<&str>,
-    fits: &dyn Fn(&LoadedCheckpoint) -> Result<(), Damage>,
-    read: &mut dyn FnMut(u64, u64),
 ) -> Result<(Option<LoadedCheckpoint>, Vec<(String, Damage)>), CheckpointLoadError> {
-    let mut passed_over = Vec::new();
-    for candidate in list(files, directory)?.into_iter().rev() {
-        let taken = candidate.manifest.and_then(|manifest| {
-            of_job(&manifest, name)?;
-            let bytes = read_commit(files, &candidate.path, &manifest, read)?;
-            let loaded = LoadedCheckpoint { manifest, path: candidate.path.clone(), bytes };
-            fits(&loaded)?;
-            Ok(loaded)
-        });
-        match taken {
-            Ok(loaded) => return Ok((Some(loaded), passed_over)),
-            Err(damage) => passed_over.push((step_directory(candidate.step), damage)),
-        }
-    }
-    if passed_over.iter().all(|(_, damage)| *damage == Damage::Partial) {
-        return Ok((None, passed_over));
-    }
-    let damages: Vec<String> =
-        passed_over.iter().map(|(name, damage)| format!("{name}: {damage}")).collect();
-    let (path, damages) = (directory.to_owned(), damages.join("; "));
-    Err(CheckpointLoadError::NoneWhole { path, damages })
+    let mut search = CheckpointSearch::newest(files, directory, name)?;
+    let loaded = take(files, &mut search)?;
+    Ok((loaded, search.passed_over()))
 }
 
-/// Reads the checkpoint in this step's directory. `read` is told how many bytes were read, of how many.
+/// Reads the checkpoint in this step's directory.
 ///
 /// # Errors
 /// [`CheckpointLoadError::Damaged`].
 pub fn load(
     files: &dyn FileSystem,
     of_step: &Path,
-    read: &mut dyn FnMut(u64, u64),
 ) -> Result<LoadedCheckpoint, CheckpointLoadError> {
-    let step = of_step.file_name().and_then(|name| step_of(name.to_str()?));
-    let foreign =
-        || Damage::Foreign { reason: "its name is not that of a step's directory".to_owned() };
-    let loaded = step.ok_or_else(foreign).and_then(|step| {
-        let manifest = read_manifest(files, of_step, step)?;
-        let bytes = read_commit(files, of_step, &manifest, read)?;
-        Ok(LoadedCheckpoint { manifest, path: of_step.to_owned(), bytes })
-    });
-    loaded.map_err(|damage| CheckpointLoadError::Damaged { path: of_step.to_owned(), damage })
+    let taken = take(files, &mut CheckpointSearch::exactly(files, of_step))?;
+    let (path, damage) = (of_step.to_owned(), Damage::Partial);
+    taken.ok_or(CheckpointLoadError::Damaged { path, damage })
+}
+
+/// Reads what a search offers, until one is whole.
+fn take(
+    files: &dyn FileSystem,
+    search: &mut CheckpointSearch,
+) -> Result<Option<LoadedCheckpoint>, CheckpointLoadError> {
+    while let Some((path, manifest)) = search.offer()? {
+        match read_commit(files, &path, &manifest) {
+            Ok(bytes) => return Ok(Some(LoadedCheckpoint { manifest, path, bytes })),
+            Err(damage) => search.pass_over(manifest.step, damage),
+        }
+    }
+    Ok(None)
 }
 
 /// Checks that a checkpoint is of a job of this name.
@@ -160,102 +227,14 @@ fn read_commit(
     files: &dyn FileSystem,
     of_step: &Path,
     manifest: &Manifest,
-    read: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<u8>, Damage> {
-    let total = manifest.files.iter().map(|file| file.bytes).sum();
-    let mut done = 0;
-    let mut count = |bytes: usize| {
-        done += bytes as u64;
-        read(done, total);
-    };
-    let wrong = |reason: &str| Damage::Manifest { reason: reason.to_owned() };
-    let too_large = || wrong("its commit does not fit into memory");
-    let mut contents = std::collections::BTreeMap::new();
-    for file in &manifest.files {
-        contents.insert(file.name.as_str(), read_file(files, of_step, file, &mut count)?);
-    }
-    let length = usize::try_from(manifest.length).map_err(|_| too_large())?;
+    let layout = CommitLayout::new(manifest)?;
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(length).map_err(|_| too_large())?;
-    bytes.resize(length, 0);
-    let inconsistent = || wrong("its arrays do not fit its files");
-    let mut tensors = Vec::with_capacity(manifest.tensors.len());
-    for record in &manifest.tensors {
-        let content = contents.get(record.file.as_str()).ok_or_else(inconsistent)?;
-        let part = range(record.file_offset, record.bytes)
-            .and_then(|range| content.get(range))
-            .ok_or_else(inconsistent)?;
-        let into = range(record.offset, record.bytes)
-            .and_then(|range| bytes.get_mut(range))
-            .ok_or_else(inconsistent)?;
-        into.copy_from_slice(part);
-        let (name, shape) = (record.name.clone(), record.shape.clone());
-        let tensor =
-            CheckpointTensor { name, dtype: record.dtype, shape, offset: record.offset as usize };
-        if tensor.bytes() as u64 != record.bytes {
-            return Err(inconsistent());
-        }
-        tensors.push(tensor);
-    }
-    let mut left: &[u8] = match &manifest.rest {
-        Some(name) => contents.get(name.as_str()).ok_or_else(inconsistent)?,
-        None => &[],
-    };
-    for range in rest(&tensors, length) {
-        let (part, others) = left.split_at_checked(range.len()).ok_or_else(inconsistent)?;
-        bytes[range].copy_from_slice(part);
-        left = others;
-    }
-    if !left.is_empty() {
-        return Err(inconsistent());
-    }
-    if hex(xxh3_64(&bytes)) != manifest.digest {
-        return Err(wrong("its files do not make the commit that it names"));
-    }
+    let too_large =
+        || Damage::Manifest { reason: "its commit does not fit into memory".to_owned() };
+    bytes.try_reserve_exact(layout.length()).map_err(|_| too_large())?;
+    bytes.resize(layout.length(), 0);
+    layout.read(files, of_step, 0..layout.chunks(), &mut bytes, &mut |_| {})?;
+    manifest.check_digest(xxh3_64(&bytes))?;
     Ok(bytes)
-}
-
-fn range(offset: u64, length: u64) -> Option<std::ops::Range<usize>> {
-    let offset = usize::try_from(offset).ok()?;
-    Some(offset..offset.checked_add(usize::try_from(length).ok()?)?)
-}
-
-/// Reads a file, and compares each chunk with its checksum.
-fn read_file(
-    files: &dyn FileSystem,
-    of_step: &Path,
-    record: &FileRecord,
-    count: &mut dyn FnMut(usize),
-) -> Result<Vec<u8>, Damage> {
-    let file = || record.name.clone();
-    let mut opened =
-        files.open(&of_step.join(&record.name)).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Damage::Missing { file: file() },
-            _ => Damage::Unreadable { file: file(), reason: error.to_string() },
-        })?;
-    let mut content = Vec::new();
-    // One byte more than was written shows that the file has grown.
-    let mut left = record.bytes.saturating_add(1);
-    loop {
-        let piece = (&mut opened).take(left.min(PIECE_BYTES)).read_to_end(&mut content);
-        let piece = piece
-            .map_err(|error| Damage::Unreadable { file: file(), reason: error.to_string() })?;
-        left -= piece as u64;
-        count(piece);
-        if piece == 0 || left == 0 {
-            break;
-        }
-    }
-    if content.len() as u64 != record.bytes {
-        let (found, written) = (content.len() as u64, record.bytes);
-        return Err(Damage::Length { file: file(), found, written });
-    }
-    let chunk_bytes = usize::try_from(record.chunk_bytes).unwrap_or(usize::MAX).max(1);
-    let mut checksums = record.chunks.iter();
-    for (number, chunk) in content.chunks(chunk_bytes).enumerate() {
-        if checksums.next() != Some(&checksum(chunk)) {
-            return Err(Damage::Content { file: file(), offset: (number * chunk_bytes) as u64 });
-        }
-    }
-    Ok(content)
 }

@@ -139,8 +139,7 @@ fn c_1_c_3_every_process_killed_again_and_again_also_while_a_checkpoint_is_writt
         let is_whole = |step: &u64| {
             let path = folder.join(format!("step-{step:010}"));
             let (code, ..) = checkpoint(&["verify", &path.display().to_string()]);
-            // One without a manifest is partial, which is no damage.
-            code == Some(0) && has_manifest(&folder, *step)
+            code == Some(0)
         };
         newest = steps_of_folders(&folder).into_iter().filter(is_whole).max();
     }

@@ -3,11 +3,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::{FileSystem, SyncedWrite};
+use crate::{FileSystem, SeekableRead, SyncedWrite};
 
 #[derive(Clone, Debug, Default)]
 struct Content {
@@ -258,7 +258,7 @@ impl FileSystem for TestDisk {
         Ok(Box::new(Handle(self.clone(), number)))
     }
 
-    fn open(&self, path: &Path) -> io::Result<Box<dyn Read>> {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn SeekableRead>> {
         let disk = self.0.borrow();
         let number = disk.file(path)?;
         Ok(Box::new(io::Cursor::new(disk.contents[number].seen.clone())))

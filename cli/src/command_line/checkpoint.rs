@@ -29,7 +29,7 @@ enum CheckpointSubcommand {
     List(FolderFlags),
     /// Show what one consists of: the place in the data, and the arrays with their names.
     Show(FolderFlags),
-    /// Read every byte and compare it with what was written. Exit code 1 if one is damaged.
+    /// Read every byte and compare it with what was written. Exit code 1 if one is damaged, or none is whole.
     Verify(FolderFlags),
     /// Write all arrays of one into a single file of the format safetensors.
     Export(ExportFlags),
@@ -150,18 +150,24 @@ fn run_verify(flags: &FolderFlags) -> Result<(), CommandFailure> {
         });
         print(&lines.collect::<String>())?;
     }
-    let is_damaged =
-        |damage: &Option<Damage>| damage.as_ref().is_some_and(|damage| *damage != Damage::Partial);
-    let damaged: Vec<String> = checked
-        .iter()
-        .filter(|(_, damage)| is_damaged(damage))
-        .map(|(candidate, _)| candidate.step.to_string())
-        .collect();
-    if damaged.is_empty() {
-        return Ok(());
+    let steps_of = |is_meant: &dyn Fn(&Damage) -> bool| -> Vec<String> {
+        let meant = checked.iter().filter(|(_, damage)| damage.as_ref().is_some_and(is_meant));
+        meant.map(|(candidate, _)| candidate.step.to_string()).collect()
+    };
+    let damaged = steps_of(&|damage| *damage != Damage::Partial);
+    if !damaged.is_empty() {
+        let message = format!("damaged checkpoints: of step {}", damaged.join(", "));
+        return Err(CommandFailure::new(message)
+            .hint("a job that resumes passes them over for the newest whole one"));
     }
-    Err(CommandFailure::new(format!("damaged checkpoints: of step {}", damaged.join(", ")))
-        .hint("a job that resumes passes them over for the newest whole one"))
+    // A partial one beside whole ones is a save under way, or one that did not end.
+    let partial = steps_of(&|damage| *damage == Damage::Partial);
+    if partial.len() == checked.len() {
+        let message = format!("no checkpoint is whole: partial are those of step {}", partial.join(", "));
+        return Err(CommandFailure::new(message)
+            .hint("a job that resumes from here begins from the start, unless a save is just under way"));
+    }
+    Ok(())
 }
 
 fn run_export(flags: &ExportFlags) -> Result<(), CommandFailure> {
@@ -178,9 +184,9 @@ fn run_export(flags: &ExportFlags) -> Result<(), CommandFailure> {
 /// The checkpoint that a folder names: that of its step, or the newest whole one in it.
 fn one(folder: &Path) -> Result<LoadedCheckpoint, CommandFailure> {
     if step_folder(folder).is_some() {
-        return load(&LocalFiles, folder, &mut |_, _| {}).failed("the checkpoint cannot be read");
+        return load(&LocalFiles, folder).failed("the checkpoint cannot be read");
     }
-    let (found, _) = newest(&LocalFiles, folder, None, &|_| Ok(()), &mut |_, _| {})
+    let (found, _) = newest(&LocalFiles, folder, None)
         .failed("the checkpoints cannot be read")?;
     found.ok_or_else(|| no_checkpoint(folder))
 }

@@ -4,10 +4,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
-use comfy_table::Table;
-use elastic_observe::{TimeBucket, describe_phases, with_short_names};
-use elastic_protocol::messages::{DriverStatus, GoodputStatus, StatusReport, WorkerStatus};
-use elastic_protocol::{JobOutcome, counted};
+use elastic_observe::with_short_names;
+use elastic_protocol::messages::StatusReport;
 use futures_util::future::{Either, select};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
@@ -16,16 +14,13 @@ use super::failure::{CommandFailure, ResultExt};
 use super::find_job::{find_job, short_id};
 use super::job_source::{DriverAccess, JobSource};
 use super::printable::printable;
+use super::status_text::describe_status;
 use super::stdout::{print_line, print_text, shows_escapes};
-use super::tables::{lines_of, plain_table};
 use super::watch::WatchScreen;
-use crate::process::{JobEntry, StatusClient, boot_time, gather_text, moved_text};
+use crate::process::{JobEntry, StatusClient, boot_time};
 
 /// Interval between two requests of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
-
-/// Most buckets, beside training, that the line of goodput names.
-const BUCKETS_NAMED_MAX: usize = 3;
 
 /// Flags of `status`.
 #[derive(Args, Clone, Debug)]
@@ -56,41 +51,60 @@ pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailu
         let seen = watch(&client).await;
         client.close().await;
         return match seen? {
-            WatchedEnd::Over(last) => {
+            Asked::Status(last) => {
                 print_text(&with_short_names(&printable(&describe_status(&last))))
             }
-            WatchedEnd::Gone { job, failure } => print_end(&job, failure, flags),
+            Asked::Gone { job, failure } => print_end(&job, failure, flags),
         };
     }
-    let mut job: Option<String> = None;
+    let mut watched = WatchedJob { client: &client, job: None };
     loop {
-        let status = match (client.ask().await, job.take()) {
-            (Ok(status), _) => status,
-            (Err(failure), Some(job)) => return print_end(&job, failure, flags),
-            (Err(failure), None) => return Err(failure),
+        let status = match watched.ask().await? {
+            Asked::Status(status) => status,
+            Asked::Gone { job, failure } => return print_end(&job, failure, flags),
         };
-        let is_over = status.result.is_some();
         print_text(&render(&status, flags)?)?;
-        if !flags.watch || is_over {
+        if !flags.watch || status.result.is_some() {
             break;
         }
-        job = Some(status.job.to_string());
         tokio::time::sleep(WATCH_EVERY).await;
     }
     client.close().await;
     Ok(())
 }
 
-/// How watching a job ended.
-enum WatchedEnd {
-    /// The job is over, and this was its last status.
-    Over(Box<StatusReport>),
-    /// The driver of this job does not answer any more.
-    Gone { job: String, failure: CommandFailure },
+/// A job that is asked again and again.
+struct WatchedJob<'a> {
+    client: &'a StatusClient,
+    /// Its id, once it has answered.
+    job: Option<String>,
 }
 
-/// Shows the job on the terminal's other screen until it is over.
-async fn watch(client: &StatusClient) -> Result<WatchedEnd, CommandFailure> {
+/// The outcome of a question.
+enum Asked {
+    Status(Box<StatusReport>),
+    /// The driver of this job has answered before, and does not any more.
+    Gone {
+        job: String,
+        failure: CommandFailure,
+    },
+}
+
+impl WatchedJob<'_> {
+    async fn ask(&mut self) -> Result<Asked, CommandFailure> {
+        match (self.client.ask().await, self.job.take()) {
+            (Ok(status), _) => {
+                self.job = Some(status.job.to_string());
+                Ok(Asked::Status(Box::new(status)))
+            }
+            (Err(failure), Some(job)) => Ok(Asked::Gone { job, failure }),
+            (Err(failure), None) => Err(failure),
+        }
+    }
+}
+
+/// Shows the job on the terminal's other screen until it is over. Returns its last status, or that its driver is gone.
+async fn watch(client: &StatusClient) -> Result<Asked, CommandFailure> {
     const UNWRITTEN: &str = "the terminal cannot be written";
     let mut interrupt = signal(SignalKind::interrupt()).failed("signals cannot be received")?;
     let mut terminate = signal(SignalKind::terminate()).failed("signals cannot be received")?;
@@ -98,18 +112,16 @@ async fn watch(client: &StatusClient) -> Result<WatchedEnd, CommandFailure> {
     let stopped = |number: i32| {
         CommandFailure::new("stopped by a signal").with_code(128 + number).told_elsewhere()
     };
-    let mut job: Option<String> = None;
+    let mut watched = WatchedJob { client, job: None };
     loop {
-        let status = match (client.ask().await, job.take()) {
-            (Ok(status), _) => status,
-            (Err(failure), Some(job)) => return Ok(WatchedEnd::Gone { job, failure }),
-            (Err(failure), None) => return Err(failure),
+        let status = match watched.ask().await? {
+            Asked::Status(status) => status,
+            gone @ Asked::Gone { .. } => return Ok(gone),
         };
         screen.show(boot_time(), &status).failed(UNWRITTEN)?;
         if status.result.is_some() {
-            return Ok(WatchedEnd::Over(Box::new(status)));
+            return Ok(Asked::Status(status));
         }
-        job = Some(status.job.to_string());
         let (interrupted, terminated) = (pin!(interrupt.recv()), pin!(terminate.recv()));
         match timeout(WATCH_EVERY, select(interrupted, terminated)).await {
             Ok(Either::Left(_)) => return Err(stopped(libc::SIGINT)),
@@ -172,159 +184,4 @@ fn render(status: &StatusReport, flags: &StatusFlags) -> Result<String, CommandF
     // With `--watch`, clears the screen before each table.
     let clear = if flags.watch { "\x1b[2J\x1b[H" } else { "" };
     Ok(format!("{clear}{}", with_short_names(&printable(&describe_status(status)))))
-}
-
-/// The status as text for people.
-fn describe_status(status: &StatusReport) -> String {
-    // After the end there is no world any more.
-    let world = match &status.result {
-        Some(_) => String::new(),
-        None => format!(" · world size {}", status.world_size),
-    };
-    let mut text = format!(
-        "job {} · {} · generation {}{world} · {}\n",
-        short_id(&status.job.to_string()),
-        phase_of(status),
-        status.generation,
-        counted(status.resets, "reset")
-    );
-    text.push_str(&format!("driver {}, term {}", describe_driver(&status.driver), status.term));
-    if !status.standbys.is_empty() {
-        let standbys: Vec<String> = status.standbys.iter().map(describe_driver).collect();
-        text.push_str(&format!(" · standing by: {}", standbys.join(", ")));
-    }
-    text.push('\n');
-    // After the end nobody serves it.
-    if let Some(dashboard) = status.dashboard.as_ref().filter(|_| status.result.is_none()) {
-        text.push_str(&format!("dashboard: {dashboard}\n"));
-    }
-    if let Some(reset) = &status.last_reset {
-        text.push_str(&format!("last reset: {} ({})\n", reset.cause, describe_phases(&reset.ms)));
-    }
-    if let Some(goodput) = &status.goodput {
-        text.push_str(&describe_goodput(goodput));
-    }
-    if let Some(moved) = &status.moved {
-        text.push_str(&format!("moves: {}\n", moved_text(moved)));
-    }
-    if let Some(gather) = &status.gather {
-        text.push_str(&format!("workers: {}\n", gather_text(gather)));
-    }
-    if let Some(waiting) = &status.waiting_for {
-        text.push_str(&format!("waiting: {waiting}\n"));
-    }
-    for stalled in &status.stalled {
-        text.push_str(&format!("hangs: {stalled}\n"));
-        let stack = stalled.stack.iter().flat_map(|stack| stack.lines());
-        text.extend(stack.map(|line| format!("    {line}\n")));
-    }
-    if status.stalled.is_empty() {
-        text.extend(status.awaited.iter().map(|awaited| format!("awaited: {awaited}\n")));
-    }
-    text.extend(status.divergence.iter().map(|differing| format!("differs: {differing}\n")));
-    text.extend(status.not_compared.iter().map(|array| format!("not compared: {array}\n")));
-    text.extend(status.stragglers.iter().map(|straggler| format!("slow: {straggler}\n")));
-    if let Some(checkpoint) = &status.checkpoint {
-        let last = match (checkpoint.last_step, &checkpoint.at) {
-            (Some(step), Some(at)) => format!("step {step}, saved at {at}"),
-            (Some(step), None) => format!("step {step}"),
-            (None, _) => "none yet".to_owned(),
-        };
-        text.push_str(&format!("checkpoint: {last}, in {}\n", checkpoint.directory));
-    }
-    for warning in &status.warnings {
-        text.push_str(&format!("warning: {warning}\n"));
-    }
-    for host in &status.hosts {
-        for lane in &host.lanes {
-            let s = lane.hanging_ms.unwrap_or_default() / 1_000;
-            text.push_str(&format!(
-                "warning: host {}: {}: not answered for {s} s\n",
-                host.name, lane.name
-            ));
-        }
-    }
-    for pair in &status.unreachable {
-        text.push_str(&format!("unreachable: {pair}\n"));
-    }
-    if let Some(result) = &status.result {
-        text.push_str(&format!("result: {}\n", result.reason));
-    }
-    for table in [hosts_table(status), workers_table(status)] {
-        text.push_str(&format!("\n{}\n", lines_of(&table)));
-    }
-    text.trim_end().to_owned()
-}
-
-/// The word for where the job is; a job that the operator has ended is no failure.
-fn phase_of(status: &StatusReport) -> &'static str {
-    match &status.result {
-        Some(result) if result.outcome == JobOutcome::Stopped => "stopped",
-        _ => status.phase.name(),
-    }
-}
-
-/// Goodput, and the largest of what the rest of the time went into.
-pub(crate) fn describe_goodput(goodput: &GoodputStatus) -> String {
-    let (Some(since_start), GoodputStatus { slot_seconds, buckets, .. }) =
-        (goodput.since_start, goodput)
-    else {
-        return String::new();
-    };
-    let percent = |share: f64| format!("{:.1} %", share * 100.0);
-    let mut others: Vec<(&String, &f64)> = buckets
-        .iter()
-        .filter(|(bucket, _)| bucket.as_str() != TimeBucket::Training.name())
-        .collect();
-    others.sort_by(|left, right| right.1.total_cmp(left.1));
-    let named: Vec<String> = others
-        .iter()
-        .take(BUCKETS_NAMED_MAX)
-        .map(|(bucket, seconds)| format!("{bucket} {}", percent(**seconds / slot_seconds)))
-        .collect();
-    // A job that is younger than that has one goodput.
-    let recent = goodput
-        .last_10_min
-        .map(percent)
-        .filter(|recent| *recent != percent(since_start))
-        .map_or_else(String::new, |recent| format!(", {recent} in the last 10 minutes"));
-    let rest = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
-    format!("goodput: {} since the start{recent}{rest}\n", percent(since_start))
-}
-
-fn describe_driver(driver: &DriverStatus) -> String {
-    let DriverStatus { address, version } = driver;
-    format!("{address} ({version})")
-}
-
-fn hosts_table(status: &StatusReport) -> Table {
-    let mut table = plain_table(["HOST", "SLOTS", "STATE", "UNTIL"]);
-    for host in &status.hosts {
-        let until = host.until.clone().unwrap_or_default();
-        let (name, slots) = (host.name.to_string(), host.slots.to_string());
-        table.add_row([name, slots, host.state.to_string(), until]);
-    }
-    table
-}
-
-fn workers_table(status: &StatusReport) -> Table {
-    let mut table = plain_table(["RANK", "WORKER", "PID", "STATE", "STEP", ""]);
-    for worker in &status.workers {
-        table.add_row([
-            worker.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
-            format!("{}:{}", worker.host, worker.slot),
-            worker.pid.map_or_else(String::new, |pid| pid.to_string()),
-            worker.state.to_string(),
-            worker.step.to_string(),
-            program_words(worker),
-        ]);
-    }
-    table
-}
-
-/// What a worker's program wants shown, on one line: its numbers, then its note.
-pub(crate) fn program_words(worker: &WorkerStatus) -> String {
-    let (numbers, note) = (worker.reported.to_string(), &worker.note);
-    let gap = if numbers.is_empty() || note.is_empty() { "" } else { " · " };
-    format!("{numbers}{gap}{note}")
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkWork {
-    /// The root reads a checkpoint.
+    /// The worker reads its share of a checkpoint.
     LoadsCheckpoint,
     /// A member takes the root's commit over.
     TakesState,

@@ -14,7 +14,7 @@ use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
 
 use super::super::find_job::short_id;
 use super::super::printable::printable;
-use super::super::status::{describe_goodput, program_words};
+use super::super::status_text::{describe_goodput, program_words};
 use super::view::WatchView;
 use crate::process::{gather_text, moved_text};
 

@@ -7,6 +7,7 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::time::Duration;
 
+use elastic_checkpoint::LocalFiles;
 use elastic_collectives::{
     AbortHandle, CollectiveError, Communicator, FormError, ProgressThread, SoloCommunicator,
 };
@@ -15,6 +16,7 @@ use elastic_protocol::{JobOutcome, Stamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::checkpoint::ResumePorts;
 use super::control::TrainingControl;
 use super::error::{Error, Result};
 use super::life::{GenerationEnd, chain, failure};
@@ -289,8 +291,8 @@ impl Driven {
         let show = |moved: MovedBytes| shared.set_moved(Some(moved));
         let resumed =
             |step, notes| self.control.event(TrainingEvent::Resumed { stamp, step, notes });
-        let source = source.as_ref();
-        let synced = sync(state, group, plan, source, &resumed, stamp.generation, &show);
+        let ports = ResumePorts { files: &LocalFiles, resumed: &resumed, show: &show };
+        let synced = sync(state, group, plan, source.as_ref(), ports, stamp.generation);
         shared.set_moved(None);
         let goes_on = match synced {
             Ok(goes_on) => goes_on,

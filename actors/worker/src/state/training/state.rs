@@ -13,7 +13,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tracing::warn;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::checkpoint::tensors::NotedArrays;
 use super::checkpoint::{SaveOrder, SavedCommit};
@@ -245,12 +244,6 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         control.shared().checkpoints().give(order, commit);
     }
 
-    /// Takes over the commit of a checkpoint.
-    pub(super) fn take_over_checkpoint(&mut self, bytes: Vec<u8>, step: Step) -> Result<()> {
-        let commit = ContentId { length: bytes.len() as u64, step, digest: xxh3_64(&bytes) };
-        self.take_over(bytes, commit)
-    }
-
     fn give_up(&mut self, bytes: Vec<u8>) {
         self.device.iter_mut().for_each(|memory| memory.give_up_commit());
         self.snapshot.give_back(bytes, None);
@@ -318,7 +311,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self.snapshot.whole_mut(&self.device)
     }
 
-    /// Takes over the commit of another rank, as [`whole_commit_mut`](Self::whole_commit_mut) gave it there. It
+    /// Takes over the commit of another rank, as [`whole_commit_mut`](Self::whole_commit_mut) gave it there, or of a checkpoint. It
     /// replaces this rank's commit and live state.
     pub(super) fn take_over(&mut self, mut bytes: Vec<u8>, commit: ContentId) -> Result<()> {
         let beside: u64 = lengths_of(&self.device).iter().sum();

@@ -1,6 +1,6 @@
 //! Sync: brings all members of a new generation to the root's commit. Called by `membership`. Every rank
 //! announces the commit that it holds. The ranks that hold the root's commit are the sources; the others take
-//! it from all sources at once ([`super::transfer`]).
+//! it from all sources at once ([`super::transfer`]). Where nobody holds one, all read a checkpoint ([`super::checkpoint`]).
 
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt};
 use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes, SyncPlan};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::checkpoint::{Resumed, resume};
+use super::checkpoint::{ResumePorts, RootSearch, resume};
 use super::error::Error;
 use super::snapshot::ContentId;
 use super::state::State;
@@ -33,20 +33,19 @@ impl From<Error> for SyncError {
     }
 }
 
-/// Brings this worker's state to the generation's commit. Returns whether training goes on, rather than begins.
-/// `show` is told the bytes that have arrived.
+/// Brings this worker's state to the generation's commit. Returns whether training goes on, rather than begins. `source` is where
+/// the root looks for a commit that nobody holds.
 pub(super) fn sync<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     group: &mut dyn Communicator,
     plan: SyncPlan,
     source: Option<&CheckpointSource>,
-    resumed: &dyn Fn(Option<Step>, Vec<String>),
+    ports: ResumePorts<'_>,
     generation: GenerationId,
-    show: &dyn Fn(MovedBytes),
 ) -> Result<bool, SyncError> {
     let goes_on = match plan {
         SyncPlan::Skip => true,
-        SyncPlan::FromRoot { root } => from_root(state, group, root, source, resumed, show)?,
+        SyncPlan::FromRoot { root } => from_root(state, group, root, source, ports)?,
     };
     state.refresh()?;
     state.enter_generation(generation);
@@ -62,6 +61,8 @@ struct Holding {
     /// Whether training has begun.
     goes_on: bool,
     part: Option<(ContentId, u64)>,
+    /// Whether the rank has begun to look for a checkpoint, and all follow it.
+    searches: bool,
 }
 
 type HoldingWords = [u64; 9];
@@ -69,7 +70,7 @@ type HoldingWords = [u64; 9];
 impl Holding {
     fn encode(self) -> HoldingWords {
         let mut words = [0; 9];
-        let flags = [self.whole.is_some(), self.goes_on, self.part.is_some()];
+        let flags = [self.whole.is_some(), self.goes_on, self.part.is_some(), self.searches];
         words[0] = (0..).zip(flags).map(|(bit, flag)| u64::from(flag) << bit).sum();
         let id = |id: ContentId| [id.length, id.step.0, id.digest];
         words[1..4].copy_from_slice(&self.whole.map_or([0; 3], id));
@@ -91,6 +92,7 @@ impl Holding {
             whole: flag(0).then(|| id(1)),
             goes_on: flag(1),
             part: flag(2).then(|| (id(4), words[7])),
+            searches: flag(3),
         }
     }
 }
@@ -100,30 +102,61 @@ fn from_root<T: Serialize + DeserializeOwned>(
     group: &mut dyn Communicator,
     root: u32,
     source: Option<&CheckpointSource>,
-    resumed: &dyn Fn(Option<Step>, Vec<String>),
-    show: &dyn Fn(MovedBytes),
+    ports: ResumePorts<'_>,
 ) -> Result<bool, SyncError> {
-    let (rank, world) = (group.rank(), group.world_size() as usize);
-    if rank == root
-        && !state.holds_commit()
-        && let Some(source) = source
-    {
-        from_checkpoint(state, source, resumed, show)?;
+    let rank = group.rank();
+    let search = match source {
+        Some(source) if rank == root && !state.holds_commit() => {
+            RootSearch::begin(source, ports).map_err(Error::Checkpoint)?
+        }
+        _ => None,
+    };
+    let holdings = announce(state, group, root, search.is_some())?;
+    if !holdings[root as usize].searches {
+        return from_holders(state, group, root, &holdings, ports.show);
     }
+    match resume(state.snapshot(), group, root, search, ports)? {
+        Some((bytes, commit)) => state.take_over(bytes, commit).map(|()| true).map_err(Into::into),
+        None => {
+            let holdings = announce(state, group, root, false)?;
+            from_holders(state, group, root, &holdings, ports.show)
+        }
+    }
+}
+
+/// Tells all ranks what this one holds, and returns what each of them does. The root has a commit afterwards, unless it searches
+/// for one.
+fn announce<T: Serialize + DeserializeOwned>(
+    state: &mut State<T>,
+    group: &mut dyn Communicator,
+    root: u32,
+    searches: bool,
+) -> Result<Vec<Holding>, SyncError> {
     let goes_on = state.holds_commit();
-    if rank == root {
+    if group.rank() == root && !searches {
         state.save_initial()?;
     }
     let whole = state.content_id();
-    let own = Holding { whole, goes_on, part: state.snapshot().part() };
-    let mut words: Vec<HoldingWords> = vec![[0; 9]; world];
+    let own = Holding { whole, goes_on, part: state.snapshot().part(), searches };
+    let mut words: Vec<HoldingWords> = vec![[0; 9]; group.world_size() as usize];
     group.all_gather(&own.encode(), words.as_flattened_mut())?;
-    let holdings: Vec<Holding> = words.iter().map(|words| Holding::decode(words)).collect();
+    Ok(words.iter().map(|words| Holding::decode(words)).collect())
+}
+
+/// Takes the root's commit from all ranks that hold it, or gives it to those that do not.
+fn from_holders<T: Serialize + DeserializeOwned>(
+    state: &mut State<T>,
+    group: &mut dyn Communicator,
+    root: u32,
+    holdings: &[Holding],
+    show: &dyn Fn(MovedBytes),
+) -> Result<bool, SyncError> {
+    let rank = group.rank();
     let of_root = holdings[root as usize];
     let commit = of_root.whole.ok_or(Error::Corrupt { root })?;
     let length = usize::try_from(commit.length).map_err(|_| Error::Corrupt { root })?;
     let holds = |rank: &u32| holdings[*rank as usize].whole == Some(commit);
-    let (sources, takers): (Vec<u32>, Vec<u32>) = (0..world as u32).partition(holds);
+    let (sources, takers): (Vec<u32>, Vec<u32>) = (0..group.world_size()).partition(holds);
     // A part of the same commit that was received earlier is not sent again.
     let had = |rank: &u32| match holdings[*rank as usize].part {
         Some((part, bytes)) if part == commit => bytes as usize,
@@ -155,23 +188,6 @@ fn from_root<T: Serialize + DeserializeOwned>(
     Ok(of_root.goes_on)
 }
 
-/// Takes the state of the newest checkpoint over, if there is one. `resumed` is told what was found.
-fn from_checkpoint<T: Serialize + DeserializeOwned>(
-    state: &mut State<T>,
-    source: &CheckpointSource,
-    resumed: &dyn Fn(Option<Step>, Vec<String>),
-    show: &dyn Fn(MovedBytes),
-) -> Result<(), Error> {
-    let read = &mut |done, total| show(MovedBytes { work: BulkWork::LoadsCheckpoint, done, total });
-    let Resumed { loaded, notes } = resume(source, read).map_err(Error::Checkpoint)?;
-    let step = loaded.as_ref().map(|loaded| Step(loaded.manifest.step));
-    if let (Some(loaded), Some(step)) = (loaded, step) {
-        state.take_over_checkpoint(loaded.bytes, step)?;
-    }
-    resumed(step, notes);
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,9 +195,10 @@ mod tests {
     #[test]
     fn what_a_rank_holds_survives_the_wire() {
         let id = |number| ContentId { length: number, step: Step(number + 1), digest: number + 2 };
-        let whole = Holding { whole: Some(id(5)), goes_on: true, part: None };
-        let part = Holding { whole: None, goes_on: false, part: Some((id(7), 9)) };
-        for holding in [whole, part, Holding::default()] {
+        let whole = Holding { whole: Some(id(5)), goes_on: true, ..Holding::default() };
+        let part = Holding { part: Some((id(7), 9)), ..Holding::default() };
+        let searches = Holding { searches: true, ..Holding::default() };
+        for holding in [whole, part, searches, Holding::default()] {
             assert_eq!(Holding::decode(&holding.encode()), holding);
         }
     }

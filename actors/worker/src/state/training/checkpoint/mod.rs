@@ -1,9 +1,10 @@
 //! Durable checkpoints at the worker. The training thread gives a commit away when it is due (`desk`); a thread beside it
-//! writes this rank's part (`writer`); at the start of a job the root loads the newest one (`resume`). `tensors` finds
-//! the arrays in a commit, and their names.
+//! writes this rank's part (`writer`); at the start of a job all members read the newest one together (`resume`, `shares`).
+//! `tensors` finds the arrays in a commit, and their names.
 
 mod desk;
 mod resume;
+mod shares;
 pub mod tensors;
 #[cfg(test)]
 mod tests;
@@ -11,4 +12,4 @@ mod writer;
 
 pub use desk::CheckpointDesk;
 pub(super) use desk::{SaveOrder, SavedCommit};
-pub(super) use resume::{Resumed, resume};
+pub(super) use resume::{ResumePorts, RootSearch, resume};

@@ -3,6 +3,7 @@
 mod cluster;
 mod device;
 mod program;
+mod resuming;
 mod shards;
 mod syncing;
 

@@ -5,26 +5,47 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use elastic_checkpoint::LocalFiles;
 use elastic_collectives::{AbortHandle, GroupSpec, TcpFabric};
 use elastic_protocol::messages::{BulkWork, MovedBytes, SyncPlan};
 use elastic_protocol::{CommitId, GenerationId};
 use serde::{Deserialize, Serialize};
 
 use super::super::State;
+use super::super::checkpoint::ResumePorts;
 use super::super::sync::{SyncError, sync};
 use super::super::transfer::ROUND_BYTES;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-struct Weights {
+pub(super) struct Weights {
     #[serde(with = "crate::state::training::bulk")]
-    numbers: Vec<u64>,
+    pub(super) numbers: Vec<u64>,
 }
 
 /// Weights whose transfer takes several rounds.
-fn weights() -> Vec<u64> {
+pub(super) fn weights() -> Vec<u64> {
     (0..(2 * ROUND_BYTES / 8 + 1000) as u64).map(|index| index.wrapping_mul(0x9E37_79B9)).collect()
+}
+
+/// The group of a generation over TCP.
+pub(super) fn group_spec(generation: u64, rank: u32, peers: Vec<SocketAddr>) -> GroupSpec {
+    GroupSpec {
+        term: 1,
+        generation,
+        rank,
+        peers,
+        hosts: Vec::new(),
+        host_names: Vec::new(),
+        key: [3; 32],
+        data_plane: elastic_collectives::DataPlane::Auto,
+        encrypts: false,
+        streams: elastic_collectives::DEFAULT_STREAMS,
+        form_deadline: DEADLINE,
+        operation_deadline: DEADLINE,
+        path_deadline: elastic_collectives::DEFAULT_PATH_DEADLINE,
+    }
 }
 
 /// The part of a worker in a test: its generations, each with its rank.
@@ -77,26 +98,13 @@ impl Part {
             state.save().expect("it encodes");
         }
         let sync = |(generation, rank)| {
-            let group = GroupSpec {
-                term: 1,
-                generation,
-                rank,
-                peers: worlds[&generation].values().copied().collect(),
-                hosts: Vec::new(),
-                host_names: Vec::new(),
-                key: [3; 32],
-                data_plane: elastic_collectives::DataPlane::Auto,
-                encrypts: false,
-                streams: elastic_collectives::DEFAULT_STREAMS,
-                form_deadline: DEADLINE,
-                operation_deadline: DEADLINE,
-                path_deadline: elastic_collectives::DEFAULT_PATH_DEADLINE,
-            };
-            let mut group = fabric.form(&group, &abort).expect("all are there");
+            let peers = worlds[&generation].values().copied().collect();
+            let mut group =
+                fabric.form(&group_spec(generation, rank, peers), &abort).expect("all are there");
             let plan = SyncPlan::FromRoot { root: 0 };
             let show = |moved: MovedBytes| show(moved, &abort);
-            let resumed = |_, _| {};
-            sync(&mut state, &mut group, plan, None, &resumed, GenerationId(generation), &show)
+            let ports = ResumePorts { files: &LocalFiles, resumed: &|_, _| {}, show: &show };
+            sync(&mut state, &mut group, plan, None, ports, GenerationId(generation))
         };
         let syncs = self.generations.into_iter().map(sync).collect();
         let (commit, is_right) = (state.commit_id(), state.numbers == weights());
