@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{checksum, hex};
 use crate::error::Damage;
+use crate::{checksum, hex};
 
 /// Name of the manifest within a step's directory.
 pub(crate) const MANIFEST: &str = "manifest.json";

@@ -54,8 +54,7 @@ fn save(disk: &TestDisk, step: u64) -> Result<(), SaveError> {
 }
 
 fn taken(disk: &TestDisk) -> Option<u64> {
-    let (loaded, _) = newest(disk, directory(), None)
-        .expect("some are whole, or none is sealed");
+    let (loaded, _) = newest(disk, directory(), None).expect("some are whole, or none is sealed");
     let loaded = loaded?;
     assert_eq!(loaded.bytes, commit(loaded.manifest.step).0, "what is taken is what was written");
     Some(loaded.manifest.step)
@@ -86,9 +85,7 @@ fn broken_rule() -> Option<String> {
                     ));
                 }
             }
-            let found = newest(&disk, directory(), None)
-                .ok()
-                .and_then(|(found, _)| found);
+            let found = newest(&disk, directory(), None).ok().and_then(|(found, _)| found);
             match found.map(|found| found.manifest.step) {
                 Some(4) => {}
                 Some(3) if !returned => {}
@@ -153,8 +150,7 @@ fn c_3_each_kind_of_damage_is_named_and_the_one_before_is_taken() {
 }
 
 fn named_and_passed_over(disk: &TestDisk, file: &Path, what: &str) {
-    let (found, passed_over) =
-        newest(disk, directory(), None).expect("step 4 is whole");
+    let (found, passed_over) = newest(disk, directory(), None).expect("step 4 is whole");
     assert_eq!(found.map(|found| found.manifest.step), Some(4), "{} {what}", file.display());
     let [(name, damage)] = &passed_over[..] else { panic!("{passed_over:?}") };
     assert_eq!(name, "step-0000000005");
@@ -191,18 +187,14 @@ fn one_that_was_renamed_or_is_of_another_job_is_not_taken() {
         write_part(&disk, directory(), &named, rank, &snapshot, &mut |_| Ok(())).expect("sound");
     }
     seal(&disk, directory(), &named, 0, KEEP).expect("the disk is sound");
-    let (found, _) =
-        newest(&disk, directory(), Some("ours")).expect("it is whole");
+    let (found, _) = newest(&disk, directory(), Some("ours")).expect("it is whole");
     assert_eq!(found.map(|found| found.manifest.step), Some(5));
-    let (found, passed_over) =
-        newest(&disk, directory(), Some("theirs"))
-            .expect("4 is whole");
+    let (found, passed_over) = newest(&disk, directory(), Some("theirs")).expect("4 is whole");
     assert_eq!(found.map(|found| found.manifest.step), Some(4), "it has no name");
     assert!(passed_over[0].1.to_string().contains("\"ours\""), "{passed_over:?}");
     let (from, to) = ("step-0000000005", "step-0000000009");
     disk.rename(&directory().join(from), &directory().join(to)).expect("it is there");
-    let (found, passed_over) =
-        newest(&disk, directory(), None).expect("4 is whole");
+    let (found, passed_over) = newest(&disk, directory(), None).expect("4 is whole");
     assert_eq!(found.map(|found| found.manifest.step), Some(4));
     assert!(passed_over[0].1.to_string().contains("is of step 5"), "{passed_over:?}");
 }
@@ -215,8 +207,7 @@ fn damaged_ones_alone_are_an_error_and_partial_ones_alone_are_none() {
     assert_eq!(taken(&disk), None, "one that did not end");
     save(&disk, 6).expect("the disk is sound");
     disk.change(&directory().join("step-0000000006/rest-1.1-00000-of-00003.bin"), Vec::clear);
-    let error = newest(&disk, directory(), None)
-        .expect_err("nothing is begun anew unasked");
+    let error = newest(&disk, directory(), None).expect_err("nothing is begun anew unasked");
     assert!(error.to_string().contains("step-0000000006: rest-1.1-00000"), "{error}");
 }
 
@@ -290,8 +281,7 @@ fn another_reader_of_safetensors_reads_the_arrays() {
             .expect("written");
     }
     seal(&LocalFiles, root.path(), &attempt(5), 0, KEEP).expect("sealed");
-    let (loaded, _) =
-        newest(&LocalFiles, root.path(), None).expect("whole");
+    let (loaded, _) = newest(&LocalFiles, root.path(), None).expect("whole");
     let loaded = loaded.expect("there is one");
     assert_eq!(loaded.bytes, bytes);
     let path = root.path().join("model.safetensors");

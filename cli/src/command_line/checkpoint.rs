@@ -163,9 +163,11 @@ fn run_verify(flags: &FolderFlags) -> Result<(), CommandFailure> {
     // A partial one beside whole ones is a save under way, or one that did not end.
     let partial = steps_of(&|damage| *damage == Damage::Partial);
     if partial.len() == checked.len() {
-        let message = format!("no checkpoint is whole: partial are those of step {}", partial.join(", "));
-        return Err(CommandFailure::new(message)
-            .hint("a job that resumes from here begins from the start, unless a save is just under way"));
+        let message =
+            format!("no checkpoint is whole: partial are those of step {}", partial.join(", "));
+        return Err(CommandFailure::new(message).hint(
+            "a job that resumes from here begins from the start, unless a save is just under way",
+        ));
     }
     Ok(())
 }
@@ -186,8 +188,7 @@ fn one(folder: &Path) -> Result<LoadedCheckpoint, CommandFailure> {
     if step_folder(folder).is_some() {
         return load(&LocalFiles, folder).failed("the checkpoint cannot be read");
     }
-    let (found, _) = newest(&LocalFiles, folder, None)
-        .failed("the checkpoints cannot be read")?;
+    let (found, _) = newest(&LocalFiles, folder, None).failed("the checkpoints cannot be read")?;
     found.ok_or_else(|| no_checkpoint(folder))
 }
 

@@ -76,6 +76,8 @@ impl FirstCause {
         {
             first.lacks_status = false;
             first.failure.status = Some(status);
+            // What others had said of it.
+            first.failure.message.clear();
             first.words_until = Some(words_until);
         }
         self.ended.insert(worker.clone(), EndedProcess { status, rank, words_until });
@@ -106,6 +108,27 @@ impl FirstCause {
         let failure = WorkerFailure { worker, rank, status: None, message: String::new() };
         let words_until = Some(now + Self::words_within(deadlines));
         self.first = Some(First { failure, failed_at: None, words_until, lacks_status: true });
+    }
+
+    /// Remembers that others could not reach a worker, with their error, if no failure came before it. Its process has most
+    /// likely died: its exit status and its last words follow then, and are waited for.
+    pub(crate) fn note_unreached(
+        &mut self,
+        now: Time,
+        worker: &WorkerId,
+        (rank, error): (Option<u32>, &str),
+        deadlines: &Deadlines,
+    ) {
+        if self.first.is_none() {
+            self.note_death(now, worker, rank, deadlines);
+        }
+        if let Some(first) = self.first.as_mut().filter(|first| {
+            first.failure.worker == *worker
+                && first.lacks_status
+                && first.failure.message.is_empty()
+        }) {
+            first.failure.message = shorten(error);
+        }
     }
 
     /// Remembers the first host on which no agent could be started.

@@ -469,6 +469,11 @@ impl DriverCore {
             BudgetSpent::Resets { .. } => format!("{spent}; the last cause: {cause}"),
             BudgetSpent::NoRestarts | BudgetSpent::Restarts { .. } => spent.to_string(),
         };
+        // A peer may tell of a death before its agent does.
+        if let ResetCause::PeerBroken { peer: Some(peer), error, .. } = cause {
+            let rank = self.round.rank_of(peer);
+            self.first_cause.note_unreached(now, peer, (rank, error), &self.config.deadlines);
+        }
         self.fail_with_first_cause(now, &reason);
     }
 

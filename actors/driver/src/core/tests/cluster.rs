@@ -446,6 +446,14 @@ impl Cluster {
         self.core.handle_link(self.now, &NodeId::worker(worker), &event);
     }
 
+    /// A worker reports that it cannot reach another one.
+    pub(super) fn accuse(&mut self, reporter: &WorkerId, peer: &WorkerId) {
+        let rank = self.members().iter().position(|member| member == peer);
+        let peer = Some(u32::try_from(rank.expect("it is a member")).expect("a small world"));
+        let (stamp, error) = (self.stamp(), "no route to it".to_owned());
+        self.say(reporter, WorkerToDriver::CollectiveFailed { stamp, peer, error });
+    }
+
     pub(super) fn say(&mut self, worker: &WorkerId, message: WorkerToDriver) {
         self.core.handle_worker(self.now, &NodeId::worker(worker), message);
     }

@@ -141,6 +141,27 @@ fn g_10_a_job_that_ends_by_a_death_names_its_exit_status() {
 }
 
 #[test]
+fn g_10_a_job_that_ends_by_a_peers_report_of_a_death_names_who_died() {
+    for dies in [true, false] {
+        let mut cluster =
+            two_by_two(|config| (config.min_np, config.reset_limit) = (Some(4), Some(0)));
+        cluster.is_silent_at_end = true;
+        let (reporter, victim) = (cluster.worker("a", 0), cluster.worker("b", 1));
+        cluster.accuse(&reporter, &victim);
+        cluster.settle();
+        assert!(cluster.result.is_none(), "its agent may tell how it ended");
+        if dies {
+            cluster.exit(&victim, KILLED);
+        }
+        cluster.pass(Duration::from_secs(10));
+        let first = cluster.result.and_then(|result| result.first_failure).expect("a first cause");
+        assert_eq!(first.worker, victim);
+        let (status, message) = if dies { (Some(KILLED), "") } else { (None, "no route to it") };
+        assert_eq!((first.status, first.message.as_str()), (status, message));
+    }
+}
+
+#[test]
 fn a_process_that_lives_on_after_its_workers_death_is_killed() {
     let mut cluster = two_by_two(|_| {});
     let victim = cluster.worker("b", 1);

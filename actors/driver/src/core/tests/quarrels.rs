@@ -31,13 +31,6 @@ impl Cluster {
         self.settle();
         self.pass(Duration::from_secs(1));
     }
-
-    fn accuse(&mut self, reporter: &WorkerId, peer: &WorkerId) {
-        let rank = self.members().iter().position(|member| member == peer);
-        let peer = Some(u32::try_from(rank.expect("it is a member")).expect("a small world"));
-        let (stamp, error) = (self.stamp(), "no route to it".to_owned());
-        self.say(reporter, WorkerToDriver::CollectiveFailed { stamp, peer, error });
-    }
 }
 
 #[test]

@@ -195,7 +195,9 @@ impl Proposed<'_> {
         if let Some(notes) = notes.filter(|_| !read_by_root.is_empty()) {
             let ranks: Vec<String> = read_by_root.iter().map(u32::to_string).collect();
             let (path, ranks) = (self.path.display(), ranks.join(", "));
-            notes.push(format!("rank {root} read the shares of ranks that cannot read {path}: {ranks}"));
+            notes.push(format!(
+                "rank {root} read the shares of ranks that cannot read {path}: {ranks}"
+            ));
         }
         let giver_of = |share: &u32| if read_by_root.contains(share) { root } else { *share };
         let given_by = |rank: u32| {

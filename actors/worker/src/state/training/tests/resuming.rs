@@ -202,7 +202,8 @@ fn the_root_reads_the_share_of_a_host_that_does_not_have_the_directory() {
     let ranks = resume(directory.path(), &[1, 2]);
     let notes = notes_of(&ranks, 9);
     let of_step = directory.path().join(step_directory(9));
-    let said = format!("rank 0 read the shares of ranks that cannot read {}: 1, 2", of_step.display());
+    let said =
+        format!("rank 0 read the shares of ranks that cannot read {}: 1, 2", of_step.display());
     assert_eq!(notes, [said]);
 }
 
