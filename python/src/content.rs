@@ -2,6 +2,7 @@
 //! gives its content (`_capture`) as a header and large buffers, which go into the commit without a copy on the
 //! way. The content of a commit returns to the object by `_apply`.
 
+use elastic_worker::state::training::RestoredBlock;
 use elastic_worker::state::training::named_arrays::{NamedArray, announce, are_wanted};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList};
@@ -19,10 +20,10 @@ pub(crate) enum Content {
     /// The state is in this object.
     Live(Py<PyAny>),
     /// The state is that of a commit, which the object has not been given yet.
-    Committed { header: ByteBuf, buffers: Vec<ByteBuf> },
+    Committed { header: ByteBuf, buffers: Vec<RestoredBlock> },
 }
 
-type Encoded = (ByteBuf, Vec<ByteBuf>);
+type Encoded = (ByteBuf, Vec<RestoredBlock>);
 
 impl Content {
     /// Applies a commit's content to the object.
@@ -32,7 +33,7 @@ impl Content {
         let list = PyList::empty(py);
         for buffer in buffers {
             // Arrays and tensors are made over these, so they must be writable.
-            list.append(PyByteArray::new(py, &buffer))?;
+            list.append(PyByteArray::new(py, buffer.bytes()))?;
         }
         object.call_method1("_apply", (PyBytes::new(py, &header), list))?;
         Ok(())

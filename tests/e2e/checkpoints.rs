@@ -258,6 +258,55 @@ fn c_4_a_full_disk_stops_no_training_and_keeps_the_old_ones() {
     job.assert_exact();
 }
 
+/// A job of two workers that has saved to a disk of its own.
+fn start_on_a_disk() -> Option<Job> {
+    let sickness = Sickness { disk: Some(Disk::make("out")?), stderr: None };
+    let every = EVERY.to_string();
+    let flags = ["-n", "2", "--checkpoint", "DIR/out", "--checkpoint-every", &every];
+    let mut job = Job::start_sick(sickness, &flags);
+    job.agent("h0", 1);
+    job.agent("h1", 1);
+    wait_for_checkpoints(&mut job, 1);
+    Some(job)
+}
+
+/// Waits until the trouble with saves in the status says this.
+fn wait_for_trouble(job: &mut Job, words: &str) {
+    job.wait("the trouble in the status", |job| {
+        let failed = job.status()?["checkpoint"]["failed"].as_str()?.to_owned();
+        failed.contains(words).then_some(())
+    });
+}
+
+#[test]
+fn c_4_a_read_only_disk_stops_no_training() {
+    let Some(mut job) = start_on_a_disk() else { return };
+    job.wait("a moment without a save", |job| job.disk.as_ref()?.remount("ro").then_some(()));
+    wait_for_trouble(&mut job, "Read-only file system");
+    job.wait_for_progress();
+    assert!(job.disk.as_ref().expect("it has one").remount("rw"));
+    let before = steps_of(&job, "checkpoint_saved").len();
+    wait_for_checkpoints(&mut job, before + 1);
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes().last(), Some(&2));
+    job.assert_exact();
+}
+
+#[test]
+fn c_4_storage_that_hangs_stops_no_training_and_is_named() {
+    let Some(mut job) = start_on_a_disk() else { return };
+    let resets = job.status().expect("a status")["resets"].clone();
+    job.disk.as_ref().expect("it has one").freeze();
+    wait_for_trouble(&mut job, "the save is slow: waiting for");
+    job.wait_for_progress();
+    assert_eq!(job.status().expect("a status")["resets"], resets, "nobody was lost");
+    job.disk.as_ref().expect("it has one").thaw();
+    let before = steps_of(&job, "checkpoint_saved").len();
+    wait_for_checkpoints(&mut job, before + 1);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
 #[test]
 fn c_5_arrays_are_exported_under_the_names_of_their_fields() {
     let shared = TempDir::new().expect("a folder");

@@ -72,6 +72,11 @@ impl Disk {
     pub(crate) fn thaw(&self) {
         let _ = run("fsfreeze", &["-u"], &self.path());
     }
+
+    /// Mounts the disk anew, to read only or not. Says whether that was possible: it is not while a file is being written.
+    pub(crate) fn remount(&self, way: &str) -> bool {
+        run("mount", &["-o", &format!("remount,{way}")], &self.path()).is_ok()
+    }
 }
 
 impl Drop for Disk {

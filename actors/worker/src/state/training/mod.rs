@@ -3,6 +3,7 @@
 //! passed in, so tests run it with fakes.
 
 mod batches;
+mod buffers;
 pub mod bulk;
 mod checkpoint;
 mod control;
@@ -15,6 +16,7 @@ mod launched;
 mod life;
 mod membership;
 pub mod per_rank;
+mod restored;
 mod run_loop;
 mod section;
 mod shards;
@@ -36,6 +38,7 @@ pub use device::{DeviceError, DeviceMemory};
 pub use error::{Error, Result};
 pub use group::{Group, Pending};
 pub use membership::{Fabric, GroupDeadlines, Membership};
+pub use restored::RestoredBlock;
 pub use run_loop::run_loop;
 pub use section::Section;
 pub use shards::{BatchPlan, DataShard, ShardedStep, ShardedSteps};

@@ -1,6 +1,7 @@
 //! The last commit, as bytes. Used by `state`. There are two buffers: a commit is written into the spare one,
 //! which then replaces the other. So a state that cannot be encoded leaves the last commit whole, and memory
-//! stays at the live state and two copies. The digest is computed only when it is asked for, at the end
+//! stays at the live state and two copies. While a checkpoint of a commit is written beside training, a third buffer takes
+//! its place; it is kept for the next checkpoint. The digest is computed only when it is asked for, at the end
 //! of a generation: a commit costs one pass over the state, and no hashing.
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::buffers::{with_capacity, zeroed};
 use super::checkpoint::tensors::{self, Counted, NotedArrays};
 use super::device::DeviceMemory;
 use super::error::{Error, Result};
@@ -50,11 +52,16 @@ pub(super) struct ContentId {
     pub(super) digest: u64,
 }
 
+/// Most buffers beside the last commit and the spare one that are kept.
+const LENT_MAX: usize = 1;
+
 #[derive(Default)]
 pub(super) struct StateSnapshot {
     /// Shared with a thread that writes a checkpoint of it.
     bytes: Arc<Vec<u8>>,
     spare: Vec<u8>,
+    /// Former commits that others still read, or have read: at most [`LENT_MAX`].
+    lent: Vec<Arc<Vec<u8>>>,
     /// A commit that was received in part before its sources were lost, and how many of its first bytes `spare`
     /// holds.
     part: Option<(ContentId, u64)>,
@@ -77,9 +84,7 @@ impl StateSnapshot {
 
     /// Encodes into the spare buffer and returns it. Give it back with `replace` or `give_back`.
     pub(super) fn encode(&mut self, content: &impl Serialize) -> Result<Vec<u8>> {
-        let mut buffer = std::mem::take(&mut self.spare);
-        self.part = None;
-        buffer.clear();
+        let buffer = self.empty_buffer();
         postcard::serialize_with_flavor(content, Blocks(buffer))
             .map_err(|source| Error::State { action: "encoded", source })
     }
@@ -91,15 +96,31 @@ impl StateSnapshot {
         head: &impl Serialize,
         state: &impl Serialize,
     ) -> Result<(Vec<u8>, NotedArrays)> {
-        let mut buffer = std::mem::take(&mut self.spare);
-        self.part = None;
-        buffer.clear();
+        let buffer = self.empty_buffer();
         let mut serializer = postcard::Serializer { output: Blocks(buffer) };
         let arrays = head
             .serialize(&mut serializer)
             .and_then(|()| tensors::encode(state, &mut serializer))
             .map_err(|source| Error::State { action: "encoded", source })?;
         Ok((serializer.output.0, arrays))
+    }
+
+    /// The spare buffer for a commit, which will most likely be as long as the last one.
+    fn empty_buffer(&mut self) -> Vec<u8> {
+        self.part = None;
+        let mut buffer = self.take_spare();
+        buffer.clear();
+        if buffer.capacity() < self.bytes.len() { with_capacity(self.bytes.len()) } else { buffer }
+    }
+
+    /// The spare buffer; if there is none, one that was lent and is not read any more.
+    fn take_spare(&mut self) -> Vec<u8> {
+        if self.spare.capacity() > 0 {
+            return std::mem::take(&mut self.spare);
+        }
+        let is_free = |lent: &Arc<Vec<u8>>| Arc::strong_count(lent) == 1;
+        let free = self.lent.iter().position(is_free).map(|index| self.lent.swap_remove(index));
+        free.and_then(|free| Arc::try_unwrap(free).ok()).unwrap_or_default()
     }
 
     /// The last commit, to be read beside training. The next commit but one takes another buffer if it is still read.
@@ -115,8 +136,10 @@ impl StateSnapshot {
     /// A buffer of this length for receiving a commit. It begins with the [`part`](Self::part) that was
     /// received earlier. Give it back with `replace` or `give_back`.
     pub(super) fn receive_buffer(&mut self, length: usize) -> Vec<u8> {
-        let mut buffer = std::mem::take(&mut self.spare);
-        self.part = None;
+        let mut buffer = self.take_spare();
+        if self.part.take().is_none() && buffer.capacity() < length {
+            return zeroed(length);
+        }
         buffer.resize(length, 0);
         buffer
     }
@@ -133,7 +156,14 @@ impl StateSnapshot {
         digest: Option<u64>,
     ) {
         let former = std::mem::replace(&mut self.bytes, Arc::new(buffer));
-        self.spare = Arc::try_unwrap(former).unwrap_or_default();
+        match Arc::try_unwrap(former) {
+            Ok(former) => self.spare = former,
+            Err(former) => {
+                self.lent.push(former);
+                let excess = self.lent.len().saturating_sub(LENT_MAX);
+                self.lent.drain(..excess);
+            }
+        }
         (self.held, self.generation, self.step, self.digest) = (true, generation, step, digest);
     }
 
@@ -165,12 +195,10 @@ impl StateSnapshot {
         Some(ContentId { length: length as u64, step, digest })
     }
 
-    /// Lends the whole commit to a broadcast, which takes it mutably and does not change it. With memory beside
-    /// the state, the parts are joined in the spare buffer.
-    pub(super) fn whole_mut(&mut self, beside: &[Box<dyn DeviceMemory>]) -> &mut [u8] {
+    /// Lends the whole commit. With memory beside the state, the parts are joined in the spare buffer.
+    pub(super) fn whole(&mut self, beside: &[Box<dyn DeviceMemory>]) -> &[u8] {
         if beside.is_empty() {
-            // Copied if a checkpoint of it is being written at this moment.
-            return Arc::make_mut(&mut self.bytes).as_mut_slice();
+            return self.bytes.as_slice();
         }
         self.part = None;
         self.spare.clear();
@@ -178,12 +206,13 @@ impl StateSnapshot {
         for memory in beside {
             memory.read_commit(&mut |bytes| self.spare.extend_from_slice(bytes));
         }
-        &mut self.spare
+        &self.spare
     }
 
     #[cfg(test)]
     pub(super) fn capacity_bytes(&self) -> usize {
-        self.bytes.capacity() + self.spare.capacity()
+        let lent: usize = self.lent.iter().map(|lent| lent.capacity()).sum();
+        self.bytes.capacity() + self.spare.capacity() + lent
     }
 }
 
@@ -208,6 +237,27 @@ mod tests {
             save(&mut snapshot, &state, step);
         }
         assert_eq!(snapshot.capacity_bytes(), before);
+    }
+
+    #[test]
+    fn x_10_a_commit_that_is_read_beside_training_takes_a_third_buffer_and_no_more() {
+        let mut snapshot = StateSnapshot::default();
+        let state = vec![1.5_f64; 10_000];
+        for step in 0..2 {
+            save(&mut snapshot, &state, step);
+        }
+        let two = snapshot.capacity_bytes();
+        for checkpoint in 1..20 {
+            let read = snapshot.share();
+            let content = read.to_vec();
+            for step in 0..5 {
+                save(&mut snapshot, &vec![f64::from(step); 10_000], checkpoint * 10 + 1);
+            }
+            assert_eq!(*read, content, "what is read does not change");
+            drop(read);
+            save(&mut snapshot, &state, checkpoint * 10 + 9);
+            assert!(snapshot.capacity_bytes() <= two / 2 * 3 + 64);
+        }
     }
 
     #[test]

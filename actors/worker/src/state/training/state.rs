@@ -20,6 +20,7 @@ use super::control::TrainingControl;
 use super::device::DeviceMemory;
 use super::digests::{ArraysOf, DueParts};
 use super::error::{Error, Result};
+use super::restored::decode;
 use super::snapshot::{ContentId, StateSnapshot};
 use super::worker::Worker;
 use crate::state::sampler::SampleLedger;
@@ -274,9 +275,11 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// [`Error::State`] if the commit cannot be decoded; [`Error::Device`] if memory on a GPU cannot be written.
     pub fn restore(&mut self) -> Result<()> {
         self.settle();
-        let Some(bytes) = self.snapshot.bytes() else { return Ok(()) };
+        if self.snapshot.bytes().is_none() {
+            return Ok(());
+        }
         self.live = None;
-        let (theirs, ledger, live): (Vec<u64>, SampleLedger, T) = postcard::from_bytes(bytes)
+        let (theirs, ledger, live): (Vec<u64>, SampleLedger, T) = decode(&self.snapshot.share())
             .map_err(|source| Error::State { action: "decoded", source })?;
         let ours = lengths_of(&self.device);
         if ours != theirs {
@@ -306,12 +309,12 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self.snapshot.content_id(&self.device)
     }
 
-    /// Lends the last commit to a transfer, which does not change it.
-    pub(super) fn whole_commit_mut(&mut self) -> &mut [u8] {
-        self.snapshot.whole_mut(&self.device)
+    /// Lends the last commit to a transfer.
+    pub(super) fn whole_commit(&mut self) -> &[u8] {
+        self.snapshot.whole(&self.device)
     }
 
-    /// Takes over the commit of another rank, as [`whole_commit_mut`](Self::whole_commit_mut) gave it there, or of a checkpoint. It
+    /// Takes over the commit of another rank, as [`whole_commit`](Self::whole_commit) gave it there, or of a checkpoint. It
     /// replaces this rank's commit and live state.
     pub(super) fn take_over(&mut self, mut bytes: Vec<u8>, commit: ContentId) -> Result<()> {
         let beside: u64 = lengths_of(&self.device).iter().sum();

@@ -165,7 +165,7 @@ fn from_holders<T: Serialize + DeserializeOwned>(
     let done = takers.iter().map(had).min().unwrap_or(0).min(length);
     let transfer = Transfer { sources, takers, length, done };
     if !transfer.takers.contains(&rank) {
-        transfer.give(group, state.whole_commit_mut())?;
+        transfer.give(group, state.whole_commit())?;
         return Ok(of_root.goes_on);
     }
     let mut buffer = state.snapshot().receive_buffer(length);

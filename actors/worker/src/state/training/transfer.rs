@@ -50,17 +50,19 @@ impl Transfer {
         part(&own, source, self.sources.len())
     }
 
-    /// A source's side. The commit is lent mutably to broadcasts, which do not change it.
+    /// A source's side.
     pub(super) fn give(
         &self,
         group: &mut dyn Communicator,
-        commit: &mut [u8],
+        commit: &[u8],
     ) -> Result<(), CollectiveError> {
         if self.takers.is_empty() {
             return Ok(());
         }
         if self.is_small() {
-            return group.broadcast(&mut commit[self.done..], self.sources[0]);
+            // A broadcast takes what it sends mutably.
+            let mut sent = commit[self.done..].to_vec();
+            return group.broadcast(&mut sent, self.sources[0]);
         }
         self.split(group, None)?;
         let own = index(&self.sources, group.rank());

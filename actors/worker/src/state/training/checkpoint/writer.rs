@@ -16,6 +16,9 @@ use super::desk::{SaveOrder, SavedCommit, TellOutcome};
 use crate::state::core::CheckpointOutcome;
 use crate::state::training::life::chain;
 
+/// How far the writer stands back where training wants the processors: as far as it can.
+const NICE: i32 = 19;
+
 /// Work for the writer.
 #[derive(Debug)]
 pub(super) enum WriterJob {
@@ -41,6 +44,8 @@ pub(super) fn start(
     written: Arc<[AtomicU64; 2]>,
 ) -> std::io::Result<()> {
     let run = move || {
+        // Linux lowers the priority of the calling thread alone. If it refuses, saves cost the steps beside them a little more.
+        let _ = rustix::process::nice(NICE);
         for job in jobs {
             let (stamp, step) = (job.order().stamp, Step(job.order().attempt.step));
             let report = carry_out(job, &written);

@@ -75,7 +75,7 @@ fn ledger() -> Value {
 fn save(directory: &Path, step: u64, position: &Value) {
     let mut state = State::new(Weights { numbers: weights() });
     state.save().expect("it encodes");
-    let bytes = state.whole_commit_mut().to_vec();
+    let bytes = state.whole_commit().to_vec();
     // Arrays of 7 MiB, with a byte between them.
     let array = |number: usize| CheckpointTensor {
         name: format!("numbers.{number}"),
