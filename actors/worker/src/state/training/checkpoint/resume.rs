@@ -145,8 +145,8 @@ pub(in crate::state::training) fn resume(
         let notes = search.as_mut().map(|search| &mut search.notes);
         match proposed.read_together(group, &mut buffer, notes, ports) {
             Ok(Ok(commit)) => {
-                info!(checkpoint = offer.path, "loaded");
                 if let Some(search) = search {
+                    info!(checkpoint = offer.path, "loaded");
                     search.conclude(Some(commit.step), ports);
                 }
                 return Ok(Some((buffer, commit)));
