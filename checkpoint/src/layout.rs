@@ -36,12 +36,12 @@ struct Chunk {
     offset: u64,
     bytes: usize,
     /// What of it belongs to the commit, in order. The rest of it is a header.
-    pieces: Vec<Piece>,
+    pieces: Vec<ChunkPiece>,
 }
 
 /// A part of a chunk that belongs to the commit.
 #[derive(Debug)]
-struct Piece {
+struct ChunkPiece {
     /// Where it begins in its chunk.
     at: usize,
     in_commit: Range<usize>,
@@ -208,7 +208,7 @@ fn place(chunks: &mut [Chunk], record: &FileRecord, spans: Spans) -> Option<()> 
             }
             let at = (offset + (from - range.start) as u64 - chunk.offset) as usize;
             let to = range.end.min(from + chunk.bytes - at);
-            chunk.pieces.push(Piece { at, in_commit: from..to });
+            chunk.pieces.push(ChunkPiece { at, in_commit: from..to });
             from = to;
         }
     }

@@ -51,17 +51,17 @@ pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailu
         let seen = watch(&client).await;
         client.close().await;
         return match seen? {
-            Asked::Status(last) => {
+            WatchedAnswer::Status(last) => {
                 print_text(&with_short_names(&printable(&describe_status(&last))))
             }
-            Asked::Gone { job, failure } => print_end(&job, failure, flags),
+            WatchedAnswer::Gone { job, failure } => print_end(&job, failure, flags),
         };
     }
     let mut watched = WatchedJob { client: &client, job: None };
     loop {
         let status = match watched.ask().await? {
-            Asked::Status(status) => status,
-            Asked::Gone { job, failure } => return print_end(&job, failure, flags),
+            WatchedAnswer::Status(status) => status,
+            WatchedAnswer::Gone { job, failure } => return print_end(&job, failure, flags),
         };
         print_text(&render(&status, flags)?)?;
         if !flags.watch || status.result.is_some() {
@@ -81,7 +81,7 @@ struct WatchedJob<'a> {
 }
 
 /// The outcome of a question.
-enum Asked {
+enum WatchedAnswer {
     Status(Box<StatusReport>),
     /// The driver of this job has answered before, and does not any more.
     Gone {
@@ -91,20 +91,20 @@ enum Asked {
 }
 
 impl WatchedJob<'_> {
-    async fn ask(&mut self) -> Result<Asked, CommandFailure> {
+    async fn ask(&mut self) -> Result<WatchedAnswer, CommandFailure> {
         match (self.client.ask().await, self.job.take()) {
             (Ok(status), _) => {
                 self.job = Some(status.job.to_string());
-                Ok(Asked::Status(Box::new(status)))
+                Ok(WatchedAnswer::Status(Box::new(status)))
             }
-            (Err(failure), Some(job)) => Ok(Asked::Gone { job, failure }),
+            (Err(failure), Some(job)) => Ok(WatchedAnswer::Gone { job, failure }),
             (Err(failure), None) => Err(failure),
         }
     }
 }
 
 /// Shows the job on the terminal's other screen until it is over. Returns its last status, or that its driver is gone.
-async fn watch(client: &StatusClient) -> Result<Asked, CommandFailure> {
+async fn watch(client: &StatusClient) -> Result<WatchedAnswer, CommandFailure> {
     const UNWRITTEN: &str = "the terminal cannot be written";
     let mut interrupt = signal(SignalKind::interrupt()).failed("signals cannot be received")?;
     let mut terminate = signal(SignalKind::terminate()).failed("signals cannot be received")?;
@@ -115,12 +115,12 @@ async fn watch(client: &StatusClient) -> Result<Asked, CommandFailure> {
     let mut watched = WatchedJob { client, job: None };
     loop {
         let status = match watched.ask().await? {
-            Asked::Status(status) => status,
-            gone @ Asked::Gone { .. } => return Ok(gone),
+            WatchedAnswer::Status(status) => status,
+            gone @ WatchedAnswer::Gone { .. } => return Ok(gone),
         };
         screen.show(boot_time(), &status).failed(UNWRITTEN)?;
         if status.result.is_some() {
-            return Ok(Asked::Status(status));
+            return Ok(WatchedAnswer::Status(status));
         }
         let (interrupted, terminated) = (pin!(interrupt.recv()), pin!(terminate.recv()));
         match timeout(WATCH_EVERY, select(interrupted, terminated)).await {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use elastic_protocol::WorkerId;
 use elastic_protocol::messages::{AgentToDriver, LaneStatus, UnreachableHost, WorkerToDriver};
 
 use super::cluster::{Cluster, host};

@@ -47,7 +47,7 @@ pub(in crate::state::training) struct RootSearch<'a> {
 
 /// What the root proposes; the others read it as an empty text if there is nothing to propose.
 #[derive(Deserialize, Serialize)]
-struct Offer {
+struct CheckpointOffer {
     /// The directory of the step.
     path: String,
     /// The manifest's text.
@@ -83,7 +83,7 @@ impl<'a> RootSearch<'a> {
     fn offer(&mut self) -> Result<Vec<u8>, CheckpointLoadError> {
         let Some((path, manifest)) = self.search.offer()? else { return Ok(Vec::new()) };
         let path = path.to_string_lossy().into_owned();
-        let offer = Offer { path, manifest: manifest.encode() };
+        let offer = CheckpointOffer { path, manifest: manifest.encode() };
         Ok(postcard::to_stdvec(&offer).expect("texts are always encoded"))
     }
 
@@ -138,7 +138,8 @@ pub(in crate::state::training) fn resume(
             }
             return Ok(None);
         }
-        let offer: Offer = postcard::from_bytes(&text).map_err(|_| Error::Corrupt { root })?;
+        let offer: CheckpointOffer =
+            postcard::from_bytes(&text).map_err(|_| Error::Corrupt { root })?;
         let manifest = Manifest::decode(&offer.manifest).map_err(|_| Error::Corrupt { root })?;
         let proposed = Proposed { path: Path::new(&offer.path), manifest: &manifest, root };
         let mut buffer = snapshot.receive_buffer(manifest.length as usize);

@@ -8,12 +8,12 @@ use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt as _};
 use crate::state::training::transfer::ROUND_BYTES;
 
 /// The ranges of a commit that a rank gives and has not given yet.
-struct Unsent {
+struct UnsentRanges {
     ranges: VecDeque<Range<usize>>,
     bytes: usize,
 }
 
-impl Unsent {
+impl UnsentRanges {
     fn new(ranges: Vec<Range<usize>>) -> Self {
         let bytes = ranges.iter().map(ExactSizeIterator::len).sum();
         Self { ranges: ranges.into(), bytes }
@@ -47,7 +47,7 @@ pub(super) fn exchange(
     mut moved: impl FnMut(u64),
 ) -> Result<(), CollectiveError> {
     let rank = group.rank() as usize;
-    let mut unsent: Vec<Unsent> = given.into_iter().map(Unsent::new).collect();
+    let mut unsent: Vec<UnsentRanges> = given.into_iter().map(UnsentRanges::new).collect();
     let each = (ROUND_BYTES / unsent.len()).max(1);
     let (mut sent, mut gathered, mut done) = (Vec::new(), Vec::new(), 0);
     while unsent.len() > 1 && unsent.iter().any(|of_rank| of_rank.bytes > 0) {
@@ -83,7 +83,7 @@ mod tests {
         let ranges = vec![3..10, 20..21, 40..55];
         let all: Vec<usize> = ranges.iter().cloned().flatten().collect();
         for piece in 1..30 {
-            let mut unsent = Unsent::new(ranges.clone());
+            let mut unsent = UnsentRanges::new(ranges.clone());
             let mut taken = Vec::new();
             while unsent.bytes > 0 {
                 taken.extend(unsent.take(piece.min(unsent.bytes)).into_iter().flatten());

@@ -44,8 +44,7 @@ pub(super) fn start(
     written: Arc<[AtomicU64; 2]>,
 ) -> std::io::Result<()> {
     let run = move || {
-        // Linux lowers the priority of the calling thread alone. If it refuses, saves cost the steps beside them a little more.
-        let _ = rustix::process::nice(NICE);
+        stand_back();
         for job in jobs {
             let (stamp, step) = (job.order().stamp, Step(job.order().attempt.step));
             let report = carry_out(job, &written);
@@ -55,6 +54,14 @@ pub(super) fn start(
         }
     };
     std::thread::Builder::new().name("checkpoint".to_owned()).spawn(run).map(drop)
+}
+
+/// Lowers the priority of the calling thread; on Linux of that thread alone. If that is refused, saves cost the steps beside them a
+/// little more.
+fn stand_back() {
+    // SAFETY: The call takes a number and no memory.
+    #[expect(unsafe_code, reason = "nix has no nice")]
+    let _ = unsafe { libc::nice(NICE) };
 }
 
 fn carry_out(job: WriterJob, written: &[AtomicU64; 2]) -> CheckpointReport {
