@@ -9,6 +9,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::data_path::{agent_at, agent_in};
+use crate::network::Network;
 use crate::sickness::{Disk, Sickness};
 use crate::support::{Job, Random, binary, signal};
 
@@ -188,6 +190,31 @@ fn c_3_a_damaged_checkpoint_is_named_and_passed_over() {
     assert!(notes.contains(&name) && notes.contains("passed over"), "{notes}");
     assert!(notes.contains("set aside as set-aside-1-"), "{notes}");
     assert_eq!(again.finish(), 0);
+    again.assert_exact();
+}
+
+#[test]
+fn c_2_the_root_reads_the_share_of_a_host_that_does_not_have_the_folder() {
+    let Some(network) = Network::enter(3) else { return };
+    let shared = TempDir::new().expect("a folder");
+    let mut job = start(1, shared.path(), &[]);
+    wait_for_checkpoints(&mut job, 1);
+    kill_everything(&mut job);
+    let (folder, every) = (shared.path().display().to_string(), EVERY.to_string());
+    let flags = ["-n", "2", "--checkpoint", &folder, "--checkpoint-every", &every];
+    let mut again = Job::start_trainer_at(network.place(0), &flags, &["--samples", "960"]);
+    // The oldest host has the root.
+    agent_at(&mut again, "a", network.place(1));
+    again.wait("the first host", |job| job.events_of("host_joined").pop());
+    let hide = format!("mount -t tmpfs elsewhere {folder} && exec \"$@\"");
+    let own_mounts = ["unshare", "--mount", "sh", "-c", &hide, "sh"].map(ToOwned::to_owned);
+    agent_in(&mut again, "b", 1, &[network.place(2).wrapper(), own_mounts.to_vec()].concat());
+    let event = loaded(&mut again);
+    assert!(event["step"].is_u64(), "{event}");
+    let note = format!("rank 0 read the shares of ranks that cannot read {folder}/step-");
+    assert!(event["notes"][0].as_str().is_some_and(|it| it.starts_with(&note)), "{event}");
+    assert_eq!(again.finish(), 0);
+    assert_eq!(again.sizes(), [2], "nobody was lost");
     again.assert_exact();
 }
 

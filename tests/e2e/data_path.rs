@@ -13,8 +13,12 @@ pub(crate) fn agent_at(job: &mut Job, host: &str, place: &Place) {
 
 /// Starts an agent at a place, with so many slots.
 pub(crate) fn agent_of(job: &mut Job, host: &str, slots: u32, place: &Place) {
+    agent_in(job, host, slots, &place.wrapper());
+}
+
+/// Starts an agent with this command before its own.
+pub(crate) fn agent_in(job: &mut Job, host: &str, slots: u32, wrapper: &[String]) {
     let command = job.agent_command(host, slots);
-    let wrapper = place.wrapper();
     let mut wrapped = Command::new(&wrapper[0]);
     let child = wrapped.args(&wrapper[1..]).arg(binary()).args(command.get_args()).spawn();
     job.agents.insert(host.to_owned(), child.expect("the agent starts"));
