@@ -116,11 +116,12 @@ impl World {
         let complain = |what: String| Err(format!("what workers say is so: {id} {what}"));
         let saved = program.saved.map(|saved| saved.id);
         match message {
-            WorkerToDriver::Attach { pid, commit, .. } => {
+            WorkerToDriver::Attach { pid, commit, active, .. } => {
                 if *pid != entry.pid() {
                     return complain(format!("attaches as process {pid}, and is {}", entry.pid()));
                 }
-                if program.is_at_rest() && *commit != saved {
+                // Said while the generation went on, it is the commit with which that began. The one at rest follows.
+                if !active && program.is_at_rest() && *commit != saved {
                     return complain(format!(
                         "attaches with commit {commit:?}, and holds {saved:?}"
                     ));
