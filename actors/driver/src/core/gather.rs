@@ -311,8 +311,8 @@ impl DriverCore {
         }
     }
 
-    /// Whether only these members hold the commit that the generation is to begin from.
-    fn are_last_holders(&mut self, now: Time, missing: &[WorkerId]) -> bool {
+    /// Whether only these members hold the commit that the generation is to begin from, or that its members return with.
+    pub(crate) fn are_last_holders(&mut self, now: Time, missing: &[WorkerId]) -> bool {
         self.roster.refresh_seating(now, &self.round);
         let Some(current) = self.round.current() else { return false };
         let is_too_late = self
@@ -339,7 +339,9 @@ impl DriverCore {
         let best = |workers: &[&WorkerId]| {
             workers.iter().filter_map(|worker| self.roster.commit_order_of(worker)).max()
         };
-        matches!(self.round.phase(), RoundPhase::Form { .. }) && best(&others) < best(&late)
+        let may_differ =
+            matches!(self.round.phase(), RoundPhase::Form { .. } | RoundPhase::Gather(_));
+        may_differ && best(&others) < best(&late)
     }
 
     /// Starts the deadline of a phase whose record was stored just now: its members are told only then.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use elastic_protocol::JobOutcome;
 use elastic_protocol::messages::StatusReport;
+use elastic_runtime::transport::LinkEvent;
 
 use super::cluster::Cluster;
 use crate::core::{DriverConfig, OnTotalLoss};
@@ -64,6 +65,26 @@ fn a_survivor_that_holds_the_commit_loses_nothing() {
     assert!(cluster.losses.is_empty(), "{:?}", cluster.losses);
     assert_eq!(cluster.result, None);
     assert_eq!(cluster.steps_lost.first(), Some(&1), "what the survivor had not committed");
+}
+
+#[test]
+fn g_5_the_last_holder_has_the_grace_period_to_be_heard_again_and_no_more() {
+    for joins in [true, false] {
+        let mut cluster = trained(98, 10, |_| {});
+        let (holder, dead) = (cluster.worker("a", 0), cluster.worker("b", 0));
+        if joins {
+            // The other slot's next worker is given no state before the holder falls silent.
+            cluster.deaf.insert(holder.clone());
+            cluster.kill(&dead);
+            cluster.pass(Duration::from_secs(1));
+        }
+        let is_stopped = |cluster: &Cluster| cluster.stops.iter().any(|stop| stop.0 == holder);
+        cluster.worker_link(&holder, LinkEvent::Silent { silent_ms: 1_000 });
+        cluster.pass(Duration::from_secs(1));
+        assert_eq!(is_stopped(&cluster), !joins, "another one holds the state: {}", !joins);
+        cluster.pass(Duration::from_secs(6));
+        assert!(is_stopped(&cluster));
+    }
 }
 
 #[test]
