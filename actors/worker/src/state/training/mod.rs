@@ -3,7 +3,6 @@
 //! passed in, so tests run it with fakes.
 
 mod batches;
-mod buffers;
 pub mod bulk;
 mod checkpoint;
 mod control;

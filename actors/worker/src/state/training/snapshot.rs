@@ -11,7 +11,6 @@ use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::buffers::{with_capacity, zeroed};
 use super::checkpoint::tensors::{self, Counted, NotedArrays};
 use super::device::DeviceMemory;
 use super::error::{Error, Result};
@@ -105,12 +104,12 @@ impl StateSnapshot {
         Ok((serializer.output.0, arrays))
     }
 
-    /// The spare buffer for a commit, which will most likely be as long as the last one.
+    /// The spare buffer, for a commit.
     fn empty_buffer(&mut self) -> Vec<u8> {
         self.part = None;
         let mut buffer = self.take_spare();
         buffer.clear();
-        if buffer.capacity() < self.bytes.len() { with_capacity(self.bytes.len()) } else { buffer }
+        buffer
     }
 
     /// The spare buffer; if there is none, one that was lent and is not read any more.
@@ -138,7 +137,8 @@ impl StateSnapshot {
     pub(super) fn receive_buffer(&mut self, length: usize) -> Vec<u8> {
         let mut buffer = self.take_spare();
         if self.part.take().is_none() && buffer.capacity() < length {
-            return zeroed(length);
+            // The system gives its memory as it is touched.
+            return vec![0; length];
         }
         buffer.resize(length, 0);
         buffer
