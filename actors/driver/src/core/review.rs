@@ -240,6 +240,11 @@ impl DriverCore {
                 self.stop_process(now, worker, 0, message);
                 self.count_failure(now, worker, message);
             }
+            // The order to stop it would not leave, and until it could, the worker may come back with its commit.
+            Stance::Lost if is_due && self.is_held() => {
+                let at = now + self.config.deadlines.suspect;
+                self.agenda.set(at, Timer::Departure(worker.clone()));
+            }
             Stance::Lost if is_due => {
                 match self.roster.agent(&worker.host).map(|agent| agent.link) {
                     Some(PeerLink::Up) => self.stop_process(now, worker, 0, "it did not come back"),

@@ -88,6 +88,24 @@ fn g_5_the_last_holder_has_the_grace_period_to_be_heard_again_and_no_more() {
 }
 
 #[test]
+fn g_5_the_last_holder_may_come_back_while_the_order_to_stop_it_could_not_leave() {
+    let mut cluster = trained(98, 10, |_| {});
+    let (holder, dead) = (cluster.worker("a", 0), cluster.worker("b", 0));
+    cluster.deaf.insert(holder.clone());
+    cluster.disk_hangs = true;
+    cluster.kill(&dead);
+    cluster.worker_link(&holder, LinkEvent::Silent { silent_ms: 1_000 });
+    cluster.pass(Duration::from_secs(10));
+    cluster.deaf.clear();
+    cluster.attach(&holder);
+    cluster.disk_hangs = false;
+    cluster.pass(Duration::from_secs(5));
+    assert!(cluster.stops.is_empty(), "{:?}", cluster.stops);
+    assert!(cluster.losses.is_empty(), "{:?}", cluster.losses);
+    assert_eq!(cluster.active(), 2);
+}
+
+#[test]
 fn g_10_a_job_that_may_not_begin_again_ends_with_the_reason() {
     let mut cluster = trained(98, 10, |config| config.on_total_loss = Some(OnTotalLoss::Fail));
     kill_all(&mut cluster);
