@@ -51,10 +51,13 @@ impl World {
             EventKind::ResetDecided { cause, .. } => {
                 let what = format!("a reset is decided ({cause})");
                 let is_repair = matches!(cause, ResetCause::ReplicasDiffer { .. });
-                let checked = self
-                    .check_interregnum(&what)
-                    .and_then(|()| if is_repair { Ok(()) } else { self.check_stable(&what) })
-                    .and_then(|()| self.note_repair(&cause));
+                if !is_repair {
+                    // A bit may have flipped long before its difference was named. `note_repair` checks that it has.
+                    let checked =
+                        self.check_interregnum(&what).and_then(|()| self.check_stable(&what));
+                    self.demand(checked);
+                }
+                let checked = self.note_repair(&cause);
                 self.demand(checked);
                 self.check_death(&cause);
                 self.driver.enter_phase(self.now, ObservedPhase::Gather);
