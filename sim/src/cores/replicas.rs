@@ -142,6 +142,13 @@ impl World {
         self.driver.members.iter().map(|process| held.damages.get(process).copied()).collect()
     }
 
+    /// The damage that most members held at a step, if all have committed it.
+    fn majority_at(&self, step: u64) -> Option<u64> {
+        let damages = self.damages_at(step)?;
+        let (right, count) = largest(&damages);
+        (count * 2 > damages.len()).then_some(right)
+    }
+
     /// Checks members that the driver names as different: they are, and they are those that the majority disagrees with.
     pub(super) fn check_differing(
         &mut self,
@@ -193,9 +200,10 @@ impl World {
     /// A reset is decided: notes what a repair has to begin from.
     pub(super) fn note_repair(&mut self, cause: &ResetCause) -> Result<(), String> {
         self.replicas.repair = None;
-        let ResetCause::ReplicasDiffer { workers, .. } = cause else { return Ok(()) };
+        let ResetCause::ReplicasDiffer { workers, step, .. } = cause else { return Ok(()) };
         let members = self.driver.members.clone();
-        let Some(damage) = self.replicas.majority else {
+        // A driver may die between the record of a difference and its event. Its successor knows the record.
+        let Some(damage) = self.replicas.majority.or_else(|| self.majority_at(*step)) else {
             return Err(format!("replicas: {cause}; but there was no majority"));
         };
         let of = |process: u32| self.processes[process as usize].program.live.damage;
