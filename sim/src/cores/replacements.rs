@@ -60,8 +60,11 @@ impl World {
 
     fn turn_replacement_watch(&mut self) {
         if self.replacements.life != self.driver.life {
-            self.replacements =
-                ReplacementWatch { life: self.driver.life, ..ReplacementWatch::default() };
+            // A driver goes on with the rests that its predecessor had begun, and forgets those that were over.
+            let former = std::mem::take(&mut self.replacements.rests).into_iter();
+            let goes_on = former.filter(|(_, (_, since))| since.is_some());
+            let rests = goes_on.map(|(slot, _)| (slot, (1, None))).collect();
+            self.replacements = ReplacementWatch { life: self.driver.life, rests, made: 0 };
         }
     }
 
@@ -119,14 +122,13 @@ impl World {
         match why {
             ReplacedFor::Slow => {
                 let slow_ns = self.slow_ns(process);
-                let others = &self.hosts[entry.host as usize].processes;
-                let is_slow = |other: &&u32| **other != process && self.slow_ns(**other) > 0;
+                let is_slow_elsewhere = self.slow_members_on(entry.host).any(|other| other != process);
                 let has_rested = self
                     .replacements
                     .rests
                     .keys()
                     .any(|(host, slot)| *host == worker.host && *slot != worker.slot);
-                let is_hosts = others.iter().any(|other| is_slow(&other)) || has_rested;
+                let is_hosts = is_slow_elsewhere || has_rested;
                 if slow_ns < SLOW_NS_MIN || is_host && !is_hosts {
                     let slow_ms = slow_ns / MS;
                     return Err(format!(

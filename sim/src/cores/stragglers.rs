@@ -57,20 +57,22 @@ impl World {
         if let Some((own, _)) = carried {
             paces.samples.carry_shards(own);
         }
-        if took > usual {
-            paces.slow_steps.push_back((now, took));
+        paces.is_slow = took > usual;
+    }
+
+    /// The collective of a step has ended, and with it the step.
+    pub(super) fn note_waited(&mut self, process: u32) {
+        let now = self.now;
+        let program = &mut self.processes[process as usize].program;
+        let paces = &mut program.paces;
+        paces.waited_ns += now - program.waits_since;
+        paces.unmeasured += 1;
+        if std::mem::take(&mut paces.is_slow) {
+            paces.slow_steps.push_back((now, now - paces.computes_since));
         }
         while paces.slow_steps.front().is_some_and(|(at, _)| at + REMEMBERED_NS < now) {
             paces.slow_steps.pop_front();
         }
-    }
-
-    /// The collective of a step has ended.
-    pub(super) fn note_waited(&mut self, process: u32) {
-        let now = self.now;
-        let program = &mut self.processes[process as usize].program;
-        program.paces.waited_ns += now - program.waits_since;
-        program.paces.unmeasured += 1;
     }
 
     /// A commit, or a check for host updates, ends the steps before it.
@@ -117,8 +119,7 @@ impl World {
             ));
         }
         let host = self.processes[process as usize].host;
-        let others = self.hosts[host as usize].processes.iter();
-        let slow = others.filter(|other| self.slow_ns(**other) > 0).count();
+        let slow = self.slow_members_on(host).count();
         if is_host && (ranks.len() < 2 || slow < 2) {
             return Err(format!(
                 "stragglers: the host of {worker} is said to be slow with {ranks:?}, and {slow} processes there are"
@@ -127,7 +128,16 @@ impl World {
         Ok(())
     }
 
-    /// Time of slow steps of a process, up to the one under way.
+    /// Members on a host with slow steps. Those that have died a moment ago count: the driver may not know yet.
+    pub(super) fn slow_members_on(&self, host: u32) -> impl Iterator<Item = u32> {
+        let is_there = move |process: &u32| {
+            self.processes.get(*process as usize).is_some_and(|entry| entry.host == host)
+        };
+        let members = self.driver.members.iter().copied().filter(is_there);
+        members.filter(|process| self.slow_ns(*process) > 0)
+    }
+
+    /// Time of slow steps of a process, whole steps with their collectives, up to the one under way.
     pub(super) fn slow_ns(&self, process: u32) -> u64 {
         let paces = &self.processes[process as usize].program.paces;
         let recent = paces.slow_steps.iter().filter(|(at, _)| at + REMEMBERED_NS >= self.now);

@@ -87,7 +87,9 @@ pub(super) struct ProgramPaces {
     /// World time at which the present computation began, and time spent in collectives, in nanoseconds.
     pub(super) computes_since: u64,
     pub(super) waited_ns: u64,
-    /// The last computations that took longer than any that nothing slows: when they ended, and how long they took.
+    /// Whether the present step's computation took longer than any that nothing slows.
+    pub(super) is_slow: bool,
+    /// The last steps with such a computation: when they ended, and how long they took with their collectives.
     pub(super) slow_steps: VecDeque<(u64, u64)>,
 }
 
