@@ -478,7 +478,9 @@ impl AgentCore {
         if !self.hanging.1.is_empty() {
             self.say_changed(now);
         }
-        if let AgentPhase::Draining { reason, .. } = &self.phase {
+        // The agent may have given up its drain before it could say of it: nothing is to be started here either way.
+        if let AgentPhase::Draining { reason, .. } | AgentPhase::Leaving { reason, .. } = &self.phase
+        {
             let reason = reason.clone();
             self.send(AgentToDriver::Drain { reason });
         }

@@ -418,6 +418,20 @@ fn drain_is_told_again_to_a_driver_that_comes_back() {
 }
 
 #[test]
+fn a_drain_that_the_driver_could_not_hear_is_told_to_it_after_the_grace_period_too() {
+    let mut core = running();
+    core.handle_link(T0, lost());
+    core.handle_drain(T0, "SIGTERM", 143);
+    core.handle_link(T0, DriverLink::Up);
+    core.handle_timeout(Time::from_ms(5_000));
+    drain(&mut core);
+    core.handle_driver(Time::from_ms(5_000), welcome(1, 2));
+    let reason = "SIGTERM; the driver did not take the workers out in time".to_owned();
+    let asked = AgentToDriver::Drain { reason };
+    assert_eq!(drain(&mut core), [AgentOutput::ToDriver(asked)]);
+}
+
+#[test]
 fn an_orphan_stops_its_workers_and_ends() {
     let mut core = running();
     core.handle_link(Time::from_ms(1_000), lost());

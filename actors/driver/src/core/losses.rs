@@ -233,14 +233,20 @@ impl DriverCore {
         let event =
             EventKind::WorkerNotStarted { worker: worker.clone(), reason: reason.to_owned() };
         self.event(event);
-        self.note_failure(worker, None, reason);
+        // An order that crosses the notice of a leaving host is nobody's failure.
+        let is_refused = self.roster.agent(&worker.host).is_some_and(|it| it.draining.is_some());
+        if !is_refused {
+            self.note_failure(worker, None, reason);
+        }
         let cause = ResetCause::WorkerFailed { worker: worker.clone(), error: shorten(reason) };
         self.lose_member(now, worker, &cause, now);
         self.forget_worker(worker);
         if is_programs {
             self.judge_missing_program(now, worker);
         }
-        self.count_start_failure(now, worker, reason);
+        if !is_refused {
+            self.count_start_failure(now, worker, reason);
+        }
         self.agenda.ask_review(now);
     }
 

@@ -98,6 +98,25 @@ fn a_job_that_is_over_does_not_wait_for_a_process_that_could_not_start() {
     assert_eq!(result.outcome, JobOutcome::Succeeded);
 }
 
+#[test]
+fn an_order_to_start_that_crosses_the_drain_of_its_host_is_no_failure() {
+    for drains in [true, false] {
+        let mut cluster = pair(|_| {});
+        cluster.slow_start = true;
+        cluster.add_host("b", 1);
+        let starting = cluster.worker("b", 0);
+        cluster.fail_to_start(&starting);
+        if drains {
+            cluster.hear_agent("b", AgentToDriver::Drain { reason: "SIGTERM".to_owned() });
+        }
+        let reason = "host b is leaving: SIGTERM".to_owned();
+        let failed = AgentToDriver::StartFailed { worker: starting, reason, is_programs: false };
+        cluster.hear_agent("b", failed);
+        let failures = cluster.core.roster.slot(&(super::cluster::host("b"), 0));
+        assert_eq!(failures.map(|slot| slot.failures), Some(u32::from(!drains)));
+    }
+}
+
 fn without_program(cluster: &mut Cluster, host: &str) {
     let (worker, reason) = (cluster.worker(host, 0), "cannot start \"trian\"".to_owned());
     cluster.hear_agent(host, AgentToDriver::StartFailed { worker, reason, is_programs: true });
