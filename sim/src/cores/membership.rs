@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use elastic_driver::WorkerStanding;
+use elastic_driver::{OnFailure, WorkerStanding};
 use elastic_host_manager::{HostState, HostsSnapshot};
 use elastic_protocol::messages::{AgentToDriver, StoppedBy, WorkerToDriver};
 use elastic_protocol::{HostName, NodeId, Stamp, WorkerId};
@@ -301,7 +301,11 @@ impl World {
             self.slot_watch.empty_since.insert(slot, since);
             let name = self.hosts[slot.0 as usize].name.clone();
             let tries = self.tries.get(&(name.clone(), slot.1)).copied().unwrap_or(0).min(16);
+            // A last start that fails does not take out a host on which others run: its slot waits for the longest back-off.
+            let is_last = tries > self.scenario.driver.max_restarts
+                || self.scenario.driver.on_failure == OnFailure::Blacklist;
             let backoff = (BACKOFF_FIRST_NS << tries).min(BACKOFF_MAX_NS);
+            let backoff = if is_last { BACKOFF_MAX_NS } else { backoff };
             let bound = backoff / 4 * 5 + SLACK_NS;
             let lasted = self.calm_for(since);
             if lasted > bound {
