@@ -290,7 +290,8 @@ impl World {
         }
         if result.reason.starts_with("the elastic timeout of") {
             let lasted = self.now - self.driver.phase_since;
-            let may_be_late = !self.driver_acts_since(elastic);
+            // A reset is told once its record is stored, up to a retry after the disk was mended.
+            let may_be_late = !self.driver_acts_since(elastic + SLACK_NS);
             let was_long = lasted >= elastic || may_be_late;
             let was_enough = self
                 .calm
