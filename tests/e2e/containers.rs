@@ -7,7 +7,7 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 
 use crate::sick::zombies_of;
-use crate::support::{Job, binary, is_running, signal};
+use crate::support::{Job, is_running, signal};
 
 /// Starts an agent as process 1; returns the process id that it has outside.
 #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
@@ -21,7 +21,8 @@ fn agent_as_process_1(job: &mut Job) -> Option<i32> {
     let agent = job.agent_command("a", 1);
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
-    let child = command.arg(binary()).args(agent.get_args()).spawn().expect("util-linux");
+    let child = command.arg(agent.get_program()).args(agent.get_args()).spawn();
+    let child = child.expect("util-linux");
     let parent = child.id();
     job.agents.insert("a".to_owned(), child);
     let children = format!("/proc/{parent}/task/{parent}/children");

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 
 use crate::network::{Network, Place};
-use crate::support::{Job, binary};
+use crate::support::Job;
 
 /// Starts an agent of one slot at a place.
 pub(crate) fn agent_at(job: &mut Job, host: &str, place: &Place) {
@@ -20,7 +20,8 @@ pub(crate) fn agent_of(job: &mut Job, host: &str, slots: u32, place: &Place) {
 pub(crate) fn agent_in(job: &mut Job, host: &str, slots: u32, wrapper: &[String]) {
     let command = job.agent_command(host, slots);
     let mut wrapped = Command::new(&wrapper[0]);
-    let child = wrapped.args(&wrapper[1..]).arg(binary()).args(command.get_args()).spawn();
+    let wrapped = wrapped.args(&wrapper[1..]).arg(command.get_program());
+    let child = wrapped.args(command.get_args()).spawn();
     job.agents.insert(host.to_owned(), child.expect("the agent starts"));
 }
 

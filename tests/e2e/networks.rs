@@ -154,7 +154,7 @@ fn s_14_an_interface_whose_packets_are_too_short_is_named() {
     let agent = job.agent_command("a", 1);
     let wrapper = network.place(0).wrapper();
     let mut command = Command::new(&wrapper[0]);
-    command.args(&wrapper[1..]).arg(crate::support::binary()).args(agent.get_args());
+    command.args(&wrapper[1..]).arg(agent.get_program()).args(agent.get_args());
     // It looks for a driver for as long as it may.
     let output = command.output().expect("the agent starts");
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -276,8 +276,9 @@ impl Job {
         let safe: String = host.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
         let stderr = self.path(&format!("agent.{safe}.stderr"));
         let stderr = fs::OpenOptions::new().create(true).append(true).open(stderr);
-        let mut command = Command::new(binary());
+        let mut command = in_own_session();
         command
+            .arg(binary())
             .args(["--role", "worker", "--join", &self.address, "--host", host])
             .args(["--slots", &slots.to_string(), "--token-file"])
             .arg(self.path("state/token"))
@@ -531,9 +532,9 @@ fn driver_starter(
     };
     let mut whole = place.map(Place::wrapper).unwrap_or_default();
     whole.push(binary().to_owned());
-    let mut starter = Command::new(&whole[0]);
+    let mut starter = in_own_session();
     starter
-        .args(&whole[1..])
+        .args(whole)
         .args(command)
         // The list of jobs: not that of the user who runs the tests.
         .env("XDG_STATE_HOME", folder.join("user"))
@@ -542,6 +543,12 @@ fn driver_starter(
         .stdout(file("stdout"))
         .stderr(file("stderr"));
     starter
+}
+
+/// Starts the program of its arguments in a session of its own. The kernel shares out processors by sessions first, and each worker
+/// is one: a driver in the session of all tests would have as much of a processor as one of its workers, together with all tests.
+fn in_own_session() -> Command {
+    Command::new("setsid")
 }
 
 /// Reproducible random numbers (SplitMix64).
