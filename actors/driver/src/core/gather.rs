@@ -48,7 +48,8 @@ impl DriverCore {
         if members.len() > needed && is_planted(Bug::ReadyLeftOut) {
             members.pop();
         }
-        if let Some(invited) = invited {
+        // A holder whose slot rests may be among them already, where the others are too few.
+        if let Some(invited) = invited.filter(|invited| !members.contains(invited)) {
             self.invite(invited, &mut members);
         }
         let waits = self.is_put_off(now, &members) || self.leaves_a_quarreller_out(now, &members);

@@ -153,6 +153,28 @@ fn whoever_is_to_be_replaced_takes_part_again_where_the_others_are_too_few() {
 }
 
 #[test]
+fn g_3_whoever_is_to_be_replaced_and_alone_holds_the_commit_takes_part_once() {
+    let mut job = PacedJob::begin(&FOUR, with_a_spare);
+    job.seconds(5, |_| 100);
+    job.cluster.slow_start = true;
+    job.seconds(30, slow_on("b", 300));
+    assert_eq!(replaced(&job).len(), 1);
+    // The worker on the spare slot starts still; all others die, and their successors hold nothing.
+    for host in ["a", "c"] {
+        let dead = job.cluster.worker(host, 0);
+        job.cluster.kill(&dead);
+    }
+    job.cluster.pass(seconds(1));
+    for host in ["a", "c"] {
+        let new = job.cluster.worker(host, 0);
+        job.cluster.attach(&new);
+    }
+    job.cluster.pass(seconds(10));
+    assert_eq!(hosts_of(&job), ["a", "b", "c"]);
+    assert_eq!(job.cluster.roots.last(), Some(&Some(1)), "the others take its state over");
+}
+
+#[test]
 fn two_slow_ranks_of_one_host_are_replaced_with_all_of_the_hosts() {
     let hosts = [("a", 3), ("b", 3), ("c", 3)];
     let mut job = PacedJob::begin(&hosts, |config| {
