@@ -151,7 +151,9 @@ impl Oracle {
             ));
         }
         self.generations_formed += 1;
-        self.fruitless = if best > self.held { 1 } else { self.fruitless + 1 };
+        // The commit with which training begins is no progress.
+        let got_on = best.unwrap_or(0) > self.held.unwrap_or(0);
+        self.fruitless = if got_on { 1 } else { self.fruitless + 1 };
         self.held = self.held.max(best);
         if self.generations.len() >= GENERATIONS_KEPT {
             self.generations.pop_front();
