@@ -4,6 +4,7 @@
 use elastic_protocol::messages::{AgentToDriver, Ballot, Vote, WorkerToDriver};
 
 use super::World;
+use super::agents::AgentLife;
 use super::network::{LinkFrame, LinkOwner};
 
 impl World {
@@ -100,8 +101,16 @@ impl World {
                 }
             }
             AgentToDriver::Drain { .. } => {
+                let deadlines = self.scenario.driver.deadlines;
+                let patience = deadlines.orphan_training.unwrap_or(deadlines.orphan);
+                let patience = patience.min(deadlines.orphan).as_nanos() as u64 / 100 * 95;
+                let was_alone =
+                    |since: Option<u64>| since.is_some_and(|since| since + patience <= self.now);
+                let is_asked = |agent: &AgentLife| {
+                    agent.drained_at.is_some() || agent.may_leave || was_alone(agent.alone_since)
+                };
                 let agent = self.hosts[host as usize].agent.as_ref();
-                match agent.filter(|agent| agent.life == life && agent.drained_at.is_none()) {
+                match agent.filter(|agent| agent.life == life && !is_asked(agent)) {
                     Some(_) => complain(format!("h{host} is to leave, and nobody has asked it to")),
                     None => Ok(()),
                 }

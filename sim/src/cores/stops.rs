@@ -61,6 +61,15 @@ impl World {
         self.expect_leave(host, life);
     }
 
+    /// An agent loses its link to a driver.
+    pub(super) fn note_alone(&mut self, host: u32, life: u32) {
+        let now = self.now;
+        let agent = self.agent_mut(host, life).filter(|agent| agent.is_welcomed);
+        if let Some(agent) = agent {
+            (agent.alone_since, agent.is_welcomed) = (Some(now), false);
+        }
+    }
+
     fn expect_leave(&mut self, host: u32, life: u32) {
         let grace = self.scenario.driver.deadlines.grace.as_nanos() as u64;
         let at = self.now + grace * 2 + STOP_SLACK_NS * 2;
@@ -115,7 +124,12 @@ impl World {
                     self.expect_leave(host, life);
                 }
             }
-            DriverToAgent::Welcome { .. } | DriverToAgent::Inspect { .. } => {}
+            DriverToAgent::Welcome { .. } => {
+                if let Some(agent) = self.agent_mut(host, life) {
+                    agent.is_welcomed = true;
+                }
+            }
+            DriverToAgent::Inspect { .. } => {}
         }
     }
 

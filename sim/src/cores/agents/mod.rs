@@ -100,6 +100,10 @@ pub(super) struct AgentLife {
     pub(super) left_at: Option<u64>,
     /// World time at which the host was asked to leave.
     pub(super) drained_at: Option<u64>,
+    /// World time at which the agent lost its last driver, and whether it has heard a driver's welcome since. What actors hear is
+    /// not looked into: there it is the first loss.
+    pub(super) alone_since: Option<u64>,
+    pub(super) is_welcomed: bool,
 }
 
 /// Where an agent's logic runs.
@@ -232,6 +236,8 @@ impl World {
             early_stops: Vec::new(),
             left_at: None,
             drained_at: None,
+            alone_since: None,
+            is_welcomed: true,
         });
         self.update_hearing(link);
         self.drain_agent(host);

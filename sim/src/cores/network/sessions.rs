@@ -111,6 +111,11 @@ impl World {
         if end == LinkSide::Driver && matches!(event, LinkEvent::Lost { .. }) {
             self.links[index as usize].lost_at = Some(self.now);
         }
+        if let (LinkSide::Peer, LinkEvent::Lost { .. }, LinkOwner::Agent { host, life }) =
+            (end, &event, self.links[index as usize].owner)
+        {
+            self.note_alone(host, life);
+        }
         let name = if end == LinkSide::Driver { "driver" } else { "node" };
         self.decide(place, || words::link(name, &event));
         if self.hub.is_some() {
