@@ -3,6 +3,7 @@
 
 use elastic_protocol::WorkerId;
 use elastic_protocol::messages::DriverToAgent;
+use elastic_runtime::transport::LinkEvent;
 
 use super::{Happening, MS, World};
 
@@ -61,12 +62,16 @@ impl World {
         self.expect_leave(host, life);
     }
 
-    /// An agent loses its link to a driver.
-    pub(super) fn note_alone(&mut self, host: u32, life: u32) {
+    /// The link of an agent to a driver has changed.
+    pub(super) fn note_company(&mut self, host: u32, life: u32, event: &LinkEvent) {
         let now = self.now;
-        let agent = self.agent_mut(host, life).filter(|agent| agent.is_welcomed);
-        if let Some(agent) = agent {
-            (agent.alone_since, agent.is_welcomed) = (Some(now), false);
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        match event {
+            LinkEvent::Lost { .. } | LinkEvent::Silent { .. } if agent.is_welcomed => {
+                (agent.alone_since, agent.is_welcomed) = (Some(now), false);
+            }
+            LinkEvent::Heard => agent.is_welcomed = true,
+            _ => {}
         }
     }
 

@@ -111,10 +111,10 @@ impl World {
         if end == LinkSide::Driver && matches!(event, LinkEvent::Lost { .. }) {
             self.links[index as usize].lost_at = Some(self.now);
         }
-        if let (LinkSide::Peer, LinkEvent::Lost { .. }, LinkOwner::Agent { host, life }) =
-            (end, &event, self.links[index as usize].owner)
+        if let (LinkSide::Peer, LinkOwner::Agent { host, life }) =
+            (end, self.links[index as usize].owner)
         {
-            self.note_alone(host, life);
+            self.note_company(host, life, &event);
         }
         let name = if end == LinkSide::Driver { "driver" } else { "node" };
         self.decide(place, || words::link(name, &event));
