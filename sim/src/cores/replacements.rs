@@ -122,7 +122,8 @@ impl World {
         match why {
             ReplacedFor::Slow => {
                 let slow_ns = self.slow_ns(process);
-                let is_slow_elsewhere = self.slow_members_on(entry.host).any(|other| other != process);
+                let is_slow_elsewhere =
+                    self.slow_members_on(entry.host).any(|other| other != process);
                 let has_rested = self
                     .replacements
                     .rests

@@ -479,7 +479,8 @@ impl AgentCore {
             self.say_changed(now);
         }
         // The agent may have given up its drain before it could say of it: nothing is to be started here either way.
-        if let AgentPhase::Draining { reason, .. } | AgentPhase::Leaving { reason, .. } = &self.phase
+        if let AgentPhase::Draining { reason, .. } | AgentPhase::Leaving { reason, .. } =
+            &self.phase
         {
             let reason = reason.clone();
             self.send(AgentToDriver::Drain { reason });
