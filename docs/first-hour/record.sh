@@ -10,6 +10,10 @@ home=$(mktemp -d)
 trap 'tmux -L first-hour-80 kill-server 2>/dev/null; tmux -L first-hour-120 kill-server 2>/dev/null; true; rm -rf "$home"' EXIT
 export HOME=$home XDG_STATE_HOME=$home/state
 unset "${!ELASTIC_@}"
+# No folder of the machine on which this is recorded is to be seen.
+mkdir "$home/bin"
+cp "$(command -v elastic-node)" "$(command -v digits)" "$home/bin/"
+PATH=$home/bin:$PATH
 
 terminal() { tmux -L "first-hour-$columns" "$@"; }
 

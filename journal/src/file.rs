@@ -40,6 +40,8 @@ const READ_BYTES_MAX: u64 = 256 << 20;
 pub struct FileJournal {
     place: Box<dyn DatabasePlace>,
     database: Option<Database>,
+    /// Whether the job is over, and nothing is written any more.
+    is_over: bool,
 }
 
 impl std::fmt::Debug for FileJournal {
@@ -63,7 +65,7 @@ impl FileJournal {
     /// [`JournalError`].
     pub fn open_at(place: impl JournalPlace) -> Result<Self, JournalError> {
         let database = Some(unpanicked(|| place.renewed())?);
-        Ok(Self { place: Box::new(place), database })
+        Ok(Self { place: Box::new(place), database, is_over: false })
     }
 
     /// Writes the journal to a new file in its place if its file was removed. Returns whether it was. Anything that is
@@ -72,13 +74,20 @@ impl FileJournal {
     /// # Errors
     /// [`JournalError`]; [`JournalError::InUse`] where another file has taken its place.
     pub fn restore_if_removed(&mut self) -> Result<bool, JournalError> {
-        let Some(database) = &self.database else { return Ok(false) };
+        let Some(database) = self.database.as_ref().filter(|_| !self.is_over) else {
+            return Ok(false);
+        };
         if self.place.is_installed()? {
             return Ok(false);
         }
         let restored = unpanicked(|| self.place.written(&load(database)?))?;
         self.database = Some(restored);
         Ok(true)
+    }
+
+    /// Writes nothing from now on: the job is over, and its file may be removed. What is appended later is dropped.
+    pub fn retire(&mut self) {
+        self.is_over = true;
     }
 
     /// The content of the journal at a path, which a driver may use; none if there is no journal. Nothing is written.
@@ -128,6 +137,9 @@ impl Journal for FileJournal {
     }
 
     fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError> {
+        if self.is_over {
+            return Ok(());
+        }
         self.restore_if_removed()?;
         self.using(|database| store(database, batch))
     }

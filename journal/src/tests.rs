@@ -219,6 +219,19 @@ fn s_12_a_journal_whose_file_is_removed_is_written_anew_in_its_place() {
 }
 
 #[test]
+fn a_journal_of_a_job_that_is_over_does_not_come_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let mut journal = FileJournal::open(&path).expect("made");
+    journal.append(&batch(1..=3)).expect("stored");
+    journal.retire();
+    fs::remove_file(&path).expect("removed");
+    journal.append(&batch(4..=5)).expect("dropped");
+    assert!(!journal.restore_if_removed().expect("not looked for"));
+    assert!(FileJournal::read_beside_driver(&path).expect("read").is_none());
+}
+
+#[test]
 fn what_was_appended_is_loaded_and_a_snapshot_bounds_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("journal");

@@ -286,7 +286,7 @@ pub enum JobOutcome {
 pub struct JobResult {
     /// Whether the job reached its goal.
     pub outcome: JobOutcome,
-    /// The exit code of the driver: 0 succeeded, 1 failed, 128 + n stopped by signal n.
+    /// The exit code of the driver: 0 succeeded, 1 failed, 128 + n stopped by signal n, 130 by `elastic-node stop`.
     pub code: i32,
     /// The reason, in one sentence.
     pub reason: String,

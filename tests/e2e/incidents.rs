@@ -93,7 +93,10 @@ fn explain_names_worker_host_and_cause_of_one_incident_after_the_other() {
     assert_eq!(job.end(), 130);
     let explained = explanation(&job, "last");
     assert_eq!(explained["way"], "end", "{explained}");
-    assert!(explained["cause"].to_string().contains("stopped by signal 2"), "{explained}");
+    assert!(
+        explained["cause"].to_string().contains("stopped by `elastic-node stop`"),
+        "{explained}"
+    );
 }
 
 #[test]

@@ -123,16 +123,11 @@ fn error_text(error: &JournalError) -> String {
     }
 }
 
-/// Request of the operator to end the job, as by this signal. A second request ends it at once.
+/// A signal with which the operator ends the job. SIGTERM ends only this driver where others stand by. A second one ends the job at once.
 #[derive(Clone, Copy, Debug)]
 pub struct StopJob {
     /// Signal number: SIGINT is 2, SIGTERM 15.
     pub signal: i32,
-}
-
-impl StopJob {
-    /// The signal that ends the job; SIGTERM ends only this driver where others stand by.
-    pub const SIGINT: i32 = 2;
 }
 
 impl Message for StopJob {
@@ -532,7 +527,7 @@ impl Handler<Question<ClientRequest>> for Driver {
                 question.reply.answer(ClientResponse::Status(Box::new(status)));
             }
             ClientRequest::Stop => {
-                self.take(DriverInput::Stop { signal: StopJob::SIGINT });
+                self.take(DriverInput::StopAsked);
                 self.drain(ctx);
                 question.reply.answer(ClientResponse::Done);
             }

@@ -15,6 +15,9 @@ use super::table::{PeerLink, Stance};
 use super::timers::Timer;
 use crate::journal::JournalRecord;
 
+/// The signal whose exit code a job has that a client ended.
+const SIGINT: i32 = 2;
+
 /// Time after the end of the training after which processes that are still there are named. A program may have data to
 /// write then; but a thread that it has forgotten keeps its process for ever.
 const SLOW_END_AFTER: Duration = Duration::from_secs(5);
@@ -26,13 +29,23 @@ impl DriverCore {
         if self.is_to_hand_over(signal) {
             return self.hand_over();
         }
+        let reason = format!("stopped by signal {signal}");
+        self.stop(now, signal, reason);
+    }
+
+    /// Handles a client's request to end (`elastic-node stop`), as SIGINT.
+    pub fn handle_stop_asked(&mut self, now: Time) {
+        let reason = "stopped by `elastic-node stop`".to_owned();
+        self.stop(now, SIGINT, reason);
+    }
+
+    fn stop(&mut self, now: Time, signal: i32, reason: String) {
         if let RoundPhase::Failing { .. } = self.round.phase() {
             return self.conclude_failure(now);
         }
         if self.round.phase().is_over() {
             return self.end_at_once(now);
         }
-        let reason = format!("stopped by signal {signal}");
         let result = self.result(JobOutcome::Stopped, 128 + signal, reason, None);
         self.end(now, result);
     }

@@ -52,11 +52,13 @@ pub enum DriverInput {
         /// The way out.
         hint: Option<String>,
     },
-    /// The operator's request to end.
+    /// A signal with which the operator ends the job.
     Stop {
         /// Number of the signal.
         signal: i32,
     },
+    /// A client's request to end the job.
+    StopAsked,
     /// No agent can be started on a host.
     LaunchFailed {
         /// The host.
@@ -101,6 +103,7 @@ impl DriverCore {
                 self.handle_fatal(now, &reason, hint.as_deref());
             }
             DriverInput::Stop { signal } => self.handle_stop(now, signal),
+            DriverInput::StopAsked => self.handle_stop_asked(now),
             DriverInput::LaunchFailed { host, reason } => self.handle_launch_failed(&host, &reason),
             DriverInput::Standbys(standbys) => self.handle_standbys(now, standbys),
             DriverInput::Abandon { reason } => self.handle_abandon(&reason),

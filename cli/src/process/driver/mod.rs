@@ -158,8 +158,8 @@ async fn drive(
     let registry = entry.as_ref().map(|(registry, _)| registry.clone());
     let state = Arc::new(state);
     let journal = durable.as_ref().and_then(|durable| durable.file.clone());
-    let keeper = StateKeeper { state: Arc::clone(&state), journal, entry };
-    let _kept = keeper.start(lanes.state.clone());
+    let state_keeper = StateKeeper { state: Arc::clone(&state), journal, entry };
+    let _kept = state_keeper.clone().start(lanes.state.clone());
     tracing::debug!(?plan, "configuration");
 
     let command = AgentCommand {
@@ -286,7 +286,7 @@ async fn drive(
         if let (Some(registry), Some(end)) = (registry, end) {
             note_end(&registry, job, end);
         }
-        state.withdraw();
+        state_keeper.withdraw();
     });
     if timeout(GOODBYE, withdrawn).await.is_err() {
         tracing::warn!("the state directory does not answer: token and journal are left there");

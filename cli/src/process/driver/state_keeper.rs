@@ -72,6 +72,18 @@ impl StateKeeper {
         RunningKeeper { state, task: spawn_local(self.keep(lane)) }
     }
 
+    /// Removes what lets nodes in and a next driver continue the job: it is over.
+    pub(super) fn withdraw(&self) {
+        let journal = self.journal.as_ref().and_then(Weak::upgrade);
+        // Whoever appends to the journal waits, and does not make it anew afterwards.
+        let mut journal =
+            journal.as_ref().map(|journal| journal.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(journal) = &mut journal {
+            journal.retire();
+        }
+        self.state.withdraw();
+    }
+
     /// Looks again and again, on the lane of the state directory. What was removed is a warning, and so is the first of
     /// several failures in a row.
     async fn keep(self, lane: OffloadPort) {

@@ -179,9 +179,17 @@ fn x_14_a_program_that_never_attaches_is_named() {
 
 #[test]
 fn x_17_the_operator_stops_the_job() {
-    let mut cluster = pair(|_| {});
-    cluster.core.handle_stop(cluster.now, 2);
-    cluster.pass(Duration::from_secs(20));
-    let result = cluster.result.expect("the job has ended");
-    assert_eq!((result.outcome, result.code), (JobOutcome::Stopped, 130));
+    for (is_asked, reason) in
+        [(false, "stopped by signal 2"), (true, "stopped by `elastic-node stop`")]
+    {
+        let mut cluster = pair(|_| {});
+        match is_asked {
+            true => cluster.core.handle_stop_asked(cluster.now),
+            false => cluster.core.handle_stop(cluster.now, 2),
+        }
+        cluster.pass(Duration::from_secs(20));
+        let result = cluster.result.expect("the job has ended");
+        assert_eq!((result.outcome, result.code), (JobOutcome::Stopped, 130));
+        assert_eq!(result.reason, reason);
+    }
 }
