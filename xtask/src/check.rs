@@ -14,6 +14,12 @@ pub(crate) fn check() -> anyhow::Result<()> {
     step("format", || Ok(cmd!(shell, "cargo fmt --all --check").run()?))?;
     step("direction of dependencies", direction::check)?;
     step("unused dependencies", unused::check)?;
+    step("lock files", || {
+        // The workspace's own is checked by every build.
+        let manifest = ["--manifest-path", "examples/candle/Cargo.toml"];
+        let metadata = cmd!(shell, "cargo metadata --locked --format-version 1 {manifest...}");
+        Ok(metadata.ignore_stdout().run()?)
+    })?;
     step("one set of features", features::check)?;
     step("one name, one type", homonyms::check)?;
     step("links of the documents", docs::check)?;
