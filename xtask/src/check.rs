@@ -2,7 +2,7 @@
 
 use xshell::cmd;
 
-use crate::steps::{shell, step};
+use crate::steps::{WORKSPACES, shell, step};
 use crate::{direction, docs, features, homonyms, messages, unused};
 
 /// Checks the format, the dependencies, the names of types, and the lints.
@@ -15,10 +15,11 @@ pub(crate) fn check() -> anyhow::Result<()> {
     step("direction of dependencies", direction::check)?;
     step("unused dependencies", unused::check)?;
     step("lock files", || {
-        // The workspace's own is checked by every build.
-        let manifest = ["--manifest-path", "examples/candle/Cargo.toml"];
-        let metadata = cmd!(shell, "cargo metadata --locked --format-version 1 {manifest...}");
-        Ok(metadata.ignore_stdout().run()?)
+        for manifest in WORKSPACES {
+            let metadata = cmd!(shell, "cargo metadata --locked --format-version 1");
+            metadata.args(["--manifest-path", manifest]).ignore_stdout().run()?;
+        }
+        Ok(())
     })?;
     step("one set of features", features::check)?;
     step("one name, one type", homonyms::check)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use xshell::{Shell, cmd};
 
-use crate::steps::{root, skip, step};
+use crate::steps::{WORKSPACES, root, skip, step};
 
 /// The release of cargo-deny that is built where no release is installed.
 const CARGO_DENY_VERSION: &str = "0.20.2";
@@ -41,7 +41,7 @@ pub(crate) fn check_and_note(shell: &Shell) -> anyhow::Result<()> {
 fn run(shell: &Shell) -> anyhow::Result<()> {
     let deny = cargo_deny(shell)?;
     // Advisories are left out: they need a database from the network, which changes without any change here.
-    for manifest in ["Cargo.toml", "examples/candle/Cargo.toml"] {
+    for manifest in WORKSPACES {
         cmd!(shell, "{deny} --manifest-path {manifest} --config deny.toml --locked check")
             .args(["bans", "licenses", "sources"])
             .run()?;

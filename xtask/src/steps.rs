@@ -8,6 +8,9 @@ use std::time::Instant;
 use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
+/// The manifests of the workspaces.
+pub(crate) const WORKSPACES: [&str; 2] = ["Cargo.toml", "examples/candle/Cargo.toml"];
+
 /// Runs one step, and prints its name and its time to stderr.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand, Package, TargetKind};
 
-use crate::steps::root;
+use crate::steps::{WORKSPACES, root};
 
 /// Dependencies that no code names, with the reason: package and dependency.
 const UNNAMED: &[(&str, &str, &str)] = &[
@@ -22,9 +22,6 @@ const UNNAMED: &[(&str, &str, &str)] = &[
 
 /// The package that is there for its features alone, as are its dependencies.
 const FEATURES: &str = "workspace-features";
-
-/// The manifests of the workspaces.
-const WORKSPACES: [&str; 2] = ["Cargo.toml", "examples/candle/Cargo.toml"];
 
 /// Looks for dependencies that no code uses.
 ///

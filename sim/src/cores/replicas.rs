@@ -68,6 +68,12 @@ fn largest(damages: &[u64]) -> (u64, usize) {
     groups.into_iter().max_by_key(|(_, count)| *count).unwrap_or_default()
 }
 
+/// The damage that most members have, if one is that of more than half of them.
+fn majority(damages: &[u64]) -> Option<u64> {
+    let (right, count) = largest(damages);
+    (count * 2 > damages.len()).then_some(right)
+}
+
 /// Whether the weights are digested at this step.
 fn are_weights_due(step: u64) -> bool {
     (step + WEIGHTS).is_multiple_of(ROTATION)
@@ -144,9 +150,7 @@ impl World {
 
     /// The damage that most members held at a step, if all have committed it.
     fn majority_at(&self, step: u64) -> Option<u64> {
-        let damages = self.damages_at(step)?;
-        let (right, count) = largest(&damages);
-        (count * 2 > damages.len()).then_some(right)
+        majority(&self.damages_at(step)?)
     }
 
     /// Checks members that the driver names as different: they are, and they are those that the majority disagrees with.
@@ -168,14 +172,15 @@ impl World {
         let Some(damages) = self.damages_at(step) else {
             return Err(format!("replicas: step {step} is compared, which not all have committed"));
         };
-        let (right, count) = largest(&damages);
+        let (_, count) = largest(&damages);
         if count == damages.len() {
             return Err(format!(
                 "replicas: {ranks:?} are said to differ at step {step}, and do not"
             ));
         }
-        let has_majority = count * 2 > damages.len();
-        let is_wrong = |rank: &u32| !has_majority || damages.get(*rank as usize) != Some(&right);
+        let majority = majority(&damages);
+        let is_wrong =
+            |rank: &u32| majority.is_none_or(|right| damages.get(*rank as usize) != Some(&right));
         let expected: Vec<u32> = (0..damages.len() as u32).filter(is_wrong).take(16).collect();
         if ranks != expected || agreeing as usize != count {
             return Err(format!(
@@ -183,13 +188,13 @@ impl World {
                  where {count} do"
             ));
         }
-        self.replicas.majority = has_majority.then_some(right);
+        self.replicas.majority = majority;
         let named_in = (self.driver.job, self.driver.stamp);
         if self.replicas.named_in != named_in {
             self.replicas.named.clear();
             self.replicas.named_in = named_in;
         }
-        if has_majority {
+        if majority.is_some() {
             let members = &self.driver.members;
             let named = expected.iter().filter_map(|rank| members.get(*rank as usize));
             self.replicas.named.extend(named);
@@ -324,8 +329,7 @@ impl World {
             due.filter_map(|(step, _)| Some((*step, self.damages_at(*step)?))).collect();
         let last = seen.last()?.0;
         let is_wrong = |rank: usize, damages: &[u64]| {
-            let (right, count) = largest(damages);
-            count * 2 > damages.len() && damages[rank] != right
+            majority(damages).is_some_and(|right| damages[rank] != right)
         };
         let is_late = |rank: &usize| {
             let wrong = seen.iter().rev().take_while(|(_, damages)| is_wrong(*rank, damages));

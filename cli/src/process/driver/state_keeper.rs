@@ -75,7 +75,7 @@ impl StateKeeper {
     /// Removes what lets nodes in and a next driver continue the job: it is over.
     pub(super) fn withdraw(&self) {
         let journal = self.journal.as_ref().and_then(Weak::upgrade);
-        // Whoever appends to the journal waits, and does not make it anew afterwards.
+        // The journal's lane waits for the lock. A batch that it appends later is dropped.
         let mut journal =
             journal.as_ref().map(|journal| journal.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(journal) = &mut journal {
