@@ -39,8 +39,8 @@ pub(super) fn describe_status(status: &StatusReport) -> String {
     if let Some(reset) = &status.last_reset {
         text.push_str(&format!("last reset: {} ({})\n", reset.cause, describe_phases(&reset.ms)));
     }
-    if let Some(goodput) = &status.goodput {
-        text.push_str(&describe_goodput(goodput));
+    if let Some(goodput) = status.goodput.as_ref().and_then(|it| describe_goodput(it, usize::MAX)) {
+        text.push_str(&format!("{goodput}\n"));
     }
     if let Some(moved) = &status.moved {
         text.push_str(&format!("moves: {}\n", moved_text(moved)));
@@ -102,13 +102,11 @@ fn phase_of(status: &StatusReport) -> &'static str {
     }
 }
 
-/// Goodput, and the largest of what the rest of the time went into.
-pub(crate) fn describe_goodput(goodput: &GoodputStatus) -> String {
-    let (Some(since_start), GoodputStatus { slot_seconds, buckets, .. }) =
-        (goodput.since_start, goodput)
-    else {
-        return String::new();
-    };
+/// Goodput, and the largest of what the rest of the time went into, as many as fit in `width` characters; `None` before
+/// the first second was counted.
+pub(crate) fn describe_goodput(goodput: &GoodputStatus, width: usize) -> Option<String> {
+    let since_start = goodput.since_start?;
+    let GoodputStatus { slot_seconds, buckets, .. } = goodput;
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let mut others: Vec<(&String, &f64)> = buckets
         .iter()
@@ -126,8 +124,11 @@ pub(crate) fn describe_goodput(goodput: &GoodputStatus) -> String {
         .map(percent)
         .filter(|recent| *recent != percent(since_start))
         .map_or_else(String::new, |recent| format!(", {recent} in the last 10 minutes"));
-    let rest = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
-    format!("goodput: {} since the start{recent}{rest}\n", percent(since_start))
+    let head = format!("goodput: {} since the start{recent}", percent(since_start));
+    // Of the largest as many as have room.
+    let with = |count: usize| format!("{head} ({})", named[..count].join(", "));
+    let fits = |text: &String| text.chars().count() <= width;
+    Some((1..=named.len()).rev().map(with).find(fits).unwrap_or_else(|| head.clone()))
 }
 
 fn describe_driver(driver: &DriverStatus) -> String {

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 
 use elastic_observe::{describe_phases, with_short_names};
 use elastic_protocol::counted;
-use elastic_protocol::messages::{HostCondition, StatusReport, WorkerCondition, WorkerStatus};
+use elastic_protocol::messages::{
+    HostCondition, ResetStatus, StatusReport, WorkerCondition, WorkerStatus,
+};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -42,20 +44,23 @@ impl Palette {
 /// Draws what is known of a job.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &WatchView, palette: Palette) {
     let Some(status) = view.status() else { return };
-    let attention = attention(status);
-    let resets: Vec<Line<'_>> = view.resets().take(RESETS_SHOWN_MAX).map(reset_line).collect();
+    let width = usize::from(frame.area().width);
+    let heading = head_lines(view, status, width);
+    let attention = attention(status, width);
+    let resets = view.resets().take(RESETS_SHOWN_MAX).map(|reset| reset_line(reset, width));
+    let resets: Vec<Line<'_>> = resets.collect();
     let hosts = status.hosts.len().clamp(1, HOSTS_SHOWN_MAX);
     let lines = |count: usize| Constraint::Length(u16::try_from(count).unwrap_or(u16::MAX));
     let [head, needs, fleet, past, workers] = Layout::vertical([
-        lines(2),
+        lines(heading.len()),
         lines(attention.len()),
         lines(hosts + 2),
         lines(if resets.is_empty() { 0 } else { resets.len() + 1 }),
         Constraint::Min(0),
     ])
     .areas(frame.area());
-    frame.render_widget(Paragraph::new(head_lines(view, status)), head);
-    let attention = attention.into_iter().map(Line::from).collect::<Vec<_>>();
+    frame.render_widget(Paragraph::new(heading), head);
+    let attention: Vec<Line<'_>> = attention.into_iter().map(Line::from).collect();
     frame.render_widget(Paragraph::new(attention).style(palette.colour(Color::Yellow)), needs);
     let [of_hosts, of_sizes] =
         Layout::horizontal([Constraint::Percentage(55), Constraint::Percentage(45)]).areas(fleet);
@@ -68,30 +73,51 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &WatchView, palette: Palette) {
     draw_workers(frame, workers, status);
 }
 
-fn head_lines<'a>(view: &WatchView, status: &StatusReport) -> Vec<Line<'a>> {
-    let rate = view.steps_per_second();
-    let rate = rate.map_or_else(String::new, |rate| format!(" · {rate:.1} steps/s"));
+fn head_lines<'a>(view: &WatchView, status: &StatusReport, width: usize) -> Vec<Line<'a>> {
     let lost = match status.steps_lost {
         0 => String::new(),
         steps => format!(", {} lost", counted(steps, "step")),
     };
-    let head = format!(
-        "job {} · {} · {} · step {}{rate} · {}{lost} · generation {}",
-        short_id(&status.job.to_string()),
-        status.phase,
+    let mut head = vec![
+        format!("job {}", short_id(&status.job.to_string())),
+        status.phase.to_string(),
         counted(status.world_size, "worker"),
-        view.step(),
-        counted(status.resets, "reset"),
-        status.generation,
-    );
-    let goodput = status.goodput.as_ref().map(describe_goodput).unwrap_or_default();
-    let page = status.dashboard.as_ref().map_or_else(String::new, |url| format!(" · page {url}"));
-    let second = format!("{}{page}", goodput.trim_end());
-    vec![Line::from(clean(&head)).style(Modifier::BOLD), Line::from(clean(&second))]
+        format!("step {}", view.step()),
+    ];
+    head.extend(view.steps_per_second().map(|rate| format!("{rate:.1} steps/s")));
+    head.push(format!("{}{lost}", counted(status.resets, "reset")));
+    head.push(format!("generation {}", status.generation));
+    let goodput = status.goodput.as_ref().and_then(|it| describe_goodput(it, width));
+    let page = status.dashboard.as_ref().map(|url| format!("page {url}"));
+    let second = goodput.into_iter().chain(page);
+    let (head, second) = (join_to_width(head, " · ", width), join_to_width(second, " · ", width));
+    let bold = head.into_iter().map(|line| Line::from(line).style(Modifier::BOLD));
+    bold.chain(second.into_iter().map(Line::from)).collect()
 }
 
-/// What a person should know of, the most urgent first.
-fn attention(status: &StatusReport) -> Vec<String> {
+/// Joins parts with as many on a line as fit in `width` characters; a longer part has a line of its own.
+fn join_to_width(
+    parts: impl IntoIterator<Item = String>,
+    separator: &str,
+    width: usize,
+) -> Vec<String> {
+    let length = |text: &str| text.chars().count();
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        let part = clean(&part);
+        match lines.last_mut() {
+            Some(line) if length(line) + length(separator) + length(&part) <= width => {
+                line.push_str(separator);
+                line.push_str(&part);
+            }
+            _ => lines.push(part),
+        }
+    }
+    lines
+}
+
+/// What a person should know of, the most urgent first, in lines of at most `width` characters.
+fn attention(status: &StatusReport, width: usize) -> Vec<String> {
     let moved = status.moved.iter().map(|moved| format!("moves: {}", moved_text(moved)));
     let result = status.result.iter().map(|result| format!("result: {}", result.reason));
     let gather = status.gather.iter().map(|gather| format!("workers: {}", gather_text(gather)));
@@ -108,7 +134,8 @@ fn attention(status: &StatusReport) -> Vec<String> {
         .chain(slow)
         .chain(unreachable)
         .chain(warnings);
-    all.take(ATTENTION_MAX).map(|line| clean(&line)).collect()
+    let words = |text: String| clean(&text).split(' ').map(str::to_owned).collect::<Vec<_>>();
+    all.flat_map(|text| join_to_width(words(text), " ", width)).take(ATTENTION_MAX).collect()
 }
 
 fn draw_hosts(frame: &mut Frame<'_>, area: Rect, status: &StatusReport, palette: Palette) {
@@ -169,14 +196,17 @@ fn draw_sizes(
     frame.render_widget(line.block(block), area);
 }
 
-fn reset_line<'a>(reset: &elastic_protocol::messages::ResetStatus) -> Line<'a> {
+/// A reset in a line; of its times the total alone where all have no room.
+fn reset_line<'a>(reset: &ResetStatus, width: usize) -> Line<'a> {
     let lost = match reset.steps_lost {
         0 => String::new(),
         steps => format!("; {} lost", counted(steps, "step")),
     };
-    let phases = describe_phases(&reset.ms);
     let at = reset.at.get(11..19).unwrap_or(&reset.at);
-    Line::from(clean(&format!("{at}  {} ({phases}{lost})", reset.cause)))
+    let with = |times: String| clean(&format!("{at}  {} ({times}{lost})", reset.cause));
+    let all = with(describe_phases(&reset.ms));
+    let total = reset.ms.total.filter(|_| all.chars().count() > width);
+    Line::from(total.map_or(all, |total| with(format!("{total:.1} ms"))))
 }
 
 fn draw_workers(frame: &mut Frame<'_>, area: Rect, status: &StatusReport) {
@@ -184,25 +214,37 @@ fn draw_workers(frame: &mut Frame<'_>, area: Rect, status: &StatusReport) {
     let room = usize::from(area.height.saturating_sub(2));
     let hidden = status.workers.len().saturating_sub(room);
     let hidden = if hidden > 0 { format!(", {hidden} not shown") } else { String::new() };
-    let rows = status.workers.iter().take(room).map(|worker| {
-        Row::new([
-            worker.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
-            clean(&format!("{}:{}", worker.host, worker.slot)),
-            worker.pid.map_or_else(String::new, |pid| pid.to_string()),
-            worker.state.to_string(),
-            worker.step.to_string(),
-            clean(&program_words(worker)),
-        ])
-    });
-    let widths = [
-        Constraint::Length(5),
-        Constraint::Percentage(25),
-        Constraint::Length(8),
-        Constraint::Length(9),
-        Constraint::Length(10),
-        Constraint::Fill(1),
-    ];
-    let header = Row::new(["RANK", "WORKER", "PID", "STATE", "STEP", ""]);
+    let header = ["RANK", "WORKER", "PID", "STATE", "STEP", ""];
+    let rows: Vec<[String; 6]> = status
+        .workers
+        .iter()
+        .take(room)
+        .map(|worker| {
+            [
+                worker.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
+                clean(&format!("{}:{}", worker.host, worker.slot)),
+                worker.pid.map_or_else(String::new, |pid| pid.to_string()),
+                worker.state.to_string(),
+                worker.step.to_string(),
+                clean(&program_words(worker)),
+            ]
+        })
+        .collect();
+    // As narrow as their longest text, so that the program's words keep the room.
+    let widths: Vec<Constraint> = (0..header.len())
+        .map(|column| {
+            let texts = rows.iter().map(|row| row[column].as_str());
+            let longest = texts.chain([header[column]]).map(|text| text.chars().count()).max();
+            let longest = u16::try_from(longest.unwrap_or_default()).unwrap_or(u16::MAX);
+            if column + 1 == header.len() {
+                Constraint::Fill(1)
+            } else {
+                Constraint::Length(longest.min(area.width / 4))
+            }
+        })
+        .collect();
+    let rows = rows.into_iter().map(Row::new);
+    let header = Row::new(header);
     let block = Block::new().title(title(format!("slots: {}{hidden}", status.workers.len())));
     frame.render_widget(Table::new(rows, widths).header(header).block(block), area);
 }

@@ -65,6 +65,36 @@ fn the_job_is_on_one_screen_with_its_steps_a_second_and_the_resets_that_were_see
 }
 
 #[test]
+fn eighty_columns_cut_no_fact_off() {
+    let mut view = WatchView::default();
+    let changed = json!({
+        "resets": 12, "steps_lost": 2, "last_reset": reset("2026-01-01T10:20:30.000Z", "b[1]#4"),
+        "goodput": { "since_start": 0.97, "last_10_min": 0.5, "slot_seconds": 100.0,
+            "buckets": { "training": 97.0, "importing": 1.6, "starting": 0.9, "gathering": 0.5 } },
+        "dashboard": "http://127.0.0.1:39691/",
+        "waiting_for": "hosts that the job had before and that have not come back within the time that they have",
+    });
+    view.handle_status(Duration::from_secs(10), &status(4, 100, changed.clone()));
+    let mut changed = status(4, 150, changed);
+    for worker in &mut changed.workers {
+        worker.note = "epoch 3 of 24, learning rate 0.001, 1,234.5 images/s".to_owned();
+    }
+    view.handle_status(Duration::from_secs(15), &changed);
+    let screen = screen(&view, 80, 24);
+    for wanted in [
+        "12 resets, 2 steps lost",
+        "generation 7",
+        "50.0 % in the last 10 minutes (importing 1.6 %)",
+        "page http://127.0.0.1:39691/",
+        "time that they have",
+        "b:1 ended: signal 9 (SIGKILL) (15.0 ms; 1 step lost)",
+        "epoch 3 of 24, learning rate 0.001, 1,234.5 images",
+    ] {
+        assert!(screen.contains(wanted), "{wanted}: {screen}");
+    }
+}
+
+#[test]
 fn what_needs_attention_is_shown_and_nothing_of_it_is_obeyed() {
     let mut view = WatchView::default();
     let changed = json!({
