@@ -13,8 +13,8 @@ mod export;
 mod file_system;
 mod layout;
 mod manifest;
+mod memory_files;
 mod part;
-mod planted;
 mod read;
 mod retain;
 mod seal;
@@ -27,6 +27,7 @@ pub use self::export::export;
 pub use self::file_system::{FileSystem, LocalFiles, SeekableRead, SyncedWrite};
 pub use self::layout::CommitLayout;
 pub use self::manifest::{FileRecord, Manifest, TensorRecord};
+pub use self::memory_files::MemoryFiles;
 pub use self::part::{PartSummary, part_bytes, write_part};
 pub use self::read::{
     CheckpointCandidate, CheckpointSearch, LoadedCheckpoint, list, load, newest, verify,

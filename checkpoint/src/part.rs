@@ -8,9 +8,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::SaveError;
 use crate::file_system::{FileSystem, SyncedWrite};
 use crate::manifest::{CHUNK_BYTES, FileRecord, PartRecord, TensorRecord, text};
-use crate::planted::{PlantedBug, is_planted};
 use crate::snapshot::{CheckpointTensor, SaveAttempt, Snapshot, divide, rest};
 use crate::{hex, step_directory};
+use elastic_protocol::planted::{Bug, is_planted};
 
 /// What a part took.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -37,8 +37,11 @@ pub fn write_part(
 ) -> Result<PartSummary, SaveError> {
     check(snapshot)?;
     make_root(files, directory)?;
+    let root = directory;
     let directory = directory.join(step_directory(attempt.step));
     files.make_directory(&directory).map_err(SaveError::io("making the directory", &directory))?;
+    // The directory's own name: a loss of power would take the part with it.
+    sync_directory(files, root)?;
     let rest = rest(snapshot.tensors, snapshot.bytes.len());
     let rest_bytes = rest.iter().map(|range| range.len()).sum();
     let own = divide(snapshot.tensors, rest_bytes, attempt.world_size).swap_remove(rank as usize);
@@ -117,7 +120,7 @@ fn make_root(files: &dyn FileSystem, directory: &Path) -> Result<(), SaveError> 
 
 /// Makes the names in a directory safe.
 pub(crate) fn sync_directory(files: &dyn FileSystem, path: &Path) -> Result<(), SaveError> {
-    if is_planted(PlantedBug::DirectoryNotSynced) {
+    if is_planted(Bug::CheckpointNotSynced) {
         return Ok(());
     }
     files.sync_directory(path).map_err(SaveError::io("syncing the directory", path))
@@ -219,7 +222,7 @@ impl<'a> PacedFile<'a> {
         if self.in_chunk > 0 {
             self.end_chunk();
         }
-        if !is_planted(PlantedBug::ManifestBeforeData) {
+        if !is_planted(Bug::ManifestBeforeData) {
             self.file.sync().map_err(SaveError::io("syncing", &self.path))?;
         }
         let Self { name, written: bytes, chunks, .. } = self;

@@ -4,9 +4,10 @@
 use std::io;
 use std::path::Path;
 
+use elastic_protocol::planted::{Bug, is_planted};
+
 use crate::file_system::FileSystem;
 use crate::manifest::MANIFEST;
-use crate::planted::{PlantedBug, is_planted};
 use crate::{step_directory, step_of};
 
 /// Removes all but the `keep` newest checkpoints up to `newest`, and partial ones before it. Returns troubles, in words.
@@ -95,10 +96,10 @@ fn remove(
 ) -> Result<(), String> {
     let in_words = |error: io::Error| format!("{} cannot be removed: {error}", of_step.display());
     let manifest = names.iter().position(|name| name == MANIFEST);
-    if is_planted(PlantedBug::DataRemovedBeforeManifest) {
+    if is_planted(Bug::DataRemovedBeforeManifest) {
         names.sort_by_key(|name| name == MANIFEST);
     }
-    if let Some(index) = manifest.filter(|_| !is_planted(PlantedBug::DataRemovedBeforeManifest)) {
+    if let Some(index) = manifest.filter(|_| !is_planted(Bug::DataRemovedBeforeManifest)) {
         files.remove_file(&of_step.join(names.swap_remove(index))).map_err(in_words)?;
         files.sync_directory(of_step).map_err(in_words)?;
     }

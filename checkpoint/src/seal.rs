@@ -4,11 +4,12 @@
 use std::io::Read;
 use std::path::Path;
 
+use elastic_protocol::planted::{Bug, is_planted};
+
 use crate::error::SaveError;
 use crate::file_system::FileSystem;
 use crate::manifest::{MANIFEST, MANIFEST_BYTES_MAX, Manifest, PartRecord, UNSEALED};
 use crate::part::{PacedFile, sync_directory};
-use crate::planted::{PlantedBug, is_planted};
 use crate::retain::retain;
 use crate::snapshot::SaveAttempt;
 use crate::step_directory;
@@ -34,7 +35,7 @@ pub fn seal(
     saved_at_ms: u64,
     keep: usize,
 ) -> Result<SealSummary, SaveError> {
-    if is_planted(PlantedBug::OldRemovedFirst) {
+    if is_planted(Bug::OldCheckpointRemovedFirst) {
         retain(files, directory, 0, attempt.step);
     }
     let of_step = directory.join(step_directory(attempt.step));
@@ -82,7 +83,7 @@ fn collect(
             checksum: String::new(),
         });
         let differ = |what| Err(SaveError::PartsDiffer { rank, what });
-        if !is_planted(PlantedBug::PartsNotCompared) {
+        if !is_planted(Bug::PartsNotCompared) {
             if (&part.job, part.step) != (&manifest.job, manifest.step) {
                 return differ("their jobs or steps");
             }

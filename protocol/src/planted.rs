@@ -237,6 +237,16 @@ bugs! {
     RollbackKeepsWeights = "a rollback keeps the weights", "program";
     /// A checkpoint is written with the sampler's ledger of the commit before (H-22).
     LedgerOfAnotherStep = "a checkpoint has the ledger of another step", "program";
+    /// A checkpoint's manifest gets its name before the data that it names is safe (C-1).
+    ManifestBeforeData = "a manifest gets its name before its data is safe", "checkpoint";
+    /// The directories of checkpoints are not synced (C-1).
+    CheckpointNotSynced = "directories of checkpoints are not synced", "checkpoint";
+    /// Old checkpoints are removed before the new one is whole (C-1).
+    OldCheckpointRemovedFirst = "old checkpoints are removed before the new one is whole", "checkpoint";
+    /// The data of an old checkpoint is removed before its manifest (C-1).
+    DataRemovedBeforeManifest = "an old checkpoint loses its data before its manifest", "checkpoint";
+    /// Parts of commits that differ are made one checkpoint (C-1).
+    PartsNotCompared = "parts of commits that differ are made one checkpoint", "checkpoint";
     /// The sampler uses the world size of the previous generation (H-23).
     SamplerKeepsWorldSize = "the sampler keeps the old world size", "program";
     /// The partial results of ranks are folded in the order in which they arrive, and not over the tree of shards.

@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("elastic-shm-protocol", &[]),
     ("elastic-robust-lock", &["elastic-shm-protocol"]),
     ("elastic-collectives", &["elastic-protocol", "elastic-shm-protocol"]),
-    ("elastic-checkpoint", &[]),
+    ("elastic-checkpoint", &["elastic-protocol"]),
     ("elastic-journal", &[]),
     ("elastic-host-manager", &["elastic-protocol", "elastic-runtime"]),
     ("elastic-registry", &["elastic-protocol", "elastic-runtime"]),

@@ -106,6 +106,11 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::DistrustForgotten
         | Bug::DistrustNotRecorded => 8,
         Bug::NeighbourCarriesLess | Bug::RebalancedWithoutCoolDown | Bug::RankDealsByItself => 9,
+        Bug::PartsNotCompared => 9,
+        Bug::ManifestBeforeData
+        | Bug::CheckpointNotSynced
+        | Bug::OldCheckpointRemovedFirst
+        | Bug::DataRemovedBeforeManifest => 10,
         _ => 0,
     }
 }

@@ -177,6 +177,8 @@ pub(super) enum Happening {
         stamp: Stamp,
         step: u64,
         ranks: u32,
+        /// Number of checkpoints to keep.
+        keep: u32,
     },
     /// A collective's deadline may have passed.
     Overdue {
@@ -307,8 +309,8 @@ impl World {
             Happening::PartWritten { process, stamp, step } => {
                 self.handle_part_written(process, stamp, step);
             }
-            Happening::MadeWhole { process, stamp, step, ranks } => {
-                self.handle_made_whole(process, stamp, step, ranks);
+            Happening::MadeWhole { process, stamp, step, ranks, keep } => {
+                self.handle_made_whole(process, (stamp, step), (ranks, keep));
             }
             Happening::Overdue { process } => self.handle_overdue(process),
             Happening::PeerBroken { process, generation, rank } => {

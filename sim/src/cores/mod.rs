@@ -235,7 +235,7 @@ impl World {
             groups: BTreeMap::new(),
             data: SampleSet::new(scenario.length, seed, scenario.plan()),
             checkpoints: BTreeMap::new(),
-            storage: SharedStorage::new(seed),
+            storage: SharedStorage::new(seed, options.draws),
             plan,
             after_resets: Vec::new(),
             after_batches: Vec::new(),

@@ -29,6 +29,10 @@ const PLAIN_LIMIT: Duration = Duration::from_secs(60);
 /// Longest time of a suite in seconds: a slower one waits for clocks, and is left out.
 const SLOW_SECONDS: f64 = 30.0;
 
+/// Tests that are left out, by a part of their names: a simulated day takes half a minute, which each mutant of that
+/// package would pay, and beside which the package's other tests could not judge in time.
+const LONG_TESTS: [&str; 1] = ["a_day_of_noise"];
+
 /// Time limit of a mutant's run: this multiple of the time without a mutant, and at least this many seconds.
 const LIMIT_FACTOR: f64 = 3.0;
 const LIMIT_MIN_SECONDS: f64 = 8.0;
@@ -102,7 +106,9 @@ pub(crate) fn all(copy: &Copy, built: &Built) -> anyhow::Result<Vec<Suite>> {
     suites.extend(suite(copy, &built.simulation, SuiteKind::Decisions, arguments)?);
     let drawn = properties::names(&root()?)?;
     for program in &built.tests {
-        let tests = tests(program)?;
+        let is_long = |test: &String| LONG_TESTS.iter().any(|part| test.contains(part));
+        let (long, tests): (Vec<String>, Vec<String>) =
+            tests(program)?.into_iter().partition(is_long);
         let is_drawn = |test: &String| drawn.contains(test.rsplit("::").next().unwrap_or(test));
         let (properties, units): (Vec<String>, Vec<String>) = tests.into_iter().partition(is_drawn);
         if !properties.is_empty() {
@@ -110,7 +116,8 @@ pub(crate) fn all(copy: &Copy, built: &Built) -> anyhow::Result<Vec<Suite>> {
             suites.extend(suite(copy, program, SuiteKind::Properties, arguments)?);
         }
         if !units.is_empty() {
-            let skip = properties.into_iter().flat_map(|name| ["--skip".to_owned(), name]);
+            let others = properties.into_iter().chain(long);
+            let skip = others.flat_map(|name| ["--skip".to_owned(), name]);
             let arguments = skip.chain(["--exact".to_owned()]).collect();
             suites.extend(suite(copy, program, SuiteKind::Units, arguments)?);
         }

@@ -1,5 +1,6 @@
-//! A file system in memory that loses power. Content that was not synced survives, is torn, or is gone; names that were
-//! not synced survive up to some change, each directory on its own. Used by the tests of this crate.
+//! A file system in memory that can lose power. MemoryFile that was not synced survives, is torn, or is gone; names that were
+//! not synced survive up to some change, each directory on its own. Used by the tests of this crate, and by the simulation as
+//! the storage of whole clusters.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,34 +8,34 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::{FileSystem, SeekableRead, SyncedWrite};
+use crate::file_system::{FileSystem, SeekableRead, SyncedWrite};
 
 #[derive(Clone, Debug, Default)]
-struct Content {
+struct MemoryFile {
     seen: Vec<u8>,
     safe: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
-enum Node {
+enum MemoryEntry {
     File(usize),
     Directory,
 }
 
 /// A change of one directory that is not safe yet.
 #[derive(Clone, Debug)]
-enum Change {
-    Made(PathBuf, Node),
+enum NameChange {
+    Made(PathBuf, MemoryEntry),
     Removed(PathBuf),
     Renamed(PathBuf, PathBuf),
 }
 
 #[derive(Debug, Default)]
-struct Disk {
-    contents: Vec<Content>,
-    seen: BTreeMap<PathBuf, Node>,
-    safe: BTreeMap<PathBuf, Node>,
-    changes: Vec<Change>,
+struct MemoryTree {
+    contents: Vec<MemoryFile>,
+    seen: BTreeMap<PathBuf, MemoryEntry>,
+    safe: BTreeMap<PathBuf, MemoryEntry>,
+    changes: Vec<NameChange>,
     /// Operations until the power fails.
     left: Option<u64>,
     operations: u64,
@@ -42,7 +43,7 @@ struct Disk {
     random: u64,
 }
 
-impl Disk {
+impl MemoryTree {
     fn next(&mut self, below: usize) -> usize {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.random >> 33) as usize % below.max(1)
@@ -62,21 +63,21 @@ impl Disk {
 
     fn file(&self, path: &Path) -> io::Result<usize> {
         match self.seen.get(path) {
-            Some(Node::File(number)) => Ok(*number),
+            Some(MemoryEntry::File(number)) => Ok(*number),
             _ => Err(io::ErrorKind::NotFound.into()),
         }
     }
 }
 
-fn apply(names: &mut BTreeMap<PathBuf, Node>, change: &Change) {
+fn apply(names: &mut BTreeMap<PathBuf, MemoryEntry>, change: &NameChange) {
     match change {
-        Change::Made(path, node) => {
+        NameChange::Made(path, node) => {
             names.insert(path.clone(), node.clone());
         }
-        Change::Removed(path) => {
+        NameChange::Removed(path) => {
             names.remove(path);
         }
-        Change::Renamed(from, to) => {
+        NameChange::Renamed(from, to) => {
             let moved: Vec<PathBuf> =
                 names.keys().filter(|path| path.starts_with(from)).cloned().collect();
             for path in moved {
@@ -90,41 +91,46 @@ fn apply(names: &mut BTreeMap<PathBuf, Node>, change: &Change) {
 }
 
 /// The directory whose sync makes a change safe.
-fn directory_of(change: &Change) -> &Path {
+fn directory_of(change: &NameChange) -> &Path {
     let path = match change {
-        Change::Made(path, _) | Change::Removed(path) | Change::Renamed(_, path) => path,
+        NameChange::Made(path, _) | NameChange::Removed(path) | NameChange::Renamed(_, path) => {
+            path
+        }
     };
     path.parent().unwrap_or(Path::new(""))
 }
 
-/// The disk; clones are the same.
+/// The file system; clones are the same one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestDisk(Rc<RefCell<Disk>>);
+pub struct MemoryFiles(Rc<RefCell<MemoryTree>>);
 
-impl TestDisk {
-    pub(super) fn new(seed: u64) -> Self {
+impl MemoryFiles {
+    /// An empty one. The seed draws what survives a loss of power.
+    pub fn new(seed: u64) -> Self {
         let disk = Self::default();
         disk.0.borrow_mut().random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         disk
     }
 
     /// Fails every change after this many.
-    pub(super) fn cut_after(&self, operations: u64) {
+    pub fn cut_after(&self, operations: u64) {
         self.0.borrow_mut().left = Some(operations);
     }
 
-    pub(super) fn operations(&self) -> u64 {
+    /// Number of changes so far: writes, syncs, and changes of names.
+    pub fn operations(&self) -> u64 {
         self.0.borrow().operations
     }
 
-    pub(super) fn fill(&self, is_full: bool) {
+    /// Makes the disk full, or makes room again.
+    pub fn fill(&self, is_full: bool) {
         self.0.borrow_mut().is_full = is_full;
     }
 
     /// Loses power, and has it back: only what is safe is left, with some of the rest.
-    pub(super) fn lose_power(&self) {
+    pub fn lose_power(&self) {
         let mut disk = self.0.borrow_mut();
-        let mut by_directory: BTreeMap<PathBuf, Vec<Change>> = BTreeMap::new();
+        let mut by_directory: BTreeMap<PathBuf, Vec<NameChange>> = BTreeMap::new();
         for change in std::mem::take(&mut disk.changes) {
             by_directory.entry(directory_of(&change).to_owned()).or_default().push(change);
         }
@@ -150,7 +156,7 @@ impl TestDisk {
             if disk.contents[number].seen == disk.contents[number].safe {
                 continue;
             }
-            let Content { mut seen, safe } = disk.contents[number].clone();
+            let MemoryFile { mut seen, safe } = disk.contents[number].clone();
             let survives = match disk.next(3) {
                 0 => safe,
                 1 => seen,
@@ -161,28 +167,33 @@ impl TestDisk {
                     seen
                 }
             };
-            disk.contents[number] = Content { seen: survives.clone(), safe: survives };
+            disk.contents[number] = MemoryFile { seen: survives.clone(), safe: survives };
         }
         disk.seen = disk.safe.clone();
         disk.left = None;
     }
 
     /// Changes a file's bytes, as rot does.
-    pub(super) fn change(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub fn change(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let mut disk = self.0.borrow_mut();
-        let number = disk.file(path).expect("the file exists");
+        let number = disk.file(path)?;
         let content = &mut disk.contents[number];
         change(&mut content.seen);
         content.safe = content.seen.clone();
+        Ok(())
     }
 
-    pub(super) fn files(&self) -> Vec<PathBuf> {
+    /// All files, by their paths.
+    pub fn files(&self) -> Vec<PathBuf> {
         let disk = self.0.borrow();
-        let files = disk.seen.iter().filter(|(_, node)| matches!(node, Node::File(_)));
+        let files = disk.seen.iter().filter(|(_, node)| matches!(node, MemoryEntry::File(_)));
         files.map(|(path, _)| path.clone()).collect()
     }
 
-    fn change_names(&self, change: Change) -> io::Result<()> {
+    fn change_names(&self, change: NameChange) -> io::Result<()> {
         let mut disk = self.0.borrow_mut();
         disk.step()?;
         apply(&mut disk.seen, &change);
@@ -191,9 +202,9 @@ impl TestDisk {
     }
 }
 
-struct Handle(TestDisk, usize);
+struct MemoryWriter(MemoryFiles, usize);
 
-impl Write for Handle {
+impl Write for MemoryWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut disk = self.0.0.borrow_mut();
         disk.step()?;
@@ -209,7 +220,7 @@ impl Write for Handle {
     }
 }
 
-impl SyncedWrite for Handle {
+impl SyncedWrite for MemoryWriter {
     fn sync(&mut self) -> io::Result<()> {
         let mut disk = self.0.0.borrow_mut();
         disk.step()?;
@@ -219,12 +230,12 @@ impl SyncedWrite for Handle {
     }
 }
 
-impl FileSystem for TestDisk {
+impl FileSystem for MemoryFiles {
     fn make_directory(&self, path: &Path) -> io::Result<()> {
         let above: Vec<&Path> = path.ancestors().collect();
         for path in above.into_iter().rev().filter(|path| !path.as_os_str().is_empty()) {
             if !self.0.borrow().seen.contains_key(path) {
-                self.change_names(Change::Made(path.to_owned(), Node::Directory))?;
+                self.change_names(NameChange::Made(path.to_owned(), MemoryEntry::Directory))?;
             }
         }
         Ok(())
@@ -250,12 +261,12 @@ impl FileSystem for TestDisk {
             }
             Err(_) => {
                 let number = self.0.borrow().contents.len();
-                self.0.borrow_mut().contents.push(Content::default());
-                self.change_names(Change::Made(path.to_owned(), Node::File(number)))?;
+                self.0.borrow_mut().contents.push(MemoryFile::default());
+                self.change_names(NameChange::Made(path.to_owned(), MemoryEntry::File(number)))?;
                 number
             }
         };
-        Ok(Box::new(Handle(self.clone(), number)))
+        Ok(Box::new(MemoryWriter(self.clone(), number)))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn SeekableRead>> {
@@ -265,25 +276,25 @@ impl FileSystem for TestDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.change_names(Change::Renamed(from.to_owned(), to.to_owned()))
+        self.change_names(NameChange::Renamed(from.to_owned(), to.to_owned()))
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.0.borrow().file(path)?;
-        self.change_names(Change::Removed(path.to_owned()))
+        self.change_names(NameChange::Removed(path.to_owned()))
     }
 
     fn remove_directory(&self, path: &Path) -> io::Result<()> {
         if !self.list(path)?.is_empty() {
             return Err(io::ErrorKind::DirectoryNotEmpty.into());
         }
-        self.change_names(Change::Removed(path.to_owned()))
+        self.change_names(NameChange::Removed(path.to_owned()))
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.0.borrow_mut();
         disk.step()?;
-        let (of_this, others): (Vec<Change>, Vec<Change>) =
+        let (of_this, others): (Vec<NameChange>, Vec<NameChange>) =
             std::mem::take(&mut disk.changes).into_iter().partition(|c| directory_of(c) == path);
         for change in &of_this {
             apply(&mut disk.safe, change);

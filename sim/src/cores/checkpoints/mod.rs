@@ -1,0 +1,160 @@
+//! Durable checkpoints of the simulated programs, on storage that all hosts share: parts take their time, fail, or hang, and the
+//! storage loses power (`storage`).
+
+mod storage;
+
+use elastic_protocol::messages::{CheckpointReport, CheckpointSource};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{Stamp, Step};
+use elastic_worker::state::core::{CheckpointCommand, CheckpointOutcome, TrainingEvent};
+
+pub(super) use self::storage::SharedStorage;
+use self::storage::StorageResult;
+use super::program::TrainedModel;
+use super::state::ThreadTell;
+use super::{Happening, World};
+
+/// A save at one worker.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PartSave {
+    stamp: Stamp,
+    step: u64,
+    /// The rank in that generation: by the end of a slow write the process may have another one.
+    rank: u32,
+    /// The number of ranks in that generation.
+    ranks: u32,
+    model: Option<TrainedModel>,
+    /// Whether the writer is at it.
+    is_busy: bool,
+}
+
+impl World {
+    /// Takes an order to save; returns the outcome where it is known at once.
+    pub(crate) fn checkpoint_ordered(
+        &mut self,
+        process: u32,
+        command: CheckpointCommand,
+    ) -> Option<CheckpointOutcome> {
+        let entry = &mut self.processes[process as usize];
+        let place = entry.place;
+        let program = &mut entry.program;
+        match command {
+            CheckpointCommand::Save { order, rank, world_size, .. } => {
+                let (stamp, step) = (order.stamp, order.step);
+                let reached = Step(program.saved.map_or(0, |saved| saved.model.step));
+                let outcome = |report| Some(CheckpointOutcome { stamp, step, report });
+                if program.generation == stamp && reached >= step {
+                    return outcome(CheckpointReport::Missed { reached });
+                }
+                if program.part.is_some_and(|part| part.is_busy) {
+                    let reason = "busy with an earlier save".to_owned();
+                    return outcome(CheckpointReport::Failed { reason });
+                }
+                let (ranks, step) = (world_size, step.0);
+                let part = PartSave { stamp, step, rank, ranks, model: None, is_busy: false };
+                program.part = Some(part);
+                self.decide(place, || format!("save step {step}"));
+                None
+            }
+            CheckpointCommand::Seal { stamp, step, keep } => {
+                self.decide(place, || format!("make step {step} whole"));
+                let ranks = self.processes[process as usize].program.world_size();
+                let takes = self.storage.draw_time()?;
+                let whole = Happening::MadeWhole { process, stamp, step: step.0, ranks, keep };
+                self.agenda.push(self.now + takes, whole);
+                None
+            }
+        }
+    }
+
+    /// A commit was made. Begins to write its part if it is the one to save.
+    pub(super) fn write_part_if_due(&mut self, process: u32, before: TrainedModel) {
+        let program = &mut self.processes[process as usize].program;
+        let (generation, mut model) = (program.generation, program.live);
+        let Some(part) = &mut program.part else { return };
+        if (part.stamp, part.step) != (generation, model.step) || part.is_busy {
+            return;
+        }
+        if is_planted(Bug::LedgerOfAnotherStep) {
+            model.consumed = before.consumed;
+        }
+        (part.model, part.is_busy) = (Some(model), true);
+        let (stamp, step) = (part.stamp, part.step);
+        if let Some(takes) = self.storage.draw_time() {
+            let written = Happening::PartWritten { process, stamp, step };
+            self.agenda.push(self.now + takes, written);
+        }
+    }
+
+    /// A process has written its part.
+    pub(super) fn handle_part_written(&mut self, process: u32, stamp: Stamp, step: u64) {
+        if self.freeze(process, Happening::PartWritten { process, stamp, step }) {
+            return;
+        }
+        let is_full = self.storage.draw_full();
+        let entry = &mut self.processes[process as usize];
+        let job = entry.job;
+        let part = entry.program.part.as_mut();
+        let Some(part) = part.filter(|part| (part.stamp, part.step) == (stamp, step)) else {
+            return;
+        };
+        part.is_busy = false;
+        let (rank, ranks, model) = (part.rank, part.ranks, part.model);
+        let Some(model) = model else { return };
+        let report = match self.storage.write((job, stamp, step), (rank, ranks), model, is_full) {
+            Ok(StorageResult::Done) => CheckpointReport::PartSaved { bytes: 1 },
+            Ok(StorageResult::Failed(reason)) => CheckpointReport::Failed { reason },
+            Err(error) => return self.fail_safety(error),
+        };
+        let outcome = CheckpointOutcome { stamp, step: Step(step), report };
+        self.tell(process, ThreadTell::Checkpoint(outcome));
+    }
+
+    /// A process has made a checkpoint of so many ranks whole.
+    pub(super) fn handle_made_whole(
+        &mut self,
+        process: u32,
+        save: (Stamp, u64),
+        (ranks, keep): (u32, u32),
+    ) {
+        let (stamp, step) = save;
+        if self.freeze(process, Happening::MadeWhole { process, stamp, step, ranks, keep }) {
+            return;
+        }
+        let job = self.processes[process as usize].job;
+        let is_full = self.storage.draw_full();
+        let report = match self.storage.seal((job, stamp, step), (ranks, keep), is_full) {
+            Ok(StorageResult::Done) => CheckpointReport::Sealed { bytes: 1, troubles: Vec::new() },
+            Ok(StorageResult::Failed(reason)) => CheckpointReport::Failed { reason },
+            Err(error) => return self.fail_safety(error),
+        };
+        let outcome = CheckpointOutcome { stamp, step: Step(step), report };
+        self.tell(process, ThreadTell::Checkpoint(outcome));
+    }
+
+    /// Checks what the driver says of checkpoints.
+    pub(super) fn check_checkpoint_told(&mut self, step: u64) {
+        if !self.storage.is_sealed(self.driver.job, step) {
+            self.fail_safety(format!("C-1: step {step} is said to be saved, and is not"));
+        }
+    }
+
+    /// The root of a generation in which nobody holds a commit looks for a checkpoint.
+    pub(super) fn load_checkpoint(&mut self, process: u32, source: Option<&CheckpointSource>) {
+        let job = self.processes[process as usize].job;
+        let program = &self.processes[process as usize].program;
+        if source.is_none() || program.saved.is_some() || !program.is_root() {
+            return;
+        }
+        let found = match self.storage.resume(job) {
+            Ok(found) => found,
+            Err(error) => return self.fail_safety(error),
+        };
+        let program = &mut self.processes[process as usize].program;
+        if let Some(model) = found {
+            program.begin_from(model);
+        }
+        let (stamp, step) = (program.stamp, found.map(|model| Step(model.step)));
+        self.tell_event(process, TrainingEvent::Resumed { stamp, step, notes: Vec::new() });
+    }
+}
