@@ -98,7 +98,7 @@ fn o_1_slot_seconds_add_up_to_the_wall_clock_times_the_slots_over_two_drivers() 
     job.start_driver_again();
     job.wait("the takeover", |job| (!job.events_of("takeover_done").is_empty()).then_some(()));
     let goodput = checked_goodput(&mut job, 2.0);
-    assert!(goodput["buckets"]["driver_away"].as_f64() > Some(0.0), "{goodput}");
+    assert!(goodput["buckets"]["driver_away"].is_null(), "the workers trained on: {goodput}");
     let shares = [&goodput["since_start"], &goodput["last_10_min"]];
     assert!(
         shares.iter().all(|it| (0.0..=1.0).contains(&it.as_f64().unwrap_or(-1.0))),

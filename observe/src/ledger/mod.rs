@@ -14,6 +14,7 @@ mod spans;
 mod tests;
 mod timeline;
 mod totals;
+mod unseen;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,7 @@ use self::spans::{SlotSpan, TrainingHistory};
 pub use self::timeline::TotalsTimeline;
 pub use self::totals::BucketTotals;
 use self::totals::{RecentTotals, seconds};
+use self::unseen::UnseenTraining;
 use self::waits::AwaitedStragglers;
 
 /// The ledger of a job.
@@ -68,6 +70,8 @@ pub struct GoodputLedger {
     open_reset: Option<GenerationId>,
     /// The phase before the driver went away.
     before_away: Option<KnownPhase>,
+    /// Stretches without a driver that began while the current generation trained.
+    unseen: UnseenTraining,
 }
 
 impl GoodputLedger {
@@ -95,6 +99,7 @@ impl GoodputLedger {
             is_short: false,
             open_reset: None,
             before_away: None,
+            unseen: UnseenTraining::default(),
         }
     }
 
@@ -201,6 +206,7 @@ impl GoodputLedger {
                 self.reset_done(*from, generation, ms, *steps_lost);
             }
             EventKind::TakeoverBegun { members, phase, .. } => self.taken_over(members, *phase),
+            EventKind::TakeoverDone { lost, .. } => self.takeover_done(*lost),
             EventKind::JobEnded { .. } => {
                 self.end_hang();
                 self.end_training();
@@ -228,7 +234,6 @@ impl GoodputLedger {
             | EventKind::ReplicasDiffer { .. }
             | EventKind::NotCompared { .. }
             | EventKind::StateLost { .. }
-            | EventKind::TakeoverDone { .. }
             | EventKind::StandbysChanged { .. }
             | EventKind::HandedOver { .. }
             | EventKind::Abandoned { .. }
@@ -243,6 +248,9 @@ impl GoodputLedger {
     pub fn handle_driver_gone(&mut self, at: Time) {
         self.advance(at);
         if self.phase != KnownPhase::Away {
+            if self.phase == KnownPhase::Run {
+                self.unseen.begin(self.now);
+            }
             self.before_away = Some(self.phase);
             self.enter(KnownPhase::Away);
         }
@@ -252,6 +260,7 @@ impl GoodputLedger {
     pub fn handle_driver_back(&mut self, now: Time) {
         self.advance(now);
         if let Some(before) = self.before_away.take() {
+            self.unseen.end(self.now);
             self.enter(before);
         }
     }
@@ -515,7 +524,18 @@ impl GoodputLedger {
         self.enter(phase);
     }
 
+    /// The members of a generation that came back to a new driver have trained meanwhile, if none is lost.
+    fn takeover_done(&mut self, lost: usize) {
+        let slots = self.slots_of_members();
+        for span in self.unseen.take(slots) {
+            if lost == 0 {
+                self.rebook((TimeBucket::DriverAway, TimeBucket::Training), &span);
+            }
+        }
+    }
+
     fn end_training(&mut self) {
+        self.unseen = UnseenTraining::default();
         let slots = self.slots_of_members();
         self.history.end(self.now, slots);
     }

@@ -181,6 +181,21 @@ fn time_without_a_driver_is_said_to_be_so() {
     story.at(30, []);
     assert_eq!(story.seconds(TimeBucket::DriverAway), 10.0);
     assert_eq!(story.seconds(TimeBucket::Training), 30.0);
+    story.at(31, [EventKind::TakeoverDone { lost: 0, ms: 6_000.0 }]);
+    assert_eq!(story.seconds(TimeBucket::DriverAway), 0.0, "all members have trained on");
+    assert_eq!(story.seconds(TimeBucket::Training), 42.0);
+}
+
+#[test]
+fn time_without_a_driver_stays_unknown_where_a_member_is_lost_meanwhile() {
+    let (mut story, [a, b]) = Story::two_train();
+    story.ledger.handle_driver_gone(at(20));
+    story.ledger.handle_driver_back(at(25));
+    let (members, phase) = (vec![a, b.clone()], JobPhase::Run);
+    story.at(25, [EventKind::TakeoverBegun { hosts: 2, workers: 2, members, phase }]);
+    story.at(27, killed(&b));
+    story.at(27, [EventKind::TakeoverDone { lost: 1, ms: 2_000.0 }]);
+    assert_eq!(story.seconds(TimeBucket::DriverAway), 10.0);
 }
 
 #[test]

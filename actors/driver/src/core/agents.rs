@@ -134,7 +134,10 @@ impl DriverCore {
         let PendingJoin { node: from, slots, live, .. } = join;
         let slots = *slots;
         if self.roster.admit(now, host, join) {
-            self.event(EventKind::HostJoined { host: host.clone(), slots });
+            // An agent that a launcher started offers as many as there may be: the list says how many are used.
+            let listed = self.roster.seating().listing(host);
+            let used = listed.map_or(slots, |listing| listing.slots.min(slots));
+            self.event(EventKind::HostJoined { host: host.clone(), slots: used });
             self.open_slots(host, from.incarnation);
         }
         let welcome = DriverToAgent::Welcome {

@@ -225,7 +225,12 @@ impl DriverCore {
             .workers()
             .map(|(worker, record)| self.worker_status(worker, record, ranks.get(worker), &counts))
             .collect();
-        statuses.extend(self.empty_slots(now));
+        let done = self.members_done(&ranks);
+        let is_shown = |slot: &WorkerStatus| {
+            !done.iter().any(|it| (&it.host, it.slot) == (&slot.host, slot.slot))
+        };
+        statuses.extend(self.empty_slots(now).filter(is_shown));
+        statuses.extend(done);
         statuses.sort_by(|a, b| {
             let key = |status: &WorkerStatus| {
                 (status.rank.is_none(), status.rank, status.host.clone(), status.slot)
@@ -273,6 +278,19 @@ impl DriverCore {
         }
     }
 
+    /// Members of a job that has succeeded whose processes are gone: those of a job by restart live for one generation.
+    fn members_done(&self, ranks: &BTreeMap<WorkerId, u32>) -> Vec<WorkerStatus> {
+        if self.round.phase().name() != JobPhase::Succeeded {
+            return Vec::new();
+        }
+        let done = ranks.iter().filter(|(worker, _)| self.roster.worker(worker).is_none());
+        done.map(|(worker, rank)| {
+            let slot = (worker.host.clone(), worker.slot);
+            slot_without_process(slot, Some(*rank), WorkerCondition::Succeeded)
+        })
+        .collect()
+    }
+
     /// Slots without a process: spare, in back-off, or at rest.
     fn empty_slots(&self, now: Time) -> impl Iterator<Item = WorkerStatus> {
         let listed = self.roster.hosts().iter().filter(|entry| entry.state == HostState::Listed);
@@ -291,20 +309,7 @@ impl DriverCore {
                 (false, true) => WorkerCondition::Resting,
                 (false, false) => WorkerCondition::Spare,
             };
-            Some(WorkerStatus {
-                rank: None,
-                host: slot.0,
-                slot: slot.1,
-                pid: None,
-                state,
-                step: 0,
-                note: String::new(),
-                reported: ReportedValues::default(),
-                step_ms: None,
-                compute_ms: None,
-                waiting_ms: None,
-                shards: None,
-            })
+            Some(slot_without_process(slot, None, state))
         })
     }
 
@@ -334,6 +339,27 @@ impl DriverCore {
             RoundPhase::Ending { .. } => self.awaited_ends(now),
             _ => None,
         }
+    }
+}
+
+fn slot_without_process(
+    (host, slot): SlotId,
+    rank: Option<u32>,
+    state: WorkerCondition,
+) -> WorkerStatus {
+    WorkerStatus {
+        rank,
+        host,
+        slot,
+        pid: None,
+        state,
+        step: 0,
+        note: String::new(),
+        reported: ReportedValues::default(),
+        step_ms: None,
+        compute_ms: None,
+        waiting_ms: None,
+        shards: None,
     }
 }
 

@@ -84,6 +84,8 @@ pub(super) struct Cluster {
     pub(super) deltas: u32,
     pub(super) roots: Vec<Option<u32>>,
     pub(super) failed_hosts: Vec<HostName>,
+    /// Hosts that have joined, as it was told, with their slots.
+    pub(super) joined: Vec<(HostName, u32)>,
     /// Whether the host manager does not blacklist a failing host by itself.
     pub(super) host_manager_is_slow: bool,
     /// Events that say which host does not reach which.
@@ -171,6 +173,7 @@ impl Cluster {
             deltas: 0,
             roots: Vec::new(),
             failed_hosts: Vec::new(),
+            joined: Vec::new(),
             host_manager_is_slow: false,
             unreachable: Vec::new(),
             warnings: Vec::new(),
@@ -595,6 +598,7 @@ impl Cluster {
             DriverOutput::HostJoined { .. } | DriverOutput::HostLeft { .. } => {}
             DriverOutput::Event(event) => match event.kind {
                 EventKind::GenerationRunning { world_size } => self.sizes.push(world_size),
+                EventKind::HostJoined { host, slots } => self.joined.push((host, slots)),
                 EventKind::ResetDecided { cause, .. } => self.resets.push(cause),
                 EventKind::ResetDone { steps_lost, cause, .. } => {
                     self.steps_lost.push(steps_lost);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::ProgramError;
+use elastic_host_manager::{HostEntry, HostState};
+use elastic_protocol::messages::{ProgramError, WorkerCondition};
 use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, WorkerId};
 
 use super::cluster::{Cluster, silence};
@@ -83,8 +84,22 @@ fn the_job_succeeds_when_every_process_has() {
     cluster.exit(&first, DONE);
     assert!(cluster.result.is_none());
     all_done(&mut cluster);
+    let status = cluster.core.status(cluster.now, &|_| String::new());
+    let shown: Vec<_> = status.workers.iter().map(|it| (it.rank, it.state)).collect();
+    let succeeded = |rank| (Some(rank), WorkerCondition::Succeeded);
+    assert_eq!(shown, [0, 1, 2, 3].map(succeeded), "whose processes are gone are shown, too");
     let result = cluster.result.expect("the job has ended");
     assert_eq!((result.outcome, result.code), (JobOutcome::Succeeded, 0));
+}
+
+#[test]
+fn an_agent_that_offers_all_slots_joins_with_those_that_are_listed() {
+    let mut cluster = Cluster::new(|config| config.mode = ElasticMode::Restart);
+    cluster.hosts = vec![HostEntry { name: host("a"), slots: 2, state: HostState::Listed }];
+    cluster.list_hosts();
+    cluster.join(&host("a"), 4_096, Vec::new());
+    cluster.settle();
+    assert_eq!(cluster.joined, [(host("a"), 2)]);
 }
 
 #[test]
