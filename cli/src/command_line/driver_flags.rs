@@ -19,8 +19,7 @@ use elastic_protocol::messages::FileUmask;
 use super::driver_plan::DashboardPlan;
 use super::output_prefix::{OutputPrefix, output_prefix};
 use super::values::{
-    address, bytes, checkpoint_every, count, host_and_port, positive_seconds, seconds, umask,
-    workers,
+    address, advertised, bytes, checkpoint_every, count, positive_seconds, seconds, umask, workers,
 };
 
 /// The driver's flags. An absent flag means its default, which `plan_driver` and `plan_run` fill in.
@@ -37,8 +36,9 @@ pub(crate) struct DriverFlags {
     /// `run`: any free port]
     #[arg(long, env = "ELASTIC_BIND", value_name = "ADDR", value_parser = address)]
     pub(crate) bind: Option<SocketAddr>,
-    /// The address at which others reach the driver, if that is not --bind (0.0.0.0, a forwarded port)
-    #[arg(long, env = "ELASTIC_ADVERTISE", value_name = "HOST:PORT", value_parser = host_and_port)]
+    /// The address at which others reach the driver, if that is not --bind (0.0.0.0, a forwarded port); without a port
+    /// it is that of --bind
+    #[arg(long, env = "ELASTIC_ADVERTISE", value_name = "HOST[:PORT]", value_parser = advertised)]
     pub(crate) advertise: Option<String>,
     /// Workers to start with [default: all slots known at the start]
     #[arg(short = 'n', long, env = "ELASTIC_NP", value_name = "N", value_parser = workers)]

@@ -71,4 +71,5 @@ pub(crate) use status::print_status;
 pub(crate) use status_text::{describe_goodput, program_words};
 pub(crate) use stdout::print_line;
 pub(crate) use timeline::print_timeline;
+pub(crate) use values::host_and_port_or;
 pub(crate) use worker_flags::{Leash, TOKEN_VARIABLE, WorkerPlan, plan_worker};

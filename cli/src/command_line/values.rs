@@ -86,12 +86,23 @@ pub(crate) fn workers(text: &str) -> Result<u32, String> {
 
 /// Parses `HOST:PORT`, `HOST` or `[IPV6]:PORT`; the default port is [`DEFAULT_PORT`].
 pub(crate) fn host_and_port(text: &str) -> Result<String, String> {
+    host_and_port_or(text, DEFAULT_PORT)
+}
+
+/// Checks an address of the driver from outside, and leaves it as it is: where it names no port, the driver's own is meant,
+/// which is known once the driver listens.
+pub(crate) fn advertised(text: &str) -> Result<String, String> {
+    host_and_port(text).map(|_| text.trim().to_owned())
+}
+
+/// Parses `HOST:PORT`, `HOST` or `[IPV6]:PORT`, with this default port.
+pub(crate) fn host_and_port_or(text: &str, default_port: u16) -> Result<String, String> {
     let text = text.trim();
     if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, DEFAULT_PORT).to_string());
+        return Ok(SocketAddr::new(ip, default_port).to_string());
     }
     let (host, port) = match text.rsplit_once(':') {
-        None => (text, Ok(DEFAULT_PORT)),
+        None => (text, Ok(default_port)),
         Some((host, port)) => (host, port.parse()),
     };
     let is_name =
@@ -155,6 +166,14 @@ mod tests {
     fn drivers_stand_in_a_list() {
         assert_eq!(hosts_and_ports("a, b:1"), Ok("a:7070,b:1".to_owned()));
         assert!(hosts_and_ports("a,,b").is_err() && hosts_and_ports("").is_err());
+    }
+
+    #[test]
+    fn an_advertised_address_without_a_port_is_left_as_it_is() {
+        assert_eq!(advertised(" head "), Ok("head".to_owned()));
+        assert_eq!(host_and_port_or("head", 9), Ok("head:9".to_owned()));
+        assert_eq!(host_and_port_or("head:8", 9), Ok("head:8".to_owned()));
+        assert!(advertised("a b").is_err());
     }
 
     #[test]

@@ -22,7 +22,8 @@ impl StepRate {
             self.steps.clear();
         }
         self.steps.push_back((at, step));
-        while self.steps.front().is_some_and(|(since, _)| *since + RATE_OVER < at) {
+        // The time reaches back at least so far: of a process that stood still, the steps meanwhile count with their time.
+        while self.steps.get(1).is_some_and(|(since, _)| *since + RATE_OVER <= at) {
             self.steps.pop_front();
         }
     }
@@ -51,5 +52,8 @@ mod tests {
         assert_eq!(rate.per_second(), Some(10.0));
         rate.handle_step(at(15), 330);
         assert_eq!(rate.per_second(), Some(30.0), "of the last ten seconds");
+        rate.handle_step(at(75), 2_130);
+        rate.handle_step(at(76), 2_160);
+        assert_eq!(rate.per_second(), Some(30.0), "over the time in which nothing was seen, too");
     }
 }

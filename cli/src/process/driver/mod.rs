@@ -435,8 +435,11 @@ fn open(
             Listening::new_job(plan.shared.as_ref()).failed("the job's secrets cannot be made")?;
         let listening = Listening::start(plan, socket.map(Rc::new), secrets, Term(1))?;
         let state = open_state_dir(plan, listening.address)?;
-        // No successor will come for orphaned workers, so training ones get the same timeout as idle ones.
-        plan.config.deadlines.orphan_training.get_or_insert(plan.config.deadlines.orphan);
+        // No successor will come for orphaned workers, so training ones get the same timeout as idle ones. Agents that are
+        // this driver's own processes end when it does: a driver that is silent stands still (Ctrl-Z), and goes on.
+        if plan.launcher != LauncherKind::Local {
+            plan.config.deadlines.orphan_training.get_or_insert(plan.config.deadlines.orphan);
+        }
         return Ok(OpenedDriver { state, listening, durable: None, seat: None });
     }
     let state = open_state_dir(plan, plan.bind)?;

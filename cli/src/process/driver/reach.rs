@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::command_line::{DriverPlan, LauncherKind, say};
+use crate::command_line::{DriverPlan, LauncherKind, host_and_port_or, say};
 
 /// The address at which workers and agents reach the driver.
 pub(super) fn reached_at(plan: &DriverPlan, address: SocketAddr) -> String {
     if let Some(advertise) = &plan.advertise {
-        return advertise.clone();
+        // The command line has checked it.
+        return host_and_port_or(advertise, address.port()).unwrap_or_else(|_| advertise.clone());
     }
     if !address.ip().is_unspecified() {
         return address.to_string();
