@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{binary, program, wait_until};
+use crate::support::{binary, now, program, signal, wait_until};
 
 /// `elastic-node` with a list of jobs of its own.
 fn command(folder: &TempDir, line: &[&str]) -> Command {
@@ -70,4 +72,40 @@ fn a_job_on_a_random_port_is_found_while_it_runs_and_after_its_end() {
     let explained = output(&folder, &["explain", "--job", id]);
     let stderr = String::from_utf8_lossy(&explained.stderr);
     assert!(!stderr.contains("cannot be read"), "{stderr}");
+}
+
+#[test]
+fn s_7_a_run_that_stands_still_for_a_minute_goes_on_with_the_same_workers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["control", "log"] {
+        fs::create_dir(folder.path().join(name)).expect("a folder");
+    }
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let trainer = program("trainer").display().to_string();
+    let (control, log) = (at("control"), at("log"));
+    let line = ["run", "-n", "2", "--mode", "in-process", "--", &trainer];
+    let line = [&line[..], &["--control", &control, "--log", &log]].concat();
+    let mut job = command(&folder, &line)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let workers = || {
+        let status = json(&folder, &["status", "--json"]);
+        let pids = status["workers"].as_array()?.iter().map(|it| it["pid"].as_u64());
+        (status["phase"] == "run").then(|| pids.collect::<Option<Vec<u64>>>()).flatten()
+    };
+    let before = wait_until("a job that runs", workers);
+    // As Ctrl-Z does it: the agent and the workers have process groups of their own.
+    let driver = i32::try_from(job.id()).expect("a pid");
+    signal(driver, Signal::SIGSTOP);
+    // Longer than idle workers and agents wait for a driver (`--orphan-timeout`, 30 s).
+    let until = now() + Duration::from_secs(60);
+    wait_until("a minute to pass", || (now() >= until).then_some(()));
+    signal(driver, Signal::SIGCONT);
+    assert_eq!(wait_until("the job to run on", workers), before, "nobody was started again");
+    assert_eq!(json(&folder, &["status", "--json"])["resets"], 0);
+    fs::write(folder.path().join("control/finish"), "").expect("a file");
+    let status = wait_until("the end of the job", || job.try_wait().expect("ours"));
+    assert_eq!(status.code(), Some(0));
 }

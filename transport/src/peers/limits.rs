@@ -12,8 +12,8 @@ pub const CLOSE_GRACE: Duration = Duration::from_millis(250);
 
 /// How long the end that makes the connections keeps a session with a silent peer. The peer may be a driver
 /// that was stopped, swapped out or suspended: within this time the session continues as if nothing had
-/// happened.
-pub const RESUME_WITHIN: Duration = Duration::from_secs(30);
+/// happened. Twice the longest pause that must reset nobody (S-7).
+pub const RESUME_WITHIN: Duration = Duration::from_secs(120);
 
 /// Time after a node's own pause in which it judges no silence: its peers have to notice that the connection is
 /// gone, and make another. As long as the time that a new driver gives to the nodes of its predecessor.

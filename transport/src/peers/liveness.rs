@@ -164,8 +164,8 @@ mod tests {
         assert_eq!(liveness.handle_timeout(at(1000)), Some(PeerChange::Silent));
         assert_eq!(liveness.handle_timeout(at(1999)), None);
         assert_eq!(liveness.handle_timeout(at(2000)), Some(PeerChange::Silent), "as good as gone");
-        assert_eq!(liveness.handle_timeout(at(29_999)), None);
-        assert_eq!(liveness.handle_timeout(at(30_000)), Some(PeerChange::Lost));
+        assert_eq!(liveness.handle_timeout(at(119_999)), None);
+        assert_eq!(liveness.handle_timeout(at(120_000)), Some(PeerChange::Lost));
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..NODES, any::<bool>()).prop_map(|(node, closes)| Step::LinkEnds { node, closes }),
         1 => node.prop_map(|node| Step::Close { node }),
         4 => (1_u64..3000).prop_map(|ms| Step::Wait { ms }),
-        1 => (1_u64..40_000).prop_map(|ms| Step::Pause { ms }),
+        1 => (1_u64..160_000).prop_map(|ms| Step::Pause { ms }),
     ]
 }
 
@@ -260,7 +260,7 @@ proptest! {
         let mut life = Life::new(is_dialler);
         steps.iter().for_each(|step| life.step(step));
         // Every session that is left ends by silence.
-        life.wait_until(life.now + Duration::from_secs(100));
+        life.wait_until(life.now + RESUME_WITHIN * 3);
         life.observe();
         prop_assert!(life.seen.values().all(|seen| !seen.is_up), "a silent peer is never lost");
         prop_assert!(life.core.peer_count() <= usize::from(is_dialler));
