@@ -1,7 +1,7 @@
 //! The jobs of this user on this machine: `list`, `status` and `explain` find them without an address, also after the end.
 
 use std::fs;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -26,28 +26,49 @@ fn json(folder: &TempDir, line: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
 
+/// A `run` whose driver is killed where its test fails; agents and workers end with it.
+struct RunningJob(Child);
+
+impl RunningJob {
+    /// Starts two workers of the test's training program, which go on until `control/finish` is there.
+    fn start(folder: &TempDir) -> Self {
+        for name in ["control", "log"] {
+            fs::create_dir(folder.path().join(name)).expect("a folder");
+        }
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let (trainer, control, log) = (program("trainer"), at("control"), at("log"));
+        let trainer = trainer.display().to_string();
+        let line = ["run", "-n", "2", "--mode", "in-process", "--", &trainer];
+        let line = [&line[..], &["--control", &control, "--log", &log]].concat();
+        let mut job = command(folder, &line);
+        Self(job.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
+    }
+
+    /// Has the job succeed, and waits for that.
+    fn finish(&mut self, folder: &TempDir) -> ExitStatus {
+        fs::write(folder.path().join("control/finish"), "").expect("a file");
+        wait_until("the end of the job", || self.0.try_wait().expect("ours"))
+    }
+}
+
+impl Drop for RunningJob {
+    fn drop(&mut self) {
+        // After its end there is nothing to kill.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_job_on_a_random_port_is_found_while_it_runs_and_after_its_end() {
     let folder = tempfile::tempdir().expect("a folder");
-    for name in ["control", "log"] {
-        fs::create_dir(folder.path().join(name)).expect("a folder");
-    }
-    let at = |name: &str| folder.path().join(name).display().to_string();
     assert_eq!(json(&folder, &["list", "--json"]), Value::Array(Vec::new()));
     let none = output(&folder, &["status"]);
     let stderr = String::from_utf8_lossy(&none.stderr);
     assert_eq!(none.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("no job of this user") && stderr.contains("hint:"), "{stderr}");
 
-    let trainer = program("trainer").display().to_string();
-    let (control, log) = (at("control"), at("log"));
-    let line = ["run", "-n", "2", "--mode", "in-process", "--", &trainer];
-    let line = [&line[..], &["--control", &control, "--log", &log]].concat();
-    let mut job = command(&folder, &line)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
+    let mut job = RunningJob::start(&folder);
     let running = wait_until("a job that runs", || {
         let status = json(&folder, &["status", "--json"]);
         (status["phase"] == "run").then_some(status)
@@ -55,9 +76,9 @@ fn a_job_on_a_random_port_is_found_while_it_runs_and_after_its_end() {
     let listed = json(&folder, &["list", "--json"]);
     assert_eq!(listed[0]["state"], "running", "{listed}");
     assert_eq!(listed[0]["job"], running["job"], "{listed}");
-    assert_eq!(listed[0]["program"][0], *trainer, "{listed}");
-    fs::write(folder.path().join("control/finish"), "").expect("a file");
-    wait_until("the end of the job", || job.try_wait().expect("ours"));
+    let trainer = program("trainer").display().to_string();
+    assert_eq!(listed[0]["program"][0], trainer, "{listed}");
+    job.finish(&folder);
 
     let listed = json(&folder, &["list", "--json"]);
     assert_eq!(listed[0]["state"], "succeeded", "{listed}");
@@ -77,19 +98,7 @@ fn a_job_on_a_random_port_is_found_while_it_runs_and_after_its_end() {
 #[test]
 fn s_7_a_run_that_stands_still_for_a_minute_goes_on_with_the_same_workers() {
     let folder = tempfile::tempdir().expect("a folder");
-    for name in ["control", "log"] {
-        fs::create_dir(folder.path().join(name)).expect("a folder");
-    }
-    let at = |name: &str| folder.path().join(name).display().to_string();
-    let trainer = program("trainer").display().to_string();
-    let (control, log) = (at("control"), at("log"));
-    let line = ["run", "-n", "2", "--mode", "in-process", "--", &trainer];
-    let line = [&line[..], &["--control", &control, "--log", &log]].concat();
-    let mut job = command(&folder, &line)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
+    let mut job = RunningJob::start(&folder);
     let workers = || {
         let status = json(&folder, &["status", "--json"]);
         let pids = status["workers"].as_array()?.iter().map(|it| it["pid"].as_u64());
@@ -97,15 +106,13 @@ fn s_7_a_run_that_stands_still_for_a_minute_goes_on_with_the_same_workers() {
     };
     let before = wait_until("a job that runs", workers);
     // As Ctrl-Z does it: the agent and the workers have process groups of their own.
-    let driver = i32::try_from(job.id()).expect("a pid");
+    let driver = i32::try_from(job.0.id()).expect("a pid");
     signal(driver, Signal::SIGSTOP);
     // Longer than idle workers and agents wait for a driver (`--orphan-timeout`, 30 s).
     let until = now() + Duration::from_secs(60);
     wait_until("a minute to pass", || (now() >= until).then_some(()));
     signal(driver, Signal::SIGCONT);
     assert_eq!(wait_until("the job to run on", workers), before, "nobody was started again");
-    assert_eq!(json(&folder, &["status", "--json"])["resets"], 0);
-    fs::write(folder.path().join("control/finish"), "").expect("a file");
-    let status = wait_until("the end of the job", || job.try_wait().expect("ours"));
-    assert_eq!(status.code(), Some(0));
+    assert_eq!(job.finish(&folder).code(), Some(0));
+    assert_eq!(json(&folder, &["status", "--json"])["resets"], 0, "D-3");
 }
