@@ -165,27 +165,31 @@ macro_rules! integer_arithmetic {
 
 integer_arithmetic!(u8, i32, i64, u32, u64);
 
+/// A rank's contribution, as bytes. It is called once a rank and block. It is no type parameter: the folds, which are
+/// compiled for each element and each operation, would be compiled again for each caller.
+type Contribution<'f, 'a> = &'f dyn Fn(u32) -> &'a [u8];
+
 /// Folds the contributions of `world` ranks, in rank order, into `destination`, which holds the
 /// contribution of rank `own` beforehand. `contribution(rank)` gives the others' bytes; every slice
 /// has the length of `destination` and the alignment of the type.
-pub(crate) fn fold_ranks<'a>(
+pub(crate) fn fold_ranks(
     data_type: DataType,
     op: ReduceOp,
     destination: &mut [u8],
     own: u32,
     world: u32,
-    contribution: impl Fn(u32) -> &'a [u8],
+    contribution: Contribution<'_, '_>,
 ) {
     match data_type {
-        DataType::F32 => fold_floats::<f32, _>(op, destination, own, world, contribution),
-        DataType::F64 => fold_floats::<f64, _>(op, destination, own, world, contribution),
-        DataType::F16 => fold_floats::<f16, _>(op, destination, own, world, contribution),
-        DataType::Bf16 => fold_floats::<bf16, _>(op, destination, own, world, contribution),
-        DataType::U8 => fold_typed::<u8, _>(op, destination, own, world, contribution),
-        DataType::I32 => fold_typed::<i32, _>(op, destination, own, world, contribution),
-        DataType::I64 => fold_typed::<i64, _>(op, destination, own, world, contribution),
-        DataType::U32 => fold_typed::<u32, _>(op, destination, own, world, contribution),
-        DataType::U64 => fold_typed::<u64, _>(op, destination, own, world, contribution),
+        DataType::F32 => fold_floats::<f32>(op, destination, own, world, contribution),
+        DataType::F64 => fold_floats::<f64>(op, destination, own, world, contribution),
+        DataType::F16 => fold_floats::<f16>(op, destination, own, world, contribution),
+        DataType::Bf16 => fold_floats::<bf16>(op, destination, own, world, contribution),
+        DataType::U8 => fold_typed::<u8>(op, destination, own, world, contribution),
+        DataType::I32 => fold_typed::<i32>(op, destination, own, world, contribution),
+        DataType::I64 => fold_typed::<i64>(op, destination, own, world, contribution),
+        DataType::U32 => fold_typed::<u32>(op, destination, own, world, contribution),
+        DataType::U64 => fold_typed::<u64>(op, destination, own, world, contribution),
     }
 }
 
@@ -231,23 +235,23 @@ pub(crate) fn narrow(data_type: DataType, wide: &[f32], narrow: &mut [u8]) {
 /// The fold for float types: also compiled for AVX2, which is used where the processor has it. The bits are the
 /// same, as nothing is contracted or reordered.
 #[multiversion(targets("x86_64+avx2"))]
-fn fold_floats<'a, E: Arithmetic, C: Fn(u32) -> &'a [u8]>(
+fn fold_floats<E: Arithmetic>(
     op: ReduceOp,
     destination: &mut [u8],
     own: u32,
     world: u32,
-    contribution: C,
+    contribution: Contribution<'_, '_>,
 ) {
-    fold_typed::<E, C>(op, destination, own, world, contribution);
+    fold_typed::<E>(op, destination, own, world, contribution);
 }
 
 #[inline(always)]
-fn fold_typed<'a, E: Arithmetic, C: Fn(u32) -> &'a [u8]>(
+fn fold_typed<E: Arithmetic>(
     op: ReduceOp,
     destination: &mut [u8],
     own: u32,
     world: u32,
-    contribution: C,
+    contribution: Contribution<'_, '_>,
 ) {
     let destination: &mut [E] = bytemuck::cast_slice_mut(destination);
     let other = |rank: u32| bytemuck::cast_slice::<u8, E>(contribution(rank));
@@ -377,7 +381,7 @@ mod tests {
             bytemuck::cast_slice_mut(&mut result),
             own as u32,
             ranks.len() as u32,
-            |rank| bytemuck::cast_slice(&ranks[rank as usize]),
+            &|rank| bytemuck::cast_slice(&ranks[rank as usize]),
         );
         result
     }

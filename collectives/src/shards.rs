@@ -210,7 +210,7 @@ impl<'a, E: Element> ShardFold<'a, E> {
 /// `left` = `left` op `right`, where a mean is still a sum.
 fn combine(data_type: DataType, op: ReduceOp, left: &mut [u8], right: &[u8]) {
     let op = if op == ReduceOp::Mean { ReduceOp::Sum } else { op };
-    fold_ranks(data_type, op, left, 0, 2, |_| right);
+    fold_ranks(data_type, op, left, 0, 2, &|_| right);
 }
 
 /// Reduces partial results into `output`: this rank gives those of [`ShardDeal::nodes_of`], in order.

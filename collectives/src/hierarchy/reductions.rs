@@ -44,7 +44,7 @@ impl HierarchicalCommunicator {
             if self.leads() {
                 self.gather_between(signature, gathered, length)?;
                 data.copy_from_slice(&gathered[place(0)]);
-                fold_ranks(data_type, op, data, 0, world, |rank| &gathered[place(rank)]);
+                fold_ranks(data_type, op, data, 0, world, &|rank| &gathered[place(rank)]);
             }
             self.broadcast_within(signature, data, data_type)
         })();
@@ -214,7 +214,7 @@ fn fold(
     // The mean divides the sum of all hosts, and so only the last host divides.
     let partial = if op == ReduceOp::Mean { ReduceOp::Sum } else { op };
     if let Some(carry) = carry {
-        fold_ranks(data_type, partial, data, 1, 2, |_| carry);
+        fold_ranks(data_type, partial, data, 1, 2, &|_| carry);
     }
     // The leader waits only for its host's ranks. They wait for the leader, which may wait for other hosts.
     let phase = if group.leads() { WaitPhase::Within } else { WaitPhase::Back };

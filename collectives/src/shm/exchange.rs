@@ -65,7 +65,7 @@ fn reduce_whole(
     session.offer(area, 0, data);
     session.enter()?;
     if root.is_none_or(|root| root == session.own()) {
-        fold_ranks(data_type, op, data, session.own(), session.world(), |rank| {
+        fold_ranks(data_type, op, data, session.own(), session.world(), &|rank| {
             session.published(rank, area, 0..length)
         });
     }
@@ -101,7 +101,7 @@ fn reduce_sliced(
             folded.copy_from_slice(&data[mine]);
             folded
         };
-        fold_ranks(data_type, op, folded, own, world, |rank| {
+        fold_ranks(data_type, op, folded, own, world, &|rank| {
             session.published(rank, Area::Contribution, place.clone())
         });
         if root != Some(own) {
@@ -164,7 +164,7 @@ pub(super) fn reduce_scatter(
     for index in 0..pieces {
         let within = piece(index, share, length);
         let taken = place..place + within.len();
-        fold_ranks(data_type, op, &mut output[within], own, world, |rank| {
+        fold_ranks(data_type, op, &mut output[within], own, world, &|rank| {
             session.published(rank, Area::Contribution, taken.clone())
         });
         if index + 1 < pieces {

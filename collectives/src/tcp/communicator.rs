@@ -88,7 +88,7 @@ impl TcpCommunicator {
         if self.is_doubled(data.len()) {
             let (own, world, length) = (self.engine.rank, self.world, data.len());
             let (blocks, at) = self.gather_by_doubling(signature, data)?;
-            fold_ranks(data_type, op, data, own, world, |rank| {
+            fold_ranks(data_type, op, data, own, world, &|rank| {
                 &blocks[at(rank)..at(rank) + length]
             });
             return Ok(());
@@ -106,7 +106,9 @@ impl TcpCommunicator {
             streams: 1,
         };
         self.engine.run(signature, &mut flow)?;
-        fold_ranks(data_type, op, data, self.engine.rank, self.world, |rank| &scratch[place(rank)]);
+        fold_ranks(data_type, op, data, self.engine.rank, self.world, &|rank| {
+            &scratch[place(rank)]
+        });
         Ok(())
     }
 
@@ -181,7 +183,7 @@ impl TcpCommunicator {
         let (input, streams) = (&[], 1);
         let mut flow = Exchange { input, output: &mut *scratch, to, from, streams };
         self.engine.run(signature, &mut flow)?;
-        fold_ranks(data_type, op, data, root, self.world, |rank| &scratch[place(rank)]);
+        fold_ranks(data_type, op, data, root, self.world, &|rank| &scratch[place(rank)]);
         Ok(())
     }
 

@@ -247,7 +247,7 @@ impl<'a> Sliced<'a> {
                 }
             };
             let (scratch, world, length) = (&*self.scratch, self.world, self.piece);
-            fold_ranks(self.data_type, self.op, destination, self.own, world, |rank| {
+            fold_ranks(self.data_type, self.op, destination, self.own, world, &|rank| {
                 let slot = Self::slot(length, world, rank, piece);
                 &scratch[slot..slot + within.len()]
             });
