@@ -29,17 +29,17 @@ pub const HEAD_PREFIX: &[u8] = b"{\"head\":";
 /// Most bytes of an output that are kept. Of a longer one the beginning is kept, with a digest of the whole.
 const OUTPUT_BYTES_MAX: usize = 4096;
 
-/// A line of a recording.
+/// A line of a recording. `State` is the state of a core: JSON that was read, or a core to write.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum RecordingLine {
-    Head(Box<RecordingHead>),
+pub(crate) enum RecordingLine<State = Value> {
+    Head(Box<RecordingHead<State>>),
     Step(RecordedStep),
 }
 
 /// First line of a segment.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct RecordingHead {
+pub(crate) struct RecordingHead<State = Value> {
     /// Digest of the messages that the program knows.
     protocol: String,
     /// Version of the program.
@@ -51,19 +51,19 @@ pub(crate) struct RecordingHead {
     at: Time,
     /// The same moment by the wall clock, in milliseconds since 1970.
     wall_ms: u64,
-    core: CoreStart,
+    core: CoreStart<State>,
 }
 
 /// The core at the beginning of a segment.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum CoreStart {
+enum CoreStart<State = Value> {
     /// A driver at the beginning of its job.
     New { config: Box<DriverConfig> },
     /// A driver that goes on from a journal.
     TakenOver { config: Box<DriverConfig>, tenure: Box<Tenure> },
     /// A core that has run for a while: its state.
-    State(Value),
+    State(State),
 }
 
 /// Inputs, and all that the core gave out before the next ones.
@@ -89,6 +89,12 @@ struct RecordedBatch {
     records: Vec<JournalRecord>,
     /// Last record of the snapshot that is written with the batch.
     snapshot: Option<u64>,
+}
+
+/// A value as JSON, by way of its text. What is recorded becomes text and is read from text and in no other way: each way
+/// is code for each type of the core, which takes longer to compile than the rest of it.
+fn json_of(value: &impl Serialize) -> serde_json::Result<Value> {
+    serde_json::from_str(&serde_json::to_string(value)?)
 }
 
 /// What is recorded of a decision, as JSON.

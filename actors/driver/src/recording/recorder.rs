@@ -55,7 +55,7 @@ impl DriverStart {
         }
     }
 
-    fn recorded(&self) -> (JobId, Term, CoreStart) {
+    fn recorded(&self) -> (JobId, Term, CoreStart<&DriverCore>) {
         match self {
             Self::New { config, job, term } => {
                 (*job, *term, CoreStart::New { config: Box::new(config.clone()) })
@@ -109,7 +109,14 @@ impl DriverRecorder {
         Self { segment_bytes, ..self }
     }
 
-    fn begin(&mut self, job: JobId, term: Term, core: CoreStart, now: Time, wall: SystemTime) {
+    fn begin(
+        &mut self,
+        job: JobId,
+        term: Term,
+        core: CoreStart<&DriverCore>,
+        now: Time,
+        wall: SystemTime,
+    ) {
         let since_1970 = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let head = RecordingHead {
             protocol: self.protocol.clone(),
@@ -265,13 +272,7 @@ impl RecordedDriver {
         // Outputs are not part of the recorded state.
         if recorder.is_due(now) && !self.core.holds_outputs() {
             let (job, term) = (self.core.job(), self.core.term());
-            match serde_json::to_value(&self.core) {
-                Ok(state) => recorder.begin(job, term, CoreStart::State(state), now, wall()),
-                Err(error) => {
-                    recorder.begins_anew_at = Some(now + BEGINS_ANEW_AFTER);
-                    tracing::error!(%error, "the driver's state cannot be recorded");
-                }
-            }
+            recorder.begin(job, term, CoreStart::State(&self.core), now, wall());
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use super::replay::{ReplayError, Walk, parsed_lines};
 use super::substitutes::NameSubstitutes;
-use super::{CoreStart, RecordingLine};
+use super::{CoreStart, RecordingLine, json_of};
 
 /// A copy of a recording without names, addresses and texts, as one segment. Where a decision differs, the copy ends
 /// with it.
@@ -25,7 +25,7 @@ pub fn redact(segments: &[String], protocol: &str) -> Result<String, ReplayError
 pub fn collect_names(segments: &[String], names: &mut NameSubstitutes) -> Result<(), ReplayError> {
     for (segment, text) in (1..).zip(segments) {
         for line in parsed_lines(segment, text) {
-            names.collect(&serde_json::to_value(&line?.1).unwrap_or_default());
+            names.collect(&json_of(&line?.1).unwrap_or_default());
         }
     }
     Ok(())
@@ -45,9 +45,9 @@ pub fn redact_with(
     for (segment, text) in (1..).zip(segments) {
         for line in parsed_lines(segment, text) {
             let (number, line) = line?;
-            let value = serde_json::to_value(&line).unwrap_or_default();
+            let value = json_of(&line).unwrap_or_default();
             let mut without_names: RecordingLine =
-                serde_json::from_value(names.replaced(&value))
+                serde_json::from_str(&names.replaced(&value).to_string())
                     .map_err(|source| ReplayError::Line { segment, line: number, source })?;
             original.line(&line, segment)?;
             // Where the original's decisions are as recorded, those of the copy are what the core decides about the

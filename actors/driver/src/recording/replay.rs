@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{CoreStart, RecordedStep, RecordingHead, RecordingLine, said, said_of_batch};
+use super::{CoreStart, RecordedStep, RecordingHead, RecordingLine, json_of, said, said_of_batch};
 use crate::core::DriverCore;
 
 /// Reason why a recording cannot be replayed.
@@ -198,7 +198,7 @@ impl<'a> Walk<'a> {
         let former = self.replayed.as_ref()?;
         let place = (former.head.job, former.head.term, former.next);
         let is_next = place == (head.job, head.term, head.next);
-        serde_json::to_value(&former.core).ok().filter(|_| is_next)
+        is_next.then(|| json_of(&former.core).ok()).flatten()
     }
 
     /// Compares the state of the replayed core with the state that was recorded at the same step.
@@ -228,7 +228,7 @@ fn begin(head: &RecordingHead) -> Result<ReplayedCore, ReplayError> {
         CoreStart::TakenOver { config, tenure } => {
             DriverCore::with_journal(*config, *tenure, rng, head.at)
         }
-        CoreStart::State(state) => serde_json::from_value(state)
+        CoreStart::State(state) => serde_json::from_str(&state.to_string())
             .map_err(|source| ReplayError::State { step: head.next, source })?,
     };
     core.give_drawn(Vec::new());
@@ -322,10 +322,8 @@ impl ReplayedCore {
                 (step.outputs.get(same).cloned(), given.outputs.get(same).cloned())
             }
         };
-        let inputs = step
-            .inputs
-            .iter()
-            .map(|(at, input)| (*at, serde_json::to_value(input).unwrap_or_default()));
+        let inputs =
+            step.inputs.iter().map(|(at, input)| (*at, json_of(input).unwrap_or_default()));
         let later_ms = self.at.since(self.head.at).as_millis();
         ReplayDifference {
             step: step.number,
