@@ -1,15 +1,12 @@
 //! `cargo xtask ci`: all checks of the project. It installs the real components that tests run against, and says so
 //! beforehand. Called by `main`, and through it by the project's continuous integration.
 
-use std::path::PathBuf;
-
-use anyhow::anyhow;
 use xshell::{Shell, cmd};
 
 use crate::check::check;
-use crate::lane::StepLane;
+use crate::lane::{self, StepLane};
 use crate::steps::{root, seed_of_commit, shell, step};
-use crate::{book, debian, deny, mutants, python, simulation, test};
+use crate::{book, debian, deny, mutants, python, simulation, step_times, test};
 
 /// Size of the sample of mutants, which is drawn from the commit's hash, beside those on lines that the commit has
 /// changed; and the minutes for all of them. A busy machine gets through 26 in that time, whose shares scatter by 10
@@ -30,16 +27,15 @@ const SOAK_MINUTES: &str = "2";
 pub(crate) fn ci() -> anyhow::Result<()> {
     let shell = shell()?;
     // What is downloaded waits for the network, and the lints for processors.
-    let interpreter = std::thread::scope(|scope| {
-        let installed = scope.spawn(|| step("what the tests run against", components));
-        check()?;
-        step("documentation", || documentation(&shell))?;
-        installed.join().map_err(|_| anyhow!("the installation panicked"))?
-    })?;
+    let components = StepLane::start(lane::COMPONENTS)?;
+    check()?;
+    step("documentation", || documentation(&shell))?;
     step("build", || test::build(&shell))?;
+    components.end()?;
+    let interpreter = python::interpreter(None)?;
     // Before the tests: some of them run programs that import the package.
     let binary = step("the Python package", || python::install_package(&shell, &interpreter))?;
-    let computing = StepLane::start("computing")?;
+    let computing = StepLane::start(lane::COMPUTING)?;
     step("tests", || {
         let _required: Vec<_> =
             debian::ALL.iter().filter_map(|component| component.require(&shell)).collect();
@@ -56,7 +52,8 @@ pub(crate) fn ci() -> anyhow::Result<()> {
         Ok(cmd!(shell, "cargo run --locked --package bench -- {soak...}").run()?)
     })?;
     computing.end()?;
-    deny::check(&shell)
+    deny::check(&shell)?;
+    step_times::print()
 }
 
 /// Runs the checks that compute and measure no time, as `ci` does beside its tests.
@@ -68,16 +65,22 @@ pub(crate) fn computing() -> anyhow::Result<()> {
     simulation::sweep_all(&shell)?;
     step("the book", book::book)?;
     step("the example with candle", || candle(&shell))?;
-    step("mutants", || sample_of_mutants(&shell))
+    sample_of_mutants(&shell)
 }
 
-/// Installs the components that tests run against; returns the interpreter of Python's tests.
-fn components() -> anyhow::Result<PathBuf> {
+/// Installs what the tests run against, as `ci` does beside its lints.
+///
+/// # Errors
+/// A component cannot be installed.
+pub(crate) fn components() -> anyhow::Result<()> {
     let shell = shell()?;
-    for component in debian::ALL {
-        debian::install(&shell, component)?;
-    }
-    python::environment(&shell, None)
+    step("what the tests run against", || {
+        for component in debian::ALL {
+            debian::install(&shell, component)?;
+        }
+        python::environment(&shell, None)?;
+        Ok(())
+    })
 }
 
 fn documentation(shell: &Shell) -> anyhow::Result<()> {

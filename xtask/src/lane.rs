@@ -1,6 +1,6 @@
-//! A lane: steps that compute, beside steps that mostly wait for processes and clocks. The lane is a process of its own
-//! with a lower priority, so that the tests beside it keep their time; its output is printed once it has ended. Used by
-//! `test` and `ci`.
+//! A lane: steps beside those of the task. The lane is a process of its own, with a lower priority where it computes
+//! beside tests, which so keep their time; its output is printed once it has ended, and the times of its steps become the
+//! task's. Used by `test` and `ci`.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -10,10 +10,35 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, ensure};
 
+use crate::step_times;
 use crate::steps::root;
 
-/// The lane's niceness: it gets about a tenth of a processor that something else wants.
-const NICENESS: &str = "10";
+/// What runs in a lane: a task of this program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaneTask {
+    /// The task's name on the command line.
+    name: &'static str,
+    /// With 10 it gets about a tenth of a processor that something else wants.
+    niceness: &'static str,
+}
+
+/// The installation of what tests run against. It mostly waits for the network.
+pub(crate) const COMPONENTS: LaneTask = LaneTask { name: "components", niceness: "0" };
+
+/// What `ci` computes beside its tests.
+pub(crate) const COMPUTING: LaneTask = LaneTask { name: "computing", niceness: "10" };
+
+/// What `test` computes beside its tests.
+pub(crate) const SIMULATION: LaneTask = LaneTask { name: "simulation", niceness: "10" };
+
+impl LaneTask {
+    /// The file of this task with the times of its steps, or its output.
+    fn file(self, ending: &str) -> anyhow::Result<PathBuf> {
+        let folder = root()?.join("target").join("xtask");
+        std::fs::create_dir_all(&folder)?;
+        Ok(folder.join(format!("{}.{ending}", self.name)))
+    }
+}
 
 /// The variable by which a lane knows that its standard input is a pipe from the process that started it.
 const IS_LANE: &str = "ELASTIC_XTASK_LANE";
@@ -21,9 +46,8 @@ const IS_LANE: &str = "ELASTIC_XTASK_LANE";
 /// A lane that runs. Dropping it kills it, with all that it has started.
 #[derive(Debug)]
 pub(crate) struct StepLane {
-    task: &'static str,
+    task: LaneTask,
     child: Child,
-    log: PathBuf,
 }
 
 impl StepLane {
@@ -31,18 +55,17 @@ impl StepLane {
     ///
     /// # Errors
     /// No process, or no file for its output.
-    pub(crate) fn start(task: &'static str) -> anyhow::Result<StepLane> {
-        let folder = root()?.join("target").join("xtask");
-        std::fs::create_dir_all(&folder)?;
-        let log = folder.join(format!("{task}.log"));
+    pub(crate) fn start(task: LaneTask) -> anyhow::Result<StepLane> {
+        let LaneTask { name, niceness } = task;
+        let log = task.file("log")?;
         let output = File::create(&log)?;
-        writeln!(std::io::stderr(), "\n== beside it: cargo xtask {task} > {}", log.display())?;
+        writeln!(std::io::stderr(), "\n== beside it: cargo xtask {name} > {}", log.display())?;
         // Not this program's own file: a build of the workspace may have replaced it meanwhile.
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let child = Command::new("nice")
-            .args(["-n", NICENESS])
+            .args(["-n", niceness])
             .arg(cargo)
-            .args(["run", "--quiet", "--locked", "--package", "xtask", "--", task])
+            .args(["run", "--quiet", "--locked", "--package", "xtask", "--", name])
             .current_dir(root()?)
             .env(IS_LANE, "1")
             .process_group(0)
@@ -51,10 +74,10 @@ impl StepLane {
             .stderr(output)
             .spawn()
             .context("nice cannot be started")?;
-        Ok(StepLane { task, child, log })
+        Ok(StepLane { task, child })
     }
 
-    /// Waits for the lane's end, and prints its output.
+    /// Waits for the lane's end, prints its output, and takes over the times of its steps.
     ///
     /// # Errors
     /// A step of the lane failed.
@@ -62,10 +85,10 @@ impl StepLane {
         let pipe = self.child.stdin.take();
         let status = self.child.wait()?;
         drop(pipe);
-        let output = std::fs::read(&self.log)?;
+        let output = std::fs::read(self.task.file("log")?)?;
         std::io::stderr().write_all(&output)?;
-        ensure!(status.success(), "cargo xtask {} failed", self.task);
-        Ok(())
+        ensure!(status.success(), "cargo xtask {} failed", self.task.name);
+        step_times::add_stored(&self.task.file("times.json")?)
     }
 }
 
@@ -77,11 +100,14 @@ impl Drop for StepLane {
     }
 }
 
-/// Runs the steps of a lane. Where the process that started the lane is gone, the lane's process group is killed.
+/// Runs the steps of a lane, and writes their times for the process that has started it. Where that process that started the lane is gone, the lane's process group is killed.
 ///
 /// # Errors
 /// A step failed.
-pub(crate) fn run(steps: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+pub(crate) fn run(
+    task: LaneTask,
+    steps: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     if std::env::var_os(IS_LANE).is_some() {
         let group = format!("-{}", std::process::id());
         std::thread::Builder::new().spawn(move || {
@@ -89,5 +115,6 @@ pub(crate) fn run(steps: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<
             let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
         })?;
     }
-    steps()
+    steps()?;
+    step_times::store(&task.file("times.json")?)
 }

@@ -16,6 +16,7 @@ mod messages;
 mod mutants;
 mod python;
 mod simulation;
+mod step_times;
 mod steps;
 mod test;
 mod unused;
@@ -77,6 +78,9 @@ enum Task {
     Book,
     /// The quick checks: format, lints, dependencies, names of types.
     Check,
+    /// The part of `ci` that installs what the tests run against, beside its lints.
+    #[command(hide = true)]
+    Components,
     /// The part of `ci` that runs beside its tests.
     #[command(hide = true)]
     Computing,
@@ -134,9 +138,10 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Waits => waits::waits(),
         Task::Messages { accept } => messages::messages(accept),
         Task::Book => book::book(),
-        Task::Check => check::check(),
-        Task::Computing => lane::run(ci::computing),
-        Task::Simulation => lane::run(test::simulation),
+        Task::Check => check::check().and_then(|()| step_times::print()),
+        Task::Components => lane::run(lane::COMPONENTS, ci::components),
+        Task::Computing => lane::run(lane::COMPUTING, ci::computing),
+        Task::Simulation => lane::run(lane::SIMULATION, test::simulation),
         Task::Deny => deny::check_and_note(&steps::shell()?),
         Task::Dist(options) => dist::dist(options),
         Task::Decisions { accept } => simulation::decisions(&steps::shell()?, accept),

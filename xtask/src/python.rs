@@ -15,21 +15,38 @@ pub(crate) const TEST_PYTHON: &str = "ELASTIC_TEST_PYTHON";
 /// The variable with which an interpreter that a signal ends prints the stacks of its threads.
 pub(crate) const STACKS: &str = "PYTHONFAULTHANDLER";
 
+/// The path of the interpreter for this release of torch, once [`environment`] has made it.
+///
+/// # Errors
+/// This package does not stand in the workspace.
+pub(crate) fn interpreter(torch: Option<&str>) -> anyhow::Result<PathBuf> {
+    Ok(folder(torch)?.join("bin").join("python"))
+}
+
+/// The folder of the virtual environment for this release of torch.
+fn folder(torch: Option<&str>) -> anyhow::Result<PathBuf> {
+    Ok(root()?.join("target").join("python").join(format!("venv{}", of_release(torch))))
+}
+
+/// What names of files end with that are for this release of torch alone.
+fn of_release(torch: Option<&str>) -> String {
+    torch.map(|release| format!("-{release}")).unwrap_or_default()
+}
+
 /// Creates the virtual environment if it is missing, and installs what is missing there, except for the package
 /// itself. Returns the path of its interpreter. `torch` is the release to test with: the newest, if none is named.
 ///
 /// # Errors
 /// A package cannot be installed, or there are no requirements for this torch.
 pub(crate) fn environment(shell: &Shell, torch: Option<&str>) -> anyhow::Result<PathBuf> {
-    let of_release = torch.map(|release| format!("-{release}")).unwrap_or_default();
-    let requirements = format!("python/tests/requirements-torch{of_release}.txt");
+    let requirements = format!("python/tests/requirements-torch{}.txt", of_release(torch));
     ensure!(
         root()?.join(&requirements).exists(),
         "there is no {requirements}\nhint: write one, after that of the newest torch"
     );
-    let folder = root()?.join("target").join("python").join(format!("venv{of_release}"));
-    let python = folder.join("bin").join("python");
+    let python = interpreter(torch)?;
     if !python.exists() {
+        let folder = folder(torch)?;
         cmd!(shell, "python3 -m venv {folder}").run()?;
     }
     let pip = || cmd!(shell, "{python} -m pip install --quiet --disable-pip-version-check");

@@ -1,26 +1,28 @@
-//! Helpers that all tasks share: a step with its name and time, the shell at the workspace's root, and the commit's
-//! seed.
+//! Helpers that all tasks share: a step with its name, the shell at the workspace's root, and the commit's seed.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
+use crate::step_times::{self, Stopwatch};
+
 /// The manifests of the workspaces.
 pub(crate) const WORKSPACES: [&str; 2] = ["Cargo.toml", "examples/candle/Cargo.toml"];
 
-/// Runs one step, and prints its name and its time to stderr.
+/// Runs one step, and prints its name and its times to stderr.
 ///
 /// # Errors
 /// The step failed; the error names it.
 pub(crate) fn step<T>(name: &str, run: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let mut stderr = std::io::stderr();
     writeln!(stderr, "\n== {name}")?;
-    let started = now();
+    let stopwatch = Stopwatch::start()?;
     let result = run().with_context(|| format!("{name} failed"))?;
-    writeln!(stderr, "== {name}: passed in {:.0} s", started.elapsed().as_secs_f64())?;
+    let time = stopwatch.stop(name)?;
+    writeln!(stderr, "== {name}: passed in {:.0} s", time.clock_s)?;
+    step_times::add(time);
     Ok(result)
 }
 
@@ -46,9 +48,4 @@ pub(crate) fn root() -> anyhow::Result<PathBuf> {
 pub(crate) fn seed_of_commit(shell: &Shell) -> Option<u64> {
     let commit = cmd!(shell, "git rev-parse HEAD").quiet().ignore_stderr().read().ok()?;
     u64::from_str_radix(commit.get(..12)?, 16).ok()
-}
-
-#[expect(clippy::disallowed_methods, reason = "tells a person how long a step took")]
-fn now() -> Instant {
-    Instant::now()
 }

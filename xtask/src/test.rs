@@ -5,8 +5,9 @@ use xshell::{Shell, cmd};
 
 use crate::check::check;
 use crate::debian;
-use crate::lane::StepLane;
+use crate::lane::{self, StepLane};
 use crate::simulation;
+use crate::step_times;
 use crate::steps::{seed_of_commit, shell, skip, step};
 
 /// Tests at a time for each processor, where cargo-nextest runs each as a process of its own.
@@ -20,7 +21,7 @@ pub(crate) fn test() -> anyhow::Result<()> {
     check()?;
     let shell = shell()?;
     step("build", || build(&shell))?;
-    let simulation = StepLane::start("simulation")?;
+    let simulation = StepLane::start(lane::SIMULATION)?;
     step("tests", || workspace(&shell))?;
     simulation.end()?;
     for component in debian::ALL {
@@ -28,7 +29,8 @@ pub(crate) fn test() -> anyhow::Result<()> {
             skip(component.tests, "what it tests against is not installed")?;
         }
     }
-    skip("the tests in Python, candle, mutants, licences", "`cargo xtask ci` has them")
+    skip("the tests in Python, candle, mutants, licences", "`cargo xtask ci` has them")?;
+    step_times::print()
 }
 
 /// Runs the simulation briefly, as `test` does beside its tests.

@@ -30,7 +30,7 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 
 use self::workspace::Copy;
-use crate::steps::root;
+use crate::steps::{root, step};
 
 /// Flags of `cargo xtask mutants`.
 #[derive(Args, Clone, Debug, Default)]
@@ -97,9 +97,9 @@ pub(crate) fn run(options: &MutantsOptions) -> anyhow::Result<()> {
         return Ok(());
     }
     let copy = Copy::make(&root)?;
-    let built = build::build(&copy, &files, mutants, &unconst)?;
-    let suites = suites::all(&copy, &built)?;
-    let outcome = hunt::hunt(built, &suites, options)?;
+    let built = step("mutants: build", || build::build(&copy, &files, mutants, &unconst))?;
+    let suites = step("mutants: suites without mutants", || suites::all(&copy, &built))?;
+    let outcome = step("mutants: suites", || hunt::hunt(built, &suites, options))?;
     let report = report::MutantsReport::of(&root, options, &suites, outcome);
     report.print()?;
     report.store(&root.join("target").join("mutants").join("report.json"))?;
