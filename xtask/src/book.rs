@@ -1,5 +1,5 @@
 //! `cargo xtask book`: the documents as a book. They are copied with what they link to, so that links between them stay as they
-//! are, and mdBook makes HTML of the copy. Called by `main`.
+//! are, and mdBook makes HTML of the copy. Called by `main` and `ci`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use xshell::{Shell, cmd};
 
+use crate::checked::RecordedCheck;
 use crate::docs::{self, SUMMARY, parts, target};
 use crate::mutants::scope::tracked;
-use crate::steps::{root, shell};
+use crate::steps::root;
 
 /// The release of mdBook that is built where none is installed.
 const MDBOOK_VERSION: &str = "0.5.2";
@@ -17,13 +18,35 @@ const MDBOOK_VERSION: &str = "0.5.2";
 /// The book's settings.
 const SETTINGS: &str = "docs/book.toml";
 
-/// Builds the book in `target/book/html`.
+/// What decides whether mdBook makes a book: its settings, its table of contents, and the code that copies the documents.
+/// A document's text is not among them: no preprocessor reads it, and `docs` checks that each document of the table is
+/// there, and each link.
+const CHECK: RecordedCheck = RecordedCheck {
+    name: "the book",
+    task: "cargo xtask book",
+    inputs: &[SETTINGS, SUMMARY, "xtask/src/book.rs"],
+    record: "docs/book.checked",
+};
+
+/// Builds the book, unless what decides about it has passed before.
+///
+/// # Errors
+/// As for [`build_and_note`].
+pub(crate) fn build_if_changed(shell: &Shell) -> anyhow::Result<()> {
+    CHECK.run_if_changed(shell, build)
+}
+
+/// Builds the book in `target/book/html`, and records that it can be built.
 ///
 /// # Errors
 /// A link of the documents leads nowhere, mdBook cannot be built, or it fails.
-pub(crate) fn book() -> anyhow::Result<()> {
+pub(crate) fn build_and_note(shell: &Shell) -> anyhow::Result<()> {
+    CHECK.run_and_note(shell, build)
+}
+
+fn build(shell: &Shell) -> anyhow::Result<()> {
     docs::check()?;
-    let (shell, root) = (shell()?, root()?);
+    let root = root()?;
     let book = root.join("target").join("book");
     let source = book.join("src");
     if source.exists() {
@@ -31,7 +54,7 @@ pub(crate) fn book() -> anyhow::Result<()> {
     }
     copy_documents(&root, &source)?;
     fs::copy(root.join(SETTINGS), book.join("book.toml")).context(SETTINGS)?;
-    let mdbook = mdbook(&shell)?;
+    let mdbook = mdbook(shell)?;
     Ok(cmd!(shell, "{mdbook} build {book}").run()?)
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn ci() -> anyhow::Result<()> {
 pub(crate) fn computing() -> anyhow::Result<()> {
     let shell = shell()?;
     simulation::sweep_all(&shell)?;
-    step("the book", book::book)?;
+    book::build_if_changed(&shell)?;
     step("the example with candle", || candle(&shell))?;
     sample_of_mutants(&shell)
 }

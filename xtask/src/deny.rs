@@ -1,32 +1,29 @@
-//! Checks licences, bans and sources of dependencies with cargo-deny. The result changes only with the lock files.
-//! `deny.checked` names those that have passed, so that cargo-deny is built only for changed ones. Called by `main`
-//! and `ci`.
+//! Checks licences, bans and sources of dependencies with cargo-deny, which is built only where the lock files are not
+//! those that have passed. Called by `main` and `ci`.
 
 use std::path::PathBuf;
 
 use xshell::{Shell, cmd};
 
-use crate::steps::{WORKSPACES, root, skip, step};
+use crate::checked::RecordedCheck;
+use crate::steps::{WORKSPACES, root};
 
 /// The release of cargo-deny that is built where no release is installed.
 const CARGO_DENY_VERSION: &str = "0.20.2";
 
-/// The files that determine the result.
-const INPUTS: [&str; 3] = ["Cargo.lock", "examples/candle/Cargo.lock", "deny.toml"];
-
-/// The file with the hashes of the inputs that have passed.
-const CHECKED: &str = "deny.checked";
+const CHECK: RecordedCheck = RecordedCheck {
+    name: "licences, bans and sources of dependencies",
+    task: "cargo xtask deny",
+    inputs: &["Cargo.lock", "examples/candle/Cargo.lock", "deny.toml"],
+    record: "deny.checked",
+};
 
 /// Checks the dependencies, unless these lock files have passed before.
 ///
 /// # Errors
 /// cargo-deny found something, or cannot be built.
 pub(crate) fn check(shell: &Shell) -> anyhow::Result<()> {
-    let name = "licences, bans and sources of dependencies";
-    if shell.read_file(CHECKED).is_ok_and(|checked| hashes(shell).is_ok_and(|now| now == checked)) {
-        return skip(name, "these lock files have passed before (`cargo xtask deny`)");
-    }
-    step(name, || run(shell))
+    CHECK.run_if_changed(shell, run)
 }
 
 /// Checks the dependencies, and records that these lock files have passed.
@@ -34,8 +31,7 @@ pub(crate) fn check(shell: &Shell) -> anyhow::Result<()> {
 /// # Errors
 /// cargo-deny found something, or cannot be built.
 pub(crate) fn check_and_note(shell: &Shell) -> anyhow::Result<()> {
-    run(shell)?;
-    Ok(shell.write_file(CHECKED, hashes(shell)?)?)
+    CHECK.run_and_note(shell, run)
 }
 
 fn run(shell: &Shell) -> anyhow::Result<()> {
@@ -47,10 +43,6 @@ fn run(shell: &Shell) -> anyhow::Result<()> {
             .run()?;
     }
     Ok(())
-}
-
-fn hashes(shell: &Shell) -> anyhow::Result<String> {
-    Ok(cmd!(shell, "git hash-object {INPUTS...}").quiet().read()? + "\n")
 }
 
 /// The path of cargo-deny: the installed program, or one that is built below `target/` once.

@@ -3,6 +3,7 @@
 
 mod book;
 mod check;
+mod checked;
 mod ci;
 mod debian;
 mod deny;
@@ -137,7 +138,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Suites { ranks, horovod } => ci::suites(&ranks, horovod.as_deref()),
         Task::Waits => waits::waits(),
         Task::Messages { accept } => messages::messages(accept),
-        Task::Book => book::book(),
+        Task::Book => book::build_and_note(&steps::shell()?),
         Task::Check => check::check().and_then(|()| step_times::print()),
         Task::Components => lane::run(lane::COMPONENTS, ci::components),
         Task::Computing => lane::run(lane::COMPUTING, ci::computing),
