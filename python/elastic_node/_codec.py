@@ -5,17 +5,53 @@ shown the job's secret, as a program already trusts them with all it computes.
 
 What is equal gives equal bytes, so that ranks can prove to each other that they hold the same state: without
 pickle's memo, which depends on the identity of objects, unless a structure refers to itself.
+
+Behind the pickle, which ends with a full stop, the header may say which buffers are tensors that the state's own memory can
+take: readers that do not know it pass it over.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import struct
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, AbstractSet, Any, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple
+
+if TYPE_CHECKING:
+    import torch
+
+    from . import _native
+
+
+class PendingTensor:
+    """A tensor of a commit whose content was not copied yet."""
+
+    def __init__(self, block: _native.CommitBlock, dtype: str, shape: Tuple[int, ...]) -> None:
+        self.block, self.dtype, self.shape = block, dtype, shape
+
+    def into(self, target: torch.Tensor) -> None:
+        """Copies the content into a tensor of this type and shape: contiguous, and in main memory."""
+        import torch
+
+        self.block.copy_into(target.detach().reshape(-1).view(torch.uint8).numpy())
+
+    def new(self) -> torch.Tensor:
+        """The tensor, in memory of its own."""
+        tensor: torch.Tensor = _tensor_of(self.block.copy(), self.dtype, self.shape)
+        return tensor
+
+
+class _Pending:
+    """A buffer whose tensor is a `PendingTensor`."""
+
+    def __init__(self, block: _native.CommitBlock) -> None:
+        self.block = block
 
 
 def _tensor_of(data: Any, dtype: str, shape: Tuple[int, ...]) -> Any:
+    if isinstance(data, _Pending):
+        return PendingTensor(data.block, dtype, shape)
     import torch
 
     kind = getattr(torch, dtype)
@@ -33,6 +69,10 @@ class _Pickler(pickle.Pickler):
     names: Dict[int, str] = {}
     #: The name of the array whose buffer comes next.
     next: Optional[Name] = None
+    #: The tensors that memory of the state can take, by the identity of their objects.
+    in_place: AbstractSet[int] = frozenset()
+    #: Whether the buffer of such a tensor comes next.
+    is_in_place = False
 
     def reducer_override(self, value: Any) -> Any:
         if self.names:
@@ -45,6 +85,7 @@ class _Pickler(pickle.Pickler):
         if dense.numel() == 0:
             return _tensor_of, (b"", dtype, shape)
         flat = dense.reshape(-1).view(torch.uint8).numpy()
+        self.is_in_place = id(value) in self.in_place
         return _tensor_of, (pickle.PickleBuffer(flat), dtype, shape)
 
 
@@ -83,34 +124,49 @@ def _names_in(value: Any, path: str, names: Dict[int, str], depth: int) -> None:
 _DEPTH_MAX = 32
 
 
-def encode_named(value: Any) -> Tuple[bytes, List[Any], List[Optional[Name]]]:
+def encode_named(
+    value: Any, in_place: AbstractSet[int] = frozenset()
+) -> Tuple[bytes, List[Any], List[Optional[Name]]]:
     """As `encode`, with the name of each buffer that has one."""
     names: Dict[int, str] = {}
     _names_in(value, "", names, 0)
     noted: List[Optional[Name]] = []
     try:
-        header, buffers = _encode(value, True, names, noted)
+        header, buffers = _encode(value, True, names, noted, in_place)
     except (RecursionError, ValueError):
         noted.clear()
         header, buffers = _encode(value, False, names, noted)
     return header, buffers, noted
 
 
-def encode(value: Any) -> Tuple[bytes, List[Any]]:
-    """The header, and the buffers, which share memory with the arrays in `value`."""
+def encode(value: Any, in_place: AbstractSet[int] = frozenset()) -> Tuple[bytes, List[Any]]:
+    """The header, and the buffers, which share memory with the arrays in `value`.
+
+    Args:
+        value: what pickle takes.
+        in_place: the tensors in it that memory of the state can take, by the identity of their objects.
+    """
     try:
-        return _encode(value, True, {}, [])
+        return _encode(value, True, {}, [], in_place)
     except (RecursionError, ValueError):
         return _encode(value, False, {}, [])
 
 
 def _encode(
-    value: Any, fast: bool, names: Dict[int, str], noted: List[Optional[Name]]
+    value: Any,
+    fast: bool,
+    names: Dict[int, str],
+    noted: List[Optional[Name]],
+    in_place: AbstractSet[int] = frozenset(),
 ) -> Tuple[bytes, List[Any]]:
     file = io.BytesIO()
     buffers: List[Any] = []
+    marked: List[int] = []
 
     def take(buffer: Any) -> None:
+        if pickler.is_in_place:
+            marked.append(len(buffers))
+            pickler.is_in_place = False
         buffers.append(buffer)
         noted.append(pickler.next)
         pickler.next = None
@@ -118,11 +174,35 @@ def _encode(
     pickler = _Pickler(file, protocol=5, buffer_callback=take)
     pickler.fast = fast
     pickler.names = names
+    pickler.in_place = in_place
     pickler.dump(value)
+    if marked:
+        file.write(struct.pack(f"<{len(marked) + 1}I", *marked, len(marked)) + _MARK)
     return file.getvalue(), [buffer.raw() for buffer in buffers]
 
 
-def decode(header: bytes, buffers: Sequence[Any]) -> Any:
+#: The end of a header that says which buffers can be copied in place: their numbers and how many they are come before it.
+_MARK = b"in place"
+
+
+def marked_in_place(header: bytes) -> FrozenSet[int]:
+    """The numbers of the buffers whose tensors memory of the state can take."""
+    if not header.endswith(_MARK):
+        return frozenset()
+    end = len(header) - len(_MARK) - 4
+    (count,) = struct.unpack_from("<I", header, end)
+    return frozenset(struct.unpack_from(f"<{count}I", header, end - 4 * count))
+
+
+def decode_pending(header: bytes, blocks: Sequence[_native.CommitBlock]) -> Any:
+    """The value of a commit, with a `PendingTensor` for each tensor that was encoded as `in_place`. All else has memory of its
+    own."""
+    marked = marked_in_place(header)
+    buffers = (_Pending(block) if number in marked else block.copy() for number, block in enumerate(blocks))
+    return decode(header, buffers)
+
+
+def decode(header: bytes, buffers: Iterable[Any]) -> Any:
     """The value. Arrays in it share memory with the buffers."""
     return pickle.loads(header, buffers=buffers)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generic, Iterable, List, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, Generic, Iterable, List, Optional, Tuple, TypeVar
 
 from . import _codec, _context, _native
 from ._native import CollectiveError, HostsUpdatedInterrupt
@@ -188,17 +188,27 @@ class State(Generic[Content]):
             self.apply(content)
 
     def _capture(self) -> Tuple[bytes, List[Any]]:
-        return _codec.encode(self.capture())
+        content = self.capture()
+        return _codec.encode(content, self._in_place(content))
 
     def _capture_named(self) -> Tuple[bytes, List[Any], List[Optional[Tuple[_codec.Name, bool]]]]:
-        header, buffers, names = _codec.encode_named(self.capture())
+        content = self.capture()
+        header, buffers, names = _codec.encode_named(content, self._in_place(content))
         return header, buffers, [name and (name, self._is_per_rank(name[0])) for name in names]
 
     def _is_per_rank(self, array: str) -> bool:
         return any(array == name or array.startswith(f"{name}.") for name in self._per_rank)
 
+    def _in_place(self, content: Content) -> AbstractSet[int]:
+        """The tensors of captured content that memory of the state can take, by the identity of their objects."""
+        return frozenset()
+
     def _apply(self, header: bytes, buffers: List[bytearray]) -> None:
         self.apply(_codec.decode(header, buffers))
+
+    def _apply_blocks(self, header: bytes, blocks: List[_native.CommitBlock]) -> None:
+        """Takes a commit's content."""
+        self._apply(header, [block.copy() for block in blocks])
 
 
 class ObjectState(State[Dict[str, Any]]):

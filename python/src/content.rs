@@ -1,16 +1,17 @@
 //! `Content`: the training state of a Python program, as the Rust API's `State` holds it. The Python object
 //! gives its content (`_capture`) as a header and large buffers, which go into the commit without a copy on the
-//! way. The content of a commit returns to the object by `_apply`.
+//! way. The content of a commit returns to the object by `_apply_blocks`.
 
 use elastic_worker::state::training::RestoredBlock;
 use elastic_worker::state::training::named_arrays::{NamedArray, announce, are_wanted};
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyList};
+use pyo3::types::{PyBytes, PyList};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_bytes::{ByteBuf, Bytes};
 
 use crate::array::Array;
+use crate::commit_block::CommitBlock;
 use crate::errors::keep;
 
 /// The state.
@@ -32,10 +33,9 @@ impl Content {
         let py = object.py();
         let list = PyList::empty(py);
         for buffer in buffers {
-            // Arrays and tensors are made over these, so they must be writable.
-            list.append(PyByteArray::new(py, buffer.bytes()))?;
+            list.append(Py::new(py, CommitBlock::new(buffer))?)?;
         }
-        object.call_method1("_apply", (PyBytes::new(py, &header), list))?;
+        object.call_method1("_apply_blocks", (PyBytes::new(py, &header), list))?;
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ mod array;
 mod buffer;
 mod call;
 mod callback;
+mod commit_block;
 mod communicator;
 mod content;
 mod dlpack;
@@ -30,6 +31,8 @@ mod native {
     use crate::call::PyCall;
     #[pymodule_export]
     use crate::callback::end_callbacks;
+    #[pymodule_export]
+    use crate::commit_block::CommitBlock;
     #[pymodule_export]
     use crate::communicator::PyGroup;
     #[pymodule_export]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import TYPE_CHECKING, AbstractSet, Any, Dict, List, Optional
 
 import torch
 
+from .. import _codec
 from ..elastic import ObjectState
+from . import _in_place
+
+if TYPE_CHECKING:
+    from .. import _native
 
 
 class TorchState(ObjectState):
@@ -58,3 +63,13 @@ class TorchState(ObjectState):
             else:
                 others[name] = value
         super().apply(others)
+
+    def _in_place(self, content: Dict[str, Any]) -> AbstractSet[int]:
+        return _in_place.tensors_in(content, self.__dict__)
+
+    def _apply_blocks(self, header: bytes, blocks: List[_native.CommitBlock]) -> None:
+        content = _codec.decode_pending(header, blocks)
+        if _in_place.fill(content, self.__dict__) < len(_codec.marked_in_place(header)):
+            # An object that only itself knows has one of these tensors, too.
+            return super()._apply_blocks(header, blocks)
+        self.apply(content)
