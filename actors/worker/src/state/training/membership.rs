@@ -265,7 +265,8 @@ impl Driven {
             TrainingCommand::End => return Ok(Err(TrainingEnd::AtRest { steps_lost: 0 })),
             command => return Err(self.control.unexpected(&command)),
         };
-        let goes_on = match self.sync(state, &mut *group, (plan, source), stamp) {
+        let is_one_host = place.local_size == place.size;
+        let goes_on = match self.sync(state, &mut *group, (plan, source), (stamp, is_one_host)) {
             Ok(goes_on) => goes_on,
             Err(ended) => return Ok(Err(ended)),
         };
@@ -285,13 +286,14 @@ impl Driven {
         state: &mut State<T>,
         group: &mut dyn Communicator,
         (plan, source): (SyncPlan, Option<CheckpointSource>),
-        stamp: Stamp,
+        (stamp, is_one_host): (Stamp, bool),
     ) -> Result<bool, TrainingEnd> {
         let shared = self.control.shared();
         let show = |moved: MovedBytes| shared.set_moved(Some(moved));
         let resumed =
             |step, notes| self.control.event(TrainingEvent::Resumed { stamp, step, notes });
-        let ports = ResumePorts { files: &LocalFiles, resumed: &resumed, show: &show };
+        let (files, resumed, show) = (&LocalFiles, &resumed, &show);
+        let ports = ResumePorts { files, resumed, show, is_one_host };
         let synced = sync(state, group, plan, source.as_ref(), ports, stamp.generation);
         shared.set_moved(None);
         let goes_on = match synced {

@@ -106,8 +106,13 @@ struct Resumption {
     read: u64,
 }
 
-/// Lets all ranks begin from the newest checkpoint. Those that `lack` names have another file system.
+/// Lets all ranks begin from the newest checkpoint, each on a host of its own. Those that `lack` names have another file system.
 fn resume(directory: &Path, lack: &[u32]) -> Vec<Resumption> {
+    resume_on(directory, lack, false)
+}
+
+/// As [`resume`]; whether on one host is said.
+fn resume_on(directory: &Path, lack: &[u32], is_one_host: bool) -> Vec<Resumption> {
     let bind = |_| TcpFabric::bind(([127, 0, 0, 1], 0).into()).expect("a port is free");
     let fabrics: Vec<TcpFabric> = (0..RANKS).map(bind).collect();
     let peers: Vec<SocketAddr> = fabrics.iter().map(TcpFabric::local_address).collect();
@@ -123,7 +128,7 @@ fn resume(directory: &Path, lack: &[u32]) -> Vec<Resumption> {
             };
             let body = move || {
                 let files: &dyn FileSystem = if lacks { &ElsewhereMounted } else { &LocalFiles };
-                resume_rank(rank, fabric, peers, &source, files)
+                resume_rank(rank, fabric, peers, &source, (files, is_one_host))
             };
             std::thread::Builder::new().spawn(body).expect("a thread")
         })
@@ -136,7 +141,7 @@ fn resume_rank(
     mut fabric: TcpFabric,
     peers: Vec<SocketAddr>,
     source: &CheckpointSource,
-    files: &dyn FileSystem,
+    (files, is_one_host): (&dyn FileSystem, bool),
 ) -> Resumption {
     let abort = AbortHandle::new().expect("a descriptor");
     let mut group = fabric.form(&group_spec(1, rank, peers), &abort).expect("all are there");
@@ -151,7 +156,7 @@ fn resume_rank(
         }
     };
     let mut state = State::new(Weights::default());
-    let ports = ResumePorts { files, resumed: &resumed, show: &show };
+    let ports = ResumePorts { files, resumed: &resumed, show: &show, is_one_host };
     let plan = SyncPlan::FromRoot { root: 0 };
     let synced = sync(&mut state, &mut group, plan, Some(source), ports, GenerationId(1));
     let (is_right, step) = (state.numbers == weights(), state.step());
@@ -194,6 +199,21 @@ fn each_rank_reads_a_share_and_all_have_the_whole() {
         files.filter(|path| !path.ends_with("manifest.json")).map(|path| length(&path)).sum();
     assert_eq!(ranks.iter().map(|rank| rank.read).sum::<u64>(), bytes, "no byte is read twice");
     assert!(ranks.iter().all(|rank| rank.read > 0));
+}
+
+#[test]
+fn on_one_host_each_rank_reads_all_and_what_one_cannot_read_comes_from_the_root() {
+    let directory = checkpoints(&[5, 9]);
+    let ranks = resume_on(directory.path(), &[], true);
+    assert_eq!(notes_of(&ranks, 9), Vec::<String>::new());
+    assert!(ranks.iter().all(|rank| rank.read == ranks[0].read), "all of it");
+    assert_eq!(notes_of(&resume_on(directory.path(), &[2], true), 9).len(), 1);
+    let path = &files_of(directory.path(), 9)[1];
+    let mut content = std::fs::read(path).expect("it is there");
+    content[1 << 20] ^= 1;
+    std::fs::write(path, content).expect("it is written");
+    let notes = notes_of(&resume_on(directory.path(), &[], true), 5);
+    assert!(notes[0].contains("has other content"), "{notes:?}");
 }
 
 #[test]

@@ -103,7 +103,8 @@ impl Part {
                 fabric.form(&group_spec(generation, rank, peers), &abort).expect("all are there");
             let plan = SyncPlan::FromRoot { root: 0 };
             let show = |moved: MovedBytes| show(moved, &abort);
-            let ports = ResumePorts { files: &LocalFiles, resumed: &|_, _| {}, show: &show };
+            let (files, resumed, show) = (&LocalFiles, &|_, _| {}, &show);
+            let ports = ResumePorts { files, resumed, show, is_one_host: true };
             sync(&mut state, &mut group, plan, None, ports, GenerationId(generation))
         };
         let syncs = self.generations.into_iter().map(sync).collect();
