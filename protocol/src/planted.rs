@@ -245,6 +245,8 @@ bugs! {
     OldCheckpointRemovedFirst = "old checkpoints are removed before the new one is whole", "checkpoint";
     /// The data of an old checkpoint is removed before its manifest (C-1).
     DataRemovedBeforeManifest = "an old checkpoint loses its data before its manifest", "checkpoint";
+    /// A rank writes the arrays of another rank into its part of a checkpoint (C-1).
+    PartOfAnotherRank = "a rank writes the part of another rank", "checkpoint";
     /// Parts of commits that differ are made one checkpoint (C-1).
     PartsNotCompared = "parts of commits that differ are made one checkpoint", "checkpoint";
     /// The sampler uses the world size of the previous generation (H-23).

@@ -106,7 +106,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::DistrustForgotten
         | Bug::DistrustNotRecorded => 8,
         Bug::NeighbourCarriesLess | Bug::RebalancedWithoutCoolDown | Bug::RankDealsByItself => 9,
-        Bug::PartsNotCompared => 9,
+        Bug::PartOfAnotherRank | Bug::PartsNotCompared => 9,
         Bug::ManifestBeforeData
         | Bug::CheckpointNotSynced
         | Bug::OldCheckpointRemovedFirst
