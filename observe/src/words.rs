@@ -88,6 +88,9 @@ fn level_of(event: &EventKind) -> EventLevel {
     }
 }
 
+/// Calls of a native stack that a line shows: the innermost ones are those of the system, the next is the program's.
+const NATIVE_CALLS_SHOWN: usize = 4;
+
 /// Most workers that are named in the words for a deal of shards, and most numbers of shards.
 const DEALT_FOR_MAX: usize = 8;
 const COUNTS_SHOWN_MAX: usize = 16;
@@ -167,10 +170,18 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         EventKind::GenerationRunning { world_size } => {
             format!("generation {generation} runs with {}", counted(*world_size, "worker"))
         }
-        EventKind::WorkerStalled { worker, rank, operation, waiting, late_ms, doing, stack } => {
+        EventKind::WorkerStalled {
+            worker,
+            rank,
+            operation,
+            waiting,
+            late_ms,
+            doing,
+            stack,
+            native_stack,
+        } => {
             let others = if *waiting == 1 { "other has" } else { "others have" };
-            let at = stack.as_deref().and_then(innermost_call);
-            let at = at.map_or_else(String::new, |call| format!("; its innermost call: {call}"));
+            let at = innermost(stack.as_deref(), native_stack.as_deref());
             format!(
                 "{worker} (rank {rank}) HANGS: {waiting} {others} waited for it for {late_ms} ms in {operation}, and it \
                  {doing}{at}"
@@ -360,6 +371,20 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
 fn slowest_first_step(hosts: &BTreeMap<HostName, HostResetMs>) -> Option<(&HostName, f64)> {
     let known = hosts.iter().filter_map(|(host, ms)| Some((host, ms.first_step?)));
     known.max_by(|left, right| left.1.total_cmp(&right.1))
+}
+
+/// Where a worker hangs, as words behind what it does: the innermost call of its Python stack, or, where there is none,
+/// those of its native stack.
+fn innermost(stack: Option<&str>, native_stack: Option<&str>) -> String {
+    if let Some(call) = stack.and_then(innermost_call) {
+        return format!("; its innermost call: {call}");
+    }
+    let calls = native_stack.into_iter().flat_map(str::lines).take(NATIVE_CALLS_SHOWN);
+    let calls: Vec<&str> = calls.collect();
+    match calls.is_empty() {
+        true => String::new(),
+        false => format!("; its innermost calls: {}", calls.join(" < ")),
+    }
 }
 
 /// The innermost call of a Python stack, as `faulthandler` writes it: `File "train.py", line 7 in load`.

@@ -33,6 +33,11 @@ def test_x_2_a_hang_is_named_with_what_the_process_does_and_its_stack(job, way, 
     assert innermost.endswith(f"in {way}"), hang["stack"]
 
 
+def test_x_2_native_code_that_keeps_the_gil_is_named_by_its_functions(job):
+    calls = the_hang(job("hanging.py", "native_code", flags=RESTART))["native_stack"].splitlines()
+    assert calls[0].startswith("pause ") and any("ctypes" in call for call in calls), calls
+
+
 def test_o_1_the_time_of_a_hang_is_booked_as_such_and_charged_to_its_reset(job):
     done = job("hanging.py", "lock", flags=RESTART)
     hang = the_hang(done)

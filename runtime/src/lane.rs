@@ -46,6 +46,11 @@ impl BlockingLane {
     pub const INSPECTIONS: Self =
         Self { name: "inspections", jobs_max: 16, answers_within: Duration::from_secs(5) };
 
+    /// Native stacks of an agent's processes, for which the files of programs are read: a disk that hangs holds up these
+    /// alone.
+    pub const NATIVE_STACKS: Self =
+        Self { name: "native stacks", jobs_max: 16, answers_within: Duration::from_secs(5) };
+
     /// Lookups of the process that connected to an agent's store port: one lookup answers for all who wait.
     pub const ADMISSION: Self =
         Self { name: "admission", jobs_max: 1, answers_within: Duration::from_secs(5) };

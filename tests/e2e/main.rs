@@ -20,6 +20,7 @@ mod etcd;
 mod failures;
 mod gpu;
 mod handshakes;
+mod hangs;
 mod hosts;
 mod incidents;
 mod installed;

@@ -10,6 +10,7 @@
 //! | `extra-collective.RANK` | that rank enters a collective that the others do not, once |
 //! | `slow-finish.RANK` | that rank takes two seconds to finish |
 //! | `flip.RANK` | one bit of one of that rank's weights is flipped, once |
+//! | `hang.RANK` | that rank waits in native code for ever, once |
 //! | `hold` | all ranks wait before their next step for as long as the file is there |
 
 use std::fs::{self, File, OpenOptions};
@@ -182,8 +183,19 @@ fn steer(worker: &Worker, flags: &Flags) -> Result<()> {
     if flags.control.join("raise-all").exists() || taken(&flags.control, &format!("raise.{rank}")) {
         return Err(elastic_node::Error::user(format!("rank {rank} was told to raise")));
     }
+    if taken(&flags.control, &format!("hang.{rank}")) {
+        waits_for_a_batch_that_does_not_come();
+    }
     if taken(&flags.control, &format!("extra-collective.{rank}")) {
         worker.barrier()?;
     }
     Ok(())
+}
+
+/// A native stack shows it by its name.
+#[inline(never)]
+fn waits_for_a_batch_that_does_not_come() {
+    let (_loader, batches) = std::sync::mpsc::channel::<()>();
+    // The sender is kept, so this waits for ever.
+    let _ = batches.recv();
 }

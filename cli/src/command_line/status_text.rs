@@ -55,6 +55,10 @@ pub(super) fn describe_status(status: &StatusReport) -> String {
         text.push_str(&format!("hangs: {stalled}\n"));
         let stack = stalled.stack.iter().flat_map(|stack| stack.lines());
         text.extend(stack.map(|line| format!("    {line}\n")));
+        if let Some(stack) = &stalled.native_stack {
+            text.push_str("    Native stack of its main thread (innermost call first):\n");
+            text.extend(stack.lines().map(|line| format!("      {line}\n")));
+        }
     }
     if status.stalled.is_empty() {
         text.extend(status.awaited.iter().map(|awaited| format!("awaited: {awaited}\n")));

@@ -78,7 +78,8 @@ async fn serve(plan: WorkerPlan) -> Result<AgentExit, CommandFailure> {
     processes.adopt_orphans().failed("the ends of processes cannot be heard of")?;
     let processes = StoreService::start(processes, &joined.node, None)
         .failed("the store for scripts of torch cannot be served on the loopback")?;
-    let ports = vec![processes.lane(), processes.inspection_lane(), processes.admission_lane()];
+    let mut ports = vec![processes.lane(), processes.admission_lane()];
+    ports.extend(processes.inspection_lanes());
     tokio::task::spawn_local(tell(ports.clone()));
     let lanes = AgentLanes { ports, streams: streams.clone(), files: processes.output_files() };
     let processes = DriverAddress::new(processes, &plan.driver, plan.interface);

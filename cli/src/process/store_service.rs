@@ -58,9 +58,9 @@ impl StoreService {
         self.processes.lane()
     }
 
-    /// The lane that looks at what processes do.
-    pub(crate) fn inspection_lane(&self) -> OffloadPort {
-        self.processes.inspection_lane()
+    /// The lanes that look at what processes do.
+    pub(crate) fn inspection_lanes(&self) -> [OffloadPort; 2] {
+        self.processes.inspection_lanes()
     }
 
     /// The lane that finds the owners of connections.

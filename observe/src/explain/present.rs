@@ -67,9 +67,13 @@ pub(super) fn of_present(record: &LoggedJob, status: Option<&StatusReport>) -> E
 
 /// Who hangs; where nobody does, who is awaited.
 fn hangs(status: &StatusReport) -> Vec<String> {
-    let with_stack = |stalled: &StalledWorker| match &stalled.stack {
-        Some(stack) => format!("Worker of {stalled}. Its stacks:\n{stack}"),
-        None => format!("Worker of {stalled}."),
+    let with_stack = |stalled: &StalledWorker| {
+        let told = |name: &str, stack: &Option<String>| {
+            stack.as_ref().map_or_else(String::new, |stack| format!(" {name}:\n{stack}"))
+        };
+        let python = told("Its Python stacks", &stalled.stack);
+        let native = told("The native stack of its main thread", &stalled.native_stack);
+        format!("Worker of {stalled}.{python}{native}")
     };
     let awaited = |awaited: &AwaitedWorker| format!("Awaited: {awaited}.");
     match status.stalled.is_empty() {

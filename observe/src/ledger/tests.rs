@@ -235,6 +235,7 @@ fn a_hang_is_booked_from_its_begin_and_charged_to_the_reset_that_ends_it() {
         late_ms: 10_000,
         doing: "is stopped".to_owned(),
         stack: None,
+        native_stack: None,
     };
     story.at(50, [stalled()]);
     story.at(60, [EventKind::StallEnded { worker: b.clone(), ms: 20_000.0, usual: false }]);
@@ -325,6 +326,7 @@ fn any_kind() -> impl Strategy<Value = EventKind> {
             late_ms,
             doing: String::new(),
             stack: None,
+            native_stack: None,
         }),
         any_worker().prop_map(|worker| EventKind::StallEnded { worker, ms: 1.0, usual: true }),
         (any_worker(), 0.0..9e4_f64, [0.0..1.0_f64, 0.0..1.0, 0.0..1.0]).prop_map(

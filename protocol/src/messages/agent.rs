@@ -193,7 +193,7 @@ pub enum DriverToAgent {
     Inspect {
         /// The worker.
         worker: WorkerId,
-        /// Whether its Python stacks are wanted, too.
+        /// Whether its stacks are wanted, too.
         with_stack: bool,
     },
     /// The job is over, or the host is out of it: stop the processes that still run, then end with this code.

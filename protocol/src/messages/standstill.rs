@@ -86,15 +86,27 @@ pub struct ProcessSight {
     /// The Python stack of each of its threads, the innermost call first; empty if there is none. At most
     /// [`ProcessSight::STACK_BYTES_MAX`] bytes.
     pub stack: String,
+    /// The native stack of its main thread, a function on each line, the innermost call first; empty if it was not asked
+    /// for or cannot be had. At most [`ProcessSight::NATIVE_STACK_BYTES_MAX`] bytes.
+    #[serde(default)]
+    pub native_stack: String,
 }
 
 impl ProcessSight {
     /// Longest stack, in bytes.
     pub const STACK_BYTES_MAX: usize = 4096;
+    /// Longest native stack, in bytes.
+    pub const NATIVE_STACK_BYTES_MAX: usize = 2048;
     /// Most findings.
     pub const FINDINGS_MAX: usize = 4;
     /// Longest finding, and longest `waits_in`, in bytes.
     pub const TEXT_BYTES_MAX: usize = 256;
+
+    /// Whether it shows a stack, of Python or of native code.
+    #[must_use]
+    pub const fn has_stack(&self) -> bool {
+        !self.stack.is_empty() || !self.native_stack.is_empty()
+    }
 
     /// Whether the process stands still since somebody has stopped or frozen it.
     #[must_use]
@@ -164,6 +176,9 @@ pub struct StalledWorker {
     /// The Python stack of each of its threads, the innermost call first; absent if there is none.
     #[serde(default)]
     pub stack: Option<String>,
+    /// The native stack of its main thread, a function on each line, the innermost call first; absent if there is none.
+    #[serde(default)]
+    pub native_stack: Option<String>,
 }
 
 /// One line, without the stack.

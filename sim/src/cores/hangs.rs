@@ -99,6 +99,7 @@ impl World {
             waits_in: None,
             findings: Vec::new(),
             stack: if shows { stack_of(&entry.id) } else { String::new() },
+            native_stack: if shows { native_stack_of(&entry.id) } else { String::new() },
         }
     }
 
@@ -140,6 +141,7 @@ impl World {
         worker: &WorkerId,
         late_ms: u64,
         stack: Option<&str>,
+        native_stack: Option<&str>,
     ) -> Result<(), String> {
         let Some(process) = self.process_of(self.driver.job, worker) else {
             return Err(format!("hangs: {worker} is said to hang, and there is no such worker"));
@@ -178,16 +180,20 @@ impl World {
             }
         }
         let wants_stack = config.on_hang != OnHang::Tell && !is_stopped;
-        let expected = stack_of(worker);
-        match stack {
-            Some(stack) if stack != expected => {
-                Err(format!("hangs: {worker} is shown with another stack: {stack}"))
+        for (shown, expected) in
+            [(stack, stack_of(worker)), (native_stack, native_stack_of(worker))]
+        {
+            match shown {
+                Some(stack) if stack != expected => {
+                    return Err(format!("hangs: {worker} is shown with another stack: {stack}"));
+                }
+                None if wants_stack && self.agent_answers(process) => {
+                    return Err(format!("hangs: {worker} hangs, and its stack is not shown"));
+                }
+                _ => {}
             }
-            None if wants_stack && self.agent_answers(process) => {
-                Err(format!("hangs: {worker} hangs, and its stack is not shown"))
-            }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// Notes that a wait has ended by itself, and whether the driver counts it among the usual ones of steps.
@@ -309,6 +315,10 @@ impl World {
 /// Whether a worker's thread is in a section whenever it hangs: so it is for every other worker.
 const fn may_hang_in_section(worker: &WorkerId) -> bool {
     worker.incarnation.0 % 2 == 1
+}
+
+fn native_stack_of(worker: &WorkerId) -> String {
+    format!("step ({worker})\n")
 }
 
 fn stack_of(worker: &WorkerId) -> String {

@@ -27,7 +27,7 @@ pub enum AgentOutput {
     Inspect {
         /// The worker of that process.
         worker: WorkerId,
-        /// Whether its Python stacks are wanted, too.
+        /// Whether its stacks are wanted, too.
         with_stack: bool,
     },
     /// End the agent. This is the last output: no process of the agent is left, except those that the reason

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::thread;
 
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -34,7 +34,11 @@ impl ExitWatch {
         let (seen, ended) = oneshot::channel();
         thread::Builder::new().name("wait for exit".to_owned()).spawn(move || {
             let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
-            while waitid(Id::Pid(pid), flags) == Err(nix::Error::EINTR) {}
+            // Beside ends, the system tells the moments in which another thread of this process has it stopped, to look at
+            // its stack.
+            while let Ok(WaitStatus::Stopped(..) | WaitStatus::PtraceEvent(..))
+            | Err(nix::Error::EINTR) = waitid(Id::Pid(pid), flags)
+            {}
             // The receiver is gone if the agent is ending.
             let _ = seen.send(());
         })?;

@@ -14,8 +14,9 @@
 //! - A descendant that makes a session of its own ends with its worker, too: the agent adopts orphans and
 //!   recognises them by their environment. Such a descendant survives only if it clears its environment, or if
 //!   the agent is killed.
-//! - A look at a process changes nothing of it, unless the process has offered the stacks of its Python threads: then it
-//!   gets the signal by which it writes them. That ends a sleep of native code early, as any signal that is handled.
+//! - A look at a process changes nothing of it, unless its stacks are wanted. For the native one its main thread is
+//!   stopped for a moment, as by a profiler (`native_stack`); where it has offered the stacks of its Python threads, it gets
+//!   the signal by which it writes them. That ends a sleep of native code early, as any signal that is handled.
 
 mod cgroup;
 mod command;
@@ -89,7 +90,8 @@ pub trait ProcessPort {
     /// Signals a process. Has no effect if the process has ended already.
     fn signal(&mut self, worker: &WorkerId, signal: StopSignal);
 
-    /// Looks at what a process does, with the Python stacks of its threads if they are asked for. The answer comes as
+    /// Looks at what a process does, with its stacks if they are asked for: the native one of its main thread, and those of
+    /// its Python threads. The answer comes as
     /// [`ProcessEvent::Inspected`]; there is none if the process has ended already.
     fn inspect(&mut self, worker: &WorkerId, with_stack: bool, events: Recipient<ProcessEvent>);
 }

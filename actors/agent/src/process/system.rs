@@ -102,9 +102,9 @@ impl SystemProcesses {
         self.lane.clone()
     }
 
-    /// The lane on which processes are looked at, to be watched.
-    pub fn inspection_lane(&self) -> OffloadPort {
-        self.inspector.lane()
+    /// The lanes on which processes are looked at, to be watched.
+    pub fn inspection_lanes(&self) -> [OffloadPort; 2] {
+        self.inspector.lanes()
     }
 
     /// Tells, at any time, which output file has not been written for longest, if one hangs.

@@ -341,7 +341,8 @@ fn a_look_at_a_worker_is_answered_while_it_lives() {
         assert_eq!(fixture.end().await.0, ExitStatus::Signal(9));
         let recipient = fixture.listener.clone().recipient();
         fixture.processes.inspect(&worker(), true, recipient);
-        wait_until(|| fixture.processes.inspection_lane().hanging().is_none()).await;
+        let lanes = fixture.processes.inspection_lanes();
+        wait_until(|| lanes.iter().all(|lane| lane.hanging().is_none())).await;
         assert!(fixture.events.try_recv().is_err(), "a process that is gone is not looked at");
     });
 }

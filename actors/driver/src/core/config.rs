@@ -34,7 +34,7 @@ pub enum OnTotalLoss {
 pub enum OnHang {
     /// It is named, with what its process does.
     Tell,
-    /// It is named, with the stacks of its threads, too.
+    /// It is named, with its native stack and the stacks of its Python threads, too.
     #[default]
     Dump,
     /// As `dump`; then its process is stopped, and another one takes its place.

@@ -273,6 +273,9 @@ pub enum EventKind {
         /// The Python stack of each of its threads; none where there is none, or where it is not wanted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stack: Option<String>,
+        /// The native stack of its main thread; none where it is not wanted, or cannot be had.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        native_stack: Option<String>,
     },
     /// A member that hung goes on.
     StallEnded {

@@ -94,8 +94,9 @@ impl World {
                     self.demand(checked);
                 }
             }
-            EventKind::WorkerStalled { worker, late_ms, stack, .. } => {
-                let checked = self.check_stalled(&worker, late_ms, stack.as_deref());
+            EventKind::WorkerStalled { worker, late_ms, stack, native_stack, .. } => {
+                let (stack, native_stack) = (stack.as_deref(), native_stack.as_deref());
+                let checked = self.check_stalled(&worker, late_ms, stack, native_stack);
                 self.demand(checked);
             }
             EventKind::StragglerFound { worker, ranks, is_host, .. } => {

@@ -1,10 +1,12 @@
 //! Inspections: what a process does, as the system shows it, for a worker that others wait for. A look takes two
-//! readings some time apart, and may ask the process for the stacks of its Python threads. Used by `system`.
+//! readings some time apart, and may take the native stack of the process's main thread and ask the process for the stacks
+//! of its Python threads. Used by `system`.
 
 mod activity;
 mod control_groups;
 mod descendants;
 mod findings;
+mod native_stack;
 mod proc_files;
 mod reading;
 mod stack_file;
@@ -16,6 +18,7 @@ mod waits_in;
 #[cfg(test)]
 mod tests;
 
+use std::error::Error;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +27,9 @@ use elastic_protocol::messages::{ProcessActivity, ProcessSight};
 use elastic_runtime::{BlockingLane, OffloadPort};
 use nix::unistd::Pid;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
+use native_stack::native_stack;
 use reading::Reading;
 use stack_file::StackFile;
 
@@ -35,6 +39,9 @@ const WATCHED: Duration = Duration::from_millis(200);
 /// Time limit for a process to write its stacks. A process whose main thread sleeps in the kernel, or computes, writes
 /// them within a millisecond; one that does not get a processor takes longer.
 const STACKS_WITHIN: Duration = Duration::from_millis(500);
+
+/// Time limit for a native stack. Reading the symbols of torch's libraries for the first time takes a good part of it.
+const NATIVE_STACK_WITHIN: Duration = Duration::from_secs(1);
 
 /// Interval between two looks at whether the stacks are written.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -50,17 +57,20 @@ pub(super) struct Inspector {
     lane: OffloadPort,
     /// As many as the lane takes jobs: further looks wait, since each must have its answer.
     places: Rc<Semaphore>,
+    /// For native stacks, which are read from the files of programs: a disk that hangs holds up no other look.
+    stacks: OffloadPort,
 }
 
 impl Inspector {
     pub(super) fn new() -> Self {
         let lane = OffloadPort::lane(BlockingLane::INSPECTIONS);
         let places = Rc::new(Semaphore::new(lane.bounds().jobs_max));
-        Self { lane, places }
+        Self { lane, places, stacks: OffloadPort::lane(BlockingLane::NATIVE_STACKS) }
     }
 
-    pub(super) fn lane(&self) -> OffloadPort {
-        self.lane.clone()
+    /// The lanes that looks run on, to be watched.
+    pub(super) fn lanes(&self) -> [OffloadPort; 2] {
+        [self.lane.clone(), self.stacks.clone()]
     }
 
     /// Looks at a process for a while; `None` if it is gone. `is_alive` says whether the process is still there, so that
@@ -84,10 +94,23 @@ impl Inspector {
         // In any other state no signal is handled before the cause is gone.
         let may_answer =
             matches!(sight.activity, ProcessActivity::Waiting | ProcessActivity::Working);
-        if with_stack && may_answer {
+        if with_stack && may_answer && is_alive() {
+            // The signal that asks for the Python stacks would disturb what the native one shows.
+            sight.native_stack = self.native_stack(pid).await.unwrap_or_default();
             sight.stack = self.stacks(pid, &is_alive).await.unwrap_or_default();
         }
         is_alive().then_some(sight)
+    }
+
+    /// The native stack of a process's main thread, if it can be had in time.
+    async fn native_stack(&self, pid: Pid) -> Option<String> {
+        let taken = self.stacks.run("native stack", move || native_stack(pid));
+        let refused = |error: &(dyn Error + 'static)| {
+            tracing::info!(%pid, error, "a native stack is not to be had");
+        };
+        let taken = timeout(NATIVE_STACK_WITHIN, taken).await.inspect_err(|error| refused(error));
+        let taken = taken.ok()?.inspect_err(|error| refused(error));
+        taken.ok()?.inspect_err(|error| refused(error)).ok()
     }
 
     /// The stacks of a process's Python threads, if it offers them.

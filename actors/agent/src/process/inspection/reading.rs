@@ -88,6 +88,7 @@ impl Reading {
             waits_in: may_wait.then(|| waits_in(self.pid)).flatten(),
             findings: findings(first, self, watched_ms),
             stack: String::new(),
+            native_stack: String::new(),
         })
     }
 }

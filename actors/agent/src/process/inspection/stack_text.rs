@@ -2,10 +2,7 @@
 
 use elastic_protocol::messages::ProcessSight;
 
-use super::texts::printable;
-
-/// Ends a text of which a part was left out.
-const LEFT_OUT: &str = "…\n";
+use super::texts::{bounded_lines, printable};
 
 /// What `faulthandler` has written, which has a block for each thread: the newest thread first, each with its
 /// innermost call first. The main thread handles the signal and is called current; where another one did, the main
@@ -25,21 +22,7 @@ pub(super) fn arranged(written: &str) -> String {
         blocks[..=main].rotate_right(1);
     }
     let lines: Vec<&str> = blocks.iter().flat_map(|block| block.lines()).collect();
-    bounded(&lines)
-}
-
-/// As many whole lines as there is room for.
-fn bounded(lines: &[&str]) -> String {
-    let mut text = String::new();
-    for line in lines.iter().filter(|line| !line.is_empty()) {
-        if text.len() + line.len() + 1 + LEFT_OUT.len() > ProcessSight::STACK_BYTES_MAX {
-            text.push_str(LEFT_OUT);
-            break;
-        }
-        text.push_str(line);
-        text.push('\n');
-    }
-    text
+    bounded_lines(&lines, ProcessSight::STACK_BYTES_MAX)
 }
 
 #[cfg(test)]

@@ -14,23 +14,23 @@ use crate::process::tests::{PATIENCE, run, wait_until};
 const STACKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/elastic_node/_stacks.py");
 
 /// A process of a test, which ends with it.
-struct Subject(Child);
+pub(super) struct Subject(pub(super) Child);
 
 impl Subject {
-    fn start(command: &mut Command) -> Self {
+    pub(super) fn start(command: &mut Command) -> Self {
         Self(command.stdin(Stdio::null()).spawn().expect("it starts"))
     }
 
-    fn shell(script: &str) -> Self {
+    pub(super) fn shell(script: &str) -> Self {
         Self::start(Command::new("/bin/sh").args(["-c", script]))
     }
 
-    fn pid(&self) -> Pid {
+    pub(super) fn pid(&self) -> Pid {
         Pid::from_raw(self.0.id().cast_signed())
     }
 
     /// The letter of its main thread's state.
-    fn state(&self) -> Option<char> {
+    pub(super) fn state(&self) -> Option<char> {
         proc_files::ProcessStat::of(self.pid().as_raw()).map(|stat| stat.state)
     }
 
@@ -40,9 +40,18 @@ impl Subject {
 
     /// Looks until the sight is as expected: a process on a busy machine takes its time to get there.
     async fn seen(&self, is_expected: impl Fn(&ProcessSight) -> bool) -> ProcessSight {
-        let deadline = Instant::now() + PATIENCE;
+        self.looked_at(true, is_expected).await
+    }
+
+    async fn looked_at(
+        &self,
+        with_stack: bool,
+        is_expected: impl Fn(&ProcessSight) -> bool,
+    ) -> ProcessSight {
+        let (inspector, deadline) = (Inspector::new(), Instant::now() + PATIENCE);
         loop {
-            let sight = self.look().await;
+            let sight = inspector.clone().look(self.pid(), with_stack, || true).await;
+            let sight = sight.expect("it is there");
             if is_expected(&sight) {
                 return sight;
             }
@@ -54,7 +63,8 @@ impl Subject {
         let is_it = |sight: &ProcessSight| {
             sight.activity == activity && sight.waits_in.as_deref().unwrap_or_default() == waits_in
         };
-        self.seen(is_it).await
+        // A stop for its stack has the system restart a sleep by another call.
+        self.looked_at(false, is_it).await
     }
 }
 
@@ -68,7 +78,7 @@ impl Drop for Subject {
 
 /// A Python program that offers its stacks first, as a worker does. `None` without Python.
 #[expect(clippy::print_stderr, reason = "a test that was skipped says so")]
-fn python(program: &str) -> Option<(Subject, tempfile::TempDir)> {
+pub(super) fn python(program: &str) -> Option<(Subject, tempfile::TempDir)> {
     let is_there = Command::new("python3").arg("-V").stdout(Stdio::null()).status();
     if !is_there.is_ok_and(|status| status.success()) {
         eprintln!("skipped: there is no python3");
@@ -355,17 +365,18 @@ fn the_main_threads_stack_comes_first() {
              join()\n";
         let Some((subject, _folder)) = python(program) else { return };
         let joins = |sight: &ProcessSight| {
-            sight.stack.contains("in join") && sight.stack.matches("in other").count() == 3
+            sight.stack.contains("in join")
+                && sight.stack.matches("in other").count() == 3
+                && sight.waits_in.as_deref() == Some("a lock or a condition (futex)")
         };
         let sight = subject.seen(joins).await;
         let at = |text: &str| sight.stack.find(text).expect("it is there");
         assert!(at("in join") < at("in other"), "{}", sight.stack);
-        assert_eq!(sight.waits_in.as_deref(), Some("a lock or a condition (futex)"));
     });
 }
 
 #[test]
-fn native_code_that_holds_the_interpreters_lock_does_not_hide_the_stack() {
+fn native_code_that_holds_the_interpreters_lock_does_not_hide_the_stacks() {
     run(async {
         // The signal ends a sleep of native code.
         let program = "import ctypes\n\
@@ -378,6 +389,7 @@ fn native_code_that_holds_the_interpreters_lock_does_not_hide_the_stack() {
         };
         let sight = subject.seen(holds).await;
         assert_eq!(sight.waits_in.as_deref(), Some("a sleep"));
+        assert!(sight.native_stack.contains("sleep (libc"), "{}", sight.native_stack);
     });
 }
 
@@ -413,12 +425,32 @@ fn g_9_stacks_that_are_not_written_are_waited_for_no_longer_than_their_time() {
     });
 }
 
+/// The lane of native stacks hangs, as with a disk that does not answer.
+#[test]
+fn g_9_a_native_stack_that_is_not_read_in_time_is_left_out() {
+    run(async {
+        let subject = Subject::shell("exec sleep 1000");
+        subject.seen_to(ProcessActivity::Waiting, "a sleep").await;
+        let inspector = Inspector::new();
+        let (go_on, hangs) = std::sync::mpsc::channel::<()>();
+        let hanging = inspector.stacks.run("a disk that hangs", move || hangs.recv().is_ok());
+        let begun = Instant::now();
+        let sight = inspector.clone().look(subject.pid(), true, || true).await;
+        assert!(begun.elapsed() >= WATCHED + NATIVE_STACK_WITHIN, "{:?}", begun.elapsed());
+        assert_eq!(sight.expect("it is there").native_stack, "");
+        drop(go_on);
+        assert!(!hanging.await.expect("no panic"));
+        let sight = inspector.look(subject.pid(), true, || true).await.expect("it is there");
+        assert!(sight.native_stack.contains("nanosleep"), "{sight:?}");
+    });
+}
+
 #[test]
 fn more_looks_than_the_lane_takes_jobs_all_have_their_answer() {
     run(async {
         let subject = Subject::shell("exec sleep 1000");
         let (inspector, pid) = (Inspector::new(), subject.pid());
-        let looks = (0..inspector.lane().bounds().jobs_max * 3).map(|_| {
+        let looks = (0..inspector.lane.bounds().jobs_max * 3).map(|_| {
             let inspector = inspector.clone();
             tokio::task::spawn_local(async move { inspector.look(pid, false, || true).await })
         });

@@ -6,6 +6,9 @@ use elastic_protocol::messages::ProcessSight;
 /// Longest path that is shown whole, in bytes.
 const PATH_BYTES_MAX: usize = 160;
 
+/// Ends a text of which a part was left out.
+const LEFT_OUT: &str = "…\n";
+
 /// A finding, or what a thread waits in, without control characters and within its bound.
 pub(super) fn bounded(text: &str) -> String {
     let mut text = printable(text);
@@ -22,6 +25,20 @@ pub(super) fn shortened(path: &str) -> String {
         kept = kept.strip_prefix(|_| true).unwrap_or_default();
     }
     if kept.len() == path.len() { path.to_owned() } else { format!("…{kept}") }
+}
+
+/// As many whole lines as there is room for in so many bytes; empty ones are left out.
+pub(super) fn bounded_lines(lines: &[&str], bytes_max: usize) -> String {
+    let mut text = String::new();
+    for line in lines.iter().filter(|line| !line.is_empty()) {
+        if text.len() + line.len() + 1 + LEFT_OUT.len() > bytes_max {
+            text.push_str(LEFT_OUT);
+            break;
+        }
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
 }
 
 /// A text on one line.

@@ -66,10 +66,9 @@ impl DriverCore {
         let forced_since = member.forced_since.unwrap_or(now);
         member.forced_since = sight.is_by_force().then_some(forced_since);
         // A look without the stacks, asked for before, may come first.
-        let is_enough = self.config.on_hang == OnHang::Tell
-            || !sight.stack.is_empty()
-            || !may_show_its_stack(&sight);
-        member.sight = Some(sight);
+        let is_enough =
+            self.config.on_hang == OnHang::Tell || sight.has_stack() || !may_show_its_stack(&sight);
+        member.take_sight(sight);
         if let Naming::Looking { .. } = member.naming {
             self.answer_look(now, worker, is_enough);
         }

@@ -150,6 +150,7 @@ mod tests {
             waits_in: None,
             findings: Vec::new(),
             stack: String::new(),
+            native_stack: String::new(),
         }
     }
 

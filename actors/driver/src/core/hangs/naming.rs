@@ -132,6 +132,7 @@ impl DriverCore {
             late_ms: stalled.late_ms,
             doing: stalled.doing,
             stack: stalled.stack,
+            native_stack: stalled.native_stack,
         });
         match self.config.on_hang {
             OnHang::Tell | OnHang::Dump => {}
@@ -161,6 +162,15 @@ impl DriverCore {
 }
 
 impl AwaitedMember {
+    /// Takes a new sight over. One without stacks leaves those of the sight before in their place: stacks are taken once,
+    /// when the member is about to be named.
+    pub(super) fn take_sight(&mut self, mut sight: ProcessSight) {
+        if let Some(former) = self.sight.take().filter(|_| !sight.has_stack()) {
+            (sight.stack, sight.native_stack) = (former.stack, former.native_stack);
+        }
+        self.sight = Some(sight);
+    }
+
     /// Whether a look would show more before the member is named.
     fn is_worth_a_look(&self, wants_stack: bool) -> bool {
         let shows_more =

@@ -1,6 +1,6 @@
 //! Awaited and hanging workers as the status and events show them. Called by `status` and `naming`.
 
-use elastic_protocol::messages::{AwaitedWorker, StalledWorker, StatusReport};
+use elastic_protocol::messages::{AwaitedWorker, ProcessSight, StalledWorker, StatusReport};
 use elastic_protocol::{Time, WorkerId};
 
 use super::{AwaitedMember, Naming, WaitForMembers};
@@ -12,7 +12,9 @@ impl DriverCore {
     pub(super) fn stalled(&self, now: Time, worker: &WorkerId) -> Option<StalledWorker> {
         let wait = self.hangs.wait.as_ref()?;
         let member = wait.awaited.get(worker)?;
-        let stack = member.sight.as_ref().map(|sight| sight.stack.clone());
+        let shown = |stack: fn(&ProcessSight) -> &String| {
+            member.sight.as_ref().map(stack).filter(|stack| !stack.is_empty()).cloned()
+        };
         Some(StalledWorker {
             rank: self.round.rank_of(worker)?,
             host: worker.host.clone(),
@@ -20,7 +22,8 @@ impl DriverCore {
             operation: wait.operation.clone(),
             late_ms: waited_ms(now, member.since),
             doing: member.doing(),
-            stack: stack.filter(|stack| !stack.is_empty()),
+            stack: shown(|sight| &sight.stack),
+            native_stack: shown(|sight| &sight.native_stack),
         })
     }
 

@@ -773,6 +773,7 @@ impl Cluster {
                 let Some(mut sight) = self.sights.get(&worker).cloned() else { return };
                 if !with_stack {
                     sight.stack.clear();
+                    sight.native_stack.clear();
                 }
                 let sight = Box::new(sight);
                 self.core.handle_agent(self.now, to, AgentToDriver::Inspected { worker, sight });

@@ -49,6 +49,7 @@ pub(super) fn sight(activity: ProcessActivity) -> ProcessSight {
         moved_bytes: 0,
         waits_in: None,
         findings: Vec::new(),
+        native_stack: "read (libc.so.6)\n".to_owned(),
         stack: "File \"train.py\", line 7 in load".to_owned(),
     }
 }
@@ -111,8 +112,11 @@ fn x_2_who_has_not_come_is_named_and_not_who_waits() {
     cluster.hang(&late, ProcessActivity::Stopped);
     assert_eq!(cluster.awaited(), [late.to_string()], "known before it is called a hang");
     cluster.pass(seconds(1));
-    let [EventKind::WorkerStalled { worker, rank, operation, waiting, late_ms, doing, stack }] =
-        &cluster.stalls[..]
+    let [
+        EventKind::WorkerStalled {
+            worker, rank, operation, waiting, late_ms, doing, stack, ..
+        },
+    ] = &cluster.stalls[..]
     else {
         panic!("one event: {:?}", cluster.stalls)
     };
@@ -159,10 +163,35 @@ fn the_stack_is_taken_once_the_wait_is_too_long_and_not_before() {
     assert!(!cluster.looks.is_empty() && cluster.looks.iter().all(|(_, with_stack)| !with_stack));
     cluster.pass(seconds(1));
     assert_eq!(cluster.looks.last(), Some(&(late.clone(), true)));
-    let [EventKind::WorkerStalled { stack: Some(stack), .. }] = &cluster.stalls[..] else {
-        panic!("with its stack: {:?}", cluster.stalls)
+    let [EventKind::WorkerStalled { stack: Some(stack), native_stack: Some(native), .. }] =
+        &cluster.stalls[..]
+    else {
+        panic!("with its stacks: {:?}", cluster.stalls)
     };
     assert!(stack.contains("train.py"), "{stack}");
+    assert_eq!(native, "read (libc.so.6)\n");
+    let (stack, native) = (stack.clone(), native.clone());
+    cluster.pass(seconds(60));
+    assert!(cluster.looks.last().is_some_and(|(_, with_stack)| !with_stack), "it is looked at on");
+    let [stalled] = &cluster.core.status(cluster.now, &|_| String::new()).stalled[..] else {
+        panic!("it hangs on")
+    };
+    assert_eq!((&stalled.stack, &stalled.native_stack), (&Some(stack), &Some(native)), "kept");
+}
+
+#[test]
+fn a_native_stack_alone_is_enough_to_name_a_worker() {
+    let mut cluster = three(|_config| {});
+    let late = cluster.worker("b", 0);
+    cluster.hang(&late, ProcessActivity::Waiting);
+    for sight in cluster.sights.values_mut() {
+        sight.stack.clear();
+    }
+    cluster.pass(Duration::from_millis(9_550));
+    let [EventKind::WorkerStalled { late_ms, .. }] = &cluster.stalls[..] else {
+        panic!("one event: {:?}", cluster.stalls)
+    };
+    assert!((10_000..10_050).contains(late_ms), "no further stack is waited for: {late_ms}");
 }
 
 #[test]
