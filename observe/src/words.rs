@@ -179,9 +179,15 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             doing,
             stack,
             native_stack,
+            grounds,
         } => {
             let others = if *waiting == 1 { "other has" } else { "others have" };
             let at = innermost(stack.as_deref(), native_stack.as_deref());
+            if let Some(grounds) = grounds {
+                return format!(
+                    "{worker} (rank {rank}) HANGS: for {late_ms} ms {grounds}, and it {doing}{at}"
+                );
+            }
             format!(
                 "{worker} (rank {rank}) HANGS: {waiting} {others} waited for it for {late_ms} ms in {operation}, and it \
                  {doing}{at}"

@@ -33,6 +33,7 @@ macro_rules! bugs {
                 matches!(
                     self,
                     Self::ProcessesOutliveGeneration
+                        | Self::InactivityAssumed
                         | Self::ProcessesNotTakenOver
                         | Self::RankOfAnother
                 )
@@ -74,6 +75,8 @@ bugs! {
     RankDealsByItself = "one rank does not take the driver's deal of shards", "program";
     /// The slots of replaced members are at rest for ever.
     RestNeverEnds = "a slot's cool-down never ends", "driver";
+    /// By restart, every member counts as inactive, whatever its process does.
+    InactivityAssumed = "by restart, a process that works counts as inactive", "driver";
     /// A wait for a worker in a section of its program is held to the limit of waits outside of sections.
     SectionsIgnored = "a wait for a worker in a section is held to the limit of the others", "driver";
     /// The driver compares how long members wait, not how long they compute: it finds the victims of a slow member.

@@ -236,6 +236,7 @@ fn a_hang_is_booked_from_its_begin_and_charged_to_the_reset_that_ends_it() {
         doing: "is stopped".to_owned(),
         stack: None,
         native_stack: None,
+        grounds: None,
     };
     story.at(50, [stalled()]);
     story.at(60, [EventKind::StallEnded { worker: b.clone(), ms: 20_000.0, usual: false }]);
@@ -327,6 +328,7 @@ fn any_kind() -> impl Strategy<Value = EventKind> {
             doing: String::new(),
             stack: None,
             native_stack: None,
+            grounds: None,
         }),
         any_worker().prop_map(|worker| EventKind::StallEnded { worker, ms: 1.0, usual: true }),
         (any_worker(), 0.0..9e4_f64, [0.0..1.0_f64, 0.0..1.0, 0.0..1.0]).prop_map(

@@ -34,8 +34,8 @@ pub use moved::{BulkWork, MovedBytes};
 pub use reach::{ReachAnswer, ReachFinding, ReachRequest};
 pub use reported::{InvalidReport, ReportedValues};
 pub use standstill::{
-    AwaitedWorker, CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight,
-    StalledWorker, TrainingSection,
+    AwaitedWorker, CollectivePosition, CurrentCollective, HangGrounds, HangSureness,
+    ProcessActivity, ProcessCounters, ProcessSight, StalledWorker, TrainingSection,
 };
 pub use step_times::StepTimes;
 pub use straggler::StragglingWorker;

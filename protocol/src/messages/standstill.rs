@@ -2,6 +2,7 @@
 //! program, what a process was seen to do, and what `status` says of both.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +91,38 @@ pub struct ProcessSight {
     /// for or cannot be had. At most [`ProcessSight::NATIVE_STACK_BYTES_MAX`] bytes.
     #[serde(default)]
     pub native_stack: String,
+    /// What it has done since its start, with its descendants: two sights tell whether it did anything between them.
+    #[serde(default)]
+    pub counters: ProcessCounters,
+}
+
+/// What a process and its descendants have done since their start.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ProcessCounters {
+    /// CPU time, in milliseconds.
+    pub cpu_ms: u64,
+    /// Bytes read and written, from files, pipes and sockets.
+    pub moved_bytes: u64,
+    /// How often its main thread has given its processor up, or lost it.
+    pub switches: u64,
+}
+
+impl ProcessCounters {
+    /// CPU time of a process that does nothing, one part in so many of all time: the threads of its libraries look after
+    /// their connections.
+    const IDLE_PART_OF_TIME: u64 = 50;
+    /// What a look at it costs beside that: the signal for its stacks, a stop for its native stack.
+    const LOOK: Self = Self { cpu_ms: 50, moved_bytes: 64 << 10, switches: 10 };
+
+    /// Whether more than nothing was done since an earlier moment.
+    fn is_more_than_idle_since(&self, earlier: &Self, passed_ms: u64) -> bool {
+        let cpu_ms = self.cpu_ms.saturating_sub(earlier.cpu_ms);
+        let moved_bytes = self.moved_bytes.saturating_sub(earlier.moved_bytes);
+        let switches = self.switches.saturating_sub(earlier.switches);
+        cpu_ms > Self::LOOK.cpu_ms + passed_ms / Self::IDLE_PART_OF_TIME
+            || moved_bytes > Self::LOOK.moved_bytes
+            || switches > Self::LOOK.switches + passed_ms / 1_000
+    }
 }
 
 impl ProcessSight {
@@ -101,6 +134,28 @@ impl ProcessSight {
     pub const FINDINGS_MAX: usize = 4;
     /// Longest finding, and longest `waits_in`, in bytes.
     pub const TEXT_BYTES_MAX: usize = 256;
+
+    /// Whether the process is at work, or was since an earlier sight of it.
+    #[must_use]
+    pub fn is_active_since(&self, earlier: &Self, passed: Duration) -> bool {
+        let passed_ms = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
+        self.activity == ProcessActivity::Working
+            || self.counters.is_more_than_idle_since(&earlier.counters, passed_ms)
+    }
+
+    /// Takes the stacks of an earlier sight over where this one shows none: they are taken once, when the worker is about
+    /// to be named.
+    pub fn keep_stacks_of(&mut self, earlier: Self) {
+        if !self.has_stack() {
+            (self.stack, self.native_stack) = (earlier.stack, earlier.native_stack);
+        }
+    }
+
+    /// Forgets its stacks.
+    pub fn drop_stacks(&mut self) {
+        self.stack.clear();
+        self.native_stack.clear();
+    }
 
     /// Whether it shows a stack, of Python or of native code.
     #[must_use]
@@ -179,12 +234,53 @@ pub struct StalledWorker {
     /// The native stack of its main thread, a function on each line, the innermost call first; absent if there is none.
     #[serde(default)]
     pub native_stack: Option<String>,
+    /// By restart, why it is taken to hang; absent where the worker tells where it stands.
+    #[serde(default)]
+    pub grounds: Option<HangGrounds>,
+}
+
+/// Why a worker is taken to hang of which nobody tells where it stands.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct HangGrounds {
+    /// How sure that is.
+    pub sureness: HangSureness,
+    /// What its process does against those of its peers, in words.
+    pub why: String,
+}
+
+/// How sure it is that a worker hangs.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HangSureness {
+    /// Its process cannot go on.
+    Certain,
+    /// It differs from its peers as one that hangs does.
+    Likely,
+    /// It may take long for a good reason.
+    Possible,
+}
+
+impl fmt::Display for HangGrounds {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sureness = match self.sureness {
+            HangSureness::Certain => "certain",
+            HangSureness::Likely => "likely",
+            HangSureness::Possible => "possible",
+        };
+        write!(formatter, "{} ({sureness})", self.why)
+    }
 }
 
 /// One line, without the stack.
 impl fmt::Display for StalledWorker {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, host, slot, operation, late_ms, doing, .. } = self;
+        let Self { rank, host, slot, operation, late_ms, doing, grounds, .. } = self;
+        if let Some(grounds) = grounds {
+            return write!(
+                formatter,
+                "rank {rank} ({host}:{slot}) hangs: for {late_ms} ms {grounds}, and it {doing}"
+            );
+        }
         write!(
             formatter,
             "rank {rank} ({host}:{slot}) hangs: others have waited {late_ms} ms for it in {operation}, and it {doing}"

@@ -63,6 +63,7 @@ const fn shows_in_long_waits(bug: Bug) -> bool {
             | Bug::NeighbourReplaced
             | Bug::RestNeverEnds
             | Bug::NeighbourCarriesLess
+            | Bug::InactivityAssumed
             | Bug::RebalancedWithoutCoolDown
             | Bug::RankDealsByItself
     )
@@ -94,6 +95,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::SectionsIgnored
         | Bug::GoingOnNotTold
         | Bug::InspectedOnce
+        | Bug::InactivityAssumed
         | Bug::HangStaysBooked => 6,
         Bug::StragglerByWaiting | Bug::StragglerAtOnce => 7,
         Bug::ShardsFoldedByArrival | Bug::ShardsOfFormerWorld | Bug::StreamOfAnotherStep => 8,

@@ -6,7 +6,8 @@ use elastic_agent::ProcessEvent;
 use elastic_driver::OnHang;
 use elastic_protocol::WorkerId;
 use elastic_protocol::messages::{
-    CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight, TrainingSection,
+    CollectivePosition, CurrentCollective, HangGrounds, HangSureness, ProcessActivity,
+    ProcessCounters, ProcessSight, TrainingSection,
 };
 
 use super::driver::ObservedPhase;
@@ -16,6 +17,10 @@ use crate::dataset::mix;
 
 /// Longest time that an agent takes to look at a process.
 const LOOK_NS: u64 = 300 * MS;
+
+/// Processor time of a step, and how often a step wakes the main thread.
+const CPU_MS_OF_STEP: u64 = 100;
+const SWITCHES_OF_STEP: u64 = 20;
 
 /// How long a process is watched, in milliseconds.
 const WATCHED_MS: u64 = 200;
@@ -31,6 +36,12 @@ const WAITING_MS: u64 = 10_000;
 
 /// Shortest wait that is a hang for a process in a section for which nobody has waited before.
 const COLD_MS: u64 = 120_000;
+
+/// How long a script is inactive before it is named where the operator has set no bound.
+const INACTIVE_NS: u64 = 60_000 * MS;
+
+/// Three looks at all scripts, after which their counters are known.
+const LOOKED_AT_NS: u64 = 30_000 * MS;
 
 /// Longest time until the driver knows that a thread goes on.
 const GOES_ON_NS: u64 = 2_500 * MS;
@@ -51,6 +62,8 @@ pub(super) struct HangWatch {
     ended_wait: Option<(u64, u64)>,
     /// The member that others wait for, with the world time since when; unset while nobody waits.
     awaited_since: Option<(u32, u64)>,
+    /// The script that hangs alone, with the world time since when.
+    hangs_since: Option<(u32, u64)>,
 }
 
 impl World {
@@ -96,11 +109,24 @@ impl World {
             watched_ms: WATCHED_MS,
             cpu_ms: if computes { WATCHED_MS } else { 0 },
             moved_bytes: 0,
-            waits_in: None,
+            waits_in: self.waits_in(process),
             findings: Vec::new(),
             stack: if shows { stack_of(&entry.id) } else { String::new() },
             native_stack: if shows { native_stack_of(&entry.id) } else { String::new() },
+            counters: ProcessCounters {
+                cpu_ms: u64::from(entry.program.operation) * CPU_MS_OF_STEP,
+                moved_bytes: 0,
+                switches: u64::from(entry.program.operation) * SWITCHES_OF_STEP,
+            },
         }
+    }
+
+    /// What a script waits in. Nobody looks at that of a program that tells where it stands.
+    fn waits_in(&self, process: u32) -> Option<String> {
+        let entry = &self.processes[process as usize];
+        let is_in_collective = entry.program.stage == ProgramStage::Reducing;
+        let waits_in = if is_in_collective { "an event" } else { "a lock" };
+        entry.is_script.then(|| waits_in.to_owned())
     }
 
     /// An agent begins to look at a process.
@@ -196,6 +222,92 @@ impl World {
         Ok(())
     }
 
+    /// Checks a script that the driver names: it hangs, or did a short while ago, and is shown with its own stack.
+    pub(super) fn check_inactive(
+        &mut self,
+        worker: &WorkerId,
+        grounds: &HangGrounds,
+        native_stack: Option<&str>,
+    ) -> Result<(), String> {
+        let Some(process) = self.process_of(self.driver.job, worker) else {
+            return Err(format!("inactivity: {worker} is said to hang, and there is none"));
+        };
+        let entry = &self.processes[process as usize];
+        let lately = |at: Option<u64>| at.is_some_and(|at| at + LOOKED_AT_NS > self.now);
+        let hangs = entry.thread_hangs > 0
+            || entry.stopped > 0
+            || entry.hangs
+            || !entry.is_alive
+            || lately(entry.continued_at)
+            || lately(entry.thread_continued_at);
+        if !hangs && grounds.sureness != HangSureness::Possible {
+            return Err(format!("inactivity: {worker} is said to hang, and does not: {grounds}"));
+        }
+        match native_stack.filter(|stack| *stack != native_stack_of(worker)) {
+            Some(stack) => {
+                Err(format!("inactivity: {worker} is shown with another stack: {stack}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that a script is named that hangs alone, while all others wait for it.
+    fn check_inactive_is_named(&mut self) -> Result<(), String> {
+        let hanging = self.hanging_script();
+        let since = match (self.hangs.hangs_since, hanging) {
+            (Some((known, since)), Some(process)) if known == process => since,
+            _ => self.now,
+        };
+        self.hangs.hangs_since = hanging.map(|process| (process, since));
+        let Some(process) = hanging else { return Ok(()) };
+        let cap = self.scenario.driver.hang_timeout.map(|cap| cap.as_nanos() as u64);
+        let limit = cap.map_or(INACTIVE_NS, |cap| cap.min(INACTIVE_NS));
+        if self.now - since < limit + LOOKED_AT_NS + NAMED_AFTER_NS {
+            return Ok(());
+        }
+        let (now, id) =
+            (self.driver.clock.local(self.now), self.processes[process as usize].id.clone());
+        let Some(cores) = self.driver.cores() else { return Ok(()) };
+        let status = cores.driver.status(now, &|time| time.to_string());
+        let is_it = |host, slot| host == &id.host && slot == id.slot;
+        match status.stalled.iter().any(|stalled| is_it(&stalled.host, stalled.slot)) {
+            true => Ok(()),
+            false => Err(format!(
+                "inactivity: {id} alone has hung for {} ms, and is not named: {:?}",
+                (self.now - since) / MS,
+                status.stalled
+            )),
+        }
+    }
+
+    /// The script that hangs while all others, two at least, wait in a collective and their agents answer.
+    fn hanging_script(&self) -> Option<u32> {
+        let members = &self.driver.members;
+        let is_there = !self.options.job.is_in_process()
+            && self.driver.phase == ObservedPhase::Run
+            && self.driver_acts_since(LOOKED_AT_NS + ON_THE_WAY_NS)
+            && members.len() > 2;
+        let hangs = |process: u32| {
+            let entry = &self.processes[process as usize];
+            entry.thread_hangs > 0 && entry.program.stage != ProgramStage::Reducing
+        };
+        let waits = |process: u32| {
+            let entry = &self.processes[process as usize];
+            entry.thread_hangs == 0
+                && entry.program.stage == ProgramStage::Reducing
+                && entry.program.stamp == self.driver.stamp
+        };
+        let is_seen = |process: u32| {
+            let entry = &self.processes[process as usize];
+            entry.is_alive && entry.stopped == 0 && self.agent_answers(process)
+        };
+        let hanging = members.iter().copied().find(|process| is_there && hangs(*process))?;
+        let all = members
+            .iter()
+            .all(|process| is_seen(*process) && (*process == hanging || waits(*process)));
+        all.then_some(hanging)
+    }
+
     /// Notes that a wait has ended by itself, and whether the driver counts it among the usual ones of steps.
     pub(super) fn note_stall_ended(&mut self, ms: f64, usual: bool) {
         self.turn_hang_watch();
@@ -207,6 +319,7 @@ impl World {
     /// Checks that a member is named for which others wait beyond the operator's bound. Called at each check in time.
     pub(super) fn check_hang_is_named(&mut self) -> Result<(), String> {
         self.turn_hang_watch();
+        self.check_inactive_is_named()?;
         let Some(bound) = self.scenario.driver.hang_timeout else { return Ok(()) };
         let awaited = self.awaited_member();
         let since = match (self.hangs.awaited_since, awaited) {

@@ -41,6 +41,8 @@ pub(super) struct SimulatedProcess {
     /// Number of faults that block the training thread; `thread_frozen` keeps its events meanwhile.
     pub(super) thread_hangs: u32,
     thread_frozen: Vec<Happening>,
+    /// World time at which its training thread went on after it had hung.
+    pub(super) thread_continued_at: Option<u64>,
     /// Exit status, once the process has ended.
     pub(super) end: Option<ExitStatus>,
     pub(super) is_alive: bool,
@@ -150,6 +152,7 @@ impl World {
             continued_at: None,
             frozen: Vec::new(),
             thread_hangs: 0,
+            thread_continued_at: None,
             thread_frozen: Vec::new(),
             end: None,
             is_alive: true,
@@ -266,6 +269,7 @@ impl World {
         if entry.thread_hangs > 0 || !entry.is_alive {
             return;
         }
+        entry.thread_continued_at = Some(now);
         for happening in std::mem::take(&mut entry.thread_frozen) {
             self.agenda.push(now, happening);
         }

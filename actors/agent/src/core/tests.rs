@@ -1,7 +1,8 @@
 //! Unit tests of the agent's core, one decision at a time.
 
 use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, LaneStatus, ProcessActivity, ProcessSight, StoppedBy,
+    AgentToDriver, DriverToAgent, LaneStatus, ProcessActivity, ProcessCounters, ProcessSight,
+    StoppedBy,
 };
 use elastic_protocol::{
     Deadlines, ExitStatus, HostName, Incarnation, JobId, ProgramSpec, Term, Time, WorkerId,
@@ -562,6 +563,7 @@ fn a_process_is_looked_at_once_at_a_time_and_only_while_it_runs() {
         findings: vec![],
         stack: String::new(),
         native_stack: String::new(),
+        counters: ProcessCounters::default(),
     });
     core.handle_inspected(&worker(0, 1), sight.clone());
     let told = AgentToDriver::Inspected { worker: worker(0, 1), sight: sight.clone() };

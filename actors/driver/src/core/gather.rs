@@ -253,6 +253,7 @@ impl DriverCore {
         self.begin_divergence();
         let world_size = self.round.current().map_or(0, |current| current.assignment.world_size());
         self.event(EventKind::GenerationRunning { world_size });
+        self.watch_activity(now);
         self.vote_for_the_done();
         if let Some(reset) = self.round.end_reset(now) {
             let steps_lost = reset.steps_lost;

@@ -20,6 +20,7 @@ mod former_nodes;
 mod fruitless;
 mod gather;
 mod hangs;
+mod inactivity;
 mod input;
 mod interrupt;
 mod journaling;
@@ -75,6 +76,7 @@ use self::first_cause::FirstCause;
 use self::first_steps::FirstSteps;
 use self::former_nodes::Takeover;
 use self::hangs::Hangs;
+use self::inactivity::Inactivity;
 pub use self::input::DriverInput;
 use self::outbox::DriverOutbox;
 pub use self::output::{DriverEvent, DriverOutput, EventKind, HostResetMs, ReplacedFor, ResetWay};
@@ -118,6 +120,9 @@ pub struct DriverCore {
     /// Members that stand still while others wait for them.
     #[serde(default)]
     hangs: Hangs,
+    /// Members by restart that stand still against their peers.
+    #[serde(default)]
+    inactivity: Inactivity,
     /// How long members compute in a step, and who is slow.
     #[serde(default)]
     stragglers: Stragglers,
@@ -166,6 +171,7 @@ impl DriverCore {
             first_steps: FirstSteps::default(),
             quarrels: Quarrels::default(),
             hangs: Hangs::default(),
+            inactivity: Inactivity::default(),
             stragglers: Stragglers::default(),
             replacements: Replacements::default(),
             rebalancing: Rebalancing::default(),
@@ -292,6 +298,11 @@ impl DriverCore {
             && !self.agenda.covers(at, Timer::Hang)
         {
             return Err("G-9: the wait of members for others has no timer".to_owned());
+        }
+        if let Some(at) = self.inactivity.due_at()
+            && !self.agenda.covers(at, Timer::Inactivity)
+        {
+            return Err("G-9: the look at members by restart has no timer".to_owned());
         }
         if let Some(at) = self.stragglers.due_at()
             && !self.agenda.covers(at, Timer::Straggler)

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use elastic_protocol::messages::{
-    DriverToAgent, DriverToWorker, JobPhase, KnownDrivers, ProcessPlace, UnreachableHost, Vote,
+    DriverToAgent, DriverToWorker, HangGrounds, JobPhase, KnownDrivers, ProcessPlace,
+    UnreachableHost, Vote,
 };
 use elastic_protocol::{
     ExitStatus, GenerationId, HostName, JobResult, NodeId, ResetCause, Stamp, Term, WorkerId,
@@ -276,6 +277,9 @@ pub enum EventKind {
         /// The native stack of its main thread; none where it is not wanted, or cannot be had.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         native_stack: Option<String>,
+        /// By restart, why it is taken to hang, and how sure that is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grounds: Option<HangGrounds>,
     },
     /// A member that hung goes on.
     StallEnded {

@@ -31,6 +31,7 @@ impl DriverCore {
                 Timer::Silence(worker) => self.handle_silence_deadline(now, &worker),
                 Timer::Departure(worker) => self.handle_departure_deadline(now, &worker),
                 Timer::Hang => self.review_hangs(now),
+                Timer::Inactivity => self.watch_activity(now),
                 Timer::Straggler => self.review_stragglers(now),
                 Timer::Checkpoint => self.handle_checkpoint_timer(now),
                 Timer::ResetReport => self.handle_report_deadline(now),

@@ -171,6 +171,7 @@ impl DriverCore {
             let budget = self.restart_budget();
             self.output(DriverOutput::OpenGeneration { stamp, members, budget });
             self.watch_failed_slots(now);
+            self.watch_activity(now);
             self.vote_again_for_the_done();
         }
     }

@@ -29,6 +29,8 @@ pub(crate) enum Timer {
     Silence(WorkerId),
     /// Members wait for others: their processes are to be looked at, or the wait lasts too long.
     Hang,
+    /// Members by restart are to be looked at, or one of them to be named.
+    Inactivity,
     /// Members have told how long their steps take: they are to be compared.
     Straggler,
     /// A checkpoint is due, or its save is slow.

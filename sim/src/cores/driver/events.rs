@@ -94,9 +94,12 @@ impl World {
                     self.demand(checked);
                 }
             }
-            EventKind::WorkerStalled { worker, late_ms, stack, native_stack, .. } => {
+            EventKind::WorkerStalled { worker, late_ms, stack, native_stack, grounds, .. } => {
                 let (stack, native_stack) = (stack.as_deref(), native_stack.as_deref());
-                let checked = self.check_stalled(&worker, late_ms, stack, native_stack);
+                let checked = match &grounds {
+                    Some(grounds) => self.check_inactive(&worker, grounds, native_stack),
+                    None => self.check_stalled(&worker, late_ms, stack, native_stack),
+                };
                 self.demand(checked);
             }
             EventKind::StragglerFound { worker, ranks, is_host, .. } => {

@@ -1,7 +1,7 @@
 //! A reading of a process from `/proc` and its control groups; two of them make a [`ProcessSight`]. Called by
 //! `inspection`.
 
-use elastic_protocol::messages::{ProcessActivity, ProcessSight};
+use elastic_protocol::messages::{ProcessActivity, ProcessCounters, ProcessSight};
 use tokio::time::Instant;
 
 use super::activity::{activity, is_work};
@@ -89,6 +89,11 @@ impl Reading {
             findings: findings(first, self, watched_ms),
             stack: String::new(),
             native_stack: String::new(),
+            counters: ProcessCounters {
+                cpu_ms: self.cpu_ticks * 1_000 / TICKS_PER_SECOND,
+                moved_bytes: self.moved_bytes,
+                switches: self.switches,
+            },
         })
     }
 }

@@ -56,6 +56,9 @@ impl DriverCore {
 
     /// An agent has looked at a process.
     pub(crate) fn handle_inspected(&mut self, now: Time, worker: &WorkerId, sight: ProcessSight) {
+        if self.is_by_restart() {
+            return self.handle_activity(now, worker, sight);
+        }
         if self.is_silent(worker) {
             self.hangs.silent.insert(worker.clone(), sight);
             return;
@@ -248,7 +251,7 @@ impl DriverCore {
         }
     }
 
-    pub(super) fn look_at(&mut self, worker: &WorkerId, with_stack: bool) {
+    pub(crate) fn look_at(&mut self, worker: &WorkerId, with_stack: bool) {
         if let Some(agent) = self.roster.agent_of(worker) {
             let message = DriverToAgent::Inspect { worker: worker.clone(), with_stack };
             self.output(DriverOutput::ToAgent { to: agent, message });

@@ -139,6 +139,8 @@ impl UsualWaits {
 
 #[cfg(test)]
 mod tests {
+    use elastic_protocol::messages::ProcessCounters;
+
     use super::*;
 
     fn sight(activity: ProcessActivity) -> ProcessSight {
@@ -151,6 +153,7 @@ mod tests {
             findings: Vec::new(),
             stack: String::new(),
             native_stack: String::new(),
+            counters: ProcessCounters::default(),
         }
     }
 

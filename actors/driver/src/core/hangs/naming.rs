@@ -133,6 +133,7 @@ impl DriverCore {
             doing: stalled.doing,
             stack: stalled.stack,
             native_stack: stalled.native_stack,
+            grounds: None,
         });
         match self.config.on_hang {
             OnHang::Tell | OnHang::Dump => {}
@@ -162,11 +163,9 @@ impl DriverCore {
 }
 
 impl AwaitedMember {
-    /// Takes a new sight over. One without stacks leaves those of the sight before in their place: stacks are taken once,
-    /// when the member is about to be named.
     pub(super) fn take_sight(&mut self, mut sight: ProcessSight) {
-        if let Some(former) = self.sight.take().filter(|_| !sight.has_stack()) {
-            (sight.stack, sight.native_stack) = (former.stack, former.native_stack);
+        if let Some(former) = self.sight.take() {
+            sight.keep_stacks_of(former);
         }
         self.sight = Some(sight);
     }

@@ -24,13 +24,14 @@ impl DriverCore {
             doing: member.doing(),
             stack: shown(|sight| &sight.stack),
             native_stack: shown(|sight| &sight.native_stack),
+            grounds: None,
         })
     }
 
     /// Workers that hang.
     pub(crate) fn stalled_workers(&self, now: Time) -> Vec<StalledWorker> {
         let Some(wait) = self.hangs.wait.as_ref().filter(|_| self.trains()) else {
-            return Vec::new();
+            return self.inactive_workers(now);
         };
         let named = wait.awaited.iter().filter(|(_, member)| member.naming == Naming::Done);
         named

@@ -772,8 +772,7 @@ impl Cluster {
                 self.looks.push((worker.clone(), with_stack));
                 let Some(mut sight) = self.sights.get(&worker).cloned() else { return };
                 if !with_stack {
-                    sight.stack.clear();
-                    sight.native_stack.clear();
+                    sight.drop_stacks();
                 }
                 let sight = Box::new(sight);
                 self.core.handle_agent(self.now, to, AgentToDriver::Inspected { worker, sight });

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    Ballot, CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight, TrainingSection,
-    WorkerToDriver,
+    Ballot, CollectivePosition, CurrentCollective, ProcessActivity, ProcessCounters, ProcessSight,
+    TrainingSection, WorkerToDriver,
 };
 use elastic_protocol::{ResetCause, WorkerId};
 use elastic_runtime::transport::LinkEvent;
@@ -41,6 +41,10 @@ pub(super) fn cold(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
     cluster
 }
 
+pub(super) fn waiting_in(sight: ProcessSight, waits_in: Option<String>) -> ProcessSight {
+    ProcessSight { waits_in, ..sight }
+}
+
 pub(super) fn sight(activity: ProcessActivity) -> ProcessSight {
     ProcessSight {
         activity,
@@ -50,6 +54,7 @@ pub(super) fn sight(activity: ProcessActivity) -> ProcessSight {
         waits_in: None,
         findings: Vec::new(),
         native_stack: "read (libc.so.6)\n".to_owned(),
+        counters: ProcessCounters::default(),
         stack: "File \"train.py\", line 7 in load".to_owned(),
     }
 }

@@ -1,0 +1,235 @@
+//! [`Inactivity`]: members by restart that stand still, or alone do not, against their peers. A part of the core; its handlers
+//! are in `handlers`.
+//!
+//! By restart, programs bring their own collectives, and nobody tells where a worker stands. What its host's system shows is
+//! compared instead: agents look at all members' processes at intervals, and count processor time, bytes moved and how often
+//! the main thread was woken. Who has none of that for long, while others differ, is named, with the grounds and how sure they
+//! are. Nothing else is done: a conclusion from outside is not enough to stop a job.
+
+mod handlers;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use elastic_protocol::messages::{HangGrounds, HangSureness, ProcessSight};
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{Stamp, Time, WorkerId};
+use serde::{Deserialize, Serialize};
+
+/// Interval between two looks at all members; shorter where `--hang-timeout` is.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Shortest interval between two looks; longer than [`STACK_WITHIN`], so that a member is named between two of them.
+const LOOK_EVERY_MIN: Duration = Duration::from_secs(3);
+/// Looks that fit into the time for which a member must be inactive before it is named.
+const LOOKS_MIN: u32 = 4;
+/// How long a member is inactive before it is named, if `--hang-timeout` is not less.
+const INACTIVE_FOR: Duration = Duration::from_secs(60);
+/// How many times as long all others are inactive before the one is named for which they seem to wait: it may evaluate, or
+/// write a checkpoint.
+const ALONE_FACTOR: u32 = 5;
+/// How long the event waits for the process's stacks.
+const STACK_WITHIN: Duration = Duration::from_secs(2);
+
+/// Members by restart of the generation that trains, as their agents see their processes.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Inactivity {
+    /// The generation that all of this is about.
+    stamp: Option<Stamp>,
+    #[serde(with = "crate::recording::readable::pairs")]
+    members: BTreeMap<WorkerId, WatchedMember>,
+    /// The last look at all members.
+    looked_at: Option<Time>,
+    /// The next one.
+    look_at: Option<Time>,
+}
+
+/// A member whose process is looked at.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct WatchedMember {
+    /// The last time at which it was known to be active.
+    active_at: Time,
+    /// The last look at it.
+    seen_at: Time,
+    /// Whether the last look showed it active.
+    is_active: bool,
+    sight: ProcessSight,
+    naming: InactivityNaming,
+}
+
+/// Progress of naming a member.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+enum InactivityNaming {
+    NotYet,
+    /// It is to be named. Its stacks are awaited until this time.
+    Looking {
+        until: Time,
+    },
+    /// The event was written.
+    Done {
+        grounds: Grounds,
+        since: Time,
+    },
+}
+
+/// Why a member is named, by what its peers do.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+enum Grounds {
+    /// Somebody has stopped or frozen its process.
+    Stopped,
+    /// It is inactive, and most others, so many, are not.
+    AloneInactive { others: usize },
+    /// All others, so many, are inactive.
+    AloneActive { others: usize },
+    /// All are inactive, and all others wait in something else.
+    WaitsElsewhere { others: usize, wait_in: String },
+}
+
+impl Grounds {
+    /// In words that follow the member's name.
+    fn told(&self) -> HangGrounds {
+        let (sureness, why) = match self {
+            Self::Stopped => (HangSureness::Certain, "its process was stopped".to_owned()),
+            // A member that is done with its part waits in the same way for others that are slow.
+            Self::AloneInactive { others } => (
+                HangSureness::Possible,
+                format!(
+                    "it has done nothing, while {others} others work: it hangs, or waits for them"
+                ),
+            ),
+            Self::AloneActive { others } => (
+                HangSureness::Possible,
+                format!("it alone works, and {others} others seem to wait for it"),
+            ),
+            Self::WaitsElsewhere { others, wait_in } => (
+                HangSureness::Likely,
+                format!("nobody works, and {others} others wait in something else: {wait_in}"),
+            ),
+        };
+        HangGrounds { sureness, why }
+    }
+}
+
+/// A member that is to be named.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Suspect {
+    worker: WorkerId,
+    grounds: Grounds,
+    since: Time,
+}
+
+impl WatchedMember {
+    fn new(now: Time, sight: ProcessSight) -> Self {
+        let naming = InactivityNaming::NotYet;
+        Self { active_at: now, seen_at: now, is_active: true, sight, naming }
+    }
+
+    /// Takes a look over.
+    fn take(&mut self, now: Time, sight: ProcessSight) {
+        let passed = now.since(self.seen_at);
+        self.is_active = sight.is_active_since(&self.sight, passed);
+        if is_planted(Bug::InactivityAssumed) {
+            self.is_active = false;
+        }
+        if self.is_active {
+            self.active_at = now;
+        }
+        self.seen_at = now;
+        let former = std::mem::replace(&mut self.sight, sight);
+        self.sight.keep_stacks_of(former);
+    }
+}
+
+impl Inactivity {
+    /// Forgets the generation before.
+    fn turn_to(&mut self, stamp: Option<Stamp>) {
+        if self.stamp != stamp {
+            *self = Self { stamp, ..Self::default() };
+        }
+    }
+
+    /// Time of the next look, or of the end of a wait for stacks.
+    pub(crate) fn due_at(&self) -> Option<Time> {
+        let looking = self.members.values().filter_map(|member| match member.naming {
+            InactivityNaming::Looking { until } => Some(until),
+            InactivityNaming::NotYet | InactivityNaming::Done { .. } => None,
+        });
+        looking.chain(self.look_at).min()
+    }
+
+    /// The interval between two looks, by the time for which a member must be inactive.
+    fn look_every(limit: Duration) -> Duration {
+        (limit / LOOKS_MIN).clamp(LOOK_EVERY_MIN, LOOK_EVERY)
+    }
+
+    /// How long a member is inactive before it is named. `cap` is the operator's bound.
+    fn limit(cap: Option<Duration>) -> Duration {
+        cap.map_or(INACTIVE_FOR, |cap| cap.min(INACTIVE_FOR))
+    }
+
+    /// Whether a member that was named on these grounds goes on.
+    fn goes_on(&self, worker: &WorkerId, grounds: &Grounds) -> bool {
+        match grounds {
+            Grounds::AloneActive { .. } => {
+                self.members.iter().any(|(other, member)| other != worker && member.is_active)
+            }
+            _ => self.members.get(worker).is_some_and(|member| member.is_active),
+        }
+    }
+
+    /// Who is to be named among these members, all of which train.
+    fn suspects(&self, now: Time, running: &[WorkerId], limit: Duration) -> Vec<Suspect> {
+        let known = running.iter().filter_map(|worker| Some((worker, self.members.get(worker)?)));
+        let known: Vec<(&WorkerId, &WatchedMember)> = known.collect();
+        // Members are compared by looks of one time, and who is not seen may be anything.
+        let is_seen = |member: &WatchedMember| Some(member.seen_at) >= self.looked_at;
+        let all_are_seen = known.len() == running.len() && known.iter().all(|(_, it)| is_seen(it));
+        if known.len() < 2 || !all_are_seen {
+            return Vec::new();
+        }
+        let (active, inactive): (Vec<_>, Vec<_>) = known.iter().partition(|(_, it)| it.is_active);
+        let inactive_for = |member: &WatchedMember| now.since(member.active_at);
+        let suspect = |worker: &WorkerId, since: Time, grounds| {
+            let worker = worker.clone();
+            Suspect { worker, grounds, since }
+        };
+        // Nobody waits for such a process to go on by itself.
+        let forced = inactive.iter().filter(|(_, it)| it.sight.is_by_force());
+        let forced: Vec<Suspect> =
+            forced.map(|(worker, it)| suspect(worker, it.active_at, Grounds::Stopped)).collect();
+        if !forced.is_empty() {
+            return forced;
+        }
+        let others = known.len() - 1;
+        match (&active[..], &inactive[..]) {
+            ([(worker, _)], [_, _, ..]) => {
+                let since = inactive.iter().map(|(_, it)| it.active_at).max().unwrap_or(now);
+                let is_long = now.since(since) >= limit * ALONE_FACTOR;
+                let it = suspect(worker, since, Grounds::AloneActive { others });
+                if is_long { vec![it] } else { Vec::new() }
+            }
+            ([_, _, ..], _) if inactive.len() < active.len() => {
+                let long = inactive.iter().filter(|(_, it)| inactive_for(it) >= limit);
+                let grounds = Grounds::AloneInactive { others: active.len() };
+                long.map(|(worker, it)| suspect(worker, it.active_at, grounds.clone())).collect()
+            }
+            ([], all) if all.iter().all(|(_, it)| inactive_for(it) >= limit) => {
+                let of = |member: &WatchedMember| member.sight.waits_in.clone().unwrap_or_default();
+                let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+                for (_, member) in all {
+                    *counts.entry(of(member)).or_default() += 1;
+                }
+                let theirs = counts.iter().find(|(_, count)| **count == others).map(|(it, _)| it);
+                let odd = |theirs: &String| all.iter().find(|(_, member)| of(member) != *theirs);
+                let found =
+                    theirs.filter(|_| others > 1).and_then(|theirs| Some((theirs, odd(theirs)?)));
+                let grounds =
+                    |wait_in: &String| Grounds::WaitsElsewhere { others, wait_in: wait_in.clone() };
+                found
+                    .map(|(theirs, (worker, it))| suspect(worker, it.active_at, grounds(theirs)))
+                    .into_iter()
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Tests of members by restart that stand still against their peers: who is named, on which grounds, and who is not.
+
+use std::time::Duration;
+
+use elastic_protocol::WorkerId;
+use elastic_protocol::messages::{HangSureness, ProcessActivity};
+
+use super::Cluster;
+use super::hangs::{seconds, sight};
+use crate::core::{DriverConfig, ElasticMode, EventKind, OnHang};
+
+/// Four processes by restart on two hosts, which work.
+fn four(change: impl FnOnce(&mut DriverConfig)) -> (Cluster, Vec<WorkerId>) {
+    let mut cluster = Cluster::new(|config| {
+        config.mode = ElasticMode::Restart;
+        config.np = Some(4);
+        config.min_np = Some(2);
+        change(config);
+    });
+    cluster.add_host("a", 2);
+    cluster.add_host("b", 2);
+    let workers: Vec<WorkerId> = cluster.live().cloned().collect();
+    assert_eq!((cluster.sizes.as_slice(), workers.len()), (&[4][..], 4));
+    for worker in &workers {
+        does(&mut cluster, worker, ProcessActivity::Working, "");
+    }
+    cluster.pass(seconds(120));
+    assert_eq!(cluster.stalls, [], "all work");
+    (cluster, workers)
+}
+
+fn does(cluster: &mut Cluster, worker: &WorkerId, activity: ProcessActivity, waits_in: &str) {
+    let waits_in = Some(waits_in.to_owned()).filter(|it| !it.is_empty());
+    cluster.sights.insert(worker.clone(), super::hangs::waiting_in(sight(activity), waits_in));
+}
+
+/// The only event, as worker, sureness and grounds.
+fn named(cluster: &Cluster) -> (WorkerId, HangSureness, String) {
+    match &cluster.stalls[..] {
+        [EventKind::WorkerStalled { worker, grounds: Some(grounds), .. }] => {
+            (worker.clone(), grounds.sureness, grounds.why.clone())
+        }
+        other => panic!("one event: {other:?}"),
+    }
+}
+
+#[test]
+fn who_does_nothing_while_most_others_work_is_named_with_its_stacks_and_how_sure_that_is() {
+    let (mut cluster, workers) = four(|_| {});
+    does(&mut cluster, &workers[2], ProcessActivity::Waiting, "a lock");
+    cluster.pass(seconds(50));
+    assert_eq!(cluster.stalls, [], "not yet");
+    cluster.pass(seconds(40));
+    let (worker, sureness, why) = named(&cluster);
+    assert_eq!((&worker, sureness), (&workers[2], HangSureness::Possible));
+    assert_eq!(why, "it has done nothing, while 3 others work: it hangs, or waits for them");
+    let [EventKind::WorkerStalled { native_stack: Some(_), stack: Some(_), late_ms, .. }] =
+        &cluster.stalls[..]
+    else {
+        panic!("with its stacks: {:?}", cluster.stalls)
+    };
+    assert!((60_000..71_000).contains(late_ms), "{late_ms}");
+    let status = cluster.core.status(cluster.now, &|_| String::new());
+    assert_eq!((status.stalled.len(), status.stalled[0].rank), (1, 2));
+    // It goes on.
+    does(&mut cluster, &workers[2], ProcessActivity::Working, "");
+    cluster.pass(seconds(20));
+    assert!(
+        matches!(&cluster.stalls[1..], [EventKind::StallEnded { worker, usual: false, .. }] if *worker == workers[2])
+    );
+    assert!(cluster.core.status(cluster.now, &|_| String::new()).stalled.is_empty());
+    assert_eq!(cluster.resets.len(), 0, "nobody was disturbed");
+}
+
+#[test]
+fn who_waits_in_something_else_than_all_others_is_named_where_nobody_works() {
+    let (mut cluster, workers) = four(|config| config.on_hang = OnHang::Tell);
+    for worker in &workers {
+        does(&mut cluster, worker, ProcessActivity::Waiting, "an event at its file descriptors");
+    }
+    does(
+        &mut cluster,
+        &workers[1],
+        ProcessActivity::Waiting,
+        "read from file descriptor 7 (a pipe)",
+    );
+    cluster.pass(seconds(90));
+    let (worker, sureness, why) = named(&cluster);
+    assert_eq!((&worker, sureness), (&workers[1], HangSureness::Likely));
+    assert!(why.contains("3 others wait in something else: an event"), "{why}");
+}
+
+#[test]
+fn where_all_wait_in_the_same_nobody_is_named() {
+    let (mut cluster, workers) = four(|config| config.on_hang = OnHang::Tell);
+    for worker in &workers {
+        does(&mut cluster, worker, ProcessActivity::Waiting, "an event");
+    }
+    cluster.pass(seconds(3_600));
+    assert_eq!(cluster.stalls, []);
+    // Two differ: neither is the one.
+    for worker in &workers[2..] {
+        does(&mut cluster, worker, ProcessActivity::Waiting, "a lock");
+    }
+    cluster.pass(seconds(3_600));
+    assert_eq!(cluster.stalls, []);
+}
+
+#[test]
+fn who_alone_works_is_named_later_and_only_as_a_possibility() {
+    let (mut cluster, workers) = four(|_| {});
+    for worker in &workers[1..] {
+        does(&mut cluster, worker, ProcessActivity::Waiting, "an event");
+    }
+    cluster.pass(seconds(280));
+    assert_eq!(cluster.stalls, [], "it may evaluate");
+    cluster.pass(seconds(60));
+    let (worker, sureness, why) = named(&cluster);
+    assert_eq!((&worker, sureness), (&workers[0], HangSureness::Possible));
+    assert!(why.contains("3 others seem to wait for it"), "{why}");
+}
+
+#[test]
+fn a_stopped_process_is_named_for_certain_whatever_the_others_do() {
+    let (mut cluster, workers) = four(|config| config.hang_timeout = Some(seconds(5)));
+    for worker in &workers[..3] {
+        does(&mut cluster, worker, ProcessActivity::Waiting, "an event");
+    }
+    does(&mut cluster, &workers[3], ProcessActivity::Stopped, "");
+    cluster.pass(seconds(8));
+    let (worker, sureness, _) = named(&cluster);
+    assert_eq!((&worker, sureness), (&workers[3], HangSureness::Certain));
+}
+
+#[test]
+fn who_is_not_seen_keeps_all_from_being_named() {
+    let (mut cluster, workers) = four(|config| config.on_hang = OnHang::Tell);
+    does(&mut cluster, &workers[2], ProcessActivity::Waiting, "a lock");
+    cluster.sights.remove(&workers[0]);
+    cluster.pass(seconds(3_600));
+    assert_eq!(cluster.stalls, []);
+}
+
+#[test]
+fn a_worker_alone_is_not_looked_at() {
+    let mut cluster = Cluster::new(|config| config.mode = ElasticMode::Restart);
+    cluster.add_host("a", 1);
+    cluster.pass(Duration::from_secs(600));
+    assert_eq!(cluster.looks, []);
+}
