@@ -20,7 +20,7 @@ mod waits;
 use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_driver::{DriverEvent, EventKind, ResetWay};
-use elastic_protocol::messages::{GoodputStatus, JobPhase, PhaseMs};
+use elastic_protocol::messages::{GoodputStatus, HangGrounds, JobPhase, PhaseMs};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{GenerationId, HostName, Time, WorkerId};
 
@@ -175,7 +175,12 @@ impl GoodputLedger {
                 self.generation_formed(generation, members, *step);
             }
             EventKind::GenerationRunning { .. } => self.generation_running(generation),
-            EventKind::WorkerStalled { worker, late_ms, .. } => self.stalled(worker, *late_ms),
+            EventKind::WorkerStalled { worker, late_ms, grounds, .. } => {
+                // What only may be a hang may be training.
+                if grounds.as_ref().is_none_or(HangGrounds::is_more_than_possible) {
+                    self.stalled(worker, *late_ms);
+                }
+            }
             EventKind::StallEnded { worker, .. } => self.stall_ended(worker),
             EventKind::StepsMeasured { ms, data, commit, straggler, slowest } => {
                 self.waited(nanos(*ms), TimeBucket::Data, *data);

@@ -1,6 +1,7 @@
 //! Tests of the ledger: a story with exact figures, and the sum under any events.
 
 use elastic_driver::ListedHost;
+use elastic_protocol::messages::HangSureness;
 use elastic_protocol::{ExitStatus, Incarnation, ResetCause, Term};
 use proptest::prelude::*;
 
@@ -222,6 +223,29 @@ fn what_steps_waited_for_is_booked_and_whom() {
     assert_eq!(story.seconds(TimeBucket::Training), 200.0 - 24.0);
     let stragglers = story.ledger.status(story.now).stragglers;
     assert_eq!(stragglers, BTreeMap::from([("b:0".to_owned(), 15.0)]));
+}
+
+#[test]
+fn what_only_may_be_a_hang_is_booked_as_training() {
+    let (mut story, [_, b]) = Story::two_train();
+    let grounds =
+        HangGrounds { sureness: HangSureness::Possible, why: "it alone works".to_owned() };
+    story.at(
+        50,
+        [EventKind::WorkerStalled {
+            worker: b.clone(),
+            rank: 1,
+            operation: String::new(),
+            waiting: 1,
+            late_ms: 10_000,
+            doing: "works".to_owned(),
+            stack: None,
+            native_stack: None,
+            grounds: Some(grounds),
+        }],
+    );
+    story.at(60, [EventKind::StallEnded { worker: b, ms: 20_000.0, usual: false }]);
+    assert_eq!(story.seconds(TimeBucket::Hung), 0.0);
 }
 
 #[test]

@@ -260,6 +260,14 @@ pub enum HangSureness {
     Possible,
 }
 
+impl HangGrounds {
+    /// Whether the job counts as standing still: what is only possible may be training.
+    #[must_use]
+    pub fn is_more_than_possible(&self) -> bool {
+        self.sureness != HangSureness::Possible
+    }
+}
+
 impl fmt::Display for HangGrounds {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sureness = match self.sureness {
@@ -268,6 +276,14 @@ impl fmt::Display for HangGrounds {
             HangSureness::Possible => "possible",
         };
         write!(formatter, "{} ({sureness})", self.why)
+    }
+}
+
+impl StalledWorker {
+    /// Whether the job counts as standing still for it.
+    #[must_use]
+    pub fn holds_up_all(&self) -> bool {
+        self.grounds.as_ref().is_none_or(HangGrounds::is_more_than_possible)
     }
 }
 

@@ -4,7 +4,7 @@
 use elastic_driver::{DriverEvent, EventKind};
 use elastic_observe::{GoodputLedger, TimeBucket};
 use elastic_protocol::Time;
-use elastic_protocol::messages::{StatusReport, WorkerCondition, WorkerStatus};
+use elastic_protocol::messages::{StalledWorker, StatusReport, WorkerCondition, WorkerStatus};
 
 use super::{JobNumber, Oracle};
 
@@ -65,9 +65,9 @@ impl Oracle {
     pub(crate) fn accounts_for(&self, job: JobNumber, status: &StatusReport) -> Result<(), String> {
         let accounted = self.jobs.get(&job).and_then(|record| record.accounted.as_ref());
         let Some(AccountedJob { ledger, .. }) = accounted else { return Ok(()) };
-        let expected = match status.stalled.is_empty() {
-            true => TimeBucket::Training,
-            false => TimeBucket::Hung,
+        let expected = match status.stalled.iter().any(StalledWorker::holds_up_all) {
+            true => TimeBucket::Hung,
+            false => TimeBucket::Training,
         };
         for worker in status.workers.iter().filter(|it| it.state == WorkerCondition::Running) {
             let bucket = ledger.bucket_of(&worker.host, worker.slot);

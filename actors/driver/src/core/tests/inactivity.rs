@@ -142,6 +142,21 @@ fn who_is_not_seen_keeps_all_from_being_named() {
 }
 
 #[test]
+fn g_9_an_agent_that_shows_no_stack_is_not_waited_for() {
+    let (mut cluster, workers) = four(|_| {});
+    does(&mut cluster, &workers[2], ProcessActivity::Waiting, "a lock");
+    let sight = cluster.sights.get_mut(&workers[2]).expect("it is there");
+    sight.drop_stacks();
+    cluster.pass(seconds(90));
+    let [EventKind::WorkerStalled { stack: None, native_stack: None, late_ms, .. }] =
+        &cluster.stalls[..]
+    else {
+        panic!("without its stacks: {:?}", cluster.stalls)
+    };
+    assert!(*late_ms >= 62_000, "two seconds after they were wanted: {late_ms}");
+}
+
+#[test]
 fn a_worker_alone_is_not_looked_at() {
     let mut cluster = Cluster::new(|config| config.mode = ElasticMode::Restart);
     cluster.add_host("a", 1);
