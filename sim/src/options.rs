@@ -1,5 +1,8 @@
 //! The options of a run. They come from the command line or a regression file.
 
+use std::sync::Arc;
+
+use elastic_driver::recording::moment::RecordedMoment;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::FaultPlan;
@@ -52,7 +55,7 @@ const fn is_first(draws: &u32) -> bool {
 }
 
 /// One run.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct RunOptions {
     /// Seed of all the run's randomness.
     pub seed: u64,
@@ -78,6 +81,9 @@ pub struct RunOptions {
     /// Faults in place of the drawn ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<FaultPlan>,
+    /// The recorded job from which the run goes on; none: it begins a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Arc<RecordedMoment>>,
 }
 
 impl RunOptions {
@@ -94,12 +100,14 @@ impl RunOptions {
             keep: None,
             calm: false,
             plan: None,
+            from: None,
         }
     }
 
-    /// The command that repeats the run. A run with its own faults is repeated from their file.
+    /// The command that repeats the run. A run with its own faults, or that goes on from a
+    /// recording, is repeated from their file.
     pub fn command(&self) -> String {
-        if self.plan.is_some() {
+        if self.plan.is_some() || self.from.is_some() {
             return "cargo run --release -p sim -- run --regression FILE".to_owned();
         }
         let mut command = format!(

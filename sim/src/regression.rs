@@ -11,7 +11,7 @@ use crate::options::RunOptions;
 use crate::plan::FaultPlan;
 
 /// A bug that was found.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Regression {
     /// Description of the bug.
     pub about: String,

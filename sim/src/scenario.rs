@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use elastic_driver::recording::moment::RecordedMoment;
 use elastic_driver::{
     CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, OnDivergence, OnFailure,
     OnHang, OnStraggler, OnTotalLoss, ResumeFrom,
@@ -13,6 +14,7 @@ use elastic_worker::state::sampler::LedgerPlan;
 use rand::Rng;
 
 use crate::options::{JobKind, RunOptions};
+use crate::recorded_job::{needed, recorded_hosts};
 
 /// A seed's job.
 #[derive(Clone, Debug)]
@@ -84,8 +86,17 @@ impl Scenario {
         Some(LedgerPlan { shards, global_batch: self.batch * u64::from(shards) })
     }
 
+    /// A run's job: that of its seed, or the recorded one.
+    pub(crate) fn of(options: &RunOptions) -> Self {
+        let mut scenario = Self::draw(options);
+        if let Some(moment) = &options.from {
+            scenario.take_recorded(moment);
+        }
+        scenario
+    }
+
     /// Draws a seed's job.
-    pub(crate) fn draw(options: &RunOptions) -> Self {
+    fn draw(options: &RunOptions) -> Self {
         let mut random = stream(options.seed, "scenario", 0);
         let hosts = options.hosts.max(1);
         let names = Self::draw_names(options, hosts);
@@ -230,6 +241,29 @@ impl Scenario {
             turns_away: durable.random_bool(0.5),
             clock_ppm: if random.random_bool(0.5) { 0 } else { random.random_range(1..10_000) },
         }
+    }
+
+    /// Puts a recorded job in the place of the drawn one: its settings and hosts. What the program, the machines and the network
+    /// are like is drawn.
+    fn take_recorded(&mut self, moment: &RecordedMoment) {
+        let hosts = recorded_hosts(moment);
+        self.driver = moment.config.clone();
+        self.epochs = u64::MAX;
+        self.names = hosts.iter().map(|(name, _)| name.clone()).collect();
+        self.slots = hosts.iter().map(|(_, slots)| *slots).collect();
+        self.arrives = vec![0; hosts.len()];
+        let needed = needed(moment);
+        let mut whole = 0;
+        for (core, slots) in self.core.iter_mut().zip(&self.slots) {
+            *core |= whole < needed;
+            whole += if *core { *slots } else { 0 };
+        }
+        self.host_manager.source = if self.driver.hosts_join {
+            HostSource::Joined
+        } else {
+            let listed = hosts.into_iter().map(|(name, slots)| HostSlots { name, slots });
+            HostSource::Fixed(listed.collect())
+        };
     }
 
     /// Host names; in half of the seeds their order is not that of the hosts' numbers.

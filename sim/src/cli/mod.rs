@@ -3,6 +3,7 @@
 #[cfg(feature = "planted-bugs")]
 mod bugs;
 mod decisions;
+mod recorded;
 #[cfg(feature = "planted-bugs")]
 mod recording;
 mod replay;
@@ -10,11 +11,14 @@ mod run;
 mod sweep;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
-use sim::{DRAWS, JobKind, RunOptions, Shape, SimulationMode};
+use elastic_driver::recording::moment::RecordedMoment;
+use sim::{DRAWS, JobKind, RunOptions, Shape, SimulationMode, recorded_shape};
 
 /// Elastic Node's simulated cluster.
 #[derive(Debug, Parser)]
@@ -67,14 +71,34 @@ struct ClusterArguments {
     /// Up to which set of draws jobs and faults are drawn.
     #[arg(long, default_value_t = DRAWS)]
     draws: u32,
+    /// Goes on from a recorded job (`--record`): its state directory, or a file that `elastic-node replay --export` wrote.
+    #[arg(long, value_name = "STATE_DIR", conflicts_with_all = ["hosts", "slots", "calm"])]
+    from: Option<PathBuf>,
+    /// The record of the recorded job's journal after which its driver dies [default: the last one].
+    #[arg(long, value_name = "RECORD", requires = "from")]
+    at: Option<u64>,
+    /// The job at that record, once it is read.
+    #[arg(skip)]
+    moment: Option<Arc<RecordedMoment>>,
 }
 
 impl ClusterArguments {
-    fn check(&self) -> anyhow::Result<()> {
+    /// Checks the arguments, and reads the recorded job if there is one.
+    fn read(&self) -> anyhow::Result<Self> {
         if self.mode == Some(SimulationMode::Actors) && self.job == Some(JobKind::Restart) {
             bail!("--job restart is simulated with --mode cores only");
         }
-        Ok(())
+        let mut cluster = self.clone();
+        if let Some(path) = &self.from {
+            if self.mode == Some(SimulationMode::Actors) || self.job == Some(JobKind::Restart) {
+                bail!("--from is simulated with --mode cores and --job in-process only");
+            }
+            let moment = recorded::moment_of(path, self.at)?;
+            let (hosts, slots) = recorded_shape(&moment)?;
+            (cluster.hosts, cluster.slots) = (Some(hosts), Some(slots));
+            cluster.moment = Some(Arc::new(moment));
+        }
+        Ok(cluster)
     }
 
     /// The mode's name for reports, or `drawn` if it differs from seed to seed.
@@ -114,6 +138,7 @@ impl ClusterArguments {
             job: self.job.unwrap_or_default(),
             calm: self.calm,
             draws: self.draws,
+            from: self.moment.clone(),
             ..usual
         }
     }

@@ -7,14 +7,14 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use elastic_driver::recording::replay::{ReplayReport, replay};
-use elastic_transport::{PROTOCOL_VERSION, alpn};
 use sim::{Bug, plant};
 
+use super::recorded::{messages_known, segments};
 use super::say;
 
 #[derive(Args, Debug)]
 pub(crate) struct RecordingArguments {
-    /// A file that `elastic-node replay --export` wrote.
+    /// A state directory, or a file that `elastic-node replay --export` wrote.
     file: PathBuf,
     /// Only bugs of the driver whose name has this in it.
     #[arg(long)]
@@ -24,10 +24,7 @@ pub(crate) struct RecordingArguments {
 /// Replays without a bug, and then with each bug of the driver.
 pub(crate) fn recording(arguments: &RecordingArguments) -> anyhow::Result<ExitCode> {
     let path = arguments.file.display();
-    let text = std::fs::read_to_string(&arguments.file)
-        .with_context(|| format!("{path} cannot be read"))?;
-    let (segments, messages) = ([text], alpn(PROTOCOL_VERSION));
-    let messages = String::from_utf8_lossy(&messages);
+    let (segments, messages) = (segments(&arguments.file)?, messages_known());
     let with = |bug: Option<Bug>| -> anyhow::Result<ReplayReport> {
         plant(bug);
         let report = replay(&segments, &messages);

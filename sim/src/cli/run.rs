@@ -61,10 +61,10 @@ fn clock() -> Instant {
 }
 
 pub(crate) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
-    arguments.cluster.check()?;
+    let cluster = arguments.cluster.read()?;
     let options = match &arguments.regression {
         Some(path) => Regression::read(path)?.options(),
-        None => arguments.cluster.options(arguments.seed.unwrap_or_default()),
+        None => cluster.options(arguments.seed.unwrap_or_default()),
     };
     let options = RunOptions { keep: arguments.keep.clone(), ..options };
     if let (Some(path), Some(about)) = (&arguments.store, &arguments.about) {

@@ -59,7 +59,7 @@ struct Totals {
 }
 
 pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
-    arguments.cluster.check()?;
+    let cluster = arguments.cluster.read()?;
     let seeds = seeds(&arguments.seeds)?;
     let bar = ProgressBar::new(seeds.end - seeds.start);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} {per_sec} {eta} {msg}") {
@@ -75,7 +75,7 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
                     if seed >= seeds.end {
                         return;
                     }
-                    let options = arguments.cluster.options(seed);
+                    let options = cluster.options(seed);
                     let report = if seed - seeds.start < arguments.twice {
                         sim::run_twice(&options)
                     } else {
@@ -129,7 +129,7 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
     if arguments.json {
         say(json!({
             "seeds": totals.seeds,
-            "mode": arguments.cluster.mode_name(),
+            "mode": cluster.mode_name(),
             "failed": failed,
             "events": totals.events,
             "sim_seconds": totals.nanoseconds as f64 / 1e9,

@@ -5,6 +5,7 @@ use elastic_driver::OnTotalLoss;
 use elastic_host_manager::{HostSource, HostState};
 use elastic_protocol::{JobOutcome, JobResult, Stamp};
 
+use super::agents::SimulatedHost;
 use super::driver::ObservedPhase;
 use super::processes::SimulatedProcess;
 use super::{Happening, MS, World};
@@ -149,10 +150,9 @@ impl World {
             }
         }
         for entry in &snapshot.hosts {
-            let number = entry.name.as_str()[1..].parse::<usize>().unwrap_or(usize::MAX);
-            let Some(host) = self.hosts.get(number).filter(|_| self.scenario.core[number]) else {
-                continue;
-            };
+            let host = self.hosts.iter().find(|host| host.name == entry.name);
+            let is_core = |host: &&SimulatedHost| self.scenario.core[host.number as usize];
+            let Some(host) = host.filter(is_core) else { continue };
             if entry.state != HostState::Listed {
                 return Some(format!("{} is still blacklisted", entry.name));
             }

@@ -20,6 +20,7 @@ mod network;
 mod processes;
 mod program;
 mod rebalancing;
+mod recorded;
 mod replacements;
 mod replicas;
 mod reports;
@@ -50,6 +51,7 @@ use self::network::SimulatedLink;
 use self::processes::SimulatedProcess;
 use self::program::TrainedModel;
 use self::rebalancing::RebalanceWatch;
+use self::recorded::recorded_driver;
 use self::replacements::ReplacementWatch;
 use self::replicas::ReplicaWatch;
 use self::stragglers::StragglerWatch;
@@ -167,23 +169,31 @@ impl World {
     /// A world whose nodes are cores.
     pub(crate) fn new(options: &RunOptions, recording: Recording) -> Self {
         let mut world = Self::prepare(options, recording, None);
-        world.begin();
+        match &options.from {
+            Some(moment) => world.begin_from(moment),
+            None => world.begin(),
+        }
         world
     }
 
     fn prepare(options: &RunOptions, recording: Recording, hub: Option<&Rc<Hub>>) -> Self {
-        let scenario = Scenario::draw(options);
+        let scenario = Scenario::of(options);
         let seed = options.seed;
         let mut clocks = stream(seed, "clocks", 0);
         let ppm = scenario.clock_ppm;
         let driver_ppm = clocks.random_range(-ppm..=ppm);
         let birth = DriverBirth { life: 1, at: 0, ppm: driver_ppm };
         let state_dir = SimulatedStateDir::new(seed, hub.is_some());
-        let tenancy = Tenancy::begin(&state_dir, &scenario.driver.program, seed, 1)
-            .expect("an empty state directory on a sound disk");
         let tape = DriverTape::new(recording.drivers);
-        let recorder = tape.recorder(1);
-        let driver = DriverLife::new(hub, &scenario, seed, birth, (tenancy, recorder));
+        let driver = match &options.from {
+            Some(moment) => recorded_driver(moment, &scenario, seed, birth),
+            None => {
+                let tenancy = Tenancy::begin(&state_dir, &scenario.driver.program, seed, 1)
+                    .expect("an empty state directory on a sound disk");
+                let recorder = tape.recorder(1);
+                DriverLife::new(hub, &scenario, seed, birth, (tenancy, recorder))
+            }
+        };
         let mut oracle = Oracle::default();
         let _first = oracle.driver_began(driver.job, driver.term);
         let hosts = (0..options.hosts.max(1))
@@ -251,19 +261,24 @@ impl World {
         }
     }
 
-    fn begin(&mut self) {
+    /// Schedules what happens in each run: the faults, their end, and the looks at all nodes.
+    fn schedule_run(&mut self) {
         if self.options.draws >= 1 {
-            self.agenda.push(PACE_NS, Happening::InTime);
+            self.agenda.push(self.now + PACE_NS, Happening::InTime);
         }
         if self.trace.decisions.is_wanted() && self.hub.is_none() {
-            self.agenda.push(STATUS_EVERY_NS, Happening::StatusAsked);
+            self.agenda.push(self.now + STATUS_EVERY_NS, Happening::StatusAsked);
         }
         self.schedule_plan();
+        self.agenda.push(self.now + self.options.seconds * 1_000 * MS, Happening::Heal);
+    }
+
+    fn begin(&mut self) {
+        self.schedule_run();
         for host in 0..self.hosts.len() as u32 {
             let at = self.scenario.arrives[host as usize];
             self.agenda.push(at, Happening::AgentBoot { host, life: 0 });
         }
-        self.agenda.push(self.options.seconds * 1_000 * MS, Happening::Heal);
         self.drain_host_manager();
         self.drain_driver();
     }

@@ -46,6 +46,12 @@ impl Oracle {
         Err(format!("D-4: a new driver goes on from {resets} resets, and {decided} were decided"))
     }
 
+    /// A job was recorded: it had so many resets, and this was the highest step that a member had committed.
+    pub(crate) fn goes_on_from(&mut self, job: JobNumber, resets: u64, step: Option<u64>) {
+        let job = self.jobs.entry(job).or_default();
+        (job.resets, job.highest_step) = (resets, step);
+    }
+
     /// Checks D-1 when the driver has a worker started: its incarnation is new.
     pub(crate) fn given(&mut self, job: JobNumber, worker: &WorkerId) -> Result<(), String> {
         let job = self.jobs.entry(job).or_default();

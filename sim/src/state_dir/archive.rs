@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use elastic_driver::journal::JournalRecord;
-use elastic_journal::{JournalBatch, LoadedJournal};
+use elastic_journal::{JournalBatch, JournalSnapshot, LoadedJournal};
 use elastic_protocol::{GenerationId, Incarnation};
 
 use crate::dataset::mix;
@@ -33,6 +33,20 @@ pub(crate) struct Archive(Arc<Mutex<Acknowledged>>);
 impl Archive {
     fn with<T>(&self, work: impl FnOnce(&mut Acknowledged) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes the snapshot with which a journal begins, and the numbers given out until then.
+    pub(super) fn begin_from(
+        &self,
+        snapshot: &JournalSnapshot,
+        generation: GenerationId,
+        incarnation: Incarnation,
+    ) {
+        self.with(|archive| {
+            archive.last = snapshot.upto;
+            archive.snapshots.insert(snapshot.upto, digest(&snapshot.bytes));
+            (archive.generation, archive.incarnation) = (generation, incarnation);
+        });
     }
 
     /// Notes a batch that the journal has acknowledged.

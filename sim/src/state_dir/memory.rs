@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use elastic_journal::{Journal, JournalBatch, JournalError, LoadedJournal};
+use elastic_journal::{Journal, JournalBatch, JournalError, JournalSnapshot, LoadedJournal};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
@@ -41,6 +41,11 @@ impl MemoryJournal {
 
     pub(super) fn set_condition(&self, condition: Condition) {
         self.with(|kept| kept.condition = condition);
+    }
+
+    /// Begins with a snapshot.
+    pub(super) fn begin_from(&self, snapshot: &JournalSnapshot) {
+        self.with(|kept| kept.loaded.snapshot = Some(snapshot.clone()));
     }
 
     /// Loses all contents.

@@ -10,7 +10,10 @@ mod memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use elastic_journal::{FileJournal, Journal, JournalBatch, JournalError, LoadedJournal};
+use elastic_journal::{
+    FileJournal, Journal, JournalBatch, JournalError, JournalSnapshot, LoadedJournal,
+};
+use elastic_protocol::{GenerationId, Incarnation};
 use elastic_runtime::random::stream;
 
 pub(crate) use self::archive::Archive;
@@ -74,6 +77,19 @@ impl SimulatedStateDir {
         };
         let (holder, archive) = (Arc::clone(&self.holder), self.archive.clone());
         Ok(SimulatedJournal { journal, number, holder, archive, wrong: None })
+    }
+
+    /// Begins with the journal of a recorded job, up to its last generation and incarnation. Only a journal in memory does.
+    pub(crate) fn begin_from(
+        &self,
+        snapshot: &JournalSnapshot,
+        generation: GenerationId,
+        incarnation: Incarnation,
+    ) {
+        if let Store::Memory(journal) = &self.store {
+            journal.begin_from(snapshot);
+            self.archive.begin_from(snapshot, generation, incarnation);
+        }
     }
 
     /// The process with the open journal is killed. With `power`, its machine loses power, too.

@@ -123,7 +123,7 @@ pub struct CheckpointSettings {
 }
 
 /// Settings of the driver.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct DriverConfig {
     /// Number of workers to start with; none: all slots known at the start.
     pub np: Option<u32>,

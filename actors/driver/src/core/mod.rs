@@ -94,6 +94,7 @@ use self::stragglers::Stragglers;
 use self::table::Stance;
 use self::timers::Timer;
 use self::trained_state::TrainedState;
+use crate::journal::Image;
 
 /// The driver's state machine; one for each job. It routes inputs to its handlers, one file for each topic. The
 /// handlers' state is owned by its parts. Each part checks its own invariants after every input, in debug builds and
@@ -216,6 +217,15 @@ impl DriverCore {
 
     pub(crate) const fn term(&self) -> Term {
         self.term
+    }
+
+    pub(crate) const fn config(&self) -> &DriverConfig {
+        &self.config
+    }
+
+    /// The state that all records of the journal give, and the number of the last of them; none without a journal.
+    pub(crate) fn journaled(&self) -> Option<(&Image, u64)> {
+        self.outbox.journaled()
     }
 
     /// Keeps the numbers that are drawn, for a recording.

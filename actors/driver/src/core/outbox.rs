@@ -9,7 +9,7 @@ use elastic_protocol::{CommitId, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::output::DriverOutput;
-use crate::journal::{JournalRecord, RecordLedger};
+use crate::journal::{Image, JournalRecord, RecordLedger};
 
 /// Pending outputs, and the records that they wait for.
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -27,6 +27,11 @@ impl DriverOutbox {
     /// Makes records from now on.
     pub(crate) fn keep_records(&mut self, ledger: RecordLedger) {
         self.ledger = Some(ledger);
+    }
+
+    /// The state that all records give, and the number of the last of them; none without a journal.
+    pub(crate) fn journaled(&self) -> Option<(&Image, u64)> {
+        self.ledger.as_ref().map(|ledger| (ledger.image(), ledger.last()))
     }
 
     /// Whether records are made.
@@ -178,7 +183,7 @@ mod tests {
     }
 
     fn recorded() -> DriverOutbox {
-        let ledger = Some(RecordLedger::new(crate::journal::Image::default(), 7, 4096));
+        let ledger = Some(RecordLedger::new(Image::default(), 7, 4096));
         DriverOutbox { ledger, ..DriverOutbox::default() }
     }
 

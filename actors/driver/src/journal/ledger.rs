@@ -59,6 +59,11 @@ impl RecordLedger {
         &self.image
     }
 
+    /// Number of the last record.
+    pub(crate) const fn last(&self) -> u64 {
+        self.last
+    }
+
     /// Reason why nothing can be stored at present.
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()

@@ -6,6 +6,7 @@
 //! then. So a segment can be replayed when those before it are gone. Each further line is a `RecordedStep`: inputs,
 //! and all that the core gave out before the next ones.
 
+pub mod moment;
 pub(crate) mod readable;
 mod recorder;
 pub mod redact;

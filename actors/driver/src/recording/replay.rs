@@ -1,6 +1,7 @@
 //! [`replay`]: gives recorded inputs to the core again, and compares what it decides with what was recorded. Called by
 //! `elastic-node replay` and by the simulation.
 
+use elastic_journal::JournalBatch;
 use elastic_protocol::Time;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
@@ -101,6 +102,8 @@ struct ReplayedCore {
     next: u64,
     inputs: u64,
     at: Time,
+    /// The batch of records that the last step gave to the journal.
+    batch: Option<JournalBatch>,
 }
 
 /// Gives the core the inputs of a recording and compares its decisions. `segments` are in the order in which they were
@@ -151,6 +154,16 @@ impl<'a> Walk<'a> {
         self.report.is_same
     }
 
+    /// The core as it is after the last line, and the batch of records that the last step gave to the journal.
+    pub(super) fn core(&self) -> Option<(&DriverCore, Option<&JournalBatch>)> {
+        self.replayed.as_ref().map(|replayed| (&replayed.core, replayed.batch.as_ref()))
+    }
+
+    /// The first difference so far.
+    pub(super) const fn difference(&self) -> Option<&ReplayDifference> {
+        self.report.difference.as_ref()
+    }
+
     /// Takes a line. Returns what the core gives out at a step; none for a head, and for a step that cannot be replayed,
     /// since steps before it are missing.
     pub(super) fn line(
@@ -193,12 +206,18 @@ impl<'a> Walk<'a> {
         Some(given)
     }
 
+    /// Whether a segment goes on from the replayed core without a gap.
+    pub(super) fn is_next(&self, head: &RecordingHead) -> bool {
+        self.replayed.as_ref().is_some_and(|former| {
+            let place = (former.head.job, former.head.term, former.next);
+            place == (head.job, head.term, head.next)
+        })
+    }
+
     /// The state of the replayed core, if a segment goes on from it without a gap.
     pub(super) fn state_before(&self, head: &RecordingHead) -> Option<Value> {
-        let former = self.replayed.as_ref()?;
-        let place = (former.head.job, former.head.term, former.next);
-        let is_next = place == (head.job, head.term, head.next);
-        is_next.then(|| json_of(&former.core).ok()).flatten()
+        let former = self.replayed.as_ref().filter(|_| self.is_next(head))?;
+        json_of(&former.core).ok()
     }
 
     /// Compares the state of the replayed core with the state that was recorded at the same step.
@@ -232,7 +251,8 @@ fn begin(head: &RecordingHead) -> Result<ReplayedCore, ReplayError> {
             .map_err(|source| ReplayError::State { step: head.next, source })?,
     };
     core.give_drawn(Vec::new());
-    Ok(ReplayedCore { core, head: head.clone(), next: head.next, inputs: 0, at: head.at })
+    let (head, next, at) = (head.clone(), head.next, head.at);
+    Ok(ReplayedCore { core, head, next, inputs: 0, at, batch: None })
 }
 
 /// The first field of two states that differs.
@@ -287,8 +307,10 @@ impl ReplayedCore {
             outputs.push(value(&said(&output)));
         }
         let mut given = RecordedStep { outputs, batch: None, timeout: None, ..step.clone() };
+        self.batch = None;
         if !step.is_cut {
-            given.batch = self.core.poll_batch().map(|batch| value(&said_of_batch(&batch)));
+            self.batch = self.core.poll_batch();
+            given.batch = self.batch.as_ref().map(|batch| value(&said_of_batch(batch)));
             given.timeout = self.core.poll_timeout();
         }
         self.next = step.number + 1;

@@ -16,7 +16,7 @@ impl World {
             }
             match planned.moment {
                 FaultMoment::At(at_us) => {
-                    self.agenda.push(at_us * 1_000, Happening::Fault(index as u32))
+                    self.agenda.push(self.now + at_us * 1_000, Happening::Fault(index as u32))
                 }
                 FaultMoment::AfterReset { number, after_us } => {
                     self.after_resets.push((number, after_us * 1_000, index as u32));
