@@ -13,6 +13,7 @@ mod cores;
 mod dataset;
 pub mod decisions;
 pub mod disk;
+pub mod fuzz;
 pub mod options;
 mod oracle;
 mod plan;
@@ -28,6 +29,7 @@ pub mod trace;
 
 #[cfg(feature = "planted-bugs")]
 pub use elastic_protocol::planted::{Bug, plant};
+pub use fuzz::GuidedSearch;
 pub use options::{DRAWS, JobKind, RunOptions, SimulationMode};
 pub use plan::FaultPlan;
 pub use recorded_job::{UnsimulatedMoment, recorded_shape};

@@ -9,7 +9,9 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use sim::shrink::shrink;
-use sim::{Bug, JobKind, Recording, Regression, RunOptions, RunReport, RunVerdict, plant};
+use sim::{
+    Bug, GuidedSearch, JobKind, Recording, Regression, RunOptions, RunReport, RunVerdict, plant,
+};
 
 use super::{ClusterArguments, commit, note, say};
 
@@ -29,6 +31,12 @@ pub(crate) struct BugsArguments {
     /// Seeds within which each must be found.
     #[arg(long, default_value_t = 10_000)]
     max_seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    first_seed: u64,
+    /// Searches as `sim fuzz` does, with this seed, in place of one seed after the other.
+    #[arg(long, value_name = "SEED", conflicts_with = "first_seed")]
+    guided: Option<u64>,
     /// Threads.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
@@ -117,34 +125,45 @@ const fn draws(bug: Bug) -> u32 {
     }
 }
 
-/// The first seed that finds a bug, with its report.
+/// The options of a seed's run that is to find a bug.
+fn options(bug: Bug, cluster: &ClusterArguments, seed: u64) -> RunOptions {
+    let mut options = cluster.fixed(seed);
+    options.draws = draws(bug);
+    if bug.is_by_restart() {
+        options.job = JobKind::Restart;
+    }
+    if is_rare(bug) {
+        options.hosts = options.hosts.max(CROWD_HOSTS);
+        options.seconds = options.seconds.max(CROWD_SECONDS);
+    }
+    if shows_in_long_waits(bug) {
+        options.hosts = QUIET_HOSTS;
+        options.slots = QUIET_SLOTS;
+        options.seconds = options.seconds.max(QUIET_SECONDS);
+    }
+    options
+}
+
+/// The number of runs before the one that finds a bug, with its report.
 fn find(bug: Bug, arguments: &BugsArguments) -> Option<(u64, RunReport)> {
-    for seed in 0..arguments.max_seeds {
-        let mut options = arguments.cluster.fixed(seed);
-        options.draws = draws(bug);
-        if bug.is_by_restart() {
-            options.job = JobKind::Restart;
-        }
-        if is_rare(bug) {
-            options.hosts = options.hosts.max(CROWD_HOSTS);
-            options.seconds = options.seconds.max(CROWD_SECONDS);
-        }
-        if shows_in_long_waits(bug) {
-            options.hosts = QUIET_HOSTS;
-            options.slots = QUIET_SLOTS;
-            options.seconds = options.seconds.max(QUIET_SECONDS);
-        }
+    let cluster = arguments.cluster.clone();
+    let mut guided = arguments
+        .guided
+        .map(|seed| GuidedSearch::new(seed, move |seed| options(bug, &cluster, seed)));
+    for number in 0..arguments.max_seeds {
         plant(Some(bug));
-        let report = match bug {
-            Bug::RandomOrder => sim::run_twice(&options),
-            _ => sim::run(&options, Recording::default()),
+        let seed = arguments.first_seed + number;
+        let report = match (bug, &mut guided) {
+            (Bug::RandomOrder, _) => sim::run_twice(&options(bug, &arguments.cluster, seed)),
+            (_, Some(search)) => search.run(),
+            (_, None) => sim::run(&options(bug, &arguments.cluster, seed), Recording::default()),
         };
         if report.verdict() != RunVerdict::Ok {
             if let Some(folder) = &arguments.store {
-                store(bug, &options, &report, folder);
+                store(bug, &report.options, &report, folder);
             }
             plant(None);
-            return Some((seed, report));
+            return Some((number, report));
         }
         plant(None);
     }
@@ -193,10 +212,10 @@ pub(crate) fn bugs(arguments: &BugsArguments) -> anyhow::Result<ExitCode> {
     let mut rows = Vec::new();
     for (bug, result) in wanted.iter().zip(&found) {
         let (seeds, verdict, reason) = match result {
-            Some((seed, report)) => {
+            Some((before, report)) => {
                 let reason = report.reason().unwrap_or_default();
                 let reason: String = reason.chars().take(90).collect();
-                ((seed + 1).to_string(), report.verdict().name(), reason)
+                ((before + 1).to_string(), report.verdict().name(), reason)
             }
             None => ("-".to_owned(), "not found", String::new()),
         };
@@ -212,7 +231,7 @@ pub(crate) fn bugs(arguments: &BugsArguments) -> anyhow::Result<ExitCode> {
             "name": bug.name(),
             "room": room,
             "found": result.is_some(),
-            "seeds": result.as_ref().map(|(seed, _)| seed + 1),
+            "seeds": result.as_ref().map(|(before, _)| before + 1),
             "verdict": verdict,
             "reason": reason,
         }));

@@ -3,6 +3,7 @@
 #[cfg(feature = "planted-bugs")]
 mod bugs;
 mod decisions;
+mod fuzz;
 mod recorded;
 #[cfg(feature = "planted-bugs")]
 mod recording;
@@ -34,6 +35,8 @@ enum SimCommand {
     Run(run::SimRunArguments),
     /// Runs many seeds.
     Sweep(sweep::SweepArguments),
+    /// Makes runs from others that showed something new, until time is up.
+    Fuzz(fuzz::FuzzArguments),
     /// Plants bugs, one at a time, and shows that each is found.
     #[cfg(feature = "planted-bugs")]
     Bugs(bugs::BugsArguments),
@@ -148,6 +151,7 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
     match SimCli::parse().command {
         SimCommand::Run(arguments) => run::run(&arguments),
         SimCommand::Sweep(arguments) => sweep::sweep(&arguments),
+        SimCommand::Fuzz(arguments) => fuzz::fuzz(&arguments),
         #[cfg(feature = "planted-bugs")]
         SimCommand::Bugs(arguments) => bugs::bugs(&arguments),
         SimCommand::Replay(arguments) => replay::replay(&arguments),
