@@ -206,8 +206,14 @@ impl World {
                 (None, None) => None,
             }
         });
+        // Where a recorded job has no limit for members that train, they go on without a driver as long as their program does.
+        let is_unlimited = self.scenario.driver.deadlines.orphan_training.is_none();
+        let some_train = self.processes.iter().any(|process| {
+            process.is_alive && process.program.trains_in(process.program.generation)
+        });
         match left {
             None => self.is_done = true,
+            Some(_) if self.now > gone_by && is_unlimited && some_train => self.is_done = true,
             Some(who) if self.now > gone_by => {
                 self.fail_liveness(format!("the driver is gone, and {who} is not"));
             }
