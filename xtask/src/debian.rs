@@ -34,8 +34,8 @@ impl Component {
 }
 
 /// All components.
-pub(crate) const ALL: [Component; 9] =
-    [ETCD, SSHD, DNSMASQ, FAKETIME, IPROUTE, PROMETHEUS, CHROMIUM, NODE, PYTHON];
+pub(crate) const ALL: [Component; 10] =
+    [ETCD, SSHD, DNSMASQ, FAKETIME, IPROUTE, IPTABLES, PROMETHEUS, CHROMIUM, NODE, PYTHON];
 
 /// etcd, the store of several drivers.
 pub(crate) const ETCD: Component = Component {
@@ -73,12 +73,21 @@ pub(crate) const FAKETIME: Component = Component {
     required_by: Some("ELASTIC_REQUIRE_FAKETIME"),
 };
 
-/// iproute2, for networks of a test's own, with iptables for firewalls in them.
+/// iproute2, for networks of a test's own.
 pub(crate) const IPROUTE: Component = Component {
     program: "ip",
     check: &["-V"],
-    packages: &["iproute2", "iptables"],
+    packages: &["iproute2"],
     tests: "hosts as network namespaces",
+    required_by: None,
+};
+
+/// iptables, for firewalls between them. Many machines have `ip` alone.
+pub(crate) const IPTABLES: Component = Component {
+    program: "iptables",
+    check: &["-V"],
+    packages: &["iptables"],
+    tests: "firewalls between hosts",
     required_by: None,
 };
 
