@@ -108,14 +108,21 @@ impl Place {
         ip(&rule).expect("a rule of its namespace");
     }
 
-    /// Drops packets that open a connection over TCP to this place, as a firewall does; those of its own pass.
-    pub(crate) fn refuse_connections(&self) {
+    /// Drops packets that open a connection over TCP to this place, as a firewall does; those of its own pass. False where
+    /// no firewall can be made.
+    pub(crate) fn refuse_connections(&self) -> bool {
         let mut command = Command::new("ip");
         let rule = "iptables -A INPUT -p tcp --syn -j DROP";
         command.args(["netns", "exec", &self.name]).args(rule.split(' '));
         let output = command.stdin(Stdio::null()).output().expect("iproute2 is there");
         let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "Debian's iptables is needed: {stderr}");
+        let is_made = output.status.success();
+        if !is_made {
+            let hint = format!("Debian's iptables is needed: {stderr}");
+            assert!(std::env::var_os("ELASTIC_REQUIRE_NETWORK").is_none(), "{hint}");
+            eprintln!("not shown: {hint}");
+        }
+        is_made
     }
 
     pub(crate) fn hear(&self, protocol: &str) {
