@@ -10,6 +10,13 @@ use nix::sched::{CloneFlags, unshare};
 /// The address of the test's own processes.
 pub(crate) const HERE: Ipv4Addr = Ipv4Addr::new(10, 231, 78, 1);
 
+/// Says that a test shows nothing here, and why; fails where networks are required.
+#[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
+pub(crate) fn not_shown(hint: &str) {
+    assert!(std::env::var_os("ELASTIC_REQUIRE_NETWORK").is_none(), "{hint}");
+    eprintln!("not shown: {hint}");
+}
+
 /// The network; removed when dropped.
 pub(crate) struct Network {
     places: Vec<Place>,
@@ -28,15 +35,13 @@ pub(crate) struct Place {
 impl Network {
     /// Moves this thread into a namespace with `places` places around it. None where that is not allowed, as without
     /// root.
-    #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
     pub(crate) fn enter(places: u8) -> Option<Self> {
         let made = unshare(CloneFlags::CLONE_NEWNET).map_err(|error| error.to_string());
         let made = made.and_then(|()| Self::wire(places));
         if let Err(error) = &made {
-            let hint =
-                format!("no network can be made ({error}): that needs root and Debian's iproute2");
-            assert!(std::env::var_os("ELASTIC_REQUIRE_NETWORK").is_none(), "{hint}");
-            eprintln!("not shown: {hint}");
+            not_shown(&format!(
+                "no network can be made ({error}): that needs root and Debian's iproute2"
+            ));
         }
         made.ok()
     }
@@ -118,9 +123,7 @@ impl Place {
         let stderr = String::from_utf8_lossy(&output.stderr);
         let is_made = output.status.success();
         if !is_made {
-            let hint = format!("Debian's iptables is needed: {stderr}");
-            assert!(std::env::var_os("ELASTIC_REQUIRE_NETWORK").is_none(), "{hint}");
-            eprintln!("not shown: {hint}");
+            not_shown(&format!("Debian's iptables is needed: {stderr}"));
         }
         is_made
     }
