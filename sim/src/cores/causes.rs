@@ -68,9 +68,12 @@ impl World {
                 }
             }
             EventKind::HostJoined { host, slots } => {
-                // The list may have fewer of them.
-                let mut hosts = self.hosts.iter();
-                match hosts.any(|entry| entry.name == *host && *slots <= entry.slots) {
+                let offered = self.hosts.iter().find(|entry| entry.name == *host);
+                let snapshot = self.driver.hosts();
+                let listed = snapshot.hosts.iter().find(|entry| entry.name == *host);
+                // The list, which the driver knows a moment later, may have fewer of them than its agent offers.
+                let is_of_list = |offered| listed.is_some_and(|it| *slots == it.slots.min(offered));
+                match offered.is_some_and(|it| *slots == it.slots || is_of_list(it.slots)) {
                     true => Ok(()),
                     false => Err(format!("events: {host} joined with {slots} slots")),
                 }

@@ -135,8 +135,8 @@ impl DriverCore {
         let slots = *slots;
         if self.roster.admit(now, host, join) {
             // An agent that a launcher started offers as many as there may be: the list says how many are used.
-            let listed = self.roster.hosts().iter().find(|entry| entry.name == *host);
-            let used = listed.map_or(slots, |entry| entry.slots.min(slots));
+            let listed = self.roster.seating().listing(host);
+            let used = listed.map_or(slots, |listing| listing.slots_of_list.min(slots));
             self.event(EventKind::HostJoined { host: host.clone(), slots: used });
             self.open_slots(host, from.incarnation);
         }

@@ -21,6 +21,9 @@ pub(crate) struct Listing {
     position: u64,
     /// Number of listed slots; 0 if the host is blacklisted.
     pub(crate) slots: u32,
+    /// The same, whether or not the host is blacklisted.
+    #[serde(default)]
+    pub(crate) slots_of_list: u32,
 }
 
 /// Facts of a worker that the seating depends on.
@@ -125,7 +128,7 @@ impl Seating {
         let positions = self.positions(entries);
         let listing = |(entry, position): (&HostEntry, u64)| {
             let slots = if entry.state == HostState::Listed { entry.slots } else { 0 };
-            (entry.name.clone(), Listing { position, slots })
+            (entry.name.clone(), Listing { position, slots, slots_of_list: entry.slots })
         };
         let list: BTreeMap<HostName, Listing> =
             entries.iter().zip(positions).map(listing).collect();
