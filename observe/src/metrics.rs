@@ -513,20 +513,8 @@ mod tests {
             names.iter().for_each(|name| reported.set(name, 0.5).expect("allowed"));
             let host = elastic_protocol::HostName::new("a").expect("allowed");
             let (slot, state) = (0, WorkerCondition::Running);
-            WorkerStatus {
-                rank,
-                host,
-                slot,
-                pid: None,
-                state,
-                step: 1,
-                note: String::new(),
-                reported,
-                step_ms: None,
-                compute_ms: None,
-                waiting_ms: None,
-                shards: None,
-            }
+            let status = WorkerStatus::without_process(host, slot, rank, state);
+            WorkerStatus { step: 1, reported, ..status }
         };
         let names =
             |from: u32| -> Vec<String> { (from..from + 10).map(|it| format!("n{it}")).collect() };

@@ -88,25 +88,16 @@ impl Story {
 
 #[cfg(test)]
 mod tests {
-    use elastic_protocol::messages::{DriverStatus, ReportedValues, WorkerCondition, WorkerStatus};
+    use elastic_protocol::messages::{DriverStatus, WorkerCondition, WorkerStatus};
     use elastic_protocol::{HostName, JobId};
 
     use super::*;
 
     fn status(generation: u64, world_size: u32, step: u64) -> StatusReport {
-        let workers = (0..world_size).map(|rank| WorkerStatus {
-            rank: Some(rank),
-            host: HostName::new("a").expect("a literal"),
-            slot: rank,
-            pid: Some(100 + rank),
-            state: WorkerCondition::Running,
-            step,
-            note: String::new(),
-            reported: ReportedValues::default(),
-            step_ms: None,
-            compute_ms: None,
-            waiting_ms: None,
-            shards: None,
+        let workers = (0..world_size).map(|rank| {
+            let (host, state) = (HostName::new("a").expect("a literal"), WorkerCondition::Running);
+            let status = WorkerStatus::without_process(host, rank, Some(rank), state);
+            WorkerStatus { pid: Some(100 + rank), step, ..status }
         });
         StatusReport {
             job: JobId(uuid::Uuid::nil()),

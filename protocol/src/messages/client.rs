@@ -319,6 +319,32 @@ pub struct WorkerStatus {
     pub shards: Option<u32>,
 }
 
+impl WorkerStatus {
+    /// A slot of which nothing else is known: no process, no step, no figures.
+    #[must_use]
+    pub fn without_process(
+        host: HostName,
+        slot: u32,
+        rank: Option<u32>,
+        state: WorkerCondition,
+    ) -> Self {
+        Self {
+            rank,
+            host,
+            slot,
+            pid: None,
+            state,
+            step: 0,
+            note: String::new(),
+            reported: ReportedValues::default(),
+            step_ms: None,
+            compute_ms: None,
+            waiting_ms: None,
+            shards: None,
+        }
+    }
+}
+
 /// One reset.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct ResetStatus {

@@ -1,6 +1,6 @@
 //! The state of the job, for the `status` request. Called by `actor.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::messages::{
@@ -226,9 +226,8 @@ impl DriverCore {
             .map(|(worker, record)| self.worker_status(worker, record, ranks.get(worker), &counts))
             .collect();
         let done = self.members_done(&ranks);
-        let is_shown = |slot: &WorkerStatus| {
-            !done.iter().any(|it| (&it.host, it.slot) == (&slot.host, slot.slot))
-        };
+        let slots: BTreeSet<_> = done.iter().map(|it| (&it.host, it.slot)).collect();
+        let is_shown = |empty: &WorkerStatus| !slots.contains(&(&empty.host, empty.slot));
         statuses.extend(self.empty_slots(now).filter(is_shown));
         statuses.extend(done);
         statuses.sort_by(|a, b| {
@@ -285,8 +284,8 @@ impl DriverCore {
         }
         let done = ranks.iter().filter(|(worker, _)| self.roster.worker(worker).is_none());
         done.map(|(worker, rank)| {
-            let slot = (worker.host.clone(), worker.slot);
-            slot_without_process(slot, Some(*rank), WorkerCondition::Succeeded)
+            let (host, state) = (worker.host.clone(), WorkerCondition::Succeeded);
+            WorkerStatus::without_process(host, worker.slot, Some(*rank), state)
         })
         .collect()
     }
@@ -309,7 +308,7 @@ impl DriverCore {
                 (false, true) => WorkerCondition::Resting,
                 (false, false) => WorkerCondition::Spare,
             };
-            Some(slot_without_process(slot, None, state))
+            Some(WorkerStatus::without_process(slot.0, slot.1, None, state))
         })
     }
 
@@ -339,27 +338,6 @@ impl DriverCore {
             RoundPhase::Ending { .. } => self.awaited_ends(now),
             _ => None,
         }
-    }
-}
-
-fn slot_without_process(
-    (host, slot): SlotId,
-    rank: Option<u32>,
-    state: WorkerCondition,
-) -> WorkerStatus {
-    WorkerStatus {
-        rank,
-        host,
-        slot,
-        pid: None,
-        state,
-        step: 0,
-        note: String::new(),
-        reported: ReportedValues::default(),
-        step_ms: None,
-        compute_ms: None,
-        waiting_ms: None,
-        shards: None,
     }
 }
 
