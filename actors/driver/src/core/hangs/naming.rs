@@ -11,7 +11,6 @@ use super::limits::AwaitedState;
 use super::{AwaitedMember, Naming, STACK_WITHIN, STOPPED_FOR};
 use crate::core::DriverCore;
 use crate::core::config::OnHang;
-use crate::core::output::EventKind;
 
 impl DriverCore {
     /// How long others may wait for a member.
@@ -124,17 +123,7 @@ impl DriverCore {
     fn name(&mut self, now: Time, worker: &WorkerId) {
         let Some(stalled) = self.stalled(now, worker) else { return };
         let waiting = self.hangs.wait.as_ref().map_or(0, |wait| wait.waiters);
-        self.event(EventKind::WorkerStalled {
-            worker: worker.clone(),
-            rank: stalled.rank,
-            operation: stalled.operation,
-            waiting,
-            late_ms: stalled.late_ms,
-            doing: stalled.doing,
-            stack: stalled.stack,
-            native_stack: stalled.native_stack,
-            grounds: None,
-        });
+        self.tell_stalled(worker.clone(), waiting, stalled);
         match self.config.on_hang {
             OnHang::Tell | OnHang::Dump => {}
             OnHang::Restart => {

@@ -1,10 +1,12 @@
-//! Awaited and hanging workers as the status and events show them. Called by `status` and `naming`.
+//! Awaited and hanging workers as the status and events show them. Called by `status`, `naming`, and
+//! the naming of members by restart (`inactivity`).
 
 use elastic_protocol::messages::{AwaitedWorker, ProcessSight, StalledWorker, StatusReport};
 use elastic_protocol::{Time, WorkerId};
 
 use super::{AwaitedMember, Naming, WaitForMembers};
 use crate::core::DriverCore;
+use crate::core::output::EventKind;
 use crate::core::phase::RoundPhase;
 
 impl DriverCore {
@@ -26,6 +28,28 @@ impl DriverCore {
             native_stack: shown(|sight| &sight.native_stack),
             grounds: None,
         })
+    }
+
+    /// Tells that a worker hangs, as the status shows it, while so many others wait.
+    pub(crate) fn tell_stalled(
+        &mut self,
+        worker: WorkerId,
+        waiting: usize,
+        stalled: StalledWorker,
+    ) {
+        let StalledWorker { rank, operation, late_ms, doing, stack, native_stack, grounds, .. } =
+            stalled;
+        self.event(EventKind::WorkerStalled {
+            worker,
+            rank,
+            operation,
+            waiting,
+            late_ms,
+            doing,
+            stack,
+            native_stack,
+            grounds,
+        });
     }
 
     /// Workers that hang.

@@ -12,7 +12,7 @@ use crate::core::phase::RoundPhase;
 use crate::core::restart::ProcessStage;
 use crate::core::timers::Timer;
 
-/// What the others wait in, where nobody tells.
+/// Name of the operation that the others wait in: programs by restart do not tell theirs.
 const OWN_COLLECTIVES: &str = "its own collectives";
 
 impl DriverCore {
@@ -27,7 +27,7 @@ impl DriverCore {
         let look_at = self.inactivity.look_at.unwrap_or(now + every);
         if look_at <= now {
             self.inactivity.looked_at = Some(now);
-            // Who is alone has nobody to be compared with.
+            // A single member has no peers to be compared with.
             let running = self.members_at(|stage| stage == ProcessStage::Running);
             for worker in running.iter().filter(|_| running.len() > 1) {
                 self.look_at(worker, false);
@@ -87,17 +87,7 @@ impl DriverCore {
         member.naming = InactivityNaming::Done { grounds, since };
         let Some(stalled) = self.inactive(now, &worker) else { return };
         let waiting = self.members_at(|stage| stage == ProcessStage::Running).len() - 1;
-        self.event(EventKind::WorkerStalled {
-            worker,
-            rank: stalled.rank,
-            operation: stalled.operation,
-            waiting,
-            late_ms: stalled.late_ms,
-            doing: stalled.doing,
-            stack: stalled.stack,
-            native_stack: stalled.native_stack,
-            grounds: stalled.grounds,
-        });
+        self.tell_stalled(worker, waiting, stalled);
     }
 
     /// Tells of members that were named and go on, and forgets those that were about to be named.

@@ -176,7 +176,7 @@ impl Inactivity {
         }
     }
 
-    /// Who is to be named among these members, all of which train.
+    /// The members to be named, of these, all of which train.
     fn suspects(&self, now: Time, running: &[WorkerId], limit: Duration) -> Vec<Suspect> {
         let known = running.iter().filter_map(|worker| Some((worker, self.members.get(worker)?)));
         let known: Vec<(&WorkerId, &WatchedMember)> = known.collect();
@@ -192,7 +192,7 @@ impl Inactivity {
             let worker = worker.clone();
             Suspect { worker, grounds, since }
         };
-        // Nobody waits for such a process to go on by itself.
+        // A process that was stopped or frozen does not go on by itself.
         let forced = inactive.iter().filter(|(_, it)| it.sight.is_by_force());
         let forced: Vec<Suspect> =
             forced.map(|(worker, it)| suspect(worker, it.active_at, Grounds::Stopped)).collect();

@@ -11,14 +11,7 @@ use crate::core::{DriverConfig, ElasticMode, EventKind, OnHang};
 
 /// Four processes by restart on two hosts, which work.
 fn four(change: impl FnOnce(&mut DriverConfig)) -> (Cluster, Vec<WorkerId>) {
-    let mut cluster = Cluster::new(|config| {
-        config.mode = ElasticMode::Restart;
-        config.np = Some(4);
-        config.min_np = Some(2);
-        change(config);
-    });
-    cluster.add_host("a", 2);
-    cluster.add_host("b", 2);
+    let mut cluster = super::restart::four(change);
     let workers: Vec<WorkerId> = cluster.live().cloned().collect();
     assert_eq!((cluster.sizes.as_slice(), workers.len()), (&[4][..], 4));
     for worker in &workers {

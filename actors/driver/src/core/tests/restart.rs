@@ -14,7 +14,7 @@ const FAILED: ExitStatus = ExitStatus::Code(1);
 const DONE: ExitStatus = ExitStatus::Code(0);
 
 /// Two hosts of two slots that run a program which never attaches.
-fn four(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+pub(super) fn four(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
     let mut cluster = Cluster::new(|config| {
         config.mode = ElasticMode::Restart;
         config.np = Some(4);
