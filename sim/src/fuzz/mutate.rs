@@ -27,6 +27,8 @@ pub(super) fn mutate(
 ) -> RunOptions {
     let mut plan = FaultPlan::of(&parent).0;
     let others = FaultPlan::of(other).0;
+    // Where faults pile up, each run is the same turmoil.
+    let most = plan.len().max(others.len()).min(FAULTS_MAX);
     let mut seed = parent.seed;
     let end_us = parent.seconds * 1_000_000;
     for _ in 0..1_u32 << random.random_range(0..=MUTATIONS_LOG2_MAX) {
@@ -43,8 +45,6 @@ pub(super) fn mutate(
             _ => retime(&mut plan, end_us, random),
         }
     }
-    // Where faults pile up, each run is the same turmoil.
-    let most = FaultPlan::of(&parent).0.len().max(others.len()).min(FAULTS_MAX);
     while plan.len() > most {
         plan.swap_remove(random.random_range(0..plan.len()));
     }
