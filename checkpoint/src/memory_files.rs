@@ -1,4 +1,4 @@
-//! A file system in memory that can lose power. MemoryFile that was not synced survives, is torn, or is gone; names that were
+//! A file system in memory that can lose power. Content that was not synced survives, is torn, or is gone; names that were
 //! not synced survive up to some change, each directory on its own. Used by the tests of this crate, and by the simulation as
 //! the storage of whole clusters.
 

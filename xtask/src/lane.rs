@@ -100,7 +100,8 @@ impl Drop for StepLane {
     }
 }
 
-/// Runs the steps of a lane, and writes their times for the process that has started it. Where that process that started the lane is gone, the lane's process group is killed.
+/// Runs the steps of a lane, and writes their times for the process that has started it. Where that process is gone, the
+/// lane's process group is killed.
 ///
 /// # Errors
 /// A step failed.

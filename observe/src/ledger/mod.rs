@@ -176,7 +176,7 @@ impl GoodputLedger {
             }
             EventKind::GenerationRunning { .. } => self.generation_running(generation),
             EventKind::WorkerStalled { worker, late_ms, grounds, .. } => {
-                // What only may be a hang may be training.
+                // A stall that is only possible stays booked as training: it may be.
                 if grounds.as_ref().is_none_or(HangGrounds::is_more_than_possible) {
                     self.stalled(worker, *late_ms);
                 }

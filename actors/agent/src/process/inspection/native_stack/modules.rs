@@ -134,7 +134,7 @@ impl MappedCode {
         Some(Module::new(name_of(&self.path), self.addresses.clone(), base, info))
     }
 
-    /// What lies between the addresses that the file states and those of the process.
+    /// The difference between an address in the process and the one that the file states for it.
     fn base<'data>(
         &self,
         elf: &ElfFile64<'data, Endianness, &'data ReadCache<File>>,
