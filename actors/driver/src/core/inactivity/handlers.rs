@@ -4,7 +4,7 @@
 use elastic_protocol::messages::{ProcessSight, StalledWorker, StatusReport};
 use elastic_protocol::{Time, WorkerId};
 
-use super::{Inactivity, InactivityNaming, STACK_WITHIN, Suspect, WatchedMember};
+use super::{Inactivity, InactivityNaming, REVIEW_AFTER, STACK_WITHIN, Suspect, WatchedMember};
 use crate::core::DriverCore;
 use crate::core::config::OnHang;
 use crate::core::output::EventKind;
@@ -23,6 +23,7 @@ impl DriverCore {
         if !trains {
             return;
         }
+        self.inactivity.review_at = None;
         let every = Inactivity::look_every(Inactivity::limit(self.config.hang_timeout));
         let look_at = self.inactivity.look_at.unwrap_or(now + every);
         if look_at <= now {
@@ -52,7 +53,8 @@ impl DriverCore {
                 self.inactivity.members.insert(worker.clone(), WatchedMember::new(now, sight));
             }
         }
-        self.watch_activity(now);
+        let at = *self.inactivity.review_at.get_or_insert(now + REVIEW_AFTER);
+        self.agenda.set(at, Timer::Inactivity);
     }
 
     /// Names who is inactive for too long against its peers, and tells who goes on.

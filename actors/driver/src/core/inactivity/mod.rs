@@ -27,6 +27,9 @@ const INACTIVE_FOR: Duration = Duration::from_secs(60);
 /// How many times as long all others are inactive before the one is named for which they seem to wait: it may evaluate, or
 /// write a checkpoint.
 const ALONE_FACTOR: u32 = 5;
+/// From a look's first answer until members are compared. A look at 4,000 members has as many answers, and comparing is of all
+/// members.
+const REVIEW_AFTER: Duration = Duration::from_millis(20);
 /// How long the event waits for the process's stacks.
 const STACK_WITHIN: Duration = Duration::from_secs(2);
 
@@ -41,6 +44,8 @@ pub(crate) struct Inactivity {
     looked_at: Option<Time>,
     /// The next one.
     look_at: Option<Time>,
+    /// Time at which members are compared.
+    review_at: Option<Time>,
 }
 
 /// A member whose process is looked at.
@@ -147,13 +152,13 @@ impl Inactivity {
         }
     }
 
-    /// Time of the next look, or of the end of a wait for stacks.
+    /// Time of the next look or comparison, or of the end of a wait for stacks.
     pub(crate) fn due_at(&self) -> Option<Time> {
         let looking = self.members.values().filter_map(|member| match member.naming {
             InactivityNaming::Looking { until } => Some(until),
             InactivityNaming::NotYet | InactivityNaming::Done { .. } => None,
         });
-        looking.chain(self.look_at).min()
+        looking.chain(self.look_at).chain(self.review_at).min()
     }
 
     /// The interval between two looks, by the time for which a member must be inactive.
