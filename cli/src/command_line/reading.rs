@@ -37,6 +37,7 @@ pub(crate) fn read() -> Result<CommandLine, CommandFailure> {
     })?;
     let mut cli = interpret(&matches)?;
     note_dashes(&mut cli, &arguments);
+    check_program(&cli)?;
     note_file(&mut cli, from_file.as_ref());
     Ok(cli)
 }
@@ -132,6 +133,30 @@ fn note_dashes(cli: &mut CommandLine, arguments: &[OsString]) {
         let before = arguments.len().checked_sub(run.program.len() + 1);
         run.is_behind_dashes = before.is_some_and(|before| arguments[before] == "--");
     }
+}
+
+/// Refuses a flag of `run` that there is not. clap takes it for the program, which Python would then run.
+fn check_program(cli: &CommandLine) -> Result<(), CommandFailure> {
+    let Some(ProgramCommand::Run(run)) = &cli.command else { return Ok(()) };
+    let Some(flag) = run.program.first().filter(|word| word.starts_with('-') && *word != "-")
+    else {
+        return Ok(());
+    };
+    if run.is_behind_dashes {
+        return Ok(());
+    }
+    let name = flag.split('=').next().unwrap_or(flag);
+    let command = CommandLine::command();
+    let of_run = command.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
+    let flags: Vec<String> =
+        of_run.filter_map(|it| it.get_long()).map(|long| format!("--{long}")).collect();
+    let hint = match nearest(name, flags.iter().map(String::as_str)) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => "see `elastic-node run --help`; what is meant for Python stands behind `--`: \
+                 `elastic-node run -- python -u train.py`"
+            .to_owned(),
+    };
+    Err(CommandFailure::usage(format!("`run` has no flag {name}")).hint(hint))
 }
 
 fn interpret(matches: &ArgMatches) -> Result<CommandLine, CommandFailure> {
@@ -261,6 +286,21 @@ mod tests {
         };
         assert!(is_behind_dashes("elastic-node run -n 2 -- prog -- x"));
         assert!(!is_behind_dashes("elastic-node run -n 2 prog.py -- x"));
+    }
+
+    #[test]
+    fn a_flag_that_run_does_not_have_is_no_program() {
+        let check = |line: &str| {
+            let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            let mut cli = parse(line).expect("clap takes it for the program");
+            note_dashes(&mut cli, &arguments);
+            check_program(&cli).map_err(|error| error.to_string())
+        };
+        let text = check("elastic-node run -n 2 --min-npp=1 train.py").expect_err("misspelt");
+        assert_eq!(text, "`run` has no flag --min-npp");
+        assert!(check("elastic-node run -n 2 -u train.py").is_err(), "a flag of Python");
+        assert!(check("elastic-node run -n 2 -- -x").is_ok(), "a program of that name");
+        assert!(check("elastic-node run -n 2 train.py --min-npp 1").is_ok(), "the script's own");
     }
 
     #[test]

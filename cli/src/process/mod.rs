@@ -23,6 +23,7 @@ mod random;
 mod reach;
 mod recording;
 mod signals;
+mod socket_query;
 mod socket_table;
 mod state_dir;
 mod status_client;

@@ -1,11 +1,14 @@
-//! The kernel's tables of TCP connections (`/proc/net/tcp`, proc(5)): whose the other end of a loopback connection is.
-//! Used by [`store_access`](super::store_access) and by the dashboard, on threads that may wait: long tables take 20 ms.
+//! Whose the other end of a loopback connection is: the kernel's socket monitor is asked, and where there is none its tables
+//! of TCP connections are read (`/proc/net/tcp`, proc(5)). Used by [`store_access`](super::store_access) and by the dashboard,
+//! on threads that may wait: long tables take 20 ms.
 
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use elastic_store::relay::listener::Ends;
+
+use super::socket_query::SocketMonitor;
 
 /// The tables: of IPv4, and of IPv6 with IPv4 addresses in it.
 const TABLES: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
@@ -21,6 +24,16 @@ pub(super) struct LocalSocket {
 /// The clients' sockets of these connections; `None` where this machine has none. The errors are those of tables that
 /// could not be read.
 pub(super) fn client_sockets(ends: &[Ends]) -> (Vec<Option<LocalSocket>>, Vec<io::Error>) {
+    let of_monitor = SocketMonitor::open()
+        .and_then(|monitor| ends.iter().map(|ends| monitor.client_socket(*ends)).collect());
+    match of_monitor {
+        Ok(found) => (found, Vec::new()),
+        // A sandbox may forbid it, and a container's kernel may lack it.
+        Err(_) => sockets_in_tables(ends),
+    }
+}
+
+fn sockets_in_tables(ends: &[Ends]) -> (Vec<Option<LocalSocket>>, Vec<io::Error>) {
     let (mut found, mut errors) = (vec![None; ends.len()], Vec::new());
     for table in TABLES {
         match fs::read_to_string(table) {
@@ -75,6 +88,8 @@ fn forms(address: SocketAddr) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::MetadataExt as _;
 
     use super::*;
 
@@ -98,15 +113,25 @@ mod tests {
 
     #[test]
     fn the_client_of_a_connection_is_found_over_ipv4_and_ipv6() {
-        for address in ["127.0.0.1:0", "[::1]:0"] {
-            let Ok(listener) = TcpListener::bind(address) else { continue };
-            let server = listener.local_addr().expect("bound");
-            let stream = TcpStream::connect(server).expect("it listens");
-            let ends = Ends { client: stream.local_addr().expect("connected"), server };
-            let (found, errors) = client_sockets(&[ends, Ends { client: server, ..ends }]);
+        for (bind, connect) in [("127.0.0.1", "127.0.0.1"), ("[::1]", "[::1]"), ("[::]", "127.0.0.1")] {
+            let Ok(listener) = TcpListener::bind(format!("{bind}:0")) else { continue };
+            let port = listener.local_addr().expect("bound").port();
+            let stream = TcpStream::connect(format!("{connect}:{port}")).expect("it listens");
+            let (accepted, _) = listener.accept().expect("a client");
+            // As the listener sees them: with IPv4 in IPv6 where it listens for both.
+            let server = accepted.local_addr().expect("connected");
+            let client = accepted.peer_addr().expect("connected");
+            let ends = [Ends { client, server }, Ends { client: server, server }];
             let me = nix::unistd::geteuid().as_raw();
-            assert_eq!(found[0].map(|socket| socket.user), Some(me), "{address}: {errors:?}");
-            assert_eq!(found[1], None, "{address}");
+            let inode = fs::metadata(format!("/proc/self/fd/{}", stream.as_raw_fd()))
+                .expect("this process has it open")
+                .ino();
+            let it = Some(LocalSocket { inode, user: me });
+            let (in_tables, errors) = sockets_in_tables(&ends);
+            assert_eq!(in_tables, [it, None], "{bind}: {errors:?}");
+            let monitor = SocketMonitor::open().expect("this kernel has one");
+            let asked = ends.map(|ends| monitor.client_socket(ends).expect("it says"));
+            assert_eq!(asked, [it, None], "{bind}");
         }
     }
 }

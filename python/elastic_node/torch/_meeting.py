@@ -43,14 +43,15 @@ class MeetingPlace:
     """
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
-        self._rank, self._size, self._timeout_s = rank, size, timeout.total_seconds()
+        self._rank, self._size, self._timeout = rank, size, timeout
         # Each attempt has keys of its own, because a store may outlive ranks that are restarted.
         attempt = store.add(f"elastic/attempt/{rank}", 1)
         self._agreed = dist.PrefixStore(f"elastic/{attempt}", store)
-        self._of_job = store_of_job(timeout)
         if rank == 0:
             self._agreed.set("name", secrets.token_hex(NAME_BYTES))
+        # Opened when it is needed: the group of a whole generation needs none until two ranks send to each other.
         self._store: Optional[dist.Store] = None
+        self._opening = threading.Lock()
 
     def group(self, within: Optional[_native.Group]) -> _native.Group:
         """The group of all ranks. All of them call it. Blocks."""
@@ -61,7 +62,7 @@ class MeetingPlace:
             store.set("key", secrets.token_hex(_KEY_BYTES))
         addresses = [store.get(str(other)).decode() for other in range(self._size)]
         key = bytes.fromhex(store.get("key").decode())
-        return meeting.form(self._rank, addresses, list(key), self._timeout_s, within)
+        return meeting.form(self._rank, addresses, list(key), self._timeout.total_seconds(), within)
 
     def pair(self, sender: int, receiver: int, within: _native.Group) -> _native.Group:
         """The group of two ranks by which the first one sends to the second. Both call it. Blocks, and leaves the store to
@@ -70,7 +71,7 @@ class MeetingPlace:
         Raises:
             CollectiveError: the other rank did not come in time, or `within` was aborted.
         """
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self._timeout.total_seconds()
         self._look_for(self._agreed, "name", within, deadline)
         store = dist.PrefixStore(f"{sender}-{receiver}", self._secret_store())
         meeting = _native.Meeting(_own_address())
@@ -82,22 +83,26 @@ class MeetingPlace:
             self._look_for(store, key, within, deadline)
         addresses = [store.get("0").decode(), store.get("1").decode()]
         secret = list(bytes.fromhex(store.get("key").decode()))
-        return meeting.form(place, addresses, secret, self._timeout_s, within, _PAIR_OPERATION_TIMEOUT_S)
+        timeout_s = self._timeout.total_seconds()
+        return meeting.form(place, addresses, secret, timeout_s, within, _PAIR_OPERATION_TIMEOUT_S)
 
     def _look_for(self, store: dist.Store, key: str, within: _native.Group, deadline: float) -> None:
         while not store.check([key]):
             if within.aborted is not None:
                 raise _native.CollectiveError(within.aborted)
             if time.monotonic() > deadline:
-                raise _native.CollectiveError(f"the other rank did not come to send or receive within {self._timeout_s} s")
+                timeout_s = self._timeout.total_seconds()
+                raise _native.CollectiveError(f"the other rank did not come to send or receive within {timeout_s} s")
             if exits.wait(_LOOK_EVERY_S):
                 raise _native.CollectiveError("the interpreter exits")
 
     def _secret_store(self) -> dist.Store:
-        if self._store is None:
-            name = self._agreed.get("name").decode()
-            self._store = dist.PrefixStore(f"elastic/{name}", self._of_job) if self._of_job else self._agreed
-        return self._store
+        with self._opening:
+            if self._store is None:
+                name = self._agreed.get("name").decode()
+                of_job = store_of_job(self._timeout)
+                self._store = self._agreed if of_job is None else dist.PrefixStore(f"elastic/{name}", of_job)
+            return self._store
 
 
 def store_of_job(timeout: timedelta) -> Optional[dist.Store]:
