@@ -152,6 +152,9 @@ const LINES: &[Wrong] = &[
     wrong(&["run", "-n", "2", "--", "FOLDER"], "folder"),
     wrong(&["run", "-n", "2", "FOLDER/none.py"], "no such script"),
     wrong(&["run", "-m", "--no-python", "x"], "--no-python"),
+    wrong(&["run", "-n", "2", "--min-npp", "1", "x.py"], "--min-np"),
+    wrong(&["run", "--slotz=4", "x.py"], "--slotz"),
+    wrong(&["run", "-n", "2", "-u", "x.py"], "behind `--`"),
     // Files and folders.
     wrong(&[DRIVER, "driver", "--output-dir", "FOLDER/hosts", "--", "x"], "no folder"),
     wrong(&[DRIVER, "driver", "--umask", "700", "--", "x"], "027"),

@@ -73,8 +73,7 @@ fn request(socket_id: SocketId) -> Vec<u8> {
     let request = InetRequest { family, protocol, extensions, states, socket_id };
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST;
-    let mut message =
-        NetlinkMessage::new(header, SockDiagMessage::InetRequest(request).into());
+    let mut message = NetlinkMessage::new(header, SockDiagMessage::InetRequest(request).into());
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);

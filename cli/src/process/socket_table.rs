@@ -113,7 +113,9 @@ mod tests {
 
     #[test]
     fn the_client_of_a_connection_is_found_over_ipv4_and_ipv6() {
-        for (bind, connect) in [("127.0.0.1", "127.0.0.1"), ("[::1]", "[::1]"), ("[::]", "127.0.0.1")] {
+        for (bind, connect) in
+            [("127.0.0.1", "127.0.0.1"), ("[::1]", "[::1]"), ("[::]", "127.0.0.1")]
+        {
             let Ok(listener) = TcpListener::bind(format!("{bind}:0")) else { continue };
             let port = listener.local_addr().expect("bound").port();
             let stream = TcpStream::connect(format!("{connect}:{port}")).expect("it listens");
