@@ -76,7 +76,7 @@ fn forms(address: SocketAddr) -> Vec<String> {
         words.collect()
     };
     let with_port = |ip: String| format!("{ip}:{:04X}", address.port());
-    match address.ip() {
+    match address.ip().to_canonical() {
         IpAddr::V4(ip) => {
             let mapped = numbers(&ip.to_ipv6_mapped().octets());
             vec![with_port(numbers(&ip.octets())), with_port(mapped)]
