@@ -34,6 +34,7 @@ macro_rules! bugs {
                     self,
                     Self::ProcessesOutliveGeneration
                         | Self::InactivityAssumed
+                        | Self::InactivityForgotten
                         | Self::ProcessesNotTakenOver
                         | Self::RankOfAnother
                 )
@@ -77,6 +78,8 @@ bugs! {
     RestNeverEnds = "a slot's cool-down never ends", "driver";
     /// By restart, every member counts as inactive, whatever its process does.
     InactivityAssumed = "by restart, a process that works counts as inactive", "driver";
+    /// By restart, every look at a process forgets for how long it has been inactive: a hang is never named.
+    InactivityForgotten = "by restart, each look forgets how long a process has been inactive", "driver";
     /// A wait for a worker in a section of its program is held to the limit of waits outside of sections.
     SectionsIgnored = "a wait for a worker in a section is held to the limit of the others", "driver";
     /// The driver compares how long members wait, not how long they compute: it finds the victims of a slow member.

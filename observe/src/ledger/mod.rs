@@ -514,6 +514,8 @@ impl GoodputLedger {
                 (slot.worker, slot.has_attached) = (Some(member.clone()), true);
             }
             slot.is_member |= slot.worker.as_ref() == Some(member);
+            // Orders to end of a driver that died before it had journalled them were never given.
+            slot.is_leaving &= !slot.is_member;
         }
         let phase = match phase {
             JobPhase::Gather => KnownPhase::Gather,

@@ -188,6 +188,20 @@ fn time_without_a_driver_is_said_to_be_so() {
 }
 
 #[test]
+fn a_member_that_a_driver_wanted_to_stop_as_it_died_trains_on_under_the_next_one() {
+    let (mut story, [a, b]) = Story::two_train();
+    let reason = "its generation ended".to_owned();
+    story.at(20, [EventKind::WorkerStopped { worker: a.clone(), reason }]);
+    story.ledger.handle_driver_gone(at(20));
+    story.ledger.handle_driver_back(at(25));
+    let (members, phase) = (vec![a, b], JobPhase::Run);
+    story.at(25, [EventKind::TakeoverBegun { hosts: 2, workers: 2, members, phase }]);
+    story.at(30, []);
+    assert_eq!(story.seconds(TimeBucket::Leaving), 0.0);
+    assert_eq!(story.seconds(TimeBucket::Training), 30.0);
+}
+
+#[test]
 fn time_without_a_driver_stays_unknown_where_a_member_is_lost_meanwhile() {
     let (mut story, [a, b]) = Story::two_train();
     story.ledger.handle_driver_gone(at(20));

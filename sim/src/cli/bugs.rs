@@ -72,6 +72,7 @@ const fn shows_in_long_waits(bug: Bug) -> bool {
             | Bug::RestNeverEnds
             | Bug::NeighbourCarriesLess
             | Bug::InactivityAssumed
+            | Bug::InactivityForgotten
             | Bug::RebalancedWithoutCoolDown
             | Bug::RankDealsByItself
     )
@@ -104,6 +105,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::GoingOnNotTold
         | Bug::InspectedOnce
         | Bug::InactivityAssumed
+        | Bug::InactivityForgotten
         | Bug::HangStaysBooked => 6,
         Bug::StragglerByWaiting | Bug::StragglerAtOnce => 7,
         Bug::ShardsFoldedByArrival | Bug::ShardsOfFormerWorld | Bug::StreamOfAnotherStep => 8,

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
+use elastic_protocol::messages::JobPhase;
 use elastic_protocol::{Deadlines, ExitStatus, NodeId, Stamp, WorkerId};
 use elastic_worker::state::core::{StateConfig, StateCore};
 
@@ -378,7 +379,8 @@ impl World {
             return;
         }
         let is_excused = !self.driver_acts_since(NOTICE_NS)
-            || self.processes[process as usize].program.has_returned();
+            || self.processes[process as usize].program.has_returned()
+            || self.job_fails();
         if is_excused {
             let at = self.now + 5_000 * MS;
             if !self.processes[process as usize].program.has_returned() {
@@ -391,6 +393,13 @@ impl World {
             "G-12: {id} is dead, and generation {} still goes on with it",
             generation.generation
         ));
+    }
+
+    /// Whether the driver has decided that the job fails, and waits for last words until it says so.
+    fn job_fails(&self) -> bool {
+        let now = self.driver.clock.local(self.now);
+        let glance = self.driver.cores_here().map(|cores| cores.driver.glance(now));
+        glance.is_some_and(|glance| glance.phase == JobPhase::Failed)
     }
 }
 

@@ -135,7 +135,7 @@ impl WatchedMember {
         if is_planted(Bug::InactivityAssumed) {
             self.is_active = false;
         }
-        if self.is_active {
+        if self.is_active || is_planted(Bug::InactivityForgotten) {
             self.active_at = now;
         }
         self.seen_at = now;
