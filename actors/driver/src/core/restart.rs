@@ -127,6 +127,9 @@ impl DriverCore {
         self.record(&JournalRecord::ProcessDone { worker: worker.clone() });
         if matches!(self.round.phase(), RoundPhase::Run) {
             self.vote_for(worker, Ballot::Success);
+        } else {
+            // Its start may be unknown: it started and ended while there was no driver.
+            self.vote_for_standing(worker);
         }
         true
     }

@@ -59,7 +59,7 @@ pub(super) struct Cluster {
     pub(super) deaf: BTreeSet<WorkerId>,
     /// Workers that are never connected with the others: their generations do not form.
     pub(super) unconnected: BTreeSet<WorkerId>,
-    /// Whether new processes do not attach by themselves.
+    /// Whether new processes neither start, nor attach by themselves.
     pub(super) slow_start: bool,
     pub(super) hosts: Vec<HostEntry>,
     /// Nodes that the driver has told of other drivers.
@@ -559,7 +559,7 @@ impl Cluster {
             DriverOutput::StartWorker { agent, worker, environment, place } => {
                 self.workers.insert(worker.clone(), FakeWorker::default());
                 self.environments.insert(worker.clone(), environment.into_iter().collect());
-                if place.is_some() {
+                if place.is_some() && !self.slow_start {
                     let started = AgentToDriver::Started { worker: worker.clone(), pid: 1 };
                     self.core.handle_agent(self.now, &agent, started);
                 }

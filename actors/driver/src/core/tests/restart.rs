@@ -360,6 +360,27 @@ fn a_driver_killed_while_the_group_starts_has_it_start_again() {
 }
 
 #[test]
+fn processes_that_started_and_ended_well_without_a_driver_have_done_their_part() {
+    let mut cluster = Cluster::new(|config| {
+        (config.mode, config.np) = (ElasticMode::Restart, Some(2));
+    });
+    cluster.slow_start = true;
+    cluster.add_host("a", 2);
+    let workers = [cluster.worker("a", 0), cluster.worker("a", 1)];
+    cluster.restart_driver();
+    for worker in &workers {
+        cluster.end_unseen(worker);
+    }
+    cluster.come_back(&["a"]);
+    for worker in &workers {
+        cluster.report_exit(worker, DONE);
+    }
+    cluster.pass(Duration::from_secs(1));
+    assert!(cluster.resets.is_empty(), "{:?}", cluster.resets);
+    assert_eq!(cluster.result.map(|result| result.outcome), Some(JobOutcome::Succeeded));
+}
+
+#[test]
 fn g_12_a_broken_generation_is_stopped_whatever_waits_for_the_disk() {
     let mut cluster = four(|_| {});
     cluster.disk_hangs = true;
