@@ -236,7 +236,10 @@ impl World {
         let is_over = self.is_over();
         let link = self.processes[process as usize].link;
         let entry = &self.processes[process as usize];
-        let is_told = entry.is_to_leave() || entry.stopping.is_told || entry.program.has_raised();
+        let is_told = self.driver.stopped_unstarted.contains(worker)
+            || entry.is_to_leave()
+            || entry.stopping.is_told
+            || entry.program.has_raised();
         let lost_at = self.links[link as usize].lost_at;
         // Who was out of reach for long may have ended for want of a driver.
         let deadlines = &self.scenario.driver.deadlines;

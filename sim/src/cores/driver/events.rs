@@ -88,10 +88,14 @@ impl World {
                 let what = format!("{worker} is stopped ({reason})");
                 let checked = self.check_interregnum(&what).and_then(|()| self.check_stable(&what));
                 self.demand(checked);
-                if let Some(process) = self.process_of(self.driver.job, &worker) {
-                    self.processes[process as usize].stopping.is_told = true;
-                    let checked = self.check_stop(process, &reason);
-                    self.demand(checked);
+                match self.process_of(self.driver.job, &worker) {
+                    Some(process) => {
+                        self.processes[process as usize].stopping.is_told = true;
+                        let checked = self.check_stop(process, &reason);
+                        self.demand(checked);
+                    }
+                    // The order to start it is on its way.
+                    None => _ = self.driver.stopped_unstarted.insert(worker),
                 }
             }
             EventKind::WorkerStalled { worker, late_ms, stack, native_stack, grounds, .. } => {

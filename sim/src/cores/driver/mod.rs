@@ -187,6 +187,8 @@ pub(super) struct DriverLife {
     pub(super) members: Vec<u32>,
     /// Whether the driver has just told that committed steps are lost.
     pub(super) loss_is_told: bool,
+    /// Workers that this life of it has stopped before their processes existed.
+    pub(super) stopped_unstarted: BTreeSet<WorkerId>,
     /// The result that the driver has decided.
     pub(super) result: Option<JobResult>,
 }
@@ -291,6 +293,7 @@ impl DriverLife {
             stamp,
             members: Vec::new(),
             loss_is_told: false,
+            stopped_unstarted: BTreeSet::new(),
             result,
         }
     }
