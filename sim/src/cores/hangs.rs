@@ -40,6 +40,10 @@ const COLD_MS: u64 = 120_000;
 /// How long a script is inactive before it is named where the operator has set no bound.
 const INACTIVE_NS: u64 = 60_000 * MS;
 
+/// Longest and shortest interval between two looks at all scripts of a generation.
+const LOOK_EVERY_NS: u64 = 10_000 * MS;
+const LOOK_EVERY_MIN_NS: u64 = 3_000 * MS;
+
 /// Three looks at all scripts, after which their counters are known.
 const LOOKED_AT_NS: u64 = 30_000 * MS;
 
@@ -260,9 +264,7 @@ impl World {
         };
         self.hangs.hangs_since = hanging.map(|process| (process, since));
         let Some(process) = hanging else { return Ok(()) };
-        let cap = self.scenario.driver.hang_timeout.map(|cap| cap.as_nanos() as u64);
-        let limit = cap.map_or(INACTIVE_NS, |cap| cap.min(INACTIVE_NS));
-        if self.now - since < limit + LOOKED_AT_NS + NAMED_AFTER_NS {
+        if self.now - since < self.inactive_bound() {
             return Ok(());
         }
         let (now, id) =
@@ -280,12 +282,21 @@ impl World {
         }
     }
 
+    /// Within which time a script is named that hangs alone, while all others wait for it: the time for which it must be inactive,
+    /// one look until it is known to be, one that finds it inactive for long enough, and its stacks.
+    fn inactive_bound(&self) -> u64 {
+        let cap = self.scenario.driver.hang_timeout.map(|cap| cap.as_nanos() as u64);
+        let limit = cap.map_or(INACTIVE_NS, |cap| cap.min(INACTIVE_NS));
+        let look_every = (limit / 4).clamp(LOOK_EVERY_MIN_NS, LOOK_EVERY_NS);
+        limit + look_every * 2 + NAMED_AFTER_NS
+    }
+
     /// The script that hangs while all others, two at least, wait in a collective and their agents answer.
     fn hanging_script(&self) -> Option<u32> {
         let members = &self.driver.members;
         let is_there = !self.options.job.is_in_process()
             && self.driver.phase == ObservedPhase::Run
-            && self.driver_acts_since(LOOKED_AT_NS + ON_THE_WAY_NS)
+            && self.driver_acts_since(self.inactive_bound())
             && members.len() > 2;
         let hangs = |process: u32| {
             let entry = &self.processes[process as usize];
