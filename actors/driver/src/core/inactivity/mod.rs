@@ -45,7 +45,7 @@ pub(crate) struct Inactivity {
     /// The next one.
     look_at: Option<Time>,
     /// Time at which members are compared.
-    review_at: Option<Time>,
+    pub(super) review_at: Option<Time>,
 }
 
 /// A member whose process is looked at.

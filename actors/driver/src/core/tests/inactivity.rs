@@ -150,6 +150,25 @@ fn g_9_an_agent_that_shows_no_stack_is_not_waited_for() {
 }
 
 #[test]
+fn the_answers_of_one_look_are_compared_once_and_not_with_each() {
+    let (mut cluster, workers) = four(|_| {});
+    let compared_at = |cluster: &Cluster| cluster.core.inactivity.review_at;
+    // The last look is over, and the next one not due.
+    cluster.pass(seconds(1));
+    assert_eq!(compared_at(&cluster), None);
+    let first = cluster.now;
+    cluster.core.handle_activity(first, &workers[0], sight(ProcessActivity::Working));
+    let due = compared_at(&cluster).expect("a moment later");
+    assert!(due > first);
+    for worker in &workers[1..] {
+        cluster.core.handle_activity(due, worker, sight(ProcessActivity::Working));
+        assert_eq!(compared_at(&cluster), Some(due), "with the first one");
+    }
+    cluster.pass(due.since(first));
+    assert_eq!(compared_at(&cluster), None);
+}
+
+#[test]
 fn a_worker_alone_is_not_looked_at() {
     let mut cluster = Cluster::new(|config| config.mode = ElasticMode::Restart);
     cluster.add_host("a", 1);
