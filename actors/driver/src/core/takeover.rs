@@ -209,7 +209,7 @@ impl DriverCore {
         }
     }
 
-    fn tell_ended(&mut self, worker: &WorkerId, stamp: Stamp) {
+    pub(crate) fn tell_ended(&mut self, worker: &WorkerId, stamp: Stamp) {
         let cause = self.round.reset().map(|reset| reset.cause.clone());
         let cause = cause.unwrap_or(ResetCause::HostLost {
             host: worker.host.clone(),

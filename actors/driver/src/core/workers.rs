@@ -88,7 +88,8 @@ impl DriverCore {
         let link = PeerLink::after(event);
         let Some(record) = self.roster.set_worker_link(&worker, link) else { return };
         match event {
-            LinkEvent::Up | LinkEvent::Heard => {}
+            LinkEvent::Up => {}
+            LinkEvent::Heard => self.handle_heard_again(now, &worker),
             LinkEvent::Silent { silent_ms } => {
                 if agent_is_heard {
                     self.look_at_silent(&worker);
@@ -110,6 +111,23 @@ impl DriverCore {
             }
         }
         self.agenda.ask_review(now);
+    }
+
+    /// Takes a worker back that was given up for its silence, and whose session has not ended: it goes on in a generation that
+    /// is over, and nothing else tells it so.
+    fn handle_heard_again(&mut self, now: Time, worker: &WorkerId) {
+        let host_is_there = self.roster.agent_of(worker).is_some();
+        let was_given_up = self.roster.worker(worker).is_some_and(|record| {
+            matches!(record.stance, Stance::Lost | Stance::Attached) && record.stage.is_none()
+        });
+        let Some(stamp) = self.round.stamp().filter(|_| was_given_up && host_is_there) else {
+            return;
+        };
+        if !self.roster.heard_again(now, worker) {
+            self.tell_ended(worker, stamp);
+        }
+        self.agenda.set(now + self.rest_deadline(), Timer::Start(worker.clone()));
+        self.round.gather_changed(now);
     }
 
     /// Checks a worker that was silent a moment ago while its host was heard.

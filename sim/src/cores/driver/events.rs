@@ -228,7 +228,8 @@ impl World {
         }
         // By restart, the other members of a generation are stopped for what ended it.
         let is_own_silence = !reason.starts_with("its generation ended");
-        if is_own_silence && reason.contains("was not heard for") {
+        let is_silent = reason.contains("was not heard for") || reason == "it did not come back";
+        if is_own_silence && is_silent {
             // The worker stands still, nobody knows for how long. What it holds is lost with it.
             entry.put_out_by = Some(life);
             let (link, id) = (entry.link, entry.id.clone());

@@ -254,6 +254,16 @@ impl Roster {
         })
     }
 
+    /// Takes a worker back that was given up for its silence. Returns whether it is at rest.
+    pub(crate) fn heard_again(&mut self, now: Time, worker: &WorkerId) -> bool {
+        self.workers.get_mut(worker).is_some_and(|record| {
+            if record.stance == Stance::Lost {
+                record.come_back(now);
+            }
+            record.at_rest
+        })
+    }
+
     /// Notes that a worker's host is out of reach. Returns whether the worker itself may be in reach.
     pub(crate) fn lose_with_host(&mut self, now: Time, worker: &WorkerId) -> bool {
         self.workers.get_mut(worker).is_some_and(|record| {

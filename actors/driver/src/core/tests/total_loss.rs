@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use elastic_protocol::JobOutcome;
 use elastic_protocol::messages::StatusReport;
-use elastic_runtime::transport::LinkEvent;
+use elastic_protocol::{JobOutcome, WorkerId};
+use elastic_runtime::transport::{LinkEvent, LossReason};
 
 use super::cluster::Cluster;
 use crate::core::{DriverConfig, OnTotalLoss};
@@ -67,24 +67,74 @@ fn a_survivor_that_holds_the_commit_loses_nothing() {
     assert_eq!(cluster.steps_lost.first(), Some(&1), "what the survivor had not committed");
 }
 
+/// Two workers, one of which holds the commit alone: the other one's slot has a new worker that was given no state.
+fn with_a_last_holder() -> (Cluster, WorkerId) {
+    let mut cluster = trained(98, 10, |_| {});
+    let (holder, dead) = (cluster.worker("a", 0), cluster.worker("b", 0));
+    cluster.deaf.insert(holder.clone());
+    cluster.kill(&dead);
+    cluster.pass(Duration::from_secs(1));
+    (cluster, holder)
+}
+
 #[test]
-fn g_5_the_last_holder_has_the_grace_period_to_be_heard_again_and_no_more() {
-    for joins in [true, false] {
-        let mut cluster = trained(98, 10, |_| {});
-        let (holder, dead) = (cluster.worker("a", 0), cluster.worker("b", 0));
-        if joins {
-            // The other slot's next worker is given no state before the holder falls silent.
-            cluster.deaf.insert(holder.clone());
-            cluster.kill(&dead);
-            cluster.pass(Duration::from_secs(1));
-        }
-        let is_stopped = |cluster: &Cluster| cluster.stops.iter().any(|stop| stop.0 == holder);
-        cluster.worker_link(&holder, LinkEvent::Silent { silent_ms: 1_000 });
-        cluster.pass(Duration::from_secs(1));
-        assert_eq!(is_stopped(&cluster), !joins, "another one holds the state: {}", !joins);
-        cluster.pass(Duration::from_secs(6));
-        assert!(is_stopped(&cluster));
+fn g_5_who_is_silent_for_long_and_does_not_alone_hold_the_commit_is_stopped() {
+    let mut cluster = trained(98, 10, |_| {});
+    let holder = cluster.worker("a", 0);
+    cluster.worker_link(&holder, LinkEvent::Silent { silent_ms: 1_000 });
+    cluster.pass(Duration::from_secs(1));
+    assert_eq!(cluster.stops.first().map(|stop| &stop.0), Some(&holder));
+}
+
+#[test]
+fn g_5_the_last_holder_has_the_grace_period_from_the_end_of_its_session_and_no_more() {
+    let (mut cluster, holder) = with_a_last_holder();
+    cluster.worker_link(&holder, LinkEvent::Silent { silent_ms: 1_000 });
+    cluster.pass(Duration::from_secs(1));
+    let reason = LossReason::Silence { silent_ms: 2_000 };
+    cluster.worker_link(&holder, LinkEvent::Lost { reason, silent_ms: 2_000 });
+    cluster.pass(Duration::from_secs(4));
+    assert!(cluster.stops.is_empty(), "{:?}", cluster.stops);
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.stops.first().map(|stop| &stop.0), Some(&holder));
+}
+
+#[test]
+fn g_5_a_job_whose_only_worker_stands_still_for_a_moment_goes_on_without_a_reset() {
+    let mut cluster = Cluster::new(|config| config.np = Some(1));
+    cluster.add_host("a", 1);
+    let only = cluster.worker("a", 0);
+    let before = cluster.resets.len();
+    cluster.worker_link(&only, LinkEvent::Silent { silent_ms: 1_000 });
+    cluster.pass(Duration::from_millis(700));
+    cluster.worker_link(&only, LinkEvent::Heard);
+    cluster.pass(Duration::from_secs(30));
+    assert_eq!((cluster.resets.len(), cluster.active()), (before, 1));
+    assert!(cluster.stops.is_empty() && cluster.losses.is_empty());
+}
+
+#[test]
+fn g_5_who_was_given_up_and_is_heard_again_in_the_same_session_takes_part_again() {
+    let mut cluster = trained(98, 10, |_| {});
+    let (one, other) = (cluster.worker("a", 0), cluster.worker("b", 0));
+    for (worker, host) in [(&one, "a"), (&other, "b")] {
+        let agent = cluster.agent(host);
+        cluster.core.handle_link(cluster.now, &agent, &LinkEvent::Silent { silent_ms: 1_000 });
+        cluster.worker_link(worker, LinkEvent::Silent { silent_ms: 1_000 });
+        cluster.core.handle_silent_worker(cluster.now, worker, 1_000);
     }
+    cluster.settle();
+    assert_eq!(cluster.resets.len(), 1, "both are given up");
+    for (worker, host) in [(&one, "a"), (&other, "b")] {
+        let agent = cluster.agent(host);
+        cluster.core.handle_link(cluster.now, &agent, &LinkEvent::Heard);
+        cluster.worker_link(worker, LinkEvent::Heard);
+        cluster.settle();
+    }
+    cluster.pass(Duration::from_secs(30));
+    assert_eq!(cluster.active(), 2);
+    assert!(cluster.stops.is_empty(), "{:?}", cluster.stops);
+    assert!(cluster.losses.is_empty(), "{:?}", cluster.losses);
 }
 
 #[test]
