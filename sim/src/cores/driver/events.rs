@@ -228,8 +228,12 @@ impl World {
         }
         // By restart, the other members of a generation are stopped for what ended it.
         let is_own_silence = !reason.starts_with("its generation ended");
-        let is_silent = reason.contains("was not heard for") || reason == "it did not come back";
-        if is_own_silence && is_silent {
+        let link = entry.link;
+        if reason == "it did not come back" && self.was_deaf(link, JUDGED_WITHIN_NS) {
+            self.processes[process as usize].put_out_by = Some(life);
+        }
+        let entry = &mut self.processes[process as usize];
+        if is_own_silence && reason.contains("was not heard for") {
             // The worker stands still, nobody knows for how long. What it holds is lost with it.
             entry.put_out_by = Some(life);
             let (link, id) = (entry.link, entry.id.clone());
