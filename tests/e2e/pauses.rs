@@ -83,6 +83,26 @@ fn d_3_a_driver_that_was_paused_for_20_s_resets_nobody() {
     a_paused_driver_resets_nobody(20_000);
 }
 
+/// A pause that is seen as silence of the worker, and shorter than what ends its session.
+const SILENT_MS: u64 = 1_600;
+
+#[test]
+fn g_5_the_only_worker_may_stand_still_for_a_moment_and_goes_on_without_a_reset() {
+    let mut job = Job::start(&["-n", "1"], &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    job.wait_for_steps();
+    let pid = job.pid("a", 0);
+    signal(pid, Signal::SIGSTOP);
+    job.pass_ms(SILENT_MS);
+    signal(pid, Signal::SIGCONT);
+    job.wait_for_steps();
+    assert_eq!(job.pid("a", 0), pid, "no worker was started again");
+    assert_eq!(job.finish(), 0);
+    assert!(job.events_of("state_lost").is_empty(), "G-5: {}", job.stderr());
+    job.assert_exact();
+}
+
 #[test]
 fn d_3_a_machine_that_was_suspended_goes_on_with_everything() {
     let mut job = job();
