@@ -138,13 +138,8 @@ fn note_dashes(cli: &mut CommandLine, arguments: &[OsString]) {
 /// Refuses a flag of `run` that there is not. clap takes it for the program, which Python would then run.
 fn check_program(cli: &CommandLine) -> Result<(), CommandFailure> {
     let Some(ProgramCommand::Run(run)) = &cli.command else { return Ok(()) };
-    let Some(flag) = run.program.first().filter(|word| word.starts_with('-') && *word != "-")
-    else {
-        return Ok(());
-    };
-    if run.is_behind_dashes {
-        return Ok(());
-    }
+    let is_flag = |word: &&String| word.starts_with('-') && *word != "-" && !run.is_behind_dashes;
+    let Some(flag) = run.program.first().filter(is_flag) else { return Ok(()) };
     let name = flag.split('=').next().unwrap_or(flag);
     let command = CommandLine::command();
     let of_run = command.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
@@ -239,6 +234,14 @@ mod tests {
         interpret(&matches)
     }
 
+    /// A command line with a program, and whether `--` stands before it.
+    fn with_program(line: &str) -> CommandLine {
+        let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let mut cli = parse(line).expect("a program");
+        note_dashes(&mut cli, &arguments);
+        cli
+    }
+
     #[test]
     fn the_command_line_is_sound() {
         CommandLine::command().debug_assert();
@@ -279,9 +282,7 @@ mod tests {
     #[test]
     fn a_program_behind_dashes_is_told_from_a_script() {
         let is_behind_dashes = |line: &str| {
-            let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-            let mut cli = parse(line).expect("a program");
-            note_dashes(&mut cli, &arguments);
+            let cli = with_program(line);
             matches!(cli.command, Some(ProgramCommand::Run(run)) if run.is_behind_dashes)
         };
         assert!(is_behind_dashes("elastic-node run -n 2 -- prog -- x"));
@@ -290,12 +291,8 @@ mod tests {
 
     #[test]
     fn a_flag_that_run_does_not_have_is_no_program() {
-        let check = |line: &str| {
-            let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-            let mut cli = parse(line).expect("clap takes it for the program");
-            note_dashes(&mut cli, &arguments);
-            check_program(&cli).map_err(|error| error.to_string())
-        };
+        let check =
+            |line: &str| check_program(&with_program(line)).map_err(|error| error.to_string());
         let text = check("elastic-node run -n 2 --min-npp=1 train.py").expect_err("misspelt");
         assert_eq!(text, "`run` has no flag --min-npp");
         assert!(check("elastic-node run -n 2 -u train.py").is_err(), "a flag of Python");

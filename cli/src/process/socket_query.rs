@@ -3,7 +3,7 @@
 //! [`socket_table`](super::socket_table).
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use elastic_store::relay::listener::Ends;
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
@@ -80,23 +80,15 @@ fn request(socket_id: SocketId) -> Vec<u8> {
     bytes
 }
 
+/// With addresses of IPv4 as such: the kernel finds sockets of IPv6 with IPv4 addresses there, too.
 fn id_of(source: SocketAddr, destination: SocketAddr) -> SocketId {
-    let (source_ip, destination_ip) = same_family(source.ip(), destination.ip());
     SocketId {
         source_port: source.port(),
         destination_port: destination.port(),
-        source_address: source_ip,
-        destination_address: destination_ip,
+        source_address: source.ip().to_canonical(),
+        destination_address: destination.ip().to_canonical(),
         interface_id: 0,
         cookie: ANY_COOKIE,
-    }
-}
-
-/// IPv4 where both are: the kernel finds sockets of IPv6 with IPv4 addresses there, too.
-fn same_family(one: IpAddr, other: IpAddr) -> (IpAddr, IpAddr) {
-    match (one.to_canonical(), other.to_canonical()) {
-        both @ ((IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_))) => both,
-        _ => (one, other),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Access control of the store that an agent serves on the loopback: only processes of the agent's own workers are let
 //! in. A client of stock torch shows no credential, but the kernel knows whose socket it is.
 //!
-//! The other end of a connection is found by its address in `/proc/net/tcp`, which gives the socket's inode; a process
+//! The kernel finds the other end of a connection by its addresses (`socket_table`), with the socket's inode; a process
 //! of a worker's session must have it open. That worker also determines the generation in whose name the client asks.
 //! Used by [`store_service`](super::store_service).
 

@@ -113,8 +113,8 @@ impl DriverCore {
         self.agenda.ask_review(now);
     }
 
-    /// Takes a worker back that was given up for its silence, and whose session has not ended: it goes on in a generation that
-    /// is over, and nothing else tells it so.
+    /// Takes a worker back that was given up for its silence, or with its host, and whose session has not ended: it goes on in a
+    /// generation that is over, and nothing else tells it so. A newcomer in no generation learns nothing from it.
     fn handle_heard_again(&mut self, now: Time, worker: &WorkerId) {
         let host_is_there = self.roster.agent_of(worker).is_some();
         let was_given_up = self.roster.worker(worker).is_some_and(|record| {
