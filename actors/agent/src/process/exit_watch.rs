@@ -55,6 +55,12 @@ impl ExitWatch {
     }
 }
 
+/// Whether a child of this process has ended as a whole and was not reaped. One whose main thread alone has ended has not.
+pub(super) fn has_ended(pid: Pid) -> bool {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+    matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)))
+}
+
 #[expect(unsafe_code, reason = "tokio wants a promise about the descriptor")]
 fn listen(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the descriptor is valid, and stays so for as long as the `AsyncFd` owns it.

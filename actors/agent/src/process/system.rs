@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::super::core::{LastWords, SpawnOrder, StartFailure, StopSignal};
 use super::super::output::{OutputSink, TAIL_PATIENCE};
-use super::exit_watch::ExitWatch;
+use super::exit_watch::{ExitWatch, has_ended};
 use super::inspection::Inspector;
 use super::starting::{Spawned, Starter};
 use super::{ProcessEvent, ProcessPort, error_file, orphans};
@@ -253,8 +253,10 @@ impl ProcessPort for SystemProcesses {
         let (worker, live) = (worker.clone(), Rc::clone(&self.live));
         let inspector = self.inspector.clone();
         spawn_local(async move {
-            // A process that was reaped is not there any more, and its id may be another one's.
-            let is_alive = || live.borrow().processes.get(&worker) == Some(&pid);
+            // A process that was reaped is not there any more, and its id may be another one's. One that has ended may be known
+            // to have only in a moment.
+            let is_known = || live.borrow().processes.get(&worker) == Some(&pid);
+            let is_alive = || is_known() && !has_ended(pid);
             if let Some(sight) = inspector.look(pid, with_stack, is_alive).await {
                 events.do_send(ProcessEvent::Inspected { worker, sight: Box::new(sight) });
             }
