@@ -175,7 +175,10 @@ impl World {
         }
         let (job, stamp) = (self.driver.job, self.driver.stamp);
         for worker in late {
-            let vote = self.oracle.vote_of(job, stamp, is_sync, worker);
+            // A script's vote is noted where it is cast: the driver may learn of the script's death late.
+            let is_dead = !self.options.job.is_in_process()
+                && self.of_worker(worker).is_none_or(|process| !process.is_alive);
+            let vote = self.oracle.vote_of(job, stamp, is_sync, worker).filter(|_| !is_dead);
             if vote.is_some_and(|voted_at| voted_at + KNOWN_NS < self.now) {
                 return Err(format!(
                     "nobody healthy is evicted: {worker} is late in phase {phase}, and had voted"
