@@ -8,8 +8,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use elastic_robust_lock::PeerLocks;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// An abort of a generation, with the reason of its first writer.
@@ -47,6 +48,8 @@ struct AbortState {
     event: EventFd,
     /// Who is woken by hand; at most one for each communicator that lives.
     sleepers: Mutex<Vec<Weak<dyn Sleepers>>>,
+    /// The robust locks of this host's workers, where this process has one.
+    peer_locks: OnceLock<PeerLocks>,
 }
 
 impl AbortHandle {
@@ -62,6 +65,7 @@ impl AbortHandle {
             newest: Mutex::new(None),
             event,
             sleepers: Mutex::default(),
+            peer_locks: OnceLock::new(),
         };
         Ok(AbortHandle { shared: Arc::new(shared) })
     }
@@ -84,6 +88,17 @@ impl AbortHandle {
         let sleepers: Vec<_> = self.sleepers().iter().filter_map(Weak::upgrade).collect();
         sleepers.iter().for_each(|sleepers| sleepers.wake());
         true
+    }
+
+    /// Has ranks that wait in shared memory look at the robust locks of the others. Only the first call counts; groups
+    /// that were formed before it go without.
+    pub fn watch_locks(&self, locks: PeerLocks) {
+        let _ = self.shared.peer_locks.set(locks);
+    }
+
+    /// The robust locks of this host's workers, where this process has one.
+    pub(crate) fn peer_locks(&self) -> Option<&PeerLocks> {
+        self.shared.peer_locks.get()
     }
 
     /// Has an abort wake these sleepers, for as long as they are there.

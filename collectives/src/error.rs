@@ -14,6 +14,9 @@ pub enum PeerLoss {
     /// The peer's end of the connection closed without a farewell: the process died or gave up mid-message.
     #[error("it closed the connection without a farewell")]
     Closed,
+    /// The peer's process is ending: the lock that shows its life has lost its owner.
+    #[error("its process died")]
+    Died,
     /// The connection failed.
     #[error("the connection to it failed")]
     Connection(#[source] Arc<io::Error>),

@@ -10,11 +10,13 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::{align_of, offset_of, size_of};
 use std::num::ParseIntError;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use elastic_shm_protocol::owner::{self, HOLDER, Seat as _, WAITED_FOR};
 
 use crate::futex;
+use crate::peers::PeerLocks;
 use crate::table::{LockTable, TableSeat};
 
 /// Errors of taking a lock. The worker then does without; its agent sees its end by the pidfd.
@@ -43,7 +45,7 @@ pub enum LockError {
 /// A lock that this thread holds. Dropping it gives the lock back, which is no death.
 #[derive(Debug)]
 pub struct RobustLock {
-    table: LockTable,
+    table: Arc<LockTable>,
     seat: u32,
     /// The thread that took the lock must give it back.
     bound_to_thread: PhantomData<*const ()>,
@@ -81,7 +83,7 @@ impl RobustLock {
                 }
             }
         };
-        let held = Self { table, seat, bound_to_thread: PhantomData };
+        let held = Self { table: Arc::new(table), seat, bound_to_thread: PhantomData };
         if let Some(word) = held.entry().and_then(|entry| entry.lock(place)) {
             // The kernel, and the C library when the lock is given back, then wake the agent.
             word.fetch_or(WAITED_FOR, Ordering::AcqRel);
@@ -91,6 +93,11 @@ impl RobustLock {
             futex::wake(entry.claim());
         }
         Ok(held)
+    }
+
+    /// The locks of this host's other workers, for any thread.
+    pub fn peers(&self) -> PeerLocks {
+        PeerLocks::new(Arc::clone(&self.table), self.seat)
     }
 
     fn entry(&self) -> Option<&TableSeat> {

@@ -36,6 +36,9 @@ struct TableHeader {
     token: [AtomicU64; 2],
     /// Changes when the watcher has something to do other than a lock's.
     bell: AtomicU32,
+    /// Changes when the watcher has seen a death. Workers wait for it: of those who wait for a lock's word, the kernel
+    /// wakes one alone.
+    deaths: AtomicU32,
 }
 
 /// One lock's place.
@@ -154,6 +157,16 @@ impl LockTable {
     /// The word by which the watcher is called.
     pub(crate) fn bell(&self) -> &AtomicU32 {
         &self.header().bell
+    }
+
+    /// The word that changes with each death that the watcher has seen.
+    pub(crate) fn deaths(&self) -> &AtomicU32 {
+        &self.header().deaths
+    }
+
+    /// A number that tells this table from those of other agents on this machine, as far as so few bits can.
+    pub(crate) fn tag(&self) -> u64 {
+        self.header().token[0].load(Ordering::Relaxed)
     }
 
     #[expect(unsafe_code, reason = "shared memory is reached by address")]

@@ -137,10 +137,12 @@ impl WatchShared {
             let mut words = vec![(bell, bell.load(Ordering::Acquire))];
             let deaths = self.look(&mut words);
             if !deaths.is_empty() {
+                self.table.deaths().fetch_add(1, Ordering::AcqRel);
+                futex::wake(self.table.deaths());
                 deaths.into_iter().for_each(|on_death| on_death());
                 continue;
             }
-            if let Err(error) = futex::wait_any(&words) {
+            if let Err(error) = futex::wait_any(&words, None) {
                 self.is_over.store(true, Ordering::Release);
                 self.seats().used.values_mut().for_each(|on_death| *on_death = None);
                 tracing::debug!(%error, "deaths of workers are seen by their pidfds alone");

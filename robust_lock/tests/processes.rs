@@ -2,12 +2,14 @@
 //! told by an environment variable to be an owner, and what to do by lines on their stdin.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::IntoRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use elastic_robust_lock::{LockSeat, LockWatch, RobustLock};
+use elastic_robust_lock::{LockMark, LockSeat, LockWatch, RobustLock};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
@@ -28,8 +30,10 @@ const A_WATCH: u64 = 100;
 fn owner() {
     let Ok(seat) = std::env::var(SEAT) else { return };
     let (release, released) = channel::<()>();
+    let (marks, mark) = channel();
     let held = std::thread::Builder::new().spawn(move || match RobustLock::take(&seat) {
         Ok(held) => {
+            marks.send(held.peers().own()).expect("asked for in this process");
             say("holds");
             let _sender_is_gone = released.recv();
             drop(held);
@@ -46,6 +50,7 @@ fn owner() {
             "fork" => fork_and_end(),
             "second" => second(),
             "touch" => touch(),
+            "mark" => say(&mark.recv().expect("it holds the lock").0.to_string()),
             other => panic!("{other}"),
         }
     }
@@ -197,6 +202,43 @@ fn g_12_a_killed_owner_is_seen() {
     owner.sees_death();
     owner.end();
     assert!(owner.is_quiet(), "once");
+}
+
+#[test]
+fn g_12_a_worker_that_waits_is_woken_by_the_death_of_another_one() {
+    let watch = watch();
+    let seat = watch.seat(|| {}).expect("a seat");
+    let lock = take(&seat);
+    let peers = lock.peers();
+    let (mut dies, mut lives) = (Owner::holding(&watch), Owner::holding(&watch));
+    let mark_of = |owner: &mut Owner| {
+        owner.tell("mark");
+        LockMark(owner.hear().expect("a mark").parse().expect("a number"))
+    };
+    let (dead, alive) = (mark_of(&mut dies), mark_of(&mut lives));
+    assert!(![peers.own(), dead, alive].iter().any(|mark| peers.has_died(*mark)));
+    let before = peers.deaths();
+    dies.signal(Signal::SIGKILL);
+    // A wait may end early. Only a death changes the number.
+    while peers.deaths() == before {
+        assert!(peers.wait(&AtomicU32::new(0), 0, before, DEADLINE), "waiting for two words");
+    }
+    assert!(peers.has_died(dead));
+    assert!(!peers.has_died(alive) && !peers.has_died(peers.own()));
+    assert!(!peers.has_died(LockMark::default()), "no lock");
+    assert!(!peers.has_died(LockMark(dead.0 ^ 1 << 31)), "another agent's");
+}
+
+/// The lock of a seat of this process's own table, taken as a worker would that inherited it.
+fn take(seat: &LockSeat) -> RobustLock {
+    let name = seat.name().expect("the watcher's own table");
+    let (number, rest) = name.split_once(':').expect("a descriptor, and more");
+    let table = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/self/fd/{number}"))
+        .expect("the table");
+    RobustLock::take(&format!("{}:{rest}", table.into_raw_fd())).expect("the lock")
 }
 
 #[test]

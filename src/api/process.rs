@@ -39,7 +39,10 @@ impl ActorThreadStart {
     ///
     /// The thread holds this worker's robust lock as long as it runs, so that its agent knows at once when it dies.
     pub(super) fn run(self, ready: SyncSender<Result<Recipient<ThreadMessage>>>) -> ThreadEnd {
-        let _lock = take_lock();
+        let lock = take_lock();
+        if let Some(lock) = &lock {
+            self.thread.abort.watch_locks(lock.peers());
+        }
         match system::run(self.serve(ready)) {
             Ok(end) => end,
             Err(error) => Err(format!("the operating system refused an event queue: {error}")),

@@ -17,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("elastic-transport", &["elastic-protocol", "elastic-runtime"]),
     ("elastic-shm-protocol", &[]),
     ("elastic-robust-lock", &["elastic-shm-protocol"]),
-    ("elastic-collectives", &["elastic-protocol", "elastic-shm-protocol"]),
+    ("elastic-collectives", &["elastic-protocol", "elastic-robust-lock", "elastic-shm-protocol"]),
     ("elastic-checkpoint", &["elastic-protocol"]),
     ("elastic-journal", &[]),
     ("elastic-host-manager", &["elastic-protocol", "elastic-runtime"]),

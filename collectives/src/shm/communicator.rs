@@ -34,8 +34,8 @@ impl fmt::Debug for ShmCommunicator {
 
 impl ShmCommunicator {
     pub(crate) fn new(tcp: TcpCommunicator, segment: SharedSegment) -> ShmCommunicator {
-        let lane = SegmentSeat::new(segment);
-        lane.woken_by(&tcp.engine.abort);
+        let mut lane = SegmentSeat::new(segment);
+        lane.woken_by(&tcp.engine.abort, tcp.engine.rank);
         ShmCommunicator { tcp, lane }
     }
 

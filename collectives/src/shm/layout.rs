@@ -43,6 +43,8 @@ pub(super) struct ControlLine {
 pub(super) struct RankLine {
     /// The last step of this parity at which the rank has arrived. It wraps.
     pub(super) step: AtomicU32,
+    /// The mark of the rank's robust lock, in the line of even steps; zero if it has none.
+    pub(super) lock: AtomicU32,
     /// The operation that the step enters: see [`super::brief`].
     pub(super) brief: AtomicU64,
     /// The bytes of [`Area::Inline`].

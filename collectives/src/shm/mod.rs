@@ -13,6 +13,7 @@ mod rendezvous;
 mod session;
 #[cfg(test)]
 mod tests;
+mod watchful;
 
 pub use communicator::ShmCommunicator;
 

@@ -12,19 +12,21 @@
 //! own process rings. The first rank to see a peer gone sets the poison word and rings, and all others learn it from there (G-12).
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use elastic_robust_lock::{LockMark, PeerLocks};
 use elastic_shm_protocol as protocol;
 
 use super::layout::Area;
 use super::memory::SharedSegment;
 use super::patience::SpinPatience;
+use super::watchful::WatchfulBoard;
 use super::{brief, poison};
 use crate::abort::{AbortHandle, Sleepers};
 use crate::clock;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, PeerLoss};
 use crate::tcp::Engine;
 use crate::wire::{Bye, ByeCause, FrameError, FrameHeader, OperationSignature};
 
@@ -41,6 +43,8 @@ pub(super) struct SegmentSeat {
     step: u32,
     patience: SpinPatience,
     nap: Duration,
+    /// The locks of this host's workers, where this rank has one.
+    locks: Option<PeerLocks>,
 }
 
 impl SegmentSeat {
@@ -48,13 +52,31 @@ impl SegmentSeat {
         let world = segment.layout().world();
         let patience = SpinPatience::new(world);
         let nap = NAP_OF_A_RANK.saturating_mul(world).clamp(NAP_LEAST, NAP_MOST);
-        SegmentSeat { segment: Arc::new(segment), step: 0, patience, nap }
+        SegmentSeat { segment: Arc::new(segment), step: 0, patience, nap, locks: None }
     }
 
-    /// Has an abort of this process end the sleep of its rank at once, and not after a nap.
-    pub(super) fn woken_by(&self, abort: &AbortHandle) {
+    /// Has an abort of this process end the sleep of rank `own` at once, and not after a nap. The death of another rank of this
+    /// host does so, too, where both have a robust lock of one agent.
+    pub(super) fn woken_by(&mut self, abort: &AbortHandle, own: u32) {
         let segment: Weak<SharedSegment> = Arc::downgrade(&self.segment);
         abort.wakes(segment);
+        self.locks = abort.peer_locks().cloned();
+        if let Some(locks) = &self.locks {
+            self.lock_mark(own).store(locks.own().0, Ordering::Release);
+        }
+    }
+
+    fn lock_mark(&self, rank: u32) -> &AtomicU32 {
+        &self.segment.line(rank, 0).lock
+    }
+
+    /// A rank that has not arrived at `step`, and never will: its process has died.
+    fn died_before(&self, step: u32) -> Option<u32> {
+        let locks = self.locks.as_ref()?;
+        (0..self.segment.layout().world()).find(|rank| {
+            let mark = self.lock_mark(*rank).load(Ordering::Acquire);
+            !self.has_arrived(*rank, step) && locks.has_died(LockMark(mark))
+        })
     }
 
     /// Wakes all sleepers, so that they check the shared words.
@@ -189,9 +211,12 @@ impl<'a> SegmentOperation<'a> {
     fn wait_asleep(&mut self, step: u32) -> Result<(), CollectiveError> {
         let now = clock::now();
         let deadline = *self.deadline.get_or_insert_with(|| now + self.engine.operation_deadline);
-        let (segment, nap) = (Arc::clone(&self.lane.segment), self.lane.nap);
-        let result =
-            protocol::sleep(&*segment, nap, |first| self.look(step, first, deadline).transpose());
+        let board = WatchfulBoard::new(Arc::clone(&self.lane.segment), self.lane.locks.clone());
+        let nap = self.lane.nap;
+        let result = protocol::sleep(&board, nap, |first| {
+            board.note_deaths();
+            self.look(step, first, deadline).transpose()
+        });
         result.map_err(|error| self.mismatch(step).unwrap_or(error))
     }
 
@@ -207,6 +232,9 @@ impl<'a> SegmentOperation<'a> {
         }
         self.engine.attend()?;
         self.check_poison(step)?;
+        if let Some(rank) = self.lane.died_before(step) {
+            return Err(CollectiveError::PeerLost { rank, source: PeerLoss::Died });
+        }
         // A wait shorter than a nap does not need the system calls.
         if !first {
             self.look_around(step, deadline)?;

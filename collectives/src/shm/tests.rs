@@ -1,15 +1,18 @@
 //! Tests of refused segments, and of which groups share memory. The operations are tested elsewhere, on every path.
 
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use elastic_robust_lock::{LockSeat, LockWatch, RobustLock};
 
 use super::layout::SegmentLayout;
 use super::memory::SharedSegment;
 use crate::{
-    AbortHandle, CommunicatorExt, DEFAULT_STREAMS, DataPlane, FormError, GroupSpec, HostFabric,
-    ReduceOp, TcpFabric,
+    AbortHandle, CollectiveError, CommunicatorExt, DEFAULT_STREAMS, DataPlane, FormError,
+    GroupSpec, HostFabric, PeerLoss, ReduceOp, TcpFabric,
 };
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -129,4 +132,46 @@ fn an_abort_ends_the_forming_of_shared_memory() {
     assert!(abort.abort(1, 1, "told"));
     let error = waiting.join().unwrap().unwrap_err();
     assert!(matches!(error, FormError::Aborted { generation: 1, .. }), "{error:?}");
+}
+
+/// The lock of a seat, taken by this thread as a worker would that inherited the agent's table.
+fn take(seat: &LockSeat) -> RobustLock {
+    let name = seat.name().expect("the agent's");
+    let (number, rest) = name.split_once(':').expect("a descriptor and more");
+    let path = format!("/proc/self/fd/{number}");
+    let inherited = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    RobustLock::take(&format!("{}:{rest}", inherited.into_raw_fd())).unwrap()
+}
+
+#[test]
+fn g_12_a_rank_that_waits_in_shared_memory_sees_a_peer_die_before_its_connections_close() {
+    let (fabrics, peers) = fabrics(2);
+    let agent = LockWatch::new(7).unwrap();
+    let seats = [agent.seat(|| {}).unwrap(), agent.seat(|| {}).unwrap()];
+    let mut ranks = fabrics.into_iter().zip(seats).zip(0..).map(|((fabric, seat), rank)| {
+        let group = group(1, rank, &peers, &[4, 4]);
+        let (formed, has_formed) = channel();
+        let thread = spawn(move || {
+            let lock = take(&seat);
+            let abort = AbortHandle::new().unwrap();
+            abort.watch_locks(lock.peers());
+            let mut communicator = HostFabric::new(fabric).form(&group, &abort).unwrap();
+            formed.send(()).unwrap();
+            if rank == 1 {
+                // The thread ends with the lock in its hand, as if its process died. Its connections remain.
+                std::mem::forget((lock, communicator, seat));
+                return None;
+            }
+            let result = communicator.all_reduce(&mut [1u64], ReduceOp::Sum);
+            Some(result.expect_err("nobody else comes"))
+        });
+        (thread, has_formed)
+    });
+    let (waits, dies) = (ranks.next().unwrap(), ranks.next().unwrap());
+    waits.1.recv_timeout(DEADLINE).unwrap();
+    assert!(dies.0.join().unwrap().is_none());
+    let error = waits.0.join().unwrap().expect("the rank that waits");
+    let CollectiveError::PeerLost { rank: 1, source: PeerLoss::Died } = error else {
+        panic!("{error:?}")
+    };
 }
