@@ -3,6 +3,7 @@
 mod abort;
 mod checkpoint;
 mod collective;
+mod ddp_step;
 mod detect;
 mod divergence;
 mod driver_cost;
@@ -55,6 +56,8 @@ enum Bench {
     /// A rank of `abort`.
     #[command(hide = true)]
     AbortRank(abort::AbortRankOptions),
+    /// A step of torch's DistributedDataParallel on CPUs, ours beside gloo in the same processes.
+    DdpStep(ddp_step::DdpStepOptions),
     /// kill -9 of a worker with much memory: when its agent, the driver and a blocked peer know.
     Detect(detect::DetectOptions),
     /// The training program of `detect`.
@@ -108,6 +111,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Abort(options) => abort::run(&options),
         Bench::CollectiveRank(options) => collective::run_rank(&options),
         Bench::AbortRank(options) => abort::run_rank(&options),
+        Bench::DdpStep(options) => ddp_step::run(&options),
         Bench::Detect(options) => detect::run(&options),
         Bench::DetectWorker(options) => detect::run_worker(&options),
         Bench::Divergence(options) => divergence::run(&options),
