@@ -29,7 +29,7 @@ def test_a_script_that_exits_with_works_in_flight_ends_well(ranks):
     [
         ["batched", "ring", "any_source", "monitored", "profiled"],
         ["sparse", "callbacks", "power_sgd", "uneven", "forked"],
-        ["checkpointed", "pipelined", "split"],
+        ["checkpointed", "pipelined", "split", "kept"],
     ],
     ids=" ".join,
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .._native import Op
 
 #: Number of works that are kept alive here, the latest ones: torch does not hold their Python side, and would wait
-#: for ever for one that was freed.
+#: for ever for one that was freed. Those that are not done are held by what will call their `landed`.
 _KEPT_MAX = 4096
 
 _OPS: Sequence[Tuple[Any, Op]] = (

@@ -1,7 +1,9 @@
 """What `torch.distributed` does beyond collectives of dense tensors: an argument names the case, on every rank."""
 
+import gc
 import os
 import sys
+import weakref
 from datetime import timedelta
 
 import torch
@@ -196,6 +198,26 @@ def forked():
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
     assert tensor.item() == dist.get_world_size()
+
+
+def kept():
+    """A receive that nobody's Python holds is still there after more operations than are kept."""
+    rank = dist.get_rank()
+    received = torch.zeros(1)
+    if rank == 1:
+        waiting = weakref.ref(dist.irecv(received, 0))
+        gc.collect()
+    total = torch.zeros(1)
+    for _ in range(4200):
+        dist.all_reduce(total)
+    if rank == 0:
+        dist.send(torch.ones(1), 1)
+    if rank == 1:
+        gc.collect()
+        work = waiting()
+        assert work is not None, "it was freed"
+        work.wait()
+        assert received.item() == 1
 
 
 def split():
