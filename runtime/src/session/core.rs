@@ -1,5 +1,7 @@
 //! [`SessionCore`]: one peer's session. Called by a transport's shell; does no I/O and knows no clock.
 
+mod check;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;

@@ -28,4 +28,14 @@ impl IncomingConversation {
         self.untold_bytes = 0;
         self.delivered
     }
+    /// Checks what always holds of the counters.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Self { delivered, told, untold_bytes } = *self;
+        if told > delivered || (told == delivered && untold_bytes > 0) {
+            return Err(format!(
+                "{told} of {delivered} deliveries are told, not {untold_bytes} bytes"
+            ));
+        }
+        Ok(())
+    }
 }

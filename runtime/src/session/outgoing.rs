@@ -88,6 +88,29 @@ impl<P: Payload> OutgoingConversation<P> {
         self.next = self.first;
     }
 
+    /// Frames in flight over this connection, and their bytes.
+    pub(super) fn flight(&self) -> (usize, usize) {
+        let sent = usize::try_from(self.next - self.first).unwrap_or(usize::MAX);
+        let frames = self.frames.iter().take(sent);
+        (frames.len(), frames.map(Payload::weight).sum())
+    }
+
+    /// Checks what always holds of the numbers and of the bytes.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Self { first, next, high, .. } = *self;
+        let end = first + self.frames.len() as u64;
+        if !(first <= next && next <= high && high <= end) {
+            return Err(format!(
+                "frames {first}..{end} are kept, {next} is next, {high} were sent"
+            ));
+        }
+        let bytes: usize = self.frames.iter().map(Payload::weight).sum();
+        if bytes != self.bytes {
+            return Err(format!("{bytes} bytes are queued, and {} are counted", self.bytes));
+        }
+        Ok(())
+    }
+
     pub(super) fn into_frames(self) -> VecDeque<P> {
         self.frames
     }

@@ -80,6 +80,9 @@ impl Pipe {
     }
 
     fn events(&mut self) {
+        for end in &self.ends {
+            assert_eq!(end.check(), Ok(()));
+        }
         for (end, seen) in self.ends.iter_mut().zip(&mut self.seen) {
             while let Some(event) = end.poll_event() {
                 match event {

@@ -1,6 +1,8 @@
 //! [`PeersCore`]: all peers of a node, their sessions, and the connections that carry them. Called by `quic`,
 //! and by the simulated network in its place.
 
+mod check;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -232,9 +234,9 @@ impl<P: Payload> PeersCore<P> {
                 peer.attach(now, link, said);
             }
             peer.drain(now, said);
-            greeted
+            greeted.map(|()| peer.has_nothing_to_wait_for())
         });
-        greeted.unwrap_or(Err(SessionError::UnknownSession))?;
+        self.is_hurried |= greeted.unwrap_or(Err(SessionError::UnknownSession))?;
         self.begin_looks(now);
         Ok(link)
     }
@@ -272,9 +274,10 @@ impl<P: Payload> PeersCore<P> {
             );
             let welcome = peer.session.handle_hello(hello);
             peer.attach(now, link, said);
-            welcome
+            (welcome, peer.has_nothing_to_wait_for())
         });
-        let welcome = welcome.ok_or(HelloRefusal::TooManyPeers { limit })?;
+        let (welcome, is_hurried) = welcome.ok_or(HelloRefusal::TooManyPeers { limit })?;
+        self.is_hurried |= is_hurried;
         self.begin_looks(now);
         Ok((link, welcome))
     }
@@ -331,7 +334,7 @@ impl<P: Payload> PeersCore<P> {
                 let wake = |conversation| LinkOutput::Wake { link, conversation };
                 said.outputs.extend(peer.session.waiting().map(wake));
             }
-            Ok(peer.closing.is_some() && peer.session.is_flushed())
+            Ok(peer.has_nothing_to_wait_for())
         });
         let Ok(handled) = handled else { return Ok(()) };
         self.is_hurried |= handled?;

@@ -118,8 +118,13 @@ impl<P: Payload> Peer<P> {
         self.session.session().map(|_| self.liveness.due())
     }
 
+    /// Whether the session is closing, and all of it is acknowledged.
+    pub(super) fn has_nothing_to_wait_for(&self) -> bool {
+        self.closing.is_some() && self.session.is_flushed()
+    }
+
     fn can_close(&self, now: Time) -> bool {
-        self.closing.as_ref().is_some_and(|it| it.at <= now || self.session.is_flushed())
+        self.has_nothing_to_wait_for() || self.closing.as_ref().is_some_and(|it| it.at <= now)
     }
 
     /// Whether [`Self::handle_timeout`] has something to do.

@@ -200,6 +200,7 @@ impl Life {
 
     /// Checks that the node was told the truth.
     fn observe(&mut self) {
+        assert_eq!(self.core.check(), Ok(()));
         let Deadlines { suspect, lost, .. } = Deadlines::default();
         while self.core.poll_output().is_some() {}
         while let Some(event) = self.core.poll_event() {
@@ -381,6 +382,25 @@ fn a_session_that_is_closing_ends_with_its_last_acknowledgement() {
     assert!(life.core.session(&node(1)).is_some(), "a frame is on its way");
     let ack = Ack { conversation: Conversation::Control, frames: 1 };
     life.core.handle_ack(link, ack).expect("it was on its way");
+    life.wait_until(life.now);
+    assert_eq!(life.core.session(&node(1)), None, "nothing is left to wait for");
+}
+
+#[test]
+fn a_session_that_is_closing_ends_when_a_new_connection_tells_of_its_last_delivery() {
+    let mut life = Life::new(false);
+    life.hello(1, false);
+    let session = life.core.session(&node(1)).expect("greeted");
+    life.core.send(&node(1), Conversation::Control, Bytes::from("last words")).expect("taken");
+    let link = life.core.link(&node(1)).expect("attached");
+    life.core.poll_transmit(link, Conversation::Control).expect("attached").expect("one frame");
+    life.core.close(life.now, &node(1), "enough", None);
+    life.wait_until(life.now);
+    life.core.handle_link_end(life.now, link, LinkEnd::Broken);
+    let delivered = vec![Ack { conversation: Conversation::Control, frames: 1 }];
+    let resume = Some(Resume { session, delivered });
+    let hello = SessionHello { resume, fresh: SessionId(9) };
+    life.core.handle_hello(life.now, &node(1), &hello).expect("open");
     life.wait_until(life.now);
     assert_eq!(life.core.session(&node(1)), None, "nothing is left to wait for");
 }
