@@ -165,11 +165,15 @@ fn g_2_an_older_term_is_not_obeyed() {
     core.handle_link(T0, DriverLink::Up);
     drain(&mut core);
     core.handle_driver(T0, welcome(1, 2));
+    core.handle_driver(T0, start(worker(1, 1)));
     core.handle_driver(T0, stop(worker(0, 1), 0));
+    core.handle_driver(T0, DriverToAgent::Inspect { worker: worker(0, 1), with_stack: false });
     core.handle_driver(T0, DriverToAgent::Leave { code: 0, reason: String::new() });
     let warnings = [
         AgentWarning::OldTerm { ours: Term(3), theirs: Term(2) },
+        AgentWarning::NotWelcomed { order: "Start" },
         AgentWarning::NotWelcomed { order: "Stop" },
+        AgentWarning::NotWelcomed { order: "Inspect" },
         AgentWarning::NotWelcomed { order: "Leave" },
     ];
     assert_eq!(drain(&mut core), warnings.map(AgentOutput::Warn));
@@ -473,6 +477,25 @@ fn a_process_that_even_sigkill_does_not_end_is_named() {
     assert_eq!(core.poll_timeout(), Some(give_up));
     core.handle_timeout(give_up);
     assert_eq!(drain(&mut core), [exit(0, "over; a[0]#1 (pid 100) did not end after SIGKILL")]);
+}
+
+#[test]
+fn a_second_order_to_leave_can_only_hasten_the_end() {
+    let mut core = running();
+    let leave = || DriverToAgent::Leave { code: 0, reason: "over".to_owned() };
+    let give_up = |from_ms: u64| Time::from_ms(from_ms) + AgentCore::KILL_PATIENCE;
+    core.handle_driver(T0, leave());
+    core.handle_driver(Time::from_ms(1_000), leave());
+    core.handle_timeout(Time::from_ms(5_000));
+    assert_eq!(core.poll_timeout(), Some(give_up(5_000)), "the first order's grace");
+    core.handle_drain(Time::from_ms(2_000), "SIGTERM", 143);
+    core.handle_drain(Time::from_ms(2_000), "SIGTERM", 143);
+    assert_eq!(core.poll_timeout(), Some(give_up(2_000)), "at once");
+    drain(&mut core);
+    core.handle_timeout(give_up(2_000));
+    let outputs = drain(&mut core);
+    let said = "over; a[0]#1 (pid 100) did not end after SIGKILL";
+    assert_eq!(outputs, [exit(0, said)], "the first reason is kept");
 }
 
 #[test]

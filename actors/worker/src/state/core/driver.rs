@@ -290,7 +290,7 @@ impl StateCore {
         verdict
     }
 
-    fn verdict(&self, boundary: u64) -> BoundaryAnswer {
+    pub(super) fn verdict(&self, boundary: u64) -> BoundaryAnswer {
         match (self.pause.flag, self.pause.stop_at, self.pause.promised) {
             (false, _, _) => BoundaryAnswer::Pass,
             (true, Some(stop), _) => match boundary.cmp(&stop) {

@@ -7,6 +7,7 @@
 //! session.
 
 mod announce;
+mod check;
 mod checkpoints;
 mod driver;
 mod port;
@@ -233,7 +234,11 @@ impl StateCore {
 
     /// The next output to carry out.
     pub fn poll_output(&mut self) -> Option<StateOutput> {
-        self.outputs.pop_front()
+        let output = self.outputs.pop_front();
+        if output.is_none() {
+            debug_assert_eq!(self.check(), Ok(()));
+        }
+        output
     }
 
     /// The number of dropped messages of old terms or generations (G-2).
