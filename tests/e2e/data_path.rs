@@ -27,7 +27,11 @@ pub(crate) fn agent_in(job: &mut Job, host: &str, slots: u32, wrapper: &[String]
 
 /// Two workers at two places, and the driver at a third. The job goes on with at least `min_np` workers.
 fn job(network: &Network, min_np: &str, samples: &str) -> Job {
-    let flags = ["-n", "2", "--min-np", min_np];
+    job_over("tcp", network, min_np, samples)
+}
+
+fn job_over(plane: &str, network: &Network, min_np: &str, samples: &str) -> Job {
+    let flags = ["-n", "2", "--min-np", min_np, "--data-plane", plane];
     let mut job = Job::start_trainer_at(network.place(0), &flags, &["--samples", samples]);
     agent_at(&mut job, "a", network.place(1));
     agent_at(&mut job, "b", network.place(2));
@@ -116,4 +120,38 @@ fn s_3_a_host_that_was_renumbered_is_taken_with_its_new_address() {
     job.assert_exact();
     let log = std::fs::read_to_string(job.path("agent.b.stderr")).unwrap_or_default();
     assert!(!log.contains("blacklisted"), "{log}");
+}
+
+#[test]
+fn s_3_over_quic_a_cut_of_the_data_alone_ends_the_generation_within_the_same_deadline() {
+    let Some(network) = Network::enter(3) else { return };
+    let mut job = job_over("quic", &network, "2", "96");
+    // Only one direction is cut: the other host still receives.
+    network.place(2).lose(network.place(1));
+    wait_for_silence_to_be_told(&mut job);
+    network.place(2).know(network.place(1));
+    job.wait("both train again", |job| {
+        let status = job.status()?;
+        (status["phase"] == "run" && status["world_size"] == 2).then_some(())
+    });
+    job.wait_for_steps();
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn s_3_over_quic_a_host_whose_data_path_stays_cut_is_left_out_after_one_more_attempt() {
+    let Some(network) = Network::enter(3) else { return };
+    let mut job = job_over("quic", &network, "1", "96");
+    network.place(1).lose(network.place(2));
+    network.place(2).lose(network.place(1));
+    job.wait("the other host trains alone", |job| (job.sizes() == [2, 1]).then_some(()));
+    job.wait_for_steps();
+    let formed = job.events_of("generation_formed");
+    assert_eq!(formed.len(), 3, "the second did not form, and there was none besides: {formed:?}");
+    assert!(job.stderr().contains("do not reach each other"), "{}", job.stderr());
+    network.place(1).know(network.place(2));
+    network.place(2).know(network.place(1));
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
 }

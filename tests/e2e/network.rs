@@ -144,6 +144,13 @@ impl Place {
         ip(&format!("-n {} {neighbour}", self.name)).expect("a neighbour");
     }
 
+    /// From this place, packets to `other` reach nobody; all others pass.
+    pub(crate) fn lose(&self, other: &Self) {
+        let nobody = "lladdr 02:00:00:00:00:ff dev cable nud permanent";
+        let neighbour = format!("neighbour replace {} {nobody}", other.address);
+        ip(&format!("-n {} {neighbour}", self.name)).expect("a neighbour");
+    }
+
     /// From this place, packets to `other` reach it again.
     pub(crate) fn know(&self, other: &Self) {
         let Self { address, .. } = other;

@@ -13,4 +13,4 @@ mod thread;
 mod tls;
 
 pub(crate) use endpoint::{Endpoint, Stream};
-pub(crate) use session::QuicSession;
+pub(crate) use session::{QuicSession, SessionTraffic};

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use quinn::{Connection, VarInt};
+use quinn::{Connection, ConnectionError, VarInt};
 
 use super::endpoint::WINDOW_BYTES;
 
@@ -16,6 +16,15 @@ const BINDING_LENGTH: usize = 32;
 /// A secret number known only to the two ends of one TLS session (RFC 8446 §7.5). The proofs of the following
 /// handshake cover it, so that the holder of the generation's key is at the other end of this session.
 pub(crate) type TlsBinding = [u8; BINDING_LENGTH];
+
+/// The counts from which the silence of a connection follows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionTraffic {
+    /// Packets of the peer.
+    pub(crate) received: u64,
+    /// Frames sent for data, flow control and signs of life. The peer answers each within milliseconds.
+    pub(crate) sent: u64,
+}
 
 /// The connection of a stream, once it is established; or the reason why it is not.
 #[derive(Debug, Default)]
@@ -58,9 +67,28 @@ impl QuicSession {
         self.state.get()?.as_ref().err().map(String::as_str)
     }
 
+    /// The counts of the connection; none before it is established.
+    pub(crate) fn traffic(&self) -> Option<SessionTraffic> {
+        let stats = self.connection()?.stats();
+        let sent = stats.frame_tx;
+        let control = sent.max_data + sent.max_stream_data + sent.data_blocked;
+        let sent = sent.stream + sent.ping + sent.stream_data_blocked + control;
+        Some(SessionTraffic { received: stats.udp_rx.datagrams, sent })
+    }
+
+    /// Whether the connection has ended because its peer was silent for the path deadline.
+    pub(crate) fn is_timed_out(&self) -> bool {
+        let ended = self.connection().and_then(Connection::close_reason);
+        matches!(ended, Some(ConnectionError::TimedOut))
+    }
+
+    fn connection(&self) -> Option<&Connection> {
+        self.state.get()?.as_ref().ok().map(|(connection, _)| connection)
+    }
+
     /// Raises the window of an authenticated peer to what a group needs.
     pub(crate) fn welcome(&self) {
-        if let Some(Ok((connection, _))) = self.state.get() {
+        if let Some(connection) = self.connection() {
             connection.set_receive_window(VarInt::from_u32(WINDOW_BYTES));
         }
         self.welcome.store(true, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use super::farewell::Farewell;
 use super::flow::{Flow, StreamLane};
 use super::link::{Leave, LinkFault, PeerFrame, StreamLink};
-use super::path::told_alike;
+use super::path::{silent, told_alike};
 use super::stripes::STREAMS_MOST;
 use crate::abort::AbortHandle;
 use crate::attention::until_look;
@@ -365,6 +365,12 @@ impl Engine {
         // A mismatch explains why others give up, and may be unread behind the ends of their streams.
         let shown = self.links.iter_mut().find_map(|link| Some((link.lane.rank, link.mismatch()?)));
         let (rank, fault) = shown.unwrap_or((rank, fault));
+        let fault = match fault {
+            LinkFault::Closed | LinkFault::Connection(_) if self.links[index].is_timed_out() => {
+                LinkFault::Connection(silent(self.path_deadline))
+            }
+            fault => fault,
+        };
         let source = match fault {
             LinkFault::Mismatch { ours, theirs } => {
                 return CollectiveError::mismatch(rank, ours, theirs);

@@ -160,10 +160,19 @@ impl StreamLink {
         (self.deferred, self.announced) = (false, false);
     }
 
-    /// The fault of a path that no longer carries data. QUIC detects that for its own connections.
+    /// The fault of a path that no longer carries data.
     pub(crate) fn silence(&mut self, now: Instant, deadline: Duration) -> Option<LinkFault> {
-        let is_dead = self.session.is_none() && self.path.is_dead(&self.socket, now, deadline);
+        let is_dead = match &self.session {
+            Some(session) => self.path.is_session_dead(session, now, deadline),
+            None => self.path.is_dead(&self.socket, now, deadline),
+        };
         is_dead.then(|| LinkFault::Connection(silent(deadline)))
+    }
+
+    /// Whether the QUIC connection has ended for its silence. The training thread finds the end of the stream, as after
+    /// any other end.
+    pub(crate) fn is_timed_out(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.is_timed_out())
     }
 
     /// Whether the peer has not yet entered the operation.

@@ -1,15 +1,21 @@
-//! Detects a TCP connection whose path no longer carries data. Called by the engine while it waits.
+//! Detects a connection whose path no longer carries data. Called by the engine while it waits.
 //!
-//! The kernel retransmits unacknowledged data for a quarter of an hour before it gives a connection up. Its own
+//! TCP: the kernel retransmits unacknowledged data for a quarter of an hour before it gives a connection up. Its own
 //! remedy, TCP_USER_TIMEOUT, also ends a connection whose peer is alive and only does not read (a window that stays
 //! closed, tcp(7), since Linux 5.11). A rank that computes for long while others have sent it their part looks like
 //! that. So this module checks the acknowledgements itself, and counts only the time with an open window.
+//!
+//! QUIC: the connection's own timeout ends a silent one. It tells nothing before, and the end of a generation needs to
+//! know which paths are about to end so. Each end's thread answers whatever its training thread does, so any packet is
+//! a sign of life.
 
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use socket2::{SockRef, Socket, TcpKeepalive};
+
+use crate::quic::{QuicSession, SessionTraffic};
 
 /// Unanswered probes of an idle connection before the kernel gives it up.
 const PROBES: u32 = 3;
@@ -44,7 +50,10 @@ pub(super) fn told_alike(error: io::Error, deadline: Duration) -> io::Error {
 /// Progress of the peer's acknowledgements on one connection.
 #[derive(Debug, Default)]
 pub(super) struct PathWatch {
+    /// Acknowledged bytes; received packets of a QUIC connection.
     acknowledged: u64,
+    /// Frames that a QUIC connection had sent when it last received a packet.
+    sent: u64,
     /// The time since which data is due and nothing more is acknowledged.
     since: Option<Instant>,
 }
@@ -54,6 +63,34 @@ impl PathWatch {
     pub(super) fn is_dead(&mut self, socket: &Socket, now: Instant, deadline: Duration) -> bool {
         // Without an answer from the kernel the path counts as alive.
         UnackedBytes::of(socket).is_some_and(|flight| self.judge(flight, now, deadline))
+    }
+
+    /// The same for a QUIC connection: whether it has ended by its own timeout, or has sent what the peer must answer
+    /// and received nothing for at least `deadline`.
+    pub(super) fn is_session_dead(
+        &mut self,
+        session: &QuicSession,
+        now: Instant,
+        deadline: Duration,
+    ) -> bool {
+        let is_overdue =
+            session.traffic().is_some_and(|traffic| self.judge_session(traffic, now, deadline));
+        is_overdue || session.is_timed_out()
+    }
+
+    fn judge_session(
+        &mut self,
+        traffic: SessionTraffic,
+        now: Instant,
+        deadline: Duration,
+    ) -> bool {
+        let SessionTraffic { received, sent } = traffic;
+        if received != self.acknowledged {
+            (self.acknowledged, self.sent, self.since) = (received, sent, None);
+        } else if sent != self.sent && self.since.is_none() {
+            self.since = Some(now);
+        }
+        self.since.is_some_and(|since| now.saturating_duration_since(since) >= deadline)
     }
 
     fn judge(&mut self, flight: UnackedBytes, now: Instant, deadline: Duration) -> bool {
@@ -137,6 +174,23 @@ mod tests {
         assert!(!watch.judge(flight(2, 101), after(9), DEADLINE), "a byte got through");
         assert!(!watch.judge(flight(2, 101), after(18), DEADLINE));
         assert!(watch.judge(flight(2, 101), after(19), DEADLINE));
+    }
+
+    #[test]
+    fn s_3_a_quic_path_is_dead_when_nothing_answers_for_the_deadline() {
+        let (mut watch, start) = (PathWatch::default(), clock::now());
+        let mut judge = |received, sent, seconds| {
+            let now = start + Duration::from_secs(seconds);
+            watch.judge_session(SessionTraffic { received, sent }, now, DEADLINE)
+        };
+        assert!(!judge(7, 5, 0));
+        assert!(!judge(7, 5, 60), "nothing was sent that needs an answer");
+        assert!(!judge(7, 6, 61));
+        assert!(!judge(7, 9, 70));
+        assert!(!judge(8, 9, 71), "an answer came");
+        assert!(!judge(8, 10, 80));
+        assert!(!judge(8, 12, 89));
+        assert!(judge(8, 12, 90));
     }
 
     #[test]
