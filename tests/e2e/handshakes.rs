@@ -18,41 +18,42 @@ const HANDSHAKES: usize = 10_000;
 const GROWTH_BYTES_MAX: u64 = 32 << 20;
 
 /// Sends first packets of handshakes that are never continued, each a connection of its own.
-struct HalfOpen {
+pub(crate) struct HalfOpen {
     endpoint: Endpoint,
     config: ClientConfig,
-    driver: SocketAddr,
+    to: SocketAddr,
+    /// The name for which the certificate is asked.
+    name: &'static str,
     sockets: Vec<UdpSocket>,
-    begun: usize,
+    pub(crate) begun: usize,
 }
 
 impl HalfOpen {
-    fn new(driver: SocketAddr) -> Self {
+    pub(crate) fn new(to: SocketAddr, protocol: Vec<u8>, name: &'static str) -> Self {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .expect("TLS 1.3")
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth();
-        config.alpn_protocols = vec![elastic_transport::alpn(elastic_transport::PROTOCOL_VERSION)];
+        config.alpn_protocols = vec![protocol];
         let crypto = QuicClientConfig::try_from(config).expect("TLS 1.3");
         let endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, false, None);
         let bind = |_| UdpSocket::bind("127.0.0.1:0").expect("a socket");
         let config = ClientConfig::new(Arc::new(crypto));
-        Self { endpoint, config, driver, sockets: (0..50).map(bind).collect(), begun: 0 }
+        Self { endpoint, config, to, name, sockets: (0..50).map(bind).collect(), begun: 0 }
     }
 
-    fn begin(&mut self, count: usize) {
+    pub(crate) fn begin(&mut self, count: usize) {
         for _ in 0..count {
-            let connecting =
-                self.endpoint.connect(now(), self.config.clone(), self.driver, "driver.elastic");
+            let connecting = self.endpoint.connect(now(), self.config.clone(), self.to, self.name);
             let (_, mut connection) = connecting.expect("an address");
             let mut packet = Vec::new();
             let sent = connection.poll_transmit(now(), 1, &mut packet);
             assert!(sent.is_some(), "a first packet");
             let socket = &self.sockets[self.begun % self.sockets.len()];
             // A full buffer drops the packet, which only makes one handshake fewer.
-            let _ = socket.send_to(&packet, self.driver);
+            let _ = socket.send_to(&packet, self.to);
             self.begun += 1;
         }
     }
@@ -72,7 +73,11 @@ fn x_13_ten_thousand_half_open_handshakes_disturb_nobody() {
     job.agent("a", 1);
     job.wait_for_sizes(&[1]);
     let before = peak_bytes(job.driver.id());
-    let mut strangers = HalfOpen::new(job.address.parse().expect("an address"));
+    let (address, protocol) = (
+        job.address.parse().expect("an address"),
+        elastic_transport::alpn(elastic_transport::PROTOCOL_VERSION),
+    );
+    let mut strangers = HalfOpen::new(address, protocol, "driver.elastic");
     strangers.begin(HANDSHAKES / 2);
     // An honest host joins among the strangers.
     job.agent("b", 1);

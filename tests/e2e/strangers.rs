@@ -2,15 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write as _;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::process::Command;
-use std::time::Duration;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 
-use elastic_collectives::wire::RankHello;
+use elastic_collectives::wire::{RankHello, VERSION};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, connect, send, socket,
+};
 
+use crate::handshakes::HalfOpen;
 use crate::support::{Job, signal};
 
 /// The addresses on which a process listens for other workers.
@@ -65,29 +71,70 @@ fn resident_kib(pid: i32) -> u64 {
 
 /// A job of four workers on two hosts, over TCP.
 fn over_tcp() -> Job {
-    let flags = ["-H", "a:2,b:2", "--launcher", "local", "--min-np", "1", "--data-plane", "tcp"];
+    over("tcp")
+}
+
+fn over(plane: &str) -> Job {
+    let flags = ["-H", "a:2,b:2", "--launcher", "local", "--min-np", "1", "--data-plane", plane];
     let mut job = Job::start(&flags, &[]);
     job.wait_for_sizes(&[4]);
     job
 }
 
-/// Opens connections to all of these ports, each of which sends these bytes and then stays silent.
-fn hold(ports: &[SocketAddr], each: usize, says: &[u8]) -> Vec<TcpStream> {
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
-    setrlimit(Resource::RLIMIT_NOFILE, most, most).expect("up to the hard limit");
-    let mut held = Vec::new();
-    for port in ports {
-        for _ in 0..each {
-            // A refused connection means that the queue is as full as it can be.
-            let Ok(mut stream) = TcpStream::connect_timeout(port, Duration::from_millis(20)) else {
-                break;
-            };
-            if stream.write_all(says).is_ok() {
-                held.push(stream);
-            }
+/// Connections to a port that a stranger has opened, or tries to open.
+const EACH: usize = 10_000;
+
+/// Strangers with connections to data ports, which they hold until this is dropped.
+struct Strangers {
+    ends: Vec<Sender<()>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Strangers {
+    /// Begins `EACH` connections to each of these ports. Those that are established say these bytes, and then all stay
+    /// silent. The kernel goes on trying the others while the queue of the port is full.
+    fn hold(ports: &[SocketAddr], says: &[u8]) -> Self {
+        let mut strangers = Self { ends: Vec::new(), threads: Vec::new() };
+        for port in ports {
+            let (port, says) = (*port, says.to_vec());
+            let ((begun, all), (end, ended)) = (channel(), channel());
+            let thread = std::thread::Builder::new().spawn(move || {
+                // A table of descriptors of its own: each may have as many as a process.
+                unshare(CloneFlags::CLONE_FILES).expect("everybody may");
+                let held = connections(port, &says);
+                begun.send(held.len()).expect("the test waits");
+                // The end is that of the sender.
+                let _ = ended.recv();
+            });
+            strangers.threads.push(thread.expect("a thread"));
+            strangers.ends.push(end);
+            assert_eq!(all.recv(), Ok(EACH));
+        }
+        strangers
+    }
+}
+
+impl Drop for Strangers {
+    fn drop(&mut self) {
+        self.ends.clear();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
         }
     }
-    held
+}
+
+fn connections(port: SocketAddr, says: &[u8]) -> Vec<OwnedFd> {
+    let port = SockaddrStorage::from(port);
+    let begin = |_| {
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let stream = socket(AddressFamily::Inet, SockType::Stream, flags, None);
+        let stream = stream.expect("a descriptor");
+        assert_eq!(connect(stream.as_raw_fd(), &port), Err(nix::Error::EINPROGRESS));
+        // Who is not established yet cannot write.
+        let _ = send(stream.as_raw_fd(), says, MsgFlags::MSG_NOSIGNAL);
+        stream
+    };
+    (0..EACH).map(begin).collect()
 }
 
 fn far_hello() -> Vec<u8> {
@@ -140,8 +187,8 @@ fn s_2_a_worker_out_of_descriptors_is_replaced_and_the_job_goes_on() {
 }
 
 #[test]
-fn s_2_a_stranger_that_holds_thousands_of_connections_does_not_disturb() {
-    for (each, says) in [(1_100, far_hello()), (10_000, Vec::new())] {
+fn s_2_a_stranger_with_ten_thousand_connections_to_each_data_port_does_not_disturb() {
+    for says in [far_hello(), Vec::new()] {
         let mut job = over_tcp();
         let workers = pids(&mut job);
         let ports: Vec<SocketAddr> = workers.iter().flat_map(|pid| data_ports(*pid)).collect();
@@ -150,8 +197,7 @@ fn s_2_a_stranger_that_holds_thousands_of_connections_does_not_disturb() {
             limit_open_files(*pid, "1024:1024");
         }
         let before: Vec<u64> = workers.iter().map(|pid| resident_kib(*pid)).collect();
-        let held = hold(&ports, each, &says);
-        assert!(held.len() >= 4_000, "{} are held", held.len());
+        let strangers = Strangers::hold(&ports, &says);
         job.wait_for_steps();
         signal(workers[3], Signal::SIGKILL);
         job.wait("the slot's next worker", |job| {
@@ -164,13 +210,52 @@ fn s_2_a_stranger_that_holds_thousands_of_connections_does_not_disturb() {
             assert!(after < before + 20_000, "{before} KiB, then {after} KiB");
             assert!(open_files(*pid) < 400, "{} descriptors", open_files(*pid));
         }
-        drop(held);
+        drop(strangers);
         assert_eq!(job.finish(), 0);
         job.assert_exact();
         let stderr = job.stderr();
         let of_each = ["a:0", "a:1", "b:0"].map(|it| stderr.matches(&warning_of(it)).count());
         assert_eq!(of_each, [1; 3], "one warning a worker that lives: {stderr}");
     }
+}
+
+#[test]
+fn s_2_ten_thousand_half_open_handshakes_at_each_data_port_do_not_disturb() {
+    let mut job = over("quic");
+    let workers = pids(&mut job);
+    // QUIC has the port of the same number.
+    let ports: Vec<SocketAddr> = workers.iter().flat_map(|pid| data_ports(*pid)).collect();
+    assert_eq!(ports.len(), 4);
+    let before: Vec<u64> = workers.iter().map(|pid| resident_kib(*pid)).collect();
+    let protocol = format!("elastic-collectives/{VERSION}").into_bytes();
+    let of_port = |port: &SocketAddr| HalfOpen::new(*port, protocol.clone(), "elastic-collectives");
+    let mut strangers: Vec<HalfOpen> = ports.iter().map(of_port).collect();
+    let mut begin = |job: &Job, each: usize| {
+        for _ in 0..each / 250 {
+            strangers.iter_mut().for_each(|strangers| strangers.begin(250));
+            job.pass_ms(20);
+        }
+        strangers.iter().map(|strangers| strangers.begun).min()
+    };
+    begin(&job, EACH / 2);
+    job.wait_for_steps();
+    signal(workers[3], Signal::SIGKILL);
+    // The next generation forms among the strangers.
+    assert_eq!(begin(&job, EACH / 2), Some(EACH));
+    job.wait("the slot's next worker", |job| {
+        (job.sizes().len() > 1 && job.sizes().ends_with(&[4])).then_some(())
+    });
+    job.wait_for_progress();
+    assert!(job.events_of("reset_decided").len() < 4, "{:?}", job.sizes());
+    for (pid, before) in workers[..3].iter().zip(before) {
+        let after = resident_kib(*pid);
+        assert!(after < before + 32_000, "{before} KiB, then {after} KiB");
+    }
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+    let stderr = job.stderr();
+    let of_each = ["a:0", "a:1", "b:0"].map(|it| stderr.matches(&warning_of(it)).count());
+    assert_eq!(of_each, [1; 3], "one warning a worker that lives: {stderr}");
 }
 
 /// The beginning of the line that tells of strangers at a worker's port, after the count of their connections.

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use quinn::{
-    ClientConfig, Connection, EndpointConfig, IdleTimeout, Incoming, RecvStream, SendStream,
-    ServerConfig, TokioRuntime, TransportConfig, VarInt,
+    ClientConfig, Connection, EndpointConfig, IdleTimeout, RecvStream, SendStream, ServerConfig,
+    TokioRuntime, TransportConfig, VarInt,
 };
 use socket2::Socket;
 use tokio::runtime::Handle;
 
+use super::handshakes::Handshakes;
 use super::relay::{Unsent, relay};
 use super::session::QuicSession;
 use super::{thread, tls};
@@ -32,8 +33,8 @@ const STRANGERS_MOST: usize = 1024;
 /// Most streams that wait until a group forms: each has two descriptors, and its peer is not authenticated. A
 /// further one is refused, and dialed again.
 const ACCEPTED_MOST: usize = 512;
-/// Most handshakes of dialing peers at a time.
-const HANDSHAKES_MOST: usize = 256;
+/// Most first packets of dialing peers that wait to be answered.
+const FIRST_PACKETS_MOST: usize = 256;
 /// Number of keep-alives of an idle connection within the time for which it may be silent.
 const SIGNS_OF_LIFE: u32 = 5;
 /// Longest wait of a dropped endpoint until its peers have received everything.
@@ -50,6 +51,7 @@ struct EndpointState {
     event: EventFd,
     /// The newest connection to each dialed address.
     connections: Mutex<BTreeMap<SocketAddr, Connection>>,
+    handshakes: Arc<Handshakes>,
     /// Connections of dialing peers that are not known to be authenticated, oldest first.
     strangers: Mutex<VecDeque<(Connection, Arc<QuicSession>)>>,
     unsent: Arc<Unsent>,
@@ -88,9 +90,9 @@ impl Endpoint {
         let buffered = u64::from(STRANGER_WINDOW_BYTES);
         server
             .transport_config(Arc::clone(&transport))
-            .max_incoming(HANDSHAKES_MOST)
+            .max_incoming(FIRST_PACKETS_MOST)
             .incoming_buffer_size(buffered)
-            .incoming_buffer_size_total(HANDSHAKES_MOST as u64 * buffered);
+            .incoming_buffer_size_total(FIRST_PACKETS_MOST as u64 * buffered);
         let mut client = ClientConfig::new(Arc::new(tls::client()?));
         client.transport_config(transport);
         let (config, driver) = (EndpointConfig::default(), Arc::new(TokioRuntime));
@@ -100,6 +102,7 @@ impl Endpoint {
             accepted: Mutex::default(),
             event: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             connections: Mutex::default(),
+            handshakes: Arc::default(),
             strangers: Mutex::default(),
             unsent: Arc::default(),
         });
@@ -146,6 +149,11 @@ impl Endpoint {
                 Err(ErrorKind::WouldBlock.into())
             }
         }
+    }
+
+    /// Number of handshakes that dialing peers have begun and not finished, since the last call.
+    pub(crate) fn take_unfinished(&self) -> u64 {
+        self.shared.handshakes.take_unfinished()
     }
 
     /// The event that is readable while a stream waits to be accepted.
@@ -244,13 +252,15 @@ async fn open(
 /// Accepts connections until the endpoint is closed.
 async fn accept(endpoint: quinn::Endpoint, shared: Arc<EndpointState>) {
     while let Some(incoming) = endpoint.accept().await {
-        Handle::current().spawn(serve(incoming, Arc::clone(&shared)));
+        let of_peer = Arc::clone(&shared);
+        shared.handshakes.admit(incoming, |connection| serve(connection, of_peer));
+        // Each costs the time of a signature. Established connections come in between.
+        tokio::task::yield_now().await;
     }
 }
 
 /// Hands over the streams of one peer, until its connection ends.
-async fn serve(incoming: Incoming, shared: Arc<EndpointState>) {
-    let Ok(connection) = incoming.await else { return };
+async fn serve(connection: Connection, shared: Arc<EndpointState>) {
     let session = QuicSession::of(connection.clone());
     shared.remember(&connection, &session);
     while let Ok((send, receive)) = connection.accept_bi().await {

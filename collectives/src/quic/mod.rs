@@ -7,6 +7,7 @@
 //! each way, and leaves every algorithm, farewell and handshake unchanged.
 
 mod endpoint;
+mod handshakes;
 mod relay;
 mod session;
 mod thread;

@@ -175,7 +175,8 @@ impl Forming<'_> {
 
     /// Warns once in the life of a fabric that many connections come from processes that are no members.
     pub(super) fn warn_of_strangers(&mut self) {
-        let strangers = self.admission.strangers;
+        let unfinished = self.quic.as_ref().map_or(0, |quic| quic.take_unfinished());
+        let strangers = self.admission.strangers + unfinished;
         if strangers < STRANGERS_WARNED || self.fabric.has_warned_of_strangers {
             return;
         }
