@@ -1,8 +1,10 @@
 //! The store that agents serve to scripts of stock torch, under load (S-8): clients are held back, none is dropped,
 //! and the agent's memory stays bounded.
 
-use std::process::Command;
+use std::fs;
+use std::process::{Child, Command, Stdio};
 
+use super::network::not_shown;
 use super::support::Job;
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/store_clients.py");
@@ -33,13 +35,70 @@ fn s_8_clients_with_long_values_are_held_back_and_none_is_dropped() {
     assert_eq!(job.end(), 0, "{}", job.stderr());
 }
 
+/// The user of the agent and its workers, and a stranger on the same machine.
+const OWNER: &str = "65533";
+const STRANGER: &str = "65534";
+
+/// An interpreter that every user may start.
+pub(crate) const PYTHON: &str = "/usr/bin/python3";
+
+/// Holds 100 connections to a port until each is closed, again and again.
+fn strangers(job: &Job, port: u64) -> Child {
+    let script = format!(
+        "while :; do fds=; for i in $(seq 100); do exec {{fd}}<>/dev/tcp/127.0.0.1/{port} || exit; \
+         fds=\"$fds $fd\"; done; echo held; \
+         for fd in $fds; do cat <&$fd >/dev/null 2>&1; exec {{fd}}>&-; done; echo closed; done"
+    );
+    let said = fs::File::create(job.path("strangers")).expect("a file");
+    let strangers = Command::new("setpriv")
+        .args([&format!("--reuid={STRANGER}"), "--clear-groups", "/bin/bash", "-c", &script])
+        .stdin(Stdio::null())
+        .stdout(said)
+        .stderr(Stdio::null())
+        .spawn();
+    strangers.expect("util-linux")
+}
+
+#[test]
+fn s_4_honest_clients_pass_while_another_user_s_process_holds_connections() {
+    if !nix::unistd::geteuid().is_root() {
+        return not_shown("other users' processes need root");
+    }
+    if !fs::exists(PYTHON).unwrap_or_default() {
+        return not_shown("there is no interpreter that every user may start");
+    }
+    let program = [PYTHON, CLIENTS, "CONTROL", "LOG", "64", "4096"].map(ToOwned::to_owned);
+    let mut job = Job::start_program(&["-n", "1", "--mode", "restart"], &program);
+    job.control("hold");
+    job.agent_as(&[], OWNER, "a", 1);
+    let line = job
+        .wait("the store's port", |job| job.log().into_iter().find(|line| line["event"] == "port"));
+    let mut strangers = strangers(&job, line["port"].as_u64().expect("a number"));
+    let said = job.path("strangers");
+    let rounds = |of: &str| fs::read_to_string(&said).unwrap_or_default().matches(of).count();
+    job.wait("a hundred connections that were closed", |_| (rounds("closed") > 0).then_some(()));
+    job.control("begin");
+    let others =
+        job.wait("64 clients", |job| job.log().into_iter().find(|it| it["event"] == "others"));
+    assert_eq!(others["errors"], serde_json::json!([]), "{}", agent_log(&job));
+    let before = rounds("closed");
+    job.wait("further ones", |_| (rounds("closed") > before).then_some(()));
+    assert!(agent_log(&job).contains("it is a process of another user"), "{}", agent_log(&job));
+    job.control("read");
+    job.control("end");
+    assert_eq!(job.end(), 0, "{}", job.stderr());
+    assert_eq!(job.events_of("host_lost").len(), 0);
+    // Without the port they end by themselves.
+    assert!(strangers.wait().expect("it is ours").success() || rounds("held") > 1);
+}
+
 fn agent_log(job: &Job) -> String {
-    std::fs::read_to_string(job.path("agent.a.stderr")).unwrap_or_default()
+    fs::read_to_string(job.path("agent.a.stderr")).unwrap_or_default()
 }
 
 /// The most memory that a process has had at a time.
 fn peak_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }

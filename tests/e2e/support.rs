@@ -169,6 +169,12 @@ impl Job {
         self.driver = start_driver(folder, "driver", place, &self.command, &self.environment);
     }
 
+    /// The training program of this job, with its flags.
+    pub(crate) fn program(&self) -> &[String] {
+        let end = self.command.iter().position(|part| part == "--").expect("it has a program");
+        &self.command[end + 1..]
+    }
+
     /// Starts a standby, with the first driver's flags except for these, and waits until it is listed.
     pub(crate) fn standby(&mut self, name: &str, changed: &[(&str, &str)]) {
         self.standby_at(name, None, changed);
@@ -270,6 +276,33 @@ impl Job {
         let mut command = self.agent_command(host, 1);
         let child = command.spawn().expect("the agent starts");
         self.agents.insert(format!("{} characters", host.chars().count()), child);
+    }
+
+    /// Starts an agent as another user, who may read this job's folder and write the trainers' log. Needs root. `wrapper`
+    /// comes before its command.
+    pub(crate) fn agent_as(&mut self, wrapper: &[&str], user: &str, host: &str, slots: u32) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let file = self.path("state/token");
+        let written = || fs::read_to_string(&file).ok().filter(|it| !it.is_empty());
+        let token = wait_until("the token", written);
+        for (folder, mode) in [("", 0o755), ("control", 0o755), ("log", 0o777)] {
+            let folder = self.folder.path().join(folder);
+            fs::set_permissions(folder, fs::Permissions::from_mode(mode)).expect("it is ours");
+        }
+        let stderr = fs::File::create(self.path(&format!("agent.{host}.stderr")));
+        let child = in_own_session()
+            .args(wrapper)
+            .arg("setpriv")
+            .args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"])
+            .arg(binary())
+            .args(["--role", "worker", "--join", &self.address, "--host", host])
+            .args(["--slots", &slots.to_string()])
+            .env("ELASTIC_TOKEN", token.trim())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr.expect("a file"))
+            .spawn();
+        self.agents.insert(host.to_owned(), child.expect("the agent starts"));
     }
 
     pub(crate) fn agent_command(&self, host: &str, slots: u32) -> Command {

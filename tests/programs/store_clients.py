@@ -1,5 +1,6 @@
 """A worker whose threads each store a long value and read two back, all through the same agent. Needs no torch.
-Arguments: a folder of control files, a folder for its log, the number of clients, the bytes of a value."""
+Arguments: a folder of control files, a folder for its log, the number of clients, the bytes of a value. Where there is
+a control file `hold`, it tells the port and waits for `begin`."""
 
 import json
 import os
@@ -80,6 +81,10 @@ def use_store(number):
         stored.abort()
 
 
+if os.path.exists(os.path.join(control, "hold")):
+    log("port", port=address[1])
+    while not os.path.exists(os.path.join(control, "begin")):
+        time.sleep(0.05)
 threads = [threading.Thread(target=use_store, args=[number]) for number in range(clients)]
 for thread in threads:
     thread.start()
