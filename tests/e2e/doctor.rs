@@ -53,6 +53,21 @@ fn x_19_a_clock_that_differs_from_the_driver_s_is_told_and_does_not_keep_the_hos
     assert_eq!(job.finish(), 0);
 }
 
+#[test]
+fn s_2_few_descriptors_are_told_by_the_doctor() {
+    let output = Command::new("prlimit")
+        .args(["--nofile=512:512", binary(), "doctor", "--json"])
+        .output()
+        .expect("util-linux");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(found["open_files"]["hard"], 512, "{found}");
+    let problems = found["problems"].as_array().expect("a list");
+    let of_files = |it: &&Value| it["what"] == "a process may have at most 512 files open";
+    let problem = problems.iter().find(of_files).expect("it is one");
+    assert_eq!(problem["is_fatal"], false);
+    assert!(problem["hint"].as_str().is_some_and(|hint| hint.contains("ulimit -Hn")), "{found}");
+}
+
 /// The only fatal problem, with its way out.
 fn problem(found: &Value) -> (String, String) {
     let problems = found["problems"].as_array().expect("a list");

@@ -14,6 +14,7 @@ mod divergence;
 mod doctor;
 mod documents;
 mod durable;
+mod escapes;
 #[expect(dead_code, reason = "shared with the tests of the journal, which need more of it")]
 #[path = "../../journal/tests/etcd/server.rs"]
 mod etcd;
@@ -46,6 +47,7 @@ mod replacements;
 mod report;
 mod reported;
 mod restart;
+mod sealed;
 mod security;
 mod shards;
 mod sick;
