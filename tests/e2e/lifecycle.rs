@@ -1,10 +1,18 @@
 //! The beginning and the end of jobs.
 
-use std::process::Command;
+use std::fs;
+use std::io::Read as _;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
-use crate::support::{Job, binary, is_running, program, signal, wait_until};
+use crate::network::not_shown;
+use crate::sick::is_taken;
+use crate::sickness::{Disk, Sickness};
+use crate::store::PYTHON;
+use crate::support::{Job, binary, is_running, now, program, signal, wait_until};
 
 #[test]
 fn three_shells() {
@@ -101,6 +109,56 @@ fn s_12_without_a_folder_for_temporary_files_the_workers_run() {
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("rank 0 of 2") && stdout.contains("rank 1 of 2"), "{stdout}");
     assert_eq!(stderr.matches("TMPDIR").count(), 1, "one warning: {stderr}");
+}
+
+/// Another process of a user that takes up all processes and threads that the user may have.
+fn take_up_all(user: &str, threads: u32) -> Child {
+    let script = format!(
+        "import threading, time\n\
+         for _ in range({threads}): threading.Thread(target=time.sleep, args=(1000,)).start()\n\
+         print('held', flush=True)"
+    );
+    let mut hog = Command::new("setpriv")
+        .args([&format!("--reuid={user}"), "--clear-groups", PYTHON, "-c", &script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("util-linux");
+    let mut said = [0; 4];
+    let stdout = hog.stdout.as_mut().expect("a pipe");
+    stdout.read_exact(&mut said).expect("all threads run");
+    hog
+}
+
+#[test]
+fn s_12_a_host_that_can_start_no_more_processes_is_named_and_tried_again() {
+    // A user of this test's own: the limit counts all of a user's processes.
+    const USER: &str = "65531";
+    if !nix::unistd::geteuid().is_root() || !fs::exists(PYTHON).unwrap_or_default() {
+        return not_shown("another user's processes need root, and Debian's python3");
+    }
+    let mut job = Job::start(&["-n", "2", "--min-np", "1", "--max-restarts", "1000"], &[]);
+    job.agent("a", 1);
+    job.agent_as(&["prlimit", "--nproc=200:200"], USER, "b", 1);
+    job.wait_for_sizes(&[2]);
+    let victim = job.pid("b", 0);
+    let mut hog = take_up_all(USER, 200);
+    signal(victim, Signal::SIGKILL);
+    job.wait("the reason, and training without that host", |job| {
+        let is_told = job.stderr().contains("limits: ulimit -u, and pids.max");
+        (is_told && job.sizes() == [2, 1]).then_some(())
+    });
+    job.wait("the back-off", |job| {
+        let status = job.status()?;
+        let waits = |it: &Value| it["host"] == "b" && it["state"] == "backoff";
+        status["workers"].as_array()?.iter().any(waits).then_some(())
+    });
+    job.wait_for_steps();
+    hog.kill().expect("it runs");
+    hog.wait().expect("it is ours");
+    job.wait("the host's next worker", |job| (job.sizes() == [2, 1, 2]).then_some(()));
+    assert!(job.events_of("host_blacklisted").is_empty());
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
 }
 
 #[test]
@@ -208,6 +266,33 @@ fn x_17_ctrl_c_twice() {
     signal(driver, Signal::SIGINT);
     assert_eq!(job.end(), 130);
     wait_until("the worker's end", || (!is_running(worker)).then_some(()));
+}
+
+#[test]
+fn x_17_ctrl_c_twice_ends_a_driver_whose_state_directory_hangs() {
+    const WITHIN: Duration = Duration::from_secs(5);
+    let Some(disk) = Disk::make("state") else { return };
+    let sickness = Sickness { disk: Some(disk), ..Sickness::default() };
+    let mut job = Job::start_sick(sickness, &["-n", "2", "--min-np", "1"]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    let (driver, victim) = (job.driver_pid(), job.pid("b", 0));
+    job.disk.as_ref().expect("it has one").freeze();
+    signal(victim, Signal::SIGKILL);
+    job.wait("a decision that waits for the disk", |job| {
+        job.status()?["warnings"].to_string().contains("journal: not answered for").then_some(())
+    });
+    signal(driver, Signal::SIGINT);
+    // Two signals that are pending together count as one.
+    job.wait("the first signal to be taken", |_| is_taken(driver, Signal::SIGINT).then_some(()));
+    let begun = now();
+    signal(driver, Signal::SIGINT);
+    // Nothing of it runs any more. The kernel keeps the process for the thread that writes.
+    job.wait("the end of the driver", |_| (!is_running(driver)).then_some(()));
+    assert!(begun.elapsed() < WITHIN, "{:?}", begun.elapsed());
+    job.disk.as_ref().expect("it has one").thaw();
+    assert_eq!(job.end(), 130);
 }
 
 #[test]

@@ -373,7 +373,7 @@ pub(crate) fn zombies_of(parent: u32) -> usize {
 }
 
 /// Whether the process has taken the signal: it is not pending any more.
-fn is_taken(pid: i32, signal: Signal) -> bool {
+pub(crate) fn is_taken(pid: i32, signal: Signal) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
     let mask = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

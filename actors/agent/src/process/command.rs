@@ -155,6 +155,11 @@ fn explain(program: &str, error: &io::Error) -> StartFailure {
         _ if error.raw_os_error() == Some(libc::ENOEXEC) => {
             "it is neither a binary of this machine nor a script with a first line like #!/bin/sh"
         }
+        _ if error.raw_os_error() == Some(libc::EAGAIN) => {
+            return StartFailure::from(format!(
+                "cannot start {program:?}: {error} (limits: ulimit -u, and pids.max of the control group)"
+            ));
+        }
         _ => return StartFailure::from(format!("cannot start {program:?}: {error}")),
     };
     let reason = format!("cannot start {program:?}: {hint} ({error})");
