@@ -12,11 +12,14 @@ take: readers that do not know it pass it over.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import pickle
 import struct
 import sys
 from typing import TYPE_CHECKING, AbstractSet, Any, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple
+
+from . import _jax_arrays
 
 if TYPE_CHECKING:
     import torch
@@ -62,11 +65,13 @@ def _tensor_of(data: Any, dtype: str, shape: Tuple[int, ...]) -> Any:
 
 #: Name, type and shape of an array, as a checkpoint has them.
 Name = Tuple[str, str, Tuple[int, ...]]
+#: Names and arrays, by the identity of the arrays' objects, which stay alive so that no other object gets one's identity.
+Names = Dict[int, Tuple[str, Any]]
 
 
 class _Pickler(pickle.Pickler):
     #: The name of each array, by the identity of its object.
-    names: Dict[int, str] = {}
+    names: Names = {}
     #: The name of the array whose buffer comes next.
     next: Optional[Name] = None
     #: The tensors that memory of the state can take, by the identity of their objects.
@@ -77,6 +82,10 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if self.names:
             self._note(value)
+        if _jax_arrays.is_jax_array(value):
+            flat = _jax_arrays.bytes_of(value)
+            buffer = pickle.PickleBuffer(flat) if flat.size else b""
+            return _jax_arrays.jax_array_of, (buffer, str(value.dtype), tuple(value.shape), bool(value.weak_type))
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(value, torch.Tensor) or value.layout != torch.strided:
             return NotImplemented
@@ -88,12 +97,11 @@ class _Pickler(pickle.Pickler):
         self.is_in_place = id(value) in self.in_place
         return _tensor_of, (pickle.PickleBuffer(flat), dtype, shape)
 
-
     def _note(self, value: Any) -> None:
         """Notes the name of an array. Its buffer is the next one, unless pickle takes no buffer of it."""
         if not _is_array(value):
             return
-        name = self.names.get(id(value))
+        name, _ = self.names.get(id(value), (None, None))
         is_plain = not hasattr(value, "flags") or value.flags.c_contiguous
         dtype = str(value.dtype).rpartition(".")[2]
         self.next = (name, dtype, tuple(value.shape)) if name is not None and is_plain else None
@@ -101,23 +109,39 @@ class _Pickler(pickle.Pickler):
 
 def _is_array(value: Any) -> bool:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    return (torch is not None and isinstance(value, torch.Tensor)) or (
-        numpy is not None and isinstance(value, numpy.ndarray)
+    return (
+        (torch is not None and isinstance(value, torch.Tensor))
+        or (numpy is not None and isinstance(value, numpy.ndarray))
+        or _jax_arrays.is_jax_array(value)
     )
 
 
-def _names_in(value: Any, path: str, names: Dict[int, str], depth: int) -> None:
-    """Finds the arrays in dictionaries, lists and tuples; the keys that lead to one are its name."""
+def _names_in(value: Any, path: str, names: Names, depth: int) -> None:
+    """Finds the arrays in dictionaries, lists, tuples, dataclasses and the nodes of JAX's trees; the keys and attributes that lead
+    to one are its name."""
     if _is_array(value):
-        names.setdefault(id(value), path or "state")
+        names.setdefault(id(value), (path or "state", value))
         return
-    items: Any = ()
-    if depth < _DEPTH_MAX and isinstance(value, dict):
-        items = value.items()
-    elif depth < _DEPTH_MAX and isinstance(value, (list, tuple)):
-        items = enumerate(value)
-    for key, item in items:
-        _names_in(item, f"{path}.{key}" if path else str(key), names, depth + 1)
+    if depth < _DEPTH_MAX and not isinstance(value, _LEAVES):
+        for key, item in _parts_of(value):
+            _names_in(item, f"{path}.{key}" if path else str(key), names, depth + 1)
+
+
+#: Types without any parts, which make up most of a state that is no array.
+_LEAVES = (str, bytes, bytearray, int, float, complex, type(None))
+
+
+def _parts_of(value: Any) -> Iterable[Tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return zip(value._fields, value)
+    if isinstance(value, (list, tuple)):
+        return enumerate(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = (field.name for field in dataclasses.fields(value))
+        return [(name, getattr(value, name)) for name in fields if hasattr(value, name)]
+    return _jax_arrays.children_of(value)
 
 
 #: Longest way to an array that has a name.
@@ -128,7 +152,7 @@ def encode_named(
     value: Any, in_place: AbstractSet[int] = frozenset()
 ) -> Tuple[bytes, List[Any], List[Optional[Name]]]:
     """As `encode`, with the name of each buffer that has one."""
-    names: Dict[int, str] = {}
+    names: Names = {}
     _names_in(value, "", names, 0)
     noted: List[Optional[Name]] = []
     try:
@@ -155,7 +179,7 @@ def encode(value: Any, in_place: AbstractSet[int] = frozenset()) -> Tuple[bytes,
 def _encode(
     value: Any,
     fast: bool,
-    names: Dict[int, str],
+    names: Names,
     noted: List[Optional[Name]],
     in_place: AbstractSet[int] = frozenset(),
 ) -> Tuple[bytes, List[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, Generic, Iterable, List, Optional, Tuple, TypeVar
 
-from . import _codec, _context, _native
+from . import _codec, _context, _jax_arrays, _native
 from ._native import CollectiveError, HostsUpdatedInterrupt
 from ._sampler import Batch, ElasticSampler
 from ._shards import DataShard, ShardedSampler, ShardedStep
@@ -216,7 +216,8 @@ class ObjectState(State[Dict[str, Any]]):
 
     What has `state_dict` and `load_state_dict`, such as an `ElasticSampler` or a torch module, stays the same
     object; any other value is replaced when the state goes back or is taken over, so always reach it through the
-    state. Changes inside of a list or an array are saved as assignments are.
+    state. Changes inside of a list or an array are saved as assignments are. Arrays of JAX, also in trees of them, come back on
+    the devices where the attribute had them if the program chose these, else on the default device.
 
     Attributes that are added later are part of the state, unless their name begins with an underscore.
 
@@ -247,7 +248,7 @@ class ObjectState(State[Dict[str, Any]]):
             if _is_holder(holder):
                 holder.load_state_dict(value)
             else:
-                setattr(self, name, value)
+                setattr(self, name, _jax_arrays.placed_as(value, holder))
 
     def reset(self) -> None:
         for value in list(self.__dict__.values()):

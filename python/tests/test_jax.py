@@ -1,6 +1,9 @@
-"""JAX under our launcher, by restart."""
+"""JAX under our launcher: by restart, and with its trees in a state."""
+
+from pathlib import Path
 
 import pytest
+from lives import end_of, events, kill_everything, newest_folder, start, wait_for
 
 pytest.importorskip("jax")
 
@@ -13,3 +16,42 @@ def test_jax_finds_its_processes_without_arguments_and_anew_after_a_kill(job):
     assert ends == [{"rank": 0, **expected}, {"rank": 1, **expected}], done.output
     first = done.kinds("worker_exited")[0]
     assert first["worker"].startswith("localhost[1]") and "signal 9" in first["status"], done.output
+
+
+STEPS = 150
+
+
+def test_c_5_jax_trees_are_named_arrays_of_a_checkpoint_and_come_back_as_they_were(tmp_path: Path) -> None:
+    checkpoints, program = tmp_path / "checkpoints", ("jax_checkpoints.py", str(STEPS))
+    first, second, undisturbed = tmp_path / "first", tmp_path / "second", tmp_path / "undisturbed"
+    process = start(first, checkpoints, 2, *program)
+    wait_for("two checkpoints", lambda: len(events(first, "checkpoint_saved")) >= 2)
+    kill_everything(first, process)
+
+    from safetensors import safe_open
+
+    shapes = {}
+    for file in newest_folder(checkpoints).glob("*.safetensors"):
+        with safe_open(file, framework="np") as arrays:
+            for name in arrays.keys():
+                piece = arrays.get_slice(name)
+                shapes[name] = (piece.get_dtype(), piece.get_shape())
+    assert shapes == {
+        "params.layers.0.kernel": ("BF16", [4, 3]),
+        "params.layers.0.bias": ("F32", [3]),
+        "params.scale.by": ("F32", [2, 2]),
+        "moments.0.mean": ("F32", [4, 3]),
+        "moments.0.count": ("I32", []),
+        "weak": ("F32", []),
+    }
+
+    # By another number of ranks, and beside a job that nobody disturbs.
+    said = end_of(second, start(second, checkpoints, 3, *program))
+    expected = end_of(undisturbed, start(undisturbed, tmp_path / "others", 1, *program))[0]
+    assert len(said) == 3
+    for line in said:
+        assert line["began_at"] > 0
+        assert line["count"] == STEPS
+        assert line["are_jax"] and line["is_weak"]
+        assert line["devices"] == [1], "where the program has put them"
+        assert {**line, "rank": 0, "began_at": 0} == expected

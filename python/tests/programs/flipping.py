@@ -1,6 +1,6 @@
 """Trains weights alike on all ranks, flips one bit of rank 1's at a commit, and says what the others see of it.
 
-argv: `numpy` or `torch`; the commit.
+argv: `numpy`, `torch` or `jax`; the commit.
 """
 
 import json
@@ -54,6 +54,24 @@ def with_torch():
     return state, lambda: model[0].weight.detach().view(-1).numpy()
 
 
+def with_jax():
+    import jax.numpy as jnp
+
+    state = elastic_node.elastic.ObjectState(
+        params={"layers": [{"kernel": jnp.ones((400, 500), jnp.float32)}]}, step=0, own=Own(), declared=Own()
+    )
+    return state, lambda: np.asarray(state.params["layers"][0]["kernel"])
+
+
+def flip_in_jax(state):
+    """Flips one bit: arrays of JAX are not changed, but made anew."""
+    import jax.numpy as jnp
+
+    kernel = np.array(state.params["layers"][0]["kernel"])
+    flip(kernel.reshape(-1))
+    state.params["layers"][0]["kernel"] = jnp.asarray(kernel)
+
+
 def learn(state, weights, rank, size):
     gradient = np.full(8, rank + 1, np.float32)
     mean = elastic_node.allreduce(gradient, op=elastic_node.Average)
@@ -64,6 +82,9 @@ def learn(state, weights, rank, size):
         for parameter in state.model.parameters():
             parameter.grad = torch.full_like(parameter, float(mean[0]))
         state.optimizer.step()
+    elif hasattr(state, "params"):
+        layer = state.params["layers"][0]
+        layer["kernel"] = layer["kernel"] + np.float32(0.001) * mean[0]
     else:
         weights()[:] += np.float32(0.001) * mean[0]
 
@@ -77,7 +98,7 @@ def train(state, weights, at):
         state.declared.update(rank, state.step)
         state.step += 1
         if state.step == at and rank == 1:
-            flip(weights())
+            flip_in_jax(state) if hasattr(state, "params") else flip(weights())
         state.commit()
     import zlib
 
@@ -86,7 +107,7 @@ def train(state, weights, at):
 
 def main():
     elastic_node.init()
-    state, weights = {"numpy": with_numpy, "torch": with_torch}[sys.argv[1]]()
+    state, weights = {"numpy": with_numpy, "torch": with_torch, "jax": with_jax}[sys.argv[1]]()
     state.register_per_rank("declared")
     train(state, weights, int(sys.argv[2]))
 
