@@ -49,8 +49,9 @@ impl DriverCore {
                 }
                 self.record_progress(now);
                 self.retry_checkpoint(now);
-                if let Some(digests) = digests {
-                    self.handle_digests(now, &worker, stamp, digests);
+                match digests {
+                    Some(digests) => self.handle_digests(now, &worker, stamp, digests),
+                    None => self.handle_no_digests(&worker, stamp, step),
                 }
             }
             WorkerToDriver::Moves { stamp, bytes } => {

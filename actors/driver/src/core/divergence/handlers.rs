@@ -3,12 +3,12 @@
 
 use elastic_protocol::messages::{StateDigests, StatusReport};
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{Stamp, Time, WorkerId};
+use elastic_protocol::{Stamp, Step, Time, WorkerId};
 
 use super::judging::{ArrayVerdict, judge};
 use super::{
     ArrayStanding, CoveredSteps, DIFFERING_MAX, DifferingArray, PendingRepair, REPAIRS_MAX,
-    ROTATION, TENSORS_MAX, TOLD_MAX,
+    ROTATION, SILENT_COMMITS_MAX, TENSORS_MAX, TOLD_MAX,
 };
 use crate::core::DriverCore;
 use crate::core::config::OnDivergence;
@@ -48,6 +48,7 @@ impl DriverCore {
             // A driver that has taken over a generation which trained learns anew which arrays are replicated.
             self.divergence.begin(Some(stamp));
         }
+        self.note_digests_of(rank);
         self.divergence.take(rank, told);
         let members = self.round.current().map_or(0, |current| current.assignment.world_size());
         if !trains || self.divergence.covered.len() < members as usize {
@@ -55,6 +56,39 @@ impl DriverCore {
         }
         let through = self.divergence.covered.values().map(|covered| covered.through).min();
         self.judge_through(now, through.unwrap_or_default(), members);
+    }
+
+    /// Takes a member's report of progress that has no digests. No step can be compared until all have sent theirs, so a member that
+    /// sends none for long is named.
+    pub(crate) fn handle_no_digests(&mut self, worker: &WorkerId, stamp: Stamp, step: Step) {
+        let Some(rank) = self.round.rank_of(worker) else { return };
+        let members = self.round.current().map_or(0, |current| current.assignment.world_size());
+        let trains = matches!(self.round.phase(), RoundPhase::Run);
+        if !trains || members < 2 || self.divergence.stamp != Some(stamp) {
+            return;
+        }
+        let divergence = &mut self.divergence;
+        let since = *divergence.silent_since.entry(rank).or_insert(step.0);
+        let bound = since.saturating_add(SILENT_COMMITS_MAX);
+        // A program that saves without a commit has no digests on any rank.
+        let others_tell = divergence.covered.values().any(|covered| covered.through >= bound);
+        if step.0 < bound || !others_tell {
+            return;
+        }
+        divergence.silent.insert(rank);
+        if !divergence.silent_told.insert(rank) {
+            return;
+        }
+        let reason = format!(
+            "nothing of the state is compared since step {since}: rank {rank} ({worker}) sends no digests of its commits"
+        );
+        self.event(EventKind::NotCompared { tensor: String::new(), reason });
+    }
+
+    /// A member has sent digests.
+    fn note_digests_of(&mut self, rank: u32) {
+        self.divergence.silent_since.remove(&rank);
+        self.divergence.silent.remove(&rank);
     }
 
     /// Compares the digests of all steps whose digests every member has sent.

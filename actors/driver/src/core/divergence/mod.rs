@@ -37,6 +37,10 @@ const REPAIRS_MAX: u32 = 3;
 /// Commits after which it is said that nothing could be compared.
 const ROTATION: u64 = 64;
 
+/// Commits that a member reports without digests, while another sends digests of them, until it is said that it sends none. Between two reports with digests, a member leaves
+/// out the commits that come faster than it digests.
+const SILENT_COMMITS_MAX: u64 = 2 * ROTATION;
+
 /// Result of the comparisons of an array so far.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 enum ArrayStanding {
@@ -81,6 +85,14 @@ pub(crate) struct Divergence {
     /// Steps whose digests each rank has sent.
     #[serde(with = "crate::recording::readable::pairs")]
     covered: BTreeMap<u32, CoveredSteps>,
+    /// The step of each rank's first report of progress without digests since its last one with them.
+    #[serde(default, with = "crate::recording::readable::pairs")]
+    silent_since: BTreeMap<u32, u64>,
+    /// Ranks that send no digests while others do, and those of them that were told in this generation.
+    #[serde(default)]
+    silent: BTreeSet<u32>,
+    #[serde(default)]
+    silent_told: BTreeSet<u32>,
     /// Digests that are not compared yet, by step.
     #[serde(with = "crate::recording::readable::pairs")]
     pending: BTreeMap<u64, Vec<RankDigest>>,
@@ -113,6 +125,9 @@ impl Divergence {
     fn begin(&mut self, stamp: Option<Stamp>) {
         self.stamp = stamp;
         self.covered.clear();
+        self.silent_since.clear();
+        self.silent.clear();
+        self.silent_told.clear();
         self.pending.clear();
         self.pending_count = 0;
         (self.judged_from, self.judged, self.told) = (None, 0, 0);

@@ -25,8 +25,14 @@ impl DriverCore {
     pub(crate) fn uncompared_tensors(&self) -> Vec<UncomparedTensor> {
         let tensor = |id: u64| if id == 0 { String::new() } else { self.divergence.name(id) };
         let unclear = self.divergence.unclear.iter();
-        unclear
-            .map(|(id, why)| UncomparedTensor { tensor: tensor(*id), reason: why.clone() })
-            .collect()
+        let unclear =
+            unclear.map(|(id, why)| UncomparedTensor { tensor: tensor(*id), reason: why.clone() });
+        let silent = self.divergence.silent.iter().map(|rank| UncomparedTensor {
+            tensor: String::new(),
+            reason: format!(
+                "nothing of the state is compared: rank {rank} sends no digests of its commits"
+            ),
+        });
+        silent.chain(unclear).take(StatusReport::AWAITED_MAX).collect()
     }
 }

@@ -223,6 +223,37 @@ fn a_state_without_arrays_is_said_to_be_left_out() {
 }
 
 #[test]
+fn c_6_a_rank_that_sends_no_digests_is_named_once_and_until_it_sends_some() {
+    let mut job = ReplicatedJob::answering(&["a", "b", "c"], OnDivergence::Fail);
+    let silent = job.cluster.worker("b", 0);
+    let rank = job.rank_of(&silent);
+    let commit = |job: &mut ReplicatedJob| {
+        job.step += 1;
+        job.cluster.train(1);
+        for worker in job.cluster.members() {
+            match worker == silent {
+                true => job.cluster.say_step(&worker, job.step),
+                false => job.tell(&worker, job.step - 1, job.step, alike),
+            }
+        }
+        job.cluster.settle();
+    };
+    (0..100).for_each(|_| commit(&mut job));
+    assert_eq!(job.status().not_compared, [], "it may be slow to digest");
+    (0..200).for_each(|_| commit(&mut job));
+    let said: Vec<&EventKind> = job.cluster.divergence.iter().collect();
+    let [EventKind::NotCompared { tensor, reason }] = said[..] else { panic!("{said:?}") };
+    assert_eq!(tensor, "");
+    assert!(reason.contains(&format!("rank {rank} ({silent}) sends no digests")), "{reason}");
+    let shown: Vec<String> = job.status().not_compared.iter().map(ToString::to_string).collect();
+    let line =
+        format!("nothing of the state is compared: rank {rank} sends no digests of its commits");
+    assert_eq!(shown, [line]);
+    job.commit(alike);
+    assert_eq!(job.status().not_compared, [], "it has sent some");
+}
+
+#[test]
 fn c_6_fail_ends_the_job_with_the_array_and_the_rank() {
     let mut job = ReplicatedJob::answering(&["a", "b", "c"], OnDivergence::Fail);
     job.commit(alike);

@@ -45,6 +45,31 @@ const fn is_compared(dtype: Dtype) -> bool {
     )
 }
 
+/// Most arrays that are named in [`left_out`].
+const LEFT_OUT_NAMED_MAX: usize = 8;
+
+/// Says what of a state is not compared between ranks because of what it is; none if all of it is compared. `devices` is the number
+/// of blocks of memory on a GPU beside it.
+pub(super) fn left_out(arrays: &NotedArrays, devices: usize) -> Option<String> {
+    let is_left_out = |tensor: &&CheckpointTensor| !is_compared(tensor.dtype) && tensor.bytes() > 0;
+    let numbers = arrays.tensors.iter().filter(is_left_out).map(|tensor| tensor.name.clone());
+    let kinds = [
+        ("memory on a GPU", (0..devices).map(|number| format!("device.{number}")).collect()),
+        ("whole numbers", numbers.collect::<Vec<String>>()),
+    ];
+    let words = kinds.into_iter().filter(|(_, names)| !names.is_empty()).map(|(kind, names)| {
+        let more = names.len().saturating_sub(LEFT_OUT_NAMED_MAX);
+        let named = names[..names.len() - more].join(", ");
+        if more > 0 {
+            format!("{kind} ({named} and {more} more)")
+        } else {
+            format!("{kind} ({named})")
+        }
+    });
+    let words: Vec<String> = words.collect();
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
 /// A part of an array that is due.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct DuePart {
@@ -320,6 +345,19 @@ mod tests {
         let due = due(0, &bytes, &noted);
         let names: Vec<&str> = due.names.iter().map(|name| name.tensor.as_str()).collect();
         assert_eq!(names, ["layer.2"]);
+    }
+
+    #[test]
+    fn what_is_never_compared_is_named() {
+        let (_, mut noted) = arrays(&[10, 10, 10]);
+        assert_eq!(left_out(&noted, 0), None);
+        noted.tensors[1].dtype = Dtype::I64;
+        assert_eq!(left_out(&noted, 0).as_deref(), Some("whole numbers (layer.1)"));
+        let both = "memory on a GPU (device.0, device.1); whole numbers (layer.1)";
+        assert_eq!(left_out(&noted, 2).as_deref(), Some(both));
+        let (_, mut noted) = arrays(&[1; 10]);
+        noted.tensors.iter_mut().for_each(|tensor| tensor.dtype = Dtype::U8);
+        assert!(left_out(&noted, 0).is_some_and(|words| words.ends_with("layer.7 and 2 more)")));
     }
 
     #[test]

@@ -12,13 +12,13 @@ use elastic_protocol::{CommitId, GenerationId, Step};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::checkpoint::tensors::NotedArrays;
 use super::checkpoint::{SaveOrder, SavedCommit};
 use super::control::TrainingControl;
 use super::device::DeviceMemory;
-use super::digests::{ArraysOf, DueParts};
+use super::digests::{ArraysOf, DueParts, left_out};
 use super::error::{Error, Result};
 use super::restored::decode;
 use super::snapshot::{ContentId, StateSnapshot};
@@ -55,6 +55,8 @@ pub struct State<T> {
     pending: Option<PendingCommit>,
     generation: GenerationId,
     ledger: Rc<RefCell<SampleLedger>>,
+    /// Whether it was said what of the state is not compared with other ranks.
+    has_told_left_out: bool,
     callbacks: Vec<ResetCallback<T>>,
 }
 
@@ -97,6 +99,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             pending: None,
             generation: GenerationId::default(),
             ledger: Rc::default(),
+            has_told_left_out: false,
             callbacks: Vec::new(),
         }
     }
@@ -184,6 +187,9 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             PendingSave { control, order, tensors: arrays.tensors.clone(), position }
         });
         drop(ledger);
+        if digests.as_ref().is_some_and(|(_, is_named)| *is_named) {
+            self.tell_left_out(&arrays);
+        }
         let due = digests.map(|(control, is_named)| {
             let commit = ArraysOf { bytes: &bytes, arrays: &arrays };
             let before = self.snapshot.bytes().unwrap_or_default();
@@ -224,6 +230,19 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         }
         if let Some(save) = save {
             self.give_away(save);
+        }
+    }
+
+    /// Says once what of the state is not compared with other ranks, in the log of the rank whose arrays are named.
+    fn tell_left_out(&mut self, arrays: &NotedArrays) {
+        if std::mem::replace(&mut self.has_told_left_out, true) {
+            return;
+        }
+        let Some(what) = left_out(arrays, self.device.len()) else { return };
+        if self.device.is_empty() {
+            info!(what, "not compared with other ranks");
+        } else {
+            warn!(what, "not compared with other ranks: a bit that flips there is not found");
         }
     }
 
