@@ -26,7 +26,7 @@ const SAVE_SLOW: Duration = Duration::from_secs(60);
 
 /// Least number of steps between the highest reported step and the one that is ordered. The number doubles whenever a member has
 /// made the commit before the order came, and is halved by each save: a long one makes checkpoints rare.
-const LEAD_STEPS: u64 = 2;
+pub(super) const LEAD_STEPS: u64 = 2;
 
 /// Most steps of that lead.
 const LEAD_STEPS_MAX: u64 = 1 << 20;

@@ -6,6 +6,7 @@ use elastic_protocol::messages::{CheckpointReport, CheckpointStatus, WorkerToDri
 use elastic_protocol::{ExitStatus, Step, WorkerId};
 
 use super::cluster::{Cluster, lost};
+use crate::core::checkpoints::LEAD_STEPS;
 use crate::core::{CheckpointEvery, CheckpointSettings, OnTotalLoss, ResumeFrom};
 
 fn cluster(every: CheckpointEvery, resume: ResumeFrom) -> Cluster {
@@ -129,6 +130,41 @@ fn c_1_a_longer_lead_does_not_outlast_the_moment_that_needed_it() {
     let began = cluster.core.round.current().expect("a generation").formation.step.0;
     let first = saving(&cluster).expect("a save of the new generation");
     assert!(first <= began + 10, "step {first} is saved by a generation that begins from {began}");
+}
+
+#[test]
+fn c_1_while_a_disk_keeps_up_checkpoints_are_an_interval_apart() {
+    let mut cluster = cluster(CheckpointEvery::Steps(10), ResumeFrom::Auto);
+    let b = cluster.members()[1].clone();
+    let mut saved = Vec::new();
+    for _ in 0..5 {
+        let step = saving(&cluster).expect("a save is under way");
+        // Seven more commits are made while it is written.
+        cluster.say_step(&b, step + 7);
+        saved.push(save(&mut cluster));
+    }
+    assert_eq!(saved, [10, 20, 30, 40, 50]);
+}
+
+#[test]
+fn c_4_a_slow_disk_makes_checkpoints_rarer_and_holds_no_step_up() {
+    let mut cluster = cluster(CheckpointEvery::Steps(10), ResumeFrom::Auto);
+    let b = cluster.members()[1].clone();
+    let mut saved = Vec::new();
+    for _ in 0..3 {
+        let step = saving(&cluster).expect("a save is under way");
+        for made in 1..=25 {
+            cluster.say_step(&b, step + made);
+            assert_eq!(saving(&cluster), Some(step), "one at a time");
+        }
+        saved.push(save(&mut cluster));
+        // The first interval that begins after the save: nothing piles up.
+        let next = saving(&cluster).expect("the next one");
+        assert_eq!(next, (step + 25 + LEAD_STEPS).next_multiple_of(10));
+    }
+    assert_eq!(saved, [10, 40, 70]);
+    assert_eq!(status(&cluster).failed, None, "that is no failure");
+    assert_eq!(cluster.resets.len(), 0);
 }
 
 #[test]

@@ -97,14 +97,18 @@ fn part(
 ) -> Result<CheckpointReport, SaveError> {
     let SavedCommit { bytes, tensors, position } = commit;
     let snapshot = Snapshot { bytes, tensors, position };
-    let mut pace = Pace::new(order.bytes_per_s);
+    let (mut pace, began) = (Pace::new(order.bytes_per_s), now());
     let [done, total] = written;
     done.store(0, Ordering::Relaxed);
     let bytes = part_bytes(&snapshot, order.attempt.world_size, order.rank);
     total.store(bytes, Ordering::Relaxed);
     let mut pace = |bytes| {
         done.fetch_add(bytes as u64, Ordering::Relaxed);
-        pace.wrote(bytes);
+        let early = pace.early_by(bytes as u64, began.elapsed());
+        if !early.is_zero() {
+            #[expect(clippy::disallowed_methods, reason = "nobody waits for this thread")]
+            std::thread::sleep(early);
+        }
         Ok(())
     };
     let SaveOrder { rank, directory, attempt, .. } = order;
@@ -112,26 +116,57 @@ fn part(
     Ok(CheckpointReport::PartSaved { bytes: summary.bytes })
 }
 
-/// Bounds the bandwidth: sleeps where more was written than the time allows.
+#[expect(clippy::disallowed_methods, reason = "it paces a thread that decides nothing")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Bounds the bandwidth: says how long to wait where more was written than the time allows.
 struct Pace {
     bytes_per_s: Option<u64>,
-    began: Instant,
     written: u64,
 }
 
 impl Pace {
-    #[expect(clippy::disallowed_methods, reason = "it paces a thread that decides nothing")]
-    fn new(bytes_per_s: Option<u64>) -> Self {
-        Self { bytes_per_s, began: Instant::now(), written: 0 }
+    const fn new(bytes_per_s: Option<u64>) -> Self {
+        Self { bytes_per_s, written: 0 }
     }
 
-    fn wrote(&mut self, bytes: usize) {
-        self.written += bytes as u64;
-        let Some(rate) = self.bytes_per_s.filter(|rate| *rate > 0) else { return };
-        let due = Duration::from_secs_f64(self.written as f64 / rate as f64);
-        if let Some(early) = due.checked_sub(self.began.elapsed()) {
-            #[expect(clippy::disallowed_methods, reason = "nobody waits for this thread")]
-            std::thread::sleep(early);
+    /// So many bytes more were written, `passed` after the begin. Returns the time by which that was too early.
+    fn early_by(&mut self, bytes: u64, passed: Duration) -> Duration {
+        self.written += bytes;
+        let Some(rate) = self.bytes_per_s.filter(|rate| *rate > 0) else { return Duration::ZERO };
+        Duration::from_secs_f64(self.written as f64 / rate as f64).saturating_sub(passed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn c_1_the_bandwidth_of_a_writer_is_bounded_whatever_the_disk_does() {
+        let mut pace = Pace::new(Some(1 << 20));
+        let (mut clock, mut written) = (Duration::ZERO, 0_u64);
+        // A disk that is sometimes faster than the bound, and sometimes slower.
+        for (piece, takes) in [(1 << 20, 2), (1 << 19, 900), (3 << 20, 1), (1, 5_000), (7 << 20, 3)]
+        {
+            written += piece;
+            clock += takes * MS;
+            clock += pace.early_by(piece, clock);
+            let allowed = clock.as_secs_f64() * f64::from(1 << 20);
+            assert!(written as f64 <= allowed + 1.0, "{written} bytes within {clock:?}");
         }
+        // What a slow disk left unused is caught up with, so the mean is the bound's.
+        let due = Duration::from_secs_f64(written as f64 / f64::from(1 << 20));
+        assert!(clock.abs_diff(due) < MS, "{clock:?} instead of {due:?}");
+    }
+
+    #[test]
+    fn without_a_bound_a_writer_does_not_wait() {
+        assert_eq!(Pace::new(None).early_by(u64::MAX, Duration::ZERO), Duration::ZERO);
+        assert_eq!(Pace::new(Some(0)).early_by(1, Duration::ZERO), Duration::ZERO);
     }
 }
