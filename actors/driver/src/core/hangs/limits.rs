@@ -25,6 +25,8 @@ const FLOOR_COLD: Duration = Duration::from_secs(120);
 const FACTOR: u32 = 3;
 /// Waits that are remembered of a section. More are not needed: a period of checkpoints or evaluations has fewer.
 const USUAL_MAX: usize = 64;
+/// Of so many waits, one may be long without being usual: a moment in which a network or a disk did not answer.
+const WAITS_FOR_OUTLIER: usize = 32;
 /// Waits from which on they are enough to replace a member for a longer one.
 const WAITS_MIN: usize = 8;
 /// Sections whose waits are remembered. The waits in further ones are not learnt.
@@ -61,6 +63,14 @@ impl<'a> AwaitedState<'a> {
             None => WaitClass::Step,
         }
     }
+}
+
+/// The longest of the last waits that is usual: of 64 the third longest, of a few the longest.
+fn longest_usual(waits: &VecDeque<Duration>) -> Option<Duration> {
+    let mut sorted: Vec<Duration> = waits.iter().copied().collect();
+    sorted.sort_unstable();
+    let outliers = waits.len() / WAITS_FOR_OUTLIER;
+    sorted.into_iter().rev().nth(outliers)
 }
 
 /// The last waits that ended by themselves.
@@ -108,7 +118,7 @@ impl UsualWaits {
             Some(ProcessActivity::Waiting | ProcessActivity::Uninterruptible) => FLOOR_WAITING,
             Some(ProcessActivity::Working) | None => FLOOR_WORKING,
         };
-        let longest = usual.into_iter().flatten().max().copied().unwrap_or_default();
+        let longest = usual.and_then(longest_usual).unwrap_or_default();
         let learnt = floor.max(longest.saturating_mul(FACTOR));
         let within = section.and_then(|section| section.within_ms).map(Duration::from_millis);
         let limit = within.unwrap_or(learnt);
@@ -189,6 +199,28 @@ mod tests {
             usual.learn(WaitClass::Step, Duration::from_millis(600));
         }
         assert_eq!(usual.limit(warm(Some(&saves)), None), FLOOR_WAITING);
+    }
+
+    #[test]
+    fn two_long_waits_among_many_are_outliers_and_three_are_usual() {
+        let mut usual = UsualWaits::default();
+        let waits = sight(ProcessActivity::Waiting);
+        let limit = |usual: &UsualWaits| usual.limit(warm(Some(&waits)), None);
+        let learn = |usual: &mut UsualWaits, secs: u64, times: usize| {
+            for _wait in 0..times {
+                usual.learn(WaitClass::Step, Duration::from_secs(secs));
+            }
+        };
+        learn(&mut usual, 100, 1);
+        learn(&mut usual, 5, WAITS_FOR_OUTLIER - 2);
+        assert_eq!(limit(&usual), Duration::from_secs(300), "of few waits the longest");
+        learn(&mut usual, 5, 1);
+        assert_eq!(limit(&usual), Duration::from_secs(15), "it was the only one of many");
+        learn(&mut usual, 100, 1);
+        learn(&mut usual, 5, USUAL_MAX - WAITS_FOR_OUTLIER - 1);
+        assert_eq!(limit(&usual), Duration::from_secs(15), "two of 64");
+        learn(&mut usual, 100, 2);
+        assert_eq!(limit(&usual), Duration::from_secs(300), "as a checkpoint at times");
     }
 
     #[test]
