@@ -278,6 +278,19 @@ impl Job {
         self.agents.insert(format!("{} characters", host.chars().count()), child);
     }
 
+    /// Whether another user may start what is tested here. Where the sources lie in a folder of one user alone, nobody else
+    /// does.
+    #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
+    pub(crate) fn is_reached_by(user: &str) -> bool {
+        let mut test = Command::new("setpriv");
+        test.arg(format!("--reuid={user}")).args(["--clear-groups", "test", "-x", binary()]);
+        let is_reached = test.status().is_ok_and(|status| status.success());
+        if !is_reached {
+            eprintln!("not shown: user {user} does not reach {}", binary());
+        }
+        is_reached
+    }
+
     /// Starts an agent as another user, who may read this job's folder and write the trainers' log. Needs root. `wrapper`
     /// comes before its command.
     pub(crate) fn agent_as(&mut self, wrapper: &[&str], user: &str, host: &str, slots: u32) {
