@@ -115,10 +115,11 @@ impl AsyncCommunicator {
         AsyncCommunicator { shared, progress, abort, term, generation, rank, world }
     }
 
-    /// An asynchronous communicator for another group, such as a sub-group, on the same thread and with the same
-    /// abort word.
-    pub fn beside(&self, communicator: Box<dyn Communicator>) -> AsyncCommunicator {
-        let watch = self.shared.watch.as_ref().map(WatchedGroup::over_part);
+    /// An asynchronous communicator for the sub-group of this colour that the last split of this group has made, on the
+    /// same thread and with the same abort word.
+    pub fn beside(&self, communicator: Box<dyn Communicator>, colour: u32) -> AsyncCommunicator {
+        let ranks = communicator.world_size();
+        let watch = self.shared.watch.as_ref().map(|watch| watch.over_part(colour, ranks));
         AsyncCommunicator::watched(communicator, self.abort.clone(), &self.progress, watch)
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use elastic_driver::{EventKind, HostResetMs, ResetWay};
-use elastic_protocol::messages::PhaseMs;
+use elastic_protocol::messages::{PhaseMs, ProcessNamed};
 use elastic_protocol::{GenerationId, HostName, counted};
 use serde::Serialize;
 
@@ -180,17 +180,31 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             stack,
             native_stack,
             grounds,
+            pid,
+            silent_ms,
         } => {
+            let who = ProcessNamed(*pid);
             let others = if *waiting == 1 { "other has" } else { "others have" };
             let at = innermost(stack.as_deref(), native_stack.as_deref());
             if let Some(grounds) = grounds {
                 return format!(
-                    "{worker} (rank {rank}) HANGS: for {late_ms} ms {grounds}, and it {doing}{at}"
+                    "{worker} (rank {rank}) HANGS: for {late_ms} ms {grounds}, and {who} {doing}{at}"
+                );
+            }
+            if let Some(silent_ms) = silent_ms {
+                let waits = match waiting {
+                    0 => format!("it is awaited in {operation}"),
+                    _ => {
+                        format!("{waiting} {others} waited for it for {late_ms} ms in {operation}")
+                    }
+                };
+                return format!(
+                    "{worker} (rank {rank}) HANGS: it has not been heard for {silent_ms} ms, and {who} {doing}; {waits}"
                 );
             }
             format!(
-                "{worker} (rank {rank}) HANGS: {waiting} {others} waited for it for {late_ms} ms in {operation}, and it \
-                 {doing}{at}"
+                "{worker} (rank {rank}) HANGS: {waiting} {others} waited for it for {late_ms} ms in {operation}, and \
+                 {who} {doing}{at}"
             )
         }
         EventKind::StallEnded { worker, ms, .. } => {

@@ -60,6 +60,8 @@ bugs! {
     HangNeverNamed = "a hang is never named", "driver";
     /// The driver names those who wait, as watchdogs of single ranks do.
     WaiterNamed = "those who wait are named, not those who are awaited", "driver";
+    /// Everybody in a collective counts as waiting for the others, whatever group it is of.
+    OtherCollectiveIgnored = "a rank in another collective counts as one that waits", "driver";
     /// Every wait is held to the limit of one for a stopped process, whatever the process does and whatever is usual.
     EveryWaitIsAHang = "a wait of a second is a hang, whatever the process does", "driver";
     /// A member is replaced although fewer workers than `--min-np` are left, spare slots counted.

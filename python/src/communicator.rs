@@ -476,11 +476,10 @@ impl PyGroup {
     fn split(&self, py: Python<'_>, colour: Option<u32>, key: i32) -> PyResult<Option<PyGroup>> {
         let split = move |group: &mut dyn Communicator| group.split(colour, key);
         // Sub-groups form beside this thread: forming lets no signals through.
-        let Some(group) = self.call(py, "split", String::new(), CallerWaits::Later, split)? else {
-            return Ok(None);
-        };
+        let group = self.call(py, "split", String::new(), CallerWaits::Later, split)?;
+        let Some((group, colour)) = group.zip(colour) else { return Ok(None) };
         let (failure, family) = (self.failure.clone(), Arc::clone(&self.family));
-        Ok(Some(PyGroup::in_family(self.communicator.beside(group), failure, family)))
+        Ok(Some(PyGroup::in_family(self.communicator.beside(group, colour), failure, family)))
     }
 
     /// Leaves the group in good order, after all that was launched. Further operations fail.

@@ -1,10 +1,27 @@
 //! Hangs of programs in Rust: who hangs is named with the functions that it is in. Those of Python's programs are in
 //! `python/tests/test_hangs.py`.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::Signal;
 
 use crate::observe::run_explain;
 use crate::support::{Job, signal};
+
+/// The processes by rank, as `status` has them.
+fn pids_by_rank(job: &Job) -> Vec<i64> {
+    let status = job.status().expect("the driver answers");
+    let workers = status["workers"].as_array().expect("workers");
+    let ranked = workers.iter().filter_map(|it| Some((it["rank"].as_u64()?, it["pid"].as_i64()?)));
+    let by_rank: std::collections::BTreeMap<u64, i64> = ranked.collect();
+    by_rank.into_values().collect()
+}
+
+/// The process of the rank that an event names.
+fn pid_of(job: &Job, named: &serde_json::Value) -> i64 {
+    let rank = named["rank"].as_u64().expect("a rank");
+    pids_by_rank(job)[rank as usize]
+}
 
 #[test]
 fn x_2_a_hang_in_native_code_is_named_with_its_functions_everywhere() {
@@ -15,6 +32,7 @@ fn x_2_a_hang_in_native_code_is_named_with_its_functions_everywhere() {
     job.control("hang.1");
     let named = job.wait("the hang", |job| job.events_of("worker_stalled").pop());
     assert_eq!((&named["rank"], &named["waiting"]), (&1.into(), &1.into()), "{named}");
+    assert_eq!(named["pid"], pid_of(&job, &named), "{named}");
     let calls = named["native_stack"].as_str().unwrap_or_default();
     let place = |name: &str| calls.lines().position(|call| call.contains(name));
     let hangs = place("trainer::waits_for_a_batch_that_does_not_come");
@@ -26,10 +44,64 @@ fn x_2_a_hang_in_native_code_is_named_with_its_functions_everywhere() {
         (!status["stalled"].as_array()?.is_empty()).then_some(status)
     });
     assert_eq!(status["stalled"][0]["native_stack"], named["native_stack"], "{status}");
+    assert_eq!(status["stalled"][0]["pid"], named["pid"], "{status}");
     let (code, told, stderr) = run_explain(&job, &["now"]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(told.contains("waits_for_a_batch_that_does_not_come (trainer)"), "{told}");
     assert_eq!(job.events_of("reset_decided").len(), 0, "nobody was disturbed");
+}
+
+#[test]
+fn x_15_a_rank_in_a_collective_of_a_sub_group_is_named_with_both_collectives() {
+    let mut job = Job::start(&["-n", "3", "--hang-timeout", "2"], &[]);
+    job.control("pairs");
+    for host in ["a", "b", "c"] {
+        job.agent(host, 1);
+    }
+    job.wait_for_sizes(&[3]);
+    job.wait_for_steps();
+    job.control("elsewhere.1");
+    let named = job.wait("the hang", |job| job.events_of("worker_stalled").pop());
+    assert_eq!((&named["rank"], &named["waiting"]), (&1.into(), &2.into()), "{named}");
+    assert_eq!(named["pid"], pid_of(&job, &named), "{named}");
+    let awaited_in = named["operation"].as_str().unwrap_or_default();
+    assert!(awaited_in.starts_with("all_reduce, call "), "{named}");
+    let doing = named["doing"].as_str().unwrap_or_default();
+    assert!(
+        doing.starts_with("is in another collective, barrier of a sub-group of 2, and "),
+        "{named}"
+    );
+    assert_eq!(job.events_of("reset_decided").len(), 0, "nobody was disturbed");
+}
+
+/// Within which time of its stop a process is named, with steps of a second.
+const NAMED_WITHIN: Duration = Duration::from_secs(3);
+
+#[test]
+fn x_2_a_stopped_worker_of_four_is_named_with_its_state_before_it_is_given_up() {
+    let mut job = Job::start(&["-n", "4", "--min-np", "1"], &["--step-ms", "1000"]);
+    for host in ["a", "b"] {
+        job.agent(host, 2);
+    }
+    job.wait_for_sizes(&[4]);
+    job.wait_for_steps();
+    let (pid, pids) = (job.pid("b", 1), pids_by_rank(&job));
+    let stopped = Instant::now();
+    signal(pid, Signal::SIGSTOP);
+    let named = job.wait("the name", |job| {
+        assert!(stopped.elapsed() < NAMED_WITHIN, "nobody is named: {}", job.stderr());
+        job.events_of("worker_stalled").pop()
+    });
+    let rank = pids.iter().position(|it| *it == i64::from(pid));
+    assert_eq!((named["rank"].as_u64(), &named["pid"]), (rank.map(|it| it as u64), &pid.into()));
+    assert!(named["worker"].as_str().is_some_and(|it| it.starts_with("b[1]#")), "{named}");
+    assert_eq!(named["doing"], "is stopped by a signal or a debugger", "{named}");
+    let operation = named["operation"].as_str().unwrap_or_default();
+    let known = ["all_reduce, call ", "the collectives after step "];
+    assert!(known.iter().any(|known| operation.starts_with(known)), "{named}");
+    assert!(named["silent_ms"].as_u64() >= Some(1_000), "{named}");
+    let reset = job.wait("its reset", |job| job.events_of("reset_decided").pop());
+    assert!(reset["cause"].to_string().contains("stopped by a signal"), "{reset}");
 }
 
 #[test]

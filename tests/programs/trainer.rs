@@ -11,6 +11,8 @@
 //! | `slow-finish.RANK` | that rank takes two seconds to finish |
 //! | `flip.RANK` | one bit of one of that rank's weights is flipped, once |
 //! | `hang.RANK` | that rank waits in native code for ever, once |
+//! | `pairs` | each generation begins with sub-groups of two neighbours |
+//! | `elsewhere.RANK` | that rank enters a barrier of its pair instead of the step's collective, once |
 //! | `hold` | all ranks wait before their next step for as long as the file is there |
 
 use std::fs::{self, File, OpenOptions};
@@ -107,6 +109,10 @@ fn main() -> Result<()> {
     let counts = Counts { epoch: 0, steps: 0, trained, padding, weights, averages, own };
     elastic_node::run(elastic_node::state(counts), |worker, state| {
         log.write("enter", worker, state);
+        let pair = match flags.control.join("pairs").exists() {
+            true => worker.split(Some(worker.rank() / 2), 0)?,
+            false => None,
+        };
         loop {
             for batch in worker.sampler(&flags.samples, flags.batch_size, state.epoch) {
                 std::thread::park_timeout(Duration::from_millis(flags.step_ms));
@@ -114,6 +120,9 @@ fn main() -> Result<()> {
                     std::thread::park_timeout(Duration::from_millis(flags.step_ms));
                 }
                 steer(worker, &flags)?;
+                if taken(&flags.control, &format!("elsewhere.{}", worker.rank())) {
+                    pair.iter().try_for_each(|pair| pair.barrier())?;
+                }
                 let mut counts = vec![0u32; flags.samples];
                 for index in batch.iter() {
                     counts[index] += 1;

@@ -175,9 +175,11 @@ impl GoodputLedger {
                 self.generation_formed(generation, members, *step);
             }
             EventKind::GenerationRunning { .. } => self.generation_running(generation),
-            EventKind::WorkerStalled { worker, late_ms, grounds, .. } => {
-                // A stall that is only possible stays booked as training: it may be.
-                if grounds.as_ref().is_none_or(HangGrounds::is_more_than_possible) {
+            EventKind::WorkerStalled { worker, late_ms, grounds, silent_ms, .. } => {
+                // A stall that is only possible stays booked as training: it may be. The time of one that is given up for its
+                // silence is that of noticing it, which its reset tells.
+                let holds_up_all = grounds.as_ref().is_none_or(HangGrounds::is_more_than_possible);
+                if holds_up_all && silent_ms.is_none() {
                     self.stalled(worker, *late_ms);
                 }
             }

@@ -249,6 +249,7 @@ fn what_only_may_be_a_hang_is_booked_as_training() {
         [EventKind::WorkerStalled {
             worker: b.clone(),
             rank: 1,
+            pid: None,
             operation: String::new(),
             waiting: 1,
             late_ms: 10_000,
@@ -256,18 +257,18 @@ fn what_only_may_be_a_hang_is_booked_as_training() {
             stack: None,
             native_stack: None,
             grounds: Some(grounds),
+            silent_ms: None,
         }],
     );
     story.at(60, [EventKind::StallEnded { worker: b, ms: 20_000.0, usual: false }]);
     assert_eq!(story.seconds(TimeBucket::Hung), 0.0);
 }
 
-#[test]
-fn a_hang_is_booked_from_its_begin_and_charged_to_the_reset_that_ends_it() {
-    let (mut story, [_, b]) = Story::two_train();
-    let stalled = || EventKind::WorkerStalled {
-        worker: b.clone(),
+fn stalled(worker: &WorkerId, silent_ms: Option<u64>) -> EventKind {
+    EventKind::WorkerStalled {
+        worker: worker.clone(),
         rank: 1,
+        pid: Some(7),
         operation: "all_reduce, call 17".to_owned(),
         waiting: 1,
         late_ms: 10_000,
@@ -275,7 +276,22 @@ fn a_hang_is_booked_from_its_begin_and_charged_to_the_reset_that_ends_it() {
         stack: None,
         native_stack: None,
         grounds: None,
-    };
+        silent_ms,
+    }
+}
+
+#[test]
+fn the_time_of_a_worker_that_is_given_up_for_its_silence_is_that_of_noticing_it() {
+    let (mut story, [_, b]) = Story::two_train();
+    story.at(50, [stalled(&b, Some(10_000))]);
+    story.at(50, killed(&b));
+    assert_eq!(story.seconds(TimeBucket::Hung), 0.0);
+}
+
+#[test]
+fn a_hang_is_booked_from_its_begin_and_charged_to_the_reset_that_ends_it() {
+    let (mut story, [_, b]) = Story::two_train();
+    let stalled = || stalled(&b, None);
     story.at(50, [stalled()]);
     story.at(60, [EventKind::StallEnded { worker: b.clone(), ms: 20_000.0, usual: false }]);
     assert_eq!(story.seconds(TimeBucket::Hung), 40.0, "two slots from second 40 to 60");
@@ -360,6 +376,7 @@ fn any_kind() -> impl Strategy<Value = EventKind> {
         (any_worker(), 0..60_000_u64).prop_map(|(worker, late_ms)| EventKind::WorkerStalled {
             worker,
             rank: 0,
+            pid: None,
             operation: String::new(),
             waiting: 1,
             late_ms,
@@ -367,6 +384,7 @@ fn any_kind() -> impl Strategy<Value = EventKind> {
             stack: None,
             native_stack: None,
             grounds: None,
+            silent_ms: None,
         }),
         any_worker().prop_map(|worker| EventKind::StallEnded { worker, ms: 1.0, usual: true }),
         (any_worker(), 0.0..9e4_f64, [0.0..1.0_f64, 0.0..1.0, 0.0..1.0]).prop_map(

@@ -35,7 +35,7 @@ pub use reach::{ReachAnswer, ReachFinding, ReachRequest};
 pub use reported::{InvalidReport, ReportedValues};
 pub use standstill::{
     AwaitedWorker, CollectivePosition, CurrentCollective, HangGrounds, HangSureness,
-    ProcessActivity, ProcessCounters, ProcessSight, StalledWorker, TrainingSection,
+    ProcessActivity, ProcessCounters, ProcessNamed, ProcessSight, StalledWorker, TrainingSection,
 };
 pub use step_times::StepTimes;
 pub use straggler::StragglingWorker;

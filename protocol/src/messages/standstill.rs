@@ -44,11 +44,29 @@ pub struct CurrentCollective {
     pub kind: String,
     /// Whether all ranks take part, not those of a sub-group alone.
     pub is_of_all: bool,
+    /// Which group it is of: the same number on each of the group's ranks, another one for each other group of the
+    /// generation. Zero is the group of all ranks.
+    #[serde(default)]
+    pub group: u64,
+    /// How many ranks the group has; zero if that is not known.
+    #[serde(default)]
+    pub ranks: u32,
 }
 
 impl CurrentCollective {
     /// Longest kind, in bytes.
     pub const KIND_BYTES_MAX: usize = 32;
+
+    /// The collective with its number among those of all ranks, which only these share.
+    #[must_use]
+    pub fn named(&self, call: u64) -> String {
+        let Self { kind, is_of_all, ranks, .. } = self;
+        match (is_of_all, ranks) {
+            (true, _) => format!("{kind}, call {call}"),
+            (false, 0) => format!("{kind} of a sub-group"),
+            (false, ranks) => format!("{kind} of a sub-group of {ranks}"),
+        }
+    }
 }
 
 /// What a process does, as far as its host's system shows it.
@@ -78,7 +96,8 @@ pub struct ProcessSight {
     pub watched_ms: u64,
     /// CPU time that it and its descendants have used in that time, in milliseconds.
     pub cpu_ms: u64,
-    /// Bytes that they have read and written in that time, from files, pipes and sockets.
+    /// Bytes that they have read and written in that time, from files, pipes and sockets; what recv(2) and send(2) move is
+    /// not counted by the kernel.
     pub moved_bytes: u64,
     /// What its main thread waits in, such as `write to file descriptor 1 (a pipe)`.
     pub waits_in: Option<String>,
@@ -101,7 +120,7 @@ pub struct ProcessSight {
 pub struct ProcessCounters {
     /// CPU time, in milliseconds.
     pub cpu_ms: u64,
-    /// Bytes read and written, from files, pipes and sockets.
+    /// Bytes read and written, as in [`ProcessSight::moved_bytes`].
     pub moved_bytes: u64,
     /// How often its main thread has given its processor up, or lost it.
     pub switches: u64,
@@ -222,7 +241,10 @@ pub struct StalledWorker {
     pub host: HostName,
     /// Its slot.
     pub slot: u32,
-    /// The collective in which the others wait for it, such as `all_reduce, number 17`.
+    /// Its process on that host; absent if it is not known.
+    #[serde(default)]
+    pub pid: Option<u32>,
+    /// The collective in which the others wait for it, such as `all_reduce, call 17`.
     pub operation: String,
     /// How long they have waited, in milliseconds.
     pub late_ms: u64,
@@ -290,17 +312,31 @@ impl StalledWorker {
 /// One line, without the stack.
 impl fmt::Display for StalledWorker {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, host, slot, operation, late_ms, doing, grounds, .. } = self;
+        let Self { rank, host, slot, operation, late_ms, doing, grounds, pid, .. } = self;
+        let who = ProcessNamed(*pid);
         if let Some(grounds) = grounds {
             return write!(
                 formatter,
-                "rank {rank} ({host}:{slot}) hangs: for {late_ms} ms {grounds}, and it {doing}"
+                "rank {rank} ({host}:{slot}) hangs: for {late_ms} ms {grounds}, and {who} {doing}"
             );
         }
         write!(
             formatter,
-            "rank {rank} ({host}:{slot}) hangs: others have waited {late_ms} ms for it in {operation}, and it {doing}"
+            "rank {rank} ({host}:{slot}) hangs: others have waited {late_ms} ms for it in {operation}, and {who} {doing}"
         )
+    }
+}
+
+/// The process of a worker that was named before, as the subject of what it does.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessNamed(pub Option<u32>);
+
+impl fmt::Display for ProcessNamed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(pid) => write!(formatter, "its process {pid}"),
+            None => formatter.write_str("it"),
+        }
     }
 }
 

@@ -64,6 +64,7 @@ const fn shows_in_long_waits(bug: Bug) -> bool {
     matches!(
         bug,
         Bug::SectionsIgnored
+            | Bug::OtherCollectiveIgnored
             | Bug::StragglerByWaiting
             | Bug::StragglerAtOnce
             | Bug::ReplacedBelowMin
@@ -100,6 +101,7 @@ const fn draws(bug: Bug) -> u32 {
         Bug::FirstAddressKept | Bug::LaneNeverAnswers => 5,
         Bug::HangNeverNamed
         | Bug::WaiterNamed
+        | Bug::OtherCollectiveIgnored
         | Bug::EveryWaitIsAHang
         | Bug::SectionsIgnored
         | Bug::GoingOnNotTold

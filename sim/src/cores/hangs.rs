@@ -74,9 +74,14 @@ impl World {
     /// Where the training thread of a process stands.
     pub(crate) fn position_of(&self, process: u32) -> CollectivePosition {
         let program = &self.processes[process as usize].program;
-        let kind = "all_reduce".to_owned();
-        let inside = (program.stage == ProgramStage::Reducing)
-            .then_some(CurrentCollective { kind, is_of_all: true });
+        let is_in_step = program.stage == ProgramStage::Reducing;
+        let (kind, group) = ("all_reduce".to_owned(), 0);
+        let of_all = CurrentCollective { kind, is_of_all: true, group, ranks: 0 };
+        // In a group of two, whose other rank does not come.
+        let (kind, group) = ("barrier".to_owned(), 1 + u64::from(process));
+        let of_part = CurrentCollective { kind, is_of_all: false, group, ranks: 2 };
+        let elsewhere = self.hangs_in_another_collective(process).then_some(of_part);
+        let inside = is_in_step.then_some(of_all).or(elsewhere);
         let section = self.hangs_in_section(process).then(|| {
             let name = "evaluation".to_owned();
             TrainingSection { name, within_ms: None }
@@ -90,6 +95,14 @@ impl World {
         let entry = &self.processes[process as usize];
         let is_inside = entry.program.stage == ProgramStage::Reducing;
         entry.thread_hangs > 0 && !is_inside && may_hang_in_section(&entry.id)
+    }
+
+    /// Whether the thread of a process hangs in a collective of a sub-group, while the others are in one of all.
+    fn hangs_in_another_collective(&self, process: u32) -> bool {
+        let entry = &self.processes[process as usize];
+        entry.thread_hangs > 0
+            && entry.program.stage == ProgramStage::Computing
+            && may_hang_in_another_collective(&entry.id)
     }
 
     /// Notes that the thread of a process goes on.
@@ -224,6 +237,19 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Checks a member that the driver names since it is silent: somebody has stopped it, or had a short while ago.
+    pub(super) fn check_silent(&self, worker: &WorkerId) -> Result<(), String> {
+        let Some(process) = self.process_of(self.driver.job, worker) else {
+            return Err(format!("hangs: {worker} is said to be stopped, and there is none"));
+        };
+        let entry = &self.processes[process as usize];
+        let was_stopped = entry.continued_at.is_some_and(|at| at + ON_THE_WAY_NS > self.now);
+        match entry.stopped > 0 || was_stopped {
+            true => Ok(()),
+            false => Err(format!("hangs: {worker} is said to be stopped, and is not")),
+        }
     }
 
     /// Checks a script that the driver names: it hangs, or did a short while ago, and is shown with its own stack.
@@ -374,8 +400,14 @@ impl World {
                 && self.heard_all_the_time(process)
         };
         let has_waiter = members().any(|process| in_stage(process, ProgramStage::Reducing));
+        // Who is in another collective is named where all others wait in one: else it may wait itself.
+        let all_wait_for = |hanging: u32| {
+            let mut others = members().filter(|process| *process != hanging);
+            others.all(|process| in_stage(process, ProgramStage::Reducing))
+        };
         members().find(|process| {
             has_waiter
+                && (!self.hangs_in_another_collective(*process) || all_wait_for(*process))
                 && self.processes[*process as usize].thread_hangs > 0
                 && in_stage(*process, ProgramStage::Computing)
         })
@@ -439,6 +471,11 @@ impl World {
 /// Whether a worker's thread is in a section whenever it hangs: so it is for every other worker.
 const fn may_hang_in_section(worker: &WorkerId) -> bool {
     worker.incarnation.0 % 2 == 1
+}
+
+/// Whether a worker's thread is in a collective of a sub-group whenever it hangs between steps.
+const fn may_hang_in_another_collective(worker: &WorkerId) -> bool {
+    worker.incarnation.0 % 4 == 0
 }
 
 fn native_stack_of(worker: &WorkerId) -> String {

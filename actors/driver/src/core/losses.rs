@@ -286,7 +286,7 @@ impl DriverCore {
             return;
         }
         let evidence = last_heard(now, silent_ms);
-        let doing = self.take_silent_doing(worker);
+        let doing = self.take_silent_doing(worker, silent_ms);
         let cause = ResetCause::WorkerSilent { worker: worker.clone(), silent_ms, doing };
         let message = cause.to_string();
         self.note_failure(worker, None, &message);

@@ -263,6 +263,9 @@ pub enum EventKind {
         worker: WorkerId,
         /// Its rank.
         rank: u32,
+        /// Its process; none if it is not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
         /// The collective that the others wait in, such as `all_reduce, call 17`.
         operation: String,
         /// How many wait.
@@ -280,6 +283,10 @@ pub enum EventKind {
         /// By restart, why it is taken to hang, and how sure that is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grounds: Option<HangGrounds>,
+        /// For a process that somebody has stopped: how long it has not been heard, in milliseconds. It is given up for that,
+        /// and its reset follows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        silent_ms: Option<u64>,
     },
     /// A member that hung goes on.
     StallEnded {

@@ -98,6 +98,10 @@ impl World {
                     None => _ = self.driver.stopped_unstarted.insert(worker),
                 }
             }
+            EventKind::WorkerStalled { worker, silent_ms: Some(_), .. } => {
+                let checked = self.check_silent(&worker);
+                self.demand(checked);
+            }
             EventKind::WorkerStalled { worker, late_ms, stack, native_stack, grounds, .. } => {
                 let (stack, native_stack) = (stack.as_deref(), native_stack.as_deref());
                 let checked = match &grounds {

@@ -28,6 +28,9 @@ struct PresentWait {
     awaited: BTreeMap<WorkerId, AwaitedMember>,
 }
 
+/// A member whose training thread stands still, by its name.
+type StandingMember<'a> = (&'a WorkerId, &'a StillMember);
+
 impl DriverCore {
     /// A worker's training thread stands still, or goes on.
     pub(crate) fn handle_standstill(
@@ -95,9 +98,19 @@ impl DriverCore {
         self.look_at(worker, false);
     }
 
-    /// What the process of a worker did that is given up since it is silent.
-    pub(crate) fn take_silent_doing(&mut self, worker: &WorkerId) -> Option<String> {
-        self.hangs.silent.remove(worker).map(|sight| sight.to_string())
+    /// What the process of a worker did that is given up since it is silent. One that somebody has stopped is named, with
+    /// what the others wait in.
+    pub(crate) fn take_silent_doing(
+        &mut self,
+        worker: &WorkerId,
+        silent_ms: u64,
+    ) -> Option<String> {
+        let sight = self.hangs.silent.remove(worker)?;
+        let doing = sight.to_string();
+        if sight.is_by_force() && !self.is_named(worker) && !is_planted(Bug::HangNeverNamed) {
+            self.name_silent(worker, silent_ms, doing.clone());
+        }
+        Some(doing)
     }
 
     /// Sees who waits for whom, and acts on a wait that lasts too long.
@@ -135,21 +148,29 @@ impl DriverCore {
         let still = self.hangs.still.iter().filter(|(worker, _)| is_training(worker));
         let (waiting, outside): (Vec<_>, Vec<_>) =
             still.partition(|(_, member)| member.position.inside.is_some());
+        // Who stands still in another collective than most is awaited only if nobody else is: a sub-group whose ranks have
+        // not all come holds up the others of its group alone.
+        let all_wait = outside.is_empty() && finished.is_empty();
+        let all_wait = all_wait && waiting.len() == current.alive.len();
+        let (waiting, elsewhere) = match all_wait && !is_planted(Bug::OtherCollectiveIgnored) {
+            true => by_collective(waiting),
+            false => (waiting, Vec::new()),
+        };
         let first = waiting.iter().min_by_key(|(_, member)| member.since)?;
         let inside = first.1.position.inside.as_ref()?;
-        let operation = match inside.is_of_all {
-            true => format!("{}, call {}", inside.kind, first.1.position.entered),
-            false => format!("{} of a sub-group", inside.kind),
-        };
+        let operation = inside.named(first.1.position.entered);
         let since = first.1.since;
         let member = |worker: &WorkerId, own: Time, still: Option<&StillMember>| {
-            let section = still.and_then(|still| still.position.section.clone());
+            let position = still.map(|still| &still.position);
+            let section = position.and_then(|position| position.section.clone());
+            let inside = position.and_then(|it| Some(it.inside.as_ref()?.named(it.entered)));
             let (since, has_finished) = (since.max(own), still.is_none());
             let (sight, forced_since, naming) = (None, None, Naming::NotYet);
             let member = AwaitedMember {
                 since,
                 has_finished,
                 section,
+                inside,
                 sight,
                 forced_since,
                 naming,
@@ -161,7 +182,7 @@ impl DriverCore {
             |(worker, still): (&WorkerId, &StillMember)| member(worker, still.since, Some(still));
         let gone = finished.iter().map(|(worker, at)| member(worker, *at, None));
         let mut awaited: BTreeMap<WorkerId, AwaitedMember> =
-            outside.into_iter().map(standing).chain(gone).collect();
+            outside.into_iter().chain(elsewhere).map(standing).chain(gone).collect();
         if is_planted(Bug::WaiterNamed) {
             awaited = waiting.iter().copied().map(standing).collect();
         }
@@ -190,8 +211,9 @@ impl DriverCore {
         for (worker, member) in &mut awaited {
             let known = known.as_mut().and_then(|wait| wait.awaited.remove(worker));
             if let Some(known) = known {
-                let (section, has_finished) = (member.section.take(), member.has_finished);
-                *member = AwaitedMember { section, has_finished, ..known };
+                let (section, inside) = (member.section.take(), member.inside.take());
+                let has_finished = member.has_finished;
+                *member = AwaitedMember { section, inside, has_finished, ..known };
             }
         }
         // Of several who were awaited, some have come.
@@ -257,4 +279,33 @@ impl DriverCore {
             self.output(DriverOutput::ToAgent { to: agent, message });
         }
     }
+}
+
+/// Of members that all stand still in collectives: those in the one that most wait in, and those that are in others.
+/// A group whose ranks are all in it waits for nobody, and its ranks come when they are through: they are neither.
+fn by_collective<'a>(
+    inside: Vec<StandingMember<'a>>,
+) -> (Vec<StandingMember<'a>>, Vec<StandingMember<'a>>) {
+    let group_of = |(_, still): &StandingMember<'a>| {
+        still.position.inside.as_ref().map(|inside| (inside.group, inside.ranks))
+    };
+    let mut groups: BTreeMap<(u64, u32), usize> = BTreeMap::new();
+    for group in inside.iter().filter_map(group_of) {
+        *groups.entry(group).or_default() += 1;
+    }
+    let lacks_somebody = |(group, ranks): (u64, u32), here: usize| {
+        let is_of_all = group == 0;
+        is_of_all || ranks == 0 || here < ranks as usize
+    };
+    groups.retain(|group, here| lacks_somebody(*group, *here));
+    // Of two with as many, the group of all ranks comes first.
+    let most = groups.iter().max_by_key(|((group, _), here)| (**here, *group == 0));
+    let Some(most) = most.map(|(group, _)| *group) else { return (inside, Vec::new()) };
+    let of = |members: &[StandingMember<'a>], is_wanted: &dyn Fn((u64, u32)) -> bool| {
+        let wanted = members.iter().copied();
+        wanted.filter(|member| group_of(member).is_some_and(is_wanted)).collect::<Vec<_>>()
+    };
+    let waiting = of(&inside, &|group| group == most);
+    let elsewhere = of(&inside, &|group| group != most && groups.contains_key(&group));
+    (waiting, elsewhere)
 }

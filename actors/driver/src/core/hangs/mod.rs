@@ -2,7 +2,8 @@
 //! in `handlers`, which says who is awaited, `naming`, which names who hangs, and `shown`, for the status.
 //!
 //! Workers report that their training thread stands still, where, and that it goes on. Who stands still inside a
-//! collective waits; who stands still outside of all collectives, or has finished, is awaited. Agents look at the
+//! collective waits; who stands still outside of all collectives, or has finished, is awaited, and where all stand still in
+//! collectives, who is in another one than most. Agents look at the
 //! processes of those who are awaited. A wait that lasts for longer than is usual (`limits`) is a hang: the member is
 //! named, and the operator's answer follows (`--on-hang`).
 
@@ -83,6 +84,9 @@ struct AwaitedMember {
     has_finished: bool,
     /// The section of the program that it is in.
     section: Option<TrainingSection>,
+    /// The collective that it is in, which is another one than that of the others.
+    #[serde(default)]
+    inside: Option<String>,
     /// The last sight of its process.
     sight: Option<ProcessSight>,
     /// The time since which every sight was one of a stopped or frozen process.

@@ -21,6 +21,7 @@ impl DriverCore {
             rank: self.round.rank_of(worker)?,
             host: worker.host.clone(),
             slot: worker.slot,
+            pid: self.pid_of(worker),
             operation: wait.operation.clone(),
             late_ms: waited_ms(now, member.since),
             doing: member.doing(),
@@ -37,11 +38,13 @@ impl DriverCore {
         waiting: usize,
         stalled: StalledWorker,
     ) {
-        let StalledWorker { rank, operation, late_ms, doing, stack, native_stack, grounds, .. } =
+        let StalledWorker { rank, pid, operation, late_ms, doing, stack, native_stack, .. } =
             stalled;
+        let grounds = stalled.grounds;
         self.event(EventKind::WorkerStalled {
             worker,
             rank,
+            pid,
             operation,
             waiting,
             late_ms,
@@ -49,7 +52,48 @@ impl DriverCore {
             stack,
             native_stack,
             grounds,
+            silent_ms: None,
         });
+    }
+
+    /// Whether a member was named for which others wait.
+    pub(super) fn is_named(&self, worker: &WorkerId) -> bool {
+        let member = self.hangs.wait.as_ref().and_then(|wait| wait.awaited.get(worker));
+        member.is_some_and(|member| member.naming == Naming::Done)
+    }
+
+    /// Names a member that is given up since it is silent, and that somebody has stopped. It does not tell that it stands
+    /// still, so nobody may be known to wait for it yet.
+    pub(super) fn name_silent(&mut self, worker: &WorkerId, silent_ms: u64, doing: String) {
+        let Some(rank) = self.round.rank_of(worker) else { return };
+        let others = self.hangs.still.iter().filter(|(other, _)| *other != worker);
+        let waiting =
+            others.filter_map(|(_, still)| Some((still, still.position.inside.as_ref()?)));
+        let waiting: Vec<_> = waiting.collect();
+        let first = waiting.iter().min_by_key(|(still, _)| still.since);
+        let step = self.roster.worker(worker).map_or(0, |record| record.step.0);
+        let operation = match first {
+            Some((still, inside)) => inside.named(still.position.entered),
+            None => format!("the collectives after step {step}"),
+        };
+        self.event(EventKind::WorkerStalled {
+            worker: worker.clone(),
+            rank,
+            pid: self.pid_of(worker),
+            operation,
+            waiting: waiting.len(),
+            late_ms: silent_ms,
+            doing,
+            stack: None,
+            native_stack: None,
+            grounds: None,
+            silent_ms: Some(silent_ms),
+        });
+    }
+
+    /// The process of a worker.
+    pub(crate) fn pid_of(&self, worker: &WorkerId) -> Option<u32> {
+        self.roster.worker(worker).and_then(|record| record.pid)
     }
 
     /// Workers that hang.
@@ -107,7 +151,12 @@ impl AwaitedMember {
         let doing = match &self.sight {
             _ if self.has_finished => "has finished, and calls no further collective".to_owned(),
             Some(sight) => sight.to_string(),
+            None if self.inside.is_some() => "waits".to_owned(),
             None => "is in its own code".to_owned(),
+        };
+        let doing = match &self.inside {
+            Some(inside) => format!("is in another collective, {inside}, and {doing}"),
+            None => doing,
         };
         match &self.section {
             Some(section) => format!("{doing} (in its section {:?})", section.name),

@@ -130,6 +130,7 @@ impl DriverCore {
             rank: self.round.rank_of(worker)?,
             host: worker.host.clone(),
             slot: worker.slot,
+            pid: self.pid_of(worker),
             operation: OWN_COLLECTIVES.to_owned(),
             late_ms: u64::try_from(now.since(*since).as_millis()).unwrap_or(u64::MAX),
             doing: member.sight.to_string(),

@@ -60,7 +60,13 @@ pub(super) fn sight(activity: ProcessActivity) -> ProcessSight {
 }
 
 pub(super) fn inside() -> CollectivePosition {
-    let inside = Some(CurrentCollective { kind: "all_reduce".to_owned(), is_of_all: true });
+    inside_of(0, 0)
+}
+
+/// In a collective of a group of so many ranks; group 0 is that of all.
+fn inside_of(group: u64, ranks: u32) -> CollectivePosition {
+    let (kind, is_of_all) = ("all_reduce".to_owned(), group == 0);
+    let inside = Some(CurrentCollective { kind, is_of_all, group, ranks });
     CollectivePosition { entered: 17, inside, section: None }
 }
 
@@ -134,6 +140,10 @@ fn x_2_who_has_not_come_is_named_and_not_who_waits() {
     let status = cluster.core.status(cluster.now, &|_| String::new());
     assert_eq!(status.stalled.len(), 1);
     assert_eq!((status.stalled[0].rank, status.stalled[0].host.as_str()), (1, "b"));
+    let pid = status.workers.iter().find(|worker| worker.rank == Some(1)).and_then(|it| it.pid);
+    assert!(pid.is_some() && status.stalled[0].pid == pid, "{:?}", status.stalled);
+    let process = format!("and its process {} is stopped", pid.unwrap_or_default());
+    assert!(status.stalled[0].to_string().contains(&process), "{}", status.stalled[0]);
     assert!(status.awaited[0].why.contains("2 others wait for it in all_reduce, call 17"));
 }
 
@@ -325,6 +335,72 @@ fn members_that_all_compute_or_all_wait_are_no_hang_of_one() {
 }
 
 #[test]
+fn x_15_a_member_in_another_collective_is_named_with_both_collectives() {
+    let mut cluster = three(tell_after_five_seconds);
+    let [a, b, c] = ["a", "b", "c"].map(|host| cluster.worker(host, 0));
+    for worker in [&a, &c] {
+        cluster.stands(worker, inside());
+    }
+    cluster.stands(&b, inside_of(9, 2));
+    cluster.sights.insert(b.clone(), sight(ProcessActivity::Waiting));
+    cluster.pass(seconds(5));
+    let [EventKind::WorkerStalled { worker, operation, waiting, doing, .. }] = &cluster.stalls[..]
+    else {
+        panic!("one event: {:?}", cluster.stalls)
+    };
+    assert_eq!((worker, operation.as_str(), *waiting), (&b, "all_reduce, call 17", 2));
+    assert_eq!(doing, "is in another collective, all_reduce of a sub-group of 2, and waits");
+}
+
+#[test]
+fn of_two_collectives_the_one_of_fewer_members_is_the_other_one_and_that_of_all_is_not() {
+    for (stands, expected) in [
+        ([inside_of(9, 3), inside_of(9, 3), inside()], 2),
+        // As many wait in each: one more computes in neither, and the job has two members left.
+        ([inside_of(9, 2), inside(), inside()], 0),
+    ] {
+        let mut cluster = three(tell_after_five_seconds);
+        for (worker, position) in cluster.members().into_iter().zip(stands) {
+            cluster.stands(&worker, position);
+        }
+        cluster.pass(seconds(10));
+        let named: Vec<WorkerId> = cluster.named().into_iter().map(|(worker, _)| worker).collect();
+        assert_eq!(named, [cluster.members()[expected].clone()]);
+    }
+}
+
+#[test]
+fn a_sub_group_that_is_complete_or_one_whose_other_member_computes_is_no_other_collective() {
+    for stands in [
+        // All of the pair are in it: they come when they are through.
+        [Some(inside_of(9, 2)), Some(inside_of(9, 2)), Some(inside())],
+        // The other one of the pair moves: it may be on its way.
+        [Some(inside_of(9, 2)), None, Some(inside())],
+        // Two pairs that are both complete, as far as they have members here.
+        [Some(inside_of(8, 1)), Some(inside_of(9, 2)), Some(inside_of(9, 2))],
+    ] {
+        let mut cluster = three(tell_after_five_seconds);
+        for (worker, position) in cluster.members().into_iter().zip(stands) {
+            position.into_iter().for_each(|position| cluster.stands(&worker, position));
+        }
+        cluster.pass(seconds(60));
+        assert_eq!(cluster.named(), []);
+    }
+}
+
+#[test]
+fn who_stands_outside_is_named_before_who_is_in_another_collective() {
+    let mut cluster = three(tell_after_five_seconds);
+    let [a, b, c] = ["a", "b", "c"].map(|host| cluster.worker(host, 0));
+    cluster.stands(&a, inside());
+    cluster.stands(&b, inside_of(9, 2));
+    cluster.stands(&c, outside());
+    cluster.pass(seconds(10));
+    let named: Vec<WorkerId> = cluster.named().into_iter().map(|(worker, _)| worker).collect();
+    assert_eq!(named, [c], "the others may wait for it");
+}
+
+#[test]
 fn who_has_finished_is_no_hang_of_those_that_are_about_to() {
     let mut cluster = three(tell_after_five_seconds);
     let late = cluster.worker("b", 0);
@@ -394,4 +470,42 @@ fn x_2_a_silent_worker_is_looked_at_and_its_cause_says_what_it_does() {
     cluster.pass(seconds(1));
     let cause = cluster.resets.first().map(ToString::to_string).expect("a reset");
     assert!(cause.ends_with("its process is stopped by a signal or a debugger"), "{cause}");
+}
+
+#[test]
+fn x_2_a_silent_worker_that_somebody_has_stopped_is_named_and_another_one_is_not() {
+    for (activity, is_known_to_wait) in [
+        (ProcessActivity::Stopped, true),
+        (ProcessActivity::Frozen, false),
+        (ProcessActivity::Waiting, true),
+    ] {
+        let mut cluster = three(|_config| {});
+        let [a, silent, c] = ["a", "b", "c"].map(|host| cluster.worker(host, 0));
+        cluster.sights.insert(silent.clone(), sight(activity));
+        for worker in [a, c].into_iter().filter(|_| is_known_to_wait) {
+            cluster.stands(&worker, inside());
+        }
+        cluster.worker_link(&silent, LinkEvent::Silent { silent_ms: 1_000 });
+        cluster.pass(seconds(1));
+        let cause = cluster.resets.first();
+        assert!(matches!(cause, Some(ResetCause::WorkerSilent { .. })), "X-2: {cause:?}");
+        let (awaited_in, expected) = match is_known_to_wait {
+            true => ("all_reduce, call 17", 2),
+            false => ("the collectives after step 5", 0),
+        };
+        match &cluster.stalls[..] {
+            [] => assert_eq!(activity, ProcessActivity::Waiting),
+            [
+                EventKind::WorkerStalled {
+                    worker, rank, pid, operation, waiting, silent_ms, ..
+                },
+            ] => {
+                assert_ne!(activity, ProcessActivity::Waiting, "it may be busy");
+                assert_eq!((worker, *rank, pid.is_some()), (&silent, 1, true));
+                assert_eq!((operation.as_str(), *waiting), (awaited_in, expected));
+                assert_eq!(*silent_ms, Some(1_200));
+            }
+            other => panic!("one event: {other:?}"),
+        }
+    }
 }

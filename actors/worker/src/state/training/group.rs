@@ -66,9 +66,12 @@ impl Group {
     /// As [`all_reduce`](Self::all_reduce).
     pub fn split(&self, colour: Option<u32>, key: i32) -> Result<Option<Self>> {
         let group = self.call(|group| group.split(colour, key))?;
-        let watch = self.watch.as_ref().map(WatchedGroup::over_part);
-        let part = |group| Self::watched(Rc::clone(&self.life), group, &self.progress, watch);
-        Ok(group.map(part))
+        let part = |(group, colour): (Box<dyn Communicator>, u32)| {
+            let ranks = group.world_size();
+            let watch = self.watch.as_ref().map(|watch| watch.over_part(colour, ranks));
+            Self::watched(Rc::clone(&self.life), group, &self.progress, watch)
+        };
+        Ok(group.zip(colour).map(part))
     }
 
     /// The logical shards, out of `total`, that this rank has in
