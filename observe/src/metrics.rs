@@ -507,6 +507,18 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_hangs_has_a_series_with_how_late_it_is() {
+        let snapshot = snapshot();
+        let series = "elastic_node_worker_late_seconds";
+        let without = open_metrics(&snapshot);
+        assert!(!without.contains(&format!("{series}{{")), "{without}");
+        let stalled = vec![crate::page::tests::stalled()];
+        let status = StatusReport { stalled, ..snapshot.status.clone() };
+        let text = open_metrics(&Arc::new(JobSnapshot { status, ..(*snapshot).clone() }));
+        assert!(text.contains(&format!("{series}{{rank=\"1\",host=\"b\"}} 12.5")), "{text}");
+    }
+
+    #[test]
     fn what_members_report_is_labelled_with_rank_host_and_name_within_bounds() {
         let worker = |rank: Option<u32>, names: &[String]| {
             let mut reported = ReportedValues::default();

@@ -178,3 +178,30 @@ fn the_page_shows_who_is_slow_as_a_heat_map_and_in_words() {
     drop(cycle);
     assert_eq!(job.finish(), 0);
 }
+
+#[test]
+fn two_slow_ranks_of_one_host_are_the_hosts_fault() {
+    let flags = ["--step-ms", "20"];
+    let mut job = Job::start(&["-n", "4"], &flags);
+    for host in ["a", "b"] {
+        job.agent(host, 2);
+    }
+    job.wait_for_sizes(&[4]);
+    job.wait_for_steps();
+    let cycles = [0, 1].map(|slot| DutyCycle::begin(job.pid("b", slot)));
+    let found = job.wait("the host", |job| {
+        job.events_of("straggler_found").into_iter().find(|found| found["is_host"] == true)
+    });
+    assert!(found["worker"].as_str().is_some_and(|it| it.starts_with("b[")), "{found}");
+    assert_eq!(found["ranks"].as_array().map(Vec::len), Some(2), "{found}");
+    let shown = job
+        .wait("the status", |job| straggler(job).filter(|straggler| straggler["is_host"] == true));
+    assert_eq!(shown["host"], "b", "{shown}");
+    let others = job.events_of("straggler_found");
+    let is_of_b = |found: &Value| found["worker"].as_str().is_some_and(|it| it.starts_with("b["));
+    assert!(others.iter().all(is_of_b), "nobody of the other host: {others:?}");
+    drop(cycles);
+    job.wait("its end", |job| job.events_of("straggler_recovered").into_iter().next());
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}

@@ -6,7 +6,7 @@ mod paces;
 mod present;
 mod reported;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use elastic_driver::DriverEvent;
 use elastic_protocol::Time;

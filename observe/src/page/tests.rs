@@ -2,7 +2,8 @@
 
 use elastic_driver::{EventKind, ListedHost, ResetWay};
 use elastic_protocol::messages::{
-    HostCondition, HostStatus, JobPhase, ReportedValues, WorkerCondition, WorkerStatus,
+    HostCondition, HostStatus, JobPhase, ReportedValues, StalledWorker, WorkerCondition,
+    WorkerStatus,
 };
 use elastic_protocol::{ExitStatus, GenerationId, Incarnation, JobId, ResetCause, Term, WorkerId};
 use serde_json::Value;
@@ -128,6 +129,34 @@ fn a_reader_that_has_nothing_gets_everything() {
     assert_eq!((&last["kind"], &last["level"]), (&"reset_decided".into(), &"warn".into()));
     assert!(last["text"].as_str().is_some_and(|text| text.contains("signal 9")), "{last}");
     assert_eq!(of("status")["waiting_for"], HOSTILE);
+}
+
+/// A worker that hangs.
+pub(crate) fn stalled() -> StalledWorker {
+    StalledWorker {
+        rank: 1,
+        host: name("b"),
+        slot: 0,
+        pid: Some(4711),
+        operation: "all_reduce, call 17".to_owned(),
+        late_ms: 12_500,
+        doing: "is stopped by a signal or a debugger".to_owned(),
+        stack: None,
+        native_stack: None,
+        grounds: None,
+    }
+}
+
+#[test]
+fn a_worker_that_hangs_is_among_the_warnings_until_it_goes_on() {
+    let mut record = record();
+    let hangs = StatusReport { stalled: vec![stalled()], ..status() };
+    let shown = topic(&record.changes(at(6), Some(&hangs)), "status").expect("the status");
+    let expected = "rank 1 (b:0) hangs: others have waited 12500 ms for it in all_reduce, call 17, and its process 4711 \
+                    is stopped by a signal or a debugger";
+    assert_eq!(shown["warnings"], serde_json::json!([expected]));
+    let shown = topic(&record.changes(at(7), Some(&status())), "status").expect("the status");
+    assert_eq!(shown["warnings"], serde_json::json!([]));
 }
 
 #[test]
