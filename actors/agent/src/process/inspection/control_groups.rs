@@ -42,6 +42,15 @@ impl ControlGroups {
     }
 }
 
+impl ControlGroups {
+    /// The pressure (PSI) of a resource in the process's own group; `None` where it has none of version 2, or that is the
+    /// root, whose pressure is the host's.
+    pub(super) fn pressure(&self, resource: &str) -> Option<String> {
+        let own = self.unified.first()?;
+        fs::read_to_string(own.join(format!("{resource}.pressure"))).ok()
+    }
+}
+
 /// The folders of a controller's groups; without a name, those of version 2.
 fn folders(mounts: &str, groups: &str, controller: &str) -> Option<Vec<PathBuf>> {
     let is_of = |list: &str| list.split(',').any(|it| it == controller);

@@ -7,6 +7,7 @@ use elastic_protocol::messages::ProcessSight;
 use nix::sys::signal::Signal;
 
 use super::activity::PART_OF_TIME;
+use super::pressure::pressed;
 use super::proc_files::ProcessStat;
 use super::reading::Reading;
 use super::texts::bounded;
@@ -24,8 +25,34 @@ pub(super) fn findings(first: &Reading, second: &Reading, watched_ms: u64) -> Ve
         slow_pages(faults, second.status.number("VmSwap"), watched_ms),
         held_back(held_back_us / 1_000, watched_ms),
     ];
-    let all = ended.chain(others.into_iter().flatten());
+    let peer = second
+        .waits_for
+        .iter()
+        .map(|(descriptor, peer)| format!("file descriptor {descriptor} is connected to {peer}"));
+    let all = ended.chain(stopped(first, second)).chain(others.into_iter().flatten()).chain(peer);
+    let kept_waiting_ms = second.kept_waiting_ns.saturating_sub(first.kept_waiting_ns) / 1_000_000;
+    let is_kept_waiting = kept_waiting_ms * PART_OF_TIME >= watched_ms;
+    let all = all.chain(pressed(&second.groups, is_kept_waiting).filter(|_| watched_ms > 0));
     all.take(ProcessSight::FINDINGS_MAX).map(|finding| bounded(&finding)).collect()
+}
+
+/// Functions of Python's interpreter in which a thread waits for its lock (the GIL).
+const WAITS_FOR_PYTHON: [&str; 4] =
+    ["take_gil ", "PyEval_RestoreThread ", "PyEval_AcquireThread ", "PyGILState_Ensure "];
+
+/// How many calls such a wait is away from the innermost one, at most: it waits in functions of the C library.
+const CALLS_OF_A_WAIT: usize = 6;
+
+/// Adds the lock of Python's interpreter where the native stack shows that the main thread waits for it.
+pub(super) fn add_lock_of_python(sight: &mut ProcessSight) {
+    let mut innermost = sight.native_stack.lines().take(CALLS_OF_A_WAIT);
+    let waits = innermost.any(|call| WAITS_FOR_PYTHON.iter().any(|it| call.starts_with(it)));
+    if waits {
+        sight.findings.truncate(ProcessSight::FINDINGS_MAX - 1);
+        let finding =
+            "its main thread waits for Python's lock (the GIL), which another thread keeps";
+        sight.findings.insert(0, finding.to_owned());
+    }
 }
 
 /// Children that had ended at the first reading, and were not waited for at the second.
@@ -35,15 +62,31 @@ fn ended<'a>(first: &'a Reading, second: &'a Reading) -> impl Iterator<Item = St
         let before = first.descendants.iter().find(|(it, _)| it == pid);
         before.is_some_and(|(_, it)| it.has_ended() && it.started == stat.started)
     });
-    for_long.map(|(pid, ProcessStat { name, parent, exit, .. })| {
-        let of =
-            if *parent == second.pid { String::new() } else { format!(" of its process {parent}") };
-        let whose = if of.is_empty() { "its" } else { "the" };
-        format!(
-            "{whose} child process {pid} ({name}){of} has ended{} and was not waited for",
-            how(*exit)
-        )
+    for_long.map(|(pid, stat)| {
+        format!("{} has ended{} and was not waited for", child(second, *pid, stat), how(stat.exit))
     })
+}
+
+/// Children that a signal or a debugger had stopped at both readings, as a loader of data may be.
+fn stopped<'a>(first: &'a Reading, second: &'a Reading) -> impl Iterator<Item = String> + use<'a> {
+    let is_stopped = |stat: &ProcessStat| matches!(stat.state, 'T' | 't');
+    let stopped = second.descendants.iter().filter(move |(_, stat)| is_stopped(stat));
+    let for_long = stopped.filter(move |(pid, stat)| {
+        let before = first.descendants.iter().find(|(it, _)| it == pid);
+        before.is_some_and(|(_, it)| is_stopped(it) && it.started == stat.started)
+    });
+    for_long.map(|(pid, stat)| {
+        format!("{} is stopped by a signal or a debugger", child(second, *pid, stat))
+    })
+}
+
+/// A descendant by its process id, name and parent.
+fn child(reading: &Reading, pid: i32, stat: &ProcessStat) -> String {
+    let ProcessStat { name, parent, .. } = stat;
+    match *parent == reading.pid {
+        true => format!("its child process {pid} ({name})"),
+        false => format!("the child process {pid} ({name}) of its process {parent}"),
+    }
 }
 
 /// How a process has ended, as wait(2) has it, in words behind `has ended`. Nothing is said of a success, for which an end

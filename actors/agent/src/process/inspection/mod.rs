@@ -7,6 +7,8 @@ mod control_groups;
 mod descendants;
 mod findings;
 mod native_stack;
+mod peer;
+mod pressure;
 mod proc_files;
 mod reading;
 mod stack_file;
@@ -29,6 +31,7 @@ use nix::unistd::Pid;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
+use findings::add_lock_of_python;
 use native_stack::native_stack;
 use reading::Reading;
 use stack_file::StackFile;
@@ -98,6 +101,7 @@ impl Inspector {
             // The signal that asks for the Python stacks would disturb what the native one shows.
             sight.native_stack = self.native_stack(pid).await.unwrap_or_default();
             sight.stack = self.stacks(pid, &is_alive).await.unwrap_or_default();
+            add_lock_of_python(&mut sight);
         }
         is_alive().then_some(sight)
     }

@@ -79,12 +79,21 @@ impl ProcessStatus {
     }
 }
 
-/// Bytes that a process has read and written since its start, from whatever; zero where that is not to be seen.
+/// Bytes that a process has read and written since its start by read(2), write(2) and their kind, from whatever; zero where
+/// that is not to be seen. The kernel does not count what recv(2) and send(2) move: who only does that is known by its
+/// processor time, and by how often its main thread is woken.
 pub(super) fn moved_bytes(pid: i32) -> u64 {
     let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let fields = io.lines().filter_map(|line| line.split_once(": "));
     let moved = fields.filter(|(name, _)| matches!(*name, "rchar" | "wchar"));
     moved.filter_map(|(_, count)| count.parse::<u64>().ok()).sum()
+}
+
+/// How long the main thread of a process has waited for a processor since its start, ready to run, by the second number of
+/// `/proc/PID/schedstat`; zero where that is not to be seen.
+pub(super) fn kept_waiting_ns(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|it| it.parse().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]

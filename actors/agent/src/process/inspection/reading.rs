@@ -1,6 +1,8 @@
 //! A reading of a process from `/proc` and its control groups; two of them make a [`ProcessSight`]. Called by
 //! `inspection`.
 
+use std::net::SocketAddr;
+
 use elastic_protocol::messages::{ProcessActivity, ProcessCounters, ProcessSight};
 use tokio::time::Instant;
 
@@ -8,8 +10,8 @@ use super::activity::{activity, is_work};
 use super::control_groups::ControlGroups;
 use super::descendants::descendants;
 use super::findings::findings;
-use super::proc_files::{ProcessStat, ProcessStatus, moved_bytes};
-use super::waits_in::waits_in;
+use super::proc_files::{ProcessStat, ProcessStatus, kept_waiting_ns, moved_bytes};
+use super::waits_in::{waits_for, waits_in};
 
 /// Ticks in a second of the CPU times in `/proc`: on every processor that Linux calls `x86_64` or `aarch64`.
 const TICKS_PER_SECOND: u64 = 100;
@@ -26,8 +28,13 @@ pub(super) struct Reading {
     pub(super) descendants: Vec<(i32, ProcessStat)>,
     cpu_ticks: u64,
     moved_bytes: u64,
+    pub(super) groups: ControlGroups,
     pub(super) is_frozen: bool,
     pub(super) held_back_us: u64,
+    /// How long the main thread has waited for a processor, ready to run.
+    pub(super) kept_waiting_ns: u64,
+    /// The socket that the main thread waits for, by its descriptor, and its other end.
+    pub(super) waits_for: Option<(u64, SocketAddr)>,
 }
 
 impl Reading {
@@ -55,6 +62,9 @@ impl Reading {
             moved_bytes,
             is_frozen: groups.is_frozen(),
             held_back_us: groups.held_back_us(),
+            groups,
+            kept_waiting_ns: kept_waiting_ns(pid),
+            waits_for: waits_for(pid),
         })
     }
 

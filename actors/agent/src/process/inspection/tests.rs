@@ -176,12 +176,17 @@ fn a_process_that_sleeps_and_one_that_waits_for_it_are_told_apart() {
     });
 }
 
+/// Beside what its machine is short of.
+fn has_a_child_to_tell(sight: &ProcessSight) -> bool {
+    sight.findings.iter().any(|finding| finding.contains("child process "))
+}
+
 #[test]
 fn a_child_that_has_ended_and_is_not_waited_for_is_a_finding() {
     run(async {
         // The program that replaces the shell knows of no child.
         let subject = Subject::shell("/bin/sh -c 'exit 3' & exec sleep 1000");
-        let sight = subject.seen(|sight| !sight.findings.is_empty()).await;
+        let sight = subject.seen(has_a_child_to_tell).await;
         let finding = &sight.findings[0];
         assert!(finding.starts_with("its child process "), "{finding}");
         assert!(
@@ -189,8 +194,73 @@ fn a_child_that_has_ended_and_is_not_waited_for_is_a_finding() {
             "{finding}"
         );
         let killed = Subject::shell("(kill -9 $(exec sh -c 'echo $PPID')) & exec sleep 1000");
-        let sight = killed.seen(|sight| !sight.findings.is_empty()).await;
+        let sight = killed.seen(has_a_child_to_tell).await;
         assert!(sight.findings[0].contains("has ended by SIGKILL and"), "{sight:?}");
+    });
+}
+
+#[test]
+fn a_child_that_is_stopped_is_a_finding() {
+    run(async {
+        let subject = Subject::shell("/bin/sh -c 'kill -STOP $$' & exec sleep 1000");
+        let sight = subject.seen(has_a_child_to_tell).await;
+        let finding = &sight.findings[0];
+        assert!(finding.starts_with("its child process "), "{finding}");
+        assert!(finding.ends_with(" (sh) is stopped by a signal or a debugger"), "{finding}");
+        let child = finding.split_whitespace().nth(3).and_then(|pid| pid.parse().ok());
+        let child = Pid::from_raw(child.expect("a process id"));
+        kill(child, Signal::SIGKILL).expect("it is there");
+    });
+}
+
+/// A control group of this test that gives its processes a fiftieth of a processor. `None` where this test may not make one.
+struct Limited(PathBuf);
+
+impl Limited {
+    fn make() -> Option<Self> {
+        let name = format!("elastic-test-{}", uuid::Uuid::new_v4().simple());
+        // Version 1, and version 2 where its controller is given to the groups below.
+        let kinds = [
+            ("cgroup", "cpu", "cpu.cfs_quota_us", "2000"),
+            ("cgroup2", "cgroup2", "cpu.max", "2000 100000"),
+        ];
+        kinds.into_iter().find_map(|(kind, word, file, limit)| {
+            let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+            let is_of = |line: &&str| {
+                line.split(' ').nth(2) == Some(kind) && line.split([' ', ',']).any(|it| it == word)
+            };
+            let mount = mounts.lines().find(is_of)?.split(' ').nth(1)?;
+            let folder = Path::new(mount).join(&name);
+            std::fs::create_dir(&folder).ok()?;
+            let group = Self(folder);
+            std::fs::write(group.0.join(file), limit).ok().map(|()| group)
+        })
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // It stays if its process does.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that was skipped says so")]
+fn a_process_that_a_cpu_limit_holds_back_is_said_to_be() {
+    run(async {
+        let Some(group) = Limited::make() else {
+            return eprintln!("skipped: no control group with a CPU limit can be made");
+        };
+        let mut subject = Subject::shell("while :; do :; done");
+        let pid = subject.pid().to_string();
+        std::fs::write(group.0.join("cgroup.procs"), pid).expect("it is written");
+        let words = "its control group's CPU limit held it back for ";
+        let is_told = |sight: &ProcessSight| sight.findings.iter().any(|it| it.starts_with(words));
+        let sight = subject.looked_at(false, is_told).await;
+        assert!(sight.cpu_ms < sight.watched_ms / 2, "{sight:?}");
+        subject.0.kill().expect("it was not reaped");
+        subject.0.wait().expect("it was not reaped");
     });
 }
 
@@ -231,7 +301,7 @@ fn a_debugger_that_is_attached_is_a_finding() {
         let child = Pid::from_raw(child.trim().parse().expect("a process id"));
         let sight = Inspector::new().look(child, false, || true).await.expect("it is there");
         let finding = format!("process {} (python3) traces it, as a debugger does", subject.pid());
-        assert_eq!(sight.findings, [finding]);
+        assert_eq!(sight.findings.first(), Some(&finding), "beside what the machine is short of");
     });
 }
 
@@ -390,6 +460,39 @@ fn native_code_that_holds_the_interpreters_lock_does_not_hide_the_stacks() {
         let sight = subject.seen(holds).await;
         assert_eq!(sight.waits_in.as_deref(), Some("a sleep"));
         assert!(sight.native_stack.contains("sleep (libc"), "{}", sight.native_stack);
+    });
+}
+
+/// A thread of native code keeps the lock, and the main thread wants to go on.
+#[test]
+fn a_main_thread_that_waits_for_pythons_lock_is_said_to() {
+    run(async {
+        let program = "import ctypes, threading\n\
+             def hold():\n    ctypes.PyDLL(None).sleep(1000)\n\
+             threading.Thread(target=hold, daemon=True).start()\n\
+             while True:\n    pass\n";
+        let Some((subject, _folder)) = python(program) else { return };
+        let words = "its main thread waits for Python's lock (the GIL), which another thread keeps";
+        let sight = subject.seen(|sight| sight.findings.iter().any(|it| it == words)).await;
+        assert!(sight.stack.contains("in hold"), "{}", sight.stack);
+    });
+}
+
+#[test]
+fn a_process_that_waits_for_a_peer_is_told_with_its_address() {
+    run(async {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("it listens");
+        let program = format!(
+            "import socket\nsocket.create_connection(('127.0.0.1', {})).recv(1)\n",
+            at.port()
+        );
+        let Some((subject, _folder)) = python(&program) else { return };
+        let words = format!(" is connected to {at}");
+        let is_told = |sight: &ProcessSight| sight.findings.iter().any(|it| it.ends_with(&words));
+        let sight = subject.looked_at(false, is_told).await;
+        let waits_in = sight.waits_in.as_deref().unwrap_or_default();
+        assert!(waits_in.starts_with("receive from file descriptor "), "{sight:?}");
     });
 }
 

@@ -1,7 +1,9 @@
 //! Puts into words the system call or kernel function that a process's main thread is blocked in. Called by `reading`.
 
 use std::fs;
+use std::net::SocketAddr;
 
+use super::peer::peer;
 use super::system_calls::{Blocking, blocking};
 use super::texts::{bounded, shortened};
 
@@ -16,19 +18,37 @@ pub(super) fn waits_in(pid: i32) -> Option<String> {
     words.map(|words| bounded(&words))
 }
 
-/// By a line of `/proc/PID/syscall`: the number of the call and its arguments, or `running`, or -1 outside of a call.
-fn in_system_call(line: &str, descriptor: impl Fn(u64) -> Option<String>) -> Option<String> {
+/// The socket that the main thread waits for, by its descriptor, and its other end. It is no part of what the thread waits
+/// in: by restart, ranks are compared by that, and each has other peers.
+pub(super) fn waits_for(pid: i32) -> Option<(u64, SocketAddr)> {
+    let line = fs::read_to_string(format!("/proc/{pid}/task/{pid}/syscall")).ok()?;
+    let (number, descriptor) = call_on_descriptor(&line)?;
+    if !matches!(blocking(number), Some(Blocking::On(_))) {
+        return None;
+    }
+    let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+    let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
+    Some((descriptor, peer(pid, inode)?))
+}
+
+/// A system call, and the descriptor that is its first argument if it is one of those on descriptors.
+fn call_on_descriptor(line: &str) -> Option<(i64, u64)> {
     let mut words = line.split_whitespace();
     let number: i64 = words.next()?.parse().ok()?;
     let first =
         words.next().and_then(|it| u64::from_str_radix(it.trim_start_matches("0x"), 16).ok());
+    // The system passes a register on, of which a descriptor is the lower half.
+    Some((number, first.unwrap_or_default() & u64::from(u32::MAX)))
+}
+
+/// By a line of `/proc/PID/syscall`: the number of the call and its arguments, or `running`, or -1 outside of a call.
+fn in_system_call(line: &str, descriptor: impl Fn(u64) -> Option<String>) -> Option<String> {
+    let (number, fd) = call_on_descriptor(line)?;
     if number < 0 {
         return None;
     }
     Some(match blocking(number) {
         Some(Blocking::On(what)) => {
-            // The system passes a register on, of which a descriptor is the lower half.
-            let fd = first.unwrap_or_default() & u64::from(u32::MAX);
             let is = descriptor(fd).map(|is| format!(" ({is})")).unwrap_or_default();
             format!("{what} file descriptor {fd}{is}")
         }
