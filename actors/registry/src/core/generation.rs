@@ -146,8 +146,8 @@ impl SupervisedGeneration {
         let decision = match ballot {
             Ballot::Ready => state.advance(now, MemberProgress::Ready),
             Ballot::Synced => state.advance(now, MemberProgress::Synced),
-            Ballot::Success => state.succeed(now),
-            Ballot::Failure { status, message } => state.fail(now, *status, message),
+            Ballot::Success => state.succeed(),
+            Ballot::Failure { status, message } => state.fail(*status, message),
         };
         self.tally.add(state);
         if let Some(MemberResult::Failed { status, .. }) = &state.result {

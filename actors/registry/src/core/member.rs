@@ -42,8 +42,6 @@ pub struct MemberState {
     pub progress: MemberProgress,
     /// The member's result; none while it has none.
     pub result: Option<MemberResult>,
-    /// Time of the last change of progress or result; at first, the opening of the generation.
-    pub since: Time,
     /// Whether the member is lost.
     pub is_lost: bool,
     pub(super) result_told: bool,
@@ -65,7 +63,6 @@ impl MemberState {
             rank,
             progress: MemberProgress::Waiting,
             result: None,
-            since: now,
             is_lost: false,
             result_told: false,
             votes: MemberVotes { ready_at: now, synced_at: now },
@@ -93,28 +90,21 @@ impl MemberState {
         }
         self.votes.synced_at = now;
         self.progress = progress;
-        self.since = now;
         VoteDecision::Taken(VoteEffect::Recorded)
     }
 
-    pub(super) fn succeed(&mut self, now: Time) -> VoteDecision {
+    pub(super) fn succeed(&mut self) -> VoteDecision {
         VoteDecision::Taken(match &self.result {
             Some(MemberResult::Succeeded) => VoteEffect::Repeated,
             Some(MemberResult::Failed { .. }) => VoteEffect::Ignored(IgnoreReason::FailureStands),
             None => {
                 self.result = Some(MemberResult::Succeeded);
-                self.since = now;
                 VoteEffect::Recorded
             }
         })
     }
 
-    pub(super) fn fail(
-        &mut self,
-        now: Time,
-        status: Option<ExitStatus>,
-        message: &str,
-    ) -> VoteDecision {
+    pub(super) fn fail(&mut self, status: Option<ExitStatus>, message: &str) -> VoteDecision {
         VoteDecision::Taken(match &mut self.result {
             Some(MemberResult::Succeeded) => VoteEffect::Ignored(IgnoreReason::SuccessStands),
             // The worker's own error comes first, its exit status later: together they are the cause.
@@ -125,7 +115,6 @@ impl MemberState {
             Some(MemberResult::Failed { .. }) => VoteEffect::Repeated,
             None => {
                 self.result = Some(MemberResult::Failed { status, message: message.to_owned() });
-                self.since = now;
                 VoteEffect::Recorded
             }
         })

@@ -143,7 +143,7 @@ impl StateCore {
             data_plane: formation.data_plane,
             shards: formation.shards,
         };
-        self.pending = self.exit.is_none().then_some(placement);
+        self.pending = (self.exit.is_none() && !self.is_exited()).then_some(placement);
         self.go_on();
     }
 

@@ -378,6 +378,18 @@ fn a_users_error_is_voted_before_the_exit() {
 }
 
 #[test]
+fn a_worker_that_has_failed_takes_part_in_no_further_generation() {
+    let mut core = running(1);
+    let failed = TrainingEvent::Failed { stamp: stamp(1), message: "boom".to_owned() };
+    core.handle_training(NOW, failed);
+    outputs(&mut core);
+    let next = formation(2, SyncPlan::FromRoot { root: 0 }, 0);
+    core.handle_driver(NOW, DriverToWorker::Assign(next));
+    assert_eq!(outputs(&mut core), []);
+    assert!(core.is_exited() && !core.is_active());
+}
+
+#[test]
 fn a_new_session_is_told_the_truth() {
     let mut core = running(1);
     core.handle_link(NOW, &lost());
