@@ -144,9 +144,12 @@ impl DriverCore {
         let first_failure = self.first_cause.failure().cloned();
         if let Some(result) = self.round.result_mut()
             && result.outcome == JobOutcome::Failed
+            && (&result.reason, &result.first_failure) != (&reason, &first_failure)
         {
             result.reason = reason;
             result.first_failure = first_failure;
+            let result = result.clone();
+            self.record(&JournalRecord::Ended { result });
         }
     }
 

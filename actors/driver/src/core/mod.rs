@@ -23,6 +23,7 @@ mod hangs;
 mod inactivity;
 mod input;
 mod interrupt;
+mod journal_check;
 mod journaling;
 mod losses;
 mod membership;
@@ -261,7 +262,8 @@ impl DriverCore {
         self.takeover.as_ref().map_or(Ok(()), Takeover::check)?;
         self.check_state()?;
         self.check_members()?;
-        self.check_timers()
+        self.check_timers()?;
+        self.check_journal()
     }
 
     /// Checks that the roster and the generation formed last agree.

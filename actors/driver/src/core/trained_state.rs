@@ -49,6 +49,11 @@ impl TrainedState {
         self.steps_lost
     }
 
+    /// The last loss of committed steps.
+    pub(crate) const fn loss(&self) -> Option<&StateLossImage> {
+        self.loss.as_ref()
+    }
+
     /// The last loss of committed steps, in words; none if there was none.
     pub(crate) fn loss_in_words(&self) -> Option<String> {
         self.loss.as_ref().map(|loss| {

@@ -33,6 +33,9 @@ pub(crate) struct RecordLedger {
     /// Number of records after a snapshot before the next one is written.
     records_between_snapshots: u64,
     in_flight: bool,
+    /// Number of the last record in the snapshot that is on its way.
+    #[serde(default)]
+    snapshot_in_flight: Option<u64>,
     retry_at: Option<Time>,
     /// Reason why nothing can be stored at present.
     trouble: Option<String>,
@@ -50,6 +53,7 @@ impl RecordLedger {
             snapshot_at: last,
             records_between_snapshots,
             in_flight: false,
+            snapshot_in_flight: None,
             retry_at: None,
             trouble: None,
         }
@@ -96,6 +100,7 @@ impl RecordLedger {
         }
         self.in_flight = true;
         let is_long = self.last - self.snapshot_at >= self.records_between_snapshots;
+        self.snapshot_in_flight = is_long.then_some(self.last);
         let snapshot =
             is_long.then(|| JournalSnapshot { upto: self.last, bytes: self.image.encode() });
         let records = self.unstored.iter().cloned().collect();
@@ -105,7 +110,7 @@ impl RecordLedger {
     pub(crate) fn handle_stored(&mut self, upto: u64) {
         self.in_flight = false;
         self.trouble = None;
-        if self.last - self.snapshot_at >= self.records_between_snapshots {
+        if let Some(upto) = self.snapshot_in_flight.take() {
             self.snapshot_at = upto;
         }
         let stored = upto.min(self.last).saturating_sub(self.stored);
@@ -131,5 +136,63 @@ impl RecordLedger {
 
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         self.retry_at.take_if(|at| *at <= now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elastic_protocol::Term;
+
+    use super::*;
+
+    const BETWEEN: u64 = 3;
+
+    fn ledger() -> RecordLedger {
+        RecordLedger::new(Image::default(), 0, BETWEEN)
+    }
+
+    fn record(ledger: &mut RecordLedger, count: u64) {
+        (0..count).for_each(|_| ledger.record(&JournalRecord::Term { term: Term(1) }));
+    }
+
+    #[test]
+    fn a_journal_that_is_always_busy_has_its_snapshots() {
+        let mut ledger = ledger();
+        let (mut behind, mut batches) = (0, 0);
+        record(&mut ledger, 2);
+        while batches < 20 {
+            let batch = ledger.poll_batch().expect("there are records, and none is on its way");
+            batches += 1;
+            behind += batch.records.len() as u64;
+            // Others come while it is on its way.
+            record(&mut ledger, 2);
+            let upto = batch.first - 1 + batch.records.len() as u64;
+            if let Some(snapshot) = batch.snapshot {
+                behind = upto - snapshot.upto;
+            }
+            assert!(behind <= BETWEEN + 2, "{behind} records stand behind a snapshot");
+            ledger.handle_stored(upto);
+        }
+    }
+
+    #[test]
+    fn a_snapshot_that_could_not_be_stored_is_given_again() {
+        let mut ledger = ledger();
+        record(&mut ledger, BETWEEN);
+        let first = ledger.poll_batch().expect("enough records");
+        assert!(ledger.poll_batch().is_none(), "one batch at a time");
+        assert!(ledger.handle_failure(Time::ZERO, "disk full"), "storing worked before");
+        assert!(!ledger.handle_failure(Time::ZERO, "disk full"), "it did not");
+        assert!(ledger.poll_batch().is_none(), "it is tried again later");
+        assert_eq!(ledger.trouble(), Some("disk full"));
+        ledger.handle_timeout(Time::ZERO + RETRY_AFTER);
+        assert_eq!(ledger.poll_batch(), Some(first));
+        ledger.handle_stored(BETWEEN);
+        assert_eq!((ledger.trouble(), ledger.retry_at()), (None, None));
+        assert!(ledger.is_stored(BETWEEN) && !ledger.is_stored(BETWEEN + 1));
+        record(&mut ledger, 1);
+        let next = ledger.poll_batch().expect("a record");
+        assert_eq!((next.first, next.records.len()), (BETWEEN + 1, 1));
+        assert!(next.snapshot.is_none(), "it was stored with the others");
     }
 }
