@@ -1,11 +1,12 @@
-//! Resets without progress: the next generation is formed after a pause, and the job ends when they do not stop. Called
-//! by `gather`.
+//! Resets without progress: the next generation is formed after a pause, and the job ends when they do not stop. Resets
+//! that leave hardly any time to train end it too. Called by `gather`.
 
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Time, WorkerId};
 
 use super::DriverCore;
 use super::output::EventKind;
+use super::reset_rate::{RateVerdict, TRAINED_LEAST_PERCENT};
 use super::timers::Timer;
 
 /// Fruitless resets in a row at which a warning is given.
@@ -28,22 +29,30 @@ impl DriverCore {
         true
     }
 
-    /// Counts the generation that ended last, once. Resets by restart are not counted: they come from deaths of
-    /// processes, and each slot has its own back-off.
+    /// Counts the generation that ended last, once.
     fn count_fruitless_reset(&mut self, now: Time, members: &[WorkerId]) {
         let Some(ended) = self.round.current() else { return };
+        let (stamp, began_at) = (ended.stamp, ended.formation.step);
         let is_planned = self.round.reset().is_none_or(|reset| reset.cause.is_planned());
-        if !self.pacing.note_ended(ended.stamp) || self.is_by_restart() {
+        if !self.pacing.note_ended(stamp) {
             return;
         }
-        // Progress counts however the generation ended.
-        let is_further = self.roster.best_step(members) > Some(ended.formation.step);
-        if is_further || self.pacing.is_steady(now) {
-            return self.pacing.got_on();
+        // By restart nothing tells how far a generation got, and each slot has its own back-off.
+        if !self.is_by_restart() {
+            // Progress counts however the generation ended.
+            let is_further = self.roster.best_step(members) > Some(began_at);
+            if is_further || self.pacing.is_steady(now) {
+                self.pacing.got_on();
+            } else if !is_planned {
+                self.count_fruitless(now);
+            }
         }
-        if is_planned {
-            return;
+        if !is_planned && !self.round.phase().is_over() {
+            self.count_against_rate(now);
         }
+    }
+
+    fn count_fruitless(&mut self, now: Time) {
         let (fruitless, since) = self.pacing.count_fruitless(now);
         let cause = self.round.reset().map(|reset| reset.cause.to_string()).unwrap_or_default();
         if fruitless == WARNED_AT {
@@ -59,6 +68,30 @@ impl DriverCore {
                 "{fruitless} resets in a row within {seconds:.0} s have brought the job no further; the last cause: {cause}"
             );
             self.fail_with_first_cause(now, &reason);
+        }
+    }
+
+    /// Counts an unplanned reset among those of the last ten minutes.
+    fn count_against_rate(&mut self, now: Time) {
+        let Some(reset) = self.round.reset() else { return };
+        let cause = reset.cause.to_string();
+        let trained = self.pacing.trained_until(reset.decided_at);
+        match self.reset_rate.count(now, trained, self.config.deadlines.elastic) {
+            RateVerdict::Bearable => {}
+            RateVerdict::Many { resets, trained_percent } => {
+                let message = format!(
+                    "{resets} resets within ten minutes, {trained_percent:.0} % of the time since the first was trained; \
+                     the last cause: {cause}"
+                );
+                self.event(EventKind::Warning { message });
+            }
+            RateVerdict::TooMany { resets, trained_percent } => {
+                let reason = format!(
+                    "{resets} resets within ten minutes have left {trained_percent:.1} % of them to train, and \
+                     {TRAINED_LEAST_PERCENT:.0} % is the least; the last cause: {cause}"
+                );
+                self.fail_with_first_cause(now, &reason);
+            }
         }
     }
 }

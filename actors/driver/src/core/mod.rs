@@ -35,6 +35,7 @@ mod quarrels;
 mod random;
 mod rebalancing;
 mod replacements;
+mod reset_rate;
 mod reset_report;
 mod restart;
 mod restored;
@@ -87,6 +88,7 @@ use self::quarrels::Quarrels;
 use self::random::DriverRandom;
 use self::rebalancing::Rebalancing;
 use self::replacements::Replacements;
+use self::reset_rate::ResetRate;
 use self::roster::Roster;
 use self::round::Round;
 pub use self::standing::{Until, WorkerStanding};
@@ -139,6 +141,9 @@ pub struct DriverCore {
     divergence: Divergence,
     /// Resets that bring the job no further.
     pacing: Pacing,
+    /// Unplanned resets of the last minutes.
+    #[serde(default)]
+    reset_rate: ResetRate,
     /// How far the training state has come, and how many of its steps are lost.
     state: TrainedState,
     /// Saves of durable checkpoints.
@@ -179,6 +184,7 @@ impl DriverCore {
             rebalancing: Rebalancing::default(),
             divergence: Divergence::default(),
             pacing: Pacing::default(),
+            reset_rate: ResetRate::default(),
             state: TrainedState::default(),
             checkpoints: Checkpoints::restored(None),
             agenda,
@@ -258,6 +264,7 @@ impl DriverCore {
         self.rebalancing.check(self.config.rebalances_max)?;
         self.divergence.check()?;
         self.pacing.check()?;
+        self.reset_rate.check()?;
         self.outbox.check()?;
         self.takeover.as_ref().map_or(Ok(()), Takeover::check)?;
         self.check_state()?;

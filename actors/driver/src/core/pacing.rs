@@ -47,6 +47,11 @@ impl Pacing {
         self.running_since.is_some()
     }
 
+    /// Time for which the generation formed last has trained, if it ended then.
+    pub(crate) fn trained_until(&self, end: Time) -> Duration {
+        self.running_since.map_or(Duration::ZERO, |since| end.since(since))
+    }
+
     /// Notes which generation has ended. False if it was noted before.
     pub(crate) fn note_ended(&mut self, ended: Stamp) -> bool {
         self.counted.replace(ended) != Some(ended)

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::WorkerToDriver;
-use elastic_protocol::{ResetCause, WorkerId};
+use elastic_protocol::{ExitStatus, ResetCause, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
 use super::cluster::Cluster;
+use super::restart::four;
 use crate::core::DriverConfig;
 
 fn of(hosts: &[&str], min_np: u32) -> Cluster {
@@ -145,4 +146,59 @@ fn g_5_the_only_holder_that_is_heard_is_kept_although_its_system_refuses_it() {
     cluster.settle();
     assert_eq!(cluster.stops.len(), stops, "the silent one may be gone, and its commit with it");
     assert!(cluster.has_worker("a", 0));
+}
+
+/// Has a worker's process end whenever its generation has committed a step and trained for so long, for an hour.
+fn end_again_and_again(cluster: &mut Cluster, trains: Duration) {
+    let end = cluster.now + Duration::from_secs(3600);
+    while cluster.now < end && cluster.result.is_none() {
+        cluster.train(1);
+        cluster.pass(trains);
+        let (worker, before) = (cluster.worker("a", 0), cluster.sizes.len());
+        cluster.exit(&worker, ExitStatus::Code(1));
+        while cluster.sizes.len() == before && cluster.now < end && cluster.result.is_none() {
+            cluster.pass(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Two workers in process, four by restart, of which none can be spared; any number of failures.
+fn without_a_bound_of_failures(config: &mut DriverConfig) {
+    config.min_np = config.np.or(Some(2));
+    config.max_restarts = 1_000_000;
+}
+
+fn warnings_of_the_rate(cluster: &Cluster) -> usize {
+    let of_rate = |warning: &&String| warning.contains("resets within ten minutes");
+    cluster.warnings.iter().filter(of_rate).count()
+}
+
+#[test]
+fn g_10_resets_that_leave_hardly_any_time_to_train_are_told_and_then_end_the_job() {
+    let mut cluster = with(&["a", "b"], without_a_bound_of_failures);
+    let begun = cluster.now;
+    end_again_and_again(&mut cluster, Duration::from_millis(100));
+    let result = cluster.result.as_ref().expect("an end");
+    assert!(result.reason.contains("resets within ten minutes have left"), "{}", result.reason);
+    assert_eq!(warnings_of_the_rate(&cluster), 1);
+    assert!(cluster.now >= begun + Duration::from_secs(600));
+}
+
+#[test]
+fn g_10_the_same_by_restart() {
+    let mut cluster = four(without_a_bound_of_failures);
+    end_again_and_again(&mut cluster, Duration::from_millis(100));
+    let result = cluster.result.as_ref().expect("an end");
+    assert!(result.reason.contains("resets within ten minutes have left"), "{}", result.reason);
+}
+
+#[test]
+fn any_number_of_resets_is_borne_where_the_job_trains_between_them() {
+    for mut cluster in
+        [with(&["a", "b"], without_a_bound_of_failures), four(without_a_bound_of_failures)]
+    {
+        end_again_and_again(&mut cluster, Duration::from_secs(5));
+        assert_eq!(cluster.result, None);
+        assert!(cluster.sizes.len() > 100, "{}", cluster.sizes.len());
+    }
 }
