@@ -161,6 +161,12 @@ bugs! {
     ProcessNotNamed = "the status does not name the process of a worker", "driver";
     /// Generations that break again and again are formed without a pause between them.
     NoPauseBetweenResets = "resets without progress follow each other without a pause", "driver";
+    /// Hosts between which generations break again and again are never parted (G-9).
+    QuarrelNeverEnds = "hosts that do not reach each other are never parted", "driver";
+    /// A host is parted from another one although only it holds the highest commit (G-5).
+    PartedWithTheCommit = "a host is parted from others with the only commit", "driver";
+    /// A worker to which its own system refuses what forming needs is not replaced (G-9).
+    RefusedIsKept = "who is refused by its own system is not replaced", "driver";
     /// A checkpoint is made whole before all its parts are safe.
     SealedTooEarly = "a checkpoint is made whole before all its parts are safe", "driver";
     /// Training begins again from the start, and nothing says so (G-10).

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::UnreachableHost;
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{HostName, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
@@ -196,7 +197,7 @@ impl DriverCore {
             self.event(EventKind::HostUnreachable(report));
         }
         let pairs = self.quarrels.too_often();
-        if pairs.is_empty() {
+        if pairs.is_empty() || is_planted(Bug::QuarrelNeverEnds) {
             return false;
         }
         let Some(host) = self.quarreller(&pairs, members) else {
@@ -255,7 +256,8 @@ impl DriverCore {
         let can_go = |host: &HostName| {
             let others = || members.iter().filter(|worker| worker.host != *host);
             let best_left = others().filter_map(|worker| self.roster.commit_order_of(worker)).max();
-            others().count() >= needed && best_left >= best
+            let keeps_commit = best_left >= best || is_planted(Bug::PartedWithTheCommit);
+            others().count() >= needed && keeps_commit
         };
         let rank = |host: &HostName| members.iter().position(|worker| worker.host == *host);
         // Others do not make up for a host whose workers do not reach each other.

@@ -275,6 +275,9 @@ impl DriverCore {
         // If the generation has ended already, the failure will show in the next one.
         if self.round.phase().is_generation_active() {
             let cause = ResetCause::WorkerFailed { worker: worker.clone(), error: shorten(error) };
+            if is_planted(Bug::RefusedIsKept) {
+                return self.accuse_generation(cause, now);
+            }
             self.evict(now, &[worker], &cause);
         }
     }

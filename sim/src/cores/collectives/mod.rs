@@ -11,6 +11,7 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Stamp, WorkerId};
 use rand::Rng;
 
+use super::driver::REFUSAL;
 use super::processes::data_address;
 use super::program::{ProgramStage, TrainedModel};
 use super::{Happening, NONE, World};
@@ -170,7 +171,7 @@ impl World {
         let host = &mut self.hosts[entry.host as usize];
         if operation == 0 && host.no_forming != [0; 2] {
             let rank = Some(program.rank).filter(|_| host.no_forming[1] > 0);
-            return self.collective_failed(process, rank, "too many open files");
+            return self.collective_failed(process, rank, REFUSAL);
         }
         let is_apart = operation == 0 && host.no_loopback > 0 && self.has_neighbour(process);
         let host = &mut self.hosts[entry.host as usize];

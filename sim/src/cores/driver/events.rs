@@ -45,7 +45,7 @@ impl World {
         {
             self.driver_decides(|| words);
         }
-        let checked = self.check_reasons(&kind);
+        let checked = self.check_reasons(&kind).and_then(|()| self.check_parting(&kind));
         self.demand(checked);
         match kind {
             EventKind::ResetDecided { cause, .. } => {

@@ -9,6 +9,7 @@ mod interregnum;
 mod journal;
 mod lives;
 mod outputs;
+mod parting;
 mod succession;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,6 +28,8 @@ use tokio::sync::oneshot;
 pub(super) use self::interregnum::Interregnum;
 use self::journal::JournalSeat;
 pub(super) use self::journal::Tenancy;
+use self::parting::PartingDue;
+pub(in crate::cores) use self::parting::REFUSAL;
 use super::network::{Peers, new_peers};
 use super::{Happening, MS, World};
 use crate::actors::DriverNode;
@@ -176,6 +179,8 @@ pub(super) struct DriverLife {
     pub(super) last_reset: Option<Stamp>,
     /// Workers whose death has ended a generation under this driver.
     deaths: BTreeSet<Incarnation>,
+    /// Whom the driver must part from others.
+    parting: PartingDue,
     /// Workers whose exit status the driver has taken.
     pub(in crate::cores) explained: BTreeSet<Incarnation>,
     pub(super) phase: ObservedPhase,
@@ -286,6 +291,7 @@ impl DriverLife {
             resets: 0,
             last_reset: None,
             deaths: BTreeSet::new(),
+            parting: PartingDue::default(),
             explained: BTreeSet::new(),
             phase,
             phase_since: at,

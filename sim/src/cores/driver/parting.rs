@@ -1,0 +1,79 @@
+//! Whom the driver must part from others before it forms the next generation: of hosts that do not reach each other one, and
+//! a worker to which its own system refuses what forming needs. Called with the driver's events.
+
+use elastic_driver::EventKind;
+use elastic_protocol::messages::UnreachableHost;
+use elastic_protocol::{ResetCause, WorkerId};
+
+use super::super::{MS, World};
+
+/// Generations in a row that break between two hosts before something must follow from it.
+const BREAKS_MAX: u32 = 3;
+
+/// Time without another fault from which it is clear who holds what, and who is heard.
+const CLEAR_AFTER_NS: u64 = 3_000 * MS;
+
+/// The words of what a system refuses a simulated worker.
+pub(in crate::cores) const REFUSAL: &str = "too many open files";
+
+/// What the next generation must not be formed without.
+#[derive(Debug, Default)]
+pub(super) struct PartingDue {
+    /// Hosts that have not reached each other too often. A host is parted, or it is said that none can be spared.
+    quarrel: Option<UnreachableHost>,
+    /// A worker that was refused, while others keep what it holds.
+    refused: Option<WorkerId>,
+}
+
+impl World {
+    /// Follows the driver's events.
+    ///
+    /// # Errors
+    /// A generation is formed although nothing has followed from what came before.
+    pub(super) fn check_parting(&mut self, kind: &EventKind) -> Result<(), String> {
+        match kind {
+            EventKind::HostUnreachable(report) if report.breaks >= BREAKS_MAX => {
+                self.driver.parting.quarrel = Some(report.clone());
+            }
+            EventKind::HostBlacklisted { .. } | EventKind::HostsChanged { .. } => {
+                self.driver.parting.quarrel = None;
+            }
+            EventKind::Warning { message } if message.contains("do not reach each other") => {
+                self.driver.parting.quarrel = None;
+            }
+            EventKind::ResetDecided {
+                cause: ResetCause::WorkerFailed { worker, error }, ..
+            } if error.contains(REFUSAL) && self.others_keep_what_it_holds(worker) => {
+                self.driver.parting.refused = Some(worker.clone());
+            }
+            EventKind::GenerationFormed { members, .. } => {
+                let told = std::mem::take(&mut self.driver.parting);
+                if let Some(UnreachableHost { from, to, breaks, .. }) = told.quarrel {
+                    return Err(format!(
+                        "G-9: {from} did not reach {to} in {breaks} generations, and the next one is formed with both"
+                    ));
+                }
+                if let Some(worker) = told.refused.filter(|worker| members.contains(worker)) {
+                    return Err(format!(
+                        "G-9: {worker} is a member again, and its own system refuses what forming needs"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether other members of the generation hold as much as this worker, stay, and are heard for long.
+    fn others_keep_what_it_holds(&self, worker: &WorkerId) -> bool {
+        let Some(process) = self.process_of(self.driver.job, worker) else { return false };
+        let held = self.processes[process as usize].saved_progress();
+        let keeps = |other: &u32| {
+            let other = &self.processes[*other as usize];
+            let link = &self.links[other.link as usize];
+            other.stays() && other.saved_progress() >= held && link.is_in_touch()
+        };
+        let mut others = self.driver.members.iter().filter(|other| **other != process);
+        self.calm_for(0) > CLEAR_AFTER_NS && others.any(keeps)
+    }
+}
