@@ -209,6 +209,14 @@ pub enum FormError {
     /// The group's description is inconsistent.
     #[error("invalid group: {0}")]
     InvalidGroup(String),
+    /// A rank that was connected is lost, before the ranks had agreed on how they communicate.
+    #[error("the group broke while it formed")]
+    Broken {
+        /// The rank that is at fault.
+        rank: u32,
+        /// The error of the exchange.
+        source: Box<CollectiveError>,
+    },
     /// A device, or its library, cannot take part.
     #[error("{what}")]
     Device {
@@ -234,6 +242,11 @@ impl From<CollectiveError> for FormError {
                 let peer = |rank| MissingPeer { rank, last_seen: last_seen.clone() };
                 FormError::DeadlinePassed { missing: waiting_for.into_iter().map(peer).collect() }
             }
+            CollectiveError::PeerLost { rank, .. }
+            | CollectiveError::Protocol { rank, .. }
+            | CollectiveError::Mismatch { rank, .. } => {
+                FormError::Broken { rank, source: Box::new(error) }
+            }
             error => FormError::System(io::Error::other(error)),
         }
     }
@@ -257,6 +270,15 @@ fn describe(peers: &[MissingPeer]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rank_that_is_lost_while_a_group_forms_is_at_fault_and_not_the_system_of_who_tells() {
+        let lost = CollectiveError::PeerLost { rank: 3, source: PeerLoss::Closed };
+        let error = FormError::from(lost);
+        assert!(matches!(error, FormError::Broken { rank: 3, .. }), "{error:?}");
+        let refused = CollectiveError::System(Arc::new(io::Error::other("no descriptor")));
+        assert!(matches!(FormError::from(refused), FormError::System(_)));
+    }
 
     #[test]
     fn who_did_not_come_is_named_with_its_host() {

@@ -144,6 +144,17 @@ fn failed(error: FormError, parent: &GroupSpec, sequence: u64, members: &[u32]) 
             let operation = OperationKind::Split;
             CollectiveError::DeadlinePassed { operation, sequence, waiting_for, details }
         }
+        FormError::Broken { rank, source } => match *source {
+            CollectiveError::PeerLost { source, .. } => {
+                let in_parent = |rank: u32| members[rank as usize];
+                let source = match source {
+                    PeerLoss::Reported { by } => PeerLoss::Reported { by: in_parent(by) },
+                    source => source,
+                };
+                CollectiveError::PeerLost { rank: in_parent(rank), source }
+            }
+            error => error,
+        },
         FormError::System(error) => CollectiveError::System(Arc::new(error)),
         error => CollectiveError::System(Arc::new(io::Error::other(error))),
     }

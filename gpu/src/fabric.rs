@@ -369,7 +369,9 @@ fn host_numbers(members: &[WorkerId]) -> Vec<u32> {
 /// The meaning of a failed exchange between the members while a group forms.
 fn form_error(error: CollectiveError) -> FormError {
     match error {
-        CollectiveError::Aborted { .. } | CollectiveError::DeadlinePassed { .. } => error.into(),
+        CollectiveError::Aborted { .. }
+        | CollectiveError::DeadlinePassed { .. }
+        | CollectiveError::PeerLost { .. } => error.into(),
         error => FormError::Device {
             what: "agreeing on NCCL's communicator".to_owned(),
             source: error.into(),

@@ -248,6 +248,7 @@ impl Driven {
             Err(error) => {
                 let peer = match &error {
                     FormError::DeadlinePassed { missing } => missing.first().map(|peer| peer.rank),
+                    FormError::Broken { rank, .. } => Some(*rank),
                     // This process lacks a resource, so it blames its own rank.
                     FormError::System(_) => Some(placement.rank),
                     _ => None,
