@@ -100,3 +100,42 @@ fn s_10_an_agent_as_process_1_heeds_sigterm_and_takes_all_along_when_it_is_kille
     signal(agent, Signal::SIGKILL);
     job.wait("the end of all", |_| gone(trains).and(gone(stays)));
 }
+
+/// Starts a process in the agent's namespace that has this id there, in a session and group of its own.
+fn take_id(agent: i32, inside: i32) {
+    let script = format!(
+        "for i in $(seq 100); do echo {} > /proc/sys/kernel/ns_last_pid; setsid sleep 1000 >&- 2>&- & \
+         [ $! = {inside} ] && exit; kill -9 $!; done; exit 1",
+        inside - 1
+    );
+    let target = format!("--target={agent}");
+    let status = Command::new("nsenter")
+        .args([&target, "--pid", "--mount", "/bin/sh", "-c", &script])
+        .status();
+    assert!(status.expect("util-linux").success(), "another process is always faster");
+}
+
+#[test]
+fn x_2_a_process_that_has_the_id_of_a_former_worker_is_left_alone() {
+    let mut job = job();
+    let Some(agent) = agent_as_process_1(&mut job) else { return };
+    let inside_of = |job: &Job| {
+        let status = job.status()?;
+        let pid = status["workers"].as_array()?.iter().find_map(|it| it["pid"].as_i64())?;
+        i32::try_from(pid).ok()
+    };
+    let former = job.wait("the worker", |job| inside_of(job));
+    signal(outside(agent, former).expect("it runs"), Signal::SIGKILL);
+    let second = job.wait("the next worker", |job| {
+        inside_of(job).filter(|pid| *pid != former).and_then(|pid| outside(agent, pid))
+    });
+    job.wait("the end of the former one", |_| outside(agent, former).is_none().then_some(()));
+    take_id(agent, former);
+    let stranger = job.wait("a stranger of the same id", |_| outside(agent, former));
+    // Its slot's next end, and all that is cleaned up after it, does not concern the stranger.
+    signal(second, Signal::SIGKILL);
+    job.wait("the third worker", |job| (job.events_of("process_started").len() == 3).then_some(()));
+    job.wait("the end of the second one", |_| (!is_running(second)).then_some(()));
+    assert!(is_running(stranger));
+    assert_eq!(job.finish(), 0);
+}

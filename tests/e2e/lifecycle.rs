@@ -46,9 +46,9 @@ fn three_shells() {
 fn run_is_driver_agent_and_workers_in_one() {
     let folder = tempfile::TempDir::new().expect("a temporary folder");
     for name in ["control", "log", "state"] {
-        std::fs::create_dir(folder.path().join(name)).expect("a folder");
+        fs::create_dir(folder.path().join(name)).expect("a folder");
     }
-    std::fs::write(folder.path().join("control/finish"), "").expect("a file");
+    fs::write(folder.path().join("control/finish"), "").expect("a file");
     let output = Command::new(binary())
         .args(["run", "-n", "2", "--bind", "127.0.0.1:0", "--state-dir"])
         .arg(folder.path().join("state"))
@@ -180,7 +180,7 @@ fn s_12_workers_are_asked_to_end_whatever_signals_the_launcher_had_blocked() {
 fn x_2_an_agent_is_started_again_where_the_program_s_file_was_removed() {
     let folder = tempfile::TempDir::new().expect("a temporary folder");
     let (copy, mark) = (folder.path().join("elastic-node"), folder.path().join("mark"));
-    std::fs::copy(binary(), &copy).expect("a copy");
+    fs::copy(binary(), &copy).expect("a copy");
     let script = format!(
         "if mkdir {}; then rm {}; kill -9 $PPID; sleep 1000; fi; echo rank $RANK of $WORLD_SIZE",
         mark.display(),
