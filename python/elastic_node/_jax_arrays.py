@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, List, Tuple
 
 if TYPE_CHECKING:
     import jax
-    import numpy
 
 
 def is_jax_array(value: Any) -> bool:
@@ -19,8 +18,8 @@ def is_jax_array(value: Any) -> bool:
     return bool(value.is_fully_addressable) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
 
 
-def bytes_of(value: jax.Array) -> numpy.ndarray[Any, Any]:
-    """The content in main memory, as bytes in the order of rows."""
+def bytes_of(value: jax.Array) -> Any:
+    """The content in main memory: an array of bytes, in the order of rows."""
     import numpy
 
     return numpy.ascontiguousarray(numpy.asarray(value)).reshape(-1).view(numpy.uint8)
