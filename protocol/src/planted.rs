@@ -251,6 +251,8 @@ bugs! {
     RollbackKeepsWeights = "a rollback keeps the weights", "program";
     /// A checkpoint is written with the sampler's ledger of the commit before (H-22).
     LedgerOfAnotherStep = "a checkpoint has the ledger of another step", "program";
+    /// A generation saves one checkpoint, and the next one waits for the generation after (C-1).
+    OneSaveAGeneration = "a generation saves one checkpoint and no more", "driver";
     /// A checkpoint's manifest gets its name before the data that it names is safe (C-1).
     ManifestBeforeData = "a manifest gets its name before its data is safe", "checkpoint";
     /// The directories of checkpoints are not synced (C-1).

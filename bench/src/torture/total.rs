@@ -1,6 +1,7 @@
 //! A job whose every process is killed again and again, half of the times while a checkpoint is written. The job goes on from the
 //! newest checkpoint that is whole; each sample is trained once an epoch over the job's whole life.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -34,6 +35,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// How long a checkpoint may keep one waiting.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How long a save may be under way before its folder is there: its thread has the lowest priority.
+const UNSEEN_MS: u64 = 2_000;
+
 /// What was done and seen.
 #[derive(Debug, Serialize)]
 pub(super) struct TotalReport {
@@ -48,6 +52,8 @@ pub(super) struct TotalReport {
     steps_lost_max: f64,
     /// Intervals between checkpoints that these are at most, with the interval that was being saved.
     intervals_lost_max: f64,
+    /// The largest share of what may be lost that was lost: at most 1.
+    share_of_bound_max: f64,
     seconds: f64,
 }
 
@@ -58,6 +64,7 @@ pub(super) fn run(options: &TortureOptions) -> anyhow::Result<TotalReport> {
     let mut random = ChaCha8Rng::seed_from_u64(options.seed);
     let mut records = JobRecords::default();
     let (mut partial, mut lost) = (0, Vec::new());
+    let (mut bound, mut share_max) = (LossBound::new(options), 0.0_f64);
     // Highest step of the lives before, and the newest checkpoint that is whole.
     let (mut reached, mut newest) = (0_u64, None);
     for life in 0..=options.total_kills {
@@ -69,7 +76,11 @@ pub(super) fn run(options: &TortureOptions) -> anyhow::Result<TotalReport> {
         let from = loaded["step"].as_u64();
         ensure!(from == newest, "life {life} begins from {loaded}, and {newest:?} is the newest");
         if life > 0 {
-            lost.push(reached.saturating_sub(from.unwrap_or_default()) as f64);
+            let steps = reached.saturating_sub(from.unwrap_or_default());
+            let allowed = bound.steps(from.unwrap_or_default(), reached);
+            ensure!(steps <= allowed, "life {life}: {steps} steps are lost, and {allowed} may be");
+            lost.push(steps as f64);
+            share_max = share_max.max(steps as f64 / allowed as f64);
         }
         job.wait("a step", |job| (job.step()? > from.unwrap_or_default()).then_some(()))?;
         if is_last {
@@ -85,6 +96,8 @@ pub(super) fn run(options: &TortureOptions) -> anyhow::Result<TotalReport> {
             pause(Duration::from_millis(random.random_range(0..INTO_SAVE_MS)));
         }
         job.kill_everything(|| random.random())?;
+        let begun = folders(&checkpoints);
+        bound.note(from.unwrap_or_default(), &job.events_of("checkpoint_saved"), &begun);
         reached = records.add_life(&at)?.max(from.unwrap_or_default());
         let (whole, others) = verified(&checkpoints)?;
         partial += u32::from(others > 0);
@@ -106,8 +119,61 @@ pub(super) fn run(options: &TortureOptions) -> anyhow::Result<TotalReport> {
         steps_lost_median: median(&lost).context("there were kills")?,
         steps_lost_max: lost_max,
         intervals_lost_max: intervals,
+        share_of_bound_max: share_max,
         seconds: began.elapsed().as_secs_f64(),
     })
+}
+
+/// How many steps may be lost with everything (docs/checkpoints.md): those of an interval, those made while the newest checkpoint
+/// was saved, and those made since the commit that was being saved at the kill. An order that comes too late for a multiple takes
+/// the next one.
+#[derive(Debug)]
+struct LossBound {
+    every: u64,
+    step_ms: u64,
+    /// The step that the life began with.
+    began_from: u64,
+    /// How long the saves of the life took that were told to be whole, by step.
+    took_ms: BTreeMap<u64, u64>,
+    /// The steps of checkpoints that were begun.
+    begun: BTreeSet<u64>,
+}
+
+impl LossBound {
+    fn new(options: &TortureOptions) -> Self {
+        Self {
+            every: options.every,
+            step_ms: options.step_ms.max(1),
+            began_from: 0,
+            took_ms: BTreeMap::new(),
+            begun: BTreeSet::new(),
+        }
+    }
+
+    /// Takes what a life has left behind.
+    fn note(&mut self, began_from: u64, saved: &[Value], folders: &[PathBuf]) {
+        let took =
+            |event: &Value| Some((event["step"].as_u64()?, event["ms"].as_f64()?.ceil() as u64));
+        self.began_from = began_from;
+        self.took_ms = saved.iter().filter_map(took).collect();
+        let step = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok();
+        self.begun = folders.iter().filter_map(step).collect();
+    }
+
+    /// The most steps from the newest checkpoint to the step that the life reached.
+    fn steps(&self, newest: u64, reached: u64) -> u64 {
+        // No step takes less time than that.
+        let steps_in = |ms: u64| ms.div_ceil(self.step_ms);
+        let before = match self.took_ms.get(&newest) {
+            Some(took_ms) => steps_in(*took_ms),
+            None if newest == self.began_from => 0,
+            // It was just made whole when everything was killed.
+            None => return 2 * self.every + reached.saturating_sub(newest),
+        };
+        let under_way = self.begun.iter().copied().find(|step| *step > newest);
+        let since = under_way.map_or(steps_in(UNSEEN_MS), |step| reached.saturating_sub(step));
+        2 * self.every + before + since
+    }
 }
 
 /// One life of the job: a new driver, which knows the checkpoints only.
@@ -173,4 +239,33 @@ fn verified(checkpoints: &Path) -> anyhow::Result<(Option<u64>, usize)> {
         newest = newest.max(manifest["step"].as_u64());
     }
     Ok((newest, others))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bound() -> LossBound {
+        let event = |step: u64, ms: f64| serde_json::json!({ "step": step, "ms": ms });
+        let (every, step_ms) = (20, 10);
+        let (took_ms, begun) = (BTreeMap::new(), BTreeSet::new());
+        let mut bound = LossBound { every, step_ms, began_from: 0, took_ms, begun };
+        let folder = |step: u64| PathBuf::from(format!("checkpoints/step-{step:010}"));
+        bound.note(
+            20,
+            &[event(40, 300.5), event(80, 49.5)],
+            &[folder(40), folder(80), folder(100)],
+        );
+        bound
+    }
+
+    #[test]
+    fn c_1_what_may_be_lost_is_two_intervals_and_the_steps_of_saves() {
+        // 5 steps while the one of step 80 was saved, and 17 since the commit of step 100.
+        assert_eq!(bound().steps(80, 117), 40 + 5 + 17);
+        // It was just whole: all steps since were made while it was saved.
+        assert_eq!(bound().steps(100, 110), 40 + 10);
+        // The life has saved none.
+        assert_eq!(bound().steps(20, 45), 40 + 5);
+    }
 }

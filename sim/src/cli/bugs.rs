@@ -92,7 +92,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::LostHostNotTold
         | Bug::ProcessNotNamed => 1,
         Bug::TotalLossTolerated => 2,
-        Bug::SealedTooEarly | Bug::LedgerOfAnotherStep => 4,
+        Bug::SealedTooEarly | Bug::LedgerOfAnotherStep | Bug::OneSaveAGeneration => 4,
         Bug::RefusalBelieved => 3,
         Bug::DeathCountsTwice
         | Bug::DeathStaysUnexplained

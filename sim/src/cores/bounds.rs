@@ -76,6 +76,8 @@ impl World {
         self.forgive_slots();
         let checked = self.check_status().and_then(|()| self.check_named());
         self.demand(checked);
+        let checked = self.check_checkpoints_in_time();
+        self.demand(checked);
         self.note_stability();
     }
 
@@ -116,9 +118,18 @@ impl World {
     /// Longest time from one step's boundary to the next, in nanoseconds.
     pub(super) fn boundary_ns(&self) -> u64 {
         let steps = if self.scenario.checks_every_step { 1 } else { self.scenario.commit_every };
+        steps * self.step_ns_max()
+    }
+
+    /// Longest time from one commit to the next, in nanoseconds.
+    pub(super) fn commit_ns(&self) -> u64 {
+        self.scenario.commit_every * self.step_ns_max()
+    }
+
+    fn step_ns_max(&self) -> u64 {
         // Where some carry fewer shards, others carry more.
         let longer = if self.options.draws >= 9 { STEPS_LONGER_MAX } else { 1 };
-        steps * (self.scenario.step_ns / 8 * 9 * longer + 5 * MS)
+        self.scenario.step_ns / 8 * 9 * longer + 5 * MS
     }
 
     fn check_phase(&mut self) {

@@ -1,6 +1,7 @@
 //! Durable checkpoints of the simulated programs, on storage that all hosts share: parts take their time, fail, or hang, and the
 //! storage loses power (`storage`).
 
+mod in_time;
 mod storage;
 
 use elastic_protocol::messages::{CheckpointReport, CheckpointSource};
@@ -47,6 +48,7 @@ impl World {
                     return outcome(CheckpointReport::Missed { reached });
                 }
                 if program.part.is_some_and(|part| part.is_busy) {
+                    self.storage.note_settled(self.now);
                     let reason = "busy with an earlier save".to_owned();
                     return outcome(CheckpointReport::Failed { reason });
                 }
@@ -59,7 +61,10 @@ impl World {
             CheckpointCommand::Seal { stamp, step, keep } => {
                 self.decide(place, || format!("make step {step} whole"));
                 let ranks = self.processes[process as usize].program.world_size();
-                let takes = self.storage.draw_time()?;
+                let Some(takes) = self.storage.draw_time() else {
+                    self.storage.note_hang(stamp);
+                    return None;
+                };
                 let whole = Happening::MadeWhole { process, stamp, step: step.0, ranks, keep };
                 self.agenda.push(self.now + takes, whole);
                 None
@@ -80,9 +85,12 @@ impl World {
         }
         (part.model, part.is_busy) = (Some(model), true);
         let (stamp, step) = (part.stamp, part.step);
-        if let Some(takes) = self.storage.draw_time() {
-            let written = Happening::PartWritten { process, stamp, step };
-            self.agenda.push(self.now + takes, written);
+        match self.storage.draw_time() {
+            Some(takes) => {
+                let written = Happening::PartWritten { process, stamp, step };
+                self.agenda.push(self.now + takes, written);
+            }
+            None => self.storage.note_hang(stamp),
         }
     }
 
@@ -103,7 +111,10 @@ impl World {
         let Some(model) = model else { return };
         let report = match self.storage.write((job, stamp, step), (rank, ranks), model, is_full) {
             Ok(StorageResult::Done) => CheckpointReport::PartSaved { bytes: 1 },
-            Ok(StorageResult::Failed(reason)) => CheckpointReport::Failed { reason },
+            Ok(StorageResult::Failed(reason)) => {
+                self.storage.note_settled(self.now);
+                CheckpointReport::Failed { reason }
+            }
             Err(error) => return self.fail_safety(error),
         };
         let outcome = CheckpointOutcome { stamp, step: Step(step), report };
@@ -125,7 +136,10 @@ impl World {
         let is_full = self.storage.draw_full();
         let report = match self.storage.seal((job, stamp, step), (ranks, keep), is_full) {
             Ok(StorageResult::Done) => CheckpointReport::Sealed { bytes: 1, troubles: Vec::new() },
-            Ok(StorageResult::Failed(reason)) => CheckpointReport::Failed { reason },
+            Ok(StorageResult::Failed(reason)) => {
+                self.storage.note_settled(self.now);
+                CheckpointReport::Failed { reason }
+            }
             Err(error) => return self.fail_safety(error),
         };
         let outcome = CheckpointOutcome { stamp, step: Step(step), report };
@@ -134,6 +148,7 @@ impl World {
 
     /// Checks what the driver says of checkpoints.
     pub(super) fn check_checkpoint_told(&mut self, step: u64) {
+        self.storage.note_settled(self.now);
         if !self.storage.is_sealed(self.driver.job, step) {
             self.fail_safety(format!("C-1: step {step} is said to be saved, and is not"));
         }

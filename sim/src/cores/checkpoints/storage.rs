@@ -28,6 +28,9 @@ const CUT_AFTER_MAX: u64 = 60;
 /// The set of draws from which on the storage loses power.
 const POWER_FAILS_FROM: u32 = 10;
 
+/// The longest time of a write that does not hang.
+pub(super) const WRITE_MS_MAX: u64 = 2_000;
+
 /// Bytes of a model.
 const MODEL_BYTES: usize = 48;
 
@@ -57,6 +60,10 @@ pub(in crate::cores) struct SharedStorage {
     offered: BTreeMap<(JobNumber, u64), Vec<TrainedModel>>,
     /// Checkpoints that are whole, and were said to be.
     sealed: BTreeMap<JobNumber, BTreeMap<u64, TrainedModel>>,
+    /// World time of the last failure, or of the last word that a checkpoint is whole.
+    settled_at: u64,
+    /// The last generation in which a write hung.
+    hung_in: Option<Stamp>,
 }
 
 impl SharedStorage {
@@ -70,7 +77,29 @@ impl SharedStorage {
             withdrawn: BTreeSet::new(),
             offered: BTreeMap::new(),
             sealed: BTreeMap::new(),
+            settled_at: 0,
+            hung_in: None,
         }
+    }
+
+    /// A save has failed, or is said to have made a checkpoint whole.
+    pub(super) const fn note_settled(&mut self, now: u64) {
+        self.settled_at = now;
+    }
+
+    /// A write of this generation hangs.
+    pub(super) const fn note_hang(&mut self, stamp: Stamp) {
+        self.hung_in = Some(stamp);
+    }
+
+    /// World time since which a checkpoint is awaited.
+    pub(super) const fn settled_at(&self) -> u64 {
+        self.settled_at
+    }
+
+    /// Whether a write of this generation hangs: it saves no more.
+    pub(super) fn hangs_in(&self, stamp: Stamp) -> bool {
+        self.hung_in == Some(stamp)
     }
 
     /// The step of a job's newest checkpoint.
@@ -85,7 +114,7 @@ impl SharedStorage {
 
     /// The time that a write takes; none if it hangs for ever.
     pub(super) fn draw_time(&mut self) -> Option<u64> {
-        let takes = self.random.random_range(MS..2_000 * MS);
+        let takes = self.random.random_range(MS..WRITE_MS_MAX * MS);
         (!self.random.random_bool(0.02)).then_some(takes)
     }
 
