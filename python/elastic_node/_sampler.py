@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sized
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sized, Tuple
 
 from . import _context, _native
 
@@ -42,6 +42,15 @@ class EpochOrder:
         self.epoch = epoch
         self.processed_num = 0
         self._order = None
+
+    def data_pass(self, name: str) -> _native.Pass:
+        """How far it is, as a checkpoint's ``position`` has it."""
+        seed = self.seed if self.shuffle else None
+        return name, len(self.dataset), seed, self._batch_plan(), self.epoch, self.processed_num
+
+    def _batch_plan(self) -> Optional[Tuple[int, int]]:
+        """Shards, and samples of a step; nothing where batches are those of ranks."""
+        return None
 
     def _epoch_order(self) -> List[int]:
         if self._order is None:

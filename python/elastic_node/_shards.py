@@ -242,6 +242,9 @@ class ShardedSampler(EpochOrder):
             self.processed_num = dealt[0][2]
             yield ShardedStep(own, shards, self.processed_num - place)
 
+    def _batch_plan(self) -> Optional[Tuple[int, int]]:
+        return None if self._held is None else (self._held, self.global_batch)
+
     def state_dict(self) -> Dict[str, Optional[int]]:
         """How far it is, and the plan: epoch, number of its samples that are done, global batch, shards."""
         return {

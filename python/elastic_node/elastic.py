@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, Generic, Ite
 
 from . import _codec, _context, _jax_arrays, _native
 from ._native import CollectiveError, HostsUpdatedInterrupt
-from ._sampler import Batch, ElasticSampler
+from ._sampler import Batch, ElasticSampler, EpochOrder
 from ._shards import DataShard, ShardedSampler, ShardedStep
 
 if TYPE_CHECKING:
@@ -146,11 +146,13 @@ class State(Generic[Content]):
         if self._session is None:
             self.save()
         else:
+            self._session.note_passes(self._passes())
             self._session.commit()
 
     def save(self) -> None:
         """Saves the state, without a look at the world. Every rank does at the same step."""
         if self._session is not None:
+            self._session.note_passes(self._passes())
             self._session.save()
         else:
             header, buffers = self._capture()
@@ -186,6 +188,10 @@ class State(Generic[Content]):
         content: Content = broadcast_object(self.capture() if rank == 0 else None, root_rank=0)
         if rank != 0:
             self.apply(content)
+
+    def _passes(self) -> List[_native.Pass]:
+        """How far the samplers in the state are."""
+        return []
 
     def _capture(self) -> Tuple[bytes, List[Any]]:
         content = self.capture()
@@ -249,6 +255,10 @@ class ObjectState(State[Dict[str, Any]]):
                 holder.load_state_dict(value)
             else:
                 setattr(self, name, _jax_arrays.placed_as(value, holder))
+
+    def _passes(self) -> List[_native.Pass]:
+        values = sorted(self.__dict__.items())
+        return [value.data_pass(name) for name, value in values if isinstance(value, EpochOrder)]
 
     def reset(self) -> None:
         for value in list(self.__dict__.values()):

@@ -1,7 +1,22 @@
-//! The order and the shares of an epoch's samples, from the Rust API's sampler; called by `_sampler.py`.
+//! The order and the shares of an epoch's samples, from the Rust API's sampler; called by `_sampler.py`. Also the places of a
+//! program's samplers as the Rust API's ledger has them; called by `session`.
 
-use elastic_worker::state::sampler;
+use elastic_worker::state::sampler::{self, DataPass, LedgerPlan, SampleLedger};
 use pyo3::prelude::*;
+
+/// A sampler's pass through its data: name, number of samples, seed of the order, batch plan as `(shards, global batch)`, epoch,
+/// and samples of it that are done.
+pub(crate) type PassTuple = (String, u64, Option<u64>, Option<(u32, u64)>, u64, u64);
+
+/// The ledger with these passes.
+pub(crate) fn ledger_of(passes: Vec<PassTuple>) -> SampleLedger {
+    let mut ledger = SampleLedger::default();
+    for (name, length, seed, plan, epoch, consumed) in passes {
+        let plan = plan.map(|(shards, global_batch)| LedgerPlan { shards, global_batch });
+        ledger.advance(&DataPass { name, length, seed, plan }, epoch, consumed);
+    }
+    ledger
+}
 
 /// The order of `length` samples in an epoch: the same on every machine.
 #[pyfunction]

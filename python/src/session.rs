@@ -15,6 +15,7 @@ use crate::communicator::PyGroup;
 use crate::content::Content;
 use crate::errors::{ElasticError, forked, raise};
 use crate::handle::{GenerationFailure, LOOK_EVERY};
+use crate::sampler::{PassTuple, ledger_of};
 use crate::unlocked::unlocked;
 
 /// `(rank, size, local rank, local size, cross rank, cross size)`.
@@ -204,6 +205,11 @@ impl PySession {
             Ok(()) => Ok(()),
             Err(error) => self.finish(py, Err(error)),
         }
+    }
+
+    /// The places of the program's samplers: part of the next commits, and the `position` of their checkpoints.
+    fn note_passes(&mut self, passes: Vec<PassTuple>) {
+        self.state.set_ledger(ledger_of(passes));
     }
 
     /// Saves the state, and lets a planned change of the world take effect.

@@ -1,5 +1,6 @@
 """A torch job whose every process was killed goes on from its durable checkpoint; others read its weights."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,12 @@ def test_a_job_whose_every_process_was_killed_goes_on_with_every_sample_once(tmp
     for line in said:
         assert line["exact"], "every sample once an epoch, over both lives"
         assert line["began_at"] > 0
+
+    # The place in the data, as Rust's samplers have it.
+    position = json.loads((newest_folder(checkpoints) / "manifest.json").read_text())["position"]
+    (entry,) = position["entries"]
+    assert entry["course"] == {"name": "sampler", "length": 480, "seed": 0, "plan": None}
+    assert entry["epoch"] in (0, 1) and 0 < entry["consumed"] <= 480
 
     # Plain safetensors, without this package: the last checkpoint before the end.
     from safetensors.torch import load_file

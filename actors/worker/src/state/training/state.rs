@@ -146,6 +146,12 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self.pending.as_ref().map_or(self.snapshot.step(), |pending| pending.step)
     }
 
+    /// Puts a place in the data that a binding follows by itself in the place of the one that the library's samplers follow: it is
+    /// part of the commits from here on, and the `position` of checkpoints.
+    pub fn set_ledger(&mut self, ledger: SampleLedger) {
+        *self.ledger.borrow_mut() = ledger;
+    }
+
     /// Saves the state, as [`commit`](Self::commit) does, without a check whether the world changes.
     ///
     /// # Errors
