@@ -1,8 +1,9 @@
-"""Jobs with durable checkpoints whose every process is killed, for `test_checkpoints` and `test_jax`."""
+"""Jobs with durable checkpoints whose every process is killed, for `test_checkpoints`, `test_jax` and `test_disturbed`."""
 
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,9 @@ from conftest import PATIENCE_S, PROGRAMS, SAID, binary
 
 #: Commits between two checkpoints.
 EVERY = 10
+
+#: The variable that all processes of a life with hosts of its own have, with its folder.
+MARK = "ELASTIC_TEST_LIFE"
 
 
 def start(
@@ -67,16 +71,18 @@ def wait_for(what: str, condition: Callable[[], Any]) -> Any:
 
 
 def of_folder(folder: Path) -> List[int]:
-    """The processes whose command line names the folder."""
+    """The processes whose command line names the folder, or whose environment has it as their mark."""
+    mark = f"{MARK}={folder}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 line = (entry / "cmdline").read_bytes()
+                environment = (entry / "environ").read_bytes().split(b"\0")
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
             except OSError:
                 continue
-            if str(folder).encode() in line and state != "Z":
+            if (str(folder).encode() in line or mark in environment) and state != "Z":
                 found.append(int(entry.name))
     return found
 
@@ -93,3 +99,68 @@ def kill_everything(folder: Path, process: "subprocess.Popen[str]") -> None:
 
     wait_for("the end of every process", killed)
     process.wait()
+
+
+class HostedLife:
+    """A life of a job with a driver and hosts of its own, so that hosts join it and workers are lost."""
+
+    def __init__(self, folder: Path, checkpoints: Path, workers: int, *command: str) -> None:
+        self.folder, self.state = folder, folder / "state"
+        self.state.mkdir(parents=True)
+        self.token, self.address = self.state / "token", f"127.0.0.1:{_free_port()}"
+        self.hosts = 0
+        flags = ["--role", "driver", "--bind", self.address, "--state-dir", str(self.state), "--min-np", "1"]
+        flags += ["--np", str(workers), "--mode", "in-process"]
+        flags += ["--checkpoint", str(checkpoints), "--checkpoint-every", str(EVERY), "--"]
+        self.driver = self._start("driver", [*flags, sys.executable, "-u", *command])
+        wait_for("the driver's token", self.token.exists)
+
+    def _start(self, name: str, flags: List[str]) -> "subprocess.Popen[str]":
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", MARK: str(self.folder)}
+        with open(self.folder / f"output-{name}", "w") as output:
+            return subprocess.Popen(
+                [str(binary()), *flags], stdout=output, stderr=subprocess.STDOUT, text=True, env=environment
+            )
+
+    def add_host(self, slots: int) -> None:
+        name, self.hosts = f"h{self.hosts}", self.hosts + 1
+        flags = ["--role", "worker", "--join", self.address, "--host", name, "--slots", str(slots)]
+        self._start(name, [*flags, "--token-file", str(self.token)])
+
+    def events(self, kind: str) -> List[Dict[str, Any]]:
+        return events(self.folder, kind)
+
+    def world_sizes(self) -> List[int]:
+        return [event["world_size"] for event in self.events("generation_running")]
+
+    def workers(self) -> List[Dict[str, Any]]:
+        command = [str(binary()), "status", "--json", "--driver", self.address, "--token-file", str(self.token)]
+        shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+        return json.loads(shown)["workers"] if shown else []
+
+    def kill_worker(self) -> None:
+        """SIGKILL to the worker of the highest rank, once one trains."""
+
+        def killed() -> bool:
+            pids = [worker["pid"] for worker in self.workers() if worker.get("step") and worker.get("pid")]
+            if pids:
+                os.kill(pids[-1], signal.SIGKILL)
+            return bool(pids)
+
+        wait_for("a worker to kill", killed)
+
+    def kill_everything(self) -> None:
+        kill_everything(self.folder, self.driver)
+
+    def end(self) -> str:
+        """Waits until the job is over; what all of its processes have printed."""
+        code = self.driver.wait(timeout=PATIENCE_S)
+        output = "".join(file.read_text() for file in sorted(self.folder.glob("output-*")))
+        assert code == 0, output
+        return output
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
