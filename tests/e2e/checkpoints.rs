@@ -193,6 +193,132 @@ fn c_3_a_damaged_checkpoint_is_named_and_passed_over() {
     again.assert_exact();
 }
 
+/// Starts a job that saves some checkpoints and loses every process; returns the steps of those that are whole.
+fn killed_after_checkpoints(folder: &Path, count: usize) -> Vec<u64> {
+    let mut job = start(2, folder, &[]);
+    wait_for_checkpoints(&mut job, count);
+    kill_everything(&mut job);
+    let whole = steps_listed(folder).into_iter().filter(|(_, whole)| *whole);
+    whole.map(|(step, _)| step).collect()
+}
+
+/// The names of the checkpoints that were set aside, by step.
+fn set_aside(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("it is there");
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        entry.expect("an entry").file_name().to_string_lossy().into_owned()
+    };
+    let mut names: Vec<String> =
+        entries.map(name).filter(|name| name.starts_with("set-aside-")).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn c_2_resume_never_begins_from_the_start_and_removes_nothing() {
+    let shared = TempDir::new().expect("a folder");
+    let whole = killed_after_checkpoints(shared.path(), 2);
+    let mut again = start(1, shared.path(), &["--resume", "never"]);
+    let event = loaded(&mut again);
+    assert_eq!(event["step"], Value::Null, "{event}");
+    let log = again.wait("a step", |job| {
+        let log = job.log();
+        log.iter().any(|line| line["steps"].as_u64() > Some(0)).then_some(log)
+    });
+    let first = log.iter().find(|line| line["event"] == "enter").expect("it trained");
+    assert_eq!(first["steps"], 0, "it began from the start: {first}");
+    assert_eq!(again.finish(), 0);
+    again.assert_exact();
+    let aside: Vec<String> =
+        whole.iter().map(|step| format!("set-aside-1-step-{step:010}")).collect();
+    assert_eq!(set_aside(shared.path()), aside);
+    aside.iter().for_each(|name| assert!(event["notes"].to_string().contains(name), "{event}"));
+}
+
+#[test]
+fn c_2_resume_of_a_step_begins_from_it_though_there_is_a_newer_one() {
+    let shared = TempDir::new().expect("a folder");
+    let whole = killed_after_checkpoints(shared.path(), 3);
+    let [.., chosen, newest] = whole[..] else { panic!("{whole:?}") };
+    let from = shared.path().join(format!("step-{chosen:010}")).display().to_string();
+    let mut again = start(1, shared.path(), &["--resume", &from]);
+    let event = loaded(&mut again);
+    assert_eq!(event["step"], chosen, "{event}");
+    assert_eq!(set_aside(shared.path()), [format!("set-aside-1-step-{newest:010}")]);
+    // Once the job has made a checkpoint of its own, the choice is behind it.
+    let saved = wait_for_checkpoints(&mut again, 1);
+    let victim = again.pid("h0", 0);
+    signal(victim, Signal::SIGKILL);
+    let second =
+        again.wait("the second load", |job| job.events_of("checkpoint_loaded").into_iter().nth(1));
+    assert!(second["step"].as_u64() >= Some(saved), "{second}, {saved}");
+    assert_eq!(again.finish(), 0);
+    again.assert_exact();
+}
+
+#[test]
+fn c_2_a_step_that_is_damaged_is_not_replaced_by_another_one_when_it_was_asked_for() {
+    let shared = TempDir::new().expect("a folder");
+    let whole = killed_after_checkpoints(shared.path(), 2);
+    let newest = *whole.last().expect("two");
+    for file in files_of(shared.path(), newest) {
+        if file.extension().is_some_and(|it| it == "bin") {
+            fs::write(&file, "damage").expect("it is ours");
+        }
+    }
+    let from = shared.path().join(format!("step-{newest:010}")).display().to_string();
+    let mut again = start(1, shared.path(), &["--resume", &from]);
+    assert_ne!(again.end(), 0);
+    let stderr = again.stderr();
+    assert!(stderr.contains(&format!("step-{newest:010}")), "{stderr}");
+    assert_eq!(set_aside(shared.path()), [""; 0], "nothing was touched");
+}
+
+#[test]
+fn c_5_show_and_verify_print_json() {
+    let shared = TempDir::new().expect("a folder");
+    let whole = killed_after_checkpoints(shared.path(), 2);
+    let newest = *whole.last().expect("two");
+    let folder = shared.path().display().to_string();
+    let json = |command: &str, expected: i32| -> Value {
+        let (code, stdout, stderr) = checkpoint(&[command, &folder, "--json"]);
+        assert_eq!(code, Some(expected), "{stderr}");
+        serde_json::from_str(&stdout).expect("JSON, and nothing else")
+    };
+    let shown = json("show", 0);
+    assert_eq!((&shown["step"], &shown["world_size"]), (&newest.into(), &2.into()), "{shown}");
+    let consumed = shown["position"]["entries"][0]["consumed"].as_u64();
+    assert!(consumed > Some(0), "the place in the data: {shown}");
+    let files: Vec<&str> = shown["files"]
+        .as_array()
+        .expect("files")
+        .iter()
+        .filter_map(|it| it["name"].as_str())
+        .collect();
+    assert!(files.contains(&shown["rest"].as_str().expect("what is no array")), "{shown}");
+    let row = |step: &u64| serde_json::json!({ "step": step, "complete": true, "damage": null });
+    let verified = json("verify", 0);
+    let complete: Vec<Value> = verified
+        .as_array()
+        .expect("rows")
+        .iter()
+        .filter(|row| row["complete"] == true)
+        .cloned()
+        .collect();
+    assert_eq!(complete, whole.iter().map(row).collect::<Vec<_>>());
+    let rest = shared
+        .path()
+        .join(format!("step-{newest:010}"))
+        .join(shown["rest"].as_str().expect("a name"));
+    fs::write(&rest, "damage").expect("it is ours");
+    let damaged = json("verify", 1);
+    let rows = damaged.as_array().expect("rows");
+    let of_newest = rows.iter().find(|row| row["step"] == newest).expect("a row");
+    let name = rest.file_name().expect("a file").to_string_lossy().into_owned();
+    assert_eq!(of_newest["complete"], false);
+    assert!(of_newest["damage"].as_str().is_some_and(|why| why.contains(&name)), "{of_newest}");
+}
+
 #[test]
 fn c_2_the_root_reads_the_share_of_a_host_that_does_not_have_the_folder() {
     let Some(network) = Network::enter(3) else { return };
@@ -256,6 +382,29 @@ fn c_4_a_folder_that_cannot_be_written_stops_no_training() {
     assert!(status["checkpoint"]["last_step"].is_u64(), "{status}");
     assert_eq!(job.finish(), 0);
     assert_eq!(job.sizes(), [2], "no reset");
+    job.assert_exact();
+}
+
+#[test]
+fn c_1_c_4_a_bounded_bandwidth_makes_checkpoints_rarer_and_no_step_waits_for_them() {
+    const BYTES_PER_S: u64 = 2 << 10;
+    let shared = TempDir::new().expect("a folder");
+    let rate = BYTES_PER_S.to_string();
+    let mut job = start(1, shared.path(), &["--checkpoint-bandwidth", &rate]);
+    wait_for_checkpoints(&mut job, 2);
+    let saved = job.events_of("checkpoint_saved");
+    for event in &saved {
+        let number = |name: &str| event[name].as_f64().expect("a number");
+        let least_ms = number("bytes") * 1_000.0 / BYTES_PER_S as f64;
+        assert!(number("ms") >= least_ms, "the bound is kept: {event}");
+    }
+    let steps = steps_of(&job, "checkpoint_saved");
+    let apart = steps[1] - steps[0];
+    assert!(apart > EVERY && apart.is_multiple_of(EVERY), "intervals are passed over: {steps:?}");
+    let status = job.status().expect("a status");
+    assert_eq!(status["checkpoint"]["failed"], Value::Null, "that is no trouble: {status}");
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [1], "no reset");
     job.assert_exact();
 }
 
