@@ -409,6 +409,30 @@ fn c_1_c_4_a_bounded_bandwidth_makes_checkpoints_rarer_and_no_step_waits_for_the
 }
 
 #[test]
+fn c_4_a_quota_that_is_used_up_stops_no_training_and_keeps_the_old_ones() {
+    let Some(disk) = Disk::with_a_quota("out") else { return };
+    let sickness = Sickness { disk: Some(disk), stderr: None };
+    let every = EVERY.to_string();
+    let flags = ["-n", "1", "--checkpoint", "DIR/out", "--checkpoint-every", &every];
+    let mut job = Job::start_sick(sickness, &flags);
+    job.agent("h0", 1);
+    wait_for_checkpoints(&mut job, 1);
+    job.disk.as_ref().expect("it has one").use_quota_up();
+    let before = steps_listed(&job.path("out"));
+    wait_for_trouble(&mut job, "Disk quota exceeded");
+    job.wait_for_progress();
+    let kept: Vec<(u64, bool)> =
+        steps_listed(&job.path("out")).into_iter().filter(|(_, whole)| *whole).collect();
+    assert!(!kept.is_empty() && kept.len() <= before.len() + 1, "{before:?}, {kept:?}");
+    job.disk.as_ref().expect("it has one").lift_quota();
+    let before = steps_of(&job, "checkpoint_saved").len();
+    wait_for_checkpoints(&mut job, before + 1);
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [1], "no reset");
+    job.assert_exact();
+}
+
+#[test]
 fn c_4_a_full_disk_stops_no_training_and_keeps_the_old_ones() {
     let Some(disk) = Disk::make("out") else { return };
     let filler = disk.path().join("filler");

@@ -36,9 +36,12 @@ pub(crate) struct Disk {
 impl Disk {
     /// Makes the disk; none without root, or without loop devices.
     pub(crate) fn make(holds: &'static str) -> Option<Self> {
-        let disk = Self { folder: TempDir::new().expect("a temporary folder"), holds };
-        match disk.mount() {
-            Ok(()) => Some(disk),
+        let made = Self::made(holds, |disk| {
+            disk.mount("mkfs.ext4", 24 << 20)?;
+            fs::remove_dir_all(disk.path().join("lost+found")).map_err(|error| error.to_string())
+        });
+        match made {
+            Ok(disk) => Some(disk),
             Err(error) => {
                 not_shown(&format!("no disk can be made ({error}): that needs root"));
                 None
@@ -46,15 +49,46 @@ impl Disk {
         }
     }
 
-    fn mount(&self) -> Result<(), String> {
+    /// Makes a disk with quotas; none without root, or without btrfs and its programs. Quotas of ext4 do not bind root, those of
+    /// btrfs do.
+    #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
+    pub(crate) fn with_a_quota(holds: &'static str) -> Option<Self> {
+        let made = Self::made(holds, |disk| {
+            // Smaller than that, btrfs does not make one.
+            disk.mount("mkfs.btrfs", 160 << 20)?;
+            run("btrfs", &["quota", "enable"], &disk.path())
+        });
+        let say = |error: &String| {
+            eprintln!("not shown: no disk with quotas ({error}): that needs root, and btrfs-progs");
+        };
+        made.inspect_err(say).ok()
+    }
+
+    fn made(
+        holds: &'static str,
+        make: impl FnOnce(&Self) -> Result<(), String>,
+    ) -> Result<Self, String> {
+        let disk = Self { folder: TempDir::new().expect("a temporary folder"), holds };
+        make(&disk).map(|()| disk)
+    }
+
+    fn mount(&self, program: &str, bytes: u64) -> Result<(), String> {
         let image = self.folder.path().join("image");
-        let made = File::create(&image).and_then(|file| file.set_len(24 << 20));
+        let made = File::create(&image).and_then(|file| file.set_len(bytes));
         made.map_err(|error| error.to_string())?;
         fs::create_dir(self.path()).map_err(|error| error.to_string())?;
-        run("mkfs.ext4", &["-q"], &image)?;
+        run(program, &["-q"], &image)?;
         let target = self.path().display().to_string();
-        run("mount", &["-o", "loop", &image.display().to_string()], Path::new(&target))?;
-        fs::remove_dir_all(self.path().join("lost+found")).map_err(|error| error.to_string())
+        run("mount", &["-o", "loop", &image.display().to_string()], Path::new(&target))
+    }
+
+    /// Sets the quota below what is used already: from here on writers fail.
+    pub(crate) fn use_quota_up(&self) {
+        run("btrfs", &["qgroup", "limit", "32K"], &self.path()).expect("it has quotas");
+    }
+
+    pub(crate) fn lift_quota(&self) {
+        run("btrfs", &["qgroup", "limit", "none"], &self.path()).expect("it has quotas");
     }
 
     pub(crate) fn path(&self) -> std::path::PathBuf {
