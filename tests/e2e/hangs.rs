@@ -139,3 +139,28 @@ fn x_2_by_restart_who_stands_still_elsewhere_than_its_peers_is_named_with_how_su
     assert_eq!(named["grounds"]["sureness"], "certain", "{named}");
     assert_eq!(job.events_of("reset_decided").len(), 0, "nobody was disturbed");
 }
+
+#[test]
+fn x_2_by_restart_a_stopped_process_is_replaced_with_its_generation_where_that_is_wanted() {
+    let program = ["/bin/sh", "-c", "exec sleep 100000"].map(ToOwned::to_owned);
+    let flags = ["-n", "2", "--mode", "restart", "--hang-timeout", "2", "--on-hang", "restart"];
+    let mut job = Job::start_program(&[&flags[..], &["--grace-period", "1"]].concat(), &program);
+    for host in ["a", "b"] {
+        job.agent(host, 1);
+    }
+    job.wait("the generation", |job| job.events_of("generation_running").pop());
+    let before = job.wait("both processes", |job| {
+        job.status()?;
+        Some(pids_by_rank(job)).filter(|pids| pids.len() == 2)
+    });
+    let stopped = i32::try_from(before[1]).expect("a process id");
+    signal(stopped, Signal::SIGSTOP);
+    let reset = job.wait("the reset", |job| job.events_of("reset_decided").pop());
+    let cause = reset["cause"].to_string();
+    assert!(cause.contains("it hung: its process was stopped, and it is stopped by"), "{reset}");
+    job.wait("other processes", |job| {
+        job.status()?;
+        let after = pids_by_rank(job);
+        (after.len() == 2 && after.iter().all(|pid| !before.contains(pid))).then_some(())
+    });
+}

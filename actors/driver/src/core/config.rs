@@ -37,7 +37,8 @@ pub enum OnHang {
     /// It is named, with its native stack and the stacks of its Python threads, too.
     #[default]
     Dump,
-    /// As `dump`; then its process is stopped, and another one takes its place.
+    /// As `dump`; then its process is stopped, and another one takes its place. By restart, only where it is certain that
+    /// the process hangs: every process is started anew then.
     Restart,
     /// As `restart`, on a spare slot where there is one: its own rests for a cool-down.
     Replace,

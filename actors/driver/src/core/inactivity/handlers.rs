@@ -1,8 +1,8 @@
 //! Looks at members by restart, and their naming. Called when a generation runs, by the timer of inactivity, and by the
 //! handler of agents' messages.
 
-use elastic_protocol::messages::{ProcessSight, StalledWorker, StatusReport};
-use elastic_protocol::{Time, WorkerId};
+use elastic_protocol::messages::{HangSureness, ProcessSight, StalledWorker, StatusReport};
+use elastic_protocol::{ResetCause, Time, WorkerId};
 
 use super::{Inactivity, InactivityNaming, REVIEW_AFTER, STACK_WITHIN, Suspect, WatchedMember};
 use crate::core::DriverCore;
@@ -77,6 +77,9 @@ impl DriverCore {
                 }
                 InactivityNaming::NotYet | InactivityNaming::Looking { .. } => {
                     self.name_suspect(now, suspect);
+                    if !matches!(self.round.phase(), RoundPhase::Run) {
+                        return;
+                    }
                 }
                 InactivityNaming::Done { .. } => {}
             }
@@ -89,7 +92,14 @@ impl DriverCore {
         member.naming = InactivityNaming::Done { grounds, since };
         let Some(stalled) = self.inactive(now, &worker) else { return };
         let waiting = self.members_at(|stage| stage == ProcessStage::Running).len() - 1;
-        self.tell_stalled(worker, waiting, stalled);
+        let certain = stalled.grounds.as_ref().filter(|it| it.sureness == HangSureness::Certain);
+        let error = certain.map(|it| format!("it hung: {}, and it {}", it.why, stalled.doing));
+        self.tell_stalled(worker.clone(), waiting, stalled);
+        // What is likely or possible is not enough to stop a job.
+        if let Some(error) = error.filter(|_| self.config.on_hang == OnHang::Restart) {
+            let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
+            self.evict(now, std::slice::from_ref(&worker), &cause);
+        }
     }
 
     /// Tells of members that were named and go on, and forgets those that were about to be named.

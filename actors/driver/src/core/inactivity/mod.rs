@@ -4,7 +4,8 @@
 //! By restart, programs bring their own collectives, and nobody tells where a worker stands. What its host's system shows is
 //! compared instead: agents look at all members' processes at intervals, and count processor time, bytes moved and how often
 //! the main thread was woken. Who has none of that for long, while others differ, is named, with the grounds and how sure they
-//! are. Nothing else is done: a conclusion from outside is not enough to stop a job.
+//! are. Only a process that was stopped or frozen is started anew for that (`--on-hang restart`): any other conclusion from outside
+//! is not enough to stop a job.
 
 mod handlers;
 
@@ -103,7 +104,10 @@ impl Grounds {
             ),
             Self::AloneActive { others } => (
                 HangSureness::Possible,
-                format!("it alone works, and {others} others seem to wait for it"),
+                match others {
+                    1 => "it alone works, and the other one seems to wait for it".to_owned(),
+                    _ => format!("it alone works, and {others} others seem to wait for it"),
+                },
             ),
             Self::WaitsElsewhere { others, wait_in } => (
                 HangSureness::Likely,
@@ -206,7 +210,8 @@ impl Inactivity {
         }
         let others = known.len() - 1;
         match (&active[..], &inactive[..]) {
-            ([(worker, _)], [_, _, ..]) => {
+            // Of two, the other one may as well hang: more than a possibility it is not.
+            ([(worker, _)], [_, ..]) => {
                 let since = inactive.iter().map(|(_, it)| it.active_at).max().unwrap_or(now);
                 let is_long = now.since(since) >= limit * ALONE_FACTOR;
                 let it = suspect(worker, since, Grounds::AloneActive { others });

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use elastic_protocol::WorkerId;
 use elastic_protocol::messages::{HangSureness, ProcessActivity};
+use elastic_protocol::{ResetCause, WorkerId};
 
 use super::Cluster;
 use super::hangs::{seconds, sight};
@@ -123,6 +123,56 @@ fn a_stopped_process_is_named_for_certain_whatever_the_others_do() {
     cluster.pass(seconds(8));
     let (worker, sureness, _) = named(&cluster);
     assert_eq!((&worker, sureness), (&workers[3], HangSureness::Certain));
+}
+
+#[test]
+fn on_hang_restart_starts_the_generation_anew_where_it_is_certain_and_nowhere_else() {
+    let answers = |config: &mut DriverConfig| {
+        config.hang_timeout = Some(seconds(5));
+        config.on_hang = OnHang::Restart;
+    };
+    let (mut cluster, workers) = four(answers);
+    for worker in &workers[..3] {
+        does(&mut cluster, worker, ProcessActivity::Waiting, "an event");
+    }
+    does(&mut cluster, &workers[3], ProcessActivity::Waiting, "a lock");
+    cluster.pass(seconds(60));
+    let (worker, sureness, _) = named(&cluster);
+    assert_eq!((&worker, sureness), (&workers[3], HangSureness::Likely));
+    assert_eq!(cluster.resets, [], "likely is not enough");
+
+    let (mut cluster, workers) = four(answers);
+    does(&mut cluster, &workers[3], ProcessActivity::Frozen, "");
+    cluster.pass(seconds(8));
+    let (worker, sureness, _) = named(&cluster);
+    assert_eq!((&worker, sureness), (&workers[3], HangSureness::Certain));
+    let Some(ResetCause::WorkerFailed { worker, error }) = cluster.resets.first() else {
+        panic!("a reset: {:?}", cluster.resets)
+    };
+    assert_eq!(*worker, workers[3]);
+    assert!(error.starts_with("it hung: its process was stopped, and it is frozen"), "{error}");
+    cluster.pass(seconds(60));
+    assert_eq!(cluster.sizes, [4, 4], "all were started anew");
+}
+
+#[test]
+fn of_two_the_one_that_works_is_named_as_a_possibility_where_the_other_waits() {
+    let mut cluster = Cluster::new(|config| {
+        config.mode = ElasticMode::Restart;
+        config.np = Some(2);
+        config.on_hang = OnHang::Tell;
+    });
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    let workers: Vec<WorkerId> = cluster.live().cloned().collect();
+    does(&mut cluster, &workers[0], ProcessActivity::Working, "");
+    does(&mut cluster, &workers[1], ProcessActivity::Waiting, "an event");
+    cluster.pass(seconds(280));
+    assert_eq!(cluster.stalls, [], "it may evaluate");
+    cluster.pass(seconds(60));
+    let (worker, sureness, why) = named(&cluster);
+    assert_eq!((&worker, sureness), (&workers[0], HangSureness::Possible));
+    assert_eq!(why, "it alone works, and the other one seems to wait for it");
 }
 
 #[test]
