@@ -23,6 +23,7 @@ mod snapshot;
 mod state;
 mod steps;
 mod sync;
+pub mod tensor;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -43,4 +44,5 @@ pub use section::Section;
 pub use shards::{BatchPlan, DataShard, ShardedStep, ShardedSteps};
 pub use state::State;
 pub use steps::{StepSamples, WaitReading};
+pub use tensor::Tensor;
 pub use worker::Worker;

@@ -2,8 +2,8 @@
 //! notes where sequences of numbers lie, with the path of fields that leads to them as their name. So a program names
 //! its arrays by naming its fields, and has nothing else to do.
 //!
-//! An array is a sequence of `f32` or `f64` only, or a vector with `#[serde(with = "elastic_node::bulk")]`, or one that
-//! a binding announces ([`announce`]): these stand in postcard's bytes as they stand in memory. All else is no array.
+//! An array is a sequence of `f32` or `f64` only, or a vector with `#[serde(with = "elastic_node::bulk")]`, or an array with a shape and
+//! `#[serde(with = "elastic_node::tensor")]`, or one that a binding announces ([`announce`]): these stand in postcard's bytes as they stand in memory. All else is no array.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -61,6 +61,7 @@ impl NamedArray {
 thread_local! {
     static WANTED: Cell<bool> = const { Cell::new(false) };
     static NEXT: RefCell<Option<NamedArray>> = const { RefCell::new(None) };
+    static SHAPE: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
 }
 
 /// Whether arrays are noted in the encoding that is under way on this thread. A binding asks before it looks for names.
@@ -71,6 +72,13 @@ pub fn are_wanted() -> bool {
 /// Says what the next block of bytes is that this thread encodes.
 pub fn announce(array: Option<NamedArray>) {
     NEXT.set(array);
+}
+
+/// Says the shape of the next block of numbers that this thread encodes: the last part of a tuple that has the block's shape before it.
+pub(in crate::state::training) fn announce_shape(shape: Vec<usize>) {
+    if are_wanted() {
+        SHAPE.set(Some(shape));
+    }
 }
 
 /// The newtype around values of which each rank has its own (`#[serde(with = "elastic_node::per_rank")]`).
@@ -132,6 +140,7 @@ pub(in crate::state::training) fn encode<F: Counted>(
     let encoded = value.serialize(&mut noting);
     WANTED.set(false);
     NEXT.set(None);
+    SHAPE.set(None);
     encoded?;
     let Noting { found: mut tensors, per_rank, .. } = noting;
     // Keys of maps may hold dots. Of two arrays with one name, the second stays among the bytes that are no array.
@@ -145,6 +154,18 @@ pub(in crate::state::training) fn encode<F: Counted>(
 enum Part {
     Name(String),
     Index(u64),
+}
+
+/// The parts of a path as a name.
+fn joined(path: &[Part]) -> String {
+    let parts: Vec<String> = path
+        .iter()
+        .map(|part| match part {
+            Part::Name(name) => name.clone(),
+            Part::Index(index) => index.to_string(),
+        })
+        .collect();
+    parts.join(".")
 }
 
 /// A compound value that is being encoded.
@@ -186,15 +207,7 @@ impl<F: Counted> Noting<'_, F> {
     }
 
     fn name(&self) -> String {
-        let parts: Vec<String> = self
-            .path
-            .iter()
-            .map(|part| match part {
-                Part::Name(name) => name.clone(),
-                Part::Index(index) => index.to_string(),
-            })
-            .collect();
-        parts.join(".")
+        joined(&self.path)
     }
 
     fn found(&mut self, name: String, dtype: Dtype, shape: Vec<usize>, offset: usize) {
@@ -371,6 +384,7 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
         self.other();
         (&mut *self.output).serialize_bytes(bytes)?;
         let offset = self.at() - bytes.len();
+        let shape = SHAPE.take();
         if let Some(NamedArray { name, dtype, shape, is_per_rank }) = NEXT.take() {
             if shape.iter().product::<usize>() * dtype.bitsize() / 8 == bytes.len() {
                 let around = std::mem::replace(&mut self.is_per_rank, is_per_rank);
@@ -381,8 +395,12 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
         } else if let Some(dtype) = self.block.take()
             && !bytes.is_empty()
         {
-            let name = self.name();
-            self.found(name, dtype, vec![bytes.len() * 8 / dtype.bitsize()], offset);
+            let (name, shape) = match (shape, self.path.split_last()) {
+                // The array is the tuple.
+                (Some(shape), Some((_, path))) => (joined(path), shape),
+                _ => (self.name(), vec![bytes.len() * 8 / dtype.bitsize()]),
+            };
+            self.found(name, dtype, shape, offset);
         }
         Ok(())
     }

@@ -1,12 +1,17 @@
 //! The names of arrays, and a commit's way to the disk and back.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use elastic_checkpoint::Dtype;
+use elastic_collectives::DataType;
 use serde::{Deserialize, Serialize};
 
 use super::tensors::{self, NamedArray, announce};
+use crate::state::training::restored::decode;
 use crate::state::training::snapshot::StateSnapshot;
+use crate::state::training::tensor::Tensor;
 
 #[derive(Deserialize, PartialEq, Serialize, Debug)]
 struct Model {
@@ -104,4 +109,69 @@ fn a_binding_says_what_its_blocks_are() {
     assert_eq!((tensors[0].name.as_str(), tensors[0].dtype), ("model.layer1.weight", Dtype::BF16));
     assert_eq!(&bytes[tensors[0].offset..], [1, 2, 3, 4]);
     assert!(!tensors::are_wanted(), "outside of a save nobody looks for names");
+}
+
+/// Numbers by rows.
+#[derive(Debug, PartialEq)]
+struct Grid([f32; 6]);
+
+impl Tensor for Grid {
+    fn data_type(&self) -> DataType {
+        DataType::F32
+    }
+
+    fn shape(&self) -> Vec<usize> {
+        vec![3, 2]
+    }
+
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(bytemuck::cast_slice(&self.0))
+    }
+
+    fn from_bytes(_: DataType, _: &[usize], bytes: &[u8]) -> Result<Self, String> {
+        Ok(Self(bytemuck::pod_read_unaligned(bytes)))
+    }
+}
+
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+struct Shaped {
+    layers: Vec<ShapedLayer>,
+    #[serde(with = "crate::state::training::bulk")]
+    table: Vec<i64>,
+}
+
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+struct ShapedLayer {
+    #[serde(with = "crate::state::training::tensor")]
+    weight: Grid,
+    #[serde(with = "crate::state::training::tensor")]
+    moment: Grid,
+}
+
+#[test]
+fn c_5_an_array_with_a_shape_has_its_fields_name_and_its_shape() {
+    let grid = |first: f32| Grid([first, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    let layer = |first| ShapedLayer { weight: grid(first), moment: grid(-first) };
+    let state = Shaped { layers: vec![layer(7.0), layer(8.0)], table: vec![1, 2] };
+    let mut snapshot = StateSnapshot::default();
+    let plain = snapshot.encode(&(3_u8, &state)).expect("it encodes");
+    let (bytes, arrays) = snapshot.encode_with_arrays(&3_u8, &state).expect("it encodes");
+    assert_eq!(bytes, plain, "the bytes do not depend on whether arrays are noted");
+    let found: Vec<(&str, Dtype, &[usize])> =
+        arrays.tensors.iter().map(|it| (it.name.as_str(), it.dtype, it.shape.as_slice())).collect();
+    let expected: [(&str, Dtype, &[usize]); 5] = [
+        ("layers.0.weight", Dtype::F32, &[3, 2]),
+        ("layers.0.moment", Dtype::F32, &[3, 2]),
+        ("layers.1.weight", Dtype::F32, &[3, 2]),
+        ("layers.1.moment", Dtype::F32, &[3, 2]),
+        ("table", Dtype::I64, &[2]),
+    ];
+    assert_eq!(found, expected);
+    let third = &arrays.tensors[2];
+    assert_eq!(
+        bytes[third.offset..][..third.bytes()],
+        *bytemuck::cast_slice::<f32, u8>(&grid(8.0).0)
+    );
+    let restored: (u8, Shaped) = decode(&Arc::new(bytes)).expect("it decodes");
+    assert_eq!(restored.1, state);
 }
