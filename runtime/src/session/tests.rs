@@ -397,3 +397,65 @@ fn a_session_of_another_name_is_not_resumed() {
     let is_lost = |event: &SessionEvent<Bytes>| matches!(event, SessionEvent::Lost(_));
     assert_eq!(events.iter().filter(|event| is_lost(event)).count(), 1, "TR-2: {events:?}");
 }
+
+#[test]
+fn a_bound_lets_in_what_fits_exactly_and_nothing_more() {
+    let limits = SessionLimits {
+        frame_bytes: 100,
+        control_frames: 3,
+        control_bytes: 200,
+        bulk_frames: 2,
+        bulk_bytes: 150,
+        reserve_bytes: 0,
+        conversations: 3,
+        ..SessionLimits::DEFAULT
+    };
+    let connected = || {
+        let mut core = SessionCore::new(limits);
+        core.handle_hello(&SessionHello { resume: None, fresh: SessionId(1) });
+        core
+    };
+    let frame = |bytes: usize| Bytes::from(vec![0; bytes]);
+    let reason = |sent: Result<(), RefusedFrame>| sent.err().map(|refused| refused.reason);
+    let (control, full) = (Conversation::Control, Some(SendErrorReason::Full));
+    let bulk = Conversation::Bulk;
+
+    let mut core = connected();
+    assert_eq!(reason(core.send(control, frame(101))), Some(SendErrorReason::TooLarge));
+    assert_eq!(reason(core.send(control, frame(100))), None);
+    assert_eq!(reason(core.send(control, frame(100))), None, "200 bytes");
+    assert_eq!(reason(core.send(control, frame(1))), full);
+    assert_eq!(reason(core.send(control, frame(0))), None, "3 frames");
+    assert_eq!(reason(core.send(control, frame(0))), full);
+
+    let mut core = connected();
+    assert_eq!(reason(core.send(bulk(0), frame(100))), None);
+    assert_eq!(reason(core.send(bulk(0), frame(51))), full);
+    assert_eq!(reason(core.send(bulk(1), frame(50))), None, "150 bytes of all bulk");
+    assert_eq!(reason(core.send(bulk(1), frame(0))), full, "2 frames of all bulk");
+    assert_eq!(reason(core.send(control, frame(0))), None, "3 conversations");
+    let mut core = SessionCore::new(SessionLimits { bulk_frames: 9, ..limits });
+    core.handle_hello(&SessionHello { resume: None, fresh: SessionId(1) });
+    for number in 0..3 {
+        assert_eq!(reason(core.send(bulk(number), frame(0))), None);
+        assert_eq!(core.handle_frame(bulk(number), 0, 0), Ok(Arrival::Deliver));
+    }
+    assert_eq!(reason(core.send(bulk(3), frame(0))), full, "a fourth conversation");
+    let many = Err(SessionError::TooManyConversations { limit: 3 });
+    assert_eq!(core.handle_frame(bulk(3), 0, 0), many);
+    assert_eq!(core.check(), Ok(()));
+}
+
+#[test]
+fn an_acknowledgement_is_due_with_its_number_of_bytes_and_needs_a_connection() {
+    let limits = SessionLimits { ack_bytes: 10, ..SessionLimits::DEFAULT };
+    let mut core = SessionCore::<Bytes>::new(limits);
+    core.handle_hello(&SessionHello { resume: None, fresh: SessionId(1) });
+    core.handle_frame(Conversation::Control, 0, 9).expect("in order");
+    assert!(!core.is_ack_due(Conversation::Control) && core.has_acks(), "9 of 10 bytes");
+    core.handle_frame(Conversation::Control, 1, 1).expect("in order");
+    assert!(core.is_ack_due(Conversation::Control));
+    core.handle_disconnect();
+    assert!(!core.has_acks(), "the next connection's greeting tells of them");
+    assert_eq!(core.poll_ack(), None);
+}
