@@ -59,7 +59,8 @@ impl World {
             .and_then(|()| self.check_straggler_is_named())
             .and_then(|()| self.check_rests())
             .and_then(|()| self.check_difference_is_named())
-            .and_then(|()| self.check_named_are_shown());
+            .and_then(|()| self.check_named_are_shown())
+            .and_then(|()| self.check_early_timers());
         self.demand(checked);
         if !self.is_whole() {
             self.calm = Calm { whole_since: self.now, ..Calm::default() };
@@ -71,7 +72,7 @@ impl World {
         self.calm.enough_since =
             is_enough.then(|| self.calm.enough_since.map_or(now, |since| since));
         self.check_phase();
-        let checked = self.check_membership();
+        let checked = self.check_membership().and_then(|()| self.check_acknowledged());
         self.demand(checked);
         self.forgive_slots();
         let checked = self.check_status().and_then(|()| self.check_named());

@@ -11,6 +11,7 @@ mod causes;
 mod checkpoints;
 mod collectives;
 mod driver;
+mod early;
 mod faults;
 mod hangs;
 mod happening;

@@ -171,8 +171,9 @@ impl World {
         }
         let entry = &mut self.processes[process as usize];
         let Some(core) = entry.state.core() else { return };
-        let (stamp, timeout) = (core.stamp(), core.poll_timeout());
+        let (stamp, timeout, always) = (core.stamp(), core.poll_timeout(), core.check());
         let checked = self.oracle.state_stamp(entry.job, &mut entry.program.newest, stamp);
+        let checked = checked.and(always);
         if checked.is_err() {
             let id = entry.id.clone();
             self.demand(checked.map_err(|error| format!("{error} at {id}")));

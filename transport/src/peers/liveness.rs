@@ -69,9 +69,9 @@ impl Liveness {
     }
 
     /// Takes note that the peer was heard at this moment, which may be past. Returns whether it had counted as
-    /// silent.
+    /// silent. What was known before is no sign of life.
     pub(crate) fn handle_heard(&mut self, at: Time) -> bool {
-        if at < self.heard_at {
+        if at <= self.heard_at {
             return false;
         }
         self.heard_at = at;
@@ -156,6 +156,16 @@ mod tests {
         assert_eq!(liveness.handle_timeout(at(2300)), Some(PeerChange::Silent));
         assert_eq!(liveness.handle_timeout(at(3300)), Some(PeerChange::Lost));
         assert_eq!(liveness.silent_ms(at(3300)), 2000);
+    }
+
+    #[test]
+    fn the_same_sign_of_life_is_not_heard_twice() {
+        let mut liveness = Liveness::new(&Deadlines::default(), Time::ZERO, true);
+        liveness.handle_heard(at(100));
+        assert_eq!(liveness.handle_timeout(at(1100)), Some(PeerChange::Silent));
+        assert!(!liveness.handle_heard(at(100)), "it was silent since then");
+        assert_eq!(liveness.handle_timeout(at(1200)), None, "once");
+        assert!(liveness.handle_heard(at(1200)));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use elastic_protocol::WorkerId;
 use super::DriverCore;
 use super::phase::RoundPhase;
 use super::restart::ProcessStage;
-use super::table::WorkerRecord;
+use super::table::{Stance, WorkerRecord};
 use crate::journal::{GenerationProgress, HostImage, Image, ProcessImage, SlotImage, WorkerImage};
 
 impl DriverCore {
@@ -126,8 +126,8 @@ impl DriverCore {
     }
 }
 
-/// A worker's address is known once it has attached, and its commit once it rests. A process that lives for one
-/// generation has neither.
+/// A worker's address is known once it has attached, unless it had been told to leave by then, and its commit once it
+/// rests. A process that lives for one generation has neither.
 fn check_worker(
     worker: &WorkerId,
     record: &WorkerRecord,
@@ -141,7 +141,8 @@ fn check_worker(
     if known.process != process {
         return Err(format!("the process of {worker} is {:?}, not {process:?}", known.process));
     }
-    if process.is_none() && known.data_address != record.data_address {
+    let goes = matches!(record.stance, Stance::Leaving | Stance::Dying);
+    if process.is_none() && !goes && known.data_address != record.data_address {
         return Err(format!(
             "{worker} is at {:?}, not {:?}",
             known.data_address, record.data_address

@@ -84,7 +84,7 @@ pub(super) struct AgentLife {
     pub(super) life: u32,
     seat: AgentSeat,
     pub(super) link: u32,
-    clock: NodeClock,
+    pub(super) clock: NodeClock,
     pub(super) stopped: u32,
     pub(super) frozen: Vec<Happening>,
     armed: u64,
@@ -116,7 +116,7 @@ enum AgentSeat {
 }
 
 impl AgentLife {
-    fn core(&mut self) -> Option<&mut AgentCore> {
+    pub(in crate::cores) fn core(&mut self) -> Option<&mut AgentCore> {
         match &mut self.seat {
             AgentSeat::Core(core) => Some(core),
             AgentSeat::Actor(_) => None,

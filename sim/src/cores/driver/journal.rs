@@ -63,11 +63,13 @@ pub(super) struct JournalSeat {
     /// The batch that the disk is writing.
     in_flight: Option<JournalBatch>,
     answer: Option<JournalAnswer>,
+    /// Number of the last record that a stored snapshot of this driver replaces, or that it began with.
+    snapshot_at: u64,
 }
 
 impl JournalSeat {
-    pub(super) const fn new(handle: SimulatedJournal) -> Self {
-        Self { handle, in_flight: None, answer: None }
+    pub(super) const fn new(handle: SimulatedJournal, last: u64) -> Self {
+        Self { handle, in_flight: None, answer: None, snapshot_at: last }
     }
 
     /// Whether a batch is being written or its answer is pending.
@@ -86,6 +88,9 @@ impl JournalSeat {
         let batch = self.in_flight.take()?;
         let stored = self.handle.append(&batch);
         let is_stored = stored.is_ok();
+        if let Some(snapshot) = batch.snapshot.as_ref().filter(|_| is_stored) {
+            self.snapshot_at = snapshot.upto;
+        }
         let failed = |error: JournalError| (error.to_string(), error.may_pass());
         self.answer = Some((batch.last(), stored.map_err(failed)));
         Some(is_stored)
@@ -113,6 +118,12 @@ impl World {
             let first = batch.first;
             return self.fail_safety(format!(
                 "D-4: the batch from record {first} is given while another is being stored"
+            ));
+        }
+        let behind = batch.last().saturating_sub(cores.journal.snapshot_at);
+        if batch.snapshot.is_none() && behind >= self.scenario.driver.records_between_snapshots {
+            return self.fail_safety(format!(
+                "D-4: {behind} records stand behind a snapshot, and no other is written"
             ));
         }
         let (first, count) = (batch.first, batch.records.len() as u64);

@@ -164,6 +164,8 @@ pub(super) struct DriverLife {
     pub(super) has_left: bool,
     /// The driver's sessions with all nodes.
     pub(super) peers: Peers,
+    /// Inputs of the sessions since their invariants were checked.
+    pub(super) sessions_unchecked: usize,
     /// The link of each connection that carries a session.
     pub(super) carriers: BTreeMap<LinkId, u32>,
     /// World time of the next check of the sessions.
@@ -245,6 +247,7 @@ impl DriverLife {
             None => {
                 let rng = stream(seed, "driver", u64::from(life) - 1);
                 let hosts_rng = stream(seed, "host manager", u64::from(life) - 1);
+                let last = tenure.last;
                 let start = DriverStart::Journal { config, tenure: Box::new(tenure) };
                 let wall = SystemTime::UNIX_EPOCH;
                 DriverSeat::Cores(Box::new(DriverCores {
@@ -252,7 +255,7 @@ impl DriverLife {
                     host_manager: HostManagerCore::new(hosts, hosts_rng, Time::ZERO),
                     registry: RegistryCore::new(),
                     local: VecDeque::new(),
-                    journal: JournalSeat::new(handle),
+                    journal: JournalSeat::new(handle, last),
                     armed: u64::MAX,
                     host_manager_armed: u64::MAX,
                     inputs_unchecked: 0,
@@ -283,6 +286,7 @@ impl DriverLife {
             dies_midway: None,
             has_left: false,
             peers: new_peers(&scenario.driver.deadlines),
+            sessions_unchecked: 0,
             carriers: BTreeMap::new(),
             peers_armed: u64::MAX,
             polls: 0,
@@ -370,7 +374,7 @@ fn job_number(seed: u64, life: u32, id: JobId) -> u32 {
 }
 
 impl World {
-    fn driver_now(&self) -> Time {
+    pub(in crate::cores) fn driver_now(&self) -> Time {
         self.driver.clock.local(self.now)
     }
 

@@ -169,6 +169,7 @@ impl World {
         connection.end(end).acknowledges = false;
         self.in_life(life, |world| {
             while let Ok(Some(ack)) = world.peers(index, end).poll_ack(from) {
+                world.note_acknowledged(index, number, end, ack);
                 if world.peers(index, other).handle_ack(to, ack).is_err() {
                     world.end_connection(
                         index,

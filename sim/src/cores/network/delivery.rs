@@ -125,6 +125,7 @@ impl World {
                 if let Err(error) = handled {
                     self.fail_safety(format!("TR-1: {error}"));
                 }
+                self.note_delivered(index, number, end, (conversation, sequence));
             }
             Wire::Close { code, reason } => {
                 let how = match code {

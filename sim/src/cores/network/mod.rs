@@ -3,6 +3,7 @@
 //! of the driver and each other node has a [`PeersCore`]. Loss and reordering of packets lie below this model and
 //! appear as delay.
 
+mod acknowledgements;
 mod connections;
 mod delivery;
 mod dialling;
@@ -20,6 +21,7 @@ use elastic_runtime::session::{Payload, SessionHello, SessionId, SessionWelcome}
 use elastic_runtime::transport::Conversation;
 use elastic_transport::peers::{CloseCode, LinkId, PeersCore};
 
+use self::acknowledgements::OwedAck;
 pub(super) use self::frame::LinkFrame;
 use super::{Happening, World};
 use crate::trace::TracePlace;
@@ -142,6 +144,8 @@ struct ConnectionEnd {
     /// Whether an acknowledgement is in flight, or blocked.
     acknowledges: bool,
     ack_is_blocked: bool,
+    /// The oldest delivery whose acknowledgement the other end does not have.
+    owes: Option<OwedAck>,
 }
 
 impl ConnectionEnd {
@@ -153,6 +157,7 @@ impl ConnectionEnd {
             epoch: 0,
             acknowledges: false,
             ack_is_blocked: false,
+            owes: None,
         }
     }
 }

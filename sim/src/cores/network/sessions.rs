@@ -21,6 +21,7 @@ impl World {
                     self.pass_on(index, LinkSide::Peer, event);
                 }
                 self.serve(index, LinkSide::Peer);
+                self.check_sessions(index, LinkSide::Peer);
             }
         }
     }
@@ -39,6 +40,7 @@ impl World {
             }
         }
         self.serve(0, LinkSide::Driver);
+        self.check_sessions(0, LinkSide::Driver);
     }
 
     /// The link of a peer of the driver.
