@@ -1,11 +1,10 @@
 //! The event log of a state directory, for commands that read a job's past. Called by `explain`, `logs` and `timeline`.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 
 use super::failure::{CommandFailure, ResultExt as _};
-use crate::process::EVENTS_FILE;
+use crate::process::{EVENTS_FILE, lines_of};
 
 /// Reads what `read` finds in the log's lines, the oldest first; a log that had become too long and was put aside is
 /// read before the present one. `command` is what a user who gave the wrong directory types instead.
@@ -26,8 +25,25 @@ pub(crate) fn read_event_log<T>(
         .map_err(|failure| failure.hint(&hint))?;
     let aside = File::open(folder.join(format!("{EVENTS_FILE}.1"))).ok();
     let files = aside.into_iter().chain([log]);
-    let mut lines = files.flat_map(|file| BufReader::new(file).lines().map_while(Result::ok));
+    let mut lines = files.flat_map(lines_of);
     read(&mut lines).ok_or_else(|| {
         CommandFailure::new(format!("the event log {} names no job", path.display())).hint(&hint)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_after_a_damaged_line_is_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = b"{\"kind\":1}\n{\"ki\xff\x00\":2}\n{\"kind\":3}\n";
+        std::fs::write(folder.path().join(EVENTS_FILE), log).expect("a file");
+        let read =
+            read_event_log(folder.path(), "explain", |lines| Some(lines.collect::<Vec<_>>()));
+        let read = read.expect("it is there");
+        assert_eq!(read.len(), 3);
+        assert_eq!((&*read[0], &*read[2]), ("{\"kind\":1}", "{\"kind\":3}"));
+    }
 }

@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use elastic_protocol::messages::{GoodputStatus, StatusReport};
 use elastic_runtime::{NodeHandle, wall_clock};
 use tokio::time::sleep;
 
-use super::event_log::EventMarker;
+use super::event_log::{EventMarker, lines_of};
 
 /// Interval between two lines of the event log that say how much goodput there was. The next driver takes the last of
 /// them for the last sign of this one.
@@ -94,6 +93,5 @@ impl Accounting {
 
 /// The last job of an event log; none if there is no log, or it cannot be read.
 fn job_in(log: &Path) -> Option<LoggedJob> {
-    let file = File::open(log).ok()?;
-    LoggedJob::of_lines(BufReader::new(file).lines().map_while(Result::ok))
+    LoggedJob::of_lines(lines_of(File::open(log).ok()?))
 }

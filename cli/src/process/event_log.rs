@@ -1,7 +1,8 @@
-//! The event log: one JSON object a line, `{t, term, generation, kind, …}`. Written by the driver's process.
+//! The event log: one JSON object a line, `{t, term, generation, kind, …}`. Written by the driver's process; its lines are
+//! read by the commands, the page and the accounting.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufRead as _, BufReader, Write};
 use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
 };
@@ -18,6 +19,13 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Timeout for writing the last lines when the driver ends.
 pub(super) const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
+
+/// The lines of a log, to its end or the first that the disk does not give. A damaged line is no reason to leave out those
+/// after it: what is no UTF-8 is replaced, and the reader of the line finds that it is no event.
+pub(crate) fn lines_of(log: File) -> impl Iterator<Item = String> {
+    let lines = BufReader::new(log).split(b'\n').map_while(Result::ok);
+    lines.map(|line| String::from_utf8_lossy(&line).into_owned())
+}
 
 /// Writes `events.jsonl`: the lines of later jobs follow those of earlier ones. The file is written in a lane of its
 /// own, so that a hanging disk blocks no other work: lines that do not fit are dropped, and counted in the log itself.

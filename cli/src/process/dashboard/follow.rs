@@ -2,7 +2,6 @@
 //! Run by `server` on the dashboard's thread.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::DashboardJob;
 use super::feed::FedEvents;
 use super::server::DashboardService;
+use crate::process::lines_of;
 
 /// Interval between two looks at what has changed, if nothing happens.
 const TOLD_EVERY: Duration = Duration::from_millis(500);
@@ -25,7 +25,7 @@ pub(super) fn record_of(job: &DashboardJob) -> PageRecord {
     let mut record = PageRecord::new(job.id.clone(), job.since);
     if let Ok(file) = File::open(&job.log) {
         let mut is_known = false;
-        for text in BufReader::new(file).lines().map_while(Result::ok) {
+        for text in lines_of(file) {
             let Ok(line) = LoggedLine::read(&text) else { continue };
             if line.at >= job.since {
                 break;
