@@ -78,12 +78,7 @@ impl PathWatch {
         is_overdue || session.is_timed_out()
     }
 
-    fn judge_session(
-        &mut self,
-        traffic: SessionTraffic,
-        now: Instant,
-        deadline: Duration,
-    ) -> bool {
+    fn judge_session(&mut self, traffic: SessionTraffic, now: Instant, deadline: Duration) -> bool {
         let SessionTraffic { received, sent } = traffic;
         if received != self.acknowledged {
             (self.acknowledged, self.sent, self.since) = (received, sent, None);

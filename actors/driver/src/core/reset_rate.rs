@@ -75,8 +75,8 @@ impl ResetRate {
         self.minutes.retain(|minute| minute.number + MINUTES as u64 >= number);
         let resets = self.minutes.iter().map(|minute| minute.resets).sum();
         let trained_ms: f64 = self.minutes.iter().map(|minute| minute.trained_ms).sum();
-        let window = now.since(self.since).clamp(Duration::from_secs(1), MINUTE * MINUTES as u32);
-        let trained_percent = (trained_ms / 10.0 / window.as_secs_f64()).min(100.0);
+        let window_s = now.since(self.since).min(MINUTE * MINUTES as u32).as_secs_f64();
+        let trained_percent = (trained_ms / 10.0 / window_s.max(1.0)).min(100.0);
         if resets < WARNED_AT {
             self.is_warned = false;
             return RateVerdict::Bearable;
